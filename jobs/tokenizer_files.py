@@ -1,0 +1,220 @@
+"""Where the served model's tokenizer files are: given, cached, or built from the bundled vocabulary."""
+
+import base64
+import hashlib
+import importlib.util
+import json
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Final
+
+from jobs.errors import LongbatchError
+
+# Raise it when the files below are built differently: it is part of the cached directory's name.
+BUILD_VERSION: Final = 1
+
+# Llama 3 and 3.1, tokenizer.py of llama-models: how text is cut before the byte pairs are merged.
+LLAMA3_PATTERN: Final = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+# In the order of their ids, from 128000 on, as in Meta-Llama-3.1-8B-Instruct's tokenizer.json.
+LLAMA3_SPECIAL_TOKENS: Final = (
+    "<|begin_of_text|>",
+    "<|end_of_text|>",
+    "<|reserved_special_token_0|>",
+    "<|reserved_special_token_1|>",
+    "<|finetune_right_pad_id|>",
+    "<|reserved_special_token_2|>",
+    "<|start_header_id|>",
+    "<|end_header_id|>",
+    "<|eom_id|>",
+    "<|eot_id|>",
+    "<|python_tag|>",
+    *(f"<|reserved_special_token_{number}|>" for number in range(3, 248)),
+)
+
+# The prompt format of Llama 3.1. Unlike the published template it adds no system message with a date and
+# does not trim: the same messages give the same prompt for ever.
+LLAMA3_CHAT_TEMPLATE: Final = """\
+{{- bos_token }}
+{%- for message in messages %}
+    {{- '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n' }}
+    {{- message['content'] + '<|eot_id|>' }}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}
+{%- endif %}
+"""
+LLAMA3_EOS_IDS: Final = [128001, 128008, 128009]
+
+
+class TokenizerMissingError(LongbatchError):
+    """There is no usable tokenizer; set LONGBATCH_TOKENIZER__PATH or install the extra `local`."""
+
+    code = "tokenizer_missing"
+
+
+def tokenizer_directory(path_or_name: str | None) -> Path:
+    """A directory that holds tokenizer.json and, where the model has them, its chat template and token names.
+
+    Args:
+        path_or_name: a directory, a name in the Hugging Face cache, or None for the bundled Llama 3 one.
+
+    Raises:
+        TokenizerMissingError: it is not on this machine; nothing is ever downloaded.
+    """
+    if path_or_name is None:
+        return ensure_default_tokenizer()
+    directory = Path(path_or_name)
+    if (directory / "tokenizer.json").is_file():
+        return directory
+    if not directory.exists() and (cached := _hub_cache_directory(path_or_name)):
+        return cached
+    return _converted(path_or_name)
+
+
+def _hub_cache_directory(name: str) -> Path | None:
+    from huggingface_hub import try_to_load_from_cache
+
+    try:
+        hit = try_to_load_from_cache(name, "tokenizer.json")
+    except ValueError as error:  # HFValidationError: no such directory and no possible name either
+        raise TokenizerMissingError(f"There is no tokenizer at {name!r}.") from error
+    return Path(hit).parent if isinstance(hit, str) else None
+
+
+def _converted(path_or_name: str) -> Path:
+    """A cached directory with the fast form of a tokenizer that comes without tokenizer.json."""
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(path_or_name, local_files_only=True)
+    except (OSError, ValueError) as error:
+        raise TokenizerMissingError(f"There is no tokenizer at {path_or_name!r}.") from error
+    building = _building_directory(cache_directory())
+    tokenizer.save_pretrained(building)
+    generation = Path(path_or_name) / "generation_config.json"
+    if generation.is_file():
+        shutil.copy(generation, building)
+    if not (building / "tokenizer.json").is_file():
+        shutil.rmtree(building)
+        raise TokenizerMissingError(f"The tokenizer at {path_or_name!r} has no fast form (tokenizer.json).")
+    content = hashlib.sha256(b"".join(file.read_bytes() for file in sorted(building.iterdir()))).hexdigest()
+    return _publish(building, cache_directory() / f"converted-{content[:16]}")
+
+
+def ensure_default_tokenizer(cache_dir: Path | None = None) -> Path:
+    """The bundled Llama 3 tokenizer lies in the returned directory, as `save_pretrained` writes one.
+
+    Built once per cache (about 4 s); safe when several processes do it at the same time.
+
+    Args:
+        cache_dir: None means `cache_directory()`.
+
+    Raises:
+        TokenizerMissingError: the wheel `llama-models` is not installed.
+    """
+    vocabulary = _llama_vocabulary()
+    # The size stands for the content: the wheel is pinned and hashing would read the file at every start.
+    key = f"llama3-{BUILD_VERSION}-{vocabulary.stat().st_size}"
+    final = (cache_dir or cache_directory()) / key
+    if (final / "tokenizer.json").is_file():
+        return final
+    final.parent.mkdir(parents=True, exist_ok=True)
+    building = _building_directory(final.parent)
+    _build_llama3(vocabulary, building)
+    return _publish(building, final)
+
+
+def _llama_vocabulary() -> Path:
+    """The vocabulary inside the installed wheel, found without importing it."""
+    spec = importlib.util.find_spec("llama_models")
+    if spec is None or spec.origin is None:
+        raise TokenizerMissingError
+    path = Path(spec.origin).parent / "llama3" / "tokenizer.model"
+    if not path.is_file():
+        raise TokenizerMissingError(f"The installed llama-models has no {path.name}.")
+    return path
+
+
+def _build_llama3(vocabulary: Path, into: Path) -> None:
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    from transformers import PreTrainedTokenizerFast
+    from transformers.convert_slow_tokenizer import TikTokenConverter
+
+    class Converter(TikTokenConverter):
+        # tiktoken's own loader leaves an unchecked copy in a temporary folder that all users share.
+        @staticmethod
+        def load_tiktoken_bpe(tiktoken_url: str) -> dict[bytes, int]:
+            lines = Path(tiktoken_url).read_bytes().splitlines()
+            pairs = (line.split() for line in lines if line)
+            return {base64.b64decode(token): int(rank) for token, rank in pairs}
+
+    converter = Converter(  # type: ignore[no-untyped-call] # transformers has no types here
+        str(vocabulary), pattern=LLAMA3_PATTERN, extra_special_tokens=list(LLAMA3_SPECIAL_TOKENS)
+    )
+    PreTrainedTokenizerFast(  # type: ignore[no-untyped-call] # transformers has no types here
+        tokenizer_object=converter.converted(),
+        bos_token="<|begin_of_text|>",  # noqa: S106 a token of text
+        eos_token="<|eot_id|>",  # noqa: S106
+        pad_token="<|finetune_right_pad_id|>",  # noqa: S106
+        chat_template=LLAMA3_CHAT_TEMPLATE,
+        model_max_length=131_072,
+        clean_up_tokenization_spaces=False,
+    ).save_pretrained(into)
+    (into / "generation_config.json").write_text(json.dumps({"eos_token_id": LLAMA3_EOS_IDS}))
+
+
+def cache_directory() -> Path:
+    """A directory of this user's that can be written: Longbatch's cache."""
+    if chosen := os.environ.get("LONGBATCH_CACHE_DIR"):
+        return Path(chosen)
+    base = os.environ.get("XDG_CACHE_HOME")
+    for candidate in (Path(base) / "longbatch" if base else None, _home_cache()):
+        if candidate is not None and _is_writable(candidate):
+            return candidate
+    fallback = Path(tempfile.gettempdir()) / f"longbatch-{os.getuid()}"
+    fallback.mkdir(mode=0o700, exist_ok=True)
+    if fallback.is_symlink() or fallback.stat().st_uid != os.getuid():
+        raise TokenizerMissingError(f"{fallback} belongs to somebody else; set LONGBATCH_CACHE_DIR.")
+    return fallback
+
+
+def _home_cache() -> Path | None:
+    try:
+        return Path.home() / ".cache" / "longbatch"
+    except RuntimeError:  # no HOME and no entry in the user database, as in a container with a bare uid
+        return None
+
+
+def _is_writable(directory: Path) -> bool:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return False
+    return os.access(directory, os.W_OK | os.X_OK)
+
+
+def _building_directory(parent: Path) -> Path:
+    parent.mkdir(parents=True, exist_ok=True)
+    return Path(tempfile.mkdtemp(prefix=".building-", dir=parent))
+
+
+def _publish(building: Path, final: Path) -> Path:
+    """`final` holds the built files, whole; where another process was faster, its files."""
+    for file in building.iterdir():
+        with file.open("rb") as handle:
+            os.fsync(handle.fileno())
+    building.chmod(0o755)
+    try:
+        building.rename(final)
+    except OSError:
+        shutil.rmtree(building)
+        if not (final / "tokenizer.json").is_file():
+            raise
+    return final
