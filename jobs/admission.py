@@ -1,0 +1,176 @@
+"""Which queued job an engine starts next: pure arithmetic over slots and KV-cache blocks.
+
+The engine reserves `ceil((prompt_tokens + max_tokens) / tokens_per_block)` blocks for a request under
+`guaranteed_no_evict`; we book exactly that before we send it, so the engine's own queue stays empty.
+The worker's claim and the simulator call the same functions.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from uuid import UUID
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """What one engine can hold.
+
+    Attributes:
+        max_batch_size: sequences that decode together (slots).
+        max_blocks: KV-cache blocks in the pool.
+        tokens_per_block: tokens in one block.
+        max_input_len: most prompt tokens of one job.
+        max_seq_len: most prompt + output tokens of one job.
+    """
+
+    max_batch_size: int
+    max_blocks: int
+    tokens_per_block: int
+    max_input_len: int
+    max_seq_len: int
+
+    @property
+    def max_tokens_in_pool(self) -> int:
+        """Tokens that the whole KV cache holds."""
+        return self.max_blocks * self.tokens_per_block
+
+
+@dataclass(frozen=True, slots=True)
+class Excess:
+    """Why a job can never run on an engine.
+
+    Attributes:
+        prompt_tokens: of the job.
+        max_tokens: output tokens that it asks for.
+        limit: the number that it is over, in tokens.
+        limit_name: max_input_len, max_seq_len or kv_cache_tokens.
+    """
+
+    prompt_tokens: int
+    max_tokens: int
+    limit: int
+    limit_name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """One reservation on the engine.
+
+    Attributes:
+        blocks: KV blocks booked.
+        alone: nothing may start beside it.
+    """
+
+    blocks: int
+    alone: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What may still be started now.
+
+    Attributes:
+        free_slots: batch slots without a reservation.
+        free_blocks: KV blocks without a reservation.
+        idle: no reservation at all is held.
+    """
+
+    free_slots: int
+    free_blocks: int
+    idle: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One queued job as admission sees it.
+
+    Attributes:
+        job_id: the job.
+        blocks: what it books if it starts.
+        passed_over_for: how long others have started ahead of it; None: nobody has.
+        alone: it is suspected of killing engines and runs with nothing beside it.
+    """
+
+    job_id: UUID
+    blocks: int
+    passed_over_for: timedelta | None = None
+    alone: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The outcome of one look at the queue.
+
+    Attributes:
+        start: the job to start now; None: nothing may start.
+        passed_over: the head of the queue, when another job starts ahead of it.
+    """
+
+    start: UUID | None
+    passed_over: UUID | None = None
+
+
+def choose(candidates: Sequence[Candidate], budget: Budget, *, max_overtake: timedelta) -> Choice:
+    """The first candidate in rank order that fits, unless the head has been passed over for too long.
+
+    A head that does not fit is overtaken by jobs that do, but only for `max_overtake` after the first
+    one: from then on the engine drains until the head fits, so no stream of small jobs starves a big one.
+
+    Args:
+        candidates: queued jobs in rank order, the head first.
+        budget: what the engine has free.
+        max_overtake: how long a head may be passed over; zero keeps strict order.
+    """
+    if not candidates or budget.free_slots < 1:
+        return Choice(start=None)
+    head = candidates[0]
+    if _fits(head, budget):
+        return Choice(start=head.job_id)
+    if (head.passed_over_for or timedelta(0)) >= max_overtake:
+        return Choice(start=None)
+    for candidate in candidates[1:]:
+        if _fits(candidate, budget):
+            return Choice(start=candidate.job_id, passed_over=head.job_id)
+    return Choice(start=None)
+
+
+def free_budget(capacity: Capacity, held: Sequence[Held], *, spare_blocks: int | None = None) -> Budget:
+    """What is left of an engine after its reservations; never negative.
+
+    Args:
+        capacity: of the engine.
+        held: every reservation on it, draining ones included.
+        spare_blocks: free blocks by the engine's own gauge when somebody else uses it too; it can
+            only shrink the budget. None: no gauge.
+    """
+    free_slots = max(0, capacity.max_batch_size - len(held))
+    free_blocks = max(0, capacity.max_blocks - sum(each.blocks for each in held))
+    if spare_blocks is not None:
+        free_blocks = min(free_blocks, max(0, spare_blocks))
+    if any(each.alone for each in held):
+        free_slots = 0
+    return Budget(free_slots=free_slots, free_blocks=free_blocks, idle=not held)
+
+
+def blocks_for(num_tokens: int, tokens_per_block: int) -> int:
+    """KV blocks that `num_tokens` tokens occupy, rounded up."""
+    return -(-num_tokens // tokens_per_block)
+
+
+def find_excess(capacity: Capacity, *, prompt_tokens: int, max_tokens: int) -> Excess | None:
+    """Why this job can never run on an engine of this capacity; None when it can."""
+    total = prompt_tokens + max_tokens
+    if prompt_tokens > capacity.max_input_len:
+        return Excess(prompt_tokens, max_tokens, capacity.max_input_len, "max_input_len")
+    if total > capacity.max_seq_len:
+        return Excess(prompt_tokens, max_tokens, capacity.max_seq_len, "max_seq_len")
+    if blocks_for(total, capacity.tokens_per_block) > capacity.max_blocks:
+        return Excess(prompt_tokens, max_tokens, capacity.max_tokens_in_pool, "kv_cache_tokens")
+    return None
+
+
+def _fits(candidate: Candidate, budget: Budget) -> bool:
+    """Whether this job may start within this budget."""
+    if candidate.alone and not budget.idle:
+        return False
+    return budget.free_slots >= 1 and candidate.blocks <= budget.free_blocks

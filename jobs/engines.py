@@ -1,0 +1,62 @@
+"""The engines that workers feed: registered with their capacity, seen alive, or paused."""
+
+from datetime import datetime
+
+from sqlalchemy import select, update
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.orm import Session
+
+from jobs.admission import Capacity
+from jobs.models import Engine
+
+
+def register(session: Session, engine_name: str, model: str, capacity: Capacity, *, now: datetime) -> None:
+    """The engine's row says what it can hold; a row with this name is brought up to date."""
+    values = {
+        "model": model,
+        "max_batch_size": capacity.max_batch_size,
+        "max_blocks": capacity.max_blocks,
+        "tokens_per_block": capacity.tokens_per_block,
+        "max_input_len": capacity.max_input_len,
+        "max_seq_len": capacity.max_seq_len,
+        "seen_at": now,
+        "paused_reason": None,
+    }
+    session.execute(
+        insert(Engine)
+        .values(name=engine_name, **values)
+        .on_conflict_do_update(index_elements=["name"], set_=values)
+    )
+
+
+def pause(session: Session, engine_name: str, reason: str) -> None:
+    """No job is claimed for this engine until it is seen again."""
+    session.execute(update(Engine).where(Engine.name == engine_name).values(paused_reason=reason))
+
+
+def seen(session: Session, engine_name: str, *, now: datetime, spare_blocks: int | None = None) -> None:
+    """The engine is ready; `spare_blocks` caps the budget while somebody else uses it too."""
+    session.execute(
+        update(Engine)
+        .where(Engine.name == engine_name)
+        .values(seen_at=now, paused_reason=None, spare_blocks=spare_blocks)
+    )
+
+
+def capacity_of(engine: Engine) -> Capacity:
+    """The engine row as admission sees it."""
+    return Capacity(
+        max_batch_size=engine.max_batch_size,
+        max_blocks=engine.max_blocks,
+        tokens_per_block=engine.tokens_per_block,
+        max_input_len=engine.max_input_len,
+        max_seq_len=engine.max_seq_len,
+    )
+
+
+def registered_capacities(session: Session) -> dict[str, list[Capacity]]:
+    """What every registered engine can hold, by model."""
+    found: dict[str, list[Capacity]] = {}
+    for engine in session.scalars(select(Engine)):
+        found.setdefault(engine.model, []).append(capacity_of(engine))
+    return found

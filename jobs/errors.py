@@ -1,0 +1,95 @@
+"""The one tree of errors that callers of the domain can meet."""
+
+from typing import ClassVar
+
+
+class LongbatchError(Exception):
+    """Longbatch could not do what was asked.
+
+    A subclass's first docstring line is its default message; fields are kept in `details`.
+
+    Attributes:
+        code: stable machine-readable name, part of the public API.
+        param: the field of the request that is wrong, or None.
+        retryable: whether the same call can succeed later without a change.
+        details: JSON-serializable facts (limits, counts); never a prompt or a secret.
+    """
+
+    code: ClassVar[str] = "internal_error"
+    retryable: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        message: str | None = None,
+        *,
+        param: str | None = None,
+        details: dict[str, object] | None = None,
+    ) -> None:
+        self.message = message or (type(self).__doc__ or "").strip().splitlines()[0]
+        self.param = param
+        self.details = details or {}
+        super().__init__(self.message)
+
+
+class InvalidRequestError(LongbatchError):
+    """A field of the request is wrong; change it and send again."""
+
+    code = "invalid_value"
+
+
+class IdempotencyConflictError(LongbatchError):
+    """The Idempotency-Key was already used with another request body."""
+
+    code = "idempotency_conflict"
+
+
+class NotFoundError(LongbatchError):
+    """There is nothing with this id."""
+
+    code = "not_found"
+
+
+class JobNotFinishedError(LongbatchError):
+    """The job has not reached a terminal state yet; poll it, or wait with ?wait=."""
+
+    code = "job_not_finished"
+    retryable = True
+
+
+class TooLargeError(LongbatchError):
+    """The request body is larger than this server accepts."""
+
+    code = "request_too_large"
+
+
+class UnavailableError(LongbatchError):
+    """A part that this call needs is not available at the moment; try again."""
+
+    code = "unavailable"
+    retryable = True
+
+
+class EngineError(LongbatchError):
+    """The engine ended the request with an error."""
+
+    code = "engine_error"
+
+
+class RetryableEngineError(EngineError):
+    """The engine failed in a way that another attempt can mend."""
+
+    code = "engine_error"
+    retryable = True
+
+
+class EngineUnavailableError(EngineError):
+    """The engine cannot be reached; no attempt is spent on it."""
+
+    code = "engine_unavailable"
+    retryable = True
+
+
+class StreamTimeoutError(RetryableEngineError):
+    """The stream missed one of its deadlines."""
+
+    code = "stream_timeout"

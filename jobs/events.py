@@ -1,0 +1,44 @@
+"""What happened, told once: an event row per job and terminal type, in the transaction that made it so."""
+
+from collections.abc import Sequence
+
+from sqlalchemy import func
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.orm import Session
+
+from jobs import ids
+from jobs.ids import uuid7
+from jobs.models import Job, WebhookEvent
+from jobs.views import job_object, rfc3339
+
+
+def append(session: Session, ended: Sequence[Job]) -> None:
+    """Each of these jobs, in a terminal state now, has its event; pending delivery if it named a URL."""
+    if not ended:
+        return
+    rows = [_row(job) for job in ended]
+    session.execute(insert(WebhookEvent).values(rows))
+
+
+def _row(job: Job) -> dict[str, object]:
+    event_id = uuid7()
+    kind = f"job.{job.state}"
+    asked = job.webhook_url is not None
+    return {
+        "id": event_id,
+        "tenant_id": job.tenant_id,
+        "job_id": job.id,
+        "type": kind,
+        "url": job.webhook_url,
+        "state": "pending" if asked else "none",
+        "next_delivery_at": func.clock_timestamp() if asked else None,
+        "payload": {
+            "id": ids.event_id(event_id),
+            "object": "event",
+            "type": kind,
+            "created_at": rfc3339(job.finalized_at) if job.finalized_at else None,
+            "data": job_object(job),
+        }
+        if asked
+        else None,
+    }

@@ -1,0 +1,300 @@
+"""The verbs in the order of a job's life; each moves rows in the caller's transaction and nothing else does.
+
+Every move is one guarded UPDATE: it names the states it may start from (TRANSITIONS) and, for a worker's
+write, the lease that fences it. Zero rows mean that somebody else was first, and the caller writes nothing.
+How jobs come in stands in `submission`, how they go in `removal`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import ColumnElement, case, func, literal_column, or_, select, update
+from sqlalchemy.orm import Session
+
+from jobs import events, reservations
+from jobs.errors import NotFoundError
+from jobs.models import Job, JsonObject, Result
+from jobs.states import TERMINAL, TRANSITIONS, FinishReason, JobState, StopReason, sources
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The right to write to a running job."""
+
+    job_id: UUID
+    lease_id: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What a job generated.
+
+    Attributes:
+        text: storable in Postgres.
+        packed_ids: the generated ids, int32 little-endian, zstd-compressed.
+        num_tokens: how many were generated.
+        replaced: the text held characters that cannot be stored.
+    """
+
+    text: str
+    packed_ids: bytes
+    num_tokens: int
+    replaced: bool = False
+
+
+def start(
+    session: Session, job_id: UUID, *, lease_id: UUID, lease: timedelta, engine_name: str
+) -> Job | None:
+    """A queued job runs under this lease; None: another engine took it first.
+
+    Called by `claims.claim`, which holds the engine's row lock and books the blocks.
+    """
+    free = select(Job.id).where(Job.id == job_id, Job.state == "queued").with_for_update(skip_locked=True)
+    if session.scalar(free) is None:
+        return None
+    moved = _move(
+        session,
+        "claim",
+        Job.id == job_id,
+        lease_id=lease_id,
+        lease_expires_at=func.clock_timestamp() + lease,
+        engine_name=engine_name,
+        started_at=func.coalesce(Job.started_at, func.clock_timestamp()),
+        run_after=None,
+        passed_over_at=None,
+    )
+    return moved[0] if moved else None
+
+
+def renew(session: Session, leases: Sequence[Lease], *, lease: timedelta) -> set[UUID]:
+    """The leases that still hold, prolonged; one that has expired is never revived."""
+    if not leases:
+        return set()
+    return set(
+        session.scalars(
+            update(Job)
+            .where(
+                Job.id.in_([each.job_id for each in leases]),
+                Job.lease_id.in_([each.lease_id for each in leases]),
+                Job.state == "running",
+                Job.lease_expires_at > func.clock_timestamp(),
+            )
+            .values(lease_expires_at=func.clock_timestamp() + lease)
+            .returning(Job.lease_id)
+        )
+    )
+
+
+def report_progress(session: Session, lease: Lease, *, completion_tokens: int) -> bool:
+    """Callers see how many tokens have streamed; False: the lease is lost."""
+    return bool(
+        _write(
+            session,
+            lease,
+            completion_tokens=func.least(completion_tokens, Job.max_tokens),
+            first_token_at=func.coalesce(Job.first_token_at, func.clock_timestamp()),
+        )
+    )
+
+
+def read_stops(session: Session, leases: Sequence[Lease]) -> dict[UUID, StopReason | None]:
+    """Why each held lease should end early, by lease id; a lease that is absent is lost."""
+    if not leases:
+        return {}
+    rows = session.execute(
+        select(Job.lease_id, Job.stop_reason).where(
+            Job.id.in_([each.job_id for each in leases]),
+            Job.lease_id.in_([each.lease_id for each in leases]),
+            Job.state == "running",
+        )
+    )
+    return {lease_id: StopReason(reason) if reason else None for lease_id, reason in rows if lease_id}
+
+
+def complete(session: Session, lease: Lease, output: Output, finish_reason: FinishReason) -> bool:
+    """The job is completed and its result and event stand; False: the lease is lost, nothing was written."""
+    return _finish(session, "complete", lease, output, finish_reason=finish_reason.value)
+
+
+def fail(session: Session, lease: Lease, error: JsonObject, output: Output | None = None) -> bool:
+    """The job has failed for good, its partial output kept; False: the lease is lost."""
+    return _finish(session, "fail", lease, output, error=error)
+
+
+def end_stopped(session: Session, lease: Lease, reason: StopReason, output: Output | None) -> bool:
+    """A running job is cancelled or expired as it was asked to be; False: the lease is lost."""
+    verb = {StopReason.CANCEL: "cancel", StopReason.EXPIRE: "expire"}[reason]
+    return _finish(session, verb, lease, output)
+
+
+def release(session: Session, lease: Lease) -> bool:
+    """The job is queued again with its rank, and no attempt is spent; False: the lease is lost."""
+    return bool(_move(session, "release", *_fence(lease), **_UNHELD, **_UNSTREAMED))
+
+
+def retry(
+    session: Session, lease: Lease, error: JsonObject, *, max_attempts: int, backoff: timedelta
+) -> JobState | None:
+    """An attempt is spent: the job is queued for later, or failed after the last; None: the lease is lost."""
+    job = session.scalar(select(Job).where(*_fence(lease), Job.state == "running").with_for_update())
+    if job is None:
+        return None
+    spent = job.attempt + 1
+    if spent >= max_attempts:
+        _finish(session, "fail", lease, None, error=error, attempt=spent)
+        return JobState.FAILED
+    wait = backoff * 2 ** (spent - 1)
+    _move(
+        session,
+        "retry",
+        *_fence(lease),
+        attempt=spent,
+        run_after=func.clock_timestamp() + wait,
+        **_UNHELD,
+        **_UNSTREAMED,
+    )
+    return JobState.QUEUED
+
+
+def cancel(session: Session, job_id: UUID, *, tenant_id: UUID) -> Job:
+    """The job is cancelled, or, when it runs, its worker is asked to end it; a finished job stays as it is.
+
+    Raises:
+        NotFoundError: the tenant has no such job.
+    """
+    cancel_where(session, [Job.id == job_id], tenant_id=tenant_id)
+    job = session.scalar(select(Job).where(Job.id == job_id, Job.tenant_id == tenant_id))
+    if job is None:
+        raise NotFoundError("there is no such job")
+    return job
+
+
+def cancel_where(session: Session, conditions: Sequence[ColumnElement[bool]], *, tenant_id: UUID) -> int:
+    """Every unfinished job of the tenant that matches is cancelled or asked to stop; how many were."""
+    mine = [Job.tenant_id == tenant_id, *conditions]
+    ended = _move(session, "cancel", *mine, Job.state != "running")
+    events.append(session, ended)
+    return len(ended) + _request_stop(session, StopReason.CANCEL, mine)
+
+
+def expire(session: Session, *, now: datetime, limit: int = 1000) -> int:
+    """Jobs whose window has ended are expired, or asked to stop when they run; how many were."""
+    over = (
+        select(Job.id)
+        .where(Job.expires_at <= now, Job.state.not_in(sorted(TERMINAL)), Job.stop_reason.is_(None))
+        .limit(limit)
+        .with_for_update(skip_locked=True)
+    )
+    due = session.scalars(over).all()
+    ended = _move(session, "expire", Job.id.in_(due), Job.state != "running")
+    events.append(session, ended)
+    return len(ended) + _request_stop(session, StopReason.EXPIRE, [Job.id.in_(due)])
+
+
+def rescue(session: Session, *, now: datetime, max_rescues: int, limit: int = 100) -> list[Job]:
+    """Jobs whose worker fell silent are queued again, or ended as they were asked to be.
+
+    No attempt is spent. Their reservations drain until the engine is known to be done with them.
+    """
+    silent = session.scalars(
+        select(Job)
+        .where(Job.state == literal_column("'running'"), Job.lease_expires_at <= now)
+        .order_by(Job.id)
+        .limit(limit)
+        .with_for_update(skip_locked=True)
+    ).all()
+    return [job for job in silent if _rescue_one(session, job, max_rescues=max_rescues)]
+
+
+_UNHELD: dict[str, Any] = {"lease_id": None, "lease_expires_at": None, "engine_name": None}
+# A job that goes back to the queue starts its output anew.
+_UNSTREAMED: dict[str, Any] = {"completion_tokens": 0, "first_token_at": None}
+
+
+def _fence(lease: Lease) -> tuple[ColumnElement[bool], ...]:
+    return (Job.id == lease.job_id, Job.lease_id == lease.lease_id)
+
+
+def _move(session: Session, verb: str, *conditions: ColumnElement[bool], **values: Any) -> list[Job]:  # noqa: ANN401  # columns have many types
+    """The guarded UPDATE behind every verb; the rows that moved, as they are now."""
+    statement = (
+        update(Job)
+        .where(*conditions, Job.state.in_(sources(verb)))
+        .values(state=TRANSITIONS[verb][1].value, **values | _final_values(verb))
+        .returning(Job)
+        .execution_options(synchronize_session=False, populate_existing=True)
+    )
+    return list(session.scalars(statement))
+
+
+def _final_values(verb: str) -> dict[str, Any]:
+    if TRANSITIONS[verb][1] not in TERMINAL:
+        return {}
+    return {"finalized_at": func.clock_timestamp(), "lease_id": None, "lease_expires_at": None}
+
+
+def _finish(session: Session, verb: str, lease: Lease, output: Output | None, **values: Any) -> bool:  # noqa: ANN401  # columns have many types
+    """Terminal state, result and event in the caller's one transaction, or nothing."""
+    if output is not None:
+        values["completion_tokens"] = output.num_tokens
+    moved = _move(session, verb, *_fence(lease), **values)
+    if not moved:
+        return False
+    if output is not None:
+        session.add(
+            Result(
+                job_id=lease.job_id,
+                output=output.text,
+                output_ids=output.packed_ids,
+                replaced=output.replaced,
+            )
+        )
+        session.flush()
+    events.append(session, moved)
+    return True
+
+
+def _write(session: Session, lease: Lease, **values: Any) -> int:  # noqa: ANN401  # columns have many types
+    """A worker's note on a job it still holds; the number of rows, 0 when the lease is lost."""
+    written = session.execute(
+        update(Job).where(*_fence(lease), Job.state == "running").values(**values).returning(Job.id)
+    )
+    return len(written.all())
+
+
+def _request_stop(session: Session, reason: StopReason, conditions: Sequence[ColumnElement[bool]]) -> int:
+    """Running jobs are asked to stop; a stronger reason replaces a weaker one."""
+    strength = case({each.value: place for place, each in enumerate(StopReason)}, value=Job.stop_reason)
+    weaker = or_(Job.stop_reason.is_(None), strength > list(StopReason).index(reason))
+    asked = session.execute(
+        update(Job)
+        .where(*conditions, Job.state == "running", weaker)
+        .values(stop_reason=reason.value)
+        .returning(Job.id)
+        .execution_options(synchronize_session=False)
+    )
+    return len(asked.all())
+
+
+def _rescue_one(session: Session, job: Job, *, max_rescues: int) -> bool:
+    if job.lease_id is None:
+        return False
+    lease = Lease(job.id, job.lease_id)
+    reservations.drain(session, lease.lease_id)
+    if job.stop_reason in (StopReason.CANCEL, StopReason.EXPIRE):
+        return end_stopped(session, lease, StopReason(job.stop_reason), None)
+    if job.num_rescues >= max_rescues:
+        # It ran alone the last time (see claims), so nothing else can have killed its workers.
+        return fail(session, lease, _LOST)
+    return bool(
+        _move(session, "rescue", *_fence(lease), num_rescues=Job.num_rescues + 1, **_UNHELD, **_UNSTREAMED)
+    )
+
+
+_LOST: JsonObject = {
+    "code": "worker_lost",
+    "message": "every worker that ran this job was lost, the last one with nothing else in flight",
+}

@@ -1,0 +1,333 @@
+"""The tables. Constraints here are the last wall: no code path can store a state that makes no sense."""
+
+from datetime import datetime
+from uuid import UUID
+
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    DateTime,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    SmallInteger,
+    Text,
+    UniqueConstraint,
+    Uuid,
+    func,
+    text,
+)
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from jobs.ids import uuid7
+from jobs.states import TERMINAL, FinishReason, JobState, StopReason
+
+# The tenant of every row until there are keys that name others.
+DEFAULT_TENANT = UUID("00000000-0000-7000-8000-000000000001")
+
+JsonObject = dict[str, object]
+
+
+def _one_of(column: str, values: list[str]) -> str:
+    listed = ", ".join(f"'{value}'" for value in values)
+    return f"{column} IN ({listed})"
+
+
+_TERMINAL_SQL = _one_of("state", sorted(TERMINAL))
+
+
+class Base(DeclarativeBase):
+    """Names constraints the same way everywhere, so that migrations can refer to them."""
+
+    metadata = MetaData(
+        naming_convention={
+            "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+            "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+            "ck": "ck_%(table_name)s_%(constraint_name)s",
+            "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+            "pk": "pk_%(table_name)s",
+        }
+    )
+    type_annotation_map = {  # noqa: RUF012  # SQLAlchemy reads it as a plain class attribute
+        str: Text,
+        bytes: LargeBinary,
+        datetime: DateTime(timezone=True),
+        UUID: Uuid,
+        JsonObject: JSONB,
+    }
+
+
+class Tenant(Base):
+    """Somebody whose jobs nobody else can see."""
+
+    __tablename__ = "tenants"
+
+    id: Mapped[UUID] = mapped_column(primary_key=True, default=uuid7)
+    name: Mapped[str] = mapped_column(unique=True)
+    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+
+class PromptText(Base):
+    """One distinct prompt of a tenant: its messages as canonical JSON, and its token ids once counted.
+
+    Attributes:
+        sha256: of the canonical JSON in UTF-8.
+        body: the canonical JSON, zstd-compressed by the writer.
+        token_ids: int32 little-endian, zstd-compressed; None until counted.
+        num_tokens: how many ids that is.
+        fingerprint: of the tokenizer and template that counted; another one counts again.
+    """
+
+    __tablename__ = "texts"
+    __table_args__ = (UniqueConstraint("tenant_id", "sha256"),)
+
+    id: Mapped[UUID] = mapped_column(primary_key=True, default=uuid7)
+    tenant_id: Mapped[UUID] = mapped_column(ForeignKey("tenants.id"))
+    sha256: Mapped[bytes]
+    body: Mapped[bytes]
+    token_ids: Mapped[bytes | None]
+    num_tokens: Mapped[int | None]
+    fingerprint: Mapped[str | None]
+    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+
+class Job(Base):
+    """One request for generated text. Narrow on purpose: claims read these rows and no prompt.
+
+    Attributes:
+        rank: -1 low, 0 normal, 1 high; orders within a tenant.
+        prompt_tokens: exact, of the rendered prompt; None until counted.
+        completion_tokens: streamed so far, and final at the end; written by the worker.
+        sampling: temperature, top_p, top_k, seed, stop as given.
+        attempt: attempts spent so far, from 0.
+        num_rescues: workers that went silent with this job in flight.
+        stop_reason: why it should end early; asked by callers, read by its worker.
+        lease_id: the fence: fresh at every claim, null unless a worker holds the job.
+        run_after: not before this, after a failed attempt.
+        passed_over_at: when another job first started ahead of it while it was the head.
+    """
+
+    __tablename__ = "jobs"
+
+    id: Mapped[UUID] = mapped_column(primary_key=True, default=uuid7)
+    tenant_id: Mapped[UUID] = mapped_column(ForeignKey("tenants.id"))
+    text_id: Mapped[UUID] = mapped_column(ForeignKey("texts.id"))
+    state: Mapped[str]
+    rank: Mapped[int] = mapped_column(SmallInteger, server_default="0")
+    task: Mapped[str]
+    model: Mapped[str]
+    max_tokens: Mapped[int]
+    prompt_tokens: Mapped[int | None]
+    completion_tokens: Mapped[int] = mapped_column(server_default="0")
+    sampling: Mapped[JsonObject] = mapped_column(server_default=text("'{}'"))
+    custom_id: Mapped[str | None]
+    # `metadata` is SQLAlchemy's own attribute name; the column has the public name.
+    labels: Mapped[JsonObject] = mapped_column("metadata", server_default=text("'{}'"))
+    webhook_url: Mapped[str | None]
+    attempt: Mapped[int] = mapped_column(SmallInteger, server_default="0")
+    num_rescues: Mapped[int] = mapped_column(SmallInteger, server_default="0")
+    stop_reason: Mapped[str | None]
+    lease_id: Mapped[UUID | None]
+    lease_expires_at: Mapped[datetime | None]
+    engine_name: Mapped[str | None]
+    run_after: Mapped[datetime | None]
+    passed_over_at: Mapped[datetime | None]
+    finish_reason: Mapped[str | None]
+    error: Mapped[JsonObject | None] = mapped_column(JSONB(none_as_null=True))
+    created_at: Mapped[datetime]
+    started_at: Mapped[datetime | None]
+    first_token_at: Mapped[datetime | None]
+    finalized_at: Mapped[datetime | None]
+    expires_at: Mapped[datetime | None]
+
+    __table_args__ = (
+        CheckConstraint(_one_of("state", sorted(JobState)), name="state"),
+        CheckConstraint(f"({_TERMINAL_SQL}) = (finalized_at IS NOT NULL)", name="terminal_iff_finalized"),
+        CheckConstraint(
+            "(lease_id IS NULL) = (lease_expires_at IS NULL)"
+            " AND (state <> 'running' OR lease_id IS NOT NULL)"
+            " AND (lease_id IS NULL OR state IN ('preparing', 'running'))",
+            name="lease_iff_held",
+        ),
+        CheckConstraint(
+            "state NOT IN ('queued', 'running', 'completed') OR prompt_tokens IS NOT NULL", name="counted"
+        ),
+        CheckConstraint("(state = 'failed') = (error IS NOT NULL)", name="error_iff_failed"),
+        CheckConstraint("(state = 'completed') = (finish_reason IS NOT NULL)", name="finish_iff_completed"),
+        CheckConstraint(_one_of("finish_reason", sorted(FinishReason)), name="finish_reason"),
+        CheckConstraint(_one_of("stop_reason", sorted(StopReason)), name="stop_reason"),
+        CheckConstraint("max_tokens >= 1 AND prompt_tokens >= 0", name="tokens"),
+        CheckConstraint("completion_tokens BETWEEN 0 AND max_tokens", name="output_within_limit"),
+        CheckConstraint("attempt >= 0 AND num_rescues >= 0 AND rank BETWEEN -1 AND 1", name="counters"),
+        # Claims: rank order among what may run. The partial predicate must stay a literal in queries.
+        Index("ix_jobs_queued", "model", text("rank DESC"), "id", postgresql_where=text("state = 'queued'")),
+        Index("ix_jobs_preparing", "id", postgresql_where=text("state = 'preparing'")),
+        Index("ix_jobs_running", "id", postgresql_where=text("state = 'running'")),
+        Index(
+            "ix_jobs_expiring",
+            "expires_at",
+            postgresql_where=text(f"expires_at IS NOT NULL AND NOT ({_TERMINAL_SQL})"),
+        ),
+        Index("ix_jobs_finalized", "finalized_at", postgresql_where=text("finalized_at IS NOT NULL")),
+        Index("ix_jobs_tenant", "tenant_id", "id"),
+        Index(
+            "ix_jobs_custom_id",
+            "tenant_id",
+            "custom_id",
+            "id",
+            postgresql_where=text("custom_id IS NOT NULL"),
+        ),
+        Index("ix_jobs_text_id", "text_id"),
+        {
+            # Leases and progress are not indexed: their updates stay on the page (HOT) if it has room.
+            "postgresql_with": {
+                "fillfactor": 70,
+                "autovacuum_vacuum_scale_factor": 0,
+                "autovacuum_vacuum_threshold": 5000,
+                "autovacuum_analyze_scale_factor": 0,
+                "autovacuum_analyze_threshold": 5000,
+            }
+        },
+    )
+
+
+class Result(Base):
+    """What a job produced: whole when completed, partial when it ended otherwise.
+
+    Attributes:
+        output: text after detokenization and stop-string trimming.
+        output_ids: the generated ids, int32 little-endian, zstd-compressed.
+        replaced: the text held characters that Postgres cannot store, replaced by U+FFFD.
+    """
+
+    __tablename__ = "results"
+
+    job_id: Mapped[UUID] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
+    output: Mapped[str]
+    output_ids: Mapped[bytes]
+    replaced: Mapped[bool] = mapped_column(server_default=text("false"))
+
+
+class Engine(Base):
+    """One Triton engine, keyed by its configured name.
+
+    Attributes:
+        spare_blocks: free blocks beyond our own bookings by its gauge; None: no gauge, or all ours.
+        seen_at: when a worker last found it ready.
+        paused_reason: why no claims are made; None: they are.
+    """
+
+    __tablename__ = "engines"
+    __table_args__ = (CheckConstraint("max_batch_size >= 1 AND max_blocks >= 1", name="capacity"),)
+
+    name: Mapped[str] = mapped_column(primary_key=True)
+    model: Mapped[str]
+    max_batch_size: Mapped[int]
+    max_blocks: Mapped[int]
+    tokens_per_block: Mapped[int]
+    max_input_len: Mapped[int]
+    max_seq_len: Mapped[int]
+    spare_blocks: Mapped[int | None]
+    seen_at: Mapped[datetime]
+    paused_reason: Mapped[str | None]
+
+
+class Reservation(Base):
+    """Slots and blocks booked on an engine; the row goes when the engine confirmed the request's end.
+
+    Attributes:
+        lease_id: the claim that booked it.
+        state: `held` by a live stream, or `draining`: ours no more, but perhaps still in the engine.
+        alone: nothing may start beside it.
+    """
+
+    __tablename__ = "reservations"
+    __table_args__ = (
+        CheckConstraint(_one_of("state", ["draining", "held"]), name="state"),
+        CheckConstraint("(state = 'draining') = (draining_since IS NOT NULL)", name="draining_since"),
+        CheckConstraint("blocks >= 1", name="blocks"),
+        Index("ix_reservations_engine_name", "engine_name"),
+    )
+
+    lease_id: Mapped[UUID] = mapped_column(primary_key=True)
+    engine_name: Mapped[str] = mapped_column(ForeignKey("engines.name"))
+    # No foreign key: a deleted job's request may still drain.
+    job_id: Mapped[UUID]
+    blocks: Mapped[int] = mapped_column(Integer)
+    alone: Mapped[bool] = mapped_column(server_default=text("false"))
+    state: Mapped[str] = mapped_column(server_default="held")
+    created_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
+    draining_since: Mapped[datetime | None]
+
+
+class WebhookEvent(Base):
+    """Something that happened to a job, written in the transaction that made it so.
+
+    Attributes:
+        url: where to tell it; None: nobody asked.
+        payload: the body to deliver, a snapshot; None without url.
+        state: none (nobody asked), pending, delivered, failed (given up).
+        num_deliveries: tries so far.
+        next_delivery_at: earliest next try while pending.
+    """
+
+    __tablename__ = "webhook_events"
+    __table_args__ = (
+        # job_id carries no foreign key: an event outlives a job that its owner deletes.
+        UniqueConstraint("job_id", "type"),
+        CheckConstraint(_one_of("state", ["delivered", "failed", "none", "pending"]), name="state"),
+        CheckConstraint("(state = 'none') = (url IS NULL)", name="url_iff_asked"),
+        CheckConstraint("(state = 'pending') = (next_delivery_at IS NOT NULL)", name="next_iff_pending"),
+        Index("ix_webhook_events_pending", "next_delivery_at", postgresql_where=text("state = 'pending'")),
+        Index("ix_webhook_events_created_at", "created_at"),
+    )
+
+    id: Mapped[UUID] = mapped_column(primary_key=True, default=uuid7)
+    tenant_id: Mapped[UUID] = mapped_column(ForeignKey("tenants.id"))
+    job_id: Mapped[UUID]
+    type: Mapped[str]
+    url: Mapped[str | None]
+    payload: Mapped[JsonObject | None] = mapped_column(JSONB(none_as_null=True))
+    state: Mapped[str]
+    num_deliveries: Mapped[int] = mapped_column(SmallInteger, server_default="0")
+    next_delivery_at: Mapped[datetime | None]
+    created_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
+
+
+class WebhookDelivery(Base):
+    """One try to tell an event.
+
+    Attributes:
+        status: HTTP status, or None when there was no answer.
+        outcome: `delivered`, or a code that says what went wrong.
+        num_bytes: size of the answer that was read; its content is not kept.
+        latency_ms: wall-clock time of the exchange.
+    """
+
+    __tablename__ = "webhook_deliveries"
+    __table_args__ = (Index("ix_webhook_deliveries_event_id", "event_id"),)
+
+    id: Mapped[UUID] = mapped_column(primary_key=True, default=uuid7)
+    event_id: Mapped[UUID] = mapped_column(ForeignKey("webhook_events.id", ondelete="CASCADE"))
+    attempt: Mapped[int] = mapped_column(SmallInteger)
+    status: Mapped[int | None]
+    outcome: Mapped[str]
+    num_bytes: Mapped[int] = mapped_column(BigInteger, server_default="0")
+    latency_ms: Mapped[int]
+    created_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
+
+
+class IdempotencyKey(Base):
+    """A caller's promise that two requests with this key are one."""
+
+    __tablename__ = "idempotency_keys"
+    __table_args__ = (Index("ix_idempotency_keys_created_at", "created_at"),)
+
+    tenant_id: Mapped[UUID] = mapped_column(ForeignKey("tenants.id"), primary_key=True)
+    key: Mapped[str] = mapped_column(primary_key=True)
+    request_sha256: Mapped[bytes]
+    job_id: Mapped[UUID] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"))
+    created_at: Mapped[datetime]

@@ -1,0 +1,131 @@
+"""The read side: what callers poll, list and scrape."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from sqlalchemy import ColumnElement, cast, func, select
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.orm import Session
+
+from jobs.errors import InvalidRequestError, NotFoundError
+from jobs.models import Engine, Job, Reservation, Result, WebhookEvent
+
+
+@dataclass(frozen=True, slots=True)
+class JobFilter:
+    """Which of a tenant's jobs are meant; None leaves a field open.
+
+    Attributes:
+        metadata: pairs that must all be present.
+    """
+
+    state: str | None = None
+    task: str | None = None
+    custom_id: str | None = None
+    metadata: dict[str, str] | None = None
+
+    def conditions(self) -> list[ColumnElement[bool]]:
+        """As SQL."""
+        found: list[ColumnElement[bool]] = []
+        if self.state is not None:
+            found.append(Job.state == self.state)
+        if self.task is not None:
+            found.append(Job.task == self.task)
+        if self.custom_id is not None:
+            found.append(Job.custom_id == self.custom_id)
+        if self.metadata:
+            found.append(Job.labels.op("@>")(cast(self.metadata, JSONB)))
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One page of a list.
+
+    Attributes:
+        jobs: newest first.
+        has_more: older ones follow.
+    """
+
+    jobs: Sequence[Job]
+    has_more: bool
+
+
+def get_job(session: Session, job_id: UUID, *, tenant_id: UUID) -> Job:
+    """The tenant's job.
+
+    Raises:
+        NotFoundError: the tenant has no such job.
+    """
+    job = session.scalar(select(Job).where(Job.id == job_id, Job.tenant_id == tenant_id))
+    if job is None:
+        raise NotFoundError("there is no such job")
+    return job
+
+
+def list_jobs(session: Session, which: JobFilter, *, tenant_id: UUID, after: UUID | None, limit: int) -> Page:
+    """The tenant's jobs that match, newest first, from the one behind `after` on.
+
+    Raises:
+        InvalidRequestError: `after` is none of the tenant's jobs.
+    """
+    query = select(Job).where(Job.tenant_id == tenant_id, *which.conditions())
+    if after is not None:
+        known = select(Job.id).where(Job.id == after, Job.tenant_id == tenant_id)
+        if session.scalar(known) is None:
+            raise InvalidRequestError("after names no job of yours", param="after")
+        query = query.where(Job.id < after)
+    jobs = session.scalars(query.order_by(Job.id.desc()).limit(limit + 1)).all()
+    return Page(jobs=jobs[:limit], has_more=len(jobs) > limit)
+
+
+def get_result(session: Session, job_id: UUID) -> Result | None:
+    """What the job produced, whole or partial; None: nothing."""
+    return session.get(Result, job_id)
+
+
+def count_by_state(session: Session) -> dict[str, int]:
+    """How many jobs stand in each unfinished state; finished ones are not counted, they are many."""
+    counts: dict[str, int] = {}
+    for state in ("preparing", "queued", "running", "blocked"):
+        counts[state] = session.scalar(select(func.count()).where(Job.state == state)) or 0
+    return counts
+
+
+def queued_tokens(session: Session) -> int:
+    """Prompt and output tokens that wait in the queue."""
+    total = func.sum(Job.prompt_tokens + Job.max_tokens)
+    return int(session.scalar(select(total).where(Job.state == "queued")) or 0)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLoad:
+    """An engine and what is booked on it.
+
+    Attributes:
+        held_slots: reservations, draining ones included.
+        held_blocks: blocks that they book.
+    """
+
+    engine: Engine
+    held_slots: int
+    held_blocks: int
+
+
+def engine_loads(session: Session) -> list[EngineLoad]:
+    """Every registered engine with its bookings."""
+    rows = session.execute(
+        select(Engine, func.count(Reservation.lease_id), func.coalesce(func.sum(Reservation.blocks), 0))
+        .outerjoin(Reservation, Reservation.engine_name == Engine.name)
+        .group_by(Engine.name)
+        .order_by(Engine.name)
+    )
+    return [
+        EngineLoad(engine=engine, held_slots=slots, held_blocks=int(blocks)) for engine, slots, blocks in rows
+    ]
+
+
+def pending_webhooks(session: Session) -> int:
+    """Events that still have to be told."""
+    return session.scalar(select(func.count()).where(WebhookEvent.state == "pending")) or 0

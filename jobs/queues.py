@@ -1,0 +1,53 @@
+"""The doorbell: a Celery message without payload that says when to look, never what to do."""
+
+from datetime import timedelta
+from typing import Protocol
+
+import redis
+
+INFERENCE = "inference"
+SERVICE = "service"
+# Task names; the worker registers them, everybody may send them.
+WAKE_TASKS = {INFERENCE: "longbatch.wake_inference", SERVICE: "longbatch.wake_service"}
+# While one ring waits, more say nothing new. Short, because a lost message must not mute the bell.
+RING_INTERVAL = timedelta(seconds=1)
+
+
+class Publish(Protocol):
+    """Sends a task by name to a queue, without arguments."""
+
+    def __call__(self, task: str, queue: str) -> object:
+        """Send it; may raise, nothing depends on it."""
+
+
+def ring(broker: redis.Redis, publish: Publish, queue: str) -> bool:
+    """Workers of this queue will look soon; False: a ring waits already, or the broker cannot be reached.
+
+    Never raises: workers also look on their own every second or two.
+    """
+    try:
+        if not broker.set(_key(queue), b"1", nx=True, px=RING_INTERVAL):
+            return False
+        publish(WAKE_TASKS[queue], queue)
+    except Exception:  # noqa: BLE001  # the publisher's library raises its own kinds; a ring may always be lost
+        return False
+    return True
+
+
+def heard(broker: redis.Redis, queue: str) -> None:
+    """The ring was heard; the next one sounds again."""
+    try:
+        broker.delete(_key(queue))
+    except (redis.RedisError, OSError):
+        return
+
+
+def connect(url: str, *, socket_timeout: float) -> redis.Redis:
+    """A client that gives up on a frozen broker after `socket_timeout` seconds."""
+    return redis.Redis.from_url(
+        url, socket_timeout=socket_timeout, socket_connect_timeout=socket_timeout, retry=None
+    )
+
+
+def _key(queue: str) -> str:
+    return f"longbatch:doorbell:{queue}"

@@ -1,0 +1,65 @@
+"""How jobs go: deleted by their owner, or pruned when their retention has passed."""
+
+from collections.abc import Iterable
+from datetime import datetime
+from uuid import UUID
+
+from sqlalchemy import delete, select
+from sqlalchemy.orm import Session
+
+from jobs import texts
+from jobs.errors import NotFoundError
+from jobs.models import IdempotencyKey, Job, WebhookEvent
+from jobs.states import TERMINAL
+
+
+def remove(session: Session, job_id: UUID, *, tenant_id: UUID) -> bool:
+    """A finished job, its result and its texts are gone; False: it has not finished.
+
+    Raises:
+        NotFoundError: the tenant has no such job.
+    """
+    job = session.scalar(select(Job).where(Job.id == job_id, Job.tenant_id == tenant_id).with_for_update())
+    if job is None:
+        raise NotFoundError("there is no such job")
+    if job.state not in TERMINAL:
+        return False
+    _remove_all(session, [job])
+    return True
+
+
+def prune_jobs(session: Session, *, before: datetime, limit: int = 500) -> int:
+    """Jobs that ended before this moment are gone with their texts; how many went."""
+    old = session.scalars(
+        select(Job)
+        .where(Job.finalized_at.is_not(None), Job.finalized_at < before)
+        .order_by(Job.finalized_at)
+        .limit(limit)
+        .with_for_update(skip_locked=True)
+    ).all()
+    return _remove_all(session, old)
+
+
+def prune_events(session: Session, *, before: datetime) -> int:
+    """Events that nobody waits for any more and that are older than this moment are gone; how many."""
+    gone = session.execute(
+        delete(WebhookEvent)
+        .where(WebhookEvent.created_at < before, WebhookEvent.state != "pending")
+        .returning(WebhookEvent.id)
+    )
+    return len(gone.all())
+
+
+def prune_idempotency_keys(session: Session, *, before: datetime) -> int:
+    """Idempotency keys older than this moment are forgotten; how many."""
+    gone = session.execute(
+        delete(IdempotencyKey).where(IdempotencyKey.created_at < before).returning(IdempotencyKey.key)
+    )
+    return len(gone.all())
+
+
+def _remove_all(session: Session, jobs: Iterable[Job]) -> int:
+    doomed = {job.id: job.text_id for job in jobs}
+    session.execute(delete(Job).where(Job.id.in_(doomed)))
+    texts.drop_unused(session, sorted(set(doomed.values())))
+    return len(doomed)

@@ -1,0 +1,42 @@
+"""Slots and blocks booked on an engine: held by a stream, then closed, or draining until that is certain."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from uuid import UUID
+
+from sqlalchemy import delete, func, select, update
+from sqlalchemy.orm import Session
+
+from jobs.models import Reservation
+
+
+def close(session: Session, lease_id: UUID) -> None:
+    """The booking is gone: the engine confirmed the end of its request, or never got it."""
+    session.execute(delete(Reservation).where(Reservation.lease_id == lease_id))
+
+
+def drain(session: Session, lease_id: UUID) -> None:
+    """The booking still counts, but belongs to nobody: the engine may go on generating for a while."""
+    session.execute(
+        update(Reservation)
+        .where(Reservation.lease_id == lease_id, Reservation.state == "held")
+        .values(state="draining", draining_since=func.clock_timestamp())
+    )
+
+
+def draining(session: Session, engine_name: str, *, before: datetime | None = None) -> Sequence[Reservation]:
+    """The draining bookings of an engine, oldest first; with `before`, those that drain since then."""
+    query = select(Reservation).where(Reservation.engine_name == engine_name, Reservation.state == "draining")
+    if before is not None:
+        query = query.where(Reservation.draining_since <= before)
+    return session.scalars(query.order_by(Reservation.draining_since)).all()
+
+
+def drained(session: Session, lease_ids: Sequence[UUID]) -> int:
+    """These draining bookings are gone, since the engine is known to be done with them; how many went."""
+    gone = session.execute(
+        delete(Reservation)
+        .where(Reservation.lease_id.in_(lease_ids), Reservation.state == "draining")
+        .returning(Reservation.lease_id)
+    )
+    return len(gone.all())

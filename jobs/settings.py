@@ -1,0 +1,185 @@
+"""Every setting of Longbatch, read once from LONGBATCH_<GROUP>__<NAME> at each composition root."""
+
+import os
+from pathlib import Path
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+ENV_PREFIX = "LONGBATCH_"
+# Read by other parts than this module: the cache of the default tokenizer, and the command line's server.
+OTHER_VARIABLES = frozenset({"LONGBATCH_CACHE_DIR", "LONGBATCH_API_URL", "LONGBATCH_API_KEY"})
+
+
+class Group(BaseModel):
+    """A frozen group of settings that refuses names it does not know."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class DatabaseSettings(Group):
+    """Postgres, where the truth is."""
+
+    url: SecretStr = Field(description="postgresql://user:password@host:port/name")
+    pool_size: int = Field(default=10, ge=1, le=200, description="connections per process")
+    pool_timeout_seconds: float = Field(default=5, gt=0, description="a full pool answers 503 after this")
+    statement_timeout_seconds: float = Field(default=30, gt=0)
+    lock_timeout_seconds: float = Field(default=10, gt=0)
+    idle_in_transaction_timeout_seconds: float = Field(default=30, gt=0)
+    connect_timeout_seconds: int = Field(default=5, ge=1)
+
+
+class BrokerSettings(Group):
+    """Redis or Valkey: doorbells and live output, nothing that must survive."""
+
+    url: SecretStr = Field(description="redis://:password@host:port/0")
+    socket_timeout_seconds: float = Field(
+        default=3, gt=0, description="a frozen broker would block for ever without it"
+    )
+
+
+class TritonSettings(Group):
+    """The Triton server of this worker."""
+
+    url: str = Field(default="127.0.0.1:8001", description="gRPC address, host:port")
+    http_url: str | None = Field(default=None, description="http://host:port; None: readiness over gRPC only")
+    metrics_url: str | None = Field(default=None, description="http://host:port/metrics; None: no gauges")
+    model_name: str = Field(default="tensorrt_llm", description="the model that takes token ids")
+    fast_keepalive: bool = Field(
+        default=True, description="10 s pings; needs the server flags of docs/operations.md"
+    )
+
+
+class EngineSettings(Group):
+    """The engine that an inference worker feeds. None: read from the live server at start."""
+
+    name: str = Field(default="default", min_length=1, max_length=64, description="its row in `engines`")
+    model: str = Field(default="llama-3.1-8b-instruct", description="the name callers see in `model`")
+    max_batch_size: int | None = Field(default=None, ge=1)
+    max_blocks: int | None = Field(default=None, ge=1)
+    tokens_per_block: int | None = Field(default=None, ge=1)
+    max_input_len: int = Field(default=96_000, ge=1, description="tokens; the engine does not enforce it")
+    max_seq_len: int = Field(default=131_072, ge=2, description="tokens; the engine clamps in silence")
+    max_overtake_seconds: float = Field(
+        default=60, ge=0, description="how long smaller jobs may start ahead of a head that does not fit"
+    )
+    time_scale: float = Field(
+        default=1, gt=0, description="how much faster than an A6000 the engine runs; shortens deadlines"
+    )
+
+    @model_validator(mode="after")
+    def _input_fits_sequence(self) -> Self:
+        if self.max_input_len >= self.max_seq_len:
+            raise ValueError("engine.max_input_len must be below engine.max_seq_len")
+        return self
+
+
+class TokenizerSettings(Group):
+    """The served model's tokenizer."""
+
+    path: str | None = Field(
+        default=None, description="directory or name for AutoTokenizer; None: the bundled Llama 3 tokenizer"
+    )
+
+
+class ApiSettings(Group):
+    """The HTTP service."""
+
+    host: str = "127.0.0.1"
+    port: int = Field(default=8080, ge=0, le=65535)
+    max_body_bytes: int = Field(default=8 * 2**20, ge=1024, description="of a single job; above it: 413")
+    max_bulk_bytes: int = Field(default=2**30, ge=1024, description="of one bulk request")
+    max_bulk_lines: int = Field(default=50_000, ge=1)
+    inline_count_chars: int = Field(
+        default=16_384, ge=0, description="up to this many characters a prompt is counted before the 202"
+    )
+
+
+class JobSettings(Group):
+    """How jobs live, retry and die."""
+
+    max_attempts: int = Field(default=3, ge=1, le=20)
+    retry_backoff_seconds: float = Field(default=2, gt=0, description="doubles with every attempt")
+    max_rescues: int = Field(default=2, ge=1, description="after so many lost workers the job is suspect")
+    lease_seconds: float = Field(default=60, gt=0)
+    renew_seconds: float = Field(default=15, gt=0)
+    stop_poll_seconds: float = Field(default=0.5, gt=0)
+    claim_poll_seconds: float = Field(
+        default=1, gt=0, description="how often a worker looks without doorbell"
+    )
+    shutdown_grace_seconds: float = Field(default=5, ge=0, description="running jobs may end on their own")
+    drain_seconds: float = Field(
+        default=60, gt=0, description="after it a draining reservation goes once a canary succeeds"
+    )
+    retention_days: float = Field(default=30, gt=0, description="terminal jobs are pruned after it")
+    idempotency_hours: float = Field(default=24, gt=0)
+
+    @model_validator(mode="after")
+    def _lease_outlives_renewals(self) -> Self:
+        if self.lease_seconds < 3 * self.renew_seconds:
+            raise ValueError("jobs.lease_seconds must be at least three times jobs.renew_seconds")
+        return self
+
+
+class WebhookSettings(Group):
+    """Callbacks at terminal states."""
+
+    secret: SecretStr | None = Field(default=None, description="whsec_…; None: webhook_url is refused")
+    allowed_hosts: tuple[str, ...] = Field(
+        default=(), description="hosts that may be private, plain http and on any port"
+    )
+    deadline_seconds: float = Field(default=15, gt=0)
+    concurrency: int = Field(default=4, ge=1, le=64)
+
+
+class MaintenanceSettings(Group):
+    """The loops of the service worker."""
+
+    prepare_seconds: float = Field(default=0.5, gt=0)
+    rescue_seconds: float = Field(default=5, gt=0)
+    expire_seconds: float = Field(default=5, gt=0)
+    doorbell_seconds: float = Field(default=5, gt=0)
+    deliver_seconds: float = Field(default=0.5, gt=0)
+    prune_seconds: float = Field(default=300, gt=0)
+
+
+class Settings(BaseSettings):
+    """All groups; a misspelt LONGBATCH_ variable is refused."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=ENV_PREFIX, env_nested_delimiter="__", frozen=True, extra="forbid"
+    )
+
+    database: DatabaseSettings
+    broker: BrokerSettings
+    triton: TritonSettings = TritonSettings()
+    engine: EngineSettings = EngineSettings()
+    tokenizer: TokenizerSettings = TokenizerSettings()
+    api: ApiSettings = ApiSettings()
+    jobs: JobSettings = JobSettings()
+    webhooks: WebhookSettings = WebhookSettings()
+    maintenance: MaintenanceSettings = MaintenanceSettings()
+
+
+def load() -> Settings:
+    """The settings of this process's environment.
+
+    Raises:
+        ValueError: a value is wrong, or a variable with our prefix is unknown; the message names it.
+    """
+    known = {f"{ENV_PREFIX}{name.upper()}" for name in Settings.model_fields}
+    for name in os.environ:
+        if name.startswith(ENV_PREFIX) and name not in OTHER_VARIABLES:
+            group = name.split("__", 1)[0]
+            if group not in known or "__" not in name:
+                raise ValueError(f"unknown setting {name}")
+    return Settings()
+
+
+def cache_dir() -> Path:
+    """Where built files that can be made again are kept."""
+    if chosen := os.environ.get("LONGBATCH_CACHE_DIR"):
+        return Path(chosen)
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "longbatch"

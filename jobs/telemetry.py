@@ -1,0 +1,50 @@
+"""Logs as events with fields: the one list of event names, and structlog set up to print them."""
+
+import logging
+import sys
+from typing import Final
+
+import structlog
+from structlog.typing import FilteringBoundLogger
+
+# Names in the order of a job's life. Fields: job_id and attempt where there is a job; never text or secrets.
+JOB_CLAIMED: Final = "job.claimed"
+JOB_FIRST_TOKEN: Final = "job.first_token"  # noqa: S105  # a token of text
+JOB_ENDED: Final = "job.ended"
+JOB_RELEASED: Final = "job.released"
+JOB_RETRIED: Final = "job.retried"
+JOB_RESCUED: Final = "job.rescued"
+LEASE_LOST: Final = "lease.lost"
+RESERVATION_DRAINING: Final = "reservation.draining"
+RESERVATION_DRAINED: Final = "reservation.drained"
+ENGINE_READY: Final = "engine.ready"
+ENGINE_PAUSED: Final = "engine.paused"
+DISPATCHER_STARTED: Final = "dispatcher.started"
+DISPATCHER_STOPPED: Final = "dispatcher.stopped"
+WEBHOOK_DELIVERED: Final = "webhook.delivered"
+WEBHOOK_FAILED: Final = "webhook.failed"
+LOOP_FAILED: Final = "loop.failed"
+REQUEST_FAILED: Final = "request.failed"
+
+
+def configure(*, json: bool = True) -> None:
+    """Every log line of this process is one JSON object (or one readable line) on standard output."""
+    renderer = structlog.processors.JSONRenderer() if json else structlog.dev.ConsoleRenderer()
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        logger_factory=structlog.PrintLoggerFactory(sys.stdout),
+        cache_logger_on_first_use=True,
+    )
+
+
+def logger() -> FilteringBoundLogger:
+    """A logger of events; bind fields with `.bind(job_id=…)`."""
+    found: FilteringBoundLogger = structlog.get_logger()
+    return found

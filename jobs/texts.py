@@ -1,0 +1,148 @@
+"""Prompts at rest: stored once per tenant and content, with their token ids beside them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Protocol
+from uuid import UUID
+
+from sqlalchemy import delete, exists, select, update
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.orm import Session
+
+from jobs.ids import uuid7
+from jobs.models import Job, PromptText
+from jobs.tokens import pack_text, unpack_text
+
+
+@dataclass(frozen=True, slots=True)
+class CountedPrompt:
+    """A prompt as the engine will read it.
+
+    Attributes:
+        packed_ids: int32 little-endian, zstd-compressed.
+        num_tokens: how many ids.
+        fingerprint: of the tokenizer and template that made them.
+    """
+
+    packed_ids: bytes
+    num_tokens: int
+    fingerprint: str
+
+
+class Counter(Protocol):
+    """Renders and tokenizes a prompt; the tokenizer implements it."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the tokenizer and template."""
+
+    def count_prompt(self, canonical: str) -> CountedPrompt:
+        """The prompt's ids, from its canonical JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewText:
+    """A prompt to store.
+
+    Attributes:
+        canonical: the messages as canonical JSON.
+        counted: its token ids if they are known already.
+    """
+
+    canonical: str
+    counted: CountedPrompt | None = None
+
+    @property
+    def sha256(self) -> bytes:
+        """The content's address."""
+        return sha256(self.canonical.encode()).digest()
+
+
+def store(session: Session, texts: Sequence[NewText], *, tenant_id: UUID) -> dict[bytes, UUID]:
+    """Every text stands in the table and is held there until this transaction ends; its id by its hash.
+
+    Equal texts share a row. Rows are locked FOR KEY SHARE, so that a concurrent `drop_unused` waits and
+    then sees the job that this transaction inserts.
+    """
+    wanted = {text.sha256: text for text in texts}
+    found: dict[bytes, UUID] = {}
+    while missing := [digest for digest in wanted if digest not in found]:
+        found |= _lock_existing(session, missing, tenant_id)
+        # In a fixed order, so that two transactions with the same texts cannot wait for each other.
+        absent = sorted(digest for digest in missing if digest not in found)
+        if absent:
+            found |= _insert(session, {digest: wanted[digest] for digest in absent}, tenant_id)
+    return found
+
+
+def load(session: Session, text_id: UUID) -> PromptText:
+    """The stored row, bodies compressed."""
+    return session.get_one(PromptText, text_id)
+
+
+def canonical_of(text: PromptText) -> str:
+    """The prompt's canonical JSON."""
+    return unpack_text(text.body)
+
+
+def counted(session: Session, text: PromptText, counter: Counter) -> CountedPrompt:
+    """The text's ids by this counter: the stored ones if it made them, else counted anew and stored."""
+    if text.token_ids is not None and text.num_tokens is not None and text.fingerprint == counter.fingerprint:
+        return CountedPrompt(text.token_ids, text.num_tokens, text.fingerprint)
+    fresh = counter.count_prompt(canonical_of(text))
+    session.execute(
+        update(PromptText)
+        .where(PromptText.id == text.id)
+        .values(token_ids=fresh.packed_ids, num_tokens=fresh.num_tokens, fingerprint=fresh.fingerprint)
+    )
+    return fresh
+
+
+def drop_unused(session: Session, text_ids: Sequence[UUID]) -> int:
+    """These texts are gone unless a job still refers to them; how many went.
+
+    Two statements: the first waits for writers that hold the row, the second sees what they committed.
+    """
+    if not text_ids:
+        return 0
+    locked = session.scalars(
+        select(PromptText.id).where(PromptText.id.in_(text_ids)).order_by(PromptText.id).with_for_update()
+    ).all()
+    used = exists().where(Job.text_id == PromptText.id)
+    gone = session.execute(
+        delete(PromptText).where(PromptText.id.in_(locked), ~used).returning(PromptText.id)
+    ).all()
+    return len(gone)
+
+
+def _lock_existing(session: Session, digests: Sequence[bytes], tenant_id: UUID) -> dict[bytes, UUID]:
+    rows = session.execute(
+        select(PromptText.sha256, PromptText.id)
+        .where(PromptText.tenant_id == tenant_id, PromptText.sha256.in_(digests))
+        .order_by(PromptText.sha256)
+        .with_for_update(key_share=True, read=True)
+    )
+    return dict(rows.tuples().all())
+
+
+def _insert(session: Session, texts: Mapping[bytes, NewText], tenant_id: UUID) -> dict[bytes, UUID]:
+    rows = [
+        {
+            "id": uuid7(),
+            "tenant_id": tenant_id,
+            "sha256": digest,
+            "body": pack_text(text.canonical),
+            "token_ids": text.counted.packed_ids if text.counted else None,
+            "num_tokens": text.counted.num_tokens if text.counted else None,
+            "fingerprint": text.counted.fingerprint if text.counted else None,
+        }
+        for digest, text in texts.items()
+    ]
+    inserted = session.execute(
+        insert(PromptText)
+        .values(rows)
+        .on_conflict_do_nothing(index_elements=["tenant_id", "sha256"])
+        .returning(PromptText.sha256, PromptText.id)
+    )
+    return dict(inserted.tuples().all())

@@ -1,0 +1,71 @@
+"""The public shape of a job: what callers poll and what webhooks carry."""
+
+from datetime import UTC, datetime
+from typing import TypedDict
+
+from jobs import ids
+from jobs.models import Job, JsonObject
+from jobs.states import StopReason
+
+PRIORITIES: dict[str, int] = {"low": -1, "normal": 0, "high": 1}
+_NAMES = {rank: name for name, rank in PRIORITIES.items()}
+
+
+class JobObject(TypedDict):
+    """A job as JSON; times are RFC 3339 in UTC, tokens are counts of the served model's tokenizer."""
+
+    id: str
+    object: str
+    state: str
+    task: str
+    model: str
+    custom_id: str | None
+    metadata: JsonObject
+    priority: str
+    max_tokens: int
+    prompt_tokens: int | None
+    completion_tokens: int
+    finish_reason: str | None
+    attempt: int
+    cancel_requested: bool
+    error: JsonObject | None
+    created_at: str
+    started_at: str | None
+    first_token_at: str | None
+    finalized_at: str | None
+    expires_at: str | None
+
+
+def job_object(job: Job) -> JobObject:
+    """The job as callers see it."""
+    return JobObject(
+        id=ids.job_id(job.id),
+        object="job",
+        state=job.state,
+        task=job.task,
+        model=job.model,
+        custom_id=job.custom_id,
+        metadata=job.labels,
+        priority=_NAMES[job.rank],
+        max_tokens=job.max_tokens,
+        prompt_tokens=job.prompt_tokens,
+        completion_tokens=job.completion_tokens,
+        finish_reason=job.finish_reason,
+        attempt=job.attempt,
+        cancel_requested=job.stop_reason == StopReason.CANCEL,
+        error=job.error,
+        created_at=rfc3339(job.created_at),
+        started_at=_optional(job.started_at),
+        first_token_at=_optional(job.first_token_at),
+        finalized_at=_optional(job.finalized_at),
+        expires_at=_optional(job.expires_at),
+    )
+
+
+def rfc3339(moment: datetime) -> str:
+    """`2026-01-31T12:00:00.123456Z`."""
+    return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+
+def _optional(moment: datetime | None) -> str | None:
+    return None if moment is None else rfc3339(moment)
