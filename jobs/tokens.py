@@ -41,7 +41,7 @@ class UnsafeTextError(ChatTemplateError):
     code = "unsafe_text"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Tokenizer:
     """The served model's tokenizer; frozen, and safe to use from several threads.
 

@@ -85,5 +85,5 @@ def test_canonical_text_is_fixed() -> None:
     ["{}", "[1]", '[{"role":"tool","content":""}]', '[{"role":"user","content":"","x":1}]', "nonsense"],
 )
 def test_text_that_is_not_canonical_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="message|Expecting"):
+    with pytest.raises(ValueError, match=r"message|Expecting"):
         parse(text)
