@@ -162,6 +162,14 @@ class Settings(BaseSettings):
     maintenance: MaintenanceSettings = MaintenanceSettings()
 
 
+class _DatabaseOnly(BaseSettings):
+    model_config = SettingsConfigDict(
+        env_prefix=ENV_PREFIX, env_nested_delimiter="__", frozen=True, extra="ignore"
+    )
+
+    database: DatabaseSettings
+
+
 def load() -> Settings:
     """The settings of this process's environment.
 
@@ -175,6 +183,15 @@ def load() -> Settings:
             if group not in known or "__" not in name:
                 raise ValueError(f"unknown setting {name}")
     return Settings()
+
+
+def load_database() -> DatabaseSettings:
+    """The database group alone, for migrations, which need no broker.
+
+    Raises:
+        ValueError: LONGBATCH_DATABASE__URL is missing or another value of the group is wrong.
+    """
+    return _DatabaseOnly().database
 
 
 def cache_dir() -> Path:
