@@ -15,6 +15,7 @@ import zstandard
 
 from jobs.chat_template import ChatTemplate, ChatTemplateError, ControlToken, control_pattern
 from jobs.prompts import Message, Role
+from jobs.token_bytes import TokenBytes
 from jobs.tokenizer_files import TokenizerMissingError, ensure_default_tokenizer, tokenizer_directory
 
 __all__ = [
@@ -52,7 +53,7 @@ class Tokenizer:
         end_id: the one the engine is told to stop at.
         pad_id: fills up batches; `end_id` where the model names none.
         bos_id: begins a text; None where the model has none. Chat templates write it themselves.
-        backend: the whole tokenizer, control tokens included, for decoding; never encode with it.
+        token_bytes: what each id stands for in text.
     """
 
     fingerprint: str
@@ -61,7 +62,7 @@ class Tokenizer:
     end_id: int
     pad_id: int
     bos_id: int | None
-    backend: tokenizers.Tokenizer
+    token_bytes: TokenBytes
     _plain: tokenizers.Tokenizer
     _template: ChatTemplate | None
     _controls: re.Pattern[str]
@@ -76,6 +77,7 @@ class Tokenizer:
         Raises:
             TokenizerMissingError: it is not on this machine, or says not how an answer ends.
             ChatTemplateError: its chat template does not compile.
+            UnsupportedTokenizerError: its tokens cannot be turned into bytes one by one.
         """
         return cls._from_directory(tokenizer_directory(path_or_name))
 
@@ -98,7 +100,7 @@ class Tokenizer:
             end_id=eos_ids[0],
             pad_id=eos_ids[0] if pad_id is None else pad_id,
             bos_id=backend.token_to_id(named.get("bos_token", "")),
-            backend=backend,
+            token_bytes=TokenBytes(backend),
             _plain=_plain_encoder(backend, serialized),
             _template=ChatTemplate(source, control_tokens=controls, variables=named) if source else None,
             _controls=control_pattern(controls),
@@ -164,7 +166,8 @@ class Tokenizer:
 
     def decode(self, ids: Sequence[int] | TokenIds) -> str:
         """The text of these tokens, special ones left out; bytes that are no UTF-8 become U+FFFD."""
-        return self.backend.decode(list(ids), skip_special_tokens=True)
+        text = b"".join([self.token_bytes[int(token_id)] for token_id in ids]).decode(errors="replace")
+        return text.removeprefix(" ") if self.token_bytes.drops_first_space else text
 
     def _encode(self, text: str) -> TokenIds:
         # Unlike `encode` it releases the interpreter lock; and it is faster, as it keeps no offsets.

@@ -54,8 +54,10 @@ def reference() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast.from_pretrained(ensure_default_tokenizer(), local_files_only=True)
 
 
-def test_special_tokens_have_the_ids_of_llama_3_1(tokenizer: Tokenizer) -> None:
-    ids = {token: tokenizer.backend.token_to_id(token) for token in LLAMA3_SPECIAL_TOKENS}
+def test_special_tokens_have_the_ids_of_llama_3_1(
+    tokenizer: Tokenizer, reference: PreTrainedTokenizerFast
+) -> None:
+    ids = {token: reference.convert_tokens_to_ids(token) for token in LLAMA3_SPECIAL_TOKENS}
     assert ids["<|begin_of_text|>"] == tokenizer.bos_id == 128000
     assert ids["<|end_of_text|>"] == 128001
     assert ids["<|finetune_right_pad_id|>"] == tokenizer.pad_id == 128004
@@ -84,7 +86,7 @@ def test_harmless_messages_render_exactly_as_the_chat_template_does(
 @settings(deadline=None, max_examples=300)
 @given(messages=conversations(hostile_texts))
 def test_content_never_becomes_a_control_token_and_keeps_every_character(
-    tokenizer: Tokenizer, messages: list[Message]
+    tokenizer: Tokenizer, reference: PreTrainedTokenizerFast, messages: list[Message]
 ) -> None:
     ids = tokenizer.encode_messages(messages)
     assert ids.dtype == np.int32
@@ -93,7 +95,7 @@ def test_content_never_becomes_a_control_token_and_keeps_every_character(
         f"<|start_header_id|>{turn.role}<|end_header_id|>\n\n{turn.content}<|eot_id|>" for turn in messages
     )
     rendered = f"<|begin_of_text|>{turns}<|start_header_id|>assistant<|end_header_id|>\n\n"
-    assert tokenizer.backend.decode(ids.tolist(), skip_special_tokens=False) == rendered
+    assert reference.decode(ids, skip_special_tokens=False) == rendered
 
 
 def test_no_control_token_leaks_while_many_threads_encode(tokenizer: Tokenizer) -> None:
@@ -131,10 +133,8 @@ def test_an_unknown_role_is_refused_and_not_rendered(tokenizer: Tokenizer) -> No
         tokenizer.encode_messages([Message(forged, "x")])
 
 
-def test_a_prompt_holds_no_date(tokenizer: Tokenizer) -> None:
-    prompt = tokenizer.backend.decode(
-        tokenizer.encode_messages([Message("user", "hi")]).tolist(), skip_special_tokens=False
-    )
+def test_a_prompt_holds_no_date(tokenizer: Tokenizer, reference: PreTrainedTokenizerFast) -> None:
+    prompt = reference.decode(tokenizer.encode_messages([Message("user", "hi")]))
     assert re.search(r"[0-9]|Date", prompt) is None
 
 

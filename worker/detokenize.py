@@ -1,0 +1,46 @@
+"""Generated ids into text while they come, without ever showing half a character."""
+
+import codecs
+import re
+from collections.abc import Iterable
+from typing import Final
+
+from jobs.tokens import Tokenizer
+
+# Postgres stores neither NUL nor lone surrogates; a model can write the first.
+_UNSTORABLE: Final = re.compile("[\x00\ud800-\udfff]")
+
+
+class Detokenizer:
+    """Turns one answer's ids into its text.
+
+    What `push` and the final `flush` return adds up to `tokenizer.decode(all ids)`, however the ids are cut
+    into pushes. At most three bytes, of an unfinished character, are held back. Time is linear in the ids.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._token_bytes = tokenizer.token_bytes
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._drops_space = self._token_bytes.drops_first_space
+
+    def push(self, ids: Iterable[int]) -> str:
+        """The text that these ids make final; special tokens have none."""
+        return self._without_first_space(
+            self._decoder.decode(b"".join([self._token_bytes[token_id] for token_id in ids]))
+        )
+
+    def flush(self) -> str:
+        """The rest: U+FFFD where the ids ended inside a character."""
+        return self._without_first_space(self._decoder.decode(b"", final=True))
+
+    def _without_first_space(self, text: str) -> str:
+        if not self._drops_space or not text:
+            return text
+        self._drops_space = False
+        return text.removeprefix(" ")
+
+
+def sanitize(text: str) -> tuple[str, bool]:
+    """The text as Postgres can store it, and whether something had to become U+FFFD."""
+    storable, num_replaced = _UNSTORABLE.subn("\ufffd", text)
+    return storable, num_replaced > 0
