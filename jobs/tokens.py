@@ -203,8 +203,12 @@ def _plain_encoder(backend: tokenizers.Tokenizer, serialized: bytes) -> tokenize
         return backend
     document = json.loads(serialized)
     document |= {"truncation": None, "padding": None}
-    document["added_tokens"] = [token for token in document["added_tokens"] if token["content"].isspace()]
-    return tokenizers.Tokenizer.from_str(json.dumps(document))
+    # Left out, they would shift the ids of those that stay; called special, the flag covers them.
+    for token in document["added_tokens"]:
+        token["special"] = not token["content"].isspace()
+    plain = tokenizers.Tokenizer.from_str(json.dumps(document))
+    plain.encode_special_tokens = True
+    return plain
 
 
 def _named_tokens(config: Mapping[str, object]) -> dict[str, str]:
