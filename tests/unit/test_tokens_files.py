@@ -115,7 +115,7 @@ def test_a_template_with_stripping_and_unspecial_tokens_renders_as_transformers_
     assert level_tokenizer.encode_messages(messages).tolist() == expected
 
 
-def test_content_keeps_white_space_that_a_template_trims_or_a_token_strips(
+def test_content_keeps_white_space_that_the_template_would_strip(
     level_tokenizer: Tokenizer,
 ) -> None:
     ids = level_tokenizer.encode_messages([Message("user", " \n dog \n")])
@@ -124,9 +124,7 @@ def test_content_keeps_white_space_that_a_template_trims_or_a_token_strips(
 
 @settings(deadline=None)
 @given(parts=st.lists(st.sampled_from([*CONTROLS, "   ", "the", "\n", "<|", "think>"]), min_size=1))
-def test_text_never_becomes_an_added_token_special_or_not(
-    level_tokenizer: Tokenizer, parts: list[str]
-) -> None:
+def test_text_never_becomes_an_added_token(level_tokenizer: Tokenizer, parts: list[str]) -> None:
     text = "".join(parts)
     ids = set(level_tokenizer.encode_text(text).tolist())
     backend = level_tokenizer.token_bytes._backend
@@ -175,7 +173,7 @@ def test_a_changed_chat_template_changes_the_fingerprint(tmp_path: Path) -> None
         (None, "no chat template"),
         ("{{ raise_exception('no system role') }}", "no system role"),
         ("<s>{{ messages[0].content }}", "leaves out message 1"),
-        ("{{ messages[0].content.__class__ }}", "refuses"),
+        ("{{ missing.part }}", "refuses"),
     ],
 )
 def test_a_template_that_cannot_render_says_why(tmp_path: Path, template: str | None, reason: str) -> None:
