@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from hashlib import sha256
 from typing import Protocol
 from uuid import UUID
@@ -41,9 +42,9 @@ class Counter(Protocol):
         """The prompt's ids, from its canonical JSON."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class NewText:
-    """A prompt to store.
+    """A prompt to store; hashed and compressed once, when first asked for (milliseconds for long ones).
 
     Attributes:
         canonical: the messages as canonical JSON.
@@ -53,10 +54,15 @@ class NewText:
     canonical: str
     counted: CountedPrompt | None = None
 
-    @property
+    @cached_property
     def sha256(self) -> bytes:
         """The content's address."""
         return sha256(self.canonical.encode()).digest()
+
+    @cached_property
+    def packed(self) -> bytes:
+        """The content, compressed."""
+        return pack_text(self.canonical)
 
 
 def store(session: Session, texts: Sequence[NewText], *, tenant_id: UUID) -> dict[bytes, UUID]:
@@ -123,7 +129,7 @@ def _lock_existing(session: Session, digests: Sequence[bytes], tenant_id: UUID) 
         .order_by(PromptText.sha256)
         .with_for_update(key_share=True, read=True)
     )
-    return dict(rows.tuples().all())
+    return dict(rows.all())
 
 
 def _insert(session: Session, texts: Mapping[bytes, NewText], tenant_id: UUID) -> dict[bytes, UUID]:
@@ -132,7 +138,7 @@ def _insert(session: Session, texts: Mapping[bytes, NewText], tenant_id: UUID) -
             "id": uuid7(),
             "tenant_id": tenant_id,
             "sha256": digest,
-            "body": pack_text(text.canonical),
+            "body": text.packed,
             "token_ids": text.counted.packed_ids if text.counted else None,
             "num_tokens": text.counted.num_tokens if text.counted else None,
             "fingerprint": text.counted.fingerprint if text.counted else None,
@@ -145,4 +151,4 @@ def _insert(session: Session, texts: Mapping[bytes, NewText], tenant_id: UUID) -
         .on_conflict_do_nothing(index_elements=["tenant_id", "sha256"])
         .returning(PromptText.sha256, PromptText.id)
     )
-    return dict(inserted.tuples().all())
+    return dict(inserted.all())

@@ -1,0 +1,68 @@
+"""Real servers for the whole run, started once and only when a test asks for them."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cli.stack.postgres import EmbeddedPostgres
+from cli.stack.valkey import EmbeddedValkey
+from pydantic import SecretStr
+from sqlalchemy import Engine
+from sqlalchemy.orm import Session, sessionmaker
+from support import empty_database
+
+from jobs import database, schema
+from jobs.settings import DatabaseSettings
+
+
+@pytest.fixture(scope="session")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgres]:
+    """A Postgres of this run's own."""
+    server = EmbeddedPostgres(tmp_path_factory.mktemp("postgres"))
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedValkey]:
+    """A Redis-protocol server of this run's own."""
+    server = EmbeddedValkey(tmp_path_factory.mktemp("valkey"))
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def database_settings(postgres: EmbeddedPostgres) -> DatabaseSettings:
+    return DatabaseSettings(url=SecretStr(postgres.url))
+
+
+@pytest.fixture(scope="session")
+def engine(database_settings: DatabaseSettings) -> Iterator[Engine]:
+    """Connections to a migrated database."""
+    made = database.make_engine(database_settings, name="tests")
+    schema.upgrade(made)
+    yield made
+    made.dispose()
+
+
+@pytest.fixture
+def sessions(engine: Engine) -> sessionmaker[Session]:
+    """Sessions on a database without jobs."""
+    made = database.make_sessions(engine)
+    with made.begin() as session:
+        empty_database(session)
+    return made
+
+
+@pytest.fixture
+def session(sessions: sessionmaker[Session]) -> Iterator[Session]:
+    """One open session; what a test does not commit is rolled back."""
+    with sessions() as opened:
+        yield opened
+
+
+@pytest.fixture(scope="session")
+def repository() -> Path:
+    return Path(__file__).resolve().parent.parent

@@ -1,0 +1,178 @@
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import func, select, update
+from sqlalchemy.orm import Session, sessionmaker
+from support import CAPACITY, ENGINE, TERMS, claim_one, job_in, output_of, register_engine, spec, submit_one
+
+from jobs import claims, engines, lifecycle, reservations
+from jobs.admission import Capacity
+from jobs.claims import Terms
+from jobs.database import database_now
+from jobs.models import Job, Reservation
+from jobs.states import FinishReason, JobState
+
+BIG = 90_000
+
+
+def test_a_claim_books_prompt_and_output_in_blocks(session: Session) -> None:
+    register_engine(session)
+    job = submit_one(session, spec(1000, max_tokens=25))
+    claimed = claim_one(session)
+    assert claimed.lease.job_id == job.id
+    assert claimed.blocks == 17  # 1025 tokens in blocks of 64
+    assert session.scalars(select(Reservation.blocks)).one() == 17
+    assert claimed.job.state == JobState.RUNNING
+    assert claimed.job.started_at is not None
+
+
+def test_two_prompts_of_90k_never_run_together(session: Session) -> None:
+    register_engine(session)
+    first = submit_one(session, spec(BIG, max_tokens=1024))
+    submit_one(session, spec(BIG, max_tokens=1024))
+    small = submit_one(session, spec(500))
+    assert claim_one(session).lease.job_id == first.id
+    assert claim_one(session).lease.job_id == small.id
+    assert claims.claim(session, ENGINE, TERMS) is None
+
+
+def test_a_head_passed_over_for_too_long_makes_the_engine_drain(session: Session) -> None:
+    register_engine(session)
+    submit_one(session, spec(BIG, max_tokens=1024))
+    head = submit_one(session, spec(BIG, max_tokens=1024))
+    submit_one(session, spec(500))
+    submit_one(session, spec(500))
+    running = claim_one(session)
+    small = claim_one(session)
+    session.refresh(head)
+    assert head.passed_over_at is not None
+    session.execute(
+        update(Job).where(Job.id == head.id).values(passed_over_at=head.passed_over_at - timedelta(minutes=2))
+    )
+    assert claims.claim(session, ENGINE, TERMS) is None
+    for each in (running, small):
+        lifecycle.complete(session, each.lease, output_of("x"), FinishReason.STOP)
+        reservations.close(session, each.lease.lease_id)
+    assert claim_one(session).lease.job_id == head.id
+
+
+def test_priority_orders_the_queue_and_age_breaks_ties(session: Session) -> None:
+    register_engine(session)
+    low, normal, high = (submit_one(session, spec(10, rank=rank)) for rank in (-1, 0, 1))
+    second = submit_one(session, spec(10))
+    assert [claim_one(session).lease.job_id for _ in range(4)] == [high.id, normal.id, second.id, low.id]
+
+
+def test_a_small_job_behind_a_long_row_of_big_ones_is_seen(session: Session) -> None:
+    register_engine(session)
+    for _ in range(claims.WINDOW + 5):
+        submit_one(session, spec(BIG))
+    small = submit_one(session, spec(100))
+    claim_one(session)
+    assert claim_one(session).lease.job_id == small.id
+
+
+def test_draining_bookings_count_until_they_are_gone(session: Session) -> None:
+    register_engine(session)
+    submit_one(session, spec(BIG))
+    submit_one(session, spec(BIG))
+    first = claim_one(session)
+    lifecycle.fail(session, first.lease, {"code": "x", "message": "y"})
+    reservations.drain(session, first.lease.lease_id)
+    assert claims.claim(session, ENGINE, TERMS) is None
+    assert reservations.drained(session, [first.lease.lease_id]) == 1
+    claim_one(session)
+
+
+def test_a_paused_engine_claims_nothing(session: Session) -> None:
+    register_engine(session)
+    submit_one(session)
+    engines.pause(session, ENGINE, "server not ready")
+    assert claims.claim(session, ENGINE, TERMS) is None
+    register_engine(session)
+    claim_one(session)
+
+
+def test_a_gauge_can_only_shrink_the_budget(session: Session) -> None:
+    register_engine(session)
+    submit_one(session, spec(1000))
+    engines.seen(session, ENGINE, now=database_now(session), spare_blocks=3)
+    assert claims.claim(session, ENGINE, TERMS) is None
+    engines.seen(session, ENGINE, now=database_now(session), spare_blocks=None)
+    claim_one(session)
+
+
+def test_a_job_rescued_too_often_runs_with_nothing_beside_it(session: Session) -> None:
+    register_engine(session)
+    suspect = submit_one(session, spec(100))
+    session.execute(update(Job).where(Job.id == suspect.id).values(num_rescues=TERMS.max_rescues))
+    submit_one(session, spec(100))
+    assert claim_one(session).lease.job_id == suspect.id
+    assert claims.claim(session, ENGINE, TERMS) is None
+
+
+def test_another_model_s_jobs_are_left_alone(session: Session) -> None:
+    engines.register(session, "other", "other-model", CAPACITY, now=database_now(session))
+    submit_one(session)
+    assert claims.claim(session, "other", TERMS) is None
+
+
+@pytest.mark.parametrize("num_engines", [1, 2])
+def test_racing_workers_never_overbook_and_never_share_a_job(
+    sessions: sessionmaker[Session], num_engines: int
+) -> None:
+    small = Capacity(
+        max_batch_size=4, max_blocks=40, tokens_per_block=64, max_input_len=2000, max_seq_len=2560
+    )
+    names = [f"engine-{place}" for place in range(num_engines)]
+    with sessions.begin() as session:
+        for name in names:
+            register_engine(session, name, small)
+        for size in (1000, 200, 64, 1900, 640, 100) * 5:
+            submit_one(session, spec(size, max_tokens=64))
+    claimed: list[object] = []
+    lock = threading.Lock()
+
+    def work(name: str) -> None:
+        while True:
+            with sessions.begin() as session:
+                mine = claims.claim(session, name, TERMS)
+                booked = session.execute(
+                    select(func.count(), func.coalesce(func.sum(Reservation.blocks), 0)).where(
+                        Reservation.engine_name == name
+                    )
+                ).one()
+                assert booked[0] <= small.max_batch_size
+                assert booked[1] <= small.max_blocks
+            if mine is None:
+                with sessions.begin() as session:
+                    if not session.scalar(select(func.count()).where(Job.state == "queued")):
+                        return
+                continue
+            with lock:
+                claimed.append(mine.lease.job_id)
+            with sessions.begin() as session:
+                assert lifecycle.complete(session, mine.lease, output_of("x"), FinishReason.STOP)
+                reservations.close(session, mine.lease.lease_id)
+
+    with ThreadPoolExecutor(6) as pool:
+        for done in [pool.submit(work, names[place % num_engines]) for place in range(6)]:
+            done.result(timeout=60)
+    assert len(claimed) == len(set(claimed)) == 30
+
+
+def test_a_lease_that_expired_is_never_renewed(session: Session) -> None:
+    register_engine(session)
+    submit_one(session)
+    held = claim_one(session, terms=Terms(timedelta(seconds=-1), TERMS.max_overtake, TERMS.max_rescues))
+    assert lifecycle.renew(session, [held.lease], lease=timedelta(seconds=60)) == set()
+
+
+def test_a_job_in_every_terminal_state_can_be_made(session: Session) -> None:
+    for state in JobState:
+        if state not in (JobState.BLOCKED, JobState.RUNNING):
+            job = job_in(session, state)
+            assert job.state == state
+            session.rollback()

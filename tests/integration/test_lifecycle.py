@@ -1,0 +1,246 @@
+from datetime import timedelta
+from uuid import uuid4
+
+import pytest
+from sqlalchemy import func, select, update
+from sqlalchemy.orm import Session
+from support import (
+    CAPACITY,
+    ERROR,
+    WordCounter,
+    claim_one,
+    job_in,
+    output_of,
+    register_engine,
+    spec,
+    submit_one,
+)
+
+from jobs import lifecycle, removal, reservations, submission
+from jobs.database import database_now
+from jobs.errors import IdempotencyConflictError, NotFoundError
+from jobs.lifecycle import Lease
+from jobs.models import DEFAULT_TENANT, Job, PromptText, Reservation, Result, WebhookEvent
+from jobs.states import FinishReason, JobState, StopReason
+from jobs.submission import Once
+
+RETRY_WAIT = timedelta(seconds=2)
+
+
+def running(session: Session, **fields: object) -> Lease:
+    register_engine(session)
+    submit_one(session, spec(**fields))
+    return claim_one(session).lease
+
+
+def state_of(session: Session, lease: Lease) -> str:
+    return session.scalars(select(Job.state).where(Job.id == lease.job_id)).one()
+
+
+def test_a_completed_job_has_its_result_and_one_event(session: Session) -> None:
+    lease = running(session)
+    assert lifecycle.complete(session, lease, output_of("the summary"), FinishReason.STOP)
+    assert session.get_one(Result, lease.job_id).output == "the summary"
+    assert session.scalars(select(WebhookEvent.type)).all() == ["job.completed"]
+
+
+@pytest.mark.parametrize("verb", ["complete", "fail", "end", "release", "retry", "progress"])
+def test_a_stale_worker_can_write_nothing(session: Session, verb: str) -> None:
+    lease = running(session)
+    rescued = lifecycle.rescue(session, now=database_now(session) + timedelta(minutes=2), max_rescues=2)
+    assert [job.id for job in rescued] == [lease.job_id]
+    reservations.drained(session, [lease.lease_id])
+    current = claim_one(session).lease
+    assert current.job_id == lease.job_id
+    before = dict(vars(session.get_one(Job, lease.job_id, populate_existing=True)))
+    stale = {
+        "complete": lambda: lifecycle.complete(session, lease, output_of("zombie"), FinishReason.STOP),
+        "fail": lambda: lifecycle.fail(session, lease, ERROR),
+        "end": lambda: lifecycle.end_stopped(session, lease, StopReason.CANCEL, output_of("zombie")),
+        "release": lambda: lifecycle.release(session, lease),
+        "retry": lambda: lifecycle.retry(session, lease, ERROR, max_attempts=3, backoff=RETRY_WAIT),
+        "progress": lambda: lifecycle.report_progress(session, lease, completion_tokens=7),
+    }[verb]()
+    assert not stale
+    assert lifecycle.renew(session, [lease], lease=timedelta(seconds=60)) == set()
+    after = vars(session.get_one(Job, lease.job_id, populate_existing=True))
+    changed = {name for name in before if not name.startswith("_") and before[name] != after[name]}
+    assert changed == set()
+    assert session.scalar(select(func.count()).select_from(Result)) == 0
+
+
+def test_retry_spends_an_attempt_waits_and_fails_after_the_last(session: Session) -> None:
+    lease = running(session)
+    assert lifecycle.retry(session, lease, ERROR, max_attempts=2, backoff=RETRY_WAIT) == JobState.QUEUED
+    reservations.close(session, lease.lease_id)
+    job = session.get_one(Job, lease.job_id, populate_existing=True)
+    assert (job.attempt, job.lease_id) == (1, None)
+    assert job.run_after is not None
+    session.execute(update(Job).values(run_after=None))
+    second = claim_one(session).lease
+    assert lifecycle.retry(session, second, ERROR, max_attempts=2, backoff=RETRY_WAIT) == JobState.FAILED
+    job = session.get_one(Job, lease.job_id, populate_existing=True)
+    assert (job.state, job.attempt, job.error) == ("failed", 2, ERROR)
+
+
+def test_release_gives_the_attempt_back(session: Session) -> None:
+    lease = running(session)
+    lifecycle.report_progress(session, lease, completion_tokens=9)
+    assert lifecycle.release(session, lease)
+    job = session.get_one(Job, lease.job_id, populate_existing=True)
+    assert (job.state, job.attempt, job.completion_tokens, job.first_token_at) == ("queued", 0, 0, None)
+
+
+@pytest.mark.parametrize("state", [JobState.PREPARING, JobState.QUEUED])
+def test_a_job_that_does_not_run_is_cancelled_at_once(session: Session, state: JobState) -> None:
+    job = job_in(session, state)
+    assert lifecycle.cancel(session, job.id, tenant_id=DEFAULT_TENANT).state == JobState.CANCELLED
+
+
+def test_a_running_job_is_asked_to_stop_and_its_worker_ends_it(session: Session) -> None:
+    lease = running(session)
+    job = lifecycle.cancel(session, lease.job_id, tenant_id=DEFAULT_TENANT)
+    assert job.state == JobState.RUNNING
+    assert lifecycle.read_stops(session, [lease]) == {lease.lease_id: StopReason.CANCEL}
+    assert lifecycle.end_stopped(session, lease, StopReason.CANCEL, output_of("part", 2))
+    assert state_of(session, lease) == JobState.CANCELLED
+    assert session.get_one(Result, lease.job_id).output == "part"
+
+
+def test_cancelling_twice_or_after_the_end_changes_nothing(session: Session) -> None:
+    job = job_in(session, JobState.COMPLETED)
+    assert lifecycle.cancel(session, job.id, tenant_id=DEFAULT_TENANT).state == JobState.COMPLETED
+    assert session.scalar(select(func.count()).select_from(WebhookEvent)) == 1
+
+
+def test_a_foreign_tenant_cannot_cancel(session: Session) -> None:
+    job = job_in(session, JobState.QUEUED)
+    with pytest.raises(NotFoundError):
+        lifecycle.cancel(session, job.id, tenant_id=uuid4())
+    session.refresh(job)
+    assert job.state == JobState.QUEUED
+
+
+def test_a_cancel_outweighs_an_expiry_but_not_the_other_way_round(session: Session) -> None:
+    lease = running(session, window=timedelta(hours=1))
+    later = database_now(session) + timedelta(hours=2)
+    assert lifecycle.expire(session, now=later) == 1
+    assert lifecycle.read_stops(session, [lease])[lease.lease_id] == StopReason.EXPIRE
+    lifecycle.cancel(session, lease.job_id, tenant_id=DEFAULT_TENANT)
+    lifecycle.expire(session, now=later)
+    assert lifecycle.read_stops(session, [lease])[lease.lease_id] == StopReason.CANCEL
+
+
+def test_a_waiting_job_expires_at_the_end_of_its_window(session: Session) -> None:
+    job = submit_one(session, spec(window=timedelta(hours=1)))
+    now = database_now(session)
+    assert lifecycle.expire(session, now=now) == 0
+    assert lifecycle.expire(session, now=now + timedelta(hours=1, seconds=1)) == 1
+    session.refresh(job)
+    assert job.state == JobState.EXPIRED
+
+
+def test_rescue_takes_only_from_silent_workers_and_lets_their_bookings_drain(session: Session) -> None:
+    running(session)
+    assert lifecycle.rescue(session, now=database_now(session), max_rescues=2) == []
+    (job,) = lifecycle.rescue(session, now=database_now(session) + timedelta(minutes=2), max_rescues=2)
+    session.refresh(job)
+    assert (job.state, job.attempt, job.num_rescues, job.lease_id) == ("queued", 0, 1, None)
+    assert session.scalars(select(Reservation.state)).all() == ["draining"]
+
+
+def test_a_job_that_outlives_no_worker_fails_in_the_end(session: Session) -> None:
+    lease = running(session)
+    session.execute(update(Job).values(num_rescues=2))
+    lifecycle.rescue(session, now=database_now(session) + timedelta(minutes=2), max_rescues=2)
+    job = session.get_one(Job, lease.job_id, populate_existing=True)
+    assert (job.state, job.error and job.error["code"]) == ("failed", "worker_lost")
+
+
+def test_rescue_finishes_a_wanted_cancel(session: Session) -> None:
+    lease = running(session)
+    lifecycle.cancel(session, lease.job_id, tenant_id=DEFAULT_TENANT)
+    lifecycle.rescue(session, now=database_now(session) + timedelta(minutes=2), max_rescues=2)
+    assert state_of(session, lease) == JobState.CANCELLED
+
+
+def test_equal_prompts_share_a_text_and_deleting_one_job_keeps_it(session: Session) -> None:
+    first = submit_one(session, spec(10, prompt="same words"))
+    second = submit_one(session, spec(10, prompt="same words"))
+    assert first.text_id == second.text_id
+    for job in (first, second):
+        lifecycle.cancel(session, job.id, tenant_id=DEFAULT_TENANT)
+    assert removal.remove(session, first.id, tenant_id=DEFAULT_TENANT)
+    assert session.scalar(select(func.count()).select_from(PromptText)) == 1
+    assert removal.remove(session, second.id, tenant_id=DEFAULT_TENANT)
+    assert session.scalar(select(func.count()).select_from(PromptText)) == 0
+
+
+def test_an_unfinished_job_cannot_be_deleted(session: Session) -> None:
+    job = job_in(session, JobState.QUEUED)
+    assert not removal.remove(session, job.id, tenant_id=DEFAULT_TENANT)
+
+
+def test_a_job_that_never_fits_fails_with_the_three_numbers(session: Session) -> None:
+    job = submit_one(session, spec(97_000, max_tokens=100))
+    assert job.state == JobState.FAILED
+    assert job.error is not None
+    assert job.error["code"] == "context_length_exceeded"
+    assert job.error["details"] == {
+        "prompt_tokens": 97_000,
+        "max_tokens": 100,
+        "limit": 96_000,
+        "limit_name": "max_input_len",
+    }
+    assert session.scalars(select(WebhookEvent.type)).all() == ["job.failed"]
+
+
+def test_preparing_counts_the_prompt_once_for_equal_texts(session: Session) -> None:
+    register_engine(session)
+    for _ in range(2):
+        submit_one(session, spec(None, prompt="one two three"))
+    for _ in range(2):
+        job = submission.prepare_next(session, WordCounter(), fallback=CAPACITY)
+        assert job is not None
+        assert (job.state, job.prompt_tokens) == (JobState.QUEUED, 3)
+    assert submission.prepare_next(session, WordCounter(), fallback=CAPACITY) is None
+    assert session.scalars(select(PromptText.num_tokens)).all() == [3]
+
+
+def test_queued_jobs_fail_when_every_engine_came_back_too_small(session: Session) -> None:
+    job = submit_one(session, spec(90_000))
+    register_engine(session)
+    assert submission.reject_misfits(session) == []
+    smaller = type(CAPACITY)(
+        max_batch_size=4, max_blocks=512, tokens_per_block=64, max_input_len=96_000, max_seq_len=131_072
+    )
+    register_engine(session, capacity=smaller)
+    assert [each.id for each in submission.reject_misfits(session)] == [job.id]
+    session.refresh(job)
+    assert job.state == JobState.FAILED
+
+
+def test_the_same_key_and_body_is_the_same_job_until_the_key_is_forgotten(session: Session) -> None:
+    once = Once(key="k", request_sha256=b"body", valid_for=timedelta(hours=24))
+
+    def send(given: Once) -> tuple[Job, bool]:
+        return submission.submit_once(session, spec(), given, tenant_id=DEFAULT_TENANT, fallback=CAPACITY)
+
+    first, replayed = send(once)
+    assert not replayed
+    again, replayed = send(once)
+    assert (again.id, replayed) == (first.id, True)
+    with pytest.raises(IdempotencyConflictError):
+        send(Once(key="k", request_sha256=b"other", valid_for=once.valid_for))
+    forgotten, replayed = send(Once(key="k", request_sha256=b"other", valid_for=timedelta(seconds=-1)))
+    assert forgotten.id != first.id
+    assert not replayed
+    assert session.scalar(select(func.count()).select_from(Job)) == 2
+
+
+def test_pruning_takes_old_jobs_with_their_texts_and_leaves_young_ones(session: Session) -> None:
+    job = job_in(session, JobState.COMPLETED)
+    assert job.finalized_at is not None
+    assert removal.prune_jobs(session, before=job.finalized_at) == 0
+    assert removal.prune_jobs(session, before=job.finalized_at + timedelta(seconds=1)) == 1
+    assert session.scalar(select(func.count()).select_from(PromptText)) == 0

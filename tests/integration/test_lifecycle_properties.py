@@ -1,0 +1,188 @@
+"""Any sequence of verbs, by live and by stale workers, keeps every CHECK and every promise."""
+
+from datetime import timedelta
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+from sqlalchemy import func, select, update
+from sqlalchemy.orm import Session, sessionmaker
+from support import ERROR, WordCounter, empty_database, output_of, register_engine, spec
+
+from jobs import claims, lifecycle, removal, reservations, submission
+from jobs.admission import Capacity
+from jobs.claims import Terms
+from jobs.database import database_now
+from jobs.lifecycle import Lease
+from jobs.models import DEFAULT_TENANT, Engine, Job, Reservation, Result, WebhookEvent
+from jobs.states import TERMINAL, FinishReason, StopReason
+
+SMALL = Capacity(max_batch_size=2, max_blocks=20, tokens_per_block=64, max_input_len=1000, max_seq_len=1280)
+ENGINES = ("engine-a", "engine-b")
+TERMS = Terms(lease=timedelta(seconds=60), max_overtake=timedelta(seconds=1), max_rescues=3)
+LATER = timedelta(minutes=5)
+places = st.integers(0, 9)
+
+
+class Life(RuleBasedStateMachine):
+    """Runs verbs in committed transactions and remembers every lease that was ever given."""
+
+    sessions: sessionmaker[Session]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.leases: list[Lease] = []
+        self.ended: dict[object, tuple[str, object]] = {}
+        with self.sessions.begin() as session:
+            empty_database(session)
+            for name in ENGINES:
+                register_engine(session, name, SMALL)
+
+    def lease(self, place: int) -> Lease | None:
+        return self.leases[place % len(self.leases)] if self.leases else None
+
+    def is_current(self, session: Session, lease: Lease) -> bool:
+        held = select(Job.id).where(Job.id == lease.job_id, Job.lease_id == lease.lease_id)
+        return session.scalar(held) is not None
+
+    @rule(
+        sizes=st.lists(st.sampled_from([None, 10, 400, 1000, 1001]), min_size=1, max_size=6),
+        max_tokens=st.integers(1, 300),
+        rank=st.integers(-1, 1),
+    )
+    def submit(self, sizes: list[int | None], max_tokens: int, rank: int) -> None:
+        window = timedelta(minutes=4) if max_tokens % 2 else None
+        url = "https://example.com/x"
+        given = [
+            spec(size, max_tokens=max_tokens, rank=rank, window=window, webhook_url=url) for size in sizes
+        ]
+        with self.sessions.begin() as session:
+            submission.submit(session, given, tenant_id=DEFAULT_TENANT, fallback=SMALL)
+
+    @rule()
+    def prepare(self) -> None:
+        with self.sessions.begin() as session:
+            submission.prepare_next(session, WordCounter(), fallback=SMALL)
+
+    @rule(name=st.sampled_from(ENGINES))
+    def fill(self, name: str) -> None:
+        while True:
+            with self.sessions.begin() as session:
+                claimed = claims.claim(session, name, TERMS)
+            if claimed is None:
+                return
+            self.leases.append(claimed.lease)
+
+    @rule()
+    def lose_workers(self) -> None:
+        """What silent workers held runs elsewhere, while they still believe that they hold it."""
+        self.rescue()
+        for name in ENGINES:
+            self.fill(name)
+
+    @rule(
+        place=places,
+        verb=st.sampled_from(["complete", "fail", "cancel", "expire", "release", "retry", "progress"]),
+    )
+    def write(self, place: int, verb: str) -> None:
+        lease = self.lease(place)
+        if lease is None:
+            return
+        with self.sessions.begin() as session:
+            current = self.is_current(session, lease)
+            done = {
+                "complete": lambda: lifecycle.complete(session, lease, output_of("x", 1), FinishReason.STOP),
+                "fail": lambda: lifecycle.fail(session, lease, ERROR, output_of("part", 1)),
+                "cancel": lambda: lifecycle.end_stopped(session, lease, StopReason.CANCEL, output_of("p", 1)),
+                "expire": lambda: lifecycle.end_stopped(session, lease, StopReason.EXPIRE, None),
+                "release": lambda: lifecycle.release(session, lease),
+                "retry": lambda: lifecycle.retry(
+                    session, lease, ERROR, max_attempts=2, backoff=timedelta(microseconds=1)
+                ),
+                "progress": lambda: lifecycle.report_progress(session, lease, completion_tokens=1),
+            }[verb]()
+            assert bool(done) == current, "exactly the holder of the lease writes"
+            if verb != "progress":
+                reservations.close(session, lease.lease_id)
+
+    @rule(place=places)
+    def cancel(self, place: int) -> None:
+        with self.sessions.begin() as session:
+            job_ids = session.scalars(select(Job.id).order_by(Job.id)).all()
+            if job_ids:
+                lifecycle.cancel(session, job_ids[place % len(job_ids)], tenant_id=DEFAULT_TENANT)
+
+    @rule()
+    def expire(self) -> None:
+        with self.sessions.begin() as session:
+            lifecycle.expire(session, now=database_now(session) + LATER)
+
+    @rule()
+    def rescue(self) -> None:
+        with self.sessions.begin() as session:
+            lifecycle.rescue(session, now=database_now(session) + LATER, max_rescues=TERMS.max_rescues)
+
+    @rule()
+    def drain(self) -> None:
+        with self.sessions.begin() as session:
+            for name in ENGINES:
+                rows = reservations.draining(session, name)
+                reservations.drained(session, [row.lease_id for row in rows])
+
+    @rule(place=places)
+    def delete(self, place: int) -> None:
+        with self.sessions.begin() as session:
+            job_ids = session.scalars(select(Job.id).order_by(Job.id)).all()
+            if job_ids and removal.remove(session, job_ids[place % len(job_ids)], tenant_id=DEFAULT_TENANT):
+                self.ended.pop(job_ids[place % len(job_ids)], None)
+
+    @rule()
+    def time_passes(self) -> None:
+        with self.sessions.begin() as session:
+            session.execute(update(Job).values(run_after=None))
+
+    @invariant()
+    def bookings_stay_within_the_engine(self) -> None:
+        with self.sessions() as session:
+            rows = session.execute(
+                select(Engine.max_batch_size, Engine.max_blocks, func.count(), func.sum(Reservation.blocks))
+                .join(Reservation, Reservation.engine_name == Engine.name)
+                .group_by(Engine.name)
+            )
+            for slots, blocks, held_slots, held_blocks in rows:
+                assert held_slots <= slots
+                assert held_blocks <= blocks
+
+    @invariant()
+    def every_running_job_has_its_booking(self) -> None:
+        with self.sessions() as session:
+            running = set(session.scalars(select(Job.lease_id).where(Job.state == "running")))
+            held = set(session.scalars(select(Reservation.lease_id).where(Reservation.state == "held")))
+            assert running == held
+
+    @invariant()
+    def the_end_is_final_and_told_once(self) -> None:
+        with self.sessions() as session:
+            for job in session.scalars(select(Job).where(Job.state.in_(sorted(TERMINAL)))):
+                end = (job.state, job.finalized_at)
+                assert self.ended.setdefault(job.id, end) == end
+                events = session.scalars(select(WebhookEvent.type).where(WebhookEvent.job_id == job.id)).all()
+                assert events == [f"job.{job.state}"]
+                if job.state == "completed":
+                    assert session.get(Result, job.id) is not None
+
+
+@pytest.mark.timeout(300)
+def test_any_sequence_of_verbs_keeps_every_check_and_promise(sessions: sessionmaker[Session]) -> None:
+    machine = type("LifeOnThisDatabase", (Life,), {"sessions": sessions})
+    run_state_machine_as_test(  # type: ignore[no-untyped-call]  # hypothesis leaves it untyped
+        machine,
+        settings=settings(
+            max_examples=25,
+            stateful_step_count=40,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+            phases=(Phase.explicit, Phase.reuse, Phase.generate),  # shrinking takes minutes here
+        ),
+    )

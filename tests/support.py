@@ -1,0 +1,125 @@
+"""What several tests need: jobs in any state, and waiting for a condition."""
+
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from hashlib import sha256
+from typing import TypeVar
+from uuid import UUID
+
+from sqlalchemy import text
+from sqlalchemy.orm import Session
+
+from jobs import claims, engines, lifecycle, submission
+from jobs.admission import Capacity
+from jobs.claims import Claim, Terms
+from jobs.database import database_now
+from jobs.ids import uuid7
+from jobs.lifecycle import Lease, Output
+from jobs.models import DEFAULT_TENANT, Base, Job
+from jobs.states import FinishReason, JobState, StopReason
+from jobs.submission import JobSpec
+from jobs.texts import CountedPrompt, NewText
+
+T = TypeVar("T")
+CAPACITY = Capacity(
+    max_batch_size=4, max_blocks=2048, tokens_per_block=64, max_input_len=96_000, max_seq_len=131_072
+)
+TERMS = Terms(lease=timedelta(seconds=60), max_overtake=timedelta(seconds=60), max_rescues=2)
+ENGINE = "engine-a"
+MODEL = "test-model"
+ERROR: dict[str, object] = {"code": "engine_error", "message": "it broke"}
+
+
+class WordCounter:
+    """A counter whose tokens are words: exact, and free of any tokenizer's files."""
+
+    fingerprint = "words-1"
+
+    def count_prompt(self, canonical: str) -> CountedPrompt:
+        words = len(canonical.split())
+        return CountedPrompt(packed_ids=b"ids", num_tokens=words, fingerprint=self.fingerprint)
+
+
+def eventually(look: Callable[[], T], *, timeout: float = 20, interval: float = 0.02) -> T:
+    """The first truthy answer of `look`; fails when none comes within `timeout` seconds."""
+    deadline = time.monotonic() + timeout
+    while True:
+        answer = look()
+        if answer:
+            return answer
+        if time.monotonic() > deadline:
+            raise AssertionError(f"nothing after {timeout} s; last answer: {answer!r}")
+        time.sleep(interval)
+
+
+def empty_database(session: Session) -> None:
+    """No job, engine or event is left; the tenants stay."""
+    names = [table.name for table in Base.metadata.sorted_tables if table.name != "tenants"]
+    session.execute(text(f"TRUNCATE {', '.join(names)} CASCADE"))
+
+
+def register_engine(session: Session, name: str = ENGINE, capacity: Capacity = CAPACITY) -> None:
+    engines.register(session, name, MODEL, capacity, now=database_now(session))
+
+
+def spec(
+    prompt_tokens: int | None = 100, *, max_tokens: int = 64, prompt: str | None = None, **fields: object
+) -> JobSpec:
+    """A job of this size; without `prompt_tokens` it has to be prepared first."""
+    canonical = prompt or f"prompt {uuid7()}"
+    counted = None
+    if prompt_tokens is not None:
+        counted = CountedPrompt(
+            packed_ids=sha256(canonical.encode()).digest(), num_tokens=prompt_tokens, fingerprint="test"
+        )
+    return JobSpec(
+        text=NewText(canonical, counted),
+        task="generate",
+        model=MODEL,
+        max_tokens=max_tokens,
+        **fields,  # type: ignore[arg-type]  # named by the caller
+    )
+
+
+def submit_one(session: Session, given: JobSpec | None = None, *, tenant_id: UUID = DEFAULT_TENANT) -> Job:
+    (job,) = submission.submit(session, [given or spec()], tenant_id=tenant_id, fallback=CAPACITY)
+    return job
+
+
+def claim_one(session: Session, engine: str = ENGINE, terms: Terms = TERMS) -> Claim:
+    claimed = claims.claim(session, engine, terms)
+    assert claimed is not None, "nothing could be claimed"
+    return claimed
+
+
+def job_in(session: Session, state: JobState, **fields: object) -> Job:
+    """A job that reached this state through the verbs; the queue must be empty for the states past it."""
+    if state is JobState.PREPARING:
+        return submit_one(session, spec(None, **fields))
+    job = submit_one(session, spec(**fields))
+    if state is JobState.QUEUED:
+        return job
+    register_engine(session)
+    lease = claim_one(session).lease
+    assert lease.job_id == job.id
+    _leave_running(session, lease, state)
+    session.refresh(job)
+    assert job.state == state
+    return job
+
+
+def _leave_running(session: Session, lease: Lease, state: JobState) -> None:
+    output = output_of("some text")
+    if state is JobState.COMPLETED:
+        lifecycle.complete(session, lease, output, FinishReason.STOP)
+    elif state is JobState.FAILED:
+        lifecycle.fail(session, lease, ERROR)
+    elif state is JobState.CANCELLED:
+        lifecycle.end_stopped(session, lease, StopReason.CANCEL, output)
+    elif state is JobState.EXPIRED:
+        lifecycle.end_stopped(session, lease, StopReason.EXPIRE, None)
+
+
+def output_of(text_: str, num_tokens: int = 3) -> Output:
+    return Output(text=text_, packed_ids=b"ids", num_tokens=num_tokens)
