@@ -1,0 +1,34 @@
+"""Exact counts of stored prompts, with the served model's tokenizer."""
+
+from dataclasses import dataclass
+
+from jobs import prompts
+from jobs.texts import CountedPrompt
+from jobs.tokens import Tokenizer, pack_ids
+
+
+@dataclass(frozen=True, slots=True)
+class PromptCounter:
+    """Counts prompts as the engine will read them; a `texts.Counter`.
+
+    Attributes:
+        tokenizer: of the served model.
+    """
+
+    tokenizer: Tokenizer
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the tokenizer and its template."""
+        return self.tokenizer.fingerprint
+
+    def count_prompt(self, canonical: str) -> CountedPrompt:
+        """The prompt's ids, rendered by the model's chat template.
+
+        Raises:
+            ChatTemplateError: the template refuses these messages.
+        """
+        ids = self.tokenizer.encode_messages(prompts.parse(canonical))
+        return CountedPrompt(
+            packed_ids=pack_ids(ids), num_tokens=len(ids), fingerprint=self.tokenizer.fingerprint
+        )
