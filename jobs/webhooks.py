@@ -1,0 +1,191 @@
+"""The rules of webhooks: how a delivery is signed, where it may go and when it is tried again."""
+
+import base64
+import random
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from ipaddress import IPv6Address
+from typing import Final, Literal, cast
+from urllib.parse import SplitResult, urlsplit
+
+from standardwebhooks import Webhook
+
+from jobs.errors import InvalidRequestError, LongbatchError
+
+MAX_URL_CHARS: Final = 2048
+MAX_HOST_CHARS: Final = 253  # RFC 1035
+
+SECRET_PREFIX: Final = "whsec_"  # noqa: S105 how Standard Webhooks marks secrets
+# Standard Webhooks: 192 to 512 bits.
+MIN_SECRET_BYTES: Final = 24
+MAX_SECRET_BYTES: Final = 64
+
+# The schedule that Standard Webhooks recommends: nearly four days until a receiver is given up.
+DELIVERY_DELAYS: Final = (
+    timedelta(0),
+    timedelta(seconds=5),
+    timedelta(minutes=5),
+    timedelta(minutes=30),
+    *(timedelta(hours=hours) for hours in (2, 5, 10, 14, 20, 24)),
+)
+DELIVERY_JITTER: Final = 0.2  # fraction: receivers that failed together are not tried again together
+
+_DEFAULT_PORTS: Final = {"https": 443, "http": 80}
+_URL_CHARACTERS: Final = re.compile(
+    r"[!-\[\]-~]+"
+)  # printable ASCII but the backslash, which parsers disagree on
+_BRACKETED: Final = re.compile(r"\[[0-9a-fA-F:.]+\](:[0-9]*)?")
+_HOST: Final = re.compile(r"[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?)*")
+
+
+class WebhookUrlError(InvalidRequestError):
+    """The webhook URL cannot be used."""
+
+    code = "invalid_webhook_url"
+
+
+class WebhookSecretError(LongbatchError):
+    """A webhook secret is `whsec_` and the base64 of 24 to 64 random bytes."""
+
+    code = "invalid_webhook_secret"
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedUrl:
+    """A webhook URL that keeps the rules; deliveries are addressed by these fields, never by the text again.
+
+    Attributes:
+        scheme: `http` only for allowed hosts.
+        host: lower case, without brackets and final dot.
+        port: 443 unless the host is allowed.
+        target: path and query.
+        is_allowed_host: the operator allowed this host: it may be private, on plain http and on any port.
+    """
+
+    scheme: Literal["http", "https"]
+    host: str
+    port: int
+    target: str
+    is_allowed_host: bool
+
+    @property
+    def authority(self) -> str:
+        """The value of the Host header."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == _DEFAULT_PORTS[self.scheme] else f"{host}:{self.port}"
+
+
+def check_url(url: str, *, allowed_hosts: Collection[str]) -> ParsedUrl:
+    """The parts of a URL that a webhook may be sent to. Names are not resolved: that is the delivery's task.
+
+    Args:
+        url: as the caller gave it.
+        allowed_hosts: hosts that may be private, on plain http and on any port.
+
+    Raises:
+        WebhookUrlError: it says which rule the URL breaks.
+    """
+    if len(url) > MAX_URL_CHARS:
+        raise _refused(f"The URL has more than {MAX_URL_CHARS} characters.")
+    if not _URL_CHARACTERS.fullmatch(url):
+        raise _refused("The URL holds a space, a backslash, a control character or a character beyond ASCII.")
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise _refused("The URL cannot be parsed.") from error
+    if "@" in parts.netloc:
+        raise _refused("The URL holds a user name or a password.")
+    if "#" in url:
+        raise _refused("The URL has a fragment.")
+    host = _host(parts)
+    is_allowed = host in {allowed.lower().strip("[]") for allowed in allowed_hosts}
+    scheme = _scheme(parts.scheme, is_allowed_host=is_allowed)
+    port = _DEFAULT_PORTS[scheme] if port is None else port
+    if not port or (port != 443 and not is_allowed):
+        raise _refused("The URL's port must be 443.")
+    target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    return ParsedUrl(scheme=scheme, host=host, port=port, target=target, is_allowed_host=is_allowed)
+
+
+def _host(parts: SplitResult) -> str:
+    host = (parts.hostname or "").removesuffix(".")
+    is_valid = _is_address(parts.netloc, host) if "[" in parts.netloc else _is_name(host)
+    if not is_valid:
+        raise _refused("The URL has no valid host.")
+    return host
+
+
+def _is_name(host: str) -> bool:
+    return len(host) <= MAX_HOST_CHARS and _HOST.fullmatch(host) is not None
+
+
+def _is_address(netloc: str, host: str) -> bool:
+    try:
+        IPv6Address(host)
+    except ValueError:
+        return False
+    return _BRACKETED.fullmatch(netloc) is not None
+
+
+def _scheme(scheme: str, *, is_allowed_host: bool) -> Literal["http", "https"]:
+    if scheme == "https" or (scheme == "http" and is_allowed_host):
+        return cast("Literal['http', 'https']", scheme)
+    raise _refused("The URL must begin with https://.")
+
+
+def _refused(reason: str) -> WebhookUrlError:
+    return WebhookUrlError(reason, param="webhook_url")
+
+
+def check_secret(secret: str) -> None:
+    """The secret can sign.
+
+    Raises:
+        WebhookSecretError: it cannot.
+    """
+    _signer(secret)
+
+
+def _signer(secret: str) -> Webhook:
+    encoded = secret.removeprefix(SECRET_PREFIX)
+    try:
+        key = base64.b64decode(encoded + "=" * (-len(encoded) % 4), validate=True)
+    except ValueError as error:
+        raise WebhookSecretError from error
+    if encoded == secret or not MIN_SECRET_BYTES <= len(key) <= MAX_SECRET_BYTES:
+        raise WebhookSecretError
+    return Webhook(key)
+
+
+def signature_headers(
+    body: bytes, *, event_id: str, secrets: Sequence[str], now: datetime
+) -> Mapping[str, str]:
+    """The three headers that a receiver verifies by Standard Webhooks; one signature for each secret.
+
+    Args:
+        body: UTF-8, exactly as it will be sent.
+        event_id: the same at every try, so that the receiver can tell a repetition.
+        secrets: the current one, and while it is being replaced also the one before.
+        now: aware; receivers refuse what is more than five minutes old.
+
+    Raises:
+        WebhookSecretError: a secret cannot sign.
+    """
+    # sign() replaces the time zone instead of converting it: hand it nothing but UTC.
+    moment = now.astimezone(UTC)
+    signatures = [_signer(secret).sign(event_id, moment, body.decode()) for secret in secrets]
+    return {
+        "webhook-id": event_id,
+        "webhook-timestamp": str(int(moment.timestamp())),
+        "webhook-signature": " ".join(signatures),
+    }
+
+
+def next_delivery_at(attempt: int, now: datetime, rng: random.Random) -> datetime | None:
+    """When an event is delivered that was tried `attempt` times before; None: it is given up."""
+    if attempt >= len(DELIVERY_DELAYS):
+        return None
+    return now + DELIVERY_DELAYS[attempt] * rng.uniform(1 - DELIVERY_JITTER, 1 + DELIVERY_JITTER)

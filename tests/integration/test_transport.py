@@ -1,0 +1,444 @@
+"""Webhook exchanges with real sockets whose other end misbehaves."""
+
+import gzip
+import select
+import shutil
+import socket
+import ssl
+import struct
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from jobs.webhooks import ParsedUrl
+from worker.transport import MAX_RESPONSE_BYTES, Answer, Failure, exchange, post
+
+BODY = b'{"id":"job_1"}'
+SECONDS = timedelta(seconds=1)
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+
+# What a server does with a connection on which it has read the request.
+Conduct = Callable[[socket.socket], None]
+
+
+@dataclass
+class Server:
+    """A listener on loopback that counts connections and keeps the requests it read."""
+
+    port: int
+    requests: list[bytes] = field(default_factory=list)
+    num_connections: int = 0
+
+    @property
+    def url(self) -> str:
+        return f"http://hook.test:{self.port}/hook?x=1"
+
+
+@contextmanager
+def serving(
+    conduct: Conduct, *, host: str = "127.0.0.1", tls: ssl.SSLContext | None = None, reads: bool = True
+) -> Iterator[Server]:
+    """A server that first reads each request, unless told not to, and then does as `conduct` says."""
+    try:
+        listener = socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except OSError:
+        pytest.skip(f"this machine has no {host}")
+    server = Server(listener.getsockname()[1])
+
+    def serve() -> None:
+        while True:
+            try:
+                accepted, _ = listener.accept()
+            except OSError:
+                return
+            server.num_connections += 1
+            with suppress(OSError), accepted:
+                accepted.settimeout(10)
+                connected = tls.wrap_socket(accepted, server_side=True) if tls else accepted
+                with connected:
+                    if reads:
+                        server.requests.append(read_request(connected))
+                    conduct(connected)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    try:
+        yield server
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        thread.join(timeout=20)
+        assert not thread.is_alive()
+
+
+def read_request(connected: socket.socket) -> bytes:
+    """A whole request, or the beginning of a large one."""
+    request = b""
+    while b"\r\n\r\n" not in request and (received := connected.recv(65536)):
+        request += received
+    length = next(int(line[15:]) for line in request.split(b"\r\n") if line.startswith(b"Content-Length:"))
+    end = request.index(b"\r\n\r\n") + 4 + min(length, 65536)
+    while len(request) < end and (received := connected.recv(65536)):
+        request += received
+    return request
+
+
+def silent(connected: socket.socket) -> None:
+    connected.recv(1)
+
+
+def answering(*parts: bytes) -> Conduct:
+    return lambda connected: connected.sendall(b"".join(parts))
+
+
+def forever(part: bytes, *, first: bytes = b"", pause: float = 0) -> Conduct:
+    """Sends `first` and then the part again and again until the other side closes."""
+
+    def conduct(connected: socket.socket) -> None:
+        connected.sendall(first)
+        while True:
+            connected.sendall(part)
+            # The pause is over early when the other side closes or resets.
+            select.select([connected], [], [], pause)
+
+    return conduct
+
+
+def resetting(connected: socket.socket) -> None:
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+def deliver(url: str, *, deadline: timedelta = 5 * SECONDS, tls: ssl.SSLContext | None = None) -> Answer:
+    """An exchange in which hook.test is an allowed host on loopback."""
+    return post(
+        url,
+        BODY,
+        {"Content-Type": "application/json", "webhook-id": "evt_1"},
+        allowed_hosts=["hook.test", "127.0.0.1", "::1"],
+        deadline=deadline,
+        resolve=lambda host, _: ["127.0.0.1"] if host == "hook.test" else [host],
+        tls=tls,
+    )
+
+
+def test_an_allowed_host_receives_the_whole_request_and_its_status_comes_back() -> None:
+    with serving(answering(OK)) as server:
+        answer = deliver(server.url)
+    assert (answer.status, answer.error_code) == (200, None)
+    assert answer.num_bytes == len(OK)
+    assert timedelta(0) < answer.latency < 5 * SECONDS
+    (request,) = server.requests
+    head, _, body = request.partition(b"\r\n\r\n")
+    lines = head.decode().split("\r\n")
+    assert lines[0] == "POST /hook?x=1 HTTP/1.1"
+    assert {
+        f"Host: hook.test:{server.port}",
+        f"Content-Length: {len(BODY)}",
+        "Accept-Encoding: identity",
+        "Content-Type: application/json",
+        "webhook-id: evt_1",
+    } <= set(lines)
+    assert body == BODY
+
+
+def test_an_allowed_ipv6_host_is_reached() -> None:
+    with serving(answering(OK), host="::1") as server:
+        assert deliver(f"http://[::1]:{server.port}/").status == 200
+    assert f"Host: [::1]:{server.port}\r\n".encode() in server.requests[0]
+
+
+def test_a_redirect_is_an_answer_and_is_not_followed() -> None:
+    with serving(answering(OK)) as other:
+        location = f"HTTP/1.1 307 Go\r\nLocation: http://127.0.0.1:{other.port}/\r\nContent-Length: 0\r\n\r\n"
+        with serving(answering(location.encode())) as server:
+            assert deliver(server.url).status == 307
+    assert other.num_connections == 0
+
+
+@pytest.mark.parametrize("status", [204, 302, 400, 410, 500, 503])
+def test_every_status_is_an_answer(status: int) -> None:
+    with serving(answering(f"HTTP/1.1 {status} X\r\nContent-Length: 0\r\n\r\n".encode())) as server:
+        assert deliver(server.url).status == status
+
+
+@pytest.mark.parametrize(
+    "conduct",
+    [
+        pytest.param(silent, id="silence"),
+        pytest.param(forever(b"X-Drip: 1\r\n", first=b"HTTP/1.1 200 OK\r\n", pause=0.02), id="headers"),
+        pytest.param(forever(b"H", first=b"", pause=0.02), id="status-line"),
+    ],
+)
+def test_a_server_that_never_gets_to_its_status_is_left_at_the_deadline(conduct: Conduct) -> None:
+    with serving(conduct) as server:
+        answer = deliver(server.url, deadline=0.5 * SECONDS)
+        assert answer.error_code == Failure.TIMED_OUT
+        assert 0.5 * SECONDS <= answer.latency < 1.5 * SECONDS
+
+
+def test_a_body_that_drips_costs_no_more_than_the_deadline() -> None:
+    slow = forever(b".", first=b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n", pause=0.02)
+    with serving(slow) as server:
+        answer = deliver(server.url, deadline=0.5 * SECONDS)
+    assert answer.status == 200
+    assert answer.latency < 1.5 * SECONDS
+
+
+@pytest.mark.parametrize(
+    "conduct",
+    [
+        pytest.param(forever(b"x" * 65536, first=b"HTTP/1.1 200 OK\r\n\r\n"), id="endless"),
+        pytest.param(
+            answering(
+                b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nConnection: close\r\n\r\n",
+                gzip.compress(b"\x00" * 100_000_000),
+            ),
+            id="gzip-bomb",
+        ),
+        pytest.param(
+            forever(b"1\r\nx\r\n", first=b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"),
+            id="chunks",
+        ),
+    ],
+)
+def test_a_huge_body_is_read_up_to_the_limit_and_never_unpacked(conduct: Conduct) -> None:
+    with serving(conduct) as server:
+        answer = deliver(server.url)
+    assert answer.status == 200
+    assert answer.num_bytes == MAX_RESPONSE_BYTES
+    assert answer.latency < 5 * SECONDS
+
+
+@pytest.mark.parametrize(
+    "conduct",
+    [
+        pytest.param(forever(b"HTTP/1.1 103 Early Hints\r\n\r\n"), id="1xx"),
+        pytest.param(forever(b"X-Y: z\r\n", first=b"HTTP/1.1 200 OK\r\n"), id="headers"),
+        pytest.param(forever(b"\r\n"), id="empty-lines"),
+    ],
+)
+def test_a_flood_before_the_status_ends_at_the_limit(conduct: Conduct) -> None:
+    with serving(conduct) as server:
+        answer = deliver(server.url)
+    assert answer.error_code in {Failure.RESPONSE_TOO_LARGE, Failure.PROTOCOL_ERROR}
+    assert answer.num_bytes <= MAX_RESPONSE_BYTES
+    assert answer.latency < 5 * SECONDS
+
+
+@pytest.mark.parametrize(
+    ("conduct", "failure"),
+    [
+        (resetting, Failure.CONNECTION_LOST),
+        (answering(), Failure.PROTOCOL_ERROR),
+        (answering(b"220 mail.example ESMTP\r\n"), Failure.PROTOCOL_ERROR),
+        (answering(b"HTTP/1.1 20"), Failure.PROTOCOL_ERROR),
+        (answering(b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n"), Failure.PROTOCOL_ERROR),
+        (answering(b"HTTP/1.1 101 Switching\r\nUpgrade: x\r\n\r\n"), Failure.PROTOCOL_ERROR),
+    ],
+)
+def test_a_broken_answer_is_a_value_and_no_exception(conduct: Conduct, failure: Failure) -> None:
+    with serving(conduct) as server:
+        answer = deliver(server.url)
+    assert (answer.status, answer.error_code) == (None, failure)
+
+
+def test_a_server_that_answers_before_it_has_read_everything_is_heard() -> None:
+    with serving(answering(OK)) as server:
+        answer = post(
+            server.url,
+            BODY + b"x" * 20_000_000,
+            {},
+            allowed_hosts=["hook.test"],
+            deadline=5 * SECONDS,
+            resolve=lambda *_: ["127.0.0.1"],
+        )
+    assert answer.status == 200 or answer.error_code == Failure.CONNECTION_LOST
+
+
+def test_a_closed_port_is_a_failed_connection() -> None:
+    with serving(answering(OK)) as server:
+        url = server.url
+    assert deliver(url).error_code == Failure.CONNECT_FAILED
+
+
+def test_the_next_address_is_tried_when_one_is_dead() -> None:
+    with serving(answering(OK)) as server:
+        answer = post(
+            server.url,
+            BODY,
+            {},
+            allowed_hosts=["hook.test"],
+            deadline=5 * SECONDS,
+            resolve=lambda *_: ["127.0.0.2", "127.0.0.1"],
+        )
+    assert answer.status == 200
+
+
+def stranger(port: int) -> ParsedUrl:
+    """A URL that nobody allowed, but on the port where a listener counts connections."""
+    return ParsedUrl(scheme="http", host="hook.test", port=port, target="/", is_allowed_host=False)
+
+
+@pytest.mark.parametrize(
+    "addresses",
+    [
+        ["127.0.0.1"],
+        ["::ffff:127.0.0.1"],
+        ["::127.0.0.1"],
+        ["64:ff9b::7f00:1"],
+        ["2002:7f00:1::"],
+        ["0.0.0.0"],  # noqa: S104 the system takes it for loopback
+        ["127.0.0.1", "1.1.1.1"],
+        ["1.1.1.1", "127.0.0.1"],
+        ["2606:4700::1111", "fe80::1%lo"],
+    ],
+)
+def test_a_name_with_a_private_address_is_refused_without_any_connection(addresses: list[str]) -> None:
+    with serving(answering(OK)) as server:
+        answer = exchange(stranger(server.port), BODY, {}, deadline=2 * SECONDS, resolve=lambda *_: addresses)
+    assert answer.error_code == Failure.ADDRESS_REFUSED
+    assert server.num_connections == 0
+
+
+def test_localhost_resolved_by_the_system_is_refused_without_any_connection() -> None:
+    with serving(answering(OK)) as server:
+        url = replace(stranger(server.port), host="localhost")
+        assert exchange(url, BODY, {}, deadline=2 * SECONDS).error_code == Failure.ADDRESS_REFUSED
+    assert server.num_connections == 0
+
+
+@pytest.mark.parametrize("host", ["2130706433", "0x7f000001", "127.1", "0177.0.0.1"])
+def test_odd_spellings_of_loopback_are_refused_without_any_connection(host: str) -> None:
+    with serving(answering(OK)) as server:
+        url = replace(stranger(server.port), host=host)
+        assert exchange(url, BODY, {}, deadline=2 * SECONDS).error_code == Failure.ADDRESS_REFUSED
+    assert server.num_connections == 0
+
+
+def test_loopback_over_ipv6_is_refused_without_any_connection() -> None:
+    with serving(answering(OK), host="::1") as server:
+        answer = exchange(stranger(server.port), BODY, {}, deadline=2 * SECONDS, resolve=lambda *_: ["::1"])
+    assert answer.error_code == Failure.ADDRESS_REFUSED
+    assert server.num_connections == 0
+
+
+def test_a_name_is_resolved_once_so_that_it_cannot_change_its_mind() -> None:
+    answers = iter([["127.0.0.1"], ["127.0.0.2"]])
+    with serving(answering(OK)) as server:
+        url = replace(stranger(server.port), is_allowed_host=True)
+        assert exchange(url, BODY, {}, deadline=5 * SECONDS, resolve=lambda *_: next(answers)).status == 200
+    assert next(answers) == ["127.0.0.2"]
+
+
+def test_an_allow_list_of_other_hosts_allows_nothing() -> None:
+    with serving(answering(OK)) as server:
+        answer = post(server.url, BODY, {}, allowed_hosts=["other.test"], deadline=SECONDS)
+    assert answer.error_code == Failure.URL_REFUSED
+    assert server.num_connections == 0
+
+
+def test_a_name_server_that_does_not_answer_is_left_at_the_deadline() -> None:
+    release = threading.Event()
+
+    def never(*_: object) -> list[str]:
+        release.wait(10)
+        return []
+
+    answer = exchange(stranger(443), BODY, {}, deadline=0.3 * SECONDS, resolve=never)
+    release.set()
+    assert answer.error_code == Failure.TIMED_OUT
+    assert answer.latency < 1.5 * SECONDS
+
+
+@pytest.mark.parametrize("error", [socket.gaierror("no such name"), UnicodeError("label too long"), None])
+def test_a_name_without_addresses_is_a_value(error: Exception | None) -> None:
+    def resolve(*_: object) -> list[str]:
+        if error:
+            raise error
+        return []
+
+    answer = exchange(stranger(443), BODY, {}, deadline=SECONDS, resolve=resolve)
+    assert answer.error_code == Failure.NAME_NOT_RESOLVED
+
+
+def test_a_proxy_in_the_environment_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving(answering(OK)) as proxy, serving(answering(OK)) as server:
+        for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+            monkeypatch.setenv(name, f"http://127.0.0.1:{proxy.port}")
+        assert deliver(server.url).status == 200
+    assert proxy.num_connections == 0
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A self-signed certificate of hook.test, its key in the same file."""
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("this machine has no openssl")
+    file = tmp_path_factory.mktemp("tls") / "hook.test.pem"
+    request = ["req", "-x509", "-nodes", "-days", "2", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
+    names = ["-subj", "/CN=hook.test", "-addext", "subjectAltName=DNS:hook.test"]
+    made = subprocess.run(
+        [openssl, *request, *names, "-keyout", "-", "-out", "-"], check=True, capture_output=True, timeout=30
+    )
+    file.write_bytes(made.stdout)
+    return file
+
+
+@pytest.fixture
+def server_tls(certificate: Path) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    return context
+
+
+def test_tls_verifies_the_name_of_the_url_and_sends_it_to_the_vetted_address(
+    certificate: Path, server_tls: ssl.SSLContext
+) -> None:
+    asked_for: list[str | None] = []
+    server_tls.sni_callback = lambda _socket, name, _context: asked_for.append(name)
+    with serving(answering(OK), tls=server_tls) as server:
+        url = f"https://hook.test:{server.port}/"
+        answer = deliver(url, tls=ssl.create_default_context(cafile=str(certificate)))
+    assert (answer.status, answer.error_code) == (200, None)
+    assert asked_for == ["hook.test"]
+    assert f"Host: hook.test:{server.port}\r\n".encode() in server.requests[0]
+
+
+def test_a_certificate_of_another_name_is_a_failure_of_tls(
+    certificate: Path, server_tls: ssl.SSLContext
+) -> None:
+    with serving(answering(OK), tls=server_tls) as server:
+        answer = deliver(
+            f"https://127.0.0.1:{server.port}/", tls=ssl.create_default_context(cafile=str(certificate))
+        )
+    assert answer.error_code == Failure.TLS_FAILED
+    assert server.requests == []
+
+
+def test_a_certificate_that_nobody_vouches_for_is_a_failure_of_tls(server_tls: ssl.SSLContext) -> None:
+    with serving(answering(OK), tls=server_tls) as server:
+        assert deliver(f"https://hook.test:{server.port}/").error_code == Failure.TLS_FAILED
+
+
+def test_plain_http_where_tls_is_expected_is_a_failure_of_tls() -> None:
+    with serving(answering(OK), reads=False) as server:
+        assert deliver(f"https://hook.test:{server.port}/").error_code == Failure.TLS_FAILED
+
+
+def test_a_tls_handshake_that_drips_ends_at_the_deadline() -> None:
+    def drip(connected: socket.socket) -> None:
+        connected.recv(65536)
+        # The head of a handshake record of 16 kB, and then its bytes one by one.
+        forever(b"\x02", first=b"\x16\x03\x03\x40\x00", pause=0.02)(connected)
+
+    with serving(drip, reads=False) as server:
+        answer = deliver(f"https://hook.test:{server.port}/", deadline=0.5 * SECONDS)
+    assert answer.error_code == Failure.TIMED_OUT
+    assert answer.latency < 1.5 * SECONDS
