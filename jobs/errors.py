@@ -37,6 +37,24 @@ class InvalidRequestError(LongbatchError):
     code = "invalid_value"
 
 
+class MalformedJsonError(InvalidRequestError):
+    """The request body is not valid JSON."""
+
+    code = "invalid_json"
+
+
+class MissingFieldError(InvalidRequestError):
+    """A field that is required is missing."""
+
+    code = "missing_field"
+
+
+class UnknownFieldError(InvalidRequestError):
+    """The request has a field that this server does not know."""
+
+    code = "unknown_field"
+
+
 class IdempotencyConflictError(LongbatchError):
     """The Idempotency-Key was already used with another request body."""
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, cast, func, select
-from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy import ColumnElement, Uuid, and_, any_, cast, func, or_, select
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.orm import Session
 
 from jobs.errors import InvalidRequestError, NotFoundError
@@ -62,6 +62,15 @@ def get_job(session: Session, job_id: UUID, *, tenant_id: UUID) -> Job:
     if job is None:
         raise NotFoundError("there is no such job")
     return job
+
+
+def find_jobs(session: Session, *, job_ids: Sequence[UUID], ended_ids: Sequence[UUID]) -> dict[UUID, Job]:
+    """The jobs with one of `job_ids`, and those of `ended_ids` that have ended; whoever they belong to."""
+    wanted = or_(
+        Job.id == any_(cast(job_ids, ARRAY(Uuid))),
+        and_(Job.id == any_(cast(ended_ids, ARRAY(Uuid))), Job.finalized_at.is_not(None)),
+    )
+    return {job.id: job for job in session.scalars(select(Job).where(wanted))}
 
 
 def list_jobs(session: Session, which: JobFilter, *, tenant_id: UUID, after: UUID | None, limit: int) -> Page:

@@ -87,6 +87,9 @@ class ApiSettings(Group):
     """The HTTP service."""
 
     host: str = "127.0.0.1"
+    allow_unauthenticated_network: bool = Field(
+        default=False, description="serve other hosts than this one although there are no keys yet"
+    )
     port: int = Field(default=8080, ge=0, le=65535)
     max_body_bytes: int = Field(default=8 * 2**20, ge=1024, description="of a single job; above it: 413")
     max_bulk_bytes: int = Field(default=2**30, ge=1024, description="of one bulk request")

@@ -25,6 +25,8 @@ WEBHOOK_DELIVERED: Final = "webhook.delivered"
 WEBHOOK_FAILED: Final = "webhook.failed"
 LOOP_FAILED: Final = "loop.failed"
 REQUEST_FAILED: Final = "request.failed"
+API_READY: Final = "api.ready"
+API_STOPPED: Final = "api.stopped"
 
 
 def configure(*, json: bool = True) -> None:

@@ -1,0 +1,1 @@
+"""The HTTP service: requests in, verbs of `jobs` called, JSON out."""

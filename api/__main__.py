@@ -1,0 +1,88 @@
+"""`python -m api`: the service as one process."""
+
+import ipaddress
+import socket
+import sys
+from typing import Final
+
+import uvicorn
+from pydantic import ValidationError
+
+from api.app import create_app
+from jobs import settings as settings_module
+from jobs import telemetry
+from jobs.settings import ApiSettings, Settings
+
+# Long polls are answered at once when the server stops; this is for uploads and slow readers.
+_GRACE_SECONDS: Final = 2
+_USAGE_ERROR: Final = 2
+
+
+class Server(uvicorn.Server):
+    """Uvicorn that answers everybody who waits before it stops."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Connections are accepted."""
+        await super().startup(sockets)
+        if self.started:
+            host, port = self.servers[0].sockets[0].getsockname()[:2]
+            telemetry.logger().info(telemetry.API_READY, url=f"http://{host}:{port}")
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Long polls have their answer, and nothing is accepted any more."""
+        app = self.config.app
+        app.state.parts.watch.release()  # type: ignore[union-attr]  # it is our own application
+        await super().shutdown(sockets)
+        telemetry.logger().info(telemetry.API_STOPPED)
+
+
+def main() -> int:
+    """Serves until SIGTERM or Ctrl-C; the exit status."""
+    telemetry.configure()
+    try:
+        settings = settings_module.load()
+        _refuse_open_network(settings.api)
+    except ValidationError as error:
+        problems = (f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
+        sys.stderr.write(f"settings: {'; '.join(problems)}\n")
+        return _USAGE_ERROR
+    except ValueError as error:
+        sys.stderr.write(f"settings: {error}\n")
+        return _USAGE_ERROR
+    return _serve(settings)
+
+
+def _serve(settings: Settings) -> int:
+    config = uvicorn.Config(
+        create_app(settings),
+        host=settings.api.host,
+        port=settings.api.port,
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,  # nobody in front of us is trusted to name the caller
+        server_header=False,
+        timeout_graceful_shutdown=_GRACE_SECONDS,
+    )
+    server = Server(config)
+    server.run()
+    return 0 if server.started else 1
+
+
+def _refuse_open_network(api: ApiSettings) -> None:
+    if not _is_loopback(api.host) and not api.allow_unauthenticated_network:
+        raise ValueError(
+            f"api.host is {api.host}, but there are no API keys yet: anybody who reaches it could read and"
+            " delete every job. Use 127.0.0.1, or set LONGBATCH_API__ALLOW_UNAUTHENTICATED_NETWORK=true"
+            " where only trusted machines reach it."
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,155 @@
+"""From a request's bytes to a job's specification: everything that can be checked without the database.
+
+All of it is work for a CPU; callers run it in a thread.
+"""
+
+import json
+from dataclasses import dataclass
+from datetime import timedelta
+from hashlib import sha256
+from typing import Final, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from api import errors
+from api.schemas import JobRequest
+from jobs import webhooks
+from jobs.addresses import is_allowed_address
+from jobs.admission import Capacity
+from jobs.chat_template import ChatTemplateError
+from jobs.counting import PromptCounter
+from jobs.errors import InvalidRequestError, MalformedJsonError
+from jobs.prompts import Message, build_messages, canonical
+from jobs.settings import EngineSettings, Settings
+from jobs.submission import JobSpec
+from jobs.texts import CountedPrompt, NewText
+from jobs.tokens import Tokenizer
+from jobs.views import PRIORITIES
+
+_WINDOWS: Final = {"1h": timedelta(hours=1), "24h": timedelta(hours=24), "7d": timedelta(days=7)}
+_SAMPLING: Final = ("temperature", "top_p", "top_k", "seed", "stop")
+# Complaints of the fast parser behind which a text that cannot be stored may hide.
+_TEXT_COMPLAINTS: Final = ("surrogate", "hex escape", "unicode", "control character")
+
+Body = TypeVar("Body", bound=BaseModel)
+
+
+@dataclass(frozen=True, slots=True)
+class Acceptance:
+    """What decides whether and how a request becomes a job.
+
+    Attributes:
+        settings: of this process.
+        tokenizer: counts short prompts at once; None: not loaded yet, all are counted later.
+        max_inline_chars: prompts up to this length are counted at once.
+    """
+
+    settings: Settings
+    tokenizer: Tokenizer | None
+    max_inline_chars: int
+
+
+def parse(model: type[Body], raw: bytes) -> Body:
+    """The request's body, validated.
+
+    Raises:
+        InvalidRequestError: it names the field, and never repeats its value.
+    """
+    try:
+        return model.model_validate_json(raw)
+    except ValidationError as error:
+        complaint = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        if complaint["type"] == "json_invalid" and any(hint in complaint["msg"] for hint in _TEXT_COMPLAINTS):
+            _name_unstorable_field(model, raw)
+        raise errors.from_validation(error) from None  # the original holds the prompt
+
+
+def request_sha256(request: JobRequest) -> bytes:
+    """Of what the request means: white space, the order of fields and defaults written out do not matter."""
+    fields = request.model_dump(mode="json")
+    return sha256(json.dumps(fields, sort_keys=True).encode()).digest()
+
+
+def specification(request: JobRequest, acceptance: Acceptance) -> JobSpec:
+    """The job to submit, its prompt rendered, hashed, compressed and, when it is short, counted.
+
+    Raises:
+        InvalidRequestError: its webhook cannot be used.
+    """
+    if request.webhook_url is not None:
+        _check_webhook(request.webhook_url, acceptance.settings)
+    given = request.input
+    turns = given if isinstance(given, str) else [Message(turn.role, turn.content) for turn in given]
+    messages = build_messages(task=request.task, input=turns, instructions=request.instructions)
+    prompt = canonical(messages)
+    text = NewText(prompt, _count(prompt, acceptance))
+    _ = text.sha256, text.packed  # made here, in this thread, and not by the event loop
+    sampling = {name: value for name in _SAMPLING if (value := getattr(request, name)) is not None}
+    return JobSpec(
+        text=text,
+        task=request.task,
+        model=acceptance.settings.engine.model,
+        max_tokens=request.max_tokens,
+        rank=PRIORITIES[request.priority],
+        sampling=sampling,
+        custom_id=request.custom_id,
+        metadata=dict(request.metadata or {}),
+        webhook_url=request.webhook_url,
+        window=_WINDOWS[request.completion_window] if request.completion_window else None,
+    )
+
+
+def configured_capacity(engine: EngineSettings) -> Capacity:
+    """The limits that hold while no engine has registered; unset sizes are those of the reference build."""
+    tokens_per_block = engine.tokens_per_block or 64
+    return Capacity(
+        max_batch_size=engine.max_batch_size or 4,
+        max_blocks=engine.max_blocks or -(-engine.max_seq_len // tokens_per_block),
+        tokens_per_block=tokens_per_block,
+        max_input_len=engine.max_input_len,
+        max_seq_len=engine.max_seq_len,
+    )
+
+
+def _count(prompt: str, acceptance: Acceptance) -> CountedPrompt | None:
+    if acceptance.tokenizer is None or len(prompt) > acceptance.max_inline_chars:
+        return None
+    try:
+        return PromptCounter(acceptance.tokenizer).count_prompt(prompt)
+    except ChatTemplateError:
+        return None  # the service worker meets the same error and ends the job with it
+
+
+def _check_webhook(url: str, settings: Settings) -> None:
+    if settings.webhooks.secret is None:
+        raise InvalidRequestError(
+            "This server signs no webhooks: its LONGBATCH_WEBHOOKS__SECRET is not set.", param="webhook_url"
+        )
+    parsed = webhooks.check_url(url, allowed_hosts=settings.webhooks.allowed_hosts)
+    if not parsed.is_allowed_host and _is_private(parsed.host):
+        raise webhooks.WebhookUrlError("The URL names a private address.", param="webhook_url")
+
+
+def _is_private(host: str) -> bool:
+    """Whether a host is private by its look alone; what names resolve to is checked at each delivery."""
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return not is_allowed_address(host)
+    except ValueError:
+        return False
+
+
+def _name_unstorable_field(model: type[BaseModel], raw: bytes) -> None:
+    """Raises the error that names the field; returns when the text is no JSON for a slower parser either."""
+    try:
+        value = json.loads(raw.decode("utf-8", "surrogatepass"), strict=False)
+    except UnicodeDecodeError:
+        raise MalformedJsonError("The request body is not UTF-8.") from None
+    except (ValueError, RecursionError):
+        return
+    try:
+        model.model_validate(value)
+    except ValidationError as error:
+        named = errors.from_validation(error)
+        raise named from None

@@ -1,0 +1,54 @@
+"""The application: routes, errors and parts put together."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib import metadata
+
+from fastapi import FastAPI
+
+from api import errors, openapi
+from api.edge import Edge
+from api.metrics import HttpMetrics
+from api.parts import open_parts
+from api.routes import jobs as jobs_routes
+from api.routes import many, system
+from jobs.settings import Settings
+
+_DESCRIPTION = (
+    "Jobs for a long-context language model: submit a document, get its summary when an engine had room."
+    " Every error has the shape {error: {message, type, param, code}}."
+)
+
+
+def create_app(settings: Settings) -> FastAPI:
+    """The service for these settings; its parts are opened when it starts."""
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        async with open_parts(settings) as parts:
+            app.state.parts = parts
+            yield
+
+    app = FastAPI(
+        title="Longbatch",
+        version=_version(),
+        description=_DESCRIPTION,
+        lifespan=lifespan,
+        redirect_slashes=False,
+        docs_url=None,  # the framework's pages load scripts from a CDN; /docs is our own
+        redoc_url=None,
+    )
+    app.state.http_metrics = HttpMetrics()
+    app.add_middleware(Edge, metrics=app.state.http_metrics)
+    errors.add_handlers(app)
+    for router in (many.router, jobs_routes.router, system.router):
+        app.include_router(router)
+    app.openapi = lambda: openapi.describe(app)  # type: ignore[method-assign]  # FastAPI documents this way
+    return app
+
+
+def _version() -> str:
+    try:
+        return metadata.version("longbatch")
+    except metadata.PackageNotFoundError:
+        return "0+source"

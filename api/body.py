@@ -1,0 +1,81 @@
+"""Request bodies as bytes: whole ones under a limit, or lines while they arrive."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from starlette.requests import Request
+
+from jobs.errors import TooLargeError
+
+# A refused body is still read this many times its limit, so that the caller, who is sending, sees the answer
+# instead of a broken connection.
+_DRAINED_LIMITS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of a body.
+
+    Attributes:
+        number: counted from 1.
+        content: without its line feed; None: it was longer than the limit and has been skipped.
+    """
+
+    number: int
+    content: bytes | None
+
+
+async def read_body(request: Request, *, max_bytes: int) -> bytes:
+    """The whole body.
+
+    Raises:
+        TooLargeError: it has more than `max_bytes`, by its Content-Length or by what arrived.
+    """
+    declared = request.headers.get("content-length", "")
+    too_large = declared.isdecimal() and int(declared) > max_bytes
+    parts: list[bytes] = []
+    num_bytes = 0
+    async for chunk in request.stream():
+        num_bytes += len(chunk)
+        too_large = too_large or num_bytes > max_bytes
+        if too_large:
+            parts.clear()
+            if num_bytes > _DRAINED_LIMITS * max_bytes:
+                break
+        else:
+            parts.append(chunk)
+    if too_large:
+        raise TooLargeError(f"The request body may have {max_bytes} bytes at most.")
+    return b"".join(parts)
+
+
+async def read_lines(request: Request, *, max_line_bytes: int, max_bytes: int) -> AsyncIterator[Line]:
+    """The body's lines as they arrive; no more than one line is held.
+
+    Raises:
+        TooLargeError: the body has more than `max_bytes`; the lines before stand.
+    """
+    pending = bytearray()
+    skipping = False
+    number = 1
+    num_bytes = 0
+    async for chunk in request.stream():
+        num_bytes += len(chunk)
+        if num_bytes > max_bytes:
+            raise TooLargeError(f"A bulk request may have {max_bytes} bytes at most.")
+        *whole, rest = chunk.split(b"\n")
+        for piece in whole:
+            content = (
+                None if skipping or len(pending) + len(piece) > max_line_bytes else bytes(pending + piece)
+            )
+            yield Line(number, content)
+            pending.clear()
+            skipping = False
+            number += 1
+        if skipping or len(pending) + len(rest) > max_line_bytes:
+            skipping = True
+            pending.clear()
+        else:
+            pending += rest
+    if pending or skipping:
+        yield Line(number, None if skipping else bytes(pending))

@@ -1,0 +1,83 @@
+"""The doorbell as the API rings it: from a thread of its own, so that a frozen broker delays no answer."""
+
+import threading
+from collections.abc import Iterable
+from typing import Self
+
+import celery
+
+from jobs import queues
+from jobs.models import Job
+from jobs.settings import BrokerSettings
+from jobs.states import TERMINAL, JobState
+
+
+class Doorbell:
+    """Rings that wait for a thread; several for one queue are one."""
+
+    def __init__(self, settings: BrokerSettings) -> None:
+        self._settings = settings
+        self._wanted: set[str] = set()
+        self._changed = threading.Condition()
+        self._closed = False
+        # A daemon: it may hang in the broker's socket for a few seconds when the process ends.
+        self._thread = threading.Thread(target=self._run, name="doorbell", daemon=True)
+
+    def start(self) -> Self:
+        """Rings are carried out from now on."""
+        self._thread.start()
+        return self
+
+    def ring_for(self, accepted: Iterable[Job]) -> None:
+        """Whoever has work with these new jobs will look soon, if the broker works; returns at once."""
+        wanted = {queue for job in accepted if (queue := _queue_of(job)) is not None}
+        with self._changed:
+            self._wanted |= wanted
+            self._changed.notify()
+
+    def close(self) -> None:
+        """No ring is carried out any more."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+
+    def _run(self) -> None:
+        broker = queues.connect(
+            self._settings.url.get_secret_value(), socket_timeout=self._settings.socket_timeout_seconds
+        )
+        publish = _publisher(self._settings)
+        while (queue := self._next()) is not None:
+            queues.ring(broker, publish, queue)
+
+    def _next(self) -> str | None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._wanted or self._closed)
+            return None if self._closed else self._wanted.pop()
+
+
+def _queue_of(job: Job) -> str | None:
+    if job.state == JobState.QUEUED:
+        return queues.INFERENCE
+    is_told = job.state in TERMINAL and job.webhook_url is not None
+    return queues.SERVICE if is_told or job.state == JobState.PREPARING else None
+
+
+def _publisher(settings: BrokerSettings) -> queues.Publish:
+    seconds = settings.socket_timeout_seconds
+    sender = celery.Celery("longbatch-api", broker=settings.url.get_secret_value(), set_as_current=False)
+    sender.conf.update(
+        task_ignore_result=True,
+        broker_pool_limit=1,
+        broker_connection_timeout=seconds,
+        # Without these a ring would wait for a broker that is gone, and block for ever on a frozen one.
+        broker_transport_options={
+            "socket_timeout": seconds,
+            "socket_connect_timeout": seconds,
+            "max_retries": 0,
+        },
+    )
+
+    def publish(task: str, queue: str) -> None:
+        sender.send_task(task, queue=queue, ignore_result=True, retry=False)
+
+    return publish

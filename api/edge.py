@@ -1,0 +1,74 @@
+"""The outermost layer: request ids on every answer, one shape for every failure, a count of every request."""
+
+import re
+import time
+import traceback
+from typing import Final
+
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from api import errors
+from api.metrics import HttpMetrics
+from jobs import telemetry
+from jobs.ids import uuid7
+
+_SAFE_ID: Final = re.compile(rb"[A-Za-z0-9._-]{1,128}")
+_HEADER: Final = b"x-request-id"
+# Enough to find the line; the message is left out, since it may hold what a caller sent.
+_FRAMES: Final = 4
+
+
+class Edge:
+    """ASGI middleware around everything else."""
+
+    def __init__(self, app: ASGIApp, metrics: HttpMetrics) -> None:
+        self._app = app
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The request is answered, whatever the application does."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request_id = _request_id(scope)
+        status = 0
+        started_at = time.perf_counter()
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [*message.get("headers", []), (_HEADER, request_id)]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_with_id)
+        except ClientDisconnect:
+            pass  # nobody is left to answer
+        except Exception as error:
+            _log(error, scope, request_id)
+            if status:
+                raise  # half an answer is out; the server must break the connection
+            await errors.internal_response()(scope, receive, send_with_id)
+        finally:
+            self._metrics.observe(scope, status=status, seconds=time.perf_counter() - started_at)
+
+
+def _request_id(scope: Scope) -> bytes:
+    """The caller's own id when it is harmless, else a new one."""
+    given = next((value for name, value in scope["headers"] if name == _HEADER), b"")
+    return given if _SAFE_ID.fullmatch(given) else b"req_" + uuid7().hex.encode()
+
+
+def _log(error: Exception, scope: Scope, request_id: bytes) -> None:
+    frames = traceback.extract_tb(error.__traceback__)[-_FRAMES:]
+    telemetry.logger().error(
+        telemetry.REQUEST_FAILED,
+        request_id=request_id.decode(),
+        method=scope["method"],
+        route=getattr(scope.get("route"), "path", None),
+        error=type(error).__name__,
+        cause=type(error.__cause__).__name__ if error.__cause__ else None,
+        where=[f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames],
+    )

@@ -1,0 +1,73 @@
+"""What a running service is made of: opened together, closed together."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import ParamSpec, TypeVar
+
+import anyio.to_thread
+from anyio import CapacityLimiter
+
+from api.accept import Acceptance
+from api.doorbell import Doorbell
+from api.readiness import Readiness
+from api.tokenizer import LoadedTokenizer
+from api.transactions import Transactions
+from api.watch import Watch
+from jobs.settings import Settings
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Everything that routes use.
+
+    Attributes:
+        cpu: how many threads parse and compress at once; more would only hold more bodies in memory.
+    """
+
+    settings: Settings
+    transactions: Transactions
+    doorbell: Doorbell
+    watch: Watch
+    tokenizer: LoadedTokenizer
+    readiness: Readiness
+    cpu: CapacityLimiter
+
+    def acceptance(self, *, max_inline_chars: int | None = None) -> Acceptance:
+        """What turns requests into jobs at this moment."""
+        chars = self.settings.api.inline_count_chars if max_inline_chars is None else max_inline_chars
+        return Acceptance(self.settings, self.tokenizer.current, chars)
+
+    async def compute(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """What `work` returned, computed in a thread."""
+        return await anyio.to_thread.run_sync(lambda: work(*args, **kwargs), limiter=self.cpu)
+
+
+@asynccontextmanager
+async def open_parts(settings: Settings) -> AsyncIterator[Parts]:
+    """The parts, working; connections are made when they are first needed, so no server must be up yet."""
+    transactions = Transactions(settings.database)
+    tokenizer = LoadedTokenizer(settings.tokenizer)
+    parts = Parts(
+        settings=settings,
+        transactions=transactions,
+        doorbell=Doorbell(settings.broker).start(),
+        watch=Watch(transactions),
+        tokenizer=tokenizer,
+        readiness=Readiness(settings, transactions, tokenizer),
+        cpu=CapacityLimiter(max(2, os.cpu_count() or 1)),
+    )
+    beside = [asyncio.create_task(tokenizer.load()), asyncio.create_task(parts.watch.run())]
+    try:
+        yield parts
+    finally:
+        for task in beside:
+            task.cancel()
+        await asyncio.gather(*beside, return_exceptions=True)
+        parts.doorbell.close()
+        await transactions.close()

@@ -1,0 +1,99 @@
+"""Whether each part of the service works, by name."""
+
+import asyncio
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+import httpx2
+import redis.asyncio
+from sqlalchemy.orm import Session
+
+from api.tokenizer import LoadedTokenizer
+from api.transactions import Transactions
+from jobs import queries, schema
+from jobs.database import database_now
+from jobs.errors import LongbatchError
+from jobs.settings import Settings
+
+# A probe's caller (a container runtime, a load balancer) gives up after a few seconds itself.
+_TIMEOUT_SECONDS: Final = 2.0
+# Inference workers note that they saw their engine every few seconds.
+_SEEN_WITHIN: Final = timedelta(seconds=30)
+
+
+@dataclass(frozen=True, slots=True)
+class Component:
+    """One part: whether it works, and in words what is the matter."""
+
+    ready: bool
+    detail: str
+
+
+class Readiness:
+    """Looks at every part, each within two seconds, all at once."""
+
+    def __init__(self, settings: Settings, transactions: Transactions, tokenizer: LoadedTokenizer) -> None:
+        self._settings = settings
+        self._transactions = transactions
+        self._tokenizer = tokenizer
+        self._head = schema.head()
+
+    async def look(self) -> dict[str, Component]:
+        """Every component by its name."""
+        triton = self._triton_over_http if self._settings.triton.http_url else self._triton_by_its_worker
+        looks = {"database": self._database(), "broker": self._broker(), "triton": triton()}
+        found = dict(
+            zip(looks, await asyncio.gather(*(_bounded(each) for each in looks.values())), strict=True)
+        )
+        loaded = self._tokenizer.current is not None
+        return found | {"tokenizer": Component(loaded, self._tokenizer.detail)}
+
+    async def _database(self) -> Component:
+        revision = await self._transactions.run(schema.current)
+        if revision != self._head:
+            return Component(ready=False, detail=f"schema is at {revision}, this version needs {self._head}")
+        return Component(ready=True, detail=f"schema is at {revision}")
+
+    async def _broker(self) -> Component:
+        async with redis.asyncio.Redis.from_url(
+            self._settings.broker.url.get_secret_value(),
+            socket_timeout=_TIMEOUT_SECONDS,
+            socket_connect_timeout=_TIMEOUT_SECONDS,
+        ) as broker:
+            await broker.ping()
+        return Component(ready=True, detail="answers")
+
+    async def _triton_over_http(self) -> Component:
+        url = f"{(self._settings.triton.http_url or '').rstrip('/')}/v2/health/ready"
+        async with httpx2.AsyncClient(timeout=_TIMEOUT_SECONDS, trust_env=False) as client:
+            answer = await client.get(url)
+        ready = answer.status_code == httpx2.codes.OK
+        return Component(ready, "ready" if ready else f"answers {answer.status_code}")
+
+    async def _triton_by_its_worker(self) -> Component:
+        return await self._transactions.run(_engines_seen)
+
+
+def _engines_seen(session: Session) -> Component:
+    """What inference workers last noted about their engines; one that works is enough."""
+    now = database_now(session)
+    engines = [load.engine for load in queries.engine_loads(session)]
+    for engine in engines:
+        if engine.paused_reason is None and now - engine.seen_at < _SEEN_WITHIN:
+            return Component(ready=True, detail=f"engine {engine.name} was seen by its worker")
+    reasons = [f"{each.name}: {each.paused_reason or 'not seen lately'}" for each in engines]
+    return Component(ready=False, detail="; ".join(reasons) or "no engine has registered")
+
+
+async def _bounded(look: Awaitable[Component]) -> Component:
+    try:
+        async with asyncio.timeout(_TIMEOUT_SECONDS):
+            return await look
+    except TimeoutError:
+        return Component(ready=False, detail=f"no answer within {_TIMEOUT_SECONDS:g} s")
+    except LongbatchError as error:
+        return Component(ready=False, detail=error.message)
+    except Exception as error:  # noqa: BLE001  # each client has its own kinds; all mean: not ready
+        return Component(ready=False, detail=f"cannot be reached ({type(error).__name__})")

@@ -1,0 +1,212 @@
+"""Jobs over HTTP: submit, look, list, read the result, cancel, delete."""
+
+from datetime import timedelta
+from functools import partial
+from typing import Annotated
+from uuid import UUID
+
+from fastapi import APIRouter, Header, Query, Request
+from fastapi.responses import JSONResponse
+from sqlalchemy.orm import Session
+from starlette.responses import Response
+
+from api import accept
+from api.body import read_body
+from api.dependencies import JobIdDep, PartsDep, TenantDep
+from api.openapi import answers, json_body
+from api.parts import Parts
+from api.render import job_response
+from api.replies import DeletedReply, JobListReply, JobReply, ResultReply
+from api.schemas import JobRequest, ListQuery
+from jobs import ids, lifecycle, queries, removal, submission
+from jobs.errors import InvalidRequestError, JobNotFinishedError, NotFoundError
+from jobs.models import Job, Result
+from jobs.queries import JobFilter
+from jobs.states import TERMINAL
+from jobs.submission import JobSpec, Once
+from jobs.views import job_object
+
+router = APIRouter(tags=["jobs"])
+
+MAX_WAIT_SECONDS = 60
+
+IdempotencyKey = Annotated[
+    str | None,
+    Header(
+        alias="Idempotency-Key",
+        min_length=1,
+        max_length=255,
+        pattern=r"^[ -~]+$",
+        description="printable ASCII; the same key and body give the same job for 24 hours",
+    ),
+]
+IfNoneMatch = Annotated[str | None, Header(alias="If-None-Match", description="an ETag seen before")]
+
+
+@router.post(
+    "/v1/jobs",
+    status_code=202,
+    summary="Submit a job",
+    responses=answers(202, JobReply, "Accepted; Location names the job", 400, 409, 413, 503),
+    openapi_extra=json_body(JobRequest),
+)
+async def create_job(
+    request: Request, parts: PartsDep, tenant_id: TenantDep, idempotency_key: IdempotencyKey = None
+) -> Response:
+    """The job is stored for good when this answers; its prompt is counted at once if it is short."""
+    raw = await read_body(request, max_bytes=parts.settings.api.max_body_bytes)
+    spec, once = await parts.compute(_understand, raw, parts, idempotency_key)
+    job, replayed = await parts.transactions.run(
+        partial(_submit, spec=spec, once=once, parts=parts, tenant_id=tenant_id)
+    )
+    headers = {"Location": f"/v1/jobs/{ids.job_id(job.id)}", "Retry-After": "1"}
+    if replayed:
+        headers["Idempotent-Replayed"] = "true"
+    else:
+        parts.doorbell.ring_for([job])
+    return job_response(job, status=202, headers=headers)
+
+
+@router.get(
+    "/v1/jobs",
+    summary="List jobs",
+    responses=answers(200, JobListReply, "One page", 400, 503),
+)
+async def list_jobs(
+    parts: PartsDep, tenant_id: TenantDep, query: Annotated[ListQuery, Query()]
+) -> JSONResponse:
+    """Your jobs, newest first; pages stay stable while jobs are added."""
+    which = JobFilter(state=query.state, task=query.task, custom_id=query.custom_id)
+    read = partial(
+        queries.list_jobs,
+        which=which,
+        tenant_id=tenant_id,
+        after=_parse_after(query.after),
+        limit=query.limit,
+    )
+    page = await parts.transactions.run(read)
+    data = [job_object(job) for job in page.jobs]
+    return JSONResponse(
+        {
+            "object": "list",
+            "data": data,
+            "first_id": data[0]["id"] if data else None,
+            "last_id": data[-1]["id"] if data else None,
+            "has_more": page.has_more,
+        }
+    )
+
+
+@router.get(
+    "/v1/jobs/{job_id}",
+    summary="Look at a job",
+    responses=answers(200, JobReply, "The job", 400, 404, 503)
+    | {304: {"description": "It is still as If-None-Match says"}},
+)
+async def get_job(
+    job_id: JobIdDep,
+    parts: PartsDep,
+    tenant_id: TenantDep,
+    wait: Annotated[
+        float,
+        Query(
+            ge=0,
+            le=MAX_WAIT_SECONDS,
+            allow_inf_nan=False,
+            description="seconds to hold the answer until the job has ended",
+        ),
+    ] = 0,
+    if_none_match: IfNoneMatch = None,
+) -> Response:
+    """The job as it is now, or, with `wait`, once it has ended or the time is up."""
+    if not wait:
+        job = await parts.transactions.run(partial(queries.get_job, job_id=job_id, tenant_id=tenant_id))
+        return job_response(job, if_none_match=if_none_match)
+    watched = await parts.watch.until_ended(job_id, seconds=wait)
+    if watched is None or watched.tenant_id != tenant_id:
+        raise NotFoundError("there is no such job")
+    return job_response(watched, if_none_match=if_none_match)
+
+
+@router.get(
+    "/v1/jobs/{job_id}/result",
+    summary="Read what a job produced",
+    responses=answers(200, ResultReply, "The output, partial unless completed", 404, 409, 503),
+)
+async def get_result(job_id: JobIdDep, parts: PartsDep, tenant_id: TenantDep) -> JSONResponse:
+    """The output of a job that has ended, in whichever way."""
+    job, result = await parts.transactions.run(partial(_read_result, job_id=job_id, tenant_id=tenant_id))
+    return JSONResponse(
+        {
+            "id": ids.job_id(job.id),
+            "state": job.state,
+            "output": result.output if result else None,
+            "finish_reason": job.finish_reason,
+            "usage": {
+                "prompt_tokens": job.prompt_tokens,
+                "completion_tokens": job.completion_tokens,
+                "total_tokens": (job.prompt_tokens or 0) + job.completion_tokens,
+            },
+            "error": job.error,
+        }
+    )
+
+
+@router.post(
+    "/v1/jobs/{job_id}/cancel",
+    summary="Cancel a job",
+    responses=answers(200, JobReply, "The job", 404, 503),
+)
+async def cancel_job(job_id: JobIdDep, parts: PartsDep, tenant_id: TenantDep) -> Response:
+    """The job is cancelled, or, when it runs, will be within a second; one that has ended stays as it is."""
+    job = await parts.transactions.run(partial(lifecycle.cancel, job_id=job_id, tenant_id=tenant_id))
+    parts.doorbell.ring_for([job])
+    return job_response(job)
+
+
+@router.delete(
+    "/v1/jobs/{job_id}",
+    summary="Delete a job",
+    responses=answers(200, DeletedReply, "It is gone", 404, 409, 503),
+)
+async def delete_job(job_id: JobIdDep, parts: PartsDep, tenant_id: TenantDep) -> JSONResponse:
+    """A job that has ended is gone, with its result and its texts; texts that other jobs share stay."""
+    gone = await parts.transactions.run(partial(removal.remove, job_id=job_id, tenant_id=tenant_id))
+    if not gone:
+        raise JobNotFinishedError("Only a job that has ended can be deleted; cancel it first.")
+    return JSONResponse({"id": ids.job_id(job_id), "object": "job", "deleted": True})
+
+
+def _understand(raw: bytes, parts: Parts, key: str | None) -> tuple[JobSpec, Once | None]:
+    request = accept.parse(JobRequest, raw)
+    spec = accept.specification(request, parts.acceptance())
+    if key is None:
+        return spec, None
+    valid_for = timedelta(hours=parts.settings.jobs.idempotency_hours)
+    return spec, Once(key, accept.request_sha256(request), valid_for)
+
+
+def _submit(
+    session: Session, *, spec: JobSpec, once: Once | None, parts: Parts, tenant_id: UUID
+) -> tuple[Job, bool]:
+    fallback = accept.configured_capacity(parts.settings.engine)
+    if once is not None:
+        return submission.submit_once(session, spec, once, tenant_id=tenant_id, fallback=fallback)
+    (job,) = submission.submit(session, [spec], tenant_id=tenant_id, fallback=fallback)
+    return job, False
+
+
+def _read_result(session: Session, *, job_id: UUID, tenant_id: UUID) -> tuple[Job, Result | None]:
+    job = queries.get_job(session, job_id, tenant_id=tenant_id)
+    if job.state not in TERMINAL:
+        raise JobNotFinishedError
+    return job, queries.get_result(session, job.id)
+
+
+def _parse_after(text: str | None) -> UUID | None:
+    if text is None:
+        return None
+    try:
+        return ids.parse_job_id(text)
+    except NotFoundError:
+        raise InvalidRequestError("after names no job of yours", param="after") from None

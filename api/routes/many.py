@@ -1,0 +1,65 @@
+"""Many jobs in one request: submitted as lines, or cancelled by filter."""
+
+from functools import partial
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse
+
+from api import accept, bulk
+from api.body import read_body, read_lines
+from api.dependencies import PartsDep, TenantDep
+from api.openapi import answers, json_body, lines_body
+from api.replies import BulkReply, CancelReply
+from api.schemas import CancelRequest, JobRequest
+from jobs import lifecycle
+from jobs.errors import InvalidRequestError
+from jobs.queries import JobFilter
+
+router = APIRouter(tags=["many jobs"])
+
+
+@router.post(
+    "/v1/jobs/bulk",
+    summary="Submit many jobs",
+    responses=answers(200, BulkReply, "What became of each line", 400, 413, 503),
+    openapi_extra=lines_body(JobRequest),
+)
+async def create_jobs(request: Request, parts: PartsDep, tenant_id: TenantDep) -> JSONResponse:
+    """One job for each line of JSON, stored while the lines arrive; a bad line harms no other.
+
+    Lines are stored in parts of a few hundred. When the connection breaks, the parts before it stand:
+    list your jobs by `custom_id` before you send the lines again.
+    """
+    limits = parts.settings.api
+    lines = read_lines(request, max_line_bytes=limits.max_body_bytes, max_bytes=limits.max_bulk_bytes)
+    report = await bulk.submit_lines(parts, lines, tenant_id=tenant_id)
+    return JSONResponse(
+        {
+            "object": "bulk",
+            "accepted": len(report.ids),
+            "rejected": report.num_rejected,
+            "ids": report.ids,
+            "errors": report.errors,
+        }
+    )
+
+
+@router.post(
+    "/v1/jobs/cancel",
+    summary="Cancel many jobs",
+    responses=answers(200, CancelReply, "How many", 400, 413, 503),
+    openapi_extra=json_body(CancelRequest),
+)
+async def cancel_jobs(request: Request, parts: PartsDep, tenant_id: TenantDep) -> JSONResponse:
+    """Every unfinished job that matches all filters is cancelled; at least one filter is required."""
+    raw = await read_body(request, max_bytes=parts.settings.api.max_body_bytes)
+    asked = await parts.compute(accept.parse, CancelRequest, raw)
+    which = JobFilter(
+        state=asked.state, task=asked.task, custom_id=asked.custom_id, metadata=dict(asked.metadata or {})
+    ).conditions()
+    if not which:
+        raise InvalidRequestError("Give at least one of state, task, custom_id and metadata.")
+    num_cancelled = await parts.transactions.run(
+        partial(lifecycle.cancel_where, conditions=which, tenant_id=tenant_id)
+    )
+    return JSONResponse({"object": "cancellation", "cancelled": num_cancelled})

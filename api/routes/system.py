@@ -1,0 +1,67 @@
+"""The service about itself: health, metrics, version, documentation."""
+
+import contextlib
+from dataclasses import asdict
+
+from fastapi import APIRouter, Request
+from fastapi.responses import HTMLResponse, JSONResponse
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.responses import Response
+
+from api import docs, errors, metrics
+from api.dependencies import PartsDep
+from api.metrics import HttpMetrics
+from api.replies import ReadyReply
+from jobs.errors import UnavailableError
+
+router = APIRouter(tags=["system"])
+
+
+@router.get("/health/live", summary="Is the process alive?")
+async def live() -> dict[str, str]:
+    """The process answers; says nothing about its parts."""
+    return {"status": "ok"}
+
+
+@router.get(
+    "/health/ready",
+    summary="Is every part ready?",
+    responses={
+        200: {"model": ReadyReply, "description": "Every part works"},
+        503: {"model": ReadyReply, "description": "One does not; `components` says which, beside `error`"},
+    },
+)
+async def ready(parts: PartsDep) -> JSONResponse:
+    """Database at the newest revision, broker, Triton and tokenizer, each by name."""
+    components = await parts.readiness.look()
+    missing = [name for name, component in components.items() if not component.ready]
+    body: dict[str, object] = {
+        "ready": not missing,
+        "components": {name: asdict(component) for name, component in components.items()},
+    }
+    if not missing:
+        return JSONResponse(body)
+    message = f"not ready: {', '.join(missing)}"
+    return JSONResponse(body | errors.envelope(503, UnavailableError.code, message), 503)
+
+
+@router.get("/metrics", summary="Metrics for Prometheus", response_class=Response)
+async def scrape(request: Request, parts: PartsDep) -> Response:
+    """Requests of this process, and the queue and the engines as Postgres knows them."""
+    counted: HttpMetrics = request.app.state.http_metrics
+    snapshot: metrics.Snapshot | None = None
+    with contextlib.suppress(UnavailableError):
+        snapshot = await parts.transactions.run(metrics.read_snapshot)
+    return Response(counted.exposition() + metrics.queue_exposition(snapshot), media_type=CONTENT_TYPE_LATEST)
+
+
+@router.get("/v1/version", summary="Which version is this?")
+async def version(request: Request, parts: PartsDep) -> dict[str, str]:
+    """The version of Longbatch, and the model that it serves."""
+    return {"version": request.app.version, "model": parts.settings.engine.model}
+
+
+@router.get("/docs", include_in_schema=False)
+async def documentation(request: Request) -> HTMLResponse:
+    """The OpenAPI document as a page that needs nothing from any other server."""
+    return HTMLResponse(docs.page(request.app.openapi()))

@@ -1,0 +1,155 @@
+"""What callers may send: strict types, closed objects, limits with a reason."""
+
+from typing import Annotated, Final, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    WithJsonSchema,
+)
+from pydantic_core import PydanticCustomError
+
+from jobs.prompts import Role, Task
+from jobs.states import JobState
+
+MAX_TOKENS: Final = 131_072  # the whole context of the served model: no answer is longer
+MAX_TOP_K: Final = 1024  # TensorRT-LLM's sampling kernels take no more
+MAX_MESSAGES: Final = 4096  # a conversation; far above any real one, far below what 8 MiB could hold
+
+Priority = Literal["low", "normal", "high"]
+CompletionWindow = Literal["1h", "24h", "7d"]
+StateName = Literal[
+    "blocked", "preparing", "queued", "running", "completed", "failed", "cancelled", "expired"
+]
+assert set(StateName.__args__) == set(JobState)  # type: ignore[attr-defined]  # noqa: S101  # literals have args
+
+
+def _storable(text: str) -> str:
+    if "\0" in text:
+        raise PydanticCustomError("nul", "the character U+0000 cannot be stored.")
+    return text
+
+
+def _input_kind(value: object) -> str | None:
+    if isinstance(value, str):
+        return "text"
+    return "messages" if isinstance(value, list) else None
+
+
+def _as_list(value: object) -> object:
+    return [value] if isinstance(value, str) else value
+
+
+Text = Annotated[str, AfterValidator(_storable)]
+NonEmpty = Annotated[Text, Field(min_length=1)]
+CustomId = Annotated[NonEmpty, Field(max_length=256)]
+Metadata = Annotated[
+    dict[Annotated[NonEmpty, Field(max_length=64)], Annotated[Text, Field(max_length=512)]],
+    Field(max_length=16),
+]
+StopString = Annotated[NonEmpty, Field(max_length=256)]
+Stop = Annotated[
+    list[StopString],
+    Field(max_length=4),
+    BeforeValidator(_as_list),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string", "minLength": 1, "maxLength": 256},
+                {
+                    "type": "array",
+                    "maxItems": 4,
+                    "items": {"type": "string", "minLength": 1, "maxLength": 256},
+                },
+            ]
+        }
+    ),
+]
+
+
+class Closed(BaseModel):
+    """A JSON object of exact types that refuses fields it does not know."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class InputMessage(Closed):
+    """One turn of a conversation."""
+
+    role: Role
+    content: Text
+
+
+Input = Annotated[
+    Annotated[NonEmpty, Tag("text")]
+    | Annotated[list[InputMessage], Field(min_length=1, max_length=MAX_MESSAGES), Tag("messages")],
+    Discriminator(
+        _input_kind,
+        custom_error_type="input_type",
+        custom_error_message="must be a string or a list of messages",
+    ),
+]
+
+
+class JobRequest(Closed):
+    """A job to run; only `input` is required."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "input": "The text of a long document …",
+                    "task": "summarize",
+                    "max_tokens": 512,
+                    "custom_id": "report-2026-01",
+                    "metadata": {"team": "research"},
+                    "completion_window": "24h",
+                }
+            ]
+        }
+    )
+
+    input: Input = Field(description="a text, or the turns of a conversation")
+    task: Task = Field("generate", description="`summarize` frames the input as one document")
+    instructions: NonEmpty | None = Field(None, description="replaces the task's own system message")
+    max_tokens: int = Field(1024, ge=1, le=MAX_TOKENS, description="tokens generated at most")
+    temperature: float | None = Field(None, ge=0, le=2)
+    top_p: float | None = Field(None, gt=0, le=1)
+    top_k: int | None = Field(None, ge=1, le=MAX_TOP_K)
+    seed: int | None = Field(None, ge=0, le=2**63 - 1)
+    stop: Stop | None = Field(None, description="generation ends before the first of these strings")
+    priority: Priority = Field("normal", description="order among your own jobs")
+    custom_id: CustomId | None = Field(None, description="your own name for the job; need not be unique")
+    metadata: Metadata | None = Field(
+        None, description="pairs kept with the job; jobs can be cancelled by them"
+    )
+    completion_window: CompletionWindow | None = Field(None, description="expires after it; null: never")
+    webhook_url: NonEmpty | None = Field(None, description="told once the job has ended; https")
+
+
+class CancelRequest(Closed):
+    """Which jobs to cancel: those that match every filter given; at least one is required."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"metadata": {"team": "research"}}]})
+
+    state: StateName | None = None
+    task: Task | None = None
+    custom_id: CustomId | None = None
+    metadata: Metadata | None = Field(None, description="pairs that a job must all have")
+
+
+class ListQuery(BaseModel):
+    """Which jobs to list, and from where on."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    state: StateName | None = None
+    task: Task | None = None
+    custom_id: CustomId | None = None
+    after: str | None = Field(None, description="id of the last job seen; the list goes on behind it")
+    limit: int = Field(20, ge=1, le=100)

@@ -1,0 +1,30 @@
+"""The served model's tokenizer, loaded beside the first requests."""
+
+import asyncio
+
+from jobs.errors import LongbatchError
+from jobs.settings import TokenizerSettings
+from jobs.tokens import Tokenizer
+
+
+class LoadedTokenizer:
+    """The tokenizer once it is there; until then, or without one, prompts are counted by a worker.
+
+    Attributes:
+        current: None until it is loaded.
+        detail: how that went, in words.
+    """
+
+    def __init__(self, settings: TokenizerSettings) -> None:
+        self._settings = settings
+        self.current: Tokenizer | None = None
+        self.detail = "loading"
+
+    async def load(self) -> None:
+        """It is loaded, or `detail` says why not; takes half a second, and some more on a first start."""
+        try:
+            self.current = await asyncio.to_thread(Tokenizer.load, self._settings.path)
+        except (LongbatchError, OSError, ValueError) as error:
+            self.detail = f"cannot be loaded: {error}"
+        else:
+            self.detail = f"loaded, fingerprint {self.current.fingerprint}"

@@ -1,0 +1,127 @@
+"""Long polls: however many callers wait for jobs, one query every 100 ms serves them all."""
+
+import asyncio
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+from api.transactions import Transactions
+from jobs import queries, telemetry
+from jobs.errors import LongbatchError, UnavailableError
+from jobs.models import Job
+
+INTERVAL: Final = 0.1  # seconds; how much later than it happened a waiting caller learns of an end
+
+
+@dataclass(eq=False, slots=True)
+class _Ask:
+    """A caller who wants to know about a job.
+
+    Attributes:
+        waits: until the job has ended; else for whatever its row says now.
+        answer: the row; None: there is no such job.
+    """
+
+    job_id: UUID
+    waits: bool
+    answer: asyncio.Future[Job | None]
+
+
+class Watch:
+    """Reads jobs for everybody who asks, with one connection at a time."""
+
+    def __init__(self, transactions: Transactions) -> None:
+        self._transactions = transactions
+        self._new: list[_Ask] = []
+        self._waiting: set[_Ask] = set()
+        self._asked = asyncio.Event()
+        self._released = False
+        self._looked_at = 0.0
+
+    async def until_ended(self, job_id: UUID, *, seconds: float) -> Job | None:
+        """The job once it has ended or the time is up; None: there is no such job.
+
+        Raises:
+            UnavailableError: the database does not answer.
+        """
+        ask = self._ask(job_id, waits=True)
+        try:
+            async with asyncio.timeout(seconds):
+                return await ask.answer
+        except TimeoutError:
+            return await self._ask(job_id, waits=False).answer
+        finally:
+            self._waiting.discard(ask)
+
+    def release(self) -> None:
+        """Everybody's time is up, now and from now on; used when the server stops."""
+        self._released = True
+        self._new += self._waiting
+        self._waiting.clear()
+        self._asked.set()
+
+    async def run(self) -> None:
+        """Answers until cancelled."""
+        while True:
+            await self._until_due()
+            asks, self._new = [ask for ask in self._new if not ask.answer.done()], []
+            try:
+                await self._look(asks)
+            except Exception as error:  # noqa: BLE001  # the loop must outlive any one failure
+                _fail(asks, error)
+                await asyncio.sleep(INTERVAL)
+
+    def _ask(self, job_id: UUID, *, waits: bool) -> _Ask:
+        ask = _Ask(job_id, waits, asyncio.get_running_loop().create_future())
+        self._new.append(ask)
+        self._asked.set()
+        return ask
+
+    async def _until_due(self) -> None:
+        """Returns at once when somebody new has asked, else when those who wait are to be looked after."""
+        timeout = self._looked_at + INTERVAL - asyncio.get_running_loop().time() if self._waiting else None
+        try:
+            async with asyncio.timeout(timeout):
+                await self._asked.wait()
+        except TimeoutError:
+            pass
+        self._asked.clear()
+
+    async def _look(self, asks: Sequence[_Ask]) -> None:
+        now = asyncio.get_running_loop().time()
+        due = list(self._waiting) if now >= self._looked_at + INTERVAL else []
+        if due:
+            self._looked_at = now
+        find = functools.partial(
+            queries.find_jobs,
+            job_ids=list({ask.job_id for ask in asks}),
+            ended_ids=list({ask.job_id for ask in due}),
+        )
+        found = await self._transactions.run(find)
+        for ask in asks:
+            job = found.get(ask.job_id)
+            if ask.waits and job is not None and job.finalized_at is None and not self._released:
+                self._waiting.add(ask)
+            else:
+                _answer(ask, job)
+        for ask in due:
+            job = found.get(ask.job_id)
+            if job is not None and job.finalized_at is not None:
+                self._waiting.discard(ask)
+                _answer(ask, job)
+
+
+def _answer(ask: _Ask, job: Job | None) -> None:
+    if not ask.answer.done():
+        ask.answer.set_result(job)
+
+
+def _fail(asks: Sequence[_Ask], error: Exception) -> None:
+    known = error if isinstance(error, LongbatchError) else UnavailableError()
+    if known is not error:
+        telemetry.logger().error(telemetry.LOOP_FAILED, loop="watch", error=type(error).__name__)
+    for ask in asks:
+        if not ask.answer.done():
+            ask.answer.set_exception(known)
