@@ -1,0 +1,86 @@
+"""The compose file names only commands, settings and ports that exist in the code."""
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from jobs.settings import ENV_PREFIX, Settings
+
+OWN_SERVICES = ("migrate", "api", "worker", "service-worker", "triton-cpu")
+
+
+@pytest.fixture(scope="module")
+def compose() -> dict[str, Any]:
+    file = Path(__file__).resolve().parents[2] / "docker-compose.yml"
+    loaded: dict[str, Any] = yaml.safe_load(file.read_text())
+    return loaded
+
+
+@pytest.mark.parametrize("service", OWN_SERVICES)
+def test_every_command_of_ours_is_a_module_that_exists(compose: dict[str, Any], service: str) -> None:
+    python, flag, module, *_ = compose["services"][service]["command"]
+    assert (python, flag) == ("python", "-m")
+    assert importlib.util.find_spec(module) is not None
+    if module in ("api", "worker"):
+        assert importlib.util.find_spec(f"{module}.__main__") is not None
+
+
+@pytest.mark.parametrize("service", OWN_SERVICES)
+def test_every_setting_is_known(compose: dict[str, Any], service: str) -> None:
+    for name in compose["services"][service].get("environment", {}):
+        group, _, field = name.removeprefix(ENV_PREFIX).lower().partition("__")
+        assert group in Settings.model_fields, name
+        annotation = Settings.model_fields[group].annotation
+        assert annotation is not None
+        assert field in annotation.model_fields, name
+
+
+def test_every_port_is_published_on_loopback_only(compose: dict[str, Any]) -> None:
+    published = [port for each in compose["services"].values() for port in each.get("ports", [])]
+    assert published
+    assert all(port.startswith("127.0.0.1:") for port in published)
+
+
+def test_the_ports_that_settings_name_are_the_ports_that_services_listen_on(compose: dict[str, Any]) -> None:
+    services = compose["services"]
+    api = services["api"]
+    assert api["ports"] == [f"127.0.0.1:8080:{api['environment']['LONGBATCH_API__PORT']}"]
+    engine = services["triton-cpu"]["command"]
+    listening = {engine[engine.index(f"--{name}-port") + 1] for name in ("grpc", "http", "metrics")}
+    worker = services["worker"]["environment"]
+    named = {
+        worker["LONGBATCH_TRITON__URL"].rpartition(":")[2],
+        worker["LONGBATCH_TRITON__HTTP_URL"].rpartition(":")[2],
+        worker["LONGBATCH_TRITON__METRICS_URL"].rpartition(":")[2].partition("/")[0],
+    }
+    assert listening == named
+
+
+def test_images_copy_packages_by_name_and_never_the_folder_that_would_shadow_torch_s() -> None:
+    dockerfile = (Path(__file__).resolve().parents[2] / "Dockerfile").read_text()
+    copied = [line.split()[1:-1] for line in dockerfile.splitlines() if line.startswith("COPY")]
+    sources = {source for each in copied for source in each}
+    assert "." not in sources
+    assert "triton" not in sources
+
+
+@pytest.mark.parametrize("service", ["api", "worker", "service-worker", "postgres", "valkey", "triton"])
+def test_long_running_services_restart_and_can_be_told_healthy(compose: dict[str, Any], service: str) -> None:
+    found = compose["services"][service]
+    assert found["restart"] == "unless-stopped"
+    if service not in ("worker", "service-worker"):
+        assert "healthcheck" in found
+
+
+def test_an_installed_longbatch_does_not_make_the_folder_triton_importable(repository: Path) -> None:
+    assert not list((repository / "triton").rglob("__init__.py"))
+    look = "import importlib.util as u; spec = u.find_spec('triton'); print(spec)"
+    found = subprocess.run(
+        [sys.executable, "-I", "-c", look], cwd="/", capture_output=True, text=True, check=True
+    ).stdout
+    assert str(repository) not in found
