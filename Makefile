@@ -1,3 +1,28 @@
-.PHONY: setup
-setup:
-	@true
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint lock clean
+BIN := .venv/bin
+
+help: ## say what can be made
+	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile | expand -t 16
+
+setup: ## a working .venv/bin/longbatch (PYTHON=… chooses the interpreter)
+	@scripts/setup.sh
+
+demo: setup ## the whole stack summarizes documents (DOCS=folder takes yours)
+	@$(BIN)/longbatch demo $(if $(DOCS),--docs "$(DOCS)")
+
+test: lint ## lint, types, import contracts and every test
+	@$(BIN)/python -m pytest $(PYTEST)
+
+lint: setup ## style, types and import contracts
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+lock: ## write requirements.lock anew (needs uv)
+	@uv pip compile --universal --python-version 3.11 --generate-hashes --no-header \
+		--extra local --group dev pyproject.toml -o requirements.lock
+
+clean: ## remove what setup and the tools made
+	@rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

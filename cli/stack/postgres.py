@@ -14,14 +14,13 @@ import psycopg
 from cli.stack.accounts import run_as
 from cli.stack.errors import StackError
 from cli.stack.files import write_private
-from cli.stack.locks import DirectoryLock
 from cli.stack.ports import LOOPBACK, free_port
 from cli.stack.postgres_home import PostgresHome, find_home, give_to
-from cli.stack.processes import ChildProcess, Launch, wait_for_child
+from cli.stack.processes import Launch
+from cli.stack.server import EmbeddedServer
 
 NAME = "longbatch"  # of the superuser and of the database
 _MAJOR_VERSION = "18"
-_START_TIMEOUT = timedelta(seconds=60)  # crash recovery reads the log since the last checkpoint
 _ORPHAN_PATIENCE = timedelta(seconds=5)  # a postmaster that lost its parent gets SIGINT from the kernel
 _SETTINGS = {
     "listen_addresses": LOOPBACK,
@@ -39,19 +38,18 @@ _SETTINGS = {
 }
 
 
-class EmbeddedPostgres:
+class EmbeddedPostgres(EmbeddedServer):
     """One server and its database `longbatch`; data and password are kept across restarts.
 
     The port is chosen when the object is made and stays, so that `url` is good for its whole life.
     """
 
     name = "postgres"
+    start_timeout = timedelta(seconds=60)  # crash recovery reads the log since the last checkpoint
 
     def __init__(self, directory: Path) -> None:
-        self._directory = directory
+        self.directory = directory
         self._home: PostgresHome | None = None
-        self._lock: DirectoryLock | None = None
-        self._child: ChildProcess | None = None
         self._password: str | None = None
         self.port = free_port()
 
@@ -72,10 +70,9 @@ class EmbeddedPostgres:
         Raises:
             StackError: the directory cannot be used.
         """
-        home = self._home = self._home or find_home(self._directory)
-        self._lock = self._lock or DirectoryLock(home.directory)
-        self._lock.acquire()
-        self._password = _password(self._directory)
+        home = self._home = self._home or find_home(self.directory)
+        self._hold(home.directory)
+        self._password = _password(self.directory)
         if not home.cluster.exists():
             _initialise(home, self._password)
         _check_version(home.cluster)
@@ -98,42 +95,11 @@ class EmbeddedPostgres:
             return False
         return True
 
-    def start(self) -> str:
-        """It answers; returns its URL. The calling thread must live as long as the server.
-
-        Raises:
-            StackError: it did not start; the message holds the end of its log.
-        """
-        self._child = ChildProcess(self.launch(), self._directory / "postgres.log")
-        wait_for_child(self._child, self.is_ready, name=self.name, timeout=_START_TIMEOUT)
-        return self.url
-
-    @property
-    def pid(self) -> int | None:
-        """The postmaster's process id, once started by `start`."""
-        return self._child.pid if self._child else None
-
-    def stop(self) -> None:
-        """It has ended, and others may use its directory."""
-        if self._child is not None:
-            self._child.stop()
-        self.release()
-
-    def kill(self) -> None:
-        """It has died without a chance to write anything."""
-        if self._child is not None:
-            self._child.kill()
-
-    def release(self) -> None:
-        """Others may use its directory."""
-        if self._lock is not None:
-            self._lock.release()
-
     def remove(self) -> None:
         """Its files are gone, wherever they were."""
         self.stop()
-        (self._home or find_home(self._directory)).remove()
-        shutil.rmtree(self._directory, ignore_errors=True)
+        (self._home or find_home(self.directory)).remove()
+        shutil.rmtree(self.directory, ignore_errors=True)
 
 
 def _password(directory: Path) -> str:

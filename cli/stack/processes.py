@@ -48,6 +48,7 @@ class ChildProcess:
     def __init__(self, launch: Launch, log: Path) -> None:
         self.launch = launch
         self.log = log
+        self._is_over = False
         uid, gid = (launch.account.uid, launch.account.gid) if launch.account else (-1, -1)
         prefix = (sys.executable, "-I", "-S", str(_TRAMPOLINE))
         numbers = (os.getpid(), int(launch.death_signal), uid, gid)
@@ -89,9 +90,12 @@ class ChildProcess:
 
     def kill(self) -> int:
         """It and its whole process group have ended at once; returns the exit code."""
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        return self._process.wait()
+        if not self._is_over:
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+        exit_code = self._process.wait()
+        self._is_over = True  # its number may be another's from now on
+        return exit_code
 
 
 def wait_for_child(

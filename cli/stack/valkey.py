@@ -11,11 +11,10 @@ import redis
 
 from cli.stack.errors import StackError
 from cli.stack.files import write_private
-from cli.stack.locks import DirectoryLock
 from cli.stack.ports import LOOPBACK, free_port
-from cli.stack.processes import ChildProcess, Launch, wait_for_child
+from cli.stack.processes import Launch
+from cli.stack.server import EmbeddedServer
 
-_START_TIMEOUT = timedelta(seconds=10)
 # The password stands in a file: arguments are visible to every user of the machine.
 _CONFIG = """\
 bind {host}
@@ -30,15 +29,14 @@ maxmemory-policy volatile-ttl
 """
 
 
-class EmbeddedValkey:
+class EmbeddedValkey(EmbeddedServer):
     """One server. The port is chosen when the object is made and stays for its whole life."""
 
     name = "redis"
+    start_timeout = timedelta(seconds=10)
 
     def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._lock: DirectoryLock | None = None
-        self._child: ChildProcess | None = None
+        self.directory = directory
         self._password = secrets.token_urlsafe(24)
         self.port = free_port()
 
@@ -53,10 +51,9 @@ class EmbeddedValkey:
         Raises:
             StackError: the directory is in use, or the server is not installed.
         """
-        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._lock = self._lock or DirectoryLock(self._directory)
-        self._lock.acquire()
-        config = self._directory.resolve() / "valkey.conf"
+        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._hold(self.directory)
+        config = self.directory.resolve() / "valkey.conf"
         write_private(
             config,
             _CONFIG.format(
@@ -77,37 +74,6 @@ class EmbeddedValkey:
                 return bool(client.ping())
             except redis.RedisError:
                 return False
-
-    def start(self) -> str:
-        """It answers; returns its URL. The calling thread must live as long as the server.
-
-        Raises:
-            StackError: it did not start; the message holds the end of its log.
-        """
-        self._child = ChildProcess(self.launch(), self._directory / "valkey.log")
-        wait_for_child(self._child, self.is_ready, name=self.name, timeout=_START_TIMEOUT)
-        return self.url
-
-    @property
-    def pid(self) -> int | None:
-        """The process id, once started by `start`."""
-        return self._child.pid if self._child else None
-
-    def stop(self) -> None:
-        """It has ended, and others may use its directory."""
-        if self._child is not None:
-            self._child.stop()
-        self.release()
-
-    def kill(self) -> None:
-        """It has died at once."""
-        if self._child is not None:
-            self._child.kill()
-
-    def release(self) -> None:
-        """Others may use its directory."""
-        if self._lock is not None:
-            self._lock.release()
 
 
 def _program() -> Path:

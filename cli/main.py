@@ -1,0 +1,33 @@
+"""The command `longbatch`: its verbs, and how errors end it."""
+
+import sys
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from cli import up_command
+from jobs.errors import LongbatchError
+
+app = typer.Typer(
+    name="longbatch",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+up_command.register(app)
+
+
+@app.callback()
+def _root() -> None:
+    # Typer takes an application's only command for the application itself, unless it has a callback.
+    """An async job queue for batch long-context LLM inference on NVIDIA Triton."""
+
+
+def main() -> None:
+    """Runs the verb on the command line; an expected error is one line and exit code 1."""
+    try:
+        app()
+    except LongbatchError as error:
+        Console(stderr=True, highlight=False).print(f"[red]error:[/] {escape(error.message)}", soft_wrap=True)
+        sys.exit(1)

@@ -1,0 +1,79 @@
+"""The processes of our own that a stack runs, and the environment that joins them to its servers."""
+
+import http.client
+import sys
+from collections.abc import Mapping
+from datetime import timedelta
+from http import HTTPStatus
+from pathlib import Path
+
+from cli.stack.ports import LOOPBACK
+from cli.stack.ready import API, INFERENCE_WORKER, SERVICE_WORKER, Urls
+from cli.stack.server import Program
+
+_MODULES = {
+    API: ("api",),
+    INFERENCE_WORKER: ("worker", "inference"),
+    SERVICE_WORKER: ("worker", "service"),
+}
+# Together with the servers' own, below 10 s for the whole stack.
+_GRACE = {
+    API: timedelta(seconds=3),
+    INFERENCE_WORKER: timedelta(seconds=5),
+    SERVICE_WORKER: timedelta(seconds=5),
+}
+_SHUTDOWN_GRACE_SECONDS = "2"  # a worker's running jobs; the rest of its grace is for giving them back
+
+
+def program(name: str, env: Mapping[str, str], *, api_port: int, directory: Path) -> Program:
+    """The process of this name. Only the API is asked whether it answers; workers have no address."""
+    return Program(
+        name=name,
+        # -P: nothing in the working directory may pass for a module.
+        argv=(sys.executable, "-P", "-m", *_MODULES[name]),
+        env=env,
+        directory=directory,
+        grace=_GRACE[name],
+        answers=(lambda: _get(api_port, "/health/live") is not None) if name == API else (lambda: True),
+    )
+
+
+def environment(base: Mapping[str, str], urls: Urls, *, api_port: int, time_scale: float) -> dict[str, str]:
+    """The base's variables and the addresses of this stack."""
+    found = {
+        "LONGBATCH_DATABASE__URL": urls.database_url,
+        "LONGBATCH_BROKER__URL": urls.broker_url,
+        "LONGBATCH_TRITON__URL": urls.triton_grpc,
+        "LONGBATCH_TRITON__HTTP_URL": urls.triton_http,
+        "LONGBATCH_TRITON__METRICS_URL": urls.triton_metrics,
+        "LONGBATCH_API__HOST": LOOPBACK,
+        "LONGBATCH_API__PORT": str(api_port),
+    }
+    defaults = {
+        "LONGBATCH_ENGINE__TIME_SCALE": str(time_scale),
+        "LONGBATCH_JOBS__SHUTDOWN_GRACE_SECONDS": _SHUTDOWN_GRACE_SECONDS,
+        "PYTHONUNBUFFERED": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+    return {**defaults, **base, **{name: value for name, value in found.items() if value is not None}}
+
+
+def not_ready(api_port: int) -> str | None:
+    """What the API says is not ready yet; None when everything is."""
+    answer = _get(api_port, "/health/ready")
+    if answer is None:
+        return "no answer"
+    status, body = answer
+    return None if status == HTTPStatus.OK else body
+
+
+def _get(port: int, path: str) -> tuple[int, str] | None:
+    connection = http.client.HTTPConnection(LOOPBACK, port, timeout=5)
+    try:
+        connection.request("GET", path)
+        response = connection.getresponse()
+        return response.status, response.read().decode(errors="replace")
+    except (OSError, http.client.HTTPException):
+        return None
+    finally:
+        connection.close()

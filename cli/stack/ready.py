@@ -1,0 +1,40 @@
+"""Where a running stack can be reached, and the file that says so."""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from cli.stack.files import write_private
+
+# Every process of the stack, by the name it has in the ready file and in the logs.
+API = "api"
+INFERENCE_WORKER = "inference_worker"
+SERVICE_WORKER = "service_worker"
+POSTGRES = "postgres"
+REDIS = "redis"
+TRITON = "triton"
+PARTS = (API, INFERENCE_WORKER, SERVICE_WORKER, POSTGRES, REDIS, TRITON)
+
+
+@dataclass(frozen=True)
+class Urls:
+    """Addresses of the stack's servers; None: this stack has no such server.
+
+    Attributes:
+        triton_grpc: host:port, as gRPC clients want it.
+        triton_http: None also for a server of yours without LONGBATCH_TRITON__HTTP_URL.
+        triton_metrics: None also for a server of yours without LONGBATCH_TRITON__METRICS_URL.
+    """
+
+    api_url: str | None = None
+    database_url: str | None = None
+    broker_url: str | None = None
+    triton_grpc: str | None = None
+    triton_http: str | None = None
+    triton_metrics: str | None = None
+
+
+def write_ready_file(path: Path, urls: Urls, pids: dict[str, int | None]) -> None:
+    """The file tells these addresses and process ids; it holds the database's password, so it is private."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_private(path, json.dumps({**asdict(urls), "pids": pids}, indent=2) + "\n")

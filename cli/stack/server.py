@@ -1,0 +1,103 @@
+"""What the stack knows of a server: how to start it and whether it answers."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Protocol
+
+from cli.stack.locks import DirectoryLock
+from cli.stack.processes import ChildProcess, Launch, wait_for_child
+
+
+class Server(Protocol):
+    """Anything that can be launched again and again under one name and one address."""
+
+    @property
+    def name(self) -> str:
+        """Of the server, its log and its process id."""
+
+    def launch(self) -> Launch:
+        """How to start it now; whatever it needs on disk is prepared.
+
+        Raises:
+            LongbatchError: it cannot be started; the message says why.
+        """
+
+    def is_ready(self) -> bool:
+        """Whether it answers."""
+
+    def release(self) -> None:
+        """It has ended; what it held is free for others."""
+
+
+class EmbeddedServer(Server, Protocol):
+    """A server that can also run by itself, without supervision, as tests want it."""
+
+    directory: Path
+    start_timeout: timedelta
+    _lock: DirectoryLock | None = None
+    _child: ChildProcess | None = None
+
+    @property
+    def url(self) -> str:
+        """Where clients find it; good for the object's whole life."""
+
+    @property
+    def pid(self) -> int | None:
+        """The process id, once started by `start`."""
+        return self._child.pid if self._child else None
+
+    def start(self) -> str:
+        """It answers; returns its URL. The calling thread must live as long as the server.
+
+        Raises:
+            LongbatchError: it did not start; the message holds the end of its log.
+        """
+        self._child = ChildProcess(self.launch(), self.directory / f"{self.name}.log")
+        wait_for_child(self._child, self.is_ready, name=self.name, timeout=self.start_timeout)
+        return self.url
+
+    def stop(self) -> None:
+        """It has ended, and others may use its directory."""
+        if self._child is not None:
+            self._child.stop()
+        self.release()
+
+    def kill(self) -> None:
+        """It has died without a chance to do anything more."""
+        if self._child is not None:
+            self._child.kill()
+
+    def release(self) -> None:
+        """Others may use its directory."""
+        if self._lock is not None:
+            self._lock.release()
+
+    def _hold(self, directory: Path) -> None:
+        """Nobody else uses this directory until the server's release."""
+        self._lock = self._lock or DirectoryLock(directory)
+        self._lock.acquire()
+
+
+@dataclass(frozen=True)
+class Program:
+    """A process of our own: always launched the same way."""
+
+    name: str
+    argv: tuple[str, ...]
+    env: Mapping[str, str] = field(repr=False)
+    directory: Path
+    grace: timedelta
+    answers: Callable[[], bool]
+
+    def launch(self) -> Launch:
+        """How to start it."""
+        return Launch(argv=self.argv, env=self.env, directory=self.directory, grace=self.grace)
+
+    def is_ready(self) -> bool:
+        """Whether it answers."""
+        return self.answers()
+
+    def release(self) -> None:
+        """It holds nothing."""

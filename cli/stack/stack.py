@@ -1,0 +1,253 @@
+"""The whole local stack: servers first, then the schema, then our own processes; stopped in reverse."""
+
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import Self
+
+from pydantic import SecretStr
+from sqlalchemy.exc import DBAPIError
+
+from cli.stack import programs
+from cli.stack.engine_options import EngineOptions
+from cli.stack.errors import PortInUseError, StackError
+from cli.stack.locks import DirectoryLock
+from cli.stack.options import StackOptions
+from cli.stack.ports import LOOPBACK, free_port, is_free
+from cli.stack.postgres import EmbeddedPostgres
+from cli.stack.ready import (
+    API,
+    INFERENCE_WORKER,
+    PARTS,
+    POSTGRES,
+    REDIS,
+    SERVICE_WORKER,
+    TRITON,
+    Urls,
+    write_ready_file,
+)
+from cli.stack.server import Server
+from cli.stack.supervised import (
+    DEFAULT_BACKOFF,
+    Backoff,
+    Report,
+    ServerEnded,
+    ServerStarted,
+    SupervisedServer,
+)
+from cli.stack.triton import EmbeddedTriton
+from cli.stack.valkey import EmbeddedValkey
+
+_DEFAULT_API_PORT = 8080
+_SERVER_TIMEOUT = timedelta(seconds=60)
+_READY_TIMEOUT = timedelta(seconds=60)
+# What ends together; each group waits for the one before. Workers first: they give their jobs back.
+_STOP_ORDER = ((API, INFERENCE_WORKER, SERVICE_WORKER), (TRITON, REDIS), (POSTGRES,))
+
+
+def _silent(_event: ServerStarted | ServerEnded) -> None:
+    """The report of somebody who does not listen."""
+
+
+class Stack:
+    """A stack in one data directory; a context manager that has started it and stops it.
+
+    Attributes:
+        directory: with data and logs.
+        ready_file: present while the stack is ready.
+        urls: good from `start` on, and kept when a process is started again.
+    """
+
+    def __init__(
+        self, options: StackOptions, *, report: Report = _silent, backoff: Backoff = DEFAULT_BACKOFF
+    ) -> None:
+        self.options = options
+        self.urls = Urls()
+        self.directory = options.directory.absolute()
+        self.ready_file = (options.ready_file or options.directory / "ready.json").absolute()
+        self._told = report
+        self._backoff = backoff
+        self._lock = DirectoryLock(self.directory)
+        self._running: dict[str, SupervisedServer] = {}
+        self._writing = threading.Lock()
+        self._is_ready = False
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Every part answers and the ready file is written; whatever started is stopped on an error.
+
+        Raises:
+            LongbatchError: a part did not start; the message holds the end of its log.
+        """
+        _make_directory(self.directory)
+        self._lock.acquire()
+        try:
+            self._remove_ready_file()
+            api_port = self._api_port()
+            self._start_servers(api_port)
+            if self.urls.database_url is not None:
+                _migrate(self.urls.database_url)
+            self._start_programs(api_port)
+            self._is_ready = True
+            self._write_ready_file()
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """Every process has ended within 10 s, and the ready file is gone; again is no error."""
+        self._is_ready = False
+        for names in _STOP_ORDER:
+            group = [self._running[name] for name in names if name in self._running]
+            if group:
+                with ThreadPoolExecutor(len(group)) as pool:
+                    list(pool.map(SupervisedServer.stop, group))
+        self._running.clear()
+        self._remove_ready_file()
+        self._lock.release()
+
+    @property
+    def pids(self) -> dict[str, int | None]:
+        """The serving process of every part; None for a part that this stack does not run."""
+        return {name: self._running[name].pid if name in self._running else None for name in PARTS}
+
+    @property
+    def runs_local_engine(self) -> bool:
+        """Whether answers come from the stand-in instead of a Triton server of yours."""
+        return TRITON in self._running
+
+    def send(self, name: str, number: signal.Signals = signal.SIGKILL) -> None:
+        """The part's process gets the signal; should it end, it is started again after its back-off."""
+        self._running[name].send(number)
+
+    def hold(self, name: str) -> None:
+        """The part has been stopped and stays so until `resume`."""
+        self._running[name].stop()
+
+    def resume(self, name: str) -> None:
+        """The part, held before, answers again."""
+        self._running[name].start()
+        self._running[name].wait_ready(_SERVER_TIMEOUT)
+
+    def remove_data(self) -> None:
+        """The stopped stack's files are gone, the database's too, wherever they were."""
+        EmbeddedPostgres(self.directory / POSTGRES).remove()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _api_port(self) -> int:
+        wanted = self.options.api_port
+        if wanted is None:
+            return _DEFAULT_API_PORT if is_free(_DEFAULT_API_PORT) else free_port()
+        if not is_free(wanted):
+            raise PortInUseError(f"Port {wanted} is taken; choose another --port, or none for a free one.")
+        return wanted
+
+    def _start_servers(self, api_port: int) -> None:
+        directory, given = self.directory, self.options.environment
+        database_url = given.get("LONGBATCH_DATABASE__URL")
+        broker_url = given.get("LONGBATCH_BROKER__URL")
+        triton_grpc = given.get("LONGBATCH_TRITON__URL")
+        postgres = EmbeddedPostgres(directory / POSTGRES) if self._runs(POSTGRES, database_url) else None
+        valkey = EmbeddedValkey(directory / REDIS) if self._runs(REDIS, broker_url) else None
+        triton = (
+            EmbeddedTriton(directory / TRITON, self._engine()) if self._runs(TRITON, triton_grpc) else None
+        )
+        self._supervise([server for server in (postgres, valkey, triton) if server])
+        self.urls = Urls(
+            api_url=f"http://{LOOPBACK}:{api_port}" if API in self.options.parts else None,
+            database_url=postgres.url if postgres else database_url,
+            broker_url=valkey.url if valkey else broker_url,
+            triton_grpc=triton.url if triton else triton_grpc,
+            triton_http=triton.http_url if triton else given.get("LONGBATCH_TRITON__HTTP_URL"),
+            triton_metrics=triton.metrics_url if triton else given.get("LONGBATCH_TRITON__METRICS_URL"),
+        )
+
+    def _start_programs(self, api_port: int) -> None:
+        time_scale = self.options.engine.time_scale if self.options.engine else 1
+        env = programs.environment(
+            self.options.environment, self.urls, api_port=api_port, time_scale=time_scale
+        )
+        names = [name for name in (API, INFERENCE_WORKER, SERVICE_WORKER) if name in self.options.parts]
+        self._supervise(
+            [programs.program(name, env, api_port=api_port, directory=self.directory) for name in names]
+        )
+        if API in names:
+            _wait_until_api_is_ready(api_port)
+
+    def _supervise(self, servers: Sequence[Server]) -> None:
+        """These servers were started at the same time and all answer."""
+        for server in servers:
+            log = self.directory / "logs" / f"{server.name}.log"
+            made = SupervisedServer(server, log, report=self._report, backoff=self._backoff)
+            self._running[server.name] = made
+            made.start()
+        for server in servers:
+            self._running[server.name].wait_ready(_SERVER_TIMEOUT)
+
+    def _runs(self, name: str, external_url: str | None) -> bool:
+        return name in self.options.parts and not external_url
+
+    def _engine(self) -> EngineOptions:
+        if self.options.engine is not None:
+            return self.options.engine
+        from jobs.tokenizer_files import tokenizer_directory
+
+        path = self.options.environment.get("LONGBATCH_TOKENIZER__PATH")
+        return EngineOptions(tokenizer_dir=tokenizer_directory(path))
+
+    def _report(self, event: ServerStarted | ServerEnded) -> None:
+        if self._is_ready and isinstance(event, ServerStarted):
+            self._write_ready_file()
+        self._told(event)
+
+    def _write_ready_file(self) -> None:
+        with self._writing:
+            if self._is_ready:
+                write_ready_file(self.ready_file, self.urls, self.pids)
+
+    def _remove_ready_file(self) -> None:
+        with self._writing, suppress(OSError):
+            self.ready_file.unlink()
+
+
+def _make_directory(directory: Path) -> None:
+    try:
+        # Others may pass: as root Postgres is another user. What is private inside is guarded there.
+        directory.mkdir(mode=0o711, parents=True, exist_ok=True)
+    except OSError as error:
+        raise StackError(f"The data directory {directory} cannot be made: {error.strerror}.") from error
+
+
+def _wait_until_api_is_ready(port: int) -> None:
+    deadline = time.monotonic() + _READY_TIMEOUT.total_seconds()
+    while missing := programs.not_ready(port):
+        if time.monotonic() > deadline:
+            raise StackError(f"The API answers, but is not ready: {missing}")
+        time.sleep(0.05)
+
+
+def _migrate(database_url: str) -> None:
+    """The database's schema is the newest."""
+    from jobs import database, schema
+    from jobs.settings import DatabaseSettings
+
+    settings = DatabaseSettings(url=SecretStr(database_url))
+    engine = database.make_engine(settings, name="longbatch-migrate")
+    try:
+        schema.upgrade(engine)
+    except DBAPIError as error:
+        raise StackError(f"The database cannot be brought to the newest schema: {error.orig}") from error
+    finally:
+        engine.dispose()

@@ -1,0 +1,74 @@
+"""NVIDIA's tritonserver with the local engine, on random loopback ports."""
+
+from datetime import timedelta
+from pathlib import Path
+
+from cli.stack import triton_server
+from cli.stack.engine_options import EngineOptions
+from cli.stack.ports import LOOPBACK, free_port
+from cli.stack.processes import Launch
+from cli.stack.server import EmbeddedServer
+
+_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 where Linux keeps it
+
+
+class EmbeddedTriton(EmbeddedServer):
+    """One server. Its ports are chosen when the object is made and stay for its whole life."""
+
+    name = "triton"
+    start_timeout = timedelta(seconds=60)
+
+    def __init__(self, directory: Path, engine: EngineOptions) -> None:
+        self.directory = directory
+        self._engine = engine
+        self._shm_prefix: str | None = None
+        self.grpc_port, self.http_port, self.metrics_port = free_port(), free_port(), free_port()
+
+    @property
+    def url(self) -> str:
+        """The gRPC address, host:port."""
+        return f"{LOOPBACK}:{self.grpc_port}"
+
+    @property
+    def http_url(self) -> str:
+        """The base of its HTTP addresses."""
+        return f"http://{LOOPBACK}:{self.http_port}"
+
+    @property
+    def metrics_url(self) -> str:
+        """Its gauges, for Prometheus."""
+        return f"http://{LOOPBACK}:{self.metrics_port}/metrics"
+
+    def launch(self) -> Launch:
+        """How to start it; backend and model repository are written anew.
+
+        Raises:
+            LongbatchError: the directory is in use, or the server cannot run on this machine.
+        """
+        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._hold(self.directory)
+        prepared = triton_server.prepare(
+            self.directory / "server",
+            engine=self._engine,
+            grpc_port=self.grpc_port,
+            http_port=self.http_port,
+            metrics_port=self.metrics_port,
+        )
+        self._shm_prefix = prepared.shm_prefix
+        return Launch(
+            argv=tuple(prepared.argv),
+            env=prepared.env,
+            directory=prepared.cwd,
+            grace=timedelta(seconds=2),  # it often hangs after SIGTERM, and has nothing to lose
+        )
+
+    def is_ready(self) -> bool:
+        """Whether it and its model are ready."""
+        return triton_server.is_ready(self.http_port)
+
+    def release(self) -> None:
+        """Its shared memory is freed, which it leaves behind when killed, and its directory too."""
+        if self._shm_prefix is not None:
+            for region in _SHARED_MEMORY.glob(f"{self._shm_prefix}*"):
+                region.unlink(missing_ok=True)
+        super().release()

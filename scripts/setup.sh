@@ -1,0 +1,120 @@
+#!/usr/bin/env bash
+# Leaves a working .venv with every locked dependency and the command .venv/bin/longbatch.
+# Does nothing that is done already. PYTHON=… chooses the interpreter.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+unset PYTHONHOME PYTHONPATH
+
+die() {
+    echo "setup: $*" >&2
+    exit 1
+}
+
+check_platform() {
+    [ "$(uname -s)" = Linux ] && [ "$(uname -m)" = x86_64 ] ||
+        die "Longbatch's local stack needs Linux on x86_64; this is $(uname -s) on $(uname -m)."
+    local glibc
+    glibc=$(getconf GNU_LIBC_VERSION 2>/dev/null || true)
+    glibc=${glibc#glibc }
+    [ -n "$glibc" ] || die "NVIDIA's tritonserver needs glibc 2.35 or newer; this system has another C library."
+    [ "$(printf '%s\n2.35\n' "$glibc" | sort -V | head -n 1)" = 2.35 ] ||
+        die "NVIDIA's tritonserver needs glibc 2.35 or newer (Debian 12, Ubuntu 22.04); this is $glibc."
+}
+
+# "3.11" when the given interpreter runs and is supported; a pyenv shim may exist and not run.
+supported_version() {
+    "$1" -c 'import sys; v = sys.version_info; v[:2] in ((3, 11), (3, 12)) or sys.exit(1); print("%d.%d" % v[:2])' \
+        2>/dev/null
+}
+
+choose_python() {
+    if [ -n "${PYTHON:-}" ]; then
+        version=$(supported_version "$PYTHON") || die "PYTHON=$PYTHON is not a working Python 3.11 or 3.12."
+        python=$PYTHON
+        return
+    fi
+    for python in python3.12 python3.11 python3; do
+        version=$(supported_version "$python") && return
+    done
+    die "Python 3.11 or 3.12 is needed: install it (Debian, Ubuntu: apt-get install python3.11-venv) or set PYTHON=."
+}
+
+check_venv() {
+    "$python" -c 'import venv, ensurepip' 2>/dev/null ||
+        die "$python has no venv module: install it (Debian, Ubuntu: apt-get install python$version-venv)."
+}
+
+has_libpython() {
+    "$python" - <<'END'
+import ctypes.util, os, sys, sysconfig
+
+name = "libpython%d.%d.so.1.0" % sys.version_info[:2]
+libdir, multiarch = (sysconfig.get_config_var(each) or "" for each in ("LIBDIR", "MULTIARCH"))
+folders = (libdir, os.path.join(sys.base_prefix, "lib"), os.path.join(libdir, multiarch))
+found = any(os.path.isfile(os.path.join(folder, name)) for folder in folders)
+sys.exit(not found and ctypes.util.find_library(name[3:].partition(".so")[0]) != name)
+END
+}
+
+# Triton's Python backend loads it; Debian and Ubuntu keep it in a package of its own.
+check_libpython() {
+    has_libpython && return
+    local package=libpython$version log
+    if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+        echo "setup: installing the system package $package"
+        log=$(mktemp)
+        export DEBIAN_FRONTEND=noninteractive
+        if apt-get update -q >"$log" 2>&1 && apt-get install -q -y --no-install-recommends "$package" >>"$log" 2>&1
+        then
+            rm -f "$log"
+        else
+            die "apt-get could not install $package (its output: $log): $(tail -n 1 "$log")"
+        fi
+        has_libpython && return
+    fi
+    die "libpython$version.so.1.0 is missing, which Triton needs: install the package $package (as root:" \
+        "apt-get install $package) or set PYTHON= to a Python built with --enable-shared."
+}
+
+# A virtual environment names its interpreter and its own place: when either is another, it is made anew.
+make_environment() {
+    local wanted
+    wanted="$PWD $("$python" -c 'import sys; print(sys.executable, *sys.version.split())')"
+    [ "$(cat .venv/longbatch-python 2>/dev/null)" = "$wanted" ] && return
+    "$python" -m venv --clear .venv || die "$python could not make the virtual environment .venv."
+    printf '%s\n' "$wanted" >.venv/longbatch-python
+}
+
+install_dependencies() {
+    local wanted
+    wanted=$(sha256sum <requirements.lock)
+    [ "$(cat .venv/longbatch-lock 2>/dev/null)" = "$wanted" ] && return
+    echo "setup: installing the locked dependencies into .venv (about 800 MB, some minutes)"
+    .venv/bin/python -m pip install --quiet --no-input --disable-pip-version-check \
+        --require-hashes -r requirements.lock || die "pip could not install requirements.lock (its words stand above)."
+    printf '%s\n' "$wanted" >.venv/longbatch-lock
+}
+
+install_longbatch() {
+    local wanted
+    wanted=$(sha256sum <pyproject.toml)
+    [ -x .venv/bin/longbatch ] && [ "$(cat .venv/longbatch-package 2>/dev/null)" = "$wanted" ] && return
+    .venv/bin/python -m pip install --quiet --no-input --disable-pip-version-check \
+        --no-deps --no-build-isolation --editable . || die "pip could not install longbatch (its words stand above)."
+    printf '%s\n' "$wanted" >.venv/longbatch-package
+}
+
+build_tokenizer() {
+    local problem
+    problem=$(.venv/bin/python -c 'from jobs.tokenizer_files import ensure_default_tokenizer as e; e()' 2>&1) ||
+        die "the default tokenizer could not be built: $(tail -n 1 <<<"$problem")"
+}
+
+check_platform
+choose_python
+check_venv
+check_libpython
+make_environment
+install_dependencies
+install_longbatch
+build_tokenizer
