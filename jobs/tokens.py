@@ -2,18 +2,17 @@
 
 import hashlib
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self, get_args
 
 import numpy as np
-import numpy.typing as npt
 import tokenizers
 import zstandard
 
-from jobs.chat_template import ChatTemplate, ChatTemplateError, ControlToken, control_pattern
+from jobs.chat_template import ChatTemplate, ChatTemplateError
+from jobs.plain_text import PlainEncoder, TokenIds, UnsafeTextError, concatenate, control_tokens
 from jobs.prompts import Message, Role
 from jobs.token_bytes import TokenBytes
 from jobs.tokenizer_files import TokenizerMissingError, ensure_default_tokenizer, tokenizer_directory
@@ -30,16 +29,8 @@ __all__ = [
     "unpack_text",
 ]
 
-TokenIds = npt.NDArray[np.int32]
-
 # Part of the fingerprint: raise it when the same messages would give other ids.
 RENDERING_VERSION: Final = 1
-
-
-class UnsafeTextError(ChatTemplateError):
-    """The tokenizer turns plain text into a control token."""
-
-    code = "unsafe_text"
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -63,10 +54,8 @@ class Tokenizer:
     pad_id: int
     bos_id: int | None
     token_bytes: TokenBytes
-    _plain: tokenizers.Tokenizer
+    _plain: PlainEncoder
     _template: ChatTemplate | None
-    _controls: re.Pattern[str]
-    _control_ids: TokenIds
 
     @classmethod
     def load(cls, path_or_name: str | None = None) -> Self:
@@ -86,7 +75,7 @@ class Tokenizer:
         serialized = (directory / "tokenizer.json").read_bytes()
         config = _read_json(directory / "tokenizer_config.json")
         backend = tokenizers.Tokenizer.from_buffer(serialized)
-        controls = _control_tokens(backend)
+        controls = control_tokens(backend)
         named = _named_tokens(config)
         eos_ids = _eos_ids(backend, named, _read_json(directory / "generation_config.json"))
         if not eos_ids:
@@ -101,10 +90,8 @@ class Tokenizer:
             pad_id=eos_ids[0] if pad_id is None else pad_id,
             bos_id=backend.token_to_id(named.get("bos_token", "")),
             token_bytes=TokenBytes(backend),
-            _plain=_plain_encoder(backend, serialized),
+            _plain=PlainEncoder(backend, serialized),
             _template=ChatTemplate(source, control_tokens=controls, variables=named) if source else None,
-            _controls=control_pattern(controls),
-            _control_ids=np.array([token.id for token in controls], dtype=np.int32),
         )
 
     def encode_messages(self, messages: Sequence[Message]) -> TokenIds:
@@ -124,7 +111,7 @@ class Tokenizer:
                 f"A message's role is one of {get_args(Role)}; there are {len(strange)} others."
             )
         skeleton = self._template.skeleton(tuple(message.role for message in messages))
-        return self._concatenate(
+        return concatenate(
             [
                 np.array([piece], dtype=np.int32)
                 if isinstance(piece, int)
@@ -141,20 +128,7 @@ class Tokenizer:
         Raises:
             UnsafeTextError: the tokenizer cannot write it without control tokens.
         """
-        ids = self._encode(text)
-        if not self._has_control(ids):
-            return ids
-        # The vocabulary holds control tokens as ordinary pieces too (SentencePiece's </s>): cut them apart.
-        cut = [
-            position
-            for match in self._controls.finditer(text)
-            for position in (match.start(match.lastgroup or 0) + 1, match.end())
-        ]
-        bounds = zip([0, *cut], [*cut, len(text)], strict=True)
-        ids = self._concatenate([self._encode(text[start:end]) for start, end in bounds])
-        if self._has_control(ids):
-            raise UnsafeTextError
-        return ids
+        return self._plain.encode(text)
 
     def count_messages(self, messages: Sequence[Message]) -> int:
         """How many tokens `encode_messages` gives."""
@@ -168,47 +142,6 @@ class Tokenizer:
         """The text of these tokens, special ones left out; bytes that are no UTF-8 become U+FFFD."""
         text = b"".join([self.token_bytes[int(token_id)] for token_id in ids]).decode(errors="replace")
         return text.removeprefix(" ") if self.token_bytes.drops_first_space else text
-
-    def _encode(self, text: str) -> TokenIds:
-        # Unlike `encode` it releases the interpreter lock; and it is faster, as it keeps no offsets.
-        (encoding,) = self._plain.encode_batch_fast([text], add_special_tokens=False)
-        return np.array(encoding.ids, dtype=np.int32)
-
-    def _has_control(self, ids: TokenIds) -> bool:
-        return bool(np.isin(ids, self._control_ids).any())
-
-    @staticmethod
-    def _concatenate(parts: list[TokenIds]) -> TokenIds:
-        return np.concatenate([np.empty(0, dtype=np.int32), *parts])
-
-
-def _control_tokens(backend: tokenizers.Tokenizer) -> tuple[ControlToken, ...]:
-    """The added tokens that text must never become: all but those for runs of white space."""
-    added = backend.get_added_tokens_decoder()
-    return tuple(
-        ControlToken(token.content, token_id, strips_left=token.lstrip, strips_right=token.rstrip)
-        for token_id, token in added.items()
-        if not token.content.isspace()
-    )
-
-
-def _plain_encoder(backend: tokenizers.Tokenizer, serialized: bytes) -> tokenizers.Tokenizer:
-    """A tokenizer that matches no control token in text; the same object where a flag is enough."""
-    # Set once, before any thread sees the object: it is a property of the object, not of a call.
-    backend.encode_special_tokens = True
-    backend.no_truncation()
-    backend.no_padding()
-    added = backend.get_added_tokens_decoder().values()
-    if all(token.special or token.content.isspace() for token in added):
-        return backend
-    document = json.loads(serialized)
-    document |= {"truncation": None, "padding": None}
-    # Left out, they would shift the ids of those that stay; called special, the flag covers them.
-    for token in document["added_tokens"]:
-        token["special"] = not token["content"].isspace()
-    plain = tokenizers.Tokenizer.from_str(json.dumps(document))
-    plain.encode_special_tokens = True
-    return plain
 
 
 def _named_tokens(config: Mapping[str, object]) -> dict[str, str]:
