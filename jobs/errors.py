@@ -107,6 +107,12 @@ class EngineUnavailableError(EngineError):
     retryable = True
 
 
+class EngineLostError(RetryableEngineError):
+    """The engine was lost while it worked on the job; jobs that often see this are suspects."""
+
+    code = "engine_lost"
+
+
 class StreamTimeoutError(RetryableEngineError):
     """The stream missed one of its deadlines."""
 

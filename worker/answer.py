@@ -1,0 +1,72 @@
+"""One answer as it grows: ids in, text out, and the reason why it ends."""
+
+from collections.abc import Sequence
+
+from jobs.lifecycle import Output
+from jobs.states import FinishReason
+from jobs.tokens import Tokenizer, pack_ids
+from worker.detokenize import Detokenizer, sanitize
+from worker.stops import StopMatcher
+
+
+class Answer:
+    """What a job has generated so far; not for several threads.
+
+    Attributes:
+        finish_reason: set once the answer has ended by its own rules; what comes later is dropped.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, *, max_tokens: int, stops: Sequence[str] = ()) -> None:
+        self._eos_ids = frozenset(tokenizer.eos_ids)
+        self._max_tokens = max_tokens
+        self._detokenizer = Detokenizer(tokenizer)
+        self._stops = StopMatcher(stops) if stops else None
+        self._ids: list[int] = []
+        self._pieces: list[str] = []
+        self.finish_reason: FinishReason | None = None
+
+    @property
+    def num_tokens(self) -> int:
+        """Generated tokens: up to the end token, the limit, or the one that completed a stop string."""
+        return len(self._ids)
+
+    def push(self, ids: Sequence[int]) -> None:
+        """These tokens belong to the answer, as far as it has not ended."""
+        # One by one: only so is it known which token completed a stop string.
+        for token_id in ids:
+            if self.finish_reason is not None:
+                return
+            self._push_one(token_id)
+
+    def finish(self) -> FinishReason:
+        """The engine has ended the answer; why. Fewer tokens than the limit mean an end token."""
+        if self.finish_reason is None:
+            self.finish_reason = FinishReason.STOP
+        return self.finish_reason
+
+    def output(self) -> Output:
+        """What there is, as it can be stored, also of an answer that was cut off; call it once."""
+        self._write(self._detokenizer.flush())
+        if self._stops is not None:
+            self._pieces.append(self._stops.flush())
+        text, replaced = sanitize("".join(self._pieces))
+        return Output(text=text, packed_ids=pack_ids(self._ids), num_tokens=len(self._ids), replaced=replaced)
+
+    def _push_one(self, token_id: int) -> None:
+        # The engine is told of one end token; a model may have others.
+        if token_id in self._eos_ids:
+            self.finish_reason = FinishReason.STOP
+            return
+        self._ids.append(token_id)
+        self._write(self._detokenizer.push([token_id]))
+        if self.finish_reason is None and len(self._ids) >= self._max_tokens:
+            self.finish_reason = FinishReason.LENGTH
+
+    def _write(self, text: str) -> None:
+        if self._stops is None:
+            self._pieces.append(text)
+            return
+        passed, matched = self._stops.push(text)
+        self._pieces.append(passed)
+        if matched is not None:
+            self.finish_reason = FinishReason.STOP

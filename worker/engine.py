@@ -1,0 +1,147 @@
+"""The engine as a worker finds it: whether it is ready, what it can hold, and whether it really answers."""
+
+import queue
+from dataclasses import dataclass
+from typing import Any, Final
+
+import grpc
+import numpy as np
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from jobs.admission import Capacity
+from jobs.errors import EngineError, EngineUnavailableError
+from jobs.ids import uuid7
+from jobs.settings import EngineSettings, Settings
+from worker.gauges import Gauges, read_gauges
+from worker.request import Request
+from worker.stream import Ended, Stream, Tokens, open_channel
+
+_TIMEOUT_SECONDS: Final = 3.0
+_NEEDED_INPUTS: Final = frozenset({"input_ids", "input_lengths", "request_output_len", "streaming"})
+_DEFAULT_TOKENS_PER_BLOCK: Final = 64  # TensorRT-LLM before 1.0; later engines tell it in their gauges
+
+
+@dataclass(frozen=True, slots=True)
+class EngineModel:
+    """What the live server says of its model.
+
+    Attributes:
+        capacity: slots, blocks and lengths, with the settings' overrides.
+        inputs: names of the tensors that it declares; another one would be an error.
+    """
+
+    capacity: Capacity
+    inputs: frozenset[str]
+
+
+class EngineClient:
+    """Asks the server about itself, on a connection that carries no jobs. Used by one thread."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._triton = settings.triton
+        self._overrides = settings.engine
+        self._channel = open_channel(settings.triton)
+        self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
+
+    def close(self) -> None:
+        """The connection is gone."""
+        self._channel.close()
+
+    def is_ready(self) -> bool:
+        """Whether the server says that it can serve the model."""
+        asked = service_pb2.ModelReadyRequest(name=self._triton.model_name)
+        try:
+            return bool(self._stub.ModelReady(asked, timeout=_TIMEOUT_SECONDS).ready)
+        except grpc.RpcError:
+            return False
+
+    def gauges(self) -> Gauges | None:
+        """The engine's gauges; None: there are none to read."""
+        return read_gauges(self._triton.metrics_url, self._triton.model_name)
+
+    def describe(self) -> EngineModel:
+        """What the model can hold and is to be sent.
+
+        Raises:
+            EngineUnavailableError: the server cannot be reached or has no such model yet.
+            EngineError: the model is not one that this worker can feed; somebody must change it.
+        """
+        asked = service_pb2.ModelConfigRequest(name=self._triton.model_name)
+        try:
+            config = self._stub.ModelConfig(asked, timeout=_TIMEOUT_SECONDS).config
+        except grpc.RpcError as error:
+            raise EngineUnavailableError(
+                str(error.details() if isinstance(error, grpc.Call) else error)
+            ) from error
+        inputs = frozenset(each.name for each in config.input)
+        _check(config, inputs)
+        gauges = self.gauges() or Gauges()
+        return EngineModel(capacity=_capacity(config, gauges, self._overrides), inputs=inputs)
+
+    def answers(self, model: EngineModel, *, end_id: int, timeout: float) -> bool:
+        """Whether the engine generates a token for a prompt of one token: the truth behind its readiness.
+
+        Args:
+            model: of this engine.
+            end_id: its end token, which serves as the prompt too.
+            timeout: seconds.
+        """
+        came: queue.SimpleQueue[Tokens | Ended] = queue.SimpleQueue()
+        request = Request(
+            request_id=uuid7().hex,
+            ids=np.array([end_id], dtype=np.int32),
+            max_tokens=1,
+            end_id=end_id,
+            pad_id=end_id,
+        )
+        stream = Stream(self._triton, request, inputs=model.inputs, put=came.put)
+        stream.start()
+        try:
+            event = came.get(timeout=timeout)
+            if isinstance(event, Tokens):
+                event = came.get(timeout=timeout)
+        except queue.Empty:
+            return False
+        finally:
+            stream.close()
+        return isinstance(event, Ended) and event.error is None
+
+
+def _check(config: Any, inputs: frozenset[str]) -> None:  # noqa: ANN401  # generated code has no types
+    if missing := _NEEDED_INPUTS - inputs:
+        raise EngineError(f"the model takes no {', '.join(sorted(missing))}; it must take token ids")
+    if not config.model_transaction_policy.decoupled:
+        raise EngineError("the model is not decoupled, so it cannot stream; set decoupled_mode")
+
+
+def _capacity(config: Any, gauges: Gauges, overrides: EngineSettings) -> Capacity:  # noqa: ANN401  # see above
+    """Settings first, then what the running engine shows, then what its configuration says."""
+    tokens_per_block = (
+        overrides.tokens_per_block
+        or gauges.tokens_per_block
+        or _number(config, "tokens_per_block")
+        or _DEFAULT_TOKENS_PER_BLOCK
+    )
+    pool_tokens = _number(config, "max_tokens_in_paged_kv_cache")
+    max_blocks = overrides.max_blocks or gauges.max_blocks or pool_tokens // tokens_per_block
+    if max_blocks < 1:
+        raise EngineError(
+            "the model does not say how large its KV cache is: set LONGBATCH_ENGINE__MAX_BLOCKS,"
+            " or LONGBATCH_TRITON__METRICS_URL, or its parameter max_tokens_in_paged_kv_cache"
+        )
+    slots = [number for number in (config.max_batch_size, gauges.max_requests) if number > 0]
+    return Capacity(
+        max_batch_size=overrides.max_batch_size or min(slots, default=1),
+        max_blocks=max_blocks,
+        tokens_per_block=tokens_per_block,
+        max_input_len=min(
+            overrides.max_input_len, _number(config, "max_input_len") or overrides.max_input_len
+        ),
+        max_seq_len=min(overrides.max_seq_len, _number(config, "max_seq_len") or overrides.max_seq_len),
+    )
+
+
+def _number(config: Any, name: str) -> int:  # noqa: ANN401  # generated code has no types
+    """A parameter of the model's configuration; 0 when it is absent or was never filled in."""
+    text = config.parameters[name].string_value if name in config.parameters else ""
+    return int(text) if text.isdigit() else 0

@@ -1,0 +1,236 @@
+"""One request on the engine: token ids go to Triton on a stream of its own, token ids come back."""
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import grpc
+import numpy as np
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from jobs.errors import EngineError, EngineLostError, EngineUnavailableError, RetryableEngineError
+from jobs.settings import TritonSettings
+from worker.deadlines import CONNECT_SECONDS
+from worker.request import Request, Tensors, request_tensors, stop_tensors
+
+# Triton drops a client that pings more often than every 300 s unless its flags allow more.
+_SLOW_PING_MS: Final = 310_000
+_JOIN_SECONDS: Final = 2.0
+
+# Triton tells no status code inside a stream, only a message. What is not listed here is tried again.
+_REFUSED: Final = (
+    "exceeds maximum input length",
+    "exceeds max_input_len",
+    "unexpected inference input",
+    "expected inputs",
+    "unexpected shape",
+    "inference input",
+    "must be above 0",
+    "must be strictly positive",
+    "exceeds max_beam_width",
+    "invalid argument",
+)
+_NOT_SERVING: Final = (
+    "unknown model",
+    "is not ready",
+    "no available versions",
+    "shutting down",
+    "is stopping",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """The engine generated these."""
+
+    ids: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The stream is over; nothing follows.
+
+    Attributes:
+        error: None: the engine said that its last response was the last.
+        confirmed: the engine holds neither slot nor blocks for the request.
+    """
+
+    error: EngineError | None
+    confirmed: bool
+
+
+_NOT_SENT: Final = Ended(EngineUnavailableError(), confirmed=True)
+
+
+def open_channel(settings: TritonSettings) -> grpc.Channel:
+    """A connection of its own: channels with equal options would share one, and lose all streams with it."""
+    pings = (10_000, 5_000) if settings.fast_keepalive else (_SLOW_PING_MS, 20_000)
+    return grpc.insecure_channel(
+        settings.url,
+        options=[
+            ("grpc.use_local_subchannel_pool", 1),
+            ("grpc.max_send_message_length", -1),
+            ("grpc.max_receive_message_length", -1),
+            ("grpc.keepalive_time_ms", pings[0]),
+            ("grpc.keepalive_timeout_ms", pings[1]),
+            ("grpc.http2.ping_timeout_ms", pings[1]),  # without it a frozen server is noticed after 70 s
+            ("grpc.keepalive_permit_without_calls", 1),
+            ("grpc.http2.max_pings_without_data", 0),
+            ("grpc.initial_reconnect_backoff_ms", 200),
+            ("grpc.max_reconnect_backoff_ms", 1_000),
+            ("grpc.enable_retries", 0),  # a request that was sent twice would run twice
+            ("grpc.enable_http_proxy", 0),
+        ],
+    )
+
+
+class Stream:
+    """One request, its connection and the thread that reads it.
+
+    What comes is handed to `put`: any number of Tokens, then one Ended. The owner never waits for this thread
+    alone: when it is late, the owner calls `close` and goes on.
+    """
+
+    def __init__(
+        self,
+        settings: TritonSettings,
+        request: Request,
+        *,
+        inputs: frozenset[str],
+        put: Callable[[Tokens | Ended], None],
+    ) -> None:
+        """Args: inputs: the tensors that the model declares; others are not sent."""
+        self._model_name = settings.model_name
+        self._request = request
+        self._inputs = inputs
+        self._put = put
+        self._channel = open_channel(settings)
+        self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
+        self._calls: list[Any] = []
+        self._closing = threading.Event()
+        self._got_token = False
+        # Daemon: a reader that gRPC never wakes up must not keep the process alive.
+        self._thread = threading.Thread(target=self._read, name=f"read-{request.request_id[:8]}", daemon=True)
+
+    def start(self) -> None:
+        """The request is on its way."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """The engine is asked to end the request; the stream goes on until it has.
+
+        A model without the input `stop` gives no such sign: its stream is cut, and its end stays unconfirmed.
+        """
+        if "stop" not in self._inputs:
+            self.cancel()
+            return
+        message = self._message(stop_tensors())
+        with contextlib.suppress(ValueError, grpc.RpcError):  # ValueError: the channel was closed meanwhile
+            self._calls.append(self._stub.ModelStreamInfer(iter([message]), timeout=CONNECT_SECONDS))
+
+    def cancel(self) -> None:
+        """The stream is cut. The server ends the request when it notices."""
+        for call in list(self._calls):
+            call.cancel()
+
+    def close(self) -> bool:
+        """The connection is gone; whether the reading thread has ended too."""
+        self._closing.set()
+        self.cancel()
+        self._channel.close()
+        self._thread.join(_JOIN_SECONDS)
+        return not self._thread.is_alive()
+
+    def _read(self) -> None:
+        self._put(self._follow() if self._can_be_sent() else _NOT_SENT)
+
+    def _can_be_sent(self) -> bool:
+        """Whether the server is ready for this model; until then it has heard nothing of the job."""
+        asked = service_pb2.ModelReadyRequest(name=self._model_name)
+        try:
+            answer = self._stub.ModelReady(asked, timeout=CONNECT_SECONDS)
+        except (grpc.RpcError, ValueError):  # ValueError: the channel was closed meanwhile
+            return False
+        return bool(answer.ready)
+
+    def _follow(self) -> Ended:
+        """Reads to the end of the stream, also past an error, so that the server has nothing left to send."""
+        error: EngineError | None = None
+        is_final = False
+        try:
+            call = self._stub.ModelStreamInfer(self._messages())
+            self._calls.append(call)
+            if self._closing.is_set():
+                call.cancel()
+            for response in call:
+                if response.error_message:
+                    error = error or self._told(response.error_message)
+                    continue
+                ids = _tokens_in(response.infer_response)
+                if ids:
+                    self._got_token = True
+                    self._put(Tokens(ids))
+                is_final = is_final or _is_final(response.infer_response)
+        except (grpc.RpcError, ValueError) as broken:
+            return Ended(error or self._lost(broken), confirmed=is_final)
+        if error is None and not is_final:
+            error = RetryableEngineError("the stream ended without its final response")
+            return Ended(error, confirmed=False)
+        return Ended(error, confirmed=True)
+
+    def _messages(self) -> Iterator[Any]:
+        """The request; when it has been sent the stream is half-closed."""
+        yield self._message(request_tensors(self._request, self._inputs))
+
+    def _message(self, tensors: Tensors) -> Any:  # noqa: ANN401  # generated code has no types
+        declared = {name: value for name, value in tensors.items() if name in self._inputs}
+        message = service_pb2.ModelInferRequest(model_name=self._model_name, id=self._request.request_id)
+        message.parameters["triton_enable_empty_final_response"].bool_param = True
+        for name, value in declared.items():
+            message.inputs.add(name=name, datatype=_DATATYPES[value.dtype.str], shape=value.shape)
+            message.raw_input_contents.append(value.tobytes())
+        return message
+
+    def _told(self, message: str) -> EngineError:
+        """What the server's words mean for the job."""
+        lowered = message.lower()
+        if any(words in lowered for words in _NOT_SERVING):
+            return EngineUnavailableError(message)
+        if any(words in lowered for words in _REFUSED) and not self._got_token:
+            return EngineError(message)
+        return RetryableEngineError(message)
+
+    def _lost(self, error: Exception) -> EngineError:
+        """What the end of the call means for the job."""
+        code = error.code() if isinstance(error, grpc.Call) else None
+        details = str(error.details() if isinstance(error, grpc.Call) else error)
+        if code in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.OUT_OF_RANGE):
+            return EngineError(details)
+        if code in (grpc.StatusCode.NOT_FOUND, grpc.StatusCode.UNIMPLEMENTED):
+            return EngineUnavailableError(details)
+        if code in (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.INTERNAL, grpc.StatusCode.ABORTED):
+            return RetryableEngineError(details)
+        return EngineLostError(details)
+
+
+_DATATYPES: Final = {"<i4": "INT32", "<f4": "FP32", "<u8": "UINT64", "|b1": "BOOL"}
+
+
+def _tokens_in(response: Any) -> list[int]:  # noqa: ANN401  # generated code has no types
+    """The token ids of a response, those of the first beam.
+
+    Shapes:
+        output_ids: INT32 `[1, beams, tokens]`; sequence_length: INT32 `[1, beams]`, tokens that count.
+    """
+    found = dict(
+        zip((output.name for output in response.outputs), response.raw_output_contents, strict=False)
+    )
+    ids = np.frombuffer(found.get("output_ids", b""), dtype=np.int32)
+    lengths = np.frombuffer(found.get("sequence_length", b""), dtype=np.int32)
+    return [int(each) for each in (ids[: lengths[0]] if len(lengths) else ids)]
+
+
+def _is_final(response: Any) -> bool:  # noqa: ANN401  # generated code has no types
+    return bool(response.parameters["triton_final_response"].bool_param) if response.parameters else False
