@@ -1,0 +1,259 @@
+"""How NVIDIA's tritonserver is started with the local engine, without Docker, GPU or root."""
+
+import ctypes.util
+import http.client
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import time
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from string import Template
+from typing import Final
+from uuid import uuid4
+
+from cli.stack.engine_options import EngineOptions
+from jobs.errors import LongbatchError
+
+LOOPBACK: Final = "127.0.0.1"
+EXIT_TIMEOUT: Final = 3  # seconds that streams in flight may still run after SIGTERM
+_TEMPLATE: Final = Path(__file__).resolve().parents[2] / "triton" / "local" / "tensorrt_llm"
+
+# Triton's defaults kill a connection that pings during a long silent prefill; these let it ping every 5 s.
+_KEEPALIVE: Final = (
+    "--grpc-keepalive-time=10000",
+    "--grpc-keepalive-timeout=5000",
+    "--grpc-keepalive-permit-without-calls=1",
+    "--grpc-http2-min-recv-ping-interval-without-data=5000",
+    "--grpc-http2-max-pings-without-data=0",
+)
+
+
+class TritonUnavailableError(LongbatchError):
+    """The local Triton server cannot run on this machine."""
+
+    code = "triton_unavailable"
+
+
+@dataclass(frozen=True, slots=True)
+class TritonLaunch:
+    """A server that is ready to be started, and where it will listen.
+
+    Attributes:
+        argv: the command; it holds relative paths, so it runs in `cwd` alone.
+        env: the whole environment.
+        cwd: the directory that `prepare` filled.
+        shm_prefix: what the names of its shared memory start with.
+    """
+
+    argv: list[str]
+    env: dict[str, str]
+    cwd: Path
+    grpc_port: int
+    http_port: int
+    metrics_port: int
+    shm_prefix: str
+
+
+def prepare(
+    directory: Path, *, engine: EngineOptions, grpc_port: int, http_port: int, metrics_port: int
+) -> TritonLaunch:
+    """`directory` holds all that the server needs: backend, model repository, engine description.
+
+    What an earlier launch left there, and its shared memory, is gone; call it again before each start.
+
+    Raises:
+        TritonUnavailableError: the wheel or libpython is missing; the message says what to install.
+    """
+    wheel = _Wheel.find()
+    libpython = find_libpython()
+    directory.mkdir(parents=True, exist_ok=True)
+    _remove_shared_memory(directory)
+    shm_prefix = f"longbatch-{uuid4().hex[:12]}-"
+    (directory / "shm-prefix").write_text(shm_prefix)
+    _copy_backend(wheel, directory / "backends" / "python")
+    _render_repository(engine, directory)
+    return TritonLaunch(
+        argv=[str(wheel.server), *_flags(grpc_port, http_port, metrics_port, shm_prefix)],
+        env=_environment(wheel, libpython),
+        cwd=directory,
+        grpc_port=grpc_port,
+        http_port=http_port,
+        metrics_port=metrics_port,
+        shm_prefix=shm_prefix,
+    )
+
+
+def wait_ready(http_port: int, process: "subprocess.Popen[bytes]", timeout: float) -> None:
+    """The server answers that it and its model are ready.
+
+    Args:
+        http_port: where it listens.
+        process: the server.
+        timeout: seconds.
+
+    Raises:
+        TritonUnavailableError: it has exited, or was not ready in time (it is left running).
+    """
+    deadline = time.monotonic() + timeout
+    while not is_ready(http_port):
+        try:
+            process.wait(timeout=0.05)
+        except subprocess.TimeoutExpired:
+            if time.monotonic() > deadline:
+                raise TritonUnavailableError(f"Triton was not ready after {timeout:g} s.") from None
+        else:
+            raise TritonUnavailableError(f"Triton exited with status {process.returncode} while starting.")
+
+
+def is_ready(http_port: int, *, timeout: float = 2) -> bool:
+    """Whether the server on this port of the loopback address is ready to serve its model."""
+    connection = http.client.HTTPConnection(LOOPBACK, http_port, timeout=timeout)
+    try:
+        connection.request("GET", "/v2/health/ready")
+        return connection.getresponse().status == http.HTTPStatus.OK
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+def find_libpython() -> Path | None:
+    """The directory with this interpreter's shared library; None when the system's loader knows it.
+
+    Raises:
+        TritonUnavailableError: there is none; the message says what to install.
+    """
+    name = f"libpython{sys.version_info.major}.{sys.version_info.minor}.so.1.0"
+    libdir, multiarch = (sysconfig.get_config_var(variable) or "" for variable in ("LIBDIR", "MULTIARCH"))
+    for folder in (Path(libdir), Path(sys.base_prefix, "lib"), Path(libdir, multiarch)):
+        if (folder / name).is_file():
+            return folder
+    # On Linux find_library asks ldconfig, then the compiler; it may name another file of the same library.
+    if ctypes.util.find_library(name.removeprefix("lib").partition(".so")[0]) == name:
+        return None
+    package = f"libpython{sys.version_info.major}.{sys.version_info.minor}"
+    raise TritonUnavailableError(
+        f"{name} is missing, which Triton's Python backend needs: install Debian's or Ubuntu's package "
+        f"`{package}`, or use a Python built with --enable-shared."
+    )
+
+
+@dataclass(frozen=True)
+class _Wheel:
+    """Where the wheel nvidia-pytriton has its parts."""
+
+    server: Path
+    backend: Path
+    stub: Path
+    libraries: Path
+
+    @classmethod
+    def find(cls) -> "_Wheel":
+        """The installed wheel, found without importing it."""
+        try:
+            site = Path(str(metadata.distribution("nvidia-pytriton").locate_file("")))
+        except metadata.PackageNotFoundError as error:
+            raise TritonUnavailableError(
+                "The wheel nvidia-pytriton is not installed: install Longbatch with its extra `local`."
+            ) from error
+        root = site / "pytriton" / "tritonserver"
+        version = f"{sys.version_info.major}.{sys.version_info.minor}"
+        wheel = cls(
+            server=root / "bin" / "tritonserver",
+            backend=root / "backends" / "python",
+            stub=root / "python_backend_stubs" / version / "triton_python_backend_stub",
+            libraries=site / "nvidia_pytriton.libs",
+        )
+        for part in (wheel.server, wheel.backend, wheel.stub, wheel.libraries):
+            if not part.exists():
+                raise TritonUnavailableError(f"The installed nvidia-pytriton has no {part}.")
+        return wheel
+
+
+def _flags(grpc_port: int, http_port: int, metrics_port: int, shm_prefix: str) -> list[str]:
+    # Relative paths: the backend starts its stub through a shell, unquoted.
+    return [
+        "--model-repository=models",
+        "--backend-directory=backends",
+        f"--backend-config=python,shm-region-prefix-name={shm_prefix}",
+        "--disable-auto-complete-config",
+        f"--exit-timeout-secs={EXIT_TIMEOUT}",
+        f"--http-address={LOOPBACK}",
+        f"--http-port={http_port}",
+        f"--grpc-address={LOOPBACK}",
+        f"--grpc-port={grpc_port}",
+        *_KEEPALIVE,
+        f"--metrics-address={LOOPBACK}",
+        f"--metrics-port={metrics_port}",
+        "--allow-gpu-metrics=false",
+        "--allow-cpu-metrics=false",
+        "--pinned-memory-pool-byte-size=0",
+        "--http-thread-count=2",
+        "--log-format=ISO8601",
+    ]
+
+
+def _environment(wheel: _Wheel, libpython: Path | None) -> dict[str, str]:
+    env = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    libraries = [str(wheel.libraries), *([str(libpython)] if libpython else [])]
+    # The stub takes its prefix, and with it numpy, from the first python3 on PATH.
+    path = [str(Path(sys.executable).parent), env.get("PATH", os.defpath)]
+    return env | {
+        "LD_LIBRARY_PATH": os.pathsep.join([*libraries, *filter(None, [env.get("LD_LIBRARY_PATH")])]),
+        "PATH": os.pathsep.join(path),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+
+
+def _copy_backend(wheel: _Wheel, into: Path) -> None:
+    """The backend's folder holds its library and the stub of this Python version, which may be run."""
+    _empty(into)
+    for file in wheel.backend.iterdir():
+        if file.is_file():
+            shutil.copyfile(file, into / file.name)
+    stub = Path(shutil.copyfile(wheel.stub, into / wheel.stub.name))
+    stub.chmod(0o755)
+
+
+def _render_repository(engine: EngineOptions, directory: Path) -> None:
+    """The model repository and the engine's config.json describe this engine."""
+    model = directory / "models" / "tensorrt_llm"
+    _empty(model / "1")
+    for source in (_TEMPLATE / "1").glob("*.py"):
+        shutil.copyfile(source, model / "1" / source.name)
+    engine_dir = directory / "engine"
+    engine_dir.mkdir(exist_ok=True)
+    (engine_dir / "config.json").write_text(json.dumps(engine.engine_config(), indent=2))
+    config = Template((_TEMPLATE / "config.pbtxt").read_text()).substitute(
+        engine_dir=json.dumps(str(engine_dir.resolve()))[1:-1],
+        max_batch_size=engine.max_batch_size,
+        kv_cache_tokens=engine.kv_cache_tokens,
+        tokens_per_block=engine.tokens_per_block,
+        max_num_tokens=engine.max_num_tokens,
+        max_input_len=engine.max_input_len,
+        max_seq_len=engine.max_seq_len,
+        local_parameters="\n".join(
+            f"parameters {{ key: {json.dumps(name)} value {{ string_value: {json.dumps(value)} }} }}"
+            for name, value in engine.local_parameters().items()
+        ),
+    )
+    (model / "config.pbtxt").write_text(config)
+
+
+def _remove_shared_memory(directory: Path) -> None:
+    """Shared memory that a killed server of this directory left behind is freed."""
+    noted = directory / "shm-prefix"
+    if noted.is_file():
+        for region in Path("/dev/shm").glob(f"{noted.read_text()}*"):  # noqa: S108 where Linux keeps it
+            region.unlink(missing_ok=True)
+
+
+def _empty(directory: Path) -> None:
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)

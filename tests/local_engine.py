@@ -1,0 +1,190 @@
+"""The local engine for tests: a running server, one stream of it, and its modules loaded by path."""
+
+import importlib
+import queue
+import re
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import tritonclient.grpc as grpcclient
+
+from cli.stack.engine_options import EngineOptions
+from cli.stack.triton_server import LOOPBACK, TritonLaunch, prepare, wait_ready
+
+END_OF_TURN = 128009  # <|eot_id|> of Llama 3
+_MODEL = "tensorrt_llm"
+_MODULES = Path(__file__).resolve().parents[1] / "triton" / "local" / _MODEL / "1"
+_TYPES = {"INT32": np.int32, "FP32": np.float32, "UINT64": np.uint64, "BOOL": np.bool_}
+_INPUTS = {
+    "streaming": "BOOL",
+    "stop": "BOOL",
+    "end_id": "INT32",
+    "beam_width": "INT32",
+    "random_seed": "UINT64",
+    "return_log_probs": "BOOL",
+    "temperature": "FP32",
+}
+
+
+def engine_module(name: str) -> ModuleType:
+    """A module of the local engine, as Triton loads it: from its folder, inside a package of its own."""
+    package = "local_engine_modules"
+    if package not in sys.modules:
+        made = ModuleType(package)
+        made.__path__ = [str(_MODULES)]
+        sys.modules[package] = made
+    return importlib.import_module(f"{package}.{name}")
+
+
+@dataclass
+class Answer:
+    """All that came on one stream.
+
+    Attributes:
+        responses: the token ids of each response.
+        is_final: whether the last one was marked final.
+        error: the error that ended it.
+    """
+
+    responses: list[list[int]] = field(default_factory=list)
+    is_final: bool = False
+    error: str | None = None
+
+    @property
+    def ids(self) -> list[int]:
+        return [token for response in self.responses for token in response]
+
+
+class EngineStream:
+    """One request on a connection of its own."""
+
+    def __init__(self, port: int) -> None:
+        options = grpcclient.KeepAliveOptions(keepalive_time_ms=10_000, keepalive_timeout_ms=5_000)
+        self._client = grpcclient.InferenceServerClient(f"{LOOPBACK}:{port}", keepalive_options=options)
+        self._arrived: queue.Queue[tuple[grpcclient.InferResult | None, Exception | None]] = queue.Queue()
+        self.answer = Answer()
+        self._client.start_stream(lambda result, error: self._arrived.put((result, error)))
+
+    def send(self, inputs: list[grpcclient.InferInput], request_id: str) -> None:
+        self._client.async_stream_infer(
+            _MODEL, inputs, request_id=request_id, enable_empty_final_response=True
+        )
+
+    def next(self, timeout: float = 60) -> list[int] | None:
+        """The ids of the next response; None when it was an error."""
+        result, error = self._arrived.get(timeout=timeout)
+        if error is not None or result is None:
+            self.answer.error = str(error)
+            return None
+        response = result.get_response()
+        self.answer.is_final = response.parameters["triton_final_response"].bool_param
+        ids = result.as_numpy("output_ids")
+        assert ids is None or ids.shape[:2] == (1, 1)
+        assert ids is None or result.as_numpy("sequence_length").tolist() == [[ids.size]]
+        self.answer.responses.append([] if ids is None else ids.ravel().tolist())
+        return self.answer.responses[-1]
+
+    def read(self, timeout: float = 60) -> Answer:
+        """All that comes up to the final response or the error."""
+        while not self.answer.is_final and self.answer.error is None:
+            self.next(timeout)
+        self.close()
+        return self.answer
+
+    def close(self) -> None:
+        """The stream is gone; a request that was running is cancelled."""
+        self._client.stop_stream(cancel_requests=True)
+        self._client.close()
+
+
+@dataclass
+class RunningEngine:
+    """A server that runs, and ways to ask it."""
+
+    launch: TritonLaunch
+    process: "subprocess.Popen[bytes]"
+    log: Path
+
+    def ask(
+        self, ids: Sequence[int], max_tokens: int, *, request_id: str = "", **values: object
+    ) -> EngineStream:
+        """A stream on which this request was sent; a None value leaves a default input out."""
+        inputs: dict[str, object] = {"streaming": True, "end_id": END_OF_TURN} | values
+        tensors = [
+            _tensor("input_ids", "INT32", [list(ids)]),
+            _tensor("input_lengths", "INT32", [[len(ids)]]),
+            _tensor("request_output_len", "INT32", [[max_tokens]]),
+        ]
+        if (words := inputs.pop("stop_words", None)) is not None:
+            tensors.append(_tensor("stop_words_list", "INT32", [words]))
+        tensors += [
+            _tensor(name, _INPUTS.get(name, "INT32"), [[value]])
+            for name, value in inputs.items()
+            if value is not None
+        ]
+        stream = EngineStream(self.launch.grpc_port)
+        stream.send(tensors, request_id)
+        return stream
+
+    def gauges(self) -> dict[str, float]:
+        """The values of the engine's gauges by the name of their kind: active, used, reserved_blocks, …"""
+        url = f"http://{LOOPBACK}:{self.launch.metrics_port}/metrics"
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            text = answer.read().decode()
+        found: dict[str, float] = {}
+        for labels, value in re.findall(r"^(?:nv_trt_llm|longbatch)_\w+{(.*?)} (\S+)$", text, re.MULTILINE):
+            pairs = dict(re.findall(r'(\w+)="([^"]*)"', labels))
+            assert (pairs.pop("model"), pairs.pop("version")) == (_MODEL, "1")
+            found[pairs.popitem()[1]] = float(value)
+        return found
+
+
+def _tensor(name: str, datatype: str, values: object) -> grpcclient.InferInput:
+    array = np.array(values, dtype=_TYPES[datatype])
+    tensor = grpcclient.InferInput(name, list(array.shape), datatype)
+    tensor.set_data_from_numpy(array)
+    return tensor
+
+
+@contextmanager
+def running_engine(directory: Path, options: EngineOptions) -> Iterator[RunningEngine]:
+    """A local engine on free ports, stopped at the end."""
+    grpc_port, http_port, metrics_port = free_ports(3)
+    launch = prepare(
+        directory, engine=options, grpc_port=grpc_port, http_port=http_port, metrics_port=metrics_port
+    )
+    log = directory / "triton.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            launch.argv, env=launch.env, cwd=launch.cwd, stdout=output, stderr=subprocess.STDOUT
+        )
+    try:
+        wait_ready(http_port, process, timeout=60)
+        yield RunningEngine(launch, process, log)
+    finally:
+        process.terminate()
+        try:
+            process.wait(timeout=20)
+        finally:
+            process.kill()
+            process.wait()
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that were free a moment ago, all different."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind((LOOPBACK, 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()

@@ -1,0 +1,177 @@
+"""The engine's loop: one thread that carries iterations out, in the time that the modelled GPU would take."""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from .gauges import Gauges
+from .requests import Request
+from .scheduler import Roofline, Scheduler, Sequence
+
+_CANCEL_PERIOD = 0.05  # seconds between looks at the clients' cancels; TensorRT-LLM's default is 0.1
+_WAITING_LOOKS = 8  # queued requests looked at each time: a look is a round trip to the server process
+_MAX_LAG = 0.05  # seconds that the loop may be late and still catch up; more is lost time
+_MIN_SLEEP = 0.0003  # seconds; a shorter wait costs more than it lasts
+
+
+class BatchingLoop:
+    """Runs every request that is submitted, until closed; its public methods are for any thread."""
+
+    def __init__(
+        self, scheduler: Scheduler, roofline: Roofline, gauges: Gauges, *, time_scale: float
+    ) -> None:
+        self._scheduler = scheduler
+        self._roofline = roofline
+        self._gauges = gauges
+        self._time_scale = time_scale
+        self._requests: dict[Sequence, Request] = {}
+        self._inbox: deque[Callable[[], None]] = deque()
+        self._wake = threading.Condition()
+        self._closing = threading.Event()
+        self._due = 0.0
+        self._next_look = 0.0
+        self._looked = 0
+        self._thread = threading.Thread(target=self._run, name="batching", daemon=True)
+
+    def start(self) -> None:
+        """The loop runs, and the gauges show an idle engine."""
+        self._gauges.show(self._scheduler, None)
+        self._thread.start()
+
+    def submit(self, request: Request) -> None:
+        """The request joins the queue at the next iteration boundary."""
+        self._post(lambda: self._add(request))
+        request.speech.add_done_callback(lambda _: self._post(lambda: self._resume(request)))
+
+    def stop(self, request_id: str) -> None:
+        """Every request with this id ends at the next iteration boundary, as if it had said all."""
+        self._post(lambda: self._stop(request_id))
+
+    def close(self) -> None:
+        """Nothing runs any more; open requests have failed."""
+        self._closing.set()
+        with self._wake:
+            self._wake.notify()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._closing.is_set():
+            try:
+                self._turn()
+            except Exception as error:  # noqa: BLE001 the thread's entry point: as on a GPU, a fault fails all
+                self._fail(list(self._requests.values()), f"the engine failed: {error!r}")
+        self._fail(list(self._requests.values()), "the engine is shutting down")
+
+    def _turn(self) -> None:
+        """From one iteration boundary to the next."""
+        while self._inbox:
+            self._inbox.popleft()()
+        self._drop_cancelled()
+        self._end_silences()
+        self._scheduler.admit()
+        step = self._scheduler.next_iteration()
+        self._gauges.show(self._scheduler, step)
+        if step is None:
+            self._rest()
+            return
+        self._pace(self._roofline.seconds(step) / self._time_scale)
+        self._scheduler.advance(step)
+        for sequence in step.yielding:
+            if sequence in self._requests:  # else another one's fault has ended it
+                self._speak(self._requests[sequence])
+
+    def _pace(self, seconds: float) -> None:
+        """The iteration's time has passed; small delays of this thread are made up for."""
+        now = time.monotonic()
+        self._due = max(self._due, now - _MAX_LAG) + seconds
+        if self._due - now > _MIN_SLEEP:
+            self._closing.wait(self._due - now)
+
+    def _rest(self) -> None:
+        """Something has happened, or it is time to look at cancels and silences again."""
+        with self._wake:
+            if not self._inbox and not self._closing.is_set():
+                self._wake.wait(_CANCEL_PERIOD if self._requests else None)
+        self._due = max(self._due, time.monotonic())
+
+    def _post(self, action: Callable[[], None]) -> None:
+        with self._wake:
+            self._inbox.append(action)
+            self._wake.notify()
+
+    def _add(self, request: Request) -> None:
+        self._requests[request.sequence] = request
+        self._scheduler.add(request.sequence)
+
+    def _stop(self, request_id: str) -> None:
+        for request in [each for each in self._requests.values() if each.request_id == request_id]:
+            self._forget(request)
+            request.end_with_end_token()
+
+    def _speak(self, request: Request) -> None:
+        """The request has said the token that it generated, or has ended, or is stalled until it can."""
+        speech = request.speech
+        if not speech.done():
+            request.sequence.is_stalled = True
+        elif (error := speech.exception()) is not None:
+            self._fail([request], f"no answer could be made: {error!r}")
+        elif pause := speech.result().pause(request.num_said, request.rested_at):
+            request.flush()
+            request.rested_at = request.num_said
+            request.wakes_at = time.monotonic() + pause
+            request.sequence.is_stalled = True
+        elif fault := speech.result().fault(request.num_said):
+            failing = self._requests.values() if fault.spreads else [request]
+            self._fail(list(failing), "the engine failed, as it was configured to")
+        else:
+            self._say(request, speech.result().token(request.num_said), speech.result().stop_at)
+
+    def _say(self, request: Request, token: int | None, stop_at: int | None) -> None:
+        if token is None:
+            self._forget(request)
+            request.end_with_end_token()
+        elif request.num_said + 1 in (request.sequence.max_tokens, stop_at):
+            self._forget(request)
+            request.pending.append(token)
+            request.end()
+        else:
+            request.say(token)
+
+    def _resume(self, request: Request) -> None:
+        """A request that had to wait for its words says the token that it owes."""
+        if request.sequence in self._requests and request.sequence.is_stalled and request.wakes_at is None:
+            request.sequence.is_stalled = False
+            self._speak(request)
+
+    def _end_silences(self) -> None:
+        now = time.monotonic()
+        for sequence in [each for each in self._scheduler.active if each.is_stalled]:
+            request = self._requests[sequence]
+            if request.wakes_at is not None and request.wakes_at <= now:
+                request.wakes_at = None
+                self._resume(request)
+
+    def _drop_cancelled(self) -> None:
+        """Sequences whose clients have gone hold nothing; a long queue is looked through in turns."""
+        now = time.monotonic()
+        if now < self._next_look:
+            return
+        self._next_look = now + _CANCEL_PERIOD
+        waiting = self._scheduler.waiting
+        places = range(self._looked, self._looked + min(_WAITING_LOOKS, len(waiting)))
+        self._looked = places.stop % max(1, len(waiting))
+        for sequence in [*self._scheduler.active, *(waiting[place % len(waiting)] for place in places)]:
+            request = self._requests[sequence]
+            if request.reply.is_cancelled():
+                self._forget(request)
+                request.reply.cancel()
+
+    def _fail(self, requests: Iterable[Request], message: str) -> None:
+        for request in requests:
+            self._forget(request)
+            request.reply.fail(message)
+
+    def _forget(self, request: Request) -> None:
+        del self._requests[request.sequence]
+        self._scheduler.remove(request.sequence)

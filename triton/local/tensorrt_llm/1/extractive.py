@@ -1,0 +1,56 @@
+"""The default speaker: it answers with an extract of the last message that a user wrote."""
+
+import re
+from itertools import pairwise
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+from .speech import Ask, Markup, Script, TokenIds
+from .summary import summarize
+
+# The lines that frame a document inside a message; they are no part of it.
+_FRAME = re.compile(r"^\s*</?document(?:-\d+)?>\s*$", re.MULTILINE)
+
+
+class ExtractiveSpeaker:
+    """Says the most telling sentences of the document in the prompt."""
+
+    def __init__(self, tokenizer_dir: Path) -> None:
+        self._tokenizer = Tokenizer.from_file(str(tokenizer_dir / "tokenizer.json"))
+        self.markup = markup_of(self._tokenizer)
+
+    def script(self, asked: TokenIds, ask: Ask) -> Script:  # noqa: ARG002 every speaker is called so
+        """An extract of the document; about 60 to 250 tokens."""
+        ids = self.encode(summarize(self.document(asked)))
+        return Script(ids=ids, length=len(ids))
+
+    def document(self, asked: TokenIds) -> str:
+        """The text of the last user message, or the whole prompt where it has no turns."""
+        content = asked
+        headers = self.markup.headers(asked)
+        for (header, role_end, start), (following, _, _) in pairwise(headers):
+            role = self._tokenizer.decode(asked[header + 1 : role_end].tolist())
+            if role.strip() == "user":
+                content = asked[start:following]
+        text: str = self._tokenizer.decode(content.tolist(), skip_special_tokens=True)
+        return _FRAME.sub("", text)
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """The tokens of a text, without any that marks a beginning or an end."""
+        return tuple(self._tokenizer.encode(text, add_special_tokens=False).ids)
+
+
+def markup_of(tokenizer: Tokenizer) -> Markup:
+    """The ids of Llama 3's markup in this tokenizer; ids that never occur where it has none."""
+
+    def known(token: str) -> int:
+        found = tokenizer.token_to_id(token)
+        return -1 if found is None else int(found)
+
+    return Markup(
+        start_header=known("<|start_header_id|>"),
+        end_header=known("<|end_header_id|>"),
+        end_of_turn=known("<|eot_id|>"),
+        blank_line=tuple(tokenizer.encode("\n\n", add_special_tokens=False).ids),
+    )

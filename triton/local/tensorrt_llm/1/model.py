@@ -1,0 +1,103 @@
+"""The entry point that Triton's Python backend loads: a stand-in for the `tensorrt_llm` model, on a CPU."""
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import triton_python_backend_utils as pb_utils
+
+from . import wire
+from .batching import BatchingLoop
+from .gauges import Gauge, Gauges
+from .parameters import Parameters
+from .requests import Request
+from .scheduler import Scheduler, Sequence
+from .speech import Ask, Speaker, Speech, prepare
+
+
+class TritonPythonModel:
+    """Takes requests from Triton and hands them to the batching loop; never blocks on one."""
+
+    def initialize(self, args: dict[str, str]) -> None:
+        """The engine is idle and ready."""
+        parameters = Parameters.of(json.loads(args["model_config"]))
+        self._capacity = parameters.capacity
+        self._tokens_per_response = parameters.tokens_per_response
+        # One thread: what is said is worked out beside the loop, in the order of arrival.
+        self._author = ThreadPoolExecutor(max_workers=1, thread_name_prefix="author")
+        self._speaker = self._author.submit(parameters.speaker)
+        families = _GaugeFamilies({"model": args["model_name"], "version": args["model_version"]})
+        self._loop = BatchingLoop(
+            Scheduler(self._capacity),
+            parameters.roofline,
+            Gauges(families.gauge),
+            time_scale=parameters.time_scale,
+        )
+        self._loop.start()
+
+    def execute(self, requests: list[wire.PbRequest]) -> None:
+        """Every request has been handed over or refused; responses come later."""
+        for request in requests:
+            self._take(request)
+
+    def finalize(self) -> None:
+        """No thread runs any more."""
+        self._author.shutdown(wait=False, cancel_futures=True)
+        self._loop.close()
+
+    def _take(self, request: wire.PbRequest) -> None:
+        stream = wire.ResponseStream(
+            request.get_response_sender(), with_log_probs=wire.wants_log_probs(request)
+        )
+        try:
+            if wire.is_stop(request):
+                self._stop(request.request_id())
+                stream.finish()
+                return
+            ask = wire.read_ask(request)
+            self._check_length(ask)
+        except wire.BadRequestError as error:
+            stream.refuse(str(error))
+            return
+        self._loop.submit(
+            Request(
+                request_id=request.request_id(),
+                sequence=Sequence(prompt_tokens=len(ask.ids), max_tokens=ask.max_tokens),
+                reply=stream,
+                speech=self._author.submit(self._speech, ask),
+                tokens_per_response=self._tokens_per_response if wire.streams(request) else None,
+            )
+        )
+
+    def _stop(self, request_id: str) -> None:
+        if not request_id:
+            raise wire.BadRequestError("Cannot send a stop request without a request_id")
+        self._loop.stop(request_id)
+
+    def _check_length(self, ask: Ask) -> None:
+        limit = self._capacity.longest_sequence - 1
+        if len(ask.ids) > limit:
+            raise wire.BadRequestError(
+                f"Prompt length ({len(ask.ids)}) exceeds maximum input length ({limit})."
+            )
+
+    def _speech(self, ask: Ask) -> Speech:
+        speaker: Speaker = self._speaker.result()
+        return prepare(speaker, ask)
+
+
+class _GaugeFamilies:
+    """Triton's registry of custom gauges; a family is registered when its first gauge is made."""
+
+    def __init__(self, labels: dict[str, str]) -> None:
+        self._labels = labels
+        self._families: dict[str, Any] = {}
+
+    def gauge(self, name: str, description: str, labels: dict[str, str]) -> Gauge:
+        """A new gauge with the model's labels and these."""
+        if name not in self._families:
+            self._families[name] = pb_utils.MetricFamily(
+                name=name, description=description, kind=pb_utils.MetricFamily.GAUGE
+            )
+        gauge: Gauge = self._families[name].Metric(labels={**self._labels, **labels})
+        return gauge

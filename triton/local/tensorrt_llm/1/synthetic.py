@@ -1,0 +1,56 @@
+"""The speaker of load tests: cheap tokens, as many as the test asks for."""
+
+import hashlib
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+from .extractive import ExtractiveSpeaker
+from .speech import Ask, Markup, Script, TokenIds
+
+_TEXT = "The load runs through the engine and every word of this line is as good as any other one here. "
+_LENGTH_MARK = re.compile(r"\[\[tokens=(\d+)\]\]")
+_MARK_TOKENS = 64  # how far from the question's end a length mark is looked for
+
+
+@dataclass(frozen=True)
+class OutputLength:
+    """Lognormal output lengths in tokens; `median` 0 means every request runs to its limit."""
+
+    median: float = 0.0
+    sigma: float = 0.5
+
+
+class SyntheticSpeaker:
+    """Says words that depend on the prompt's hash.
+
+    The length of the answer is, in this order: what a mark `[[tokens=N]]` near the end of the question says
+    (read only with a tokenizer); a lognormal draw from the request's seed, or from the prompt without one;
+    the request's limit.
+    """
+
+    def __init__(self, tokenizer_dir: Path | None, length: OutputLength) -> None:
+        self._voice = ExtractiveSpeaker(tokenizer_dir) if tokenizer_dir else None
+        self._length = length
+        self._ids = self._voice.encode(_TEXT) if self._voice else tuple(range(1000, 1064))
+        self.markup = self._voice.markup if self._voice else Markup()
+
+    def script(self, asked: TokenIds, ask: Ask) -> Script:
+        """A rotation of one line of text; the end token comes only where a length is given."""
+        key = hashlib.sha256(asked.tobytes()).hexdigest()
+        shift = int(key[:8], 16) % len(self._ids)
+        return Script(ids=self._ids[shift:] + self._ids[:shift], length=self._num_tokens(asked, ask, key))
+
+    def _num_tokens(self, asked: TokenIds, ask: Ask, key: str) -> int | None:
+        if self._voice and (mark := _LENGTH_MARK.search(self._voice.document(asked[-_MARK_TOKENS:]))):
+            return int(mark[1])
+        if self._length.median:
+            return lognormal_length(key if ask.seed is None else ask.seed, self._length)
+        return None
+
+
+def lognormal_length(seed: int | str, length: OutputLength) -> int:
+    """The output tokens drawn for a seed; at least 1."""
+    factor: float = Random(seed).lognormvariate(0, length.sigma)  # noqa: S311 reproducible on purpose
+    return max(1, round(length.median * factor))

@@ -1,0 +1,141 @@
+"""The tensors of TensorRT-LLM's backend, read from requests and written into responses."""
+
+from itertools import pairwise
+from typing import Any, TypeAlias
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+from .speech import Ask
+
+# Made by Triton's stub, which has no types.
+PbRequest: TypeAlias = Any
+PbSender: TypeAlias = Any
+PbResponse: TypeAlias = Any
+PbError: TypeAlias = Any
+Array: TypeAlias = Any
+
+
+class BadRequestError(ValueError):
+    """The engine refuses the request."""
+
+
+def read_ask(request: PbRequest) -> Ask:
+    """What the request asks for.
+
+    Shapes:
+        input_ids: INT32 `[1, tokens]`; input_lengths, request_output_len, end_id: INT32 `[1, 1]`.
+        stop_words_list: INT32 `[1, 2, n]`, row 0 token ids, row 1 the words' ends, padded with -1.
+
+    Raises:
+        BadRequestError: a value makes no sense.
+    """
+    given = _tensor(request, "input_ids")
+    if given.shape[0] != 1:
+        raise BadRequestError(f"one prompt a request, not {given.shape[0]}")
+    ids = given.astype(np.int32).ravel()
+    length = _scalar(request, "input_lengths", len(ids))
+    max_tokens = _scalar(request, "request_output_len", 0)
+    if not 0 < length <= len(ids):
+        raise BadRequestError(f"input_lengths is {length} but input_ids holds {len(ids)} tokens")
+    if max_tokens < 1:
+        raise BadRequestError(f"request_output_len must be above 0, not {max_tokens}")
+    if _scalar(request, "beam_width", 1) != 1:
+        raise BadRequestError("beam_width exceeds max_beam_width (1)")
+    seed = _tensor(request, "random_seed")
+    return Ask(
+        ids=ids[:length].copy(),
+        max_tokens=max_tokens,
+        seed=None if seed is None else int(seed.ravel()[0]),
+        ends=_scalar(request, "end_id", -1) >= 0,
+        stop_words=_words(_tensor(request, "stop_words_list")),
+    )
+
+
+def is_stop(request: PbRequest) -> bool:
+    """Whether the request only ends another one of the same id."""
+    return bool(_scalar(request, "stop", 0))
+
+
+def streams(request: PbRequest) -> bool:
+    """Whether the tokens are wanted as they come."""
+    return bool(_scalar(request, "streaming", 0))
+
+
+def wants_log_probs(request: PbRequest) -> bool:
+    """Whether log probabilities are asked for; this engine has none and answers zeros."""
+    return bool(_scalar(request, "return_log_probs", 0))
+
+
+class ResponseStream:
+    """The response sender of one request. A client that has gone counts as cancelled."""
+
+    def __init__(self, sender: PbSender, *, with_log_probs: bool) -> None:
+        self._sender = sender
+        self._with_log_probs = with_log_probs
+        self._is_broken = False
+
+    def send(self, ids: list[int], *, final: bool) -> None:
+        """The client gets these tokens.
+
+        Shapes:
+            output_ids: INT32 `[1, 1, tokens]`; sequence_length: INT32 `[1, 1]`, the tokens of this response.
+        """
+        tensors = [
+            pb_utils.Tensor("output_ids", np.array([[ids]], dtype=np.int32).reshape(1, 1, len(ids))),
+            pb_utils.Tensor("sequence_length", np.array([[len(ids)]], dtype=np.int32)),
+        ]
+        if self._with_log_probs:
+            tensors += [
+                pb_utils.Tensor("cum_log_probs", np.zeros((1, 1), dtype=np.float32)),
+                pb_utils.Tensor("output_log_probs", np.zeros((1, 1, len(ids)), dtype=np.float32)),
+            ]
+        self._send(pb_utils.InferenceResponse(tensors), final=final)
+
+    def fail(self, message: str) -> None:
+        """The stream has ended with an internal error."""
+        self._end(pb_utils.TritonError(message))
+
+    def refuse(self, message: str) -> None:
+        """The stream has ended because its request is wrong."""
+        self._end(pb_utils.TritonError(message, pb_utils.TritonError.INVALID_ARG))
+
+    def cancel(self) -> None:
+        """The stream has ended as its client wished."""
+        self._end(pb_utils.TritonError("the request was cancelled", pb_utils.TritonError.CANCELLED))
+
+    def finish(self) -> None:
+        """The stream has ended without any response."""
+        self._sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+
+    def is_cancelled(self) -> bool:
+        """Whether nobody reads any more."""
+        return self._is_broken or bool(self._sender.is_cancelled())
+
+    def _end(self, error: PbError) -> None:
+        self._send(pb_utils.InferenceResponse(error=error), final=True)
+
+    def _send(self, response: PbResponse, *, final: bool) -> None:
+        try:
+            self._sender.send(response, pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL if final else 0)
+        except pb_utils.TritonModelException as error:
+            self._is_broken = True
+            pb_utils.Logger.log_warn(f"a response could not be sent: {error}")
+
+
+def _tensor(request: PbRequest, name: str) -> Array | None:
+    found = pb_utils.get_input_tensor_by_name(request, name)
+    return None if found is None else found.as_numpy()
+
+
+def _scalar(request: PbRequest, name: str, absent: int) -> int:
+    found = _tensor(request, name)
+    return absent if found is None or found.size == 0 else int(found.ravel()[0])
+
+
+def _words(lists: Array) -> tuple[tuple[int, ...], ...]:
+    if lists is None:
+        return ()
+    ids, ends = lists.reshape(2, -1).tolist()
+    bounds = [0, *(end for end in ends if end > 0)]
+    return tuple(tuple(ids[start:end]) for start, end in pairwise(bounds))
