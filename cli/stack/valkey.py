@@ -8,6 +8,8 @@ from datetime import timedelta
 from pathlib import Path
 
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from cli.stack.errors import StackError
 from cli.stack.files import write_private
@@ -69,7 +71,10 @@ class EmbeddedValkey(EmbeddedServer):
 
     def is_ready(self) -> bool:
         """Whether it answers a ping."""
-        with redis.Redis.from_url(self.url, socket_timeout=1, socket_connect_timeout=1) as client:
+        retry = Retry(NoBackoff(), 0)  # the default would wait for seconds
+        with redis.Redis.from_url(
+            self.url, socket_timeout=1, socket_connect_timeout=1, retry=retry
+        ) as client:
             try:
                 return bool(client.ping())
             except redis.RedisError:

@@ -1,0 +1,98 @@
+"""The stack's small parts: waits, ports, logs, locks and files."""
+
+import os
+import socket
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from cli.stack.errors import DirectoryInUseError
+from cli.stack.files import write_private
+from cli.stack.locks import DirectoryLock
+from cli.stack.logs import log_tail, open_log, rotate
+from cli.stack.options import StackOptions, default_directory
+from cli.stack.ports import LOOPBACK, free_port, is_free
+from cli.stack.supervised import Backoff
+
+
+def test_the_wait_doubles_up_to_its_ceiling() -> None:
+    backoff = Backoff(first=timedelta(seconds=0.5), ceiling=timedelta(seconds=30))
+    waits = [backoff.delay(number).total_seconds() for number in range(1, 10)]
+    assert waits == [0.5, 1, 2, 4, 8, 16, 30, 30, 30]
+    assert backoff.delay(10_000) == timedelta(seconds=30)
+
+
+def test_ports_are_never_given_away_twice() -> None:
+    ports = [free_port() for _ in range(200)]
+    assert len(set(ports)) == len(ports)
+
+
+def test_ports_lie_below_the_range_that_the_kernel_gives_to_clients() -> None:
+    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    if lowest <= 11_000:
+        pytest.skip("this kernel gives nearly every port to clients")
+    assert all(free_port() < lowest for _ in range(50))
+
+
+def test_a_port_that_somebody_listens_on_is_not_free() -> None:
+    with socket.create_server((LOOPBACK, 0)) as listening:
+        assert not is_free(listening.getsockname()[1])
+
+
+def test_three_earlier_logs_are_kept(tmp_path: Path) -> None:
+    log = tmp_path / "logs" / "api.log"
+    for number in range(6):
+        rotate(log)
+        with open_log(log) as file:
+            file.write(f"run {number}\n".encode())
+    kept = {path.name: path.read_text() for path in log.parent.iterdir()}
+    assert kept == {
+        "api.log": "run 5\n",
+        "api.log.1": "run 4\n",
+        "api.log.2": "run 3\n",
+        "api.log.3": "run 2\n",
+    }
+
+
+def test_a_log_is_readable_by_its_owner_alone(tmp_path: Path) -> None:
+    open_log(tmp_path / "logs" / "api.log").close()
+    assert (tmp_path / "logs" / "api.log").stat().st_mode & 0o777 == 0o600
+
+
+def test_the_tail_of_a_log_names_its_place_and_ends_with_its_last_line(tmp_path: Path) -> None:
+    log = tmp_path / "api.log"
+    log.write_text("".join(f"line {number}\n" for number in range(5000)))
+    lines = log_tail(log, num_lines=2).splitlines()
+    assert lines == ["", f"The end of {log}:", "  line 4998", "  line 4999"]
+    assert not log_tail(tmp_path / "missing.log")
+
+
+def test_a_private_file_is_whole_and_leaves_no_other(tmp_path: Path) -> None:
+    path = tmp_path / "ready.json"
+    write_private(path, "first")
+    write_private(path, "second")
+    assert path.read_text() == "second"
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_second_user_of_a_directory_is_told_who_holds_it(tmp_path: Path) -> None:
+    first, second = DirectoryLock(tmp_path), DirectoryLock(tmp_path)
+    first.acquire()
+    first.acquire()
+    with pytest.raises(DirectoryInUseError, match=f"process {os.getpid()};.*--data-dir"):
+        second.acquire()
+    first.release()
+    second.acquire()
+    second.release()
+
+
+def test_the_default_directory_follows_the_desktop_standard() -> None:
+    assert default_directory({"XDG_DATA_HOME": "/data"}) == Path("/data/longbatch")
+    assert default_directory({}) == Path.home() / ".local/share/longbatch"
+
+
+def test_a_part_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="unknown parts: redsi"):
+        StackOptions(directory=tmp_path, parts=frozenset({"redsi"}))
