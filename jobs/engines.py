@@ -8,6 +8,7 @@ from sqlalchemy.orm import Session
 
 from jobs.admission import Capacity
 from jobs.models import Engine
+from jobs.settings import EngineSettings
 
 
 def register(session: Session, engine_name: str, model: str, capacity: Capacity, *, now: datetime) -> None:
@@ -51,6 +52,18 @@ def capacity_of(engine: Engine) -> Capacity:
         tokens_per_block=engine.tokens_per_block,
         max_input_len=engine.max_input_len,
         max_seq_len=engine.max_seq_len,
+    )
+
+
+def configured_capacity(settings: EngineSettings) -> Capacity:
+    """The limits that hold while no engine has registered; unset sizes are those of the reference build."""
+    tokens_per_block = settings.tokens_per_block or 64
+    return Capacity(
+        max_batch_size=settings.max_batch_size or 4,
+        max_blocks=settings.max_blocks or -(-settings.max_seq_len // tokens_per_block),
+        tokens_per_block=tokens_per_block,
+        max_input_len=settings.max_input_len,
+        max_seq_len=settings.max_seq_len,
     )
 
 

@@ -135,16 +135,35 @@ def release(session: Session, lease: Lease) -> bool:
     return bool(_move(session, "release", *_fence(lease), **_UNHELD, **_UNSTREAMED))
 
 
+def recount(session: Session, lease: Lease, *, prompt_tokens: int) -> bool:
+    """The job is queued again with the length that its prompt really has; False: the lease is lost.
+
+    Another tokenizer than the one that counted would else send more than was booked.
+    """
+    return bool(
+        _move(session, "release", *_fence(lease), prompt_tokens=prompt_tokens, **_UNHELD, **_UNSTREAMED)
+    )
+
+
 def retry(
-    session: Session, lease: Lease, error: JsonObject, *, max_attempts: int, backoff: timedelta
+    session: Session,
+    lease: Lease,
+    error: JsonObject,
+    *,
+    max_attempts: int,
+    backoff: timedelta,
+    output: Output | None = None,
 ) -> JobState | None:
-    """An attempt is spent: the job is queued for later, or failed after the last; None: the lease is lost."""
+    """An attempt is spent: the job is queued for later, or failed after the last with its partial output.
+
+    None: the lease is lost, nothing was written.
+    """
     job = session.scalar(select(Job).where(*_fence(lease), Job.state == "running").with_for_update())
     if job is None:
         return None
     spent = job.attempt + 1
     if spent >= max_attempts:
-        _finish(session, "fail", lease, None, error=error, attempt=spent)
+        _finish(session, "fail", lease, output, error=error, attempt=spent)
         return JobState.FAILED
     wait = backoff * 2 ** (spent - 1)
     _move(
@@ -157,6 +176,15 @@ def retry(
         **_UNSTREAMED,
     )
     return JobState.QUEUED
+
+
+def lose_engine(session: Session, lease: Lease, *, max_rescues: int) -> bool:
+    """The job is queued again, as after a rescue, since its engine was lost; False: the lease is lost.
+
+    No attempt is spent, but it is noted that the job was in flight: it may be what killed the engine.
+    """
+    job = session.scalar(select(Job).where(*_fence(lease), Job.state == "running").with_for_update())
+    return job is not None and _rescue_one(session, job, max_rescues=max_rescues)
 
 
 def cancel(session: Session, job_id: UUID, *, tenant_id: UUID) -> Job:
@@ -296,5 +324,5 @@ def _rescue_one(session: Session, job: Job, *, max_rescues: int) -> bool:
 
 _LOST: JsonObject = {
     "code": "worker_lost",
-    "message": "every worker that ran this job was lost, the last one with nothing else in flight",
+    "message": "its worker or engine was lost each time it ran, the last time with nothing else in flight",
 }

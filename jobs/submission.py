@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from jobs import engines, events, texts
 from jobs.admission import Capacity, Excess, find_excess
 from jobs.database import database_now
-from jobs.errors import IdempotencyConflictError
+from jobs.errors import IdempotencyConflictError, LongbatchError
 from jobs.ids import uuid7
 from jobs.models import IdempotencyKey, Job, JsonObject
 from jobs.states import TERMINAL, TRANSITIONS, JobState
@@ -105,7 +105,9 @@ def submit_once(
 
 
 def prepare_next(session: Session, counter: Counter, *, fallback: Capacity) -> Job | None:
-    """One job whose prompt was uncounted is queued, or failed because it never fits; None: none waits.
+    """One job whose prompt was uncounted is queued, or failed; None: none waits.
+
+    It fails when it never fits, or when its prompt cannot be rendered for this model.
 
     The row is locked while its text is counted (a second at most), so two workers never count one prompt.
     """
@@ -118,7 +120,13 @@ def prepare_next(session: Session, counter: Counter, *, fallback: Capacity) -> J
     )
     if job is None:
         return None
-    counted = texts.counted(session, texts.load(session, job.text_id), counter)
+    try:
+        counted = texts.counted(session, texts.load(session, job.text_id), counter)
+    except (LongbatchError, ValueError) as error:
+        _refuse(job, error, now=database_now(session))
+        session.flush()
+        events.append(session, [job])
+        return job
     limits = engines.registered_capacities(session).get(job.model) or [fallback]
     _settle_count(job, num_tokens=counted.num_tokens, limits=limits, now=database_now(session))
     session.flush()
@@ -201,6 +209,16 @@ def _settle_count(job: Job, *, num_tokens: int, limits: Sequence[Capacity], now:
     job.state = TRANSITIONS["reject"][1].value
     job.error = too_long_error(max((each for each in excesses if each), key=lambda excess: excess.limit))
     job.finalized_at = now
+
+
+def _refuse(job: Job, error: Exception, *, now: datetime) -> None:
+    """The job has failed, since nobody can count its prompt."""
+    job.state = TRANSITIONS["reject"][1].value
+    job.finalized_at = now
+    if isinstance(error, LongbatchError):
+        job.error = {"code": error.code, "message": error.message}
+    else:
+        job.error = {"code": "invalid_prompt", "message": "the stored prompt cannot be read"}
 
 
 def _take_key(session: Session, job: Job, once: Once, *, oldest: datetime) -> bool:
