@@ -1,11 +1,13 @@
 """Token counting and rendering with the bundled Llama 3 tokenizer, against transformers' own rendering."""
 
+import json
 import re
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
+import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
@@ -52,6 +54,13 @@ def tokenizer() -> Tokenizer:
 @pytest.fixture(scope="module")
 def reference() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast.from_pretrained(ensure_default_tokenizer(), local_files_only=True)
+
+
+@pytest.fixture(scope="module")
+def innocent() -> tokenizers.Tokenizer:
+    """The same vocabulary without any added token."""
+    document = json.loads((ensure_default_tokenizer() / "tokenizer.json").read_bytes())
+    return tokenizers.Tokenizer.from_str(json.dumps({**document, "added_tokens": []}))
 
 
 def test_special_tokens_have_the_ids_of_llama_3_1(
@@ -111,6 +120,14 @@ def test_no_control_token_leaks_while_many_threads_encode(tokenizer: Tokenizer) 
 
     with ThreadPoolExecutor(8) as pool:
         assert all(pool.map(encode, range(8000)))
+
+
+@settings(deadline=None, max_examples=300)
+@given(text=hostile_texts)
+def test_text_has_the_tokens_of_a_tokenizer_that_knows_no_control_tokens(
+    tokenizer: Tokenizer, innocent: tokenizers.Tokenizer, text: str
+) -> None:
+    assert tokenizer.encode_text(text).tolist() == innocent.encode(text).ids
 
 
 @settings(deadline=None)
