@@ -17,7 +17,8 @@ from pathlib import Path
 import pytest
 
 from jobs.webhooks import ParsedUrl
-from worker.transport import MAX_RESPONSE_BYTES, Answer, Failure, exchange, post
+from worker.network import MAX_RESPONSE_BYTES, Failure
+from worker.transport import Answer, exchange, post
 
 BODY = b'{"id":"job_1"}'
 SECONDS = timedelta(seconds=1)
