@@ -1,8 +1,10 @@
 """`python -m api`: the service as one process."""
 
 import ipaddress
+import signal
 import socket
 import sys
+from types import FrameType
 from typing import Final
 
 import uvicorn
@@ -64,8 +66,14 @@ def _serve(settings: Settings) -> int:
         timeout_graceful_shutdown=_GRACE_SECONDS,
     )
     server = Server(config)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _end)  # uvicorn raises the signal again once it has shut down
     server.run()
     return 0 if server.started else 1
+
+
+def _end(_number: int, _frame: FrameType | None) -> None:
+    sys.exit(0)
 
 
 def _refuse_open_network(api: ApiSettings) -> None:

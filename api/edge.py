@@ -43,7 +43,8 @@ class Edge:
             await send(message)
 
         try:
-            await self._app(scope, receive, send_with_id)
+            with self._metrics.open_requests.track_inprogress():
+                await self._app(scope, receive, send_with_id)
         except ClientDisconnect:
             pass  # nobody is left to answer
         except Exception as error:

@@ -97,13 +97,8 @@ def from_validation(found: Sequence[Any] | ValidationError, *, outer: int = 0) -
             return UnknownFieldError(f"There is no field {param!r} here.", param=param)
         case "missing":
             return MissingFieldError(f"The field {param!r} is required.", param=param)
-        case "string_unicode":
-            return InvalidRequestError(f"{param}: {LONE_SURROGATE}", param=param)
         case _:
-            return InvalidRequestError(f"{param}: {first['msg']}", param=param)
-
-
-LONE_SURROGATE: Final = "half of a surrogate pair is no character; it cannot be stored."
+            return InvalidRequestError(f"{param or 'a name'}: {first['msg']}", param=param)
 
 
 def _param(location: Sequence[str | int]) -> str | None:

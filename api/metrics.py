@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from sqlalchemy.orm import Session
@@ -19,7 +19,11 @@ _BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)  # s
 
 
 class HttpMetrics:
-    """Requests of this process."""
+    """Requests of this process.
+
+    Attributes:
+        open_requests: counted up and down by whoever answers them.
+    """
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
@@ -35,6 +39,12 @@ class HttpMetrics:
             "Time until the whole answer was sent; long polls are left out.",
             labels,
             buckets=_BUCKETS,
+            registry=self._registry,
+        )
+
+        self.open_requests = Gauge(
+            "longbatch_http_open_requests",
+            "Requests not answered yet, long polls among them.",
             registry=self._registry,
         )
 

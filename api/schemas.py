@@ -32,6 +32,12 @@ assert set(StateName.__args__) == set(JobState)  # type: ignore[attr-defined]  #
 def _storable(text: str) -> str:
     if "\0" in text:
         raise PydanticCustomError("nul", "the character U+0000 cannot be stored.")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise PydanticCustomError(
+            "lone_surrogate", "half of a surrogate pair is no character and cannot be stored."
+        ) from None
     return text
 
 

@@ -1,0 +1,85 @@
+"""The real service as a process of its own, on a random port."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import httpx2
+
+from jobs.settings import DatabaseSettings
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+# A secret of the right shape; it signs nothing outside these tests.
+WEBHOOK_SECRET = "whsec_" + "dGVzdHMgYXJlIG5vdCBzZWNyZXQsIG5vdCBldmVuIHRoaXM="
+
+
+class ApiProcess:
+    """`python -m api`; usable once constructed.
+
+    Attributes:
+        url: where it listens.
+        lines: what it has written so far.
+    """
+
+    def __init__(self, database: DatabaseSettings, broker_url: str, **variables: str) -> None:
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("LONGBATCH_")}
+        for kept in ("LONGBATCH_CACHE_DIR",):
+            if kept in os.environ:
+                inherited[kept] = os.environ[kept]
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "api"],
+            env=inherited
+            | {
+                "LONGBATCH_DATABASE__URL": database.url.get_secret_value(),
+                "LONGBATCH_BROKER__URL": broker_url,
+                "LONGBATCH_API__PORT": "0",
+            }
+            | variables,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd=REPOSITORY,
+        )
+        self.lines: list[str] = []
+        self.url = self._read_url()
+        self._reader = threading.Thread(target=self._collect, daemon=True)
+        self._reader.start()
+
+    def client(self, *, timeout: float = 30) -> httpx2.Client:
+        return httpx2.Client(base_url=self.url, timeout=timeout, trust_env=False)
+
+    def stop(self, *, timeout: float = 10) -> int:
+        self.process.terminate()
+        try:
+            return self.process.wait(timeout)
+        finally:
+            self.process.kill()
+            self.process.wait()
+            self._reader.join(timeout)
+
+    def _read_url(self) -> str:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.lines.append(line)
+            if '"api.ready"' in line:
+                found: str = json.loads(line)["url"]
+                return found
+        raise AssertionError(f"the service did not start: {''.join(self.lines)}")
+
+    def _collect(self) -> None:
+        assert self.process.stdout is not None
+        self.lines.extend(self.process.stdout)
+
+
+def error_of(answer: httpx2.Response) -> dict[str, str | None]:
+    """The error in the answer, whose shape is checked first."""
+    body = answer.json()
+    assert set(body) == {"error"}, body
+    error: dict[str, str | None] = body["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert error["type"] == ("server_error" if answer.status_code >= 500 else "invalid_request_error")
+    assert error["message"]
+    return error

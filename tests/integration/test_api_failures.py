@@ -1,0 +1,208 @@
+import socket
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import httpx2
+import pytest
+from api_server import ApiProcess, error_of
+from pydantic import SecretStr
+from pytest_httpserver import HTTPServer
+from sqlalchemy import Engine, text
+from sqlalchemy.orm import Session, sessionmaker
+from support import ENGINE, eventually, register_engine
+
+from cli.stack.ports import free_port
+from cli.stack.valkey import EmbeddedValkey
+from jobs import engines, queues
+from jobs.settings import DatabaseSettings
+
+
+@contextmanager
+def api(database: DatabaseSettings, broker_url: str, **variables: str) -> Iterator[ApiProcess]:
+    process = ApiProcess(database, broker_url, **variables)
+    try:
+        yield process
+    finally:
+        process.stop()
+
+
+@pytest.fixture
+def frozen_broker() -> Iterator[str]:
+    """A listener that accepts connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as listener:
+        yield f"redis://127.0.0.1:{listener.getsockname()[1]}/0"
+
+
+def test_a_frozen_broker_delays_no_submission(
+    database_settings: DatabaseSettings,
+    sessions: sessionmaker[Session],  # noqa: ARG001  # without jobs
+    frozen_broker: str,
+) -> None:
+    with api(database_settings, frozen_broker) as process, process.client() as http:
+        http.post("/v1/jobs", json={"input": "warm"})
+        started_at = time.monotonic()
+        for _ in range(20):
+            assert http.post("/v1/jobs", json={"input": "a"}).status_code == 202
+        assert time.monotonic() - started_at < 3
+        ready = http.get("/health/ready")
+        assert ready.json()["components"]["broker"]["ready"] is False
+
+
+def test_a_submitted_job_rings_the_doorbell(http: httpx2.Client, valkey: EmbeddedValkey) -> None:
+    broker = queues.connect(valkey.url, socket_timeout=3)
+    broker.flushdb()
+    http.post("/v1/jobs", json={"input": "a"})
+    http.post("/v1/jobs", json={"input": "a long one " * 5000})
+    for queue in (queues.INFERENCE, queues.SERVICE):
+        eventually(lambda queue=queue: broker.llen(queue) == 1)
+        assert queues.WAKE_TASKS[queue].encode() in broker.lindex(queue, 0)
+
+
+def test_a_full_pool_answers_503_and_recovers(
+    database_settings: DatabaseSettings, valkey: EmbeddedValkey, sessions: sessionmaker[Session]
+) -> None:
+    small = {"LONGBATCH_DATABASE__POOL_SIZE": "1", "LONGBATCH_DATABASE__POOL_TIMEOUT_SECONDS": "0.2"}
+    with (
+        api(database_settings, valkey.url, **small) as process,
+        process.client() as http,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        with sessions.begin() as session:
+            session.execute(text("LOCK TABLE texts IN ACCESS EXCLUSIVE MODE"))
+            stuck = pool.submit(http.post, "/v1/jobs", json={"input": "a"})
+            refused = eventually(lambda: (a := http.get("/v1/jobs")).status_code != 200 and a)
+            assert (refused.status_code, error_of(refused)["code"]) == (503, "unavailable")
+            assert refused.headers["retry-after"]
+            assert http.get("/health/live").status_code == 200
+        assert stuck.result().status_code == 202
+        assert http.get("/v1/jobs").status_code == 200
+
+
+def test_a_database_that_is_down_answers_503(valkey: EmbeddedValkey) -> None:
+    nowhere = DatabaseSettings(url=SecretStr(f"postgresql://a:secret-7f3a@127.0.0.1:{free_port()}/b"))
+    with api(nowhere, valkey.url) as process, process.client() as http:
+        for answer in (
+            http.get("/v1/jobs"),
+            http.post("/v1/jobs", json={"input": "a"}),
+            http.post("/v1/jobs/bulk", content=b'{"input":"a"}\n' * 5),
+            http.get("/v1/jobs/job_" + "0" * 32 + "?wait=5"),
+        ):
+            assert (answer.status_code, error_of(answer)["code"]) == (503, "unavailable")
+            assert "secret-7f3a" not in answer.text
+        assert "longbatch_database_up 0.0" in http.get("/metrics").text
+        assert http.get("/health/ready").json()["components"]["database"]["ready"] is False
+
+
+def test_connections_that_postgres_closed_are_replaced(http: httpx2.Client, engine: Engine) -> None:
+    http.get("/v1/jobs")
+    with engine.begin() as connection:
+        connection.execute(
+            text(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                " WHERE application_name = 'longbatch-api'"
+            )
+        )
+    assert http.get("/v1/jobs").status_code == 200
+
+
+def test_readiness_names_every_part(
+    http: httpx2.Client, server: ApiProcess, sessions: sessionmaker[Session]
+) -> None:
+    eventually(lambda: http.get("/health/ready").json()["components"]["tokenizer"]["ready"])
+    missing = http.get("/health/ready")
+    assert missing.status_code == 503
+    components = missing.json()["components"]
+    assert {name: part["ready"] for name, part in components.items()} == {
+        "database": True,
+        "broker": True,
+        "triton": False,
+        "tokenizer": True,
+    }
+    assert missing.json()["error"]["message"] == "not ready: triton"
+    with sessions.begin() as session:
+        register_engine(session)
+    assert (http.get("/health/ready").status_code, http.get("/health/ready").json()["ready"]) == (200, True)
+    with sessions.begin() as session:
+        engines.pause(session, ENGINE, "engine_unavailable")
+    assert "engine_unavailable" in http.get("/health/ready").json()["components"]["triton"]["detail"]
+    assert server.process.poll() is None
+
+
+@pytest.mark.parametrize(("status", "ready"), [(200, True), (400, False)])
+def test_readiness_asks_triton_where_its_address_is_known(
+    database_settings: DatabaseSettings,
+    engine: Engine,  # noqa: ARG001  # the database is migrated
+    valkey: EmbeddedValkey,
+    httpserver: HTTPServer,
+    status: int,
+    ready: bool,  # noqa: FBT001  # a column of the table
+) -> None:
+    httpserver.expect_request("/v2/health/ready").respond_with_data("", status=status)
+    address = {"LONGBATCH_TRITON__HTTP_URL": httpserver.url_for("")}
+    with api(database_settings, valkey.url, **address) as process, process.client() as http:
+        assert http.get("/health/ready").json()["components"]["triton"]["ready"] is ready
+
+
+def test_it_stops_within_three_seconds_and_answers_those_who_wait(
+    database_settings: DatabaseSettings,
+    valkey: EmbeddedValkey,
+    sessions: sessionmaker[Session],  # noqa: ARG001  # without jobs
+) -> None:
+    with (
+        api(database_settings, valkey.url) as process,
+        process.client(timeout=70) as http,
+        ThreadPoolExecutor(20) as pool,
+    ):
+        path = http.post("/v1/jobs", json={"input": "a"}).headers["location"]
+        waits = [pool.submit(http.get, f"{path}?wait=60") for _ in range(20)]
+        eventually(lambda: "longbatch_http_open_requests 21.0" in http.get("/metrics").text)
+        stopped_at = time.monotonic()
+        assert process.stop() == 0
+        assert time.monotonic() - stopped_at < 3
+        assert {wait.result().status_code for wait in waits} == {200}
+
+
+def test_no_prompt_reaches_the_log_or_the_broker(
+    database_settings: DatabaseSettings,
+    valkey: EmbeddedValkey,
+    sessions: sessionmaker[Session],
+) -> None:
+    canary = "canary-51c9"
+    with api(database_settings, valkey.url) as process, process.client() as http:
+        broker = queues.connect(valkey.url, socket_timeout=3)
+        broker.flushdb()
+        http.post("/v1/jobs", json={"input": canary})
+        eventually(lambda: broker.llen(queues.INFERENCE) or broker.llen(queues.SERVICE))
+        http.post("/v1/jobs", json={"input": canary, canary: 1})
+        with sessions.begin() as session:
+            session.execute(text("ALTER TABLE texts RENAME TO hidden"))
+        try:
+            broken = http.post("/v1/jobs", json={"input": canary + "2"})
+        finally:
+            with sessions.begin() as session:
+                session.execute(text("ALTER TABLE hidden RENAME TO texts"))
+        assert (broken.status_code, error_of(broken)["code"]) == (500, "internal_error")
+        assert broken.headers["x-request-id"] in "".join(eventually(lambda: process.lines[1:]))
+        assert canary not in "".join(process.lines) + broken.text
+        read = {
+            b"list": lambda key: broker.lrange(key, 0, -1),
+            b"set": broker.smembers,
+            b"string": lambda key: [broker.get(key)],
+        }
+        stored = b"".join(each for key in broker.keys("*") for each in read[broker.type(key)](key))
+        assert canary.encode() not in stored
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "example.com"])  # noqa: S104  # must be refused
+def test_a_network_without_keys_is_refused(
+    database_settings: DatabaseSettings, valkey: EmbeddedValkey, host: str
+) -> None:
+    with pytest.raises(AssertionError, match="there are no API keys yet"):
+        ApiProcess(database_settings, valkey.url, LONGBATCH_API__HOST=host)
+
+
+def test_a_misspelt_setting_is_refused(database_settings: DatabaseSettings, valkey: EmbeddedValkey) -> None:
+    with pytest.raises(AssertionError, match=r"settings: api\.prot"):
+        ApiProcess(database_settings, valkey.url, LONGBATCH_API__PROT="1")

@@ -1,0 +1,115 @@
+import asyncio
+import json
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx2
+import pytest
+from api_server import ApiProcess
+from sqlalchemy import text
+from sqlalchemy.orm import Session, sessionmaker
+from support import claim_one, eventually, output_of, register_engine, submit_one
+
+from jobs import ids, lifecycle
+from jobs.lifecycle import Lease
+from jobs.states import FinishReason
+
+# What a 100 ms poll, two round trips and two busy cores may add.
+BOUND_SECONDS = 2
+
+
+@pytest.fixture
+def running(sessions: sessionmaker[Session]) -> Lease:
+    with sessions.begin() as session:
+        register_engine(session)
+        submit_one(session)
+        return claim_one(session).lease
+
+
+def complete(sessions: sessionmaker[Session], lease: Lease) -> None:
+    with sessions.begin() as session:
+        assert lifecycle.complete(session, lease, output_of("done"), FinishReason.STOP)
+
+
+def num_busy_connections(sessions: sessionmaker[Session]) -> int:
+    """How many of the service's connections have a query or a transaction open."""
+    statement = (
+        "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'longbatch-api' AND state <> 'idle'"
+    )
+    with sessions() as session:
+        return session.scalar(text(statement)) or 0
+
+
+def test_a_wait_ends_when_the_job_does(
+    http: httpx2.Client, sessions: sessionmaker[Session], running: Lease
+) -> None:
+    path = f"/v1/jobs/{ids.job_id(running.job_id)}?wait=30"
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(http.get, path)
+        complete(sessions, running)
+        ended_at = time.monotonic()
+        assert answer.result().json()["state"] == "completed"
+    assert time.monotonic() - ended_at < BOUND_SECONDS
+
+
+def test_a_wait_ends_when_the_time_is_up(http: httpx2.Client, running: Lease) -> None:
+    started_at = time.monotonic()
+    answer = http.get(f"/v1/jobs/{ids.job_id(running.job_id)}?wait=0.5")
+    assert (answer.status_code, answer.json()["state"]) == (200, "running")
+    assert 0.5 <= time.monotonic() - started_at < 0.5 + BOUND_SECONDS
+
+
+def test_a_wait_for_an_ended_job_ends_at_once(
+    http: httpx2.Client, sessions: sessionmaker[Session], running: Lease
+) -> None:
+    complete(sessions, running)
+    started_at = time.monotonic()
+    assert http.get(f"/v1/jobs/{ids.job_id(running.job_id)}?wait=30").json()["state"] == "completed"
+    assert time.monotonic() - started_at < BOUND_SECONDS
+
+
+def test_a_wait_says_304_when_nothing_changed(http: httpx2.Client, running: Lease) -> None:
+    path = f"/v1/jobs/{ids.job_id(running.job_id)}"
+    tag = http.get(path).headers["etag"]
+    assert http.get(f"{path}?wait=0.2", headers={"If-None-Match": tag}).status_code == 304
+
+
+def test_a_thousand_waits_share_one_connection(
+    server: ApiProcess, http: httpx2.Client, sessions: sessionmaker[Session], running: Lease
+) -> None:
+    num_waits = 1000
+    with ThreadPoolExecutor(1) as pool:
+        states = pool.submit(asyncio.run, many_waits(server, running, num_waits))
+        busiest = 0
+
+        def all_wait() -> bool:
+            nonlocal busiest
+            busiest = max(busiest, num_busy_connections(sessions))
+            return f"longbatch_http_open_requests {num_waits + 1}.0" in http.get("/metrics").text
+
+        eventually(all_wait, timeout=60)
+        for _ in range(50):
+            busiest = max(busiest, num_busy_connections(sessions))
+        assert busiest <= 2  # one of them may be the scrape's
+        complete(sessions, running)
+        ended_at = time.monotonic()
+        assert states.result() == {"completed"}
+    assert time.monotonic() - ended_at < BOUND_SECONDS
+
+
+async def many_waits(server: ApiProcess, lease: Lease, num_waits: int) -> set[str]:
+    """The states that so many callers at once have waited for. Bare sockets: clients' pools are quadratic."""
+    port = int(server.url.rsplit(":", 1)[1])
+    request = (
+        f"GET /v1/jobs/{ids.job_id(lease.job_id)}?wait=60 HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
+    )
+
+    async def wait() -> str:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(request.encode())
+        _, _, body = (await reader.read()).partition(b"\r\n\r\n")
+        writer.close()
+        state: str = json.loads(body)["state"]
+        return state
+
+    return set(await asyncio.gather(*(wait() for _ in range(num_waits))))
