@@ -20,9 +20,10 @@ lint: setup ## style, types and import contracts
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
-lock: ## write requirements.lock anew (needs uv)
-	@uv pip compile --universal --python-version 3.11 --generate-hashes --no-header \
-		--extra local --group dev pyproject.toml -o requirements.lock
+COMPILE = uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header pyproject.toml
+lock: ## write both lock files anew (needs uv)
+	@$(COMPILE) --extra local --group dev -o requirements.lock
+	@$(COMPILE) --extra llama -o requirements-server.lock
 
 clean: ## remove what setup and the tools made
 	@rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -6,7 +6,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from cli import up_command
+from cli import demo_command, up_command
 from jobs.errors import LongbatchError
 
 app = typer.Typer(
@@ -16,6 +16,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 up_command.register(app)
+demo_command.register(app)
 
 
 @app.callback()

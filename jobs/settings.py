@@ -1,7 +1,6 @@
 """Every setting of Longbatch, read once from LONGBATCH_<GROUP>__<NAME> at each composition root."""
 
 import os
-from pathlib import Path
 from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
@@ -195,11 +194,3 @@ def load_database() -> DatabaseSettings:
         ValueError: LONGBATCH_DATABASE__URL is missing or another value of the group is wrong.
     """
     return _DatabaseOnly().database
-
-
-def cache_dir() -> Path:
-    """Where built files that can be made again are kept."""
-    if chosen := os.environ.get("LONGBATCH_CACHE_DIR"):
-        return Path(chosen)
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "longbatch"
