@@ -54,7 +54,7 @@ def up(
     ] = "extractive",
 ) -> None:
     """Run Longbatch here: database, broker, Triton, API and workers, until Ctrl-C."""
-    console = Console(stderr=True)
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
     options = StackOptions(directory=data_dir or default_directory(), api_port=port, ready_file=ready_file)
     tokenizer = tokenizer_directory(options.environment.get("LONGBATCH_TOKENIZER__PATH"))
     engine = EngineOptions(mode=engine_mode, tokenizer_dir=tokenizer, time_scale=time_scale)

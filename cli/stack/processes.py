@@ -31,6 +31,7 @@ class Launch:
         stop_signal: asks it to end.
         grace: how long it may take to end before it is killed.
         death_signal: what the kernel sends it when we die.
+        guarded: whether what it started dies with it even when nobody is left to see to that.
     """
 
     argv: tuple[str, ...]
@@ -40,6 +41,7 @@ class Launch:
     stop_signal: signal.Signals = signal.SIGTERM
     grace: timedelta = timedelta(seconds=3)
     death_signal: signal.Signals = signal.SIGKILL
+    guarded: bool = False
 
 
 class ChildProcess:
@@ -51,7 +53,7 @@ class ChildProcess:
         self._is_over = False
         uid, gid = (launch.account.uid, launch.account.gid) if launch.account else (-1, -1)
         prefix = (sys.executable, "-I", "-S", str(_TRAMPOLINE))
-        numbers = (os.getpid(), int(launch.death_signal), uid, gid)
+        numbers = (os.getpid(), int(launch.death_signal), uid, gid, int(launch.guarded))
         with open_log(log) as output:
             self._process = subprocess.Popen(
                 [*prefix, *map(str, numbers), *launch.argv],

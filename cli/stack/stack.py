@@ -185,6 +185,8 @@ class Stack:
         )
         if API in names:
             _wait_until_api_is_ready(api_port)
+        for name in names:
+            self._running[name].check()
 
     def _supervise(self, servers: Sequence[Server]) -> None:
         """These servers were started at the same time and all answer."""

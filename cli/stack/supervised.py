@@ -15,7 +15,7 @@ from cli.stack.server import Server
 from jobs.errors import LongbatchError
 
 _POLL_SECONDS = 0.02
-_MAX_ENDS = 3  # before it has answered for the first time
+_MAX_ENDS = 3  # while the stack starts
 
 
 @dataclass(frozen=True)
@@ -107,13 +107,21 @@ class SupervisedServer:
         name = self.server.name
         deadline = time.monotonic() + timeout.total_seconds()
         while self._child is None or not self.server.is_ready():
-            if self._num_ends >= _MAX_ENDS:
-                raise StackError(f"{name} does not start: {self._last_failure}.{log_tail(self.log)}")
+            self.check()
             if time.monotonic() > deadline:
                 raise StackError(
                     f"{name} did not answer within {timeout.total_seconds():.0f} s.{log_tail(self.log)}"
                 )
             self._stopping.wait(_POLL_SECONDS)
+
+    def check(self) -> None:
+        """It has not ended three times.
+
+        Raises:
+            StackError: it has; the message holds the end of its log.
+        """
+        if self._num_ends >= _MAX_ENDS:
+            raise StackError(f"{self.server.name} does not start: {self._last_failure}.{log_tail(self.log)}")
 
     def send(self, number: signal.Signals) -> None:
         """The running process gets this signal; should it end, it is started again."""

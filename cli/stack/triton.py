@@ -60,6 +60,7 @@ class EmbeddedTriton(EmbeddedServer):
             env=prepared.env,
             directory=prepared.cwd,
             grace=timedelta(seconds=2),  # it often hangs after SIGTERM, and has nothing to lose
+            guarded=True,  # its stubs, which hold the models, outlive it by minutes
         )
 
     def is_ready(self) -> bool:

@@ -20,6 +20,11 @@ from cli.stack.supervised import Backoff, ServerEnded, ServerStarted, Supervised
 
 _QUICK = Backoff(first=timedelta(seconds=0.01), ceiling=timedelta(seconds=0.04))
 _SLEEP = "import time; time.sleep(600)"
+PARENT = (
+    "import signal, subprocess, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+    f"child = subprocess.Popen([sys.executable, '-c', {_SLEEP!r}]); "
+    "open({noted!r}, 'w').write(str(child.pid)); time.sleep(600)"
+)
 _DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); "
 
 
@@ -31,9 +36,15 @@ class Script:
     grace: timedelta = timedelta(seconds=5)
     flag: Path | None = None
     name: str = "script"
+    guarded: bool = False
 
     def launch(self) -> Launch:
-        return Launch(argv=(sys.executable, "-c", self.code), env=dict(os.environ), grace=self.grace)
+        return Launch(
+            argv=(sys.executable, "-c", self.code),
+            env=dict(os.environ),
+            grace=self.grace,
+            guarded=self.guarded,
+        )
 
     def is_ready(self) -> bool:
         return self.flag is None or self.flag.exists()
@@ -150,26 +161,21 @@ def test_a_stopped_server_can_be_started_again(tmp_path: Path) -> None:
 
 def test_what_a_server_started_ends_with_it(tmp_path: Path) -> None:
     noted = tmp_path / "pid"
-    parent = (
-        "import subprocess, sys, time; "
-        f"child = subprocess.Popen([sys.executable, '-c', {_SLEEP!r}]); "
-        f"open({str(noted)!r}, 'w').write(str(child.pid)); time.sleep(600)"
-    )
-    with supervised(Script(parent), tmp_path / "log") as (running, _):
+    with supervised(Script(PARENT.format(noted=str(noted))), tmp_path / "log") as (running, _):
         grandchild = int(eventually(lambda: noted.exists() and noted.read_text()))
         running.send(signal.SIGKILL)
         eventually(lambda: not is_alive(grandchild))
 
 
 _SUPERVISOR = """
-import os, sys, threading
+import sys, threading
 from datetime import timedelta
 from pathlib import Path
 from cli.stack.supervised import DEFAULT_BACKOFF, SupervisedServer
-from test_stack_supervised import _DEAF, Script
+from test_stack_supervised import PARENT, Script
 
-server = Script(_DEAF + "time.sleep(600)")
-running = SupervisedServer(server, Path(sys.argv[1]), report=print, backoff=DEFAULT_BACKOFF)
+server = Script(PARENT.format(noted=sys.argv[1]), guarded=True)
+running = SupervisedServer(server, Path(sys.argv[2]), report=print, backoff=DEFAULT_BACKOFF)
 running.start()
 running.wait_ready(timedelta(seconds=10))
 print(running.pid, flush=True)
@@ -178,17 +184,18 @@ threading.Event().wait()
 
 
 def test_a_killed_supervisor_leaves_nothing_behind(tmp_path: Path) -> None:
-    log = tmp_path / "log"
+    noted = tmp_path / "pid"
     path = os.pathsep.join(str(folder) for folder in (Path(__file__).parent, Path(__file__).parents[1]))
     with subprocess.Popen(
-        [sys.executable, "-c", _SUPERVISOR, str(log)],
+        [sys.executable, "-c", _SUPERVISOR, str(noted), str(tmp_path / "log")],
         env={**os.environ, "PYTHONPATH": path},
         stdout=subprocess.PIPE,
         text=True,
     ) as supervisor:
         assert supervisor.stdout is not None
-        pid = int(next(line for line in supervisor.stdout if line.strip().isdigit()))
-        eventually(lambda: log.exists() and "deaf" in log.read_text())
-        assert is_alive(pid)
+        child = int(next(line for line in supervisor.stdout if line.strip().isdigit()))
+        grandchild = int(eventually(lambda: noted.exists() and noted.read_text()))
+        assert is_alive(child)
+        assert is_alive(grandchild)
         supervisor.kill()
-        eventually(lambda: not is_alive(pid))
+        eventually(lambda: not is_alive(child) and not is_alive(grandchild))
