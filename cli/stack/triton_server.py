@@ -60,7 +60,13 @@ class TritonLaunch:
 
 
 def prepare(
-    directory: Path, *, engine: EngineOptions, grpc_port: int, http_port: int, metrics_port: int
+    directory: Path,
+    *,
+    engine: EngineOptions,
+    grpc_port: int,
+    http_port: int,
+    metrics_port: int,
+    address: str = LOOPBACK,
 ) -> TritonLaunch:
     """`directory` holds all that the server needs: backend, model repository, engine description.
 
@@ -78,7 +84,7 @@ def prepare(
     _copy_backend(wheel, directory / "backends" / "python")
     _render_repository(engine, directory)
     return TritonLaunch(
-        argv=[str(wheel.server), *_flags(grpc_port, http_port, metrics_port, shm_prefix)],
+        argv=[str(wheel.server), *_flags(address, grpc_port, http_port, metrics_port, shm_prefix)],
         env=_environment(wheel, libpython),
         cwd=directory,
         grpc_port=grpc_port,
@@ -175,7 +181,7 @@ class _Wheel:
         return wheel
 
 
-def _flags(grpc_port: int, http_port: int, metrics_port: int, shm_prefix: str) -> list[str]:
+def _flags(address: str, grpc_port: int, http_port: int, metrics_port: int, shm_prefix: str) -> list[str]:
     # Relative paths: the backend starts its stub through a shell, unquoted.
     return [
         "--model-repository=models",
@@ -183,12 +189,12 @@ def _flags(grpc_port: int, http_port: int, metrics_port: int, shm_prefix: str) -
         f"--backend-config=python,shm-region-prefix-name={shm_prefix}",
         "--disable-auto-complete-config",
         f"--exit-timeout-secs={EXIT_TIMEOUT}",
-        f"--http-address={LOOPBACK}",
+        f"--http-address={address}",
         f"--http-port={http_port}",
-        f"--grpc-address={LOOPBACK}",
+        f"--grpc-address={address}",
         f"--grpc-port={grpc_port}",
         *_KEEPALIVE,
-        f"--metrics-address={LOOPBACK}",
+        f"--metrics-address={address}",
         f"--metrics-port={metrics_port}",
         "--allow-gpu-metrics=false",
         "--allow-cpu-metrics=false",
