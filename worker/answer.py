@@ -30,6 +30,11 @@ class Answer:
         """Generated tokens: up to the end token, the limit, or the one that completed a stop string."""
         return len(self._ids)
 
+    @property
+    def is_full(self) -> bool:
+        """Whether it has as many tokens as were asked for."""
+        return len(self._ids) >= self._max_tokens
+
     def push(self, ids: Sequence[int]) -> None:
         """These tokens belong to the answer, as far as it has not ended."""
         # One by one: only so is it known which token completed a stop string.

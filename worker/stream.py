@@ -174,7 +174,8 @@ class Stream:
                     self._put(Tokens(ids))
                 is_final = is_final or _is_final(response.infer_response)
         except (grpc.RpcError, ValueError) as broken:
-            return Ended(error or self._lost(broken), confirmed=is_final)
+            # Whatever breaks behind the final response is no loss.
+            return Ended(error or (None if is_final else self._lost(broken)), confirmed=is_final)
         if error is None and not is_final:
             error = RetryableEngineError("the stream ended without its final response")
             return Ended(error, confirmed=False)

@@ -1,0 +1,48 @@
+"""`python -m worker inference|service`: one worker process, which ends within seconds of SIGTERM."""
+
+import argparse
+import sys
+from typing import Final
+
+from jobs import queues, settings, telemetry
+from jobs.settings import Settings
+from jobs.tokens import Tokenizer
+from worker import tasks
+from worker.app import make_app, publisher, run_worker
+from worker.bell import Bell
+from worker.inference import InferenceWorker
+from worker.service import ServiceWorker
+
+# Behind the grace of running jobs: asking their streams to end, waiting for that, giving the jobs back.
+_RELEASE_SECONDS: Final = 2.5
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The worker has served and ended; its exit code."""
+    parser = argparse.ArgumentParser(prog="python -m worker", description=__doc__)
+    parser.add_argument("role", choices=[queues.INFERENCE, queues.SERVICE])
+    role: str = parser.parse_args(arguments).role
+    try:
+        return _serve(role, settings.load())
+    except ValueError as error:
+        print(f"wrong settings: {error}", file=sys.stderr)  # noqa: T201  # there is no log yet
+        return 2
+
+
+def _serve(role: str, configured: Settings) -> int:
+    telemetry.configure()
+    app = make_app(configured.broker)
+    broker = queues.connect(
+        configured.broker.url.get_secret_value(), socket_timeout=configured.broker.socket_timeout_seconds
+    )
+    bell = Bell(broker, publisher(app))
+    kind = InferenceWorker if role == queues.INFERENCE else ServiceWorker
+    part = kind(configured, Tokenizer.load(configured.tokenizer.path), bell)
+    tasks.register(app, role, part.heard)
+    return run_worker(
+        app, part, queue=role, grace_seconds=configured.jobs.shutdown_grace_seconds + _RELEASE_SECONDS
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

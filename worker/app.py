@@ -1,0 +1,125 @@
+"""The Celery application: a doorbell's ear, and a process that starts and stops our own threads."""
+
+import faulthandler
+import logging
+from typing import Any, Final, Protocol
+
+import celery
+from celery import bootsteps, signals
+
+from jobs import queues
+from jobs.settings import BrokerSettings
+
+# After SIGTERM a process that still hangs shows where, and is gone. Above all graces, below a supervisor's.
+_EXIT_SLACK_SECONDS: Final = 4.0
+
+
+class Part(Protocol):
+    """Threads that run as long as the worker does."""
+
+    def start(self) -> None:
+        """They run."""
+
+    def begin_stop(self) -> None:
+        """They take on nothing new; returns at once, also in a signal handler."""
+
+    def stop(self) -> None:
+        """They have ended."""
+
+
+def make_app(settings: BrokerSettings) -> celery.Celery:
+    """An application without tasks that never waits for its broker longer than the settings say."""
+    seconds = settings.socket_timeout_seconds
+    app = celery.Celery("longbatch", broker=settings.url.get_secret_value(), set_as_current=False)
+    app.conf.update(
+        task_ignore_result=True,
+        task_acks_late=False,  # Redis hands unacknowledged messages out again; jobs are kept in Postgres
+        task_create_missing_queues=True,
+        worker_disable_prefetch=True,
+        worker_prefetch_multiplier=1,
+        worker_enable_remote_control=False,
+        worker_send_task_events=False,
+        worker_redirect_stdouts=False,
+        worker_hijack_root_logger=False,
+        worker_cancel_long_running_tasks_on_connection_loss=False,
+        broker_connection_retry_on_startup=True,
+        broker_connection_max_retries=None,  # for ever: jobs move without the broker
+        broker_connection_timeout=seconds,
+        broker_pool_limit=1,
+        # Without these a frozen broker would block a publisher for ever.
+        broker_transport_options={
+            "socket_timeout": seconds,
+            "socket_connect_timeout": seconds,
+            "max_retries": 0,
+        },
+    )
+    return app
+
+
+def publisher(app: celery.Celery) -> queues.Publish:
+    """Sends tasks by name through this application, once."""
+
+    def publish(task: str, queue: str) -> None:
+        app.send_task(task, queue=queue, ignore_result=True, retry=False)
+
+    return publish
+
+
+def run_worker(app: celery.Celery, part: Part, *, queue: str, grace_seconds: float) -> int:
+    """The process serves until SIGTERM; returns its exit code.
+
+    The part is a step of Celery's worker and not of its consumer, which begins only when the broker answers.
+
+    Args:
+        app: with the queue's task.
+        part: started before the consumer and stopped after it.
+        queue: whose messages are heard.
+        grace_seconds: how long the part may take to stop.
+    """
+
+    def begin_stop(**_: object) -> None:
+        faulthandler.dump_traceback_later(grace_seconds + _EXIT_SLACK_SECONDS, exit=True)
+        part.begin_stop()
+
+    signals.setup_logging.connect(_keep_logging)
+    signals.worker_shutting_down.connect(begin_stop)
+    app.steps["worker"].add(_step(part))
+    worker = app.Worker(
+        queues=[queue],
+        pool="threads",
+        concurrency=1,
+        without_gossip=True,
+        without_mingle=True,
+        without_heartbeat=True,
+        quiet=True,
+        optimization="fair",
+    )
+    try:
+        worker.start()
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+    return int(worker.exitcode or 0)
+
+
+def _step(part: Part) -> type[bootsteps.StartStopStep]:
+    class PartStep(bootsteps.StartStopStep):  # type: ignore[misc]  # celery has no types
+        """Starts and stops the part with the worker."""
+
+        requires = ("celery.worker.components:Pool",)
+
+        def start(self, parent: Any) -> None:  # noqa: ANN401, ARG002  # celery's interface
+            part.start()
+
+        def stop(self, parent: Any) -> None:  # noqa: ANN401, ARG002
+            part.stop()
+
+        def terminate(self, parent: Any) -> None:  # noqa: ANN401, ARG002
+            part.begin_stop()
+            part.stop()
+
+    return PartStep
+
+
+def _keep_logging(**_: object) -> None:
+    """Celery leaves logging as it is: its warnings go to standard error."""
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s %(message)s")

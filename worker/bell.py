@@ -1,0 +1,39 @@
+"""The doorbell as a worker rings it: from a thread of its own, so that a frozen broker delays no job."""
+
+import queue
+from collections.abc import Callable
+
+import redis
+
+from jobs import queues
+from worker.loops import Loop
+
+
+class Bell:
+    """Rings for queues; several for one queue that wait are one."""
+
+    def __init__(self, broker: redis.Redis, publish: queues.Publish) -> None:
+        self._broker = broker
+        self._publish = publish
+        self._wanted: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self.loop = Loop("bell", self.run_once, interval=3600)
+
+    def ring(self, name: str) -> None:
+        """Workers of this queue will look soon, if the broker works; returns at once."""
+        self._wanted.put(name)
+        self.loop.wake()
+
+    def heard(self, name: str) -> None:
+        """A ring of this queue was heard."""
+        queues.heard(self._broker, name)
+
+    def run_once(self) -> None:
+        """Every wanted ring has sounded, or could not."""
+        wanted: set[str] = set()
+        while not self._wanted.empty():
+            wanted.add(self._wanted.get())
+        for name in wanted:
+            queues.ring(self._broker, self._publish, name)
+
+
+Ring = Callable[[str], None]

@@ -1,0 +1,102 @@
+"""Keeps the engine full: claims a job whenever one may start, and hands it to a slot."""
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import Final
+
+from sqlalchemy.orm import Session, sessionmaker
+
+from jobs import claims, telemetry
+from jobs.claims import Claim, Terms
+from jobs.database import transaction
+from jobs.settings import Settings
+from jobs.states import StopReason
+from worker.engine import EngineModel
+from worker.execute import Runner
+from worker.lease import HeldLease, LeaseKeeper
+from worker.loops import Loop
+from worker.monitor import EngineMonitor
+
+# Threads are made only when a job needs one; an engine has far fewer slots.
+_MAX_SLOTS: Final = 256
+
+
+class Dispatcher:
+    """One claiming thread and as many slot threads as the engine has slots.
+
+    It looks when the doorbell rings, when a slot becomes free, and once a second anyway: messages may be lost
+    and the broker may be down.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        sessions: sessionmaker[Session],
+        *,
+        monitor: EngineMonitor,
+        keeper: LeaseKeeper,
+        runner: Runner,
+    ) -> None:
+        self._settings = settings
+        self._sessions = sessions
+        self._monitor = monitor
+        self._keeper = keeper
+        self._runner = runner
+        self._terms = Terms(
+            lease=timedelta(seconds=settings.jobs.lease_seconds),
+            max_overtake=timedelta(seconds=settings.engine.max_overtake_seconds),
+            max_rescues=settings.jobs.max_rescues,
+        )
+        self._slots = ThreadPoolExecutor(max_workers=_MAX_SLOTS, thread_name_prefix="slot")
+        self._num_running = 0
+        self._changed = threading.Condition()
+        self.loop = Loop("dispatcher", self.run_once, interval=settings.jobs.claim_poll_seconds)
+
+    def run_once(self) -> None:
+        """Every job that may start now has started."""
+        while not self._runner.stopping.is_set():
+            model = self._monitor.model
+            if model is None or self._num_running >= model.capacity.max_batch_size:
+                return
+            # Read before the claim: our idea of the lease's end is never later than the database's.
+            valid_until = time.monotonic() + self._settings.jobs.lease_seconds
+            with transaction(self._sessions) as session:
+                claim = claims.claim(session, self._settings.engine.name, self._terms)
+            if claim is None:
+                return
+            self._start(claim, HeldLease(claim.lease, valid_until), model)
+
+    def begin_stop(self) -> None:
+        """No job is claimed any more; returns at once."""
+        self._runner.stopping.set()
+        self.loop.begin_stop()
+
+    def stop(self, *, grace_seconds: float) -> None:
+        """No job runs here: those that did not end within the grace are back in the queue."""
+        self.begin_stop()
+        self.loop.join()
+        with self._changed:
+            self._changed.wait_for(lambda: self._num_running == 0, grace_seconds)
+        self._keeper.stop_all(StopReason.SHUTDOWN)
+        self._slots.shutdown(wait=True)
+
+    def _start(self, claim: Claim, held: HeldLease, model: EngineModel) -> None:
+        self._keeper.hold(held)
+        with self._changed:
+            self._num_running += 1
+        self._slots.submit(self._occupy, claim, held, model)
+
+    def _occupy(self, claim: Claim, held: HeldLease, model: EngineModel) -> None:
+        try:
+            self._runner.run(claim, held, model)
+        except Exception:  # noqa: BLE001  # the thread's entry point
+            # The lease ends by itself and the job is rescued.
+            telemetry.logger().exception(telemetry.LOOP_FAILED, loop="slot")
+        finally:
+            self._keeper.drop(held)
+            with self._changed:
+                self._num_running -= 1
+                self._changed.notify_all()
+            self.loop.wake()

@@ -1,0 +1,214 @@
+"""One job from its claim to its record: load the prompt, stream it, write down how it ended."""
+
+import threading
+import time
+from dataclasses import dataclass
+from typing import Final
+
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session, sessionmaker
+from structlog.typing import FilteringBoundLogger
+
+from jobs import ids, queues, reservations, telemetry, texts
+from jobs.claims import Claim
+from jobs.counting import PromptCounter
+from jobs.database import transaction
+from jobs.errors import EngineLostError, EngineUnavailableError, LongbatchError
+from jobs.models import Job
+from jobs.settings import Settings
+from jobs.states import TERMINAL, JobState, StopReason
+from jobs.texts import CountedPrompt
+from jobs.tokens import unpack_ids
+from worker.answer import Answer
+from worker.bell import Ring
+from worker.deadlines import deadlines_for
+from worker.engine import EngineModel
+from worker.follow import follow, wait_for_end
+from worker.lease import HeldLease, LeaseKeeper
+from worker.monitor import EngineMonitor
+from worker.outcome import Failed, Finished, LeaseLost, Outcome, Recounted, Stopped, record
+from worker.request import Request, Sampling
+from worker.stream import Stream
+
+# A request that was asked to stop ends at the next iteration: at once, or after a prompt chunk (seconds).
+_SETTLE_SECONDS: Final = 0.5
+_LINGER_SECONDS: Final = 10.0
+_RECORD_RETRY_SECONDS: Final = 1.0
+
+
+class UnexpectedError(LongbatchError):
+    """The worker met an error that it does not know."""
+
+    code = "internal_error"
+    retryable = True
+
+
+@dataclass(frozen=True)
+class Runner:
+    """What running a job takes; shared by all slots.
+
+    Attributes:
+        stopping: set when the process is to end soon.
+    """
+
+    settings: Settings
+    sessions: sessionmaker[Session]
+    counter: PromptCounter
+    monitor: EngineMonitor
+    keeper: LeaseKeeper
+    ring: Ring
+    stopping: threading.Event
+
+    def run(self, claim: Claim, held: HeldLease, model: EngineModel) -> None:
+        """The job has ended, is back in the queue or is lost; its booking is closed or drains."""
+        log = telemetry.logger().bind(job_id=ids.job_id(claim.job.id), attempt=claim.job.attempt)
+        log.info(telemetry.JOB_CLAIMED, blocks=claim.blocks, prompt_tokens=claim.job.prompt_tokens)
+        answer = self._empty_answer(claim.job)
+        stream: Stream | None = None
+        is_confirmed = True
+        try:
+            prompt = self._load(claim.job)
+            if prompt.num_tokens != claim.job.prompt_tokens:
+                outcome: Outcome = Recounted(prompt.num_tokens)
+            else:
+                stream = self._open(claim, held, prompt, model)
+                outcome, is_confirmed = self._stream(claim.job, held, answer, stream, model)
+        except LongbatchError as error:
+            outcome = Failed(error)
+        except SQLAlchemyError:
+            # Nothing was sent, so the job can go back as it came.
+            outcome = Stopped(StopReason.SHUTDOWN)
+        except Exception:
+            log.exception(telemetry.LOOP_FAILED, loop="slot")
+            outcome, is_confirmed = Failed(UnexpectedError()), stream is None
+        self._end(claim, held, answer, outcome, stream, is_confirmed=is_confirmed, log=log)
+
+    def _empty_answer(self, job: Job) -> Answer:
+        stops = job.sampling.get("stop") or []
+        listed = [stops] if isinstance(stops, str) else list(stops) if isinstance(stops, list) else []
+        return Answer(self.counter.tokenizer, max_tokens=job.max_tokens, stops=listed)
+
+    def _load(self, job: Job) -> CountedPrompt:
+        with transaction(self.sessions) as session:
+            return texts.counted(session, texts.load(session, job.text_id), self.counter)
+
+    def _open(self, claim: Claim, held: HeldLease, prompt: CountedPrompt, model: EngineModel) -> Stream:
+        tokenizer = self.counter.tokenizer
+        request = Request(
+            request_id=claim.lease.lease_id.hex,
+            ids=unpack_ids(prompt.packed_ids),
+            max_tokens=claim.job.max_tokens,
+            end_id=tokenizer.end_id,
+            pad_id=tokenizer.pad_id,
+            sampling=_sampling(claim.job),
+        )
+        return Stream(self.settings.triton, request, inputs=model.inputs, put=held.inbox.put)
+
+    def _stream(
+        self, job: Job, held: HeldLease, answer: Answer, stream: Stream, model: EngineModel
+    ) -> tuple[Outcome, bool]:
+        """How the stream ended, and whether the engine is known to be done with it."""
+        stream.start()
+        outcome, is_confirmed = follow(
+            held,
+            answer,
+            deadlines_for(
+                prompt_tokens=job.prompt_tokens or 0,
+                max_tokens=job.max_tokens,
+                capacity=model.capacity,
+                time_scale=self.settings.engine.time_scale,
+            ),
+            lease_seconds=self.settings.jobs.lease_seconds,
+        )
+        error = outcome.error if isinstance(outcome, Failed) else None
+        if isinstance(error, EngineLostError | EngineUnavailableError):
+            self.monitor.doubt()
+        elif isinstance(outcome, LeaseLost):
+            stream.cancel()  # no time to ask: it must not outlive the lease
+        elif not is_confirmed:
+            stream.stop()
+            is_confirmed = wait_for_end(held, seconds=_SETTLE_SECONDS)
+        return outcome, is_confirmed
+
+    def _end(
+        self,
+        claim: Claim,
+        held: HeldLease,
+        answer: Answer,
+        outcome: Outcome,
+        stream: Stream | None,
+        *,
+        is_confirmed: bool,
+        log: FilteringBoundLogger,
+    ) -> None:
+        """The outcome is recorded; then the booking goes too, should the engine confirm its end late."""
+        held.is_ending = True
+        state = self._record(claim, answer, outcome, is_confirmed=is_confirmed)
+        self.keeper.drop(held)
+        log.info(
+            telemetry.JOB_ENDED if state in TERMINAL else telemetry.JOB_RELEASED,
+            state=state,
+            outcome=type(outcome).__name__,
+            completion_tokens=answer.num_tokens,
+            error=outcome.error.code if isinstance(outcome, Failed) else None,
+        )
+        if state in TERMINAL and claim.job.webhook_url is not None:
+            self.ring(queues.SERVICE)
+        if stream is None:
+            return
+        if not is_confirmed and isinstance(outcome, Finished | Stopped):
+            linger = 1.0 if self.stopping.is_set() else _LINGER_SECONDS
+            if wait_for_end(held, seconds=linger):
+                self._close_booking(claim)
+        stream.close()
+
+    def _record(
+        self, claim: Claim, answer: Answer, outcome: Outcome, *, is_confirmed: bool
+    ) -> JobState | None:
+        """Where the job is now; None: its lease was lost. Tried until the database takes it.
+
+        The fence makes it harmless that a commit's outcome can be unknown, and that somebody else may have
+        the job by now; a finished answer is too dear to drop because the database was away for a minute.
+        """
+        output = answer.output()
+        give_up_at = time.monotonic() + 2 * self.settings.jobs.lease_seconds
+        while True:
+            try:
+                with transaction(self.sessions) as session:
+                    return record(
+                        session,
+                        claim.lease,
+                        outcome,
+                        output,
+                        settings=self.settings.jobs,
+                        is_confirmed=is_confirmed,
+                    )
+            except SQLAlchemyError as error:
+                telemetry.logger().warning(telemetry.LOOP_FAILED, loop="record", error=type(error).__name__)
+                if time.monotonic() > give_up_at or self.stopping.wait(_RECORD_RETRY_SECONDS):
+                    return None
+
+    def _close_booking(self, claim: Claim) -> None:
+        try:
+            with transaction(self.sessions) as session:
+                reservations.close(session, claim.lease.lease_id)
+        except SQLAlchemyError as error:  # it drains; the monitor sees to it
+            telemetry.logger().warning(telemetry.LOOP_FAILED, loop="booking", error=type(error).__name__)
+
+
+def _sampling(job: Job) -> Sampling:
+    given = job.sampling
+    return Sampling(
+        temperature=_float(given.get("temperature")),
+        top_p=_float(given.get("top_p")),
+        top_k=_int(given.get("top_k")),
+        seed=_int(given.get("seed")),
+    )
+
+
+def _float(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _int(value: object) -> int | None:
+    return value if isinstance(value, int) else None

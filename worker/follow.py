@@ -1,0 +1,93 @@
+"""A running stream, followed to its end: answer, deadline, request to stop or lost lease."""
+
+import queue
+import time
+from typing import Final
+
+from jobs.errors import EngineError, StreamTimeoutError
+from worker.answer import Answer
+from worker.deadlines import Deadlines
+from worker.lease import HeldLease, StopAsked
+from worker.outcome import Failed, Finished, LeaseLost, Outcome, Stopped
+from worker.stream import Ended, Tokens
+
+_MAX_MARGIN_SECONDS: Final = 3.0
+# The final response comes with the last token, or right behind it.
+_FINAL_SECONDS: Final = 5.0
+
+
+def follow(
+    held: HeldLease, answer: Answer, deadlines: Deadlines, *, lease_seconds: float
+) -> tuple[Outcome, bool]:
+    """How the run ends, and whether its stream has ended too with the engine's word for it.
+
+    The slot waits here and nowhere else, never longer than until the next deadline: neither a silent stream
+    nor a hanging database can keep it.
+
+    Args:
+        held: the job; its inbox gets all that happens.
+        answer: takes the tokens.
+        deadlines: of the stream, counted from now.
+        lease_seconds: of a whole lease; the stream is ended a little before.
+    """
+    started = heard = time.monotonic()
+    # Time to tell the engine and hear from it, while the job is still ours.
+    margin = min(_MAX_MARGIN_SECONDS, lease_seconds / 10)
+    while True:
+        due = min(heard + _patience(answer, deadlines), started + deadlines.total)
+        try:
+            event = held.inbox.get(timeout=max(0.0, min(due, held.valid_until - margin) - time.monotonic()))
+        except queue.Empty:
+            if time.monotonic() >= held.valid_until - margin:
+                return LeaseLost(), False
+            if time.monotonic() >= due:
+                return _late(answer, over_total=due == started + deadlines.total), False
+            continue  # the lease was renewed meanwhile
+        match event:
+            case Tokens(ids):
+                heard = time.monotonic()
+                answer.push(ids)
+                held.num_tokens = answer.num_tokens
+                # At max_tokens the engine ends by itself, with a final response that is on its way.
+                if answer.finish_reason is not None and not answer.is_full:
+                    return Finished(answer.finish_reason), False
+            case Ended(error, confirmed):
+                return _ended(answer, error), confirmed
+            case StopAsked(reason):
+                return (LeaseLost() if reason is None else Stopped(reason)), False
+
+
+def wait_for_end(held: HeldLease, *, seconds: float) -> bool:
+    """Whether the engine confirms within this time that it is done; what else comes is dropped."""
+    until = time.monotonic() + seconds
+    while True:
+        try:
+            event = held.inbox.get(timeout=max(0.0, until - time.monotonic()))
+        except queue.Empty:
+            return False
+        if isinstance(event, Ended):
+            return event.confirmed
+
+
+def _ended(answer: Answer, error: EngineError | None) -> Outcome:
+    # An error behind the last token changes nothing: the answer is whole.
+    if error is not None and answer.finish_reason is None:
+        return Failed(error)
+    return Finished(answer.finish())
+
+
+def _patience(answer: Answer, deadlines: Deadlines) -> float:
+    """Seconds of silence that are allowed now."""
+    if answer.is_full:
+        return _FINAL_SECONDS
+    return deadlines.between_tokens if answer.num_tokens else deadlines.first_token
+
+
+def _late(answer: Answer, *, over_total: bool) -> Outcome:
+    if answer.finish_reason is not None:  # whole; only the engine's word for it is missing
+        return Finished(answer.finish_reason)
+    if over_total:
+        return Failed(StreamTimeoutError("the stream took longer than its tokens can explain"))
+    return Failed(
+        StreamTimeoutError("the stream fell silent" if answer.num_tokens else "no first token came in time")
+    )

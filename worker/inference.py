@@ -1,0 +1,70 @@
+"""The inference worker: one engine's dispatcher, its leases, its monitor, and the bell."""
+
+import threading
+
+from jobs import database, telemetry
+from jobs.counting import PromptCounter
+from jobs.queues import INFERENCE
+from jobs.settings import Settings
+from jobs.tokens import Tokenizer
+from worker.bell import Bell
+from worker.dispatcher import Dispatcher
+from worker.execute import Runner
+from worker.lease import LeaseKeeper
+from worker.monitor import EngineMonitor
+
+# Leases must be renewed although all other connections wait for something.
+_HEARTBEAT_CONNECTIONS = 3
+
+
+class InferenceWorker:
+    """Feeds one engine."""
+
+    def __init__(self, settings: Settings, tokenizer: Tokenizer, bell: Bell) -> None:
+        self._settings = settings
+        self._bell = bell
+        self._heartbeats = database.make_engine(
+            settings.database, pool_size=_HEARTBEAT_CONNECTIONS, name="longbatch-leases"
+        )
+        self._work = database.make_engine(settings.database, name="longbatch-inference")
+        heartbeats, work = database.make_sessions(self._heartbeats), database.make_sessions(self._work)
+        self.keeper = LeaseKeeper(heartbeats, settings.jobs)
+        self.monitor = EngineMonitor(settings, heartbeats, self.keeper, end_id=tokenizer.end_id)
+        runner = Runner(
+            settings=settings,
+            sessions=work,
+            counter=PromptCounter(tokenizer),
+            monitor=self.monitor,
+            keeper=self.keeper,
+            ring=bell.ring,
+            stopping=threading.Event(),
+        )
+        self.dispatcher = Dispatcher(settings, work, monitor=self.monitor, keeper=self.keeper, runner=runner)
+        self.monitor.on_ready.append(self.dispatcher.loop)
+
+    def start(self) -> None:
+        """Jobs are claimed as soon as the engine has been seen."""
+        for loop in (self._bell.loop, self.keeper.loop, self.monitor.loop, self.dispatcher.loop):
+            loop.start()
+        telemetry.logger().info(telemetry.DISPATCHER_STARTED, engine=self._settings.engine.name)
+
+    def heard(self) -> None:
+        """The doorbell rang."""
+        self._bell.heard(INFERENCE)
+        self.dispatcher.loop.wake()
+
+    def begin_stop(self) -> None:
+        """No job is claimed any more."""
+        self.dispatcher.begin_stop()
+
+    def stop(self) -> None:
+        """No thread of ours runs, no job is ours."""
+        self.dispatcher.stop(grace_seconds=self._settings.jobs.shutdown_grace_seconds)
+        for loop in (self.monitor.loop, self.keeper.loop, self._bell.loop):
+            loop.begin_stop()
+        for loop in (self.monitor.loop, self.keeper.loop, self._bell.loop):
+            loop.join()
+        self.monitor.close()
+        self._heartbeats.dispose()
+        self._work.dispose()
+        telemetry.logger().info(telemetry.DISPATCHER_STOPPED, engine=self._settings.engine.name)

@@ -1,0 +1,143 @@
+"""The leases of this process: renewed, their stop requests read, their progress told."""
+
+import queue
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Final
+
+from sqlalchemy.orm import Session, sessionmaker
+
+from jobs import lifecycle, telemetry
+from jobs.database import transaction
+from jobs.lifecycle import Lease
+from jobs.settings import JobSettings
+from jobs.states import StopReason
+from worker.loops import Loop
+from worker.stream import Ended, Tokens
+
+_PROGRESS_SECONDS: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class StopAsked:
+    """The job should end now; reason None: its lease is lost."""
+
+    reason: StopReason | None
+
+
+@dataclass(eq=False)
+class HeldLease:
+    """A running job, as its slot and the keeper share it.
+
+    Attributes:
+        lease: the fence.
+        valid_until: monotonic time at which the lease ends unless it is renewed.
+        inbox: what its slot waits for: the stream's events and requests to stop.
+        num_tokens: generated so far; written by the slot.
+        told_tokens: of them, told to callers; written by the keeper.
+        told_at: monotonic time of that.
+        stop_reason: the last one that was handed on.
+        is_ending: its slot records the end, so that a lease that is gone is no loss.
+    """
+
+    lease: Lease
+    valid_until: float
+    inbox: "queue.SimpleQueue[Tokens | Ended | StopAsked]" = field(default_factory=queue.SimpleQueue)
+    num_tokens: int = 0
+    told_tokens: int = 0
+    told_at: float = 0.0
+    stop_reason: StopReason | None = None
+    is_ending: bool = False
+
+
+class LeaseKeeper:
+    """Keeps every held lease alive as long as the database can be reached.
+
+    When it cannot, nothing happens here: each slot ends its stream before its lease does.
+    """
+
+    def __init__(self, sessions: sessionmaker[Session], settings: JobSettings) -> None:
+        self._sessions = sessions
+        self._settings = settings
+        self._held: set[HeldLease] = set()
+        self._lock = threading.Lock()
+        self.loop = Loop("leases", self.run_once, interval=settings.stop_poll_seconds)
+
+    def hold(self, held: HeldLease) -> None:
+        """The lease is kept from now on."""
+        with self._lock:
+            self._held.add(held)
+
+    def drop(self, held: HeldLease) -> None:
+        """The lease is left alone."""
+        with self._lock:
+            self._held.discard(held)
+
+    def held(self) -> list[HeldLease]:
+        """Every lease that is kept now."""
+        with self._lock:
+            return list(self._held)
+
+    def stop_all(self, reason: StopReason) -> None:
+        """Every running job is asked to end."""
+        for held in self.held():
+            held.inbox.put(StopAsked(reason))
+
+    def run_once(self) -> None:
+        """Renewals that are due are done, stop requests are handed on, and progress is told."""
+        held = self.held()
+        if not held:
+            return
+        if any(self._is_due(each) for each in held):
+            self._renew(held)
+        self._hand_on_stops(held)
+        for each in held:
+            self._tell_progress(each)
+
+    def _is_due(self, held: HeldLease) -> bool:
+        left = held.valid_until - time.monotonic()
+        return left <= self._settings.lease_seconds - self._settings.renew_seconds
+
+    def _renew(self, held: Iterable[HeldLease]) -> None:
+        # Read before the database renews, so that our idea of the end is never later than its own.
+        valid_until = time.monotonic() + self._settings.lease_seconds
+        span = timedelta(seconds=self._settings.lease_seconds)
+        with transaction(self._sessions) as session:
+            renewed = lifecycle.renew(session, [each.lease for each in held], lease=span)
+        for each in held:
+            if each.lease.lease_id in renewed:
+                each.valid_until = valid_until
+            else:
+                self._lose(each)
+
+    def _hand_on_stops(self, held: Iterable[HeldLease]) -> None:
+        with transaction(self._sessions) as session:
+            reasons = lifecycle.read_stops(session, [each.lease for each in held])
+        for each in held:
+            if each.lease.lease_id not in reasons:
+                self._lose(each)
+            elif (reason := reasons[each.lease.lease_id]) and reason != each.stop_reason:
+                each.stop_reason = reason
+                each.inbox.put(StopAsked(reason))
+
+    def _tell_progress(self, held: HeldLease) -> None:
+        """Callers see the first token at once, the later ones about once a second."""
+        num_tokens, now = held.num_tokens, time.monotonic()
+        if num_tokens == held.told_tokens:
+            return
+        if held.told_tokens and now - held.told_at < _PROGRESS_SECONDS:
+            return
+        with transaction(self._sessions) as session:
+            lifecycle.report_progress(session, held.lease, completion_tokens=num_tokens)
+        held.told_tokens, held.told_at = num_tokens, now
+
+    def _lose(self, held: HeldLease) -> None:
+        """Its slot is told."""
+        if held.is_ending:
+            return
+        self.drop(held)
+        telemetry.logger().info(telemetry.LEASE_LOST, job_id=str(held.lease.job_id))
+        held.inbox.put(StopAsked(None))

@@ -1,0 +1,94 @@
+"""What keeps the queue healthy, one bounded round each; any number of service workers may do them at once."""
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+
+from sqlalchemy import literal_column, select
+from sqlalchemy.orm import Session, sessionmaker
+
+from jobs import lifecycle, removal, submission, telemetry
+from jobs.admission import Capacity
+from jobs.database import database_now, transaction
+from jobs.models import Job
+from jobs.settings import JobSettings
+from jobs.states import TERMINAL, JobState
+from jobs.texts import Counter
+
+Sessions = sessionmaker[Session]
+
+
+def prepare(sessions: Sessions, counter: Counter, *, fallback: Capacity, limit: int) -> list[Job]:
+    """Prompts that waited to be counted are counted, up to `limit`; their jobs, queued or failed.
+
+    Each in a transaction of its own: they can be long, and one that cannot be read harms no other.
+    """
+    prepared: list[Job] = []
+    while len(prepared) < limit:
+        with transaction(sessions) as session:
+            job = submission.prepare_next(session, counter, fallback=fallback)
+        if job is None:
+            break
+        prepared.append(job)
+    return prepared
+
+
+def rescue(session: Session, *, now: datetime, max_rescues: int) -> list[Job]:
+    """Jobs whose worker fell silent are queued again, or ended."""
+    rescued = lifecycle.rescue(session, now=now, max_rescues=max_rescues)
+    for job in rescued:
+        telemetry.logger().warning(
+            telemetry.JOB_RESCUED, job_id=str(job.id), attempt=job.attempt, num_rescues=job.num_rescues
+        )
+    return rescued
+
+
+def expire(session: Session, *, now: datetime) -> int:
+    """Jobs whose window is over have expired, or their workers are asked to end them; how many."""
+    return lifecycle.expire(session, now=now)
+
+
+def reject_misfits(session: Session) -> list[Job]:
+    """Queued jobs that no engine can hold any more have failed."""
+    return submission.reject_misfits(session)
+
+
+def has_queued(session: Session) -> bool:
+    """Whether a job waits for an engine."""
+    waiting = select(Job.id).where(Job.state == literal_column("'queued'")).limit(1)
+    return session.scalar(waiting) is not None
+
+
+def prune(sessions: Sessions, settings: JobSettings) -> dict[str, int]:
+    """What is older than its retention is gone; how many rows of each kind."""
+    with transaction(sessions) as session:
+        now = database_now(session)
+    kept_since = now - timedelta(days=settings.retention_days)
+    keys_since = now - timedelta(hours=settings.idempotency_hours)
+    return {
+        "jobs": _until_none(sessions, lambda session: removal.prune_jobs(session, before=kept_since)),
+        "events": _until_none(sessions, lambda session: removal.prune_events(session, before=kept_since)),
+        "idempotency_keys": _until_none(
+            sessions, lambda session: removal.prune_idempotency_keys(session, before=keys_since)
+        ),
+    }
+
+
+def any_queued(jobs: list[Job]) -> bool:
+    """Whether an engine may have something to do with these."""
+    return any(job.state == JobState.QUEUED for job in jobs)
+
+
+def any_to_tell(jobs: list[Job]) -> bool:
+    """Whether somebody waits to hear of these."""
+    return any(job.state in TERMINAL and job.webhook_url is not None for job in jobs)
+
+
+def _until_none(sessions: Sessions, remove: Callable[[Session], int]) -> int:
+    """Short transactions until nothing is left to remove; how much went."""
+    total = 0
+    while True:
+        with transaction(sessions) as session:
+            num_removed = remove(session)
+        if num_removed == 0:
+            return total
+        total += num_removed

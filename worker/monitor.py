@@ -1,0 +1,152 @@
+"""Watches one engine: registers what it can hold, pauses claims while it is down, lets old bookings go."""
+
+import threading
+import time
+from datetime import timedelta
+from typing import Final
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session, sessionmaker
+
+from jobs import engines, telemetry
+from jobs.database import database_now, transaction
+from jobs.errors import EngineError
+from jobs.models import Reservation
+from jobs.settings import Settings
+from worker.drains import Drains
+from worker.engine import EngineClient, EngineModel
+from worker.gauges import Gauges
+from worker.lease import LeaseKeeper
+from worker.loops import Loop
+
+_LOOK_SECONDS: Final = 1.0
+_SEEN_SECONDS: Final = 5.0
+# What an engine can hold is asked again: a real one shows its pool only after its first iteration.
+_DESCRIBE_SECONDS: Final = 30.0
+_CANARY_SECONDS: Final = 15.0
+
+
+class EngineMonitor:
+    """The one place that knows whether this worker's engine may be given jobs."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        sessions: sessionmaker[Session],
+        keeper: LeaseKeeper,
+        *,
+        end_id: int,
+    ) -> None:
+        """Args: end_id: the tokenizer's end token, the whole prompt of a test request."""
+        self._settings = settings.engine
+        self._sessions = sessions
+        self._keeper = keeper
+        self._end_id = end_id
+        self._client = EngineClient(settings)
+        self._drains = Drains(
+            sessions,
+            settings.engine.name,
+            limit=timedelta(seconds=settings.jobs.drain_seconds),
+            answers=self._answers,
+        )
+        self._model: EngineModel | None = None
+        self._changed = threading.Lock()
+        self._paused_for: str | None = None
+        self._seen_at = self._described_at = float("-inf")
+        self._was_shared = False
+        self.on_ready: list[Loop] = []
+        self.loop = Loop("engine", self.run_once, interval=_LOOK_SECONDS)
+
+    @property
+    def model(self) -> EngineModel | None:
+        """What the engine can hold; None: it may be given no job now."""
+        with self._changed:
+            return self._model
+
+    def doubt(self) -> None:
+        """A stream could not reach the engine: no job is given to it until it has been seen again."""
+        with self._changed:
+            self._model = None
+        self.loop.wake()
+
+    def close(self) -> None:
+        """The connection to the engine is gone; the loop must have ended."""
+        self._client.close()
+
+    def run_once(self) -> None:
+        """The engine's row tells what is true now, and bookings that have drained are gone."""
+        if self.model is None or time.monotonic() - self._described_at > _DESCRIBE_SECONDS:
+            self._describe()
+        elif not self._client.is_ready():
+            self._pause("the engine is not ready")
+        if self.model is None:
+            return
+        gauges = self._client.gauges()
+        self._note_seen(gauges)
+        streaming = [held.lease.lease_id for held in self._keeper.held() if held.num_tokens]
+        self._drains.look(gauges, streaming=streaming)
+
+    def _describe(self) -> None:
+        if not self._client.is_ready():
+            self._pause("the engine is not ready")
+            return
+        try:
+            model = self._client.describe()
+        except EngineError as error:
+            self._pause(error.message)
+            return
+        if model != self.model:
+            self._register(model)
+        self._described_at = time.monotonic()
+
+    def _register(self, model: EngineModel) -> None:
+        with transaction(self._sessions) as session:
+            now = database_now(session)
+            engines.register(session, self._settings.name, self._settings.model, model.capacity, now=now)
+        with self._changed:
+            self._model = model
+        self._paused_for = None
+        telemetry.logger().info(
+            telemetry.ENGINE_READY,
+            engine=self._settings.name,
+            max_batch_size=model.capacity.max_batch_size,
+            max_blocks=model.capacity.max_blocks,
+            tokens_per_block=model.capacity.tokens_per_block,
+        )
+        for loop in self.on_ready:
+            loop.wake()
+
+    def _pause(self, reason: str) -> None:
+        with self._changed:
+            self._model = None
+        if reason == self._paused_for:
+            return
+        telemetry.logger().warning(telemetry.ENGINE_PAUSED, engine=self._settings.name, reason=reason)
+        with transaction(self._sessions) as session:
+            engines.pause(session, self._settings.name, reason)
+        self._paused_for = reason
+
+    def _note_seen(self, gauges: Gauges | None) -> None:
+        if time.monotonic() - self._seen_at < _SEEN_SECONDS:
+            return
+        with transaction(self._sessions) as session:
+            spare_blocks = self._spare_blocks(session, gauges)
+            now = database_now(session)
+            engines.seen(session, self._settings.name, now=now, spare_blocks=spare_blocks)
+        self._seen_at = time.monotonic()
+
+    def _spare_blocks(self, session: Session, gauges: Gauges | None) -> int | None:
+        """Free blocks while somebody else uses the engine too, seen twice; None: all of it is ours.
+
+        While we book nothing the gauges may be old and are not believed.
+        """
+        booked = session.scalar(
+            select(func.sum(Reservation.blocks)).where(Reservation.engine_name == self._settings.name)
+        )
+        is_shared = bool(gauges and booked and gauges.used_blocks > booked)
+        was_shared, self._was_shared = self._was_shared, is_shared
+        return gauges.free_blocks if gauges and is_shared and was_shared else None
+
+    def _answers(self) -> bool:
+        model = self.model
+        return model is not None and self._client.answers(model, end_id=self._end_id, timeout=_CANARY_SECONDS)

@@ -1,0 +1,122 @@
+"""How a run of a job can end, and how that is recorded: one fenced transaction."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from sqlalchemy.orm import Session
+
+from jobs import lifecycle, reservations
+from jobs.errors import EngineLostError, EngineUnavailableError, LongbatchError
+from jobs.lifecycle import Lease, Output
+from jobs.models import JsonObject
+from jobs.settings import JobSettings
+from jobs.states import FinishReason, JobState, StopReason
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The answer is whole."""
+
+    reason: FinishReason
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """Somebody wanted the job to end early."""
+
+    reason: StopReason
+
+
+@dataclass(frozen=True, slots=True)
+class Recounted:
+    """The prompt is not as long as was booked; nothing was sent."""
+
+    prompt_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """An error ended it."""
+
+    error: LongbatchError
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseLost:
+    """The job is somebody else's now: nothing may be written to it."""
+
+
+Outcome = Finished | Stopped | Recounted | Failed | LeaseLost
+
+
+def record(
+    session: Session,
+    lease: Lease,
+    outcome: Outcome,
+    output: Output,
+    *,
+    settings: JobSettings,
+    is_confirmed: bool,
+) -> JobState | None:
+    """The job is where this outcome leads, its booking closed or draining; None: the lease is lost.
+
+    Args:
+        session: the caller's transaction.
+        lease: the fence.
+        outcome: of the run.
+        output: what was generated, perhaps nothing.
+        settings: of attempts and rescues.
+        is_confirmed: the engine holds nothing for the job any more.
+    """
+    state = _move(session, lease, outcome, output, settings=settings)
+    if is_confirmed:
+        reservations.close(session, lease.lease_id)
+    else:
+        reservations.drain(session, lease.lease_id)
+    return state
+
+
+def _move(
+    session: Session, lease: Lease, outcome: Outcome, output: Output, *, settings: JobSettings
+) -> JobState | None:
+    match outcome:
+        case Finished(reason):
+            return _if(lifecycle.complete(session, lease, output, reason), JobState.COMPLETED)
+        case Stopped(StopReason.CANCEL | StopReason.EXPIRE as reason):
+            ended = JobState.CANCELLED if reason is StopReason.CANCEL else JobState.EXPIRED
+            return _if(lifecycle.end_stopped(session, lease, reason, output), ended)
+        case Stopped():
+            return _if(lifecycle.release(session, lease), JobState.QUEUED)
+        case Recounted(prompt_tokens):
+            moved = lifecycle.recount(session, lease, prompt_tokens=prompt_tokens)
+            return _if(moved, JobState.QUEUED)
+        case Failed(error):
+            return _fail(session, lease, error, output, settings=settings)
+        case LeaseLost():
+            return None
+
+
+def _fail(
+    session: Session, lease: Lease, error: LongbatchError, output: Output, *, settings: JobSettings
+) -> JobState | None:
+    if isinstance(error, EngineUnavailableError):
+        return _if(lifecycle.release(session, lease), JobState.QUEUED)
+    if isinstance(error, EngineLostError):
+        lost = lifecycle.lose_engine(session, lease, max_rescues=settings.max_rescues)
+        return _if(lost, JobState.QUEUED)
+    told: JsonObject = {"code": error.code, "message": error.message}
+    partial = output if output.num_tokens else None
+    if not error.retryable:
+        return _if(lifecycle.fail(session, lease, told, partial), JobState.FAILED)
+    return lifecycle.retry(
+        session,
+        lease,
+        told,
+        max_attempts=settings.max_attempts,
+        backoff=timedelta(seconds=settings.retry_backoff_seconds),
+        output=partial,
+    )
+
+
+def _if(moved: bool, state: JobState) -> JobState | None:  # noqa: FBT001  # a verb's answer
+    return state if moved else None

@@ -1,0 +1,120 @@
+"""The service worker: maintenance loops and webhook deliveries, woken by the bell or by their intervals."""
+
+from typing import Final
+
+from jobs import database, engines
+from jobs.counting import PromptCounter
+from jobs.database import database_now, transaction
+from jobs.queues import INFERENCE, SERVICE
+from jobs.settings import Settings
+from jobs.tokens import Tokenizer
+from worker import deliver, maintenance
+from worker.bell import Bell
+from worker.loops import Loop
+
+_NUM_LOOPS: Final = 5
+# Prompts per round: engines hear of the first ones while the others are being counted.
+_PREPARED_AT_ONCE: Final = 20
+# An exchange takes until its deadline; one that is cut off here is sent again by somebody else.
+_SENDER_EXIT_SECONDS: Final = 1.0
+
+
+class ServiceWorker:
+    """Does everything around the jobs that needs no engine. Any number of them may run."""
+
+    def __init__(self, settings: Settings, tokenizer: Tokenizer, bell: Bell) -> None:
+        self._settings = settings
+        self._counter = PromptCounter(tokenizer)
+        self._fallback = engines.configured_capacity(settings.engine)
+        self._bell = bell
+        num_senders = settings.webhooks.concurrency if settings.webhooks.secret else 0
+        self._engine = database.make_engine(
+            settings.database, pool_size=_NUM_LOOPS + num_senders, name="longbatch-service"
+        )
+        self._sessions = database.make_sessions(self._engine)
+        every = settings.maintenance
+        self._prepare = Loop("prepare", self.prepare, interval=every.prepare_seconds)
+        self._senders = [
+            Loop(f"deliver-{number}", self.deliver, interval=every.deliver_seconds, daemon=True)
+            for number in range(num_senders)
+        ]
+        self._loops = [
+            self._prepare,
+            Loop("rescue", self.rescue, interval=every.rescue_seconds),
+            Loop("expire", self.expire, interval=every.expire_seconds),
+            Loop("doorbell", self.ring, interval=every.doorbell_seconds),
+            Loop("prune", self.prune, interval=every.prune_seconds),
+        ]
+
+    def start(self) -> None:
+        """Every loop runs."""
+        for loop in (self._bell.loop, *self._senders, *self._loops):
+            loop.start()
+
+    def heard(self) -> None:
+        """The doorbell rang: prompts wait to be counted, or events to be told."""
+        self._bell.heard(SERVICE)
+        for loop in (self._prepare, *self._senders):
+            loop.wake()
+
+    def begin_stop(self) -> None:
+        """No round begins any more."""
+        for loop in (*self._senders, *self._loops, self._bell.loop):
+            loop.begin_stop()
+
+    def stop(self) -> None:
+        """No thread of ours runs; rounds that were on their way have ended, but for slow deliveries."""
+        self.begin_stop()
+        for loop in (*self._loops, self._bell.loop):
+            loop.join()
+        for loop in self._senders:
+            loop.join(_SENDER_EXIT_SECONDS)
+        self._engine.dispose()
+
+    def prepare(self) -> None:
+        """Some of the waiting prompts are counted; the next round follows at once while there are more."""
+        prepared = maintenance.prepare(
+            self._sessions, self._counter, fallback=self._fallback, limit=_PREPARED_AT_ONCE
+        )
+        if len(prepared) == _PREPARED_AT_ONCE:
+            self._prepare.wake()
+        if maintenance.any_queued(prepared):
+            self._bell.ring(INFERENCE)
+        if maintenance.any_to_tell(prepared):
+            self._wake_senders()
+
+    def deliver(self) -> None:
+        """An event that was due has been tried; another round follows at once, as there may be more."""
+        if deliver.deliver_next(self._sessions, self._settings.webhooks):
+            self._wake_senders()
+
+    def rescue(self) -> None:
+        """Silent workers' jobs are free again."""
+        with transaction(self._sessions) as session:
+            rescued = maintenance.rescue(
+                session, now=database_now(session), max_rescues=self._settings.jobs.max_rescues
+            )
+        if rescued:
+            self._bell.ring(INFERENCE)
+
+    def expire(self) -> None:
+        """Overdue jobs, and jobs that no engine can hold, have ended."""
+        with transaction(self._sessions) as session:
+            maintenance.expire(session, now=database_now(session))
+        with transaction(self._sessions) as session:
+            maintenance.reject_misfits(session)
+
+    def ring(self) -> None:
+        """Inference workers look, if something waits for them."""
+        with transaction(self._sessions) as session:
+            has_queued = maintenance.has_queued(session)
+        if has_queued:
+            self._bell.ring(INFERENCE)
+
+    def prune(self) -> None:
+        """What is past its retention is gone."""
+        maintenance.prune(self._sessions, self._settings.jobs)
+
+    def _wake_senders(self) -> None:
+        for loop in self._senders:
+            loop.wake()
