@@ -6,7 +6,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from cli import demo_command, up_command
+from cli import demo_command, doctor, jobs_commands, up_command
 from jobs.errors import LongbatchError
 
 app = typer.Typer(
@@ -17,6 +17,8 @@ app = typer.Typer(
 )
 up_command.register(app)
 demo_command.register(app)
+jobs_commands.register(app)
+doctor.register(app)
 
 
 @app.callback()

@@ -42,6 +42,14 @@ def heard(broker: redis.Redis, queue: str) -> None:
         return
 
 
+def answers(broker: redis.Redis) -> bool:
+    """Whether the broker answers within its socket timeout."""
+    try:
+        return bool(broker.ping())
+    except (redis.RedisError, OSError):
+        return False
+
+
 def connect(url: str, *, socket_timeout: float) -> redis.Redis:
     """A client that gives up on a frozen broker after `socket_timeout` seconds."""
     return redis.Redis.from_url(

@@ -1,0 +1,167 @@
+"""A small client of the HTTP API: retries what can be repeated, and puts every error into one line."""
+
+import time
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any, Final, Self
+
+import httpx2
+
+from jobs.errors import LongbatchError
+from jobs.ids import uuid7
+from jobs.states import TERMINAL
+from jobs.views import JobObject
+
+_TIMEOUT_SECONDS: Final = 30.0
+# One long poll; the server allows 60 s, but proxies in between often end a request after a minute.
+_POLL_SECONDS: Final = 25
+_MAX_TRIES: Final = 2
+_BACKOFF_SECONDS: Final = 0.5  # doubles with every try
+# A wait goes on over a restart of the server, which takes seconds.
+_MAX_WAIT_TRIES: Final = 8
+_UNAVAILABLE: Final = 503
+
+
+class ServerUnreachableError(LongbatchError):
+    """No server answers; start one with `longbatch up`, or check --api-url."""
+
+    code = "server_unreachable"
+
+
+class RefusedError(LongbatchError):
+    """The server refused the request.
+
+    Attributes:
+        status: of HTTP.
+        server_code: the error's code in the server's words.
+    """
+
+    code = "refused"
+
+    def __init__(self, message: str, *, status: int, server_code: str, param: str | None = None) -> None:
+        super().__init__(message, param=param)
+        self.status = status
+        self.server_code = server_code
+
+
+class Client:
+    """A server's jobs. Every call can be repeated without harm, and is while the server is away."""
+
+    def __init__(self, api_url: str) -> None:
+        self._api_url = api_url
+        try:
+            self._http = httpx2.Client(base_url=api_url, timeout=_TIMEOUT_SECONDS, trust_env=False)
+        except (httpx2.InvalidURL, ValueError) as error:
+            raise ServerUnreachableError(f"{api_url!r} is no URL of a server") from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        self._http.close()
+
+    def submit(self, body: Mapping[str, object], *, key: str | None = None) -> JobObject:
+        """The job, submitted once although the request may be sent several times."""
+        headers = {"Idempotency-Key": key or str(uuid7())}
+        job: JobObject = self._send("POST", "/v1/jobs", json=body, headers=headers)
+        return job
+
+    def job(self, job_id: str) -> JobObject:
+        """The job as it is now."""
+        job: JobObject = self._send("GET", f"/v1/jobs/{_quoted(job_id)}")
+        return job
+
+    def wait(self, job_id: str, *, on_change: Callable[[JobObject], None]) -> JobObject:
+        """The job once it has ended; `on_change` hears about it at each answer before."""
+        path = f"/v1/jobs/{_quoted(job_id)}"
+        job = self.job(job_id)
+        while job["state"] not in TERMINAL:
+            on_change(job)
+            job = self._send(
+                "GET",
+                path,
+                params={"wait": _POLL_SECONDS},
+                timeout=_POLL_SECONDS + _TIMEOUT_SECONDS,
+                max_tries=_MAX_WAIT_TRIES,
+            )
+        return job
+
+    def result(self, job_id: str) -> dict[str, Any]:
+        """What the ended job produced."""
+        found: dict[str, Any] = self._send("GET", f"/v1/jobs/{_quoted(job_id)}/result")
+        return found
+
+    def list_jobs(self, query: Mapping[str, str | int]) -> dict[str, Any]:
+        """A page of jobs, newest first."""
+        page: dict[str, Any] = self._send("GET", "/v1/jobs", params=query)
+        return page
+
+    def cancel(self, job_id: str) -> JobObject:
+        """The job, cancelled or asked to stop; one that has ended stays as it is."""
+        job: JobObject = self._send("POST", f"/v1/jobs/{_quoted(job_id)}/cancel")
+        return job
+
+    def cancel_matching(self, filters: Mapping[str, object]) -> int:
+        """How many jobs that match all filters were cancelled or asked to stop."""
+        cancelled: int = self._send("POST", "/v1/jobs/cancel", json=filters)["cancelled"]
+        return cancelled
+
+    def version(self) -> dict[str, Any]:
+        """The server's version and model."""
+        found: dict[str, Any] = self._send("GET", "/v1/version", max_tries=1)
+        return found
+
+    def readiness(self) -> dict[str, Any]:
+        """Every part of the server by name, with `ready` and `detail`."""
+        try:
+            answer = self._http.get("/health/ready")
+        except httpx2.TransportError as error:
+            raise self._unreachable(error) from error
+        found: dict[str, Any] = answer.json()["components"]
+        return found
+
+    def _send(self, method: str, path: str, *, max_tries: int = _MAX_TRIES, **request: Any) -> Any:  # noqa: ANN401  # JSON
+        for tries in range(1, max_tries + 1):
+            try:
+                answer = self._http.request(method, path, **request)
+            except httpx2.TransportError as error:
+                if tries == max_tries:
+                    raise self._unreachable(error) from error
+            else:
+                if answer.status_code != _UNAVAILABLE or tries == max_tries:
+                    return _content(answer)
+            time.sleep(_BACKOFF_SECONDS * 2 ** (tries - 1))
+        raise AssertionError("the last try returns or raises")
+
+    def _unreachable(self, error: Exception) -> ServerUnreachableError:
+        reason = str(error) or type(error).__name__
+        return ServerUnreachableError(f"no Longbatch server answers at {self._api_url} ({reason})")
+
+
+def _content(answer: httpx2.Response) -> Any:  # noqa: ANN401  # JSON
+    """The answer's JSON.
+
+    Raises:
+        RefusedError: it is an error, or no answer of a Longbatch server at all.
+    """
+    try:
+        content = answer.json()
+        if answer.is_success:
+            return content
+        error = content["error"]
+        raise RefusedError(
+            error["message"], status=answer.status_code, server_code=error["code"], param=error["param"]
+        )
+    except (ValueError, KeyError, TypeError):
+        message = f"status {answer.status_code} from something that is no Longbatch server"
+        raise RefusedError(message, status=answer.status_code, server_code="unknown") from None
+
+
+def _quoted(job_id: str) -> str:
+    """The id as one part of a path; anything that cannot be one is left to the server's 404."""
+    return "".join(char if char.isalnum() or char in "_-" else "." for char in job_id) or "."

@@ -1,0 +1,152 @@
+"""`longbatch doctor`: every part checked by name, in words, with what to do about it."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Final, Literal
+
+import httpx2
+import typer
+from pydantic import ValidationError
+from rich.markup import escape
+from sqlalchemy import Engine
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session
+
+from cli import verbs
+from cli.client import Client, RefusedError, ServerUnreachableError
+from cli.verbs import ApiUrl, AsJson, output, print_json
+from jobs import database, queues, schema, settings
+from jobs.errors import LongbatchError
+from jobs.settings import Settings
+from jobs.tokens import Tokenizer
+
+_TIMEOUT_SECONDS: Final = 3.0
+_KEEPALIVE: Final = (
+    "cannot be seen from outside; a Triton without --grpc-http2-min-recv-ping-interval-without-data=5000"
+    " --grpc-keepalive-permit-without-calls=1 ends silent streams after 30 s: start it with them,"
+    " or set LONGBATCH_TRITON__FAST_KEEPALIVE=false"
+)
+_ADVICE: Final = {
+    "database": "LONGBATCH_DATABASE__URL; `alembic upgrade head` brings the schema up to date",
+    "broker": "LONGBATCH_BROKER__URL; jobs move without it too, some seconds later",
+    "triton": "LONGBATCH_TRITON__URL and __HTTP_URL, and the inference worker's log",
+    "tokenizer": "LONGBATCH_TOKENIZER__PATH, or the extra `local`",
+}
+_SYMBOLS: Final = {"ok": "[green]✓[/]", "failed": "[red]✗[/]", "unknown": "[yellow]?[/]"}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What was found about one part.
+
+    Attributes:
+        detail: in words.
+        advice: where to look when it failed; empty otherwise.
+    """
+
+    name: str
+    status: Literal["ok", "failed", "unknown"]
+    detail: str
+    advice: str = ""
+
+
+def register(app: typer.Typer) -> None:
+    """The application has the verb."""
+    app.command("doctor", epilog="Exit codes: 0 every part works, 1 one does not.")(doctor)
+
+
+def doctor(*, as_json: AsJson = False, api_url: ApiUrl = verbs.DEFAULT_API_URL) -> None:
+    """Check every part by name: API, database, broker, Triton, tokenizer."""
+    findings = list(_examine(api_url))
+    if as_json:
+        print_json([asdict(finding) for finding in findings])
+    else:
+        for finding in findings:
+            _show(finding)
+    if any(finding.status == "failed" for finding in findings):
+        raise typer.Exit(1)
+
+
+def _examine(api_url: str) -> Iterator[Finding]:
+    """The server's own view; where no server answers, this machine's by its settings."""
+    try:
+        with Client(api_url) as client:
+            version = client.version()
+            detail = f"{api_url} serves {version['model']}, version {version['version']}"
+            yield Finding("api", "ok", detail)
+            yield from _as_the_server_sees_it(client.readiness())
+    except (ServerUnreachableError, RefusedError) as error:
+        yield Finding("api", "failed", error.message, "`longbatch up` starts one; else see --api-url")
+        yield from _as_seen_from_here()
+    yield Finding("triton keepalive", "unknown", _KEEPALIVE)
+
+
+def _as_the_server_sees_it(components: Mapping[str, Mapping[str, object]]) -> Iterator[Finding]:
+    for name, component in components.items():
+        yield _finding(name, is_ready=bool(component["ready"]), detail=str(component["detail"]))
+
+
+def _as_seen_from_here() -> Iterator[Finding]:
+    try:
+        found = settings.load()
+    except ValidationError as error:
+        wrong = ", ".join(".".join(map(str, each["loc"])) for each in error.errors(include_input=False))
+        yield Finding("settings", "unknown", f"this shell has none to look further with: {wrong}")
+        return
+    except ValueError as error:
+        yield Finding("settings", "failed", str(error))
+        return
+    looks: dict[str, Callable[[Settings], str]] = {
+        "database": _look_at_database,
+        "broker": _look_at_broker,
+        "triton": _look_at_triton,
+        "tokenizer": _look_at_tokenizer,
+    }
+    for name, look in looks.items():
+        try:
+            yield _finding(name, is_ready=True, detail=look(found))
+        except (LongbatchError, SQLAlchemyError, httpx2.HTTPError, OSError, ValueError) as error:
+            reason = error.message if isinstance(error, LongbatchError) else type(error).__name__
+            yield _finding(name, is_ready=False, detail=reason)
+
+
+def _finding(name: str, *, is_ready: bool, detail: str) -> Finding:
+    return Finding(name, "ok" if is_ready else "failed", detail, "" if is_ready else _ADVICE.get(name, ""))
+
+
+def _look_at_database(found: Settings) -> str:
+    engine: Engine = database.make_engine(found.database, pool_size=1, name="longbatch-doctor")
+    try:
+        with Session(engine) as session:
+            current = schema.current(session)
+    finally:
+        engine.dispose()
+    if current != schema.head():
+        raise LongbatchError(f"its schema is at {current}, this version needs {schema.head()}")
+    return f"its schema is at {current}"
+
+
+def _look_at_broker(found: Settings) -> str:
+    broker = queues.connect(found.broker.url.get_secret_value(), socket_timeout=_TIMEOUT_SECONDS)
+    if not queues.answers(broker):
+        raise LongbatchError("it does not answer")
+    return "it answers"
+
+
+def _look_at_triton(found: Settings) -> str:
+    if found.triton.http_url is None:
+        raise LongbatchError(
+            f"set LONGBATCH_TRITON__HTTP_URL to have it asked; gRPC is at {found.triton.url}"
+        )
+    url = f"{found.triton.http_url.rstrip('/')}/v2/health/ready"
+    httpx2.get(url, timeout=_TIMEOUT_SECONDS, trust_env=False).raise_for_status()
+    return "it is ready"
+
+
+def _look_at_tokenizer(found: Settings) -> str:
+    return f"it loads, fingerprint {Tokenizer.load(found.tokenizer.path).fingerprint}"
+
+
+def _show(finding: Finding) -> None:
+    advice = f" [dim]→ {escape(finding.advice)}[/]" if finding.advice else ""
+    output.print(f"{_SYMBOLS[finding.status]} [bold]{finding.name}[/]: {escape(finding.detail)}{advice}")

@@ -1,0 +1,252 @@
+"""The verbs for jobs: submit, list, show, result, cancel."""
+
+import sys
+from collections.abc import Callable
+from datetime import datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Final
+from uuid import UUID
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from cli import verbs
+from cli.client import Client
+from cli.verbs import ApiUrl, AsJson, JobId, client_of, notes, output, pairs, print_json, print_text
+from jobs import ids
+from jobs.states import JobState
+from jobs.views import JobObject
+
+_COLOURS: Final = {"completed": "green", "failed": "red", "cancelled": "yellow", "expired": "yellow"}
+
+
+class Task(StrEnum):
+    """What to do with the input."""
+
+    GENERATE = "generate"
+    SUMMARIZE = "summarize"
+
+
+class Priority(StrEnum):
+    """Order among your own jobs."""
+
+    LOW = "low"
+    NORMAL = "normal"
+    HIGH = "high"
+
+
+Metadata = Annotated[
+    list[str] | None, typer.Option("--metadata", metavar="KEY=VALUE", help="May be given several times.")
+]
+
+
+def register(app: typer.Typer) -> None:
+    """The application has the verbs."""
+    for name, verb in _VERBS.items():
+        app.command(name, epilog=verbs.EXIT_CODES)(verb)
+
+
+def submit(  # noqa: PLR0913  # every field of a job is an option
+    file: Annotated[str, typer.Argument(metavar="FILE|-", help="A UTF-8 text, or - for standard input.")],
+    *,
+    task: Annotated[Task, typer.Option(help="summarize frames the text as one document.")] = Task.GENERATE,
+    instructions: Annotated[str | None, typer.Option(help="Replaces the task's own.")] = None,
+    max_tokens: Annotated[
+        int | None, typer.Option(help="Tokens generated at most.", show_default="1024")
+    ] = None,
+    temperature: Annotated[float | None, typer.Option(help="0 to 2.")] = None,
+    top_p: Annotated[float | None, typer.Option(help="Above 0, up to 1.")] = None,
+    top_k: Annotated[int | None, typer.Option(help="1 to 1024.")] = None,
+    seed: Annotated[int | None, typer.Option(help="The same seed gives the same text.")] = None,
+    stop: Annotated[list[str] | None, typer.Option(help="Ends the output; up to four.")] = None,
+    priority: Annotated[Priority, typer.Option(help="Among your own jobs.")] = Priority.NORMAL,
+    custom_id: Annotated[str | None, typer.Option(help="Your own name for the job.")] = None,
+    metadata: Metadata = None,
+    completion_window: Annotated[str | None, typer.Option(help="1h, 24h or 7d; expires after it.")] = None,
+    webhook_url: Annotated[str | None, typer.Option(help="Told when the job has ended.")] = None,
+    idempotency_key: Annotated[str | None, typer.Option(help="The same key never makes two jobs.")] = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait, then print the output.")] = False,
+    as_json: AsJson = False,
+    api_url: ApiUrl = verbs.DEFAULT_API_URL,
+) -> None:
+    """Submit a text as a job and print its id, or wait and print its output."""
+    fields: dict[str, object] = {
+        "input": _read(file),
+        "task": task,
+        "instructions": instructions,
+        "max_tokens": max_tokens,
+        "temperature": temperature,
+        "top_p": top_p,
+        "top_k": top_k,
+        "seed": seed,
+        "stop": stop or None,
+        "priority": priority,
+        "custom_id": custom_id,
+        "metadata": pairs(metadata, option="--metadata") or None,
+        "completion_window": completion_window,
+        "webhook_url": webhook_url,
+    }
+    body = {name: value for name, value in fields.items() if value is not None}
+    with client_of(api_url) as client:
+        job = client.submit(body, key=idempotency_key)
+        if wait:
+            _wait(client, job["id"])
+            _print_result(client, job["id"], as_json=as_json)
+        elif as_json:
+            print_json(job)
+        else:
+            print_text(job["id"])
+
+
+def list_jobs(
+    *,
+    state: Annotated[JobState | None, typer.Option(help="Only these.")] = None,
+    task: Annotated[Task | None, typer.Option(help="Only these.")] = None,
+    custom_id: Annotated[str | None, typer.Option(help="Only these.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=100, help="At most so many.")] = 20,
+    after: Annotated[str | None, typer.Option(help="Go on behind this job.")] = None,
+    as_json: AsJson = False,
+    api_url: ApiUrl = verbs.DEFAULT_API_URL,
+) -> None:
+    """List jobs, newest first."""
+    given = {"state": state, "task": task, "custom_id": custom_id, "after": after, "limit": limit}
+    with client_of(api_url) as client:
+        page = client.list_jobs({name: value for name, value in given.items() if value is not None})
+    if as_json:
+        print_json(page)
+        return
+    table = Table(box=None, pad_edge=False)
+    table.add_column("job", min_width=len(ids.job_id(UUID(int=0))))  # an id cut short is of no use
+    for heading in ("state", "task", "custom id", "in", "out", "created"):
+        table.add_column(heading, overflow="fold")
+    for job in page["data"]:
+        table.add_row(
+            job["id"],
+            _coloured(job["state"]),
+            job["task"],
+            escape(job["custom_id"] or ""),
+            "" if job["prompt_tokens"] is None else f"{job['prompt_tokens']:,}",
+            f"{job['completion_tokens']:,}",
+            _local(job["created_at"]),
+        )
+    output.print(table)
+    if page["has_more"]:
+        notes.print(f"There are more: --after {page['last_id']}")
+
+
+def show(
+    job_id: JobId,
+    *,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until it has ended.")] = False,
+    as_json: AsJson = False,
+    api_url: ApiUrl = verbs.DEFAULT_API_URL,
+) -> None:
+    """Show a job's state and what is known about it."""
+    with client_of(api_url) as client:
+        job = _wait(client, job_id) if wait else client.job(job_id)
+    if as_json:
+        print_json(job)
+        return
+    table = Table.grid(padding=(0, 2))
+    for name, value in job.items():
+        if name != "object" and value not in (None, {}, False):
+            table.add_row(
+                f"[bold]{name}[/]", _coloured(str(value)) if name == "state" else escape(str(value))
+            )
+    output.print(table)
+
+
+def result(
+    job_id: JobId,
+    *,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until it has ended.")] = False,
+    as_json: AsJson = False,
+    api_url: ApiUrl = verbs.DEFAULT_API_URL,
+) -> None:
+    """Print a job's output; what there is of it when it did not complete."""
+    with client_of(api_url) as client:
+        if wait:
+            _wait(client, job_id)
+        _print_result(client, job_id, as_json=as_json)
+
+
+def cancel(
+    job_ids: Annotated[list[str] | None, typer.Argument(metavar="[JOB]...", help="job_…")] = None,
+    *,
+    state: Annotated[JobState | None, typer.Option(help="Filter; instead of ids.")] = None,
+    task: Annotated[Task | None, typer.Option(help="Filter; instead of ids.")] = None,
+    custom_id: Annotated[str | None, typer.Option(help="Filter; instead of ids.")] = None,
+    metadata: Metadata = None,
+    as_json: AsJson = False,
+    api_url: ApiUrl = verbs.DEFAULT_API_URL,
+) -> None:
+    """Cancel jobs by id, or all that match every filter; jobs that have ended stay as they are."""
+    labels = pairs(metadata, option="--metadata") or None
+    given = {"state": state, "task": task, "custom_id": custom_id, "metadata": labels}
+    filters = {name: value for name, value in given.items() if value is not None}
+    if bool(job_ids) == bool(filters):
+        raise typer.BadParameter("give ids or filters, one of both")
+    with client_of(api_url) as client:
+        if filters:
+            num_cancelled = client.cancel_matching(filters)
+            shown = {"object": "cancellation", "cancelled": num_cancelled}
+            print_json(shown) if as_json else print_text(f"{num_cancelled} cancelled")
+            return
+        for job_id in job_ids or []:
+            job = client.cancel(job_id)
+            asked = job["cancel_requested"] and job["state"] == JobState.RUNNING
+            shown_state = "running, will stop" if asked else job["state"]
+            print_json(job) if as_json else print_text(f"{job['id']} {shown_state}")
+
+
+_VERBS: Final[dict[str, Callable[..., None]]] = {
+    "submit": submit,
+    "list": list_jobs,
+    "show": show,
+    "result": result,
+    "cancel": cancel,
+}
+
+
+def _read(file: str) -> str:
+    try:
+        content = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+        return content.decode()
+    except OSError as error:
+        raise typer.BadParameter(f"{file}: {error.strerror}", param_hint="FILE") from error
+    except UnicodeDecodeError as error:
+        raise typer.BadParameter(f"{file} is not UTF-8 text", param_hint="FILE") from error
+
+
+def _wait(client: Client, job_id: str) -> JobObject:
+    """The job once it has ended; meanwhile its state is shown where somebody can see it."""
+    with notes.status(escape(job_id)) as status:
+        return client.wait(job_id, on_change=lambda job: status.update(_progress(job)))
+
+
+def _progress(job: JobObject) -> str:
+    tokens = f", {job['completion_tokens']} tokens" if job["completion_tokens"] else ""
+    return f"{job['id']} {job['state']}{tokens}"
+
+
+def _print_result(client: Client, job_id: str, *, as_json: bool) -> None:
+    """The output is printed; ends the verb with exit code 1 unless the job completed."""
+    found = client.result(job_id)
+    if as_json:
+        print_json(found)
+    elif found["output"] is not None:
+        print_text(found["output"])
+    if found["state"] != JobState.COMPLETED:
+        reason = f": {found['error']['message']}" if found["error"] else ""
+        verbs.complain(f"the job is {found['state']}{reason}")
+        raise typer.Exit(verbs.EXIT_NOT_COMPLETED)
+
+
+def _coloured(state: str) -> str:
+    return f"[{_COLOURS.get(state, 'cyan')}]{state}[/]"
+
+
+def _local(moment: str) -> str:
+    return datetime.fromisoformat(moment).astimezone().strftime("%Y-%m-%d %H:%M:%S")

@@ -1,0 +1,77 @@
+"""What the client verbs share: the server's address, how values are printed, and how errors end a verb."""
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Final
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from cli.client import Client, RefusedError, ServerUnreachableError
+
+DEFAULT_API_URL: Final = "http://127.0.0.1:8080"
+
+EXIT_NOT_COMPLETED: Final = 1
+EXIT_USAGE: Final = 2
+EXIT_UNREACHABLE: Final = 3
+EXIT_REFUSED: Final = 4
+EXIT_CODES: Final = (
+    "Exit codes: 0 done, 1 the job did not complete, 2 wrong usage, 3 no server answers,"
+    " 4 the server refused the request."
+)
+
+ApiUrl = Annotated[
+    str, typer.Option("--api-url", envvar="LONGBATCH_API_URL", help="The server.", show_default=True)
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the server's JSON.")]
+JobId = Annotated[str, typer.Argument(metavar="JOB", help="job_…")]
+
+output = Console(highlight=False, soft_wrap=True)
+notes = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def client_of(api_url: str) -> Iterator[Client]:
+    """A client of this server; its errors end the verb with one line and their exit code."""
+    try:
+        with Client(api_url) as client:
+            yield client
+    except ServerUnreachableError as error:
+        complain(error.message)
+        raise typer.Exit(EXIT_UNREACHABLE) from error
+    except RefusedError as error:
+        complain(f"{error.message} [{error.server_code}]")
+        raise typer.Exit(EXIT_REFUSED) from error
+
+
+def complain(message: str) -> None:
+    """One line on standard error."""
+    notes.print(f"[red]error:[/] {escape(message)}")
+
+
+def print_json(value: object) -> None:
+    """The value as indented JSON, the same on a terminal and in a pipe."""
+    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def print_text(text: str) -> None:
+    """The text as it is: no markup, no wrapping, one line feed at its end."""
+    sys.stdout.write(text if text.endswith("\n") else text + "\n")
+
+
+def pairs(given: list[str] | None, *, option: str) -> dict[str, str]:
+    """`KEY=VALUE` options as a mapping.
+
+    Raises:
+        typer.BadParameter: one has no equals sign.
+    """
+    found: dict[str, str] = {}
+    for each in given or []:
+        key, separator, value = each.partition("=")
+        if not separator:
+            raise typer.BadParameter(f"{each!r} is not KEY=VALUE", param_hint=option)
+        found[key] = value
+    return found
