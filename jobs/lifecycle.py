@@ -88,14 +88,16 @@ def renew(session: Session, leases: Sequence[Lease], *, lease: timedelta) -> set
     )
 
 
-def report_progress(session: Session, lease: Lease, *, completion_tokens: int) -> bool:
-    """Callers see how many tokens have streamed; False: the lease is lost."""
+def report_progress(
+    session: Session, lease: Lease, *, completion_tokens: int, since_first_token: timedelta = timedelta(0)
+) -> bool:
+    """Callers see how many tokens have streamed, and when the first one came; False: the lease is lost."""
     return bool(
         _write(
             session,
             lease,
             completion_tokens=func.least(completion_tokens, Job.max_tokens),
-            first_token_at=func.coalesce(Job.first_token_at, func.clock_timestamp()),
+            first_token_at=func.coalesce(Job.first_token_at, func.clock_timestamp() - since_first_token),
         )
     )
 

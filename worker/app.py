@@ -2,6 +2,10 @@
 
 import faulthandler
 import logging
+import os
+import sys
+import threading
+import warnings
 from typing import Any, Final, Protocol
 
 import celery
@@ -12,6 +16,8 @@ from jobs.settings import BrokerSettings
 
 # After SIGTERM a process that still hangs shows where, and is gone. Above all graces, below a supervisor's.
 _EXIT_SLACK_SECONDS: Final = 4.0
+# What Celery may take to end once no job runs here any more.
+_CELERY_EXIT_SECONDS: Final = 1.5
 
 
 class Part(Protocol):
@@ -30,8 +36,11 @@ class Part(Protocol):
 def make_app(settings: BrokerSettings) -> celery.Celery:
     """An application without tasks that never waits for its broker longer than the settings say."""
     seconds = settings.socket_timeout_seconds
+    # Its advice against root is about unpickling, and nothing is unpickled here.
+    warnings.filterwarnings("ignore", message=".*superuser privileges")
     app = celery.Celery("longbatch", broker=settings.url.get_secret_value(), set_as_current=False)
     app.conf.update(
+        accept_content=["json"],
         task_ignore_result=True,
         task_acks_late=False,  # Redis hands unacknowledged messages out again; jobs are kept in Postgres
         task_create_missing_queues=True,
@@ -76,14 +85,14 @@ def run_worker(app: celery.Celery, part: Part, *, queue: str, grace_seconds: flo
         queue: whose messages are heard.
         grace_seconds: how long the part may take to stop.
     """
+    ending = _Ending(part, within_seconds=grace_seconds + _EXIT_SLACK_SECONDS)
 
     def begin_stop(**_: object) -> None:
-        faulthandler.dump_traceback_later(grace_seconds + _EXIT_SLACK_SECONDS, exit=True)
-        part.begin_stop()
+        ending.begin()
 
     signals.setup_logging.connect(_keep_logging)
     signals.worker_shutting_down.connect(begin_stop)
-    app.steps["worker"].add(_step(part))
+    app.steps["worker"].add(_step(part, ending))
     worker = app.Worker(
         queues=[queue],
         pool="threads",
@@ -101,7 +110,38 @@ def run_worker(app: celery.Celery, part: Part, *, queue: str, grace_seconds: flo
     return int(worker.exitcode or 0)
 
 
-def _step(part: Part) -> type[bootsteps.StartStopStep]:
+class _Ending:
+    """The part's end: begun by the signal, so that a consumer that hangs in its broker delays nothing."""
+
+    def __init__(self, part: Part, *, within_seconds: float) -> None:
+        self._part = part
+        self._within_seconds = within_seconds
+        self._lock = threading.Lock()
+        self._has_ended = False
+
+    def begin(self) -> None:
+        """The part ends in a thread of its own, and the process soon after it, whatever Celery does."""
+        # Shows where it hung.
+        faulthandler.dump_traceback_later(self._within_seconds, exit=True)
+        self._part.begin_stop()
+        threading.Thread(target=self._finish_alone, name="ending", daemon=True).start()
+
+    def finish(self) -> None:
+        """The part has ended."""
+        with self._lock:
+            if not self._has_ended:
+                self._part.stop()
+                self._has_ended = True
+
+    def _finish_alone(self) -> None:
+        self.finish()
+        threading.main_thread().join(_CELERY_EXIT_SECONDS)
+        # Only the doorbell's ear is left, and it waits for a broker that does not answer.
+        sys.stdout.flush()
+        os._exit(0)
+
+
+def _step(part: Part, ending: _Ending) -> type[bootsteps.StartStopStep]:
     class PartStep(bootsteps.StartStopStep):  # type: ignore[misc]  # celery has no types
         """Starts and stops the part with the worker."""
 
@@ -111,11 +151,11 @@ def _step(part: Part) -> type[bootsteps.StartStopStep]:
             part.start()
 
         def stop(self, parent: Any) -> None:  # noqa: ANN401, ARG002
-            part.stop()
+            ending.finish()
 
         def terminate(self, parent: Any) -> None:  # noqa: ANN401, ARG002
             part.begin_stop()
-            part.stop()
+            ending.finish()
 
     return PartStep
 

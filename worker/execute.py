@@ -143,7 +143,7 @@ class Runner:
     ) -> None:
         """The outcome is recorded; then the booking goes too, should the engine confirm its end late."""
         held.is_ending = True
-        state = self._record(claim, answer, outcome, is_confirmed=is_confirmed)
+        state = self._record(claim, held, answer, outcome, is_confirmed=is_confirmed)
         self.keeper.drop(held)
         log.info(
             telemetry.JOB_ENDED if state in TERMINAL else telemetry.JOB_RELEASED,
@@ -163,7 +163,7 @@ class Runner:
         stream.close()
 
     def _record(
-        self, claim: Claim, answer: Answer, outcome: Outcome, *, is_confirmed: bool
+        self, claim: Claim, held: HeldLease, answer: Answer, outcome: Outcome, *, is_confirmed: bool
     ) -> JobState | None:
         """Where the job is now; None: its lease was lost. Tried until the database takes it.
 
@@ -175,6 +175,7 @@ class Runner:
         while True:
             try:
                 with transaction(self.sessions) as session:
+                    self.keeper.tell_first_token(session, held)
                     return record(
                         session,
                         claim.lease,

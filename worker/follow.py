@@ -47,6 +47,7 @@ def follow(
             case Tokens(ids):
                 heard = time.monotonic()
                 answer.push(ids)
+                held.first_token_at = held.first_token_at or heard
                 held.num_tokens = answer.num_tokens
                 # At max_tokens the engine ends by itself, with a final response that is on its way.
                 if answer.finish_reason is not None and not answer.is_full:

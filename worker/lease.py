@@ -37,6 +37,7 @@ class HeldLease:
         valid_until: monotonic time at which the lease ends unless it is renewed.
         inbox: what its slot waits for: the stream's events and requests to stop.
         num_tokens: generated so far; written by the slot.
+        first_token_at: monotonic time of the first of them.
         told_tokens: of them, told to callers; written by the keeper.
         told_at: monotonic time of that.
         stop_reason: the last one that was handed on.
@@ -47,6 +48,7 @@ class HeldLease:
     valid_until: float
     inbox: "queue.SimpleQueue[Tokens | Ended | StopAsked]" = field(default_factory=queue.SimpleQueue)
     num_tokens: int = 0
+    first_token_at: float | None = None
     told_tokens: int = 0
     told_at: float = 0.0
     stop_reason: StopReason | None = None
@@ -97,6 +99,21 @@ class LeaseKeeper:
         for each in held:
             self._tell_progress(each)
 
+    def tell_first_token(self, session: Session, held: HeldLease) -> None:
+        """Callers will know when the first token came, also of a job that ended before they could be told."""
+        if held.num_tokens and not held.told_tokens:
+            self._report(session, held, held.num_tokens)
+
+    @staticmethod
+    def _report(session: Session, held: HeldLease, num_tokens: int) -> None:
+        since = time.monotonic() - (held.first_token_at or time.monotonic())
+        lifecycle.report_progress(
+            session,
+            held.lease,
+            completion_tokens=num_tokens,
+            since_first_token=timedelta(seconds=since),
+        )
+
     def _is_due(self, held: HeldLease) -> bool:
         left = held.valid_until - time.monotonic()
         return left <= self._settings.lease_seconds - self._settings.renew_seconds
@@ -131,7 +148,7 @@ class LeaseKeeper:
         if held.told_tokens and now - held.told_at < _PROGRESS_SECONDS:
             return
         with transaction(self._sessions) as session:
-            lifecycle.report_progress(session, held.lease, completion_tokens=num_tokens)
+            self._report(session, held, num_tokens)
         held.told_tokens, held.told_at = num_tokens, now
 
     def _lose(self, held: HeldLease) -> None:
