@@ -3,13 +3,14 @@
 from datetime import datetime
 from typing import Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from api.schemas import Priority, StateName
 from jobs.prompts import Task
 
-_JOB_EXAMPLE: dict[str, Any] = {
-    "id": "job_019c2f3e5a4b7c8d9e0f1a2b3c4d5e6f",
+_ID = "job_019c2f3e5a4b7c8d9e0f1a2b3c4d5e6f"
+_JOB: dict[str, Any] = {
+    "id": _ID,
     "object": "job",
     "state": "running",
     "task": "summarize",
@@ -32,6 +33,10 @@ _JOB_EXAMPLE: dict[str, Any] = {
 }
 
 
+def _example(**fields: Any) -> ConfigDict:  # noqa: ANN401  # JSON
+    return ConfigDict(json_schema_extra={"examples": [fields]})
+
+
 class JobError(BaseModel):
     """Why a job failed."""
 
@@ -43,7 +48,7 @@ class JobError(BaseModel):
 class JobReply(BaseModel):
     """A job; times are RFC 3339 in UTC, tokens are counted with the served model's tokenizer."""
 
-    model_config = {"json_schema_extra": {"examples": [_JOB_EXAMPLE]}}
+    model_config = _example(**_JOB)
 
     id: str
     object: Literal["job"]
@@ -70,6 +75,8 @@ class JobReply(BaseModel):
 class JobListReply(BaseModel):
     """A page of jobs, newest first."""
 
+    model_config = _example(object="list", data=[_JOB], first_id=_ID, last_id=_ID, has_more=False)
+
     object: Literal["list"]
     data: list[JobReply]
     first_id: str | None
@@ -88,6 +95,15 @@ class Usage(BaseModel):
 class ResultReply(BaseModel):
     """What a finished job produced."""
 
+    model_config = _example(
+        id=_ID,
+        state="completed",
+        output="The report finds that …",
+        finish_reason="stop",
+        usage={"prompt_tokens": 91_377, "completion_tokens": 212, "total_tokens": 91_589},
+        error=None,
+    )
+
     id: str
     state: Literal["completed", "failed", "cancelled", "expired"]
     output: str | None = Field(description="partial unless completed; null when nothing was generated")
@@ -98,6 +114,8 @@ class ResultReply(BaseModel):
 
 class DeletedReply(BaseModel):
     """A job that is gone."""
+
+    model_config = _example(id=_ID, object="job", deleted=True)
 
     id: str
     object: Literal["job"]
@@ -116,6 +134,21 @@ class BulkError(BaseModel):
 class BulkReply(BaseModel):
     """What became of the lines."""
 
+    model_config = _example(
+        object="bulk",
+        accepted=1,
+        rejected=1,
+        ids=[_ID],
+        errors=[
+            {
+                "line": 2,
+                "code": "missing_field",
+                "message": "The field 'input' is required.",
+                "param": "input",
+            }
+        ],
+    )
+
     object: Literal["bulk"]
     accepted: int
     rejected: int
@@ -126,6 +159,8 @@ class BulkReply(BaseModel):
 class CancelReply(BaseModel):
     """How many jobs were cancelled, or, when they ran, asked to stop."""
 
+    model_config = _example(object="cancellation", cancelled=17)
+
     object: Literal["cancellation"]
     cancelled: int
 
@@ -133,14 +168,23 @@ class CancelReply(BaseModel):
 class ErrorBody(BaseModel):
     """What went wrong."""
 
-    message: str = Field(examples=["max_tokens: Input should be greater than or equal to 1"])
+    message: str
     type: Literal["invalid_request_error", "server_error"]
-    param: str | None = Field(description="dotted name of the wrong field", examples=["max_tokens"])
-    code: str = Field(examples=["invalid_value"])
+    param: str | None = Field(description="dotted name of the wrong field")
+    code: str
 
 
 class ErrorReply(BaseModel):
     """The one shape of every error."""
+
+    model_config = _example(
+        error={
+            "message": "max_tokens: Input should be greater than or equal to 1",
+            "type": "invalid_request_error",
+            "param": "max_tokens",
+            "code": "invalid_value",
+        }
+    )
 
     error: ErrorBody
 
@@ -153,7 +197,35 @@ class ComponentReply(BaseModel):
 
 
 class ReadyReply(BaseModel):
-    """Whether jobs can be accepted and run, part by part."""
+    """Whether jobs can be accepted and run, part by part; when not, `error` stands beside."""
+
+    model_config = _example(
+        ready=True,
+        components={
+            "database": {"ready": True, "detail": "schema is at 0001"},
+            "broker": {"ready": True, "detail": "answers"},
+            "triton": {"ready": True, "detail": "ready"},
+            "tokenizer": {"ready": True, "detail": "loaded, fingerprint 8f50fa8d0822a7f2fd1273579431ccec"},
+        },
+    )
 
     ready: bool
     components: dict[Literal["database", "broker", "triton", "tokenizer"], ComponentReply]
+    error: ErrorBody | None = None
+
+
+class LiveReply(BaseModel):
+    """The process answers."""
+
+    model_config = _example(status="ok")
+
+    status: Literal["ok"]
+
+
+class VersionReply(BaseModel):
+    """What this server is."""
+
+    model_config = _example(version="0.1.0", model="llama-3.1-8b-instruct")
+
+    version: str
+    model: str

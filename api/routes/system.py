@@ -11,16 +11,16 @@ from starlette.responses import Response
 from api import docs, errors, metrics
 from api.dependencies import PartsDep
 from api.metrics import HttpMetrics
-from api.replies import ReadyReply
+from api.replies import LiveReply, ReadyReply, VersionReply
 from jobs.errors import UnavailableError
 
 router = APIRouter(tags=["system"])
 
 
 @router.get("/health/live", summary="Is the process alive?")
-async def live() -> dict[str, str]:
+async def live() -> LiveReply:
     """The process answers; says nothing about its parts."""
-    return {"status": "ok"}
+    return LiveReply(status="ok")
 
 
 @router.get(
@@ -45,7 +45,12 @@ async def ready(parts: PartsDep) -> JSONResponse:
     return JSONResponse(body | errors.envelope(503, UnavailableError.code, message), 503)
 
 
-@router.get("/metrics", summary="Metrics for Prometheus", response_class=Response)
+@router.get(
+    "/metrics",
+    summary="Metrics for Prometheus",
+    response_class=Response,
+    responses={200: {"content": {"text/plain": {"example": 'longbatch_jobs{state="queued"} 3.0'}}}},
+)
 async def scrape(request: Request, parts: PartsDep) -> Response:
     """Requests of this process, and the queue and the engines as Postgres knows them."""
     counted: HttpMetrics = request.app.state.http_metrics
@@ -56,9 +61,9 @@ async def scrape(request: Request, parts: PartsDep) -> Response:
 
 
 @router.get("/v1/version", summary="Which version is this?")
-async def version(request: Request, parts: PartsDep) -> dict[str, str]:
+async def version(request: Request, parts: PartsDep) -> VersionReply:
     """The version of Longbatch, and the model that it serves."""
-    return {"version": request.app.version, "model": parts.settings.engine.model}
+    return VersionReply(version=request.app.version, model=parts.settings.engine.model)
 
 
 @router.get("/docs", include_in_schema=False)
