@@ -64,12 +64,10 @@ check_libpython() {
         echo "setup: installing the system package $package"
         log=$(mktemp)
         export DEBIAN_FRONTEND=noninteractive
-        if apt-get update -q >"$log" 2>&1 && apt-get install -q -y --no-install-recommends "$package" >>"$log" 2>&1
-        then
-            rm -f "$log"
-        else
+        apt-get update -q >"$log" 2>&1 || true # one broken source among many need not matter
+        apt-get install -q -y --no-install-recommends "$package" >>"$log" 2>&1 ||
             die "apt-get could not install $package (its output: $log): $(tail -n 1 "$log")"
-        fi
+        rm -f "$log"
         has_libpython && return
     fi
     die "libpython$version.so.1.0 is missing, which Triton needs: install the package $package (as root:" \

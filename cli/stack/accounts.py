@@ -33,7 +33,7 @@ def unprivileged_account(owned: Path | None = None) -> Account | None:
     if os.geteuid() != 0:
         return None
     if owned is not None and owned.exists() and (status := owned.stat()).st_uid != 0:
-        return Account(name=str(status.st_uid), uid=status.st_uid, gid=status.st_gid)
+        return Account(name=_name_of(status.st_uid), uid=status.st_uid, gid=status.st_gid)
     for name in _CANDIDATES:
         try:
             entry = pwd.getpwnam(name)
@@ -41,6 +41,13 @@ def unprivileged_account(owned: Path | None = None) -> Account | None:
             continue
         return Account(name=name, uid=entry.pw_uid, gid=entry.pw_gid)
     raise StackError("Postgres refuses to run as root, and there is neither a user `postgres` nor `nobody`.")
+
+
+def _name_of(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
 
 
 def run_as(

@@ -14,6 +14,11 @@ class DirectoryLock:
         self._path = directory / "lock"
         self._descriptor: int | None = None
 
+    @property
+    def is_held(self) -> bool:
+        """Whether the directory is ours."""
+        return self._descriptor is not None
+
     def acquire(self) -> None:
         """The directory is ours; again is no error.
 

@@ -108,6 +108,8 @@ class Stack:
 
     def stop(self) -> None:
         """Every process has ended within 10 s, and the ready file is gone; again is no error."""
+        if not self._lock.is_held:
+            return  # the ready file may be that of the stack that holds it
         self._is_ready = False
         for names in _STOP_ORDER:
             group = [self._running[name] for name in names if name in self._running]

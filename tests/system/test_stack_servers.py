@@ -11,11 +11,11 @@ import pytest
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
-from support import eventually
 
 from cli.stack.errors import DirectoryInUseError, StackError
 from cli.stack.postgres import EmbeddedPostgres
 from cli.stack.valkey import EmbeddedValkey
+from support import eventually
 
 
 @contextmanager

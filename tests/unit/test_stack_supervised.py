@@ -12,11 +12,11 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from support import eventually
 
 from cli.stack.errors import StackError
 from cli.stack.processes import Launch
 from cli.stack.supervised import Backoff, ServerEnded, ServerStarted, SupervisedServer
+from support import eventually
 
 _QUICK = Backoff(first=timedelta(seconds=0.01), ceiling=timedelta(seconds=0.04))
 _SLEEP = "import time; time.sleep(600)"

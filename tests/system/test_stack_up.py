@@ -1,0 +1,232 @@
+"""`longbatch up`: what it tells, what it survives, and that nothing is left when it ends."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli.stack.ports import LOOPBACK, free_port
+from cli.stack.postgres import EmbeddedPostgres
+from cli.stack.valkey import EmbeddedValkey
+from support import eventually
+
+_COMMAND = (sys.executable, "-P", "-c", "from cli.main import main; main()", "up", "--time-scale", "20")
+_SERVING = {
+    "api": "-m api",
+    "inference_worker": "-m worker inference",
+    "service_worker": "-m worker service",
+    "postgres": "bin/postgres",
+    "redis": "valkey-server",
+    "triton": "bin/tritonserver",
+}
+
+
+@dataclass
+class Up:
+    """A running `longbatch up`."""
+
+    process: "subprocess.Popen[bytes]"
+    ready_file: Path
+    console: Path
+
+    @property
+    def ready(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.ready_file.read_text())
+        return found
+
+    @property
+    def pids(self) -> dict[str, int | None]:
+        found: dict[str, int | None] = self.ready["pids"]
+        return found
+
+    def wait_ready(self) -> dict[str, Any]:
+        def look() -> dict[str, Any] | None:
+            assert self.process.poll() is None, self.console.read_text()
+            return self.ready if self.ready_file.exists() else None
+
+        return eventually(look, timeout=90) or {}
+
+
+def command(directory: Path, *arguments: str) -> list[str]:
+    return [*_COMMAND, "--data-dir", str(directory), *arguments]
+
+
+@contextmanager
+def up(directory: Path, *, port: int | None = None, **variables: str) -> Iterator[Up]:
+    """A started `longbatch up`, stopped and with its files gone at the end."""
+    directory.mkdir(exist_ok=True)
+    console, ready_file = directory.with_suffix(".console"), directory.with_suffix(".json")
+    arguments = command(directory, "--port", str(port or free_port()), "--ready-file", str(ready_file))
+    with console.open("ab") as output:
+        process = subprocess.Popen(
+            arguments, env={**os.environ, **variables}, stdout=output, stderr=subprocess.STDOUT
+        )
+    try:
+        yield Up(process, ready_file, console)
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+@contextmanager
+def running_valkey(directory: Path) -> Iterator[EmbeddedValkey]:
+    server = EmbeddedValkey(directory)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path / "data"
+    EmbeddedPostgres(tmp_path / "data" / "postgres").remove()
+
+
+def is_alive(pid: int | None) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
+def descendants(pid: int) -> set[int]:
+    """Every process below this one."""
+    parents: dict[int, int] = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            parents[int(process.name)] = int((process / "stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            continue
+    found = {pid}
+    while more := {child for child, parent in parents.items() if parent in found} - found:
+        found |= more
+    return found - {pid}
+
+
+def call(url: str, body: object = None) -> dict[str, Any]:
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url, data, {"Content-Type": "application/json"})  # noqa: S310 loopback
+    with urllib.request.urlopen(request, timeout=70) as answer:  # noqa: S310 loopback
+        found: dict[str, Any] = json.load(answer)
+        return found
+
+
+def submit(api_url: str) -> str:
+    body = {"input": "The stack came up. It will go down. Then it comes up again.", "task": "summarize"}
+    return str(call(f"{api_url}/v1/jobs", body)["id"])
+
+
+def test_every_part_is_told_survives_a_kill_and_is_gone_at_the_end(directory: Path) -> None:
+    port = free_port()
+    with up(directory, port=port) as running:
+        ready = running.wait_ready()
+        assert list(ready) == [
+            "api_url",
+            "database_url",
+            "broker_url",
+            "triton_grpc",
+            "triton_http",
+            "triton_metrics",
+            "pids",
+        ]
+        assert ready["api_url"] == f"http://{LOOPBACK}:{port}"
+        assert list(ready["pids"]) == list(_SERVING)
+        for name, words in _SERVING.items():
+            arguments = Path(f"/proc/{ready['pids'][name]}/cmdline").read_bytes().replace(b"\0", b" ")
+            assert words in arguments.decode(), name
+
+        killed = dict(running.pids)
+        for pid in killed.values():
+            assert pid is not None
+            os.kill(pid, signal.SIGKILL)
+        eventually(lambda: all(new != killed[name] for name, new in running.pids.items()))
+        assert {**running.ready, "pids": None} == {**ready, "pids": None}
+        assert all(f"{name} ended (SIGKILL)" in running.console.read_text() for name in _SERVING)
+        job_id = eventually(lambda: submitted(ready["api_url"]), timeout=60)
+        assert call(f"{ready['api_url']}/v1/jobs/{job_id}?wait=60")["state"] == "completed"
+
+        everything = descendants(running.process.pid)
+        assert everything.issuperset(pid for pid in running.pids.values() if pid)
+        started = time.monotonic()
+        running.process.send_signal(signal.SIGTERM)
+        assert running.process.wait(20) == 0
+        assert time.monotonic() - started < 10
+        assert not [pid for pid in everything if is_alive(pid)]
+        assert not running.ready_file.exists()
+
+
+def submitted(api_url: str) -> str | None:
+    """A new job's id; None while the API is not there."""
+    try:
+        return submit(api_url)
+    except OSError:
+        return None
+
+
+def test_a_kill_leaves_no_process_and_the_next_run_finds_the_jobs(directory: Path) -> None:
+    with up(directory) as running:
+        ready = running.wait_ready()
+        job_id = submit(ready["api_url"])
+        everything = descendants(running.process.pid)
+        running.process.kill()
+        running.process.wait()
+        eventually(lambda: not [pid for pid in everything if is_alive(pid)])
+    with up(directory) as running:
+        eventually(lambda: running.ready_file.exists() and running.ready != ready, timeout=90)
+        job = call(f"{running.ready['api_url']}/v1/jobs/{job_id}?wait=60")
+        assert job["state"] == "completed"
+
+
+def test_a_directory_is_used_once_but_another_stack_runs_beside_it(directory: Path, tmp_path: Path) -> None:
+    beside = tmp_path / "beside"
+    with up(directory) as first, up(beside) as second:
+        pids = [first.wait_ready()["pids"], second.wait_ready()["pids"]]
+        assert not set(pids[0].values()) & set(pids[1].values())
+        refused = subprocess.run(command(directory), check=False, capture_output=True, text=True, timeout=60)
+        assert refused.returncode == 1
+        told = refused.stderr.strip().splitlines()[-1]
+        assert told.startswith(f"error: {directory} is in use by process {first.process.pid};")
+    EmbeddedPostgres(beside / "postgres").remove()
+
+
+def test_a_taken_port_is_one_clear_line(directory: Path) -> None:
+    with running_valkey(directory / "redis") as taken:
+        refused = subprocess.run(
+            command(directory, "--port", str(taken.port)),
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+    assert refused.returncode == 1
+    assert refused.stderr.strip() == (
+        f"error: Port {taken.port} is taken; choose another --port, or none for a free one."
+    )
+
+
+def test_servers_of_the_users_own_take_the_place_of_embedded_ones(directory: Path, tmp_path: Path) -> None:
+    postgres = EmbeddedPostgres(tmp_path / "postgres")
+    with running_valkey(tmp_path / "redis") as valkey:
+        try:
+            urls = {"LONGBATCH_DATABASE__URL": postgres.start(), "LONGBATCH_BROKER__URL": valkey.url}
+            with up(directory, **urls) as running:
+                ready = running.wait_ready()
+                assert (ready["database_url"], ready["broker_url"]) == tuple(urls.values())
+                assert [name for name, pid in ready["pids"].items() if pid is None] == ["postgres", "redis"]
+                job_id = submit(ready["api_url"])
+                assert call(f"{ready['api_url']}/v1/jobs/{job_id}?wait=60")["state"] == "completed"
+        finally:
+            postgres.remove()
