@@ -1,5 +1,6 @@
 """`longbatch demo`: a stack of its own, real documents summarized, a table printed, all of it stopped."""
 
+import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -28,6 +29,7 @@ from jobs.views import JobObject
 # Makes a prompt of 90,000 tokens, 46 s of an A6000, a matter of seconds.
 DEFAULT_TIME_SCALE = 8.0
 MAX_TOKENS = 512
+_PIPE_WIDTH = 120
 _POLL = timedelta(milliseconds=250)
 _TERMINAL = frozenset({"completed", "failed", "cancelled", "expired"})
 _COLOURS = {
@@ -67,7 +69,8 @@ def demo(
     ] = DEFAULT_TIME_SCALE,
 ) -> None:
     """Summarize documents on a stack of its own, from nothing to a table; exit 1 unless all complete."""
-    console = Console(highlight=False)
+    # A pipe has no width of its own, and 80 columns would hide the figures.
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else _PIPE_WIDTH)
     tokenizer = tokenizer_directory(None)
     documents = list(demo_documents.chosen(docs, Tokenizer.load(str(tokenizer)).count_text))
     with tempfile.TemporaryDirectory(prefix="longbatch-demo-") as folder:
@@ -139,11 +142,11 @@ def _progress(rows: Sequence[Row]) -> RenderableType:
 
 def _print_outcome(console: Console, rows: Sequence[Row], *, time_scale: float) -> None:
     table = Table(title="Summaries", title_justify="left")
-    for name in ("Document", "State"):
-        table.add_column(name, no_wrap=True)
-    for name in ("Prompt tokens", "Waited", "First token after", "Output tokens"):
-        table.add_column(name, justify="right")
-    table.add_column("Summary begins", no_wrap=True, overflow="ellipsis", ratio=1)
+    table.add_column("Document", no_wrap=True, overflow="ellipsis", max_width=24)
+    for name in ("State", "Prompt\ntokens", "Waited", "First\ntoken", "Output\ntokens"):
+        table.add_column(name, justify="left" if name == "State" else "right", no_wrap=True)
+    table.add_column("Summary begins", overflow="ellipsis", ratio=1)
+    width = max(16, console.width - 80)  # of a summary's beginning, so that each stays on one line
     for row in rows:
         job = row.job
         table.add_row(
@@ -153,7 +156,7 @@ def _print_outcome(console: Console, rows: Sequence[Row], *, time_scale: float) 
             _between(job["created_at"], job["started_at"]),
             _between(job["started_at"], job["first_token_at"]),
             f"{job['completion_tokens']:,}",
-            Text(" ".join(row.summary.split()) or _error_of(job)),
+            Text(" ".join(row.summary.split())[:width] or _error_of(job)),
         )
     console.print(table)
     completed = sum(row.job["state"] == "completed" for row in rows)

@@ -1,0 +1,74 @@
+"""A process is killed with jobs in flight; all jobs complete, each with exactly one result."""
+
+import signal
+
+import psycopg
+import pytest
+
+from cli.stack.ready import API, INFERENCE_WORKER, REDIS, SERVICE_WORKER, TRITON
+from cli.stack.stack import Stack
+from support import eventually
+from system_support import Client, text_of
+
+pytestmark = pytest.mark.timeout(300)
+
+ENGINE_MODE = "synthetic"  # it goes on to max_tokens, so there is always something in flight
+TIME_SCALE = 4.0
+
+
+def count(stack: Stack, query: str) -> int:
+    with psycopg.connect(stack.urls.database_url or "") as connection:
+        row = connection.execute(query).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+@pytest.mark.parametrize("victim", [INFERENCE_WORKER, SERVICE_WORKER, TRITON, REDIS, API])
+def test_a_kill_loses_and_doubles_nothing(stack: Stack, client: Client, victim: str) -> None:
+    sizes = [100_000, 3000, 30_000, 6000, 3000, 50_000, 1000, 12_000]
+    jobs = [client.submit(text_of(size, start=size), task="summarize", max_tokens=200) for size in sizes]
+    client.streaming(jobs[1]["id"])
+    before = stack.pids[victim]
+    stack.send(victim, signal.SIGKILL)
+    ended = [client.finished(job["id"], timeout=120) for job in jobs]
+    assert [job["state"] for job in ended] == ["completed"] * len(jobs)
+    assert stack.pids[victim] != before
+    ids = ", ".join(f"'{job['id'].removeprefix('job_')}'" for job in jobs)
+    assert count(stack, f"SELECT count(*) FROM results WHERE job_id IN ({ids})") == len(jobs)  # noqa: S608
+    assert count(stack, f"SELECT count(*) FROM webhook_events WHERE job_id IN ({ids})") == len(jobs)  # noqa: S608
+    eventually(lambda: count(stack, "SELECT count(*) FROM reservations") == 0, timeout=30, interval=0.2)
+
+
+def test_jobs_move_while_redis_is_down(stack: Stack, client: Client) -> None:
+    stack.hold(REDIS)
+    try:
+        small = client.submit("Summarize me. I am short.", task="summarize", max_tokens=32)
+        large = client.submit(text_of(40_000), task="summarize", max_tokens=32)
+        assert client.finished(small["id"])["state"] == "completed"
+        assert client.finished(large["id"])["state"] == "completed"
+    finally:
+        stack.resume(REDIS)
+
+
+def test_claims_pause_and_no_attempt_is_spent_while_triton_is_down(stack: Stack, client: Client) -> None:
+    stack.hold(TRITON)
+    try:
+        job = client.submit("A short text to summarize.", task="summarize", max_tokens=32)
+        eventually(
+            lambda: count(stack, "SELECT count(*) FROM engines WHERE paused_reason IS NOT NULL") == 1,
+            timeout=20,
+        )
+        assert client.job(job["id"])["state"] == "queued"
+    finally:
+        stack.resume(TRITON)
+    ended = client.finished(job["id"])
+    assert (ended["state"], ended["attempt"]) == ("completed", 0)
+
+
+def test_a_warm_shutdown_gives_the_jobs_back(stack: Stack, client: Client) -> None:
+    job = client.submit(text_of(40_000), task="summarize", max_tokens=2048)
+    client.streaming(job["id"], timeout=60)
+    stack.send(INFERENCE_WORKER, signal.SIGTERM)
+    eventually(lambda: client.job(job["id"])["state"] == "queued", timeout=10)
+    ended = client.finished(job["id"], timeout=90)
+    assert (ended["state"], ended["attempt"]) == ("completed", 0)
