@@ -4,13 +4,15 @@ from collections.abc import Iterator
 
 import httpx2
 import pytest
-from api_server import WEBHOOK_SECRET, ApiProcess
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session, sessionmaker
-from support import eventually
 
+from api_server import WEBHOOK_SECRET, ApiProcess
 from cli.stack.valkey import EmbeddedValkey
 from jobs.settings import DatabaseSettings
+from jobs.tokens import Tokenizer
+from support import eventually
+from worker_support import Queue
 
 
 @pytest.fixture(scope="session")
@@ -31,3 +33,14 @@ def http(server: ApiProcess, sessions: sessionmaker[Session]) -> Iterator[httpx2
     """A client of the service, whose database holds no jobs."""
     with server.client() as client:
         yield client
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> Tokenizer:
+    return Tokenizer.load()
+
+
+@pytest.fixture
+def queue(sessions: sessionmaker[Session], tokenizer: Tokenizer) -> Queue:
+    """An empty queue as its callers see it."""
+    return Queue(sessions, tokenizer)

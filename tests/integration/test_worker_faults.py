@@ -1,0 +1,222 @@
+"""What goes wrong around a running job, and that it ends once and right all the same."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from sqlalchemy import select, text, update
+
+from cli.stack.engine_options import EngineOptions, OracleFaults
+from cli.stack.valkey import EmbeddedValkey
+from jobs import lifecycle
+from jobs.claims import claim
+from jobs.database import database_now, transaction
+from jobs.ids import uuid7
+from jobs.models import Engine, Job, Reservation
+from jobs.settings import DatabaseSettings, Settings
+from jobs.tokens import Tokenizer, ensure_default_tokenizer, unpack_ids
+from local_engine import RunningEngine, engine_module, running_engine
+from support import TERMS, eventually
+from worker_support import ENGINE, TIME_SCALE, KillableEngine, Queue, running_worker, settings_for
+
+
+def options(mode: str = "synthetic", **faults: float) -> EngineOptions:
+    return EngineOptions(
+        mode=mode,  # type: ignore[arg-type]  # one of its modes
+        tokenizer_dir=ensure_default_tokenizer(),
+        time_scale=TIME_SCALE,
+        faults=OracleFaults(**faults),  # type: ignore[arg-type]  # rates and a seed
+    )
+
+
+@pytest.fixture
+def killable(tmp_path: Path) -> Iterator[KillableEngine]:
+    engine = KillableEngine(tmp_path, options())
+    engine.start()
+    yield engine
+    engine.kill()
+
+
+@pytest.fixture
+def feeding(database_settings: DatabaseSettings, valkey: EmbeddedValkey) -> Callable[..., Settings]:
+    """The settings of a worker that feeds an engine."""
+    return partial(settings_for, database_settings, valkey.url)
+
+
+def lease_of(queue: Queue, job_id: UUID) -> UUID:
+    lease_id = queue.job(job_id).lease_id
+    assert lease_id is not None
+    return lease_id
+
+
+def test_a_worker_that_lost_its_lease_writes_nothing(
+    queue: Queue,
+    steady: RunningEngine,
+    feeding: Callable[..., Settings],
+    tokenizer: Tokenizer,
+) -> None:
+    settings = feeding(steady)
+    with running_worker(settings, tokenizer) as worker:
+        job_id = queue.submit("Say something.", max_tokens=20_000)
+        queue.streaming(job_id)
+        worker.dispatcher.begin_stop()  # so that it does not take the job again
+        stolen = uuid7()
+        with transaction(queue.sessions) as session:
+            session.execute(update(Job).where(Job.id == job_id).values(lease_id=stolen, completion_tokens=1))
+        eventually(lambda: not worker.keeper.held())
+        eventually(lambda: steady.gauges()["active"] == 0)
+        job = queue.job(job_id)
+    assert (job.state, job.lease_id, job.completion_tokens) == ("running", stolen, 1)
+    assert queue.result(job_id) is None
+
+
+def test_a_stream_ends_before_its_lease_when_the_database_is_away(
+    queue: Queue,
+    steady: RunningEngine,
+    feeding: Callable[..., Settings],
+    tokenizer: Tokenizer,
+) -> None:
+    settings = feeding(steady, lease_seconds=4.5, renew_seconds=1, shutdown_grace_seconds=0)
+    with running_worker(settings, tokenizer) as worker:
+        job_id = queue.submit("Say something.", max_tokens=60_000)
+        queue.streaming(job_id)
+        # The keeper can renew no more: its rows are locked, and its statements wait.
+        with queue.sessions() as session:
+            session.execute(text("LOCK TABLE jobs IN ACCESS EXCLUSIVE MODE"))
+            eventually(lambda: steady.gauges()["active"] == 0, timeout=8)
+            assert session.scalar(select(Job.lease_expires_at > database_now(session)))
+        with transaction(queue.sessions) as session:
+            assert session.get_one(Job, job_id).attempt == 0
+        worker.dispatcher.begin_stop()
+
+
+def test_jobs_survive_a_killed_engine_without_an_attempt(
+    queue: Queue,
+    killable: KillableEngine,
+    feeding: Callable[..., Settings],
+    tokenizer: Tokenizer,
+) -> None:
+    settings = feeding(killable.engine)
+    with running_worker(settings, tokenizer):
+        job_ids = [queue.submit(f"Job {number}.", max_tokens=3000) for number in range(6)]
+        queue.streaming(job_ids[0])
+        killable.kill()
+        eventually(lambda: paused_reason(queue), timeout=20)
+        eventually(lambda: all(queue.job(job_id).state == "queued" for job_id in job_ids))
+        killable.start()
+        ended = [queue.ended(job_id) for job_id in job_ids]
+        eventually(lambda: not queue.bookings())
+    assert [(job.state, job.attempt, job.completion_tokens) for job in ended] == [("completed", 0, 3000)] * 6
+    assert sorted(job.num_rescues for job in ended) == [0, 0, 1, 1, 1, 1]
+
+
+def paused_reason(queue: Queue) -> str | None:
+    with queue.sessions() as session:
+        return session.scalar(select(Engine.paused_reason))
+
+
+def test_a_worker_waits_for_an_engine_that_is_not_up_yet(
+    queue: Queue,
+    killable: KillableEngine,
+    feeding: Callable[..., Settings],
+    tokenizer: Tokenizer,
+) -> None:
+    settings = feeding(killable.engine)
+    killable.kill()
+    job_id = queue.submit("Say something.", max_tokens=5)
+    with running_worker(settings, tokenizer, is_ready=False):
+        killable.start()
+        job = queue.ended(job_id)
+    assert (job.state, job.attempt) == ("completed", 0)
+
+
+@pytest.mark.parametrize("kind", ["error_rate", "crash_rate"])
+def test_engine_errors_are_tried_again_and_answers_stay_exact(
+    kind: str,
+    queue: Queue,
+    feeding: Callable[..., Settings],
+    tokenizer: Tokenizer,
+    tmp_path: Path,
+) -> None:
+    expected_text = engine_module("oracle").expected_text
+    with running_engine(tmp_path, options("oracle", seed=7, **{kind: 0.3})) as engine:
+        settings = feeding(engine, max_attempts=20)
+        with running_worker(settings, tokenizer):
+            job_ids = [queue.submit(f"Question {number}?", max_tokens=2000) for number in range(12)]
+            ended = [queue.ended(job_id) for job_id in job_ids]
+    assert {job.state for job in ended} == {"completed"}
+    assert any(job.attempt > 0 for job in ended)
+    for job in ended:
+        result = queue.result(job.id)
+        assert result is not None
+        assert result.output == expected_text(prompt_of(queue, job))
+
+
+def prompt_of(queue: Queue, job: Job) -> list[int]:
+    with queue.sessions() as session:
+        packed = session.scalar(text("SELECT token_ids FROM texts WHERE id = :id").bindparams(id=job.text_id))
+    return unpack_ids(packed).tolist()
+
+
+def test_a_job_that_fails_each_time_fails_after_its_attempts(
+    queue: Queue, feeding: Callable[..., Settings], tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    with (
+        running_engine(tmp_path, options("oracle", error_rate=1.0)) as engine,
+        running_worker(feeding(engine), tokenizer),
+    ):
+        job = queue.ended(queue.submit("Question?", max_tokens=2000))
+    assert (job.state, job.attempt) == ("failed", 3)
+    assert job.error == {"code": "engine_error", "message": "the engine failed, as it was configured to"}
+
+
+def test_bookings_of_dead_streams_vanish(
+    queue: Queue,
+    steady: RunningEngine,
+    feeding: Callable[..., Settings],
+    tokenizer: Tokenizer,
+) -> None:
+    settings = feeding(steady)
+    with running_worker(settings, tokenizer) as worker:
+        worker.dispatcher.begin_stop()
+        queue.submit("Say something.", max_tokens=100)
+        with transaction(queue.sessions) as session:  # a worker that died right after its claim
+            claimed = claim(session, ENGINE, TERMS)
+            assert claimed is not None
+            session.execute(update(Job).values(lease_expires_at=database_now(session)))
+        with transaction(queue.sessions) as session:
+            lifecycle.rescue(session, now=database_now(session), max_rescues=2)
+        assert [row.state for row in queue.bookings()] == ["draining"]
+        eventually(lambda: not queue.bookings(), timeout=6)
+
+
+def test_without_gauges_bookings_vanish_after_a_while_and_a_canary(
+    queue: Queue,
+    steady: RunningEngine,
+    feeding: Callable[..., Settings],
+    tokenizer: Tokenizer,
+) -> None:
+    settings = feeding(steady, drain_seconds=2)
+    blind = settings.model_copy(update={"triton": settings.triton.model_copy(update={"metrics_url": None})})
+    with running_worker(blind, tokenizer):
+        with transaction(queue.sessions) as session:
+            session.add(
+                Reservation(
+                    lease_id=uuid7(),
+                    engine_name=ENGINE,
+                    job_id=uuid7(),
+                    blocks=5,
+                    state="draining",
+                    draining_since=database_now(session),
+                )
+            )
+        eventually(lambda: not queue.bookings(), timeout=10)
+
+
+@pytest.fixture(scope="module")
+def steady(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningEngine]:
+    """An engine that no test kills."""
+    with running_engine(tmp_path_factory.mktemp("engine"), options()) as engine:
+        yield engine

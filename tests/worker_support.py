@@ -1,0 +1,218 @@
+"""What tests of the workers need: an engine that can be killed, workers in this process and as their own."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from uuid import UUID
+
+from pydantic import SecretStr
+from sqlalchemy import select
+from sqlalchemy.orm import Session, sessionmaker
+
+from cli.stack.engine_options import EngineOptions
+from cli.stack.triton_server import LOOPBACK, TritonLaunch, prepare, wait_ready
+from jobs import prompts, queues, submission
+from jobs.admission import Capacity
+from jobs.counting import PromptCounter
+from jobs.database import transaction
+from jobs.models import DEFAULT_TENANT, Job, Reservation, Result
+from jobs.settings import (
+    BrokerSettings,
+    DatabaseSettings,
+    EngineSettings,
+    JobSettings,
+    Settings,
+    TritonSettings,
+)
+from jobs.states import TERMINAL
+from jobs.submission import JobSpec
+from jobs.texts import NewText
+from jobs.tokens import Tokenizer
+from local_engine import RunningEngine, free_ports
+from support import eventually
+from worker.app import make_app, publisher
+from worker.bell import Bell
+from worker.inference import InferenceWorker
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+ENGINE = "engine-a"
+MODEL = "test-model"
+TIME_SCALE = 20.0
+# While no engine has registered: what the local engine has.
+CAPACITY = Capacity(
+    max_batch_size=4, max_blocks=2048, tokens_per_block=64, max_input_len=96_000, max_seq_len=131_072
+)
+# The text that the synthetic engine says over and over, from anywhere in it.
+SAID = "The load runs through the engine and every word of this line is as good as any other one here. "
+
+
+class KillableEngine:
+    """A local engine that comes back on the same ports."""
+
+    def __init__(self, directory: Path, options: EngineOptions) -> None:
+        self._directory = directory
+        self._options = options
+        self._ports = free_ports(3)
+        self.running: RunningEngine | None = None
+
+    def start(self) -> RunningEngine:
+        grpc_port, http_port, metrics_port = self._ports
+        launch: TritonLaunch = prepare(
+            self._directory,
+            engine=self._options,
+            grpc_port=grpc_port,
+            http_port=http_port,
+            metrics_port=metrics_port,
+        )
+        log = self._directory / "triton.log"
+        with log.open("ab") as output:
+            process = subprocess.Popen(
+                launch.argv, env=launch.env, cwd=launch.cwd, stdout=output, stderr=subprocess.STDOUT
+            )
+        self.running = RunningEngine(launch, process, log)
+        wait_ready(http_port, process, timeout=60)
+        return self.running
+
+    @property
+    def engine(self) -> RunningEngine:
+        assert self.running is not None
+        return self.running
+
+    def kill(self) -> None:
+        if self.running is not None:
+            self.running.process.kill()
+            self.running.process.wait()
+            self.running = None
+
+
+def settings_for(
+    database: DatabaseSettings, broker_url: str, engine: RunningEngine, **jobs: float
+) -> Settings:
+    """Of a worker that feeds this engine, with these settings of jobs."""
+    launch = engine.launch
+    quick: dict[str, float] = {"retry_backoff_seconds": 0.2, "shutdown_grace_seconds": 0.2}
+    return Settings(
+        database=database,
+        broker=BrokerSettings(url=SecretStr(broker_url), socket_timeout_seconds=1),
+        triton=TritonSettings(
+            url=f"{LOOPBACK}:{launch.grpc_port}",
+            metrics_url=f"http://{LOOPBACK}:{launch.metrics_port}/metrics",
+        ),
+        engine=EngineSettings(name=ENGINE, model=MODEL, time_scale=TIME_SCALE),
+        jobs=JobSettings(**(quick | jobs)),  # type: ignore[arg-type]  # all of them are numbers
+    )
+
+
+@contextmanager
+def running_worker(
+    settings: Settings, tokenizer: Tokenizer, *, is_ready: bool = True
+) -> Iterator[InferenceWorker]:
+    """An inference worker in this process, which has found its engine unless `is_ready` is false."""
+    app = make_app(settings.broker)
+    broker = queues.connect(settings.broker.url.get_secret_value(), socket_timeout=1)
+    worker = InferenceWorker(settings, tokenizer, Bell(broker, publisher(app)))
+    worker.start()
+    try:
+        if is_ready:
+            eventually(lambda: worker.monitor.model)
+        yield worker
+    finally:
+        worker.stop()
+        broker.close()
+
+
+@dataclass
+class WorkerProcess:
+    """`python -m worker ROLE`, with its output in a file."""
+
+    role: str
+    settings: Settings
+    log: Path
+    process: "subprocess.Popen[bytes]" = field(init=False)
+
+    def __post_init__(self) -> None:
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("LONGBATCH_")}
+        if "LONGBATCH_CACHE_DIR" in os.environ:
+            inherited["LONGBATCH_CACHE_DIR"] = os.environ["LONGBATCH_CACHE_DIR"]
+        with self.log.open("ab") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "worker", self.role],
+                env=inherited | _environment(self.settings),
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                cwd=REPOSITORY,
+            )
+
+    def said(self, event: str) -> bool:
+        return f'"{event}"' in self.log.read_text()
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+@dataclass
+class Queue:
+    """The queue as its callers see it."""
+
+    sessions: sessionmaker[Session]
+    tokenizer: Tokenizer
+
+    def submit(self, text: str, *, max_tokens: int = 64, is_counted: bool = True, **fields: object) -> UUID:
+        """A job with this text as its user message."""
+        canonical = prompts.canonical([prompts.Message("user", text)])
+        counted = PromptCounter(self.tokenizer).count_prompt(canonical) if is_counted else None
+        spec = JobSpec(
+            text=NewText(canonical, counted),
+            task="generate",
+            model=MODEL,
+            max_tokens=max_tokens,
+            **fields,  # type: ignore[arg-type]  # named by the caller
+        )
+        with transaction(self.sessions) as session:
+            (job,) = submission.submit(session, [spec], tenant_id=DEFAULT_TENANT, fallback=CAPACITY)
+            return job.id
+
+    def job(self, job_id: UUID) -> Job:
+        with self.sessions() as session:
+            return session.get_one(Job, job_id)
+
+    def result(self, job_id: UUID) -> Result | None:
+        with self.sessions() as session:
+            return session.get(Result, job_id)
+
+    def when(self, job_id: UUID, condition: Callable[[Job], object], *, timeout: float = 30) -> Job:
+        """The job once the condition holds."""
+
+        def look() -> Job | None:
+            job = self.job(job_id)
+            return job if condition(job) else None
+
+        found = eventually(look, timeout=timeout)
+        assert found is not None
+        return found
+
+    def ended(self, job_id: UUID, *, timeout: float = 60) -> Job:
+        return self.when(job_id, lambda job: job.state in TERMINAL, timeout=timeout)
+
+    def streaming(self, job_id: UUID) -> Job:
+        return self.when(job_id, lambda job: job.state == "running" and job.completion_tokens > 0)
+
+    def bookings(self) -> list[Reservation]:
+        with self.sessions() as session:
+            return list(session.scalars(select(Reservation)))
+
+
+def _environment(settings: Settings) -> dict[str, str]:
+    """The variables that make these settings."""
+    found: dict[str, str] = {}
+    for group, values in settings.model_dump(exclude_defaults=True).items():
+        for name, value in values.items():
+            secret = value.get_secret_value() if isinstance(value, SecretStr) else value
+            text = str(secret) if not isinstance(secret, tuple) else '["' + '","'.join(secret) + '"]'
+            found[f"LONGBATCH_{group.upper()}__{name.upper()}"] = text
+    return found
