@@ -4,15 +4,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cli.stack.postgres import EmbeddedPostgres
-from cli.stack.valkey import EmbeddedValkey
 from pydantic import SecretStr
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session, sessionmaker
-from support import empty_database
 
+from cli.stack.postgres import EmbeddedPostgres
+from cli.stack.valkey import EmbeddedValkey
 from jobs import database, schema
 from jobs.settings import DatabaseSettings
+from support import empty_database
 
 
 @pytest.fixture(scope="session")

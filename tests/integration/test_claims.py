@@ -5,7 +5,6 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session, sessionmaker
-from support import CAPACITY, ENGINE, TERMS, claim_one, job_in, output_of, register_engine, spec, submit_one
 
 from jobs import claims, engines, lifecycle, reservations
 from jobs.admission import Capacity
@@ -13,6 +12,7 @@ from jobs.claims import Terms
 from jobs.database import database_now
 from jobs.models import Job, Reservation
 from jobs.states import FinishReason, JobState
+from support import CAPACITY, ENGINE, TERMS, claim_one, job_in, output_of, register_engine, spec, submit_one
 
 BIG = 90_000
 

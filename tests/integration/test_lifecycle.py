@@ -4,6 +4,14 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
+
+from jobs import lifecycle, removal, reservations, submission
+from jobs.database import database_now
+from jobs.errors import IdempotencyConflictError, NotFoundError
+from jobs.lifecycle import Lease
+from jobs.models import DEFAULT_TENANT, Job, PromptText, Reservation, Result, WebhookEvent
+from jobs.states import FinishReason, JobState, StopReason
+from jobs.submission import Once
 from support import (
     CAPACITY,
     ERROR,
@@ -15,14 +23,6 @@ from support import (
     spec,
     submit_one,
 )
-
-from jobs import lifecycle, removal, reservations, submission
-from jobs.database import database_now
-from jobs.errors import IdempotencyConflictError, NotFoundError
-from jobs.lifecycle import Lease
-from jobs.models import DEFAULT_TENANT, Job, PromptText, Reservation, Result, WebhookEvent
-from jobs.states import FinishReason, JobState, StopReason
-from jobs.submission import Once
 
 RETRY_WAIT = timedelta(seconds=2)
 

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session, sessionmaker
-from support import ERROR, WordCounter, empty_database, output_of, register_engine, spec
 
 from jobs import claims, lifecycle, removal, reservations, submission
 from jobs.admission import Capacity
@@ -17,6 +16,7 @@ from jobs.database import database_now
 from jobs.lifecycle import Lease
 from jobs.models import DEFAULT_TENANT, Engine, Job, Reservation, Result, WebhookEvent
 from jobs.states import TERMINAL, FinishReason, StopReason
+from support import ERROR, WordCounter, empty_database, output_of, register_engine, spec
 
 SMALL = Capacity(max_batch_size=2, max_blocks=20, tokens_per_block=64, max_input_len=1000, max_seq_len=1280)
 ENGINES = ("engine-a", "engine-b")
