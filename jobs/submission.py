@@ -7,6 +7,7 @@ from uuid import UUID
 
 from sqlalchemy import literal_column, or_, select
 from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from jobs import engines, events, texts
@@ -122,7 +123,9 @@ def prepare_next(session: Session, counter: Counter, *, fallback: Capacity) -> J
         return None
     try:
         counted = texts.counted(session, texts.load(session, job.text_id), counter)
-    except (LongbatchError, ValueError) as error:
+    except SQLAlchemyError:
+        raise
+    except Exception as error:  # noqa: BLE001  # whatever is wrong with one prompt must not stop all others
         _refuse(job, error, now=database_now(session))
         session.flush()
         events.append(session, [job])

@@ -1,0 +1,283 @@
+"""The service worker's rounds: counting, rescuing, expiring, pruning, and telling callers what happened."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+
+import pytest
+from pydantic import SecretStr
+from pytest_httpserver import HTTPServer
+from sqlalchemy import select, update
+from sqlalchemy.orm import Session, sessionmaker
+from standardwebhooks import Webhook
+from werkzeug import Request, Response
+
+from api_server import WEBHOOK_SECRET
+from cli.stack.valkey import EmbeddedValkey
+from jobs import queues
+from jobs.counting import PromptCounter
+from jobs.database import database_now, transaction
+from jobs.models import Job, PromptText, WebhookDelivery, WebhookEvent
+from jobs.settings import (
+    BrokerSettings,
+    DatabaseSettings,
+    JobSettings,
+    MaintenanceSettings,
+    Settings,
+    WebhookSettings,
+)
+from jobs.states import JobState
+from jobs.tokens import Tokenizer
+from jobs.webhooks import DELIVERY_DELAYS
+from support import eventually, job_in, register_engine, spec, submit_one
+from worker import deliver, maintenance
+from worker.app import make_app, publisher
+from worker.bell import Bell
+from worker.service import ServiceWorker
+from worker_support import CAPACITY, Queue
+
+WEBHOOKS = WebhookSettings(secret=SecretStr(WEBHOOK_SECRET), allowed_hosts=("localhost",), deadline_seconds=3)
+
+
+@pytest.fixture
+def counter(tokenizer: Tokenizer) -> PromptCounter:
+    return PromptCounter(tokenizer)
+
+
+def finish_with_hook(sessions: sessionmaker[Session], url: str) -> Job:
+    with transaction(sessions) as session:
+        return job_in(session, JobState.COMPLETED, webhook_url=url)
+
+
+def the_event(sessions: sessionmaker[Session]) -> WebhookEvent:
+    with sessions() as session:
+        return session.scalars(select(WebhookEvent)).one()
+
+
+def tries(sessions: sessionmaker[Session]) -> list[WebhookDelivery]:
+    with sessions() as session:
+        return list(session.scalars(select(WebhookDelivery).order_by(WebhookDelivery.attempt)))
+
+
+def make_due(sessions: sessionmaker[Session]) -> None:
+    with transaction(sessions) as session:
+        session.execute(update(WebhookEvent).values(next_delivery_at=database_now(session)))
+
+
+def test_waiting_prompts_are_counted_exactly(queue: Queue, counter: PromptCounter) -> None:
+    job_ids = [queue.submit(f"Text {number} 希望", is_counted=False) for number in range(5)]
+    prepared = maintenance.prepare(queue.sessions, counter, fallback=CAPACITY, limit=100)
+    assert [job.id for job in prepared] == job_ids
+    with queue.sessions() as session:
+        for job in session.scalars(select(Job)):
+            stored = session.get_one(PromptText, job.text_id)
+            assert (job.state, job.prompt_tokens) == ("queued", stored.num_tokens)
+            assert stored.fingerprint == counter.fingerprint
+
+
+def test_a_prompt_that_cannot_be_read_fails_its_job_alone(queue: Queue, counter: PromptCounter) -> None:
+    with transaction(queue.sessions) as session:
+        bad = submit_one(session, spec(None, prompt="no JSON of messages", webhook_url="https://a.example"))
+    good = queue.submit("fine", is_counted=False)
+    maintenance.prepare(queue.sessions, counter, fallback=CAPACITY, limit=100)
+    assert queue.job(bad.id).state == "failed"
+    assert queue.job(bad.id).error == {
+        "code": "invalid_prompt",
+        "message": "the stored prompt cannot be read",
+    }
+    assert queue.job(good).state == "queued"
+    assert the_event(queue.sessions).type == "job.failed"
+
+
+def test_a_prompt_that_never_fits_fails_with_the_three_numbers(queue: Queue, counter: PromptCounter) -> None:
+    job_id = queue.submit("word " * 97_000, max_tokens=10, is_counted=False)
+    maintenance.prepare(queue.sessions, counter, fallback=CAPACITY, limit=100)
+    job = queue.job(job_id)
+    assert job.state == "failed"
+    assert job.error is not None
+    assert job.error["code"] == "context_length_exceeded"
+    assert job.error["details"] == {
+        "prompt_tokens": job.prompt_tokens,
+        "max_tokens": 10,
+        "limit": 96_000,
+        "limit_name": "max_input_len",
+    }
+
+
+def test_a_round_of_counting_is_bounded(queue: Queue, counter: PromptCounter) -> None:
+    for number in range(3):
+        queue.submit(f"Text {number}", is_counted=False)
+    assert len(maintenance.prepare(queue.sessions, counter, fallback=CAPACITY, limit=2)) == 2
+
+
+def test_prune_removes_what_is_past_its_retention_and_nothing_else(queue: Queue) -> None:
+    with transaction(queue.sessions) as session:
+        old = job_in(session, JobState.COMPLETED)
+        long_ago = database_now(session) - timedelta(days=31)
+        session.execute(update(Job).values(created_at=long_ago, finalized_at=long_ago))
+        session.execute(update(WebhookEvent).values(created_at=long_ago))
+    with transaction(queue.sessions) as session:
+        recent = job_in(session, JobState.COMPLETED)
+    removed = maintenance.prune(queue.sessions, JobSettings())
+    assert (removed["jobs"], removed["events"]) == (1, 1)
+    with queue.sessions() as session:
+        assert session.get(Job, old.id) is None
+        assert session.get(Job, recent.id) is not None
+
+
+def test_an_event_is_delivered_once_and_signed(queue: Queue, httpserver: HTTPServer) -> None:
+    seen: list[tuple[bytes, dict[str, str]]] = []
+
+    def receive(request: Request) -> Response:
+        seen.append((request.get_data(), dict(request.headers)))
+        return Response(status=204)
+
+    httpserver.expect_request("/hook").respond_with_handler(receive)
+    job = finish_with_hook(queue.sessions, httpserver.url_for("/hook"))
+    assert deliver.deliver_next(queue.sessions, WEBHOOKS)
+    assert not deliver.deliver_next(queue.sessions, WEBHOOKS)
+    ((body, headers),) = seen
+    told = Webhook(WEBHOOK_SECRET).verify(body, {name.lower(): value for name, value in headers.items()})
+    assert told["type"] == "job.completed"
+    assert told["data"]["id"] == f"job_{job.id.hex}"
+    assert told["data"]["state"] == "completed"
+    assert headers["Webhook-Id"] == told["id"] == f"evt_{the_event(queue.sessions).id.hex}"
+    assert the_event(queue.sessions).state == "delivered"
+    assert [(each.attempt, each.status, each.outcome) for each in tries(queue.sessions)] == [
+        (1, 204, "delivered")
+    ]
+
+
+def test_a_failed_delivery_is_tried_again_with_the_same_id_and_body(
+    queue: Queue, httpserver: HTTPServer
+) -> None:
+    seen: list[tuple[str, bytes]] = []
+    answers = iter([500, 200])
+
+    def receive(request: Request) -> Response:
+        seen.append((request.headers["webhook-id"], request.get_data()))
+        return Response(status=next(answers))
+
+    httpserver.expect_request("/hook").respond_with_handler(receive)
+    finish_with_hook(queue.sessions, httpserver.url_for("/hook"))
+    assert deliver.deliver_next(queue.sessions, WEBHOOKS)
+    event = the_event(queue.sessions)
+    assert event.state == "pending"
+    wait = seconds_until_next(queue.sessions)
+    assert 0.7 * DELIVERY_DELAYS[1].total_seconds() < wait < 1.3 * DELIVERY_DELAYS[1].total_seconds()
+    assert not deliver.deliver_next(queue.sessions, WEBHOOKS)
+    make_due(queue.sessions)
+    assert deliver.deliver_next(queue.sessions, WEBHOOKS)
+    assert seen[0] == seen[1]
+    assert the_event(queue.sessions).state == "delivered"
+    assert [each.status for each in tries(queue.sessions)] == [500, 200]
+
+
+def seconds_until_next(sessions: sessionmaker[Session]) -> float:
+    with sessions() as session:
+        next_at: datetime | None = session.scalars(select(WebhookEvent.next_delivery_at)).one()
+        assert next_at is not None
+        return (next_at - database_now(session)).total_seconds()
+
+
+def test_a_worker_that_dies_while_delivering_leaves_the_event_to_another(
+    queue: Queue, httpserver: HTTPServer
+) -> None:
+    httpserver.expect_request("/hook").respond_with_data(status=200)
+    finish_with_hook(queue.sessions, httpserver.url_for("/hook"))
+    with transaction(queue.sessions) as session:
+        dead = deliver.claim_due(session, WEBHOOKS)
+    assert dead is not None
+    assert not deliver.deliver_next(queue.sessions, WEBHOOKS), "it is claimed until its deadline"
+    assert WEBHOOKS.deadline_seconds < seconds_until_next(queue.sessions) < 60
+    make_due(queue.sessions)
+    assert deliver.deliver_next(queue.sessions, WEBHOOKS)
+    assert (the_event(queue.sessions).state, the_event(queue.sessions).num_deliveries) == ("delivered", 2)
+
+
+def test_a_receiver_that_is_gone_is_given_up(queue: Queue, httpserver: HTTPServer) -> None:
+    httpserver.expect_request("/hook").respond_with_data(status=410)
+    finish_with_hook(queue.sessions, httpserver.url_for("/hook"))
+    assert deliver.deliver_next(queue.sessions, WEBHOOKS)
+    assert the_event(queue.sessions).state == "failed"
+
+
+def test_an_event_is_given_up_after_its_last_try(queue: Queue, httpserver: HTTPServer) -> None:
+    httpserver.expect_request("/hook").respond_with_data(status=503)
+    finish_with_hook(queue.sessions, httpserver.url_for("/hook"))
+    for _ in DELIVERY_DELAYS:
+        assert the_event(queue.sessions).state == "pending"
+        make_due(queue.sessions)
+        assert deliver.deliver_next(queue.sessions, WEBHOOKS)
+    assert the_event(queue.sessions).state == "failed"
+    assert len(tries(queue.sessions)) == len(DELIVERY_DELAYS)
+
+
+@contextmanager
+def running_service(
+    database: DatabaseSettings, broker_url: str, tokenizer: Tokenizer
+) -> Iterator[ServiceWorker]:
+    settings = Settings(
+        database=database,
+        broker=BrokerSettings(url=SecretStr(broker_url), socket_timeout_seconds=1),
+        webhooks=WEBHOOKS,
+        maintenance=MaintenanceSettings(rescue_seconds=0.2, expire_seconds=0.2, doorbell_seconds=0.2),
+    )
+    broker = queues.connect(broker_url, socket_timeout=1)
+    worker = ServiceWorker(settings, tokenizer, Bell(broker, publisher(make_app(settings.broker))))
+    worker.start()
+    try:
+        yield worker
+    finally:
+        worker.stop()
+        broker.close()
+
+
+def test_the_loops_of_a_service_worker_do_all_of_it(
+    queue: Queue,
+    database_settings: DatabaseSettings,
+    valkey: EmbeddedValkey,
+    tokenizer: Tokenizer,
+    httpserver: HTTPServer,
+) -> None:
+    httpserver.expect_request("/hook").respond_with_data(status=200)
+    hook = httpserver.url_for("/hook")
+    with transaction(queue.sessions) as session:
+        register_engine(session)
+        silent = job_in(session, JobState.RUNNING)
+        session.execute(update(Job).values(lease_expires_at=database_now(session)))
+    waiting = queue.submit("Count me.", is_counted=False)
+    overdue = queue.submit("Too late.", window=timedelta(seconds=0.5), webhook_url=hook)
+    misfit = queue.submit("Too long.", max_tokens=130_000)
+    with transaction(queue.sessions) as session:
+        session.execute(update(Job).where(Job.id == misfit).values(max_tokens=140_000))
+    with running_service(database_settings, valkey.url, tokenizer):
+        assert queue.when(silent.id, lambda job: job.state == "queued").num_rescues == 1
+        queue.when(waiting, lambda job: job.state == "queued")
+        queue.when(overdue, lambda job: job.state == "expired")
+        queue.when(misfit, lambda job: job.state == "failed")
+        eventually(lambda: [each.outcome for each in tries(queue.sessions)] == ["delivered"])
+
+
+def test_a_stored_prompt_that_is_damaged_fails_its_job_alone(queue: Queue, counter: PromptCounter) -> None:
+    with transaction(queue.sessions) as session:
+        damaged = submit_one(session, spec(None))
+        # Bytes that no zstd frame begins with: an error that nobody expects.
+        session.execute(update(PromptText).values(body=b"no frame"))
+    other = queue.submit("Count me.", is_counted=False)
+    maintenance.prepare(queue.sessions, counter, fallback=CAPACITY, limit=10)
+    assert (queue.job(damaged.id).state, queue.job(other).state) == ("failed", "queued")
+
+
+def test_the_payload_of_an_event_is_sent_as_it_was_written(queue: Queue, httpserver: HTTPServer) -> None:
+    bodies: list[bytes] = []
+
+    def receive(request: Request) -> Response:
+        bodies.append(request.get_data())
+        return Response(status=200)
+
+    httpserver.expect_request("/hook").respond_with_handler(receive)
+    finish_with_hook(queue.sessions, httpserver.url_for("/hook"))
+    deliver.deliver_next(queue.sessions, WEBHOOKS)
+    assert json.loads(bodies[0]) == the_event(queue.sessions).payload

@@ -1,0 +1,54 @@
+"""Loops go on whatever happens in a round, and end when they are told to."""
+
+import threading
+
+from worker.loops import Loop
+
+
+def test_a_failing_round_does_not_end_the_loop() -> None:
+    rounds: list[int] = []
+    came_back = threading.Event()
+
+    def fail_once() -> None:
+        rounds.append(1)
+        if len(rounds) == 1:
+            raise RuntimeError
+        came_back.set()
+
+    loop = Loop("test", fail_once, interval=0.01)
+    loop.start()
+    assert came_back.wait(5)
+    loop.stop()
+
+
+def test_a_wake_cuts_the_interval_short() -> None:
+    rounds = threading.Semaphore(0)
+    loop = Loop("test", rounds.release, interval=3600)
+    loop.start()
+    assert rounds.acquire(timeout=5)
+    loop.wake()
+    assert rounds.acquire(timeout=5)
+    loop.stop()
+
+
+def test_a_wake_during_a_round_is_not_lost() -> None:
+    entered, go_on, second = threading.Event(), threading.Event(), threading.Event()
+
+    def round_() -> None:
+        if entered.is_set():
+            second.set()
+            return
+        entered.set()
+        go_on.wait(5)
+
+    loop = Loop("test", round_, interval=3600)
+    loop.start()
+    assert entered.wait(5)
+    loop.wake()
+    go_on.set()
+    assert second.wait(5)
+    loop.stop()
+
+
+def test_a_loop_that_never_began_can_be_stopped() -> None:
+    Loop("test", lambda: None, interval=1).stop()

@@ -1,0 +1,129 @@
+"""The pure parts of a worker: answers, deadlines, gauges and tensors."""
+
+import numpy as np
+import pytest
+
+from jobs.admission import Capacity
+from jobs.states import FinishReason
+from jobs.tokens import Tokenizer, ensure_default_tokenizer, unpack_ids
+from worker.answer import Answer
+from worker.deadlines import FLOOR_SECONDS, deadlines_for
+from worker.gauges import Gauges, parse_gauges
+from worker.request import Request, Sampling, request_tensors, stop_tensors
+
+CAPACITY = Capacity(
+    max_batch_size=4, max_blocks=2048, tokens_per_block=64, max_input_len=96_000, max_seq_len=131_072
+)
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return Tokenizer.load(str(ensure_default_tokenizer()))
+
+
+def test_an_answer_counts_up_to_the_token_that_completed_its_stop_string(tokenizer: Tokenizer) -> None:
+    ids = tokenizer.encode_text("one two three four five").tolist()
+    answer = Answer(tokenizer, max_tokens=100, stops=["three"])
+    answer.push(ids)
+    output = answer.output()
+    assert answer.finish_reason is FinishReason.STOP
+    assert output.text == "one two "
+    assert output.num_tokens == tokenizer.count_text("one two three")
+
+
+def test_an_answer_ends_at_any_end_token_of_the_model_and_does_not_count_it(tokenizer: Tokenizer) -> None:
+    other_end = next(each for each in tokenizer.eos_ids if each != tokenizer.end_id)
+    answer = Answer(tokenizer, max_tokens=100)
+    answer.push([*tokenizer.encode_text("done").tolist(), other_end, 1000])
+    assert (answer.finish_reason, answer.output().text) == (FinishReason.STOP, "done")
+
+
+def test_an_answer_never_has_more_than_max_tokens(tokenizer: Tokenizer) -> None:
+    answer = Answer(tokenizer, max_tokens=3)
+    answer.push(range(1000, 1010))
+    output = answer.output()
+    assert answer.finish_reason is FinishReason.LENGTH
+    assert answer.finish() is FinishReason.LENGTH
+    assert unpack_ids(output.packed_ids).tolist() == [1000, 1001, 1002]
+
+
+def test_an_answer_can_be_stored_whatever_the_model_wrote(tokenizer: Tokenizer) -> None:
+    answer = Answer(tokenizer, max_tokens=100)
+    answer.push(tokenizer.encode_text("a\x00b").tolist())
+    output = answer.output()
+    assert (output.text, output.replaced) == ("a\ufffdb", True)
+
+
+def test_text_held_back_for_a_stop_string_comes_out_at_the_end(tokenizer: Tokenizer) -> None:
+    answer = Answer(tokenizer, max_tokens=100, stops=["five hundred"])
+    answer.push(tokenizer.encode_text("four five").tolist())
+    answer.finish()
+    assert answer.output().text == "four five"
+
+
+def test_deadlines_grow_with_the_prefill_that_may_run_beside_a_job() -> None:
+    small = deadlines_for(prompt_tokens=10, max_tokens=10, capacity=CAPACITY)
+    large = deadlines_for(prompt_tokens=96_000, max_tokens=10, capacity=CAPACITY)
+    # An A6000 reads 96k tokens in about 50 s, and may do so before a small job's first token.
+    assert small.first_token > 60
+    assert large.first_token > 60
+    assert small.between_tokens > large.between_tokens > FLOOR_SECONDS
+    assert small.total > small.first_token
+
+
+def test_a_faster_engine_has_shorter_deadlines_but_never_none() -> None:
+    fast = deadlines_for(prompt_tokens=96_000, max_tokens=1000, capacity=CAPACITY, time_scale=1000)
+    assert FLOOR_SECONDS <= fast.between_tokens < fast.first_token < fast.total < 20
+
+
+def test_gauges_are_read_whatever_the_order_of_labels() -> None:
+    text = """
+# HELP nv_trt_llm_request_metrics x
+nv_trt_llm_request_metrics{model="tensorrt_llm",request_type="active",version="1"} 3
+nv_trt_llm_request_metrics{request_type="max",version="1",model="tensorrt_llm"} 4
+nv_trt_llm_request_metrics{model="other",request_type="active",version="1"} 9
+nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type="max",model="tensorrt_llm",version="1"} 2048
+nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type="used",model="tensorrt_llm",version="1"} 1.5e2
+nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type="tokens_per",model="tensorrt_llm",version="1"} 64
+"""
+    found = parse_gauges(text, "tensorrt_llm")
+    assert found == Gauges(
+        active_requests=3, max_requests=4, max_blocks=2048, used_blocks=150, tokens_per_block=64
+    )
+    assert found.free_blocks == 1898
+
+
+def test_a_server_without_these_gauges_has_none() -> None:
+    assert parse_gauges("nv_inference_count 3\n", "tensorrt_llm") is None
+
+
+@pytest.mark.parametrize(
+    ("sampling", "expected"),
+    [
+        (Sampling(), {}),
+        (Sampling(temperature=0.0), {"runtime_top_k": 1}),
+        (Sampling(temperature=0.5), {"temperature": 0.5, "runtime_top_k": 0}),
+        (Sampling(top_p=0.9), {"runtime_top_p": np.float32(0.9), "runtime_top_k": 0}),
+        (Sampling(temperature=1.0, top_k=5), {"temperature": 1.0, "runtime_top_k": 5}),
+        (Sampling(seed=7), {"random_seed": 7}),
+    ],
+)
+def test_sampling_becomes_the_engines_tensors(sampling: Sampling, expected: dict[str, float]) -> None:
+    request = Request("id", np.array([1, 2, 3], dtype=np.int32), 5, 2, 2, sampling)
+    tensors = request_tensors(request, frozenset({"random_seed"}))
+    base = request_tensors(
+        Request("id", np.array([1, 2, 3], dtype=np.int32), 5, 2, 2), frozenset({"random_seed"})
+    )
+    added = {name: value[0, 0] for name, value in tensors.items() if name not in base}
+    assert added == expected
+    assert tensors["input_ids"].tolist() == [[1, 2, 3]]
+    assert {value.ndim for value in tensors.values()} == {2}
+
+
+def test_the_seed_has_the_name_that_the_model_declares() -> None:
+    request = Request("id", np.array([1], dtype=np.int32), 5, 2, 2, Sampling(seed=7))
+    assert request_tensors(request, frozenset({"seed"}))["seed"].dtype == np.uint64
+
+
+def test_a_request_to_stop_has_the_inputs_that_the_model_insists_on() -> None:
+    assert set(stop_tensors()) == {"stop", "input_ids", "input_lengths", "request_output_len"}
