@@ -177,7 +177,8 @@ class Stack:
         )
 
     def _start_programs(self, api_port: int) -> None:
-        time_scale = self.options.engine.time_scale if self.options.engine else 1
+        local = self.options.engine if self.runs_local_engine else None
+        time_scale = local.time_scale if local else 1
         env = programs.environment(
             self.options.environment, self.urls, api_port=api_port, time_scale=time_scale
         )

@@ -13,7 +13,9 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from cli.stack.errors import DirectoryInUseError, StackError
+from cli.stack.options import StackOptions
 from cli.stack.postgres import EmbeddedPostgres
+from cli.stack.stack import Stack
 from cli.stack.valkey import EmbeddedValkey
 from support import eventually
 
@@ -180,3 +182,19 @@ def test_valkey_wants_its_password_and_evicts_no_queue(tmp_path: Path) -> None:
         client = redis.Redis.from_url(server.url)
         assert client.config_get("maxmemory-policy") == {"maxmemory-policy": "volatile-ttl"}
         assert client.config_get("bind") == {"bind": "127.0.0.1"}
+
+
+def test_a_part_that_is_held_stays_away_until_it_is_resumed(tmp_path: Path) -> None:
+    options = StackOptions(directory=tmp_path / "data", parts=frozenset({"redis"}), environment={})
+    with Stack(options) as stack:
+        assert stack.urls.broker_url is not None
+        assert stack.urls.database_url is None
+        client = redis.Redis.from_url(stack.urls.broker_url, retry=Retry(NoBackoff(), 0))
+        first = stack.pids["redis"]
+        stack.hold("redis")
+        with pytest.raises(redis.ConnectionError):
+            client.ping()
+        stack.resume("redis")
+        assert client.ping()
+        assert stack.pids["redis"] != first
+    assert not stack.ready_file.exists()
