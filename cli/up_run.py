@@ -1,0 +1,102 @@
+"""The local stack in the foreground, until Ctrl-C or SIGTERM."""
+
+import signal
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from sqlalchemy import make_url
+
+from cli.stack.engine_options import EngineMode, EngineOptions
+from cli.stack.options import StackOptions, default_directory
+from cli.stack.ready import Urls
+from cli.stack.stack import Stack
+from cli.stack.supervised import ServerEnded, ServerStarted
+from jobs.tokenizer_files import tokenizer_directory
+
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_STAND_IN = (
+    "[yellow]The engine is a local stand-in on the CPU:[/] it behaves like TensorRT-LLM (batching, KV cache, "
+    "timing), but its answers are extracts of the prompt, not a language model's. For the real thing set "
+    "LONGBATCH_TRITON__URL=host:8001 (and LONGBATCH_TRITON__METRICS_URL=http://host:8002/metrics) to your "
+    "Triton server with TensorRT-LLM and start again."
+)
+
+
+class _StopRequestedError(BaseException):
+    """A signal asks us to end; no ordinary error, so that nothing on the way takes it for one."""
+
+
+def run(
+    *, data_dir: Path | None, port: int | None, ready_file: Path | None, time_scale: float, mode: EngineMode
+) -> None:
+    """The stack ran until a signal asked it to end."""
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    options = StackOptions(directory=data_dir or default_directory(), api_port=port, ready_file=ready_file)
+    tokenizer = tokenizer_directory(options.environment.get("LONGBATCH_TOKENIZER__PATH"))
+    engine = EngineOptions(mode=mode, tokenizer_dir=tokenizer, time_scale=time_scale)
+    stack = Stack(replace(options, engine=engine), report=lambda event: _tell(console, event))
+    for number in _STOP_SIGNALS:
+        signal.signal(number, _request_stop)
+    try:
+        with console.status("Starting…"):
+            stack.start()
+        _show(console, stack)
+        while True:
+            signal.pause()
+    except _StopRequestedError:
+        console.print("Stopping…")
+    finally:
+        for number in _STOP_SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
+        stack.stop()
+
+
+def _request_stop(_number: int, _frame: FrameType | None) -> NoReturn:
+    for number in _STOP_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)  # stopping takes seconds and must not be cut short
+    raise _StopRequestedError
+
+
+def _show(console: Console, stack: Stack) -> None:
+    urls = stack.urls
+    table = Table.grid(padding=(0, 2))
+    for name, value in _rows(urls, stack):
+        table.add_row(f"[bold]{name}[/]", value)
+    console.print("[green]Longbatch is ready.[/]", table, sep="\n")
+    if stack.runs_local_engine:
+        console.print(_STAND_IN)
+
+
+def _rows(urls: Urls, stack: Stack) -> list[tuple[str, str]]:
+    """What to print; passwords are left to the ready file."""
+    found = {
+        "API": urls.api_url,
+        "API docs": f"{urls.api_url}/docs",
+        "Metrics": f"{urls.api_url}/metrics",
+        "Database": _without_password(urls.database_url),
+        "Broker": _without_password(urls.broker_url),
+        "Triton gRPC": urls.triton_grpc,
+        "Triton HTTP": urls.triton_http,
+        "Triton metrics": urls.triton_metrics,
+        "Logs": str(stack.directory / "logs"),
+        "Everything, with passwords": str(stack.ready_file),
+    }
+    return [(name, value) for name, value in found.items() if value]
+
+
+def _without_password(url: str | None) -> str | None:
+    return make_url(url).render_as_string(hide_password=True) if url else None
+
+
+def _tell(console: Console, event: ServerStarted | ServerEnded) -> None:
+    if isinstance(event, ServerEnded):
+        seconds = event.restart_in.total_seconds()
+        reason = escape(event.reason)
+        console.print(f"[red]{event.name} ended[/] ({reason}), starts again in {seconds:g} s: {event.log}")
+    elif event.is_restart:
+        console.print(f"[green]{event.name} runs again[/] (pid {event.pid}).")
