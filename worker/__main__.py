@@ -5,6 +5,7 @@ import sys
 from typing import Final
 
 from jobs import queues, settings, telemetry
+from jobs.errors import LongbatchError
 from jobs.settings import Settings
 from jobs.tokens import Tokenizer
 from worker import tasks
@@ -24,8 +25,8 @@ def main(arguments: list[str] | None = None) -> int:
     role: str = parser.parse_args(arguments).role
     try:
         return _serve(role, settings.load())
-    except ValueError as error:
-        print(f"wrong settings: {error}", file=sys.stderr)  # noqa: T201  # there is no log yet
+    except (ValueError, LongbatchError) as error:
+        print(f"the worker cannot start: {error}", file=sys.stderr)  # noqa: T201  # there is no log yet
         return 2
 
 

@@ -52,6 +52,7 @@ def make_app(settings: BrokerSettings) -> celery.Celery:
         worker_hijack_root_logger=False,
         worker_cancel_long_running_tasks_on_connection_loss=False,
         broker_connection_retry_on_startup=True,
+        broker_channel_error_retry=True,  # a full or misconfigured broker is one that is away
         broker_connection_max_retries=None,  # for ever: jobs move without the broker
         broker_connection_timeout=seconds,
         broker_pool_limit=1,

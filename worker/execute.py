@@ -146,7 +146,7 @@ class Runner:
         state = self._record(claim, held, answer, outcome, is_confirmed=is_confirmed)
         self.keeper.drop(held)
         log.info(
-            telemetry.JOB_ENDED if state in TERMINAL else telemetry.JOB_RELEASED,
+            _event(state, outcome),
             state=state,
             outcome=type(outcome).__name__,
             completion_tokens=answer.num_tokens,
@@ -156,6 +156,8 @@ class Runner:
             self.ring(queues.SERVICE)
         if stream is None:
             return
+        if not is_confirmed:
+            log.info(telemetry.RESERVATION_DRAINING, blocks=claim.blocks)
         if not is_confirmed and isinstance(outcome, Finished | Stopped):
             linger = 1.0 if self.stopping.is_set() else _LINGER_SECONDS
             if wait_for_end(held, seconds=linger):
@@ -195,6 +197,14 @@ class Runner:
                 reservations.close(session, claim.lease.lease_id)
         except SQLAlchemyError as error:  # it drains; the monitor sees to it
             telemetry.logger().warning(telemetry.LOOP_FAILED, loop="booking", error=type(error).__name__)
+
+
+def _event(state: JobState | None, outcome: Outcome) -> str:
+    if state is None:
+        return telemetry.LEASE_LOST
+    if state in TERMINAL:
+        return telemetry.JOB_ENDED
+    return telemetry.JOB_RETRIED if isinstance(outcome, Failed) else telemetry.JOB_RELEASED
 
 
 def _sampling(job: Job) -> Sampling:

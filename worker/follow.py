@@ -35,14 +35,17 @@ def follow(
     margin = min(_MAX_MARGIN_SECONDS, lease_seconds / 10)
     while True:
         due = min(heard + _patience(answer, deadlines), started + deadlines.total)
+        lease_end = held.valid_until - margin
+        now = time.monotonic()
+        # Before each event: a backlog of tokens must not carry the stream past its lease.
+        if now >= lease_end:
+            return LeaseLost(), False
         try:
-            event = held.inbox.get(timeout=max(0.0, min(due, held.valid_until - margin) - time.monotonic()))
+            event = held.inbox.get(timeout=max(0.0, min(due, lease_end) - now))
         except queue.Empty:
-            if time.monotonic() >= held.valid_until - margin:
-                return LeaseLost(), False
             if time.monotonic() >= due:
                 return _late(answer, over_total=due == started + deadlines.total), False
-            continue  # the lease was renewed meanwhile
+            continue  # the lease may have been renewed meanwhile
         match event:
             case Tokens(ids):
                 heard = time.monotonic()

@@ -10,7 +10,7 @@ from typing import Final
 
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import lifecycle, telemetry
+from jobs import ids, lifecycle, telemetry
 from jobs.database import transaction
 from jobs.lifecycle import Lease
 from jobs.settings import JobSettings
@@ -156,5 +156,5 @@ class LeaseKeeper:
         if held.is_ending:
             return
         self.drop(held)
-        telemetry.logger().info(telemetry.LEASE_LOST, job_id=str(held.lease.job_id))
+        telemetry.logger().info(telemetry.LEASE_LOST, job_id=ids.job_id(held.lease.job_id))
         held.inbox.put(StopAsked(None))

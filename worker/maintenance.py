@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import literal_column, select
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import lifecycle, removal, submission, telemetry
+from jobs import ids, lifecycle, removal, submission, telemetry
 from jobs.admission import Capacity
 from jobs.database import database_now, transaction
 from jobs.models import Job
@@ -37,7 +37,7 @@ def rescue(session: Session, *, now: datetime, max_rescues: int) -> list[Job]:
     rescued = lifecycle.rescue(session, now=now, max_rescues=max_rescues)
     for job in rescued:
         telemetry.logger().warning(
-            telemetry.JOB_RESCUED, job_id=str(job.id), attempt=job.attempt, num_rescues=job.num_rescues
+            telemetry.JOB_RESCUED, job_id=ids.job_id(job.id), attempt=job.attempt, num_rescues=job.num_rescues
         )
     return rescued
 

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from jobs import database, engines
+from jobs import database, engines, webhooks
 from jobs.counting import PromptCounter
 from jobs.database import database_now, transaction
 from jobs.queues import INFERENCE, SERVICE
@@ -20,13 +20,19 @@ _SENDER_EXIT_SECONDS: Final = 1.0
 
 
 class ServiceWorker:
-    """Does everything around the jobs that needs no engine. Any number of them may run."""
+    """Does everything around the jobs that needs no engine. Any number of them may run.
+
+    Raises:
+        WebhookSecretError: the configured secret cannot sign.
+    """
 
     def __init__(self, settings: Settings, tokenizer: Tokenizer, bell: Bell) -> None:
         self._settings = settings
         self._counter = PromptCounter(tokenizer)
         self._fallback = engines.configured_capacity(settings.engine)
         self._bell = bell
+        if settings.webhooks.secret:
+            webhooks.check_secret(settings.webhooks.secret.get_secret_value())
         num_senders = settings.webhooks.concurrency if settings.webhooks.secret else 0
         self._engine = database.make_engine(
             settings.database, pool_size=_NUM_LOOPS + num_senders, name="longbatch-service"

@@ -1,0 +1,87 @@
+"""Following a stream: what ends it, whatever else happens."""
+
+import time
+
+import pytest
+
+from jobs.errors import EngineLostError, StreamTimeoutError
+from jobs.ids import uuid7
+from jobs.lifecycle import Lease
+from jobs.states import FinishReason, StopReason
+from jobs.tokens import Tokenizer, ensure_default_tokenizer
+from worker.answer import Answer
+from worker.deadlines import Deadlines
+from worker.follow import follow, wait_for_end
+from worker.lease import HeldLease, StopAsked
+from worker.outcome import Failed, Finished, LeaseLost, Stopped
+from worker.stream import Ended, Tokens
+
+PATIENT = Deadlines(first_token=60, between_tokens=60, total=60)
+HASTY = Deadlines(first_token=0.05, between_tokens=0.05, total=60)
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return Tokenizer.load(str(ensure_default_tokenizer()))
+
+
+@pytest.fixture
+def answer(tokenizer: Tokenizer) -> Answer:
+    return Answer(tokenizer, max_tokens=3)
+
+
+def held(*events: Tokens | Ended | StopAsked, seconds: float = 60) -> HeldLease:
+    made = HeldLease(Lease(uuid7(), uuid7()), valid_until=time.monotonic() + seconds)
+    for event in events:
+        made.inbox.put(event)
+    return made
+
+
+def test_a_final_response_without_tokens_is_an_end_token(answer: Answer) -> None:
+    given = held(Tokens([1000]), Ended(None, confirmed=True))
+    assert follow(given, answer, PATIENT, lease_seconds=60) == (Finished(FinishReason.STOP), True)
+
+
+def test_as_many_tokens_as_were_asked_for_are_a_length(answer: Answer) -> None:
+    given = held(Tokens([1000, 1001, 1002]), Ended(None, confirmed=True))
+    assert follow(given, answer, PATIENT, lease_seconds=60) == (Finished(FinishReason.LENGTH), True)
+
+
+def test_an_error_behind_the_last_token_changes_nothing(answer: Answer) -> None:
+    given = held(Tokens([1000, 1001, 1002]), Ended(EngineLostError(), confirmed=False))
+    assert follow(given, answer, PATIENT, lease_seconds=60) == (Finished(FinishReason.LENGTH), False)
+
+
+def test_an_error_before_it_fails_the_run(answer: Answer) -> None:
+    error = EngineLostError()
+    given = held(Tokens([1000]), Ended(error, confirmed=False))
+    assert follow(given, answer, PATIENT, lease_seconds=60) == (Failed(error), False)
+
+
+@pytest.mark.parametrize("events", [[], [Tokens([1000])]])
+def test_silence_past_a_deadline_fails_the_run(answer: Answer, events: list[Tokens]) -> None:
+    outcome, is_confirmed = follow(held(*events), answer, HASTY, lease_seconds=60)
+    assert isinstance(outcome, Failed)
+    assert isinstance(outcome.error, StreamTimeoutError)
+    assert not is_confirmed
+
+
+def test_a_request_to_stop_ends_it_with_its_reason(answer: Answer) -> None:
+    given = held(Tokens([1000]), StopAsked(StopReason.CANCEL), Tokens([1001]))
+    assert follow(given, answer, PATIENT, lease_seconds=60) == (Stopped(StopReason.CANCEL), False)
+    assert answer.num_tokens == 1
+
+
+def test_a_lost_lease_ends_it(answer: Answer) -> None:
+    assert follow(held(StopAsked(None)), answer, PATIENT, lease_seconds=60) == (LeaseLost(), False)
+
+
+def test_a_backlog_of_tokens_does_not_carry_it_past_its_lease(answer: Answer) -> None:
+    given = held(Tokens([1000]), Tokens([1001]), Ended(None, confirmed=True), seconds=-1)
+    assert follow(given, answer, PATIENT, lease_seconds=60) == (LeaseLost(), False)
+    assert answer.num_tokens == 0
+
+
+def test_waiting_for_the_end_drops_what_else_comes() -> None:
+    assert wait_for_end(held(Tokens([1]), StopAsked(None), Ended(None, confirmed=True)), seconds=5)
+    assert not wait_for_end(held(Tokens([1])), seconds=0.01)
