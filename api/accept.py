@@ -15,12 +15,11 @@ from api import errors
 from api.schemas import JobRequest
 from jobs import webhooks
 from jobs.addresses import is_allowed_address
-from jobs.admission import Capacity
 from jobs.chat_template import ChatTemplateError
 from jobs.counting import PromptCounter
 from jobs.errors import InvalidRequestError, MalformedJsonError
 from jobs.prompts import Message, build_messages, canonical
-from jobs.settings import EngineSettings, Settings
+from jobs.settings import Settings
 from jobs.submission import JobSpec
 from jobs.texts import CountedPrompt, NewText
 from jobs.tokens import Tokenizer
@@ -83,7 +82,6 @@ def specification(request: JobRequest, acceptance: Acceptance) -> JobSpec:
     messages = build_messages(task=request.task, input=turns, instructions=request.instructions)
     prompt = canonical(messages)
     text = NewText(prompt, _count(prompt, acceptance))
-    _ = text.sha256, text.packed  # made here, in this thread, and not by the event loop
     sampling = {name: value for name in _SAMPLING if (value := getattr(request, name)) is not None}
     return JobSpec(
         text=text,
@@ -96,18 +94,6 @@ def specification(request: JobRequest, acceptance: Acceptance) -> JobSpec:
         metadata=dict(request.metadata or {}),
         webhook_url=request.webhook_url,
         window=_WINDOWS[request.completion_window] if request.completion_window else None,
-    )
-
-
-def configured_capacity(engine: EngineSettings) -> Capacity:
-    """The limits that hold while no engine has registered; unset sizes are those of the reference build."""
-    tokens_per_block = engine.tokens_per_block or 64
-    return Capacity(
-        max_batch_size=engine.max_batch_size or 4,
-        max_blocks=engine.max_blocks or -(-engine.max_seq_len // tokens_per_block),
-        tokens_per_block=tokens_per_block,
-        max_input_len=engine.max_input_len,
-        max_seq_len=engine.max_seq_len,
     )
 
 

@@ -11,7 +11,7 @@ from api.accept import Acceptance
 from api.body import Line
 from api.parts import Parts
 from api.schemas import JobRequest
-from jobs import ids, submission
+from jobs import engines, ids, submission
 from jobs.errors import LongbatchError, TooLargeError, UnavailableError
 from jobs.submission import JobSpec
 
@@ -120,7 +120,7 @@ async def _submit_part(
         submission.submit,
         specs=list(specs.values()),
         tenant_id=tenant_id,
-        fallback=accept.configured_capacity(parts.settings.engine),
+        fallback=engines.configured_capacity(parts.settings.engine),
     )
     try:
         jobs = await parts.transactions.run(submit)

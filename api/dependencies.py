@@ -1,4 +1,7 @@
-"""What routes are given: the parts, the tenant, and the id in the path."""
+"""What routes are given: the parts, the tenant, and the id in the path.
+
+All are coroutines: the framework would send plain functions through a thread each.
+"""
 
 from typing import Annotated
 from uuid import UUID
@@ -11,18 +14,18 @@ from jobs.errors import NotFoundError
 from jobs.models import DEFAULT_TENANT
 
 
-def find_parts(request: Request) -> Parts:
+async def find_parts(request: Request) -> Parts:
     """The parts of the running application."""
     parts: Parts = request.app.state.parts
     return parts
 
 
-def find_tenant() -> UUID:
+async def find_tenant() -> UUID:
     """Whose jobs this request sees; everybody's are one tenant's until there are keys."""
     return DEFAULT_TENANT
 
 
-def parse_path_id(
+async def parse_path_id(
     job_id: Annotated[str, Path(description="`job_…`", examples=["job_019c2f3e5a4b7c8d9e0f1a2b3c4d5e6f"])],
 ) -> UUID:
     """The job id of the path.

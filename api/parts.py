@@ -12,10 +12,12 @@ from anyio import CapacityLimiter
 
 from api.accept import Acceptance
 from api.doorbell import Doorbell
+from api.intake import NUM_LANES, Intake
 from api.readiness import Readiness
 from api.tokenizer import LoadedTokenizer
 from api.transactions import Transactions
 from api.watch import Watch
+from jobs import engines
 from jobs.settings import Settings
 
 P = ParamSpec("P")
@@ -33,6 +35,7 @@ class Parts:
     settings: Settings
     transactions: Transactions
     doorbell: Doorbell
+    intake: Intake
     watch: Watch
     tokenizer: LoadedTokenizer
     readiness: Readiness
@@ -57,12 +60,14 @@ async def open_parts(settings: Settings) -> AsyncIterator[Parts]:
         settings=settings,
         transactions=transactions,
         doorbell=Doorbell(settings.broker).start(),
+        intake=Intake(transactions, engines.configured_capacity(settings.engine)),
         watch=Watch(transactions),
         tokenizer=tokenizer,
         readiness=Readiness(settings, transactions, tokenizer),
         cpu=CapacityLimiter(max(2, os.cpu_count() or 1)),
     )
-    beside = [asyncio.create_task(tokenizer.load()), asyncio.create_task(parts.watch.run())]
+    loops = [tokenizer.load(), parts.watch.run(), *(parts.intake.run() for _ in range(NUM_LANES))]
+    beside = [asyncio.create_task(loop) for loop in loops]
     try:
         yield parts
     finally:

@@ -16,6 +16,10 @@ from jobs.settings import DatabaseSettings
 T = TypeVar("T")
 
 
+class _LostBeforeCommitError(Exception):
+    """The connection was lost while a transaction could not have been committed yet."""
+
+
 class Transactions:
     """The API's connections to Postgres."""
 
@@ -31,24 +35,31 @@ class Transactions:
     async def run(self, verb: Callable[[Session], T]) -> T:
         """What `verb` returned, committed; its objects stay readable.
 
+        When the connection turns out to be gone before `verb` has returned, nothing can have been
+        committed, and `verb` is called once more on a new one.
+
         Raises:
             UnavailableError: no connection is free, or Postgres cannot be reached or does not answer.
         """
         try:
-            async with (
-                asyncio.timeout(self._max_seconds),
-                AsyncSession(self._engine, expire_on_commit=False) as session,
-                session.begin(),
-            ):
-                return await session.run_sync(verb)
+            async with asyncio.timeout(self._max_seconds):
+                try:
+                    return await self._once(verb)
+                except _LostBeforeCommitError:
+                    return await self._once(verb)
         except PoolTimeoutError as error:
             raise UnavailableError("All database connections are busy; try again.") from error
-        except (OperationalError, InterfaceError, TimeoutError) as error:
+        except (OperationalError, InterfaceError, TimeoutError, _LostBeforeCommitError) as error:
             raise UnavailableError("The database does not answer at the moment; try again.") from error
-        except DBAPIError as error:
-            if error.connection_invalidated:
-                raise UnavailableError("The database connection was lost; try again.") from error
-            raise
+
+    async def _once(self, verb: Callable[[Session], T]) -> T:
+        async with AsyncSession(self._engine, expire_on_commit=False) as session, session.begin():
+            try:
+                return await session.run_sync(verb)
+            except DBAPIError as error:
+                if error.connection_invalidated:
+                    raise _LostBeforeCommitError from error
+                raise
 
     async def close(self) -> None:
         """The connections are closed."""

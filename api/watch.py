@@ -1,4 +1,4 @@
-"""Long polls: however many callers wait for jobs, one query every 100 ms serves them all."""
+"""Looking at jobs: whoever asks at the same time shares a query, and one every 100 ms serves all who wait."""
 
 import asyncio
 import functools
@@ -40,6 +40,14 @@ class Watch:
         self._released = False
         self._looked_at = 0.0
 
+    async def now(self, job_id: UUID) -> Job | None:
+        """The job as it is; None: there is no such job.
+
+        Raises:
+            UnavailableError: the database does not answer.
+        """
+        return await self._ask(job_id, waits=False).answer
+
     async def until_ended(self, job_id: UUID, *, seconds: float) -> Job | None:
         """The job once it has ended or the time is up; None: there is no such job.
 
@@ -51,7 +59,7 @@ class Watch:
             async with asyncio.timeout(seconds):
                 return await ask.answer
         except TimeoutError:
-            return await self._ask(job_id, waits=False).answer
+            return await self.now(job_id)
         finally:
             self._waiting.discard(ask)
 

@@ -26,8 +26,9 @@ def make_engine(
 
 
 def make_async_engine(settings: DatabaseSettings, *, name: str = "longbatch-api") -> AsyncEngine:
-    """An asynchronous engine for the API."""
-    return create_async_engine(sqlalchemy_url(settings), **_options(settings, None, name))
+    """An asynchronous engine for the API, which repeats a transaction whose connection was lost."""
+    options = _options(settings, None, name) | {"pool_pre_ping": False}  # a round trip for each request
+    return create_async_engine(sqlalchemy_url(settings), **options)
 
 
 def make_sessions(engine: Engine) -> sessionmaker[Session]:

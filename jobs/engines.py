@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from sqlalchemy import select, update
+from sqlalchemy import func, literal, select, true, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
@@ -65,6 +65,19 @@ def configured_capacity(settings: EngineSettings) -> Capacity:
         max_input_len=settings.max_input_len,
         max_seq_len=settings.max_seq_len,
     )
+
+
+def look(session: Session) -> tuple[datetime, dict[str, list[Capacity]]]:
+    """The database's clock, and what every registered engine can hold by model; one round trip for both."""
+    nothing = select(literal(1)).subquery()
+    rows = session.execute(
+        select(func.clock_timestamp(), Engine).select_from(nothing).outerjoin(Engine, true())
+    ).all()
+    found: dict[str, list[Capacity]] = {}
+    for _, engine in rows:
+        if engine is not None:
+            found.setdefault(engine.model, []).append(capacity_of(engine))
+    return rows[0][0], found
 
 
 def registered_capacities(session: Session) -> dict[str, list[Capacity]]:

@@ -68,8 +68,7 @@ def submit(session: Session, specs: Sequence[JobSpec], *, tenant_id: UUID, fallb
         fallback: the limits while no engine has registered yet.
     """
     text_ids = texts.store(session, [spec.text for spec in specs], tenant_id=tenant_id)
-    now = database_now(session)
-    capacities = engines.registered_capacities(session)
+    now, capacities = engines.look(session)
     jobs = [
         _new_job(spec, tenant_id=tenant_id, text_id=text_ids[spec.text.sha256], now=now) for spec in specs
     ]

@@ -1,8 +1,7 @@
 """Prompts at rest: stored once per tenant and content, with their token ids beside them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import InitVar, dataclass, field
 from hashlib import sha256
 from typing import Protocol
 from uuid import UUID
@@ -42,27 +41,25 @@ class Counter(Protocol):
         """The prompt's ids, from its canonical JSON."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class NewText:
-    """A prompt to store; hashed and compressed once, when first asked for (milliseconds for long ones).
+    """A prompt to store. Hashed and compressed when it is made (milliseconds for long ones), then let go.
 
     Attributes:
-        canonical: the messages as canonical JSON.
+        canonical: the messages as canonical JSON; not kept.
         counted: its token ids if they are known already.
+        sha256: the content's address.
+        packed: the content, compressed.
     """
 
-    canonical: str
+    canonical: InitVar[str]
     counted: CountedPrompt | None = None
+    sha256: bytes = field(init=False)
+    packed: bytes = field(init=False)
 
-    @cached_property
-    def sha256(self) -> bytes:
-        """The content's address."""
-        return sha256(self.canonical.encode()).digest()
-
-    @cached_property
-    def packed(self) -> bytes:
-        """The content, compressed."""
-        return pack_text(self.canonical)
+    def __post_init__(self, canonical: str) -> None:
+        object.__setattr__(self, "sha256", sha256(canonical.encode()).digest())
+        object.__setattr__(self, "packed", pack_text(canonical))
 
 
 def store(session: Session, texts: Sequence[NewText], *, tenant_id: UUID) -> dict[bytes, UUID]:
@@ -73,12 +70,11 @@ def store(session: Session, texts: Sequence[NewText], *, tenant_id: UUID) -> dic
     """
     wanted = {text.sha256: text for text in texts}
     found: dict[bytes, UUID] = {}
-    while missing := [digest for digest in wanted if digest not in found]:
-        found |= _lock_existing(session, missing, tenant_id)
-        # In a fixed order, so that two transactions with the same texts cannot wait for each other.
-        absent = sorted(digest for digest in missing if digest not in found)
-        if absent:
-            found |= _insert(session, {digest: wanted[digest] for digest in absent}, tenant_id)
+    # In a fixed order, so that two transactions with the same texts cannot wait for each other.
+    while missing := sorted(wanted.keys() - found.keys()):
+        found |= _insert(session, {digest: wanted[digest] for digest in missing}, tenant_id)
+        if existing := [digest for digest in missing if digest not in found]:
+            found |= _lock_existing(session, existing, tenant_id)
     return found
 
 
@@ -145,10 +141,10 @@ def _insert(session: Session, texts: Mapping[bytes, NewText], tenant_id: UUID) -
         }
         for digest, text in texts.items()
     ]
-    inserted = session.execute(
+    statement = (
         insert(PromptText)
-        .values(rows)
         .on_conflict_do_nothing(index_elements=["tenant_id", "sha256"])
         .returning(PromptText.sha256, PromptText.id)
     )
+    inserted = session.execute(statement, rows)  # as parameters: the compiled statement is kept
     return dict(inserted.all())

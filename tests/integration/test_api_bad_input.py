@@ -3,10 +3,10 @@ from collections.abc import Iterator
 
 import httpx2
 import pytest
-from api_server import error_of
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session, sessionmaker
 
+from api_server import error_of
 from jobs.ids import job_id, uuid7
 from jobs.models import Job
 

@@ -2,14 +2,14 @@ import json
 from collections.abc import Iterator
 
 import httpx2
-from api_server import ApiProcess, error_of
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session, sessionmaker
-from support import eventually
 
+from api_server import ApiProcess, error_of
 from cli.stack.valkey import EmbeddedValkey
 from jobs.models import Job, PromptText
 from jobs.settings import DatabaseSettings
+from support import eventually
 
 BAD = {
     7: (b"no json", "invalid_json", None),

@@ -6,17 +6,17 @@ from contextlib import contextmanager
 
 import httpx2
 import pytest
-from api_server import ApiProcess, error_of
 from pydantic import SecretStr
 from pytest_httpserver import HTTPServer
 from sqlalchemy import Engine, text
 from sqlalchemy.orm import Session, sessionmaker
-from support import ENGINE, eventually, register_engine
 
+from api_server import ApiProcess, error_of
 from cli.stack.ports import free_port
 from cli.stack.valkey import EmbeddedValkey
 from jobs import engines, queues
 from jobs.settings import DatabaseSettings
+from support import ENGINE, eventually, register_engine
 
 
 @contextmanager

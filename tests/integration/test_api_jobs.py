@@ -3,16 +3,16 @@ from datetime import UTC, datetime, timedelta
 
 import httpx2
 import pytest
-from api_server import error_of
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session, sessionmaker
-from support import job_in, spec, submit_one
 
 from api.replies import JobReply
+from api_server import error_of
 from jobs import ids
 from jobs.ids import uuid7
 from jobs.models import IdempotencyKey, Job, PromptText, Tenant
 from jobs.states import TERMINAL, JobState
+from support import job_in, spec, submit_one
 
 OTHER_TENANT = uuid7()
 
@@ -124,6 +124,20 @@ def test_twenty_requests_at_once_with_one_key_make_one_job(
     assert len({answer.json()["id"] for answer in answers}) == 1
     assert sum("idempotent-replayed" not in answer.headers for answer in answers) == 1
     assert count(sessions, Job) == 1
+
+
+def test_requests_at_once_get_each_their_own_job(http: httpx2.Client) -> None:
+    def submit(number: int) -> dict[str, object]:
+        fields = {"input": f"text {number % 7}", "custom_id": str(number), "max_tokens": number + 1}
+        job: dict[str, object] = http.post("/v1/jobs", json=fields).json()
+        return job
+
+    with ThreadPoolExecutor(20) as pool:
+        jobs = list(pool.map(submit, range(100)))
+    assert [(job["custom_id"], job["max_tokens"]) for job in jobs] == [(str(n), n + 1) for n in range(100)]
+    assert len({job["id"] for job in jobs}) == 100
+    listed = http.get("/v1/jobs?limit=100").json()["data"]
+    assert {job["id"]: job for job in listed} == {job["id"]: job for job in jobs}
 
 
 def test_an_unchanged_job_is_304(http: httpx2.Client) -> None:

@@ -5,14 +5,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 import httpx2
 import pytest
-from api_server import ApiProcess
 from sqlalchemy import text
 from sqlalchemy.orm import Session, sessionmaker
-from support import claim_one, eventually, output_of, register_engine, submit_one
 
+from api_server import ApiProcess
 from jobs import ids, lifecycle
 from jobs.lifecycle import Lease
 from jobs.states import FinishReason
+from support import claim_one, eventually, output_of, register_engine, submit_one
 
 # What a 100 ms poll, two round trips and two busy cores may add.
 BOUND_SECONDS = 2
