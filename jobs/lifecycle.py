@@ -132,19 +132,20 @@ def end_stopped(session: Session, lease: Lease, reason: StopReason, output: Outp
     return _finish(session, verb, lease, output)
 
 
-def release(session: Session, lease: Lease) -> bool:
-    """The job is queued again with its rank, and no attempt is spent; False: the lease is lost."""
-    return bool(_move(session, "release", *_fence(lease), **_UNHELD, **_UNSTREAMED))
+def release(session: Session, lease: Lease, output: Output | None = None) -> JobState | None:
+    """The job is queued again with its rank, and no attempt is spent, or ended if somebody asked for that.
+
+    None: the lease is lost, nothing was written.
+    """
+    return _requeue(session, "release", lease, output)
 
 
-def recount(session: Session, lease: Lease, *, prompt_tokens: int) -> bool:
-    """The job is queued again with the length that its prompt really has; False: the lease is lost.
+def recount(session: Session, lease: Lease, *, prompt_tokens: int) -> JobState | None:
+    """As `release`, with the length that the job's prompt really has.
 
     Another tokenizer than the one that counted would else send more than was booked.
     """
-    return bool(
-        _move(session, "release", *_fence(lease), prompt_tokens=prompt_tokens, **_UNHELD, **_UNSTREAMED)
-    )
+    return _requeue(session, "release", lease, None, prompt_tokens=prompt_tokens)
 
 
 def retry(
@@ -158,7 +159,7 @@ def retry(
 ) -> JobState | None:
     """An attempt is spent: the job is queued for later, or failed after the last with its partial output.
 
-    None: the lease is lost, nothing was written.
+    It ends instead if somebody asked for that. None: the lease is lost, nothing was written.
     """
     job = session.scalar(select(Job).where(*_fence(lease), Job.state == "running").with_for_update())
     if job is None:
@@ -168,16 +169,7 @@ def retry(
         _finish(session, "fail", lease, output, error=error, attempt=spent)
         return JobState.FAILED
     wait = backoff * 2 ** (spent - 1)
-    _move(
-        session,
-        "retry",
-        *_fence(lease),
-        attempt=spent,
-        run_after=func.clock_timestamp() + wait,
-        **_UNHELD,
-        **_UNSTREAMED,
-    )
-    return JobState.QUEUED
+    return _requeue(session, "retry", lease, output, attempt=spent, run_after=func.clock_timestamp() + wait)
 
 
 def lose_engine(session: Session, lease: Lease, *, max_rescues: int) -> bool:
@@ -205,6 +197,9 @@ def cancel(session: Session, job_id: UUID, *, tenant_id: UUID) -> Job:
 def cancel_where(session: Session, conditions: Sequence[ColumnElement[bool]], *, tenant_id: UUID) -> int:
     """Every unfinished job of the tenant that matches is cancelled or asked to stop; how many were."""
     mine = [Job.tenant_id == tenant_id, *conditions]
+    # Locked first, in one order: both moves would miss a job that a worker gives back between them.
+    active = select(Job.id).where(*mine, Job.state.not_in(sorted(TERMINAL))).order_by(Job.id)
+    session.execute(select(func.count()).select_from(active.with_for_update(key_share=True).subquery()))
     ended = _move(session, "cancel", *mine, Job.state != "running")
     events.append(session, ended)
     return len(ended) + _request_stop(session, StopReason.CANCEL, mine)
@@ -285,6 +280,26 @@ def _finish(session: Session, verb: str, lease: Lease, output: Output | None, **
         session.flush()
     events.append(session, moved)
     return True
+
+
+def _requeue(
+    session: Session,
+    verb: str,
+    lease: Lease,
+    output: Output | None,
+    **values: Any,  # noqa: ANN401  # columns have many types
+) -> JobState | None:
+    """A worker's job is queued again, unless it was asked to end: then it ends, without an engine."""
+    asked = select(Job.id, Job.stop_reason).where(*_fence(lease), Job.state == "running").with_for_update()
+    row = session.execute(asked).one_or_none()
+    if row is None:
+        return None
+    if row.stop_reason in (StopReason.CANCEL, StopReason.EXPIRE):
+        reason = StopReason(row.stop_reason)
+        end_stopped(session, lease, reason, output)
+        return JobState.CANCELLED if reason is StopReason.CANCEL else JobState.EXPIRED
+    _move(session, verb, *_fence(lease), **values, **_UNHELD, **_UNSTREAMED)
+    return JobState.QUEUED
 
 
 def _write(session: Session, lease: Lease, **values: Any) -> int:  # noqa: ANN401  # columns have many types

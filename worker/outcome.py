@@ -86,10 +86,9 @@ def _move(
             ended = JobState.CANCELLED if reason is StopReason.CANCEL else JobState.EXPIRED
             return _if(lifecycle.end_stopped(session, lease, reason, output), ended)
         case Stopped():
-            return _if(lifecycle.release(session, lease), JobState.QUEUED)
+            return lifecycle.release(session, lease, output)
         case Recounted(prompt_tokens):
-            moved = lifecycle.recount(session, lease, prompt_tokens=prompt_tokens)
-            return _if(moved, JobState.QUEUED)
+            return lifecycle.recount(session, lease, prompt_tokens=prompt_tokens)
         case Failed(error):
             return _fail(session, lease, error, output, settings=settings)
         case LeaseLost():
@@ -100,7 +99,7 @@ def _fail(
     session: Session, lease: Lease, error: LongbatchError, output: Output, *, settings: JobSettings
 ) -> JobState | None:
     if isinstance(error, EngineUnavailableError):
-        return _if(lifecycle.release(session, lease), JobState.QUEUED)
+        return lifecycle.release(session, lease, output)
     if isinstance(error, EngineLostError):
         lost = lifecycle.lose_engine(session, lease, max_rescues=settings.max_rescues)
         return _if(lost, JobState.QUEUED)

@@ -1,0 +1,79 @@
+"""Moves of a job that happen at the same time, each in a transaction of its own."""
+
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import select, text
+from sqlalchemy.orm import Session, sessionmaker
+
+from jobs import lifecycle
+from jobs.database import transaction
+from jobs.lifecycle import Lease
+from jobs.models import DEFAULT_TENANT, Job, WebhookEvent
+from jobs.states import JobState
+from support import ERROR, claim_one, eventually, register_engine, spec, submit_one
+
+BACKOFF = timedelta(seconds=2)
+
+
+def running(sessions: sessionmaker[Session]) -> Lease:
+    with transaction(sessions) as session:
+        register_engine(session)
+        submit_one(session, spec())
+        return claim_one(session).lease
+
+
+def job(sessions: sessionmaker[Session], lease: Lease) -> Job:
+    with sessions() as session:
+        return session.get_one(Job, lease.job_id)
+
+
+def num_waiting(sessions: sessionmaker[Session]) -> int:
+    """Connections that wait for a lock."""
+    waiting = text("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
+    with sessions() as session:
+        return session.execute(waiting).scalar_one()
+
+
+def cancel(sessions: sessionmaker[Session], lease: Lease) -> str:
+    with transaction(sessions) as session:
+        return lifecycle.cancel(session, lease.job_id, tenant_id=DEFAULT_TENANT).state
+
+
+BACK = {
+    "release": lifecycle.release,
+    "recount": lambda session, lease: lifecycle.recount(session, lease, prompt_tokens=120),
+    "retry": lambda session, lease: lifecycle.retry(session, lease, ERROR, max_attempts=3, backoff=BACKOFF),
+    "lose": lambda session, lease: lifecycle.lose_engine(session, lease, max_rescues=2),
+}
+
+
+@pytest.mark.parametrize("verb", BACK)
+def test_a_cancel_that_meets_a_job_on_its_way_back_to_the_queue_is_not_lost(
+    sessions: sessionmaker[Session], verb: str
+) -> None:
+    lease = running(sessions)
+    with ThreadPoolExecutor(1) as pool:
+        with transaction(sessions) as session:
+            assert BACK[verb](session, lease)
+            cancelled = pool.submit(cancel, sessions, lease)
+            eventually(lambda: num_waiting(sessions))
+        assert cancelled.result(timeout=10) == JobState.CANCELLED
+    assert job(sessions, lease).state == JobState.CANCELLED
+
+
+@pytest.mark.parametrize("verb", BACK)
+@pytest.mark.parametrize("wanted", ["cancelled", "expired"])
+def test_a_job_that_should_end_does_not_go_back_to_the_queue(
+    sessions: sessionmaker[Session], verb: str, wanted: str
+) -> None:
+    lease = running(sessions)
+    with transaction(sessions) as session:
+        reason = {"cancelled": "cancel", "expired": "expire"}[wanted]
+        session.execute(text("UPDATE jobs SET stop_reason = :reason"), {"reason": reason})
+    with transaction(sessions) as session:
+        assert BACK[verb](session, lease)
+    assert job(sessions, lease).state == wanted
+    with sessions() as session:
+        assert session.scalars(select(WebhookEvent.type)).all() == [f"job.{wanted}"]
