@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -42,6 +43,8 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 ENGINE = "engine-a"
 MODEL = "test-model"
 TIME_SCALE = 20.0
+# A worker that has stopped leaves none of these behind.
+OWN_THREADS = ("slot", "read-", "leases", "engine", "dispatcher", "bell")
 # While no engine has registered: what the local engine has.
 CAPACITY = Capacity(
     max_batch_size=4, max_blocks=2048, tokens_per_block=64, max_input_len=96_000, max_seq_len=131_072
@@ -123,6 +126,7 @@ def running_worker(
     finally:
         worker.stop()
         broker.close()
+    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith(OWN_THREADS)]
 
 
 @dataclass

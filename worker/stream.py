@@ -35,6 +35,7 @@ _REFUSED: Final = (
 _NOT_SERVING: Final = (
     "unknown model",
     "is not ready",
+    "not at ready state",
     "no available versions",
     "shutting down",
     "is stopping",
