@@ -1,0 +1,50 @@
+import pytest
+from pydantic import ValidationError
+
+from jobs import settings
+
+REQUIRED = {
+    "LONGBATCH_DATABASE__URL": "postgresql://somebody:canary-password@127.0.0.1/x",
+    "LONGBATCH_BROKER__URL": "redis://:canary-password@127.0.0.1/0",
+}
+
+
+@pytest.fixture
+def environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    for name, value in REQUIRED.items():
+        monkeypatch.setenv(name, value)
+    return monkeypatch
+
+
+@pytest.mark.usefixtures("environment")
+def test_secrets_are_not_shown() -> None:
+    loaded = settings.load()
+    assert loaded.database.url.get_secret_value() == REQUIRED["LONGBATCH_DATABASE__URL"]
+    assert "canary-password" not in repr(loaded)
+
+
+@pytest.mark.parametrize(
+    "name", ["LONGBATCH_DATABSE__URL", "LONGBATCH_JOBS__LEASE_SECOND", "LONGBATCH_JOBS", "LONGBATCH_NEW"]
+)
+def test_a_misspelt_variable_is_refused(environment: pytest.MonkeyPatch, name: str) -> None:
+    environment.setenv(name, "5")
+    with pytest.raises(ValueError, match=r"(?i)lease_second|unknown setting|jobs"):
+        settings.load()
+
+
+def test_the_variables_of_other_parts_are_left_alone(environment: pytest.MonkeyPatch) -> None:
+    for name in settings.OTHER_VARIABLES:
+        environment.setenv(name, "x")
+    settings.load()
+
+
+def test_a_lease_must_outlive_two_lost_renewals(environment: pytest.MonkeyPatch) -> None:
+    environment.setenv("LONGBATCH_JOBS__LEASE_SECONDS", "20")
+    with pytest.raises(ValidationError, match="at least three times"):
+        settings.load()
+
+
+def test_the_database_group_loads_without_a_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LONGBATCH_DATABASE__URL", REQUIRED["LONGBATCH_DATABASE__URL"])
+    monkeypatch.delenv("LONGBATCH_BROKER__URL", raising=False)
+    assert settings.load_database().url.get_secret_value() == REQUIRED["LONGBATCH_DATABASE__URL"]
