@@ -146,7 +146,10 @@ def _book(session: Session, engine_name: str, job_id: UUID, capacity: Capacity, 
 
 
 def _note_passed_over(session: Session, job_id: UUID | None, *, now: datetime) -> None:
-    if job_id is not None:
-        session.execute(
-            update(Job).where(Job.id == job_id, Job.passed_over_at.is_(None)).values(passed_over_at=now)
-        )
+    """The overtaken head knows since when; at the next claim, if somebody is changing it just now.
+
+    To wait for its row here, with the engine's and another job's locked, could be a deadlock.
+    """
+    head = select(Job.id).where(Job.id == job_id, Job.passed_over_at.is_(None))
+    if job_id is not None and session.scalar(head.with_for_update(skip_locked=True)) is not None:
+        session.execute(update(Job).where(Job.id == job_id).values(passed_over_at=now))

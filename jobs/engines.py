@@ -6,13 +6,20 @@ from sqlalchemy import func, literal, select, true, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
+from jobs import reservations
 from jobs.admission import Capacity
 from jobs.models import Engine
 from jobs.settings import EngineSettings
 
 
 def register(session: Session, engine_name: str, model: str, capacity: Capacity, *, now: datetime) -> None:
-    """The engine's row says what it can hold; a row with this name is brought up to date."""
+    """The engine's row says what it can hold; a row with this name is brought up to date.
+
+    Bookings are counted in its blocks: when these turn out to be of another size (a real engine tells it only
+    after its first iteration), the bookings are converted.
+    """
+    known = select(Engine.tokens_per_block).where(Engine.name == engine_name).with_for_update()
+    booked_in = session.scalar(known)
     values = {
         "model": model,
         "max_batch_size": capacity.max_batch_size,
@@ -28,6 +35,8 @@ def register(session: Session, engine_name: str, model: str, capacity: Capacity,
         .values(name=engine_name, **values)
         .on_conflict_do_update(index_elements=["name"], set_=values)
     )
+    if booked_in is not None and booked_in != capacity.tokens_per_block:
+        reservations.convert(session, engine_name, old_tokens=booked_in, new_tokens=capacity.tokens_per_block)
 
 
 def pause(session: Session, engine_name: str, reason: str) -> None:

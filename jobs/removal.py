@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from uuid import UUID
 
-from sqlalchemy import delete, select
+from sqlalchemy import delete, select, tuple_
 from sqlalchemy.orm import Session
 
 from jobs import texts
@@ -40,22 +40,32 @@ def prune_jobs(session: Session, *, before: datetime, limit: int = 500) -> int:
     return _remove_all(session, old)
 
 
-def prune_events(session: Session, *, before: datetime) -> int:
+def prune_events(session: Session, *, before: datetime, limit: int = 5000) -> int:
     """Events that nobody waits for any more and that are older than this moment are gone; how many."""
-    gone = session.execute(
-        delete(WebhookEvent)
+    old = (
+        select(WebhookEvent.id)
         .where(WebhookEvent.created_at < before, WebhookEvent.state != "pending")
-        .returning(WebhookEvent.id)
+        .limit(limit)
+        .with_for_update(skip_locked=True)
     )
-    return len(gone.all())
+    doomed = session.scalars(old).all()
+    session.execute(delete(WebhookEvent).where(WebhookEvent.id.in_(doomed)))
+    return len(doomed)
 
 
-def prune_idempotency_keys(session: Session, *, before: datetime) -> int:
+def prune_idempotency_keys(session: Session, *, before: datetime, limit: int = 5000) -> int:
     """Idempotency keys older than this moment are forgotten; how many."""
-    gone = session.execute(
-        delete(IdempotencyKey).where(IdempotencyKey.created_at < before).returning(IdempotencyKey.key)
+    old = (
+        select(IdempotencyKey.tenant_id, IdempotencyKey.key)
+        .where(IdempotencyKey.created_at < before)
+        .limit(limit)
+        .with_for_update(skip_locked=True)
     )
-    return len(gone.all())
+    doomed = [(tenant_id, key) for tenant_id, key in session.execute(old)]
+    session.execute(
+        delete(IdempotencyKey).where(tuple_(IdempotencyKey.tenant_id, IdempotencyKey.key).in_(doomed))
+    )
+    return len(doomed)
 
 
 def _remove_all(session: Session, jobs: Iterable[Job]) -> int:

@@ -40,3 +40,20 @@ def drained(session: Session, lease_ids: Sequence[UUID]) -> int:
         .returning(Reservation.lease_id)
     )
     return len(gone.all())
+
+
+def convert(session: Session, engine_name: str, *, old_tokens: int, new_tokens: int) -> None:
+    """The engine's bookings cover as many tokens as before, counted in blocks of another size.
+
+    Args:
+        session: the caller's transaction, which holds the engine's row.
+        engine_name: whose bookings.
+        old_tokens: tokens per block that they were counted in.
+        new_tokens: tokens per block from now on.
+    """
+    session.execute(
+        update(Reservation)
+        .where(Reservation.engine_name == engine_name)
+        .values(blocks=(Reservation.blocks * old_tokens + new_tokens - 1) // new_tokens)
+        .execution_options(synchronize_session=False)
+    )

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from sqlalchemy import literal_column, or_, select
+from sqlalchemy import func, literal_column, or_, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
@@ -18,6 +18,9 @@ from jobs.ids import uuid7
 from jobs.models import IdempotencyKey, Job, JsonObject
 from jobs.states import TERMINAL, TRANSITIONS, JobState
 from jobs.texts import Counter, NewText
+
+# Far above what counting takes; a worker that is frozen meanwhile keeps its job for so long.
+_MAX_COUNTING = "5min"
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +112,11 @@ def prepare_next(session: Session, counter: Counter, *, fallback: Capacity) -> J
 
     It fails when it never fits, or when its prompt cannot be rendered for this model.
 
-    The row is locked while its text is counted (a second at most), so two workers never count one prompt.
+    The row is locked while its text is counted, so two workers never count one prompt. That takes a second at
+    most for what fits an engine, and half a minute on a busy machine for the largest body.
     """
+    for_now = func.set_config("idle_in_transaction_session_timeout", _MAX_COUNTING, True)
+    session.execute(select(for_now))
     job = session.scalar(
         select(Job)
         .where(Job.state == literal_column("'preparing'"), Job.lease_id.is_(None))
@@ -141,22 +147,27 @@ def reject_misfits(session: Session, *, limit: int = 1000) -> list[Job]:
     """Queued jobs that no registered engine can ever run have failed (engines can come back smaller)."""
     rejected: list[Job] = []
     for model, capacities in engines.registered_capacities(session).items():
-        largest = max(min(each.max_seq_len, each.max_tokens_in_pool) for each in capacities)
-        longest = max(each.max_input_len for each in capacities)
-        suspects = session.scalars(
+        total = Job.prompt_tokens + Job.max_tokens
+        fits_none = [
+            or_(
+                total > min(each.max_seq_len, each.max_tokens_in_pool), Job.prompt_tokens > each.max_input_len
+            )
+            for each in capacities
+        ]
+        misfits = session.scalars(
             select(Job)
             .where(
                 Job.state == literal_column("'queued'"),
                 Job.model == model,
-                or_(Job.prompt_tokens + Job.max_tokens > largest, Job.prompt_tokens > longest),
+                *fits_none,
             )
             .limit(limit)
             .with_for_update(skip_locked=True)
         ).all()
         now = database_now(session)
-        for job in suspects:
+        for job in misfits:
             _settle_count(job, num_tokens=job.prompt_tokens or 0, limits=capacities, now=now)
-        rejected += [job for job in suspects if job.state in TERMINAL]
+        rejected += misfits
     session.flush()
     events.append(session, rejected)
     return rejected

@@ -105,11 +105,12 @@ def drop_unused(session: Session, text_ids: Sequence[UUID]) -> int:
     """These texts are gone unless a job still refers to them; how many went.
 
     Two statements: the first waits for writers that hold the row, the second sees what they committed.
+    In the order in which `store` locks, so that they cannot wait for each other.
     """
     if not text_ids:
         return 0
     locked = session.scalars(
-        select(PromptText.id).where(PromptText.id.in_(text_ids)).order_by(PromptText.id).with_for_update()
+        select(PromptText.id).where(PromptText.id.in_(text_ids)).order_by(PromptText.sha256).with_for_update()
     ).all()
     used = exists().where(Job.text_id == PromptText.id)
     gone = session.execute(

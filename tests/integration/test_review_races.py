@@ -1,5 +1,6 @@
 """Moves of a job that happen at the same time, each in a transaction of its own."""
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
@@ -41,7 +42,7 @@ def cancel(sessions: sessionmaker[Session], lease: Lease) -> str:
         return lifecycle.cancel(session, lease.job_id, tenant_id=DEFAULT_TENANT).state
 
 
-BACK = {
+BACK: dict[str, Callable[[Session, Lease], object]] = {
     "release": lifecycle.release,
     "recount": lambda session, lease: lifecycle.recount(session, lease, prompt_tokens=120),
     "retry": lambda session, lease: lifecycle.retry(session, lease, ERROR, max_attempts=3, backoff=BACKOFF),
