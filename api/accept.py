@@ -48,7 +48,7 @@ class Acceptance:
     max_inline_chars: int
 
 
-def parse(model: type[Body], raw: bytes) -> Body:
+def parse(model: type[Body], raw: bytes | bytearray) -> Body:
     """The request's body, validated.
 
     Raises:
@@ -126,7 +126,7 @@ def _is_private(host: str) -> bool:
         return False
 
 
-def _name_unstorable_field(model: type[BaseModel], raw: bytes) -> None:
+def _name_unstorable_field(model: type[BaseModel], raw: bytes | bytearray) -> None:
     """Raises the error that names the field; returns when the text is no JSON for a slower parser either."""
     try:
         value = json.loads(raw.decode("utf-8", "surrogatepass"), strict=False)

@@ -25,28 +25,28 @@ class Line:
     content: bytes | None
 
 
-async def read_body(request: Request, *, max_bytes: int) -> bytes:
-    """The whole body.
+async def read_body(request: Request, *, max_bytes: int) -> bytearray:
+    """The whole body, held once.
 
     Raises:
         TooLargeError: it has more than `max_bytes`, by its Content-Length or by what arrived.
     """
     declared = request.headers.get("content-length", "")
     too_large = declared.isdecimal() and int(declared) > max_bytes
-    parts: list[bytes] = []
+    body = bytearray()
     num_bytes = 0
     async for chunk in request.stream():
         num_bytes += len(chunk)
         too_large = too_large or num_bytes > max_bytes
         if too_large:
-            parts.clear()
+            body.clear()
             if num_bytes > _DRAINED_LIMITS * max_bytes:
                 break
         else:
-            parts.append(chunk)
+            body += chunk
     if too_large:
         raise TooLargeError(f"The request body may have {max_bytes} bytes at most.")
-    return b"".join(parts)
+    return body
 
 
 async def read_lines(request: Request, *, max_line_bytes: int, max_bytes: int) -> AsyncIterator[Line]:

@@ -1,7 +1,7 @@
 """Whether each part of the service works, by name."""
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
@@ -87,12 +87,18 @@ def _engines_seen(session: Session) -> Component:
     return Component(ready=False, detail="; ".join(reasons) or "no engine has registered")
 
 
-async def _bounded(look: Awaitable[Component]) -> Component:
-    try:
-        async with asyncio.timeout(_TIMEOUT_SECONDS):
-            return await look
-    except TimeoutError:
+async def _bounded(look: Coroutine[None, None, Component]) -> Component:
+    """What the look found, or that it did not end in time; its own clean-up may take longer than that."""
+    task = asyncio.create_task(look)
+    done, _ = await asyncio.wait({task}, timeout=_TIMEOUT_SECONDS)
+    if not done:
+        task.add_done_callback(
+            lambda late: late.cancelled() or late.exception()
+        )  # else it is complained about
+        task.cancel()
         return Component(ready=False, detail=f"no answer within {_TIMEOUT_SECONDS:g} s")
+    try:
+        return task.result()
     except LongbatchError as error:
         return Component(ready=False, detail=error.message)
     except Exception as error:  # noqa: BLE001  # each client has its own kinds; all mean: not ready

@@ -179,7 +179,7 @@ async def delete_job(job_id: JobIdDep, parts: PartsDep, tenant_id: TenantDep) ->
     return JSONResponse({"id": ids.job_id(job_id), "object": "job", "deleted": True})
 
 
-def _understand(raw: bytes, parts: Parts, key: str | None) -> tuple[JobSpec, Once | None]:
+def _understand(raw: bytearray, parts: Parts, key: str | None) -> tuple[JobSpec, Once | None]:
     request = accept.parse(JobRequest, raw)
     spec = accept.specification(request, parts.acceptance())
     if key is None:
