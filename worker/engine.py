@@ -35,13 +35,24 @@ class EngineModel:
 
 
 class EngineClient:
-    """Asks the server about itself, on a connection that carries no jobs. Used by one thread."""
+    """Asks the server about itself, on a connection that carries no jobs. Used by one thread.
+
+    Only `interrupt` may be called by another one.
+    """
 
     def __init__(self, settings: Settings) -> None:
         self._triton = settings.triton
         self._overrides = settings.engine
         self._channel = open_channel(settings.triton)
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
+        self._canary: Stream | None = None
+        self._is_interrupted = False
+
+    def interrupt(self) -> None:
+        """Nobody waits for the answer to a test request any more, now or later."""
+        self._is_interrupted = True
+        if (canary := self._canary) is not None:
+            canary.cancel()
 
     def close(self) -> None:
         """The connection is gone."""
@@ -94,7 +105,9 @@ class EngineClient:
             end_id=end_id,
             pad_id=end_id,
         )
-        stream = Stream(self._triton, request, inputs=model.inputs, put=came.put)
+        self._canary = stream = Stream(self._triton, request, inputs=model.inputs, put=came.put)
+        if self._is_interrupted:
+            stream.cancel()
         stream.start()
         try:
             event = came.get(timeout=timeout)
@@ -103,6 +116,7 @@ class EngineClient:
         except queue.Empty:
             return False
         finally:
+            self._canary = None
             stream.close()
         return isinstance(event, Ended) and event.error is None
 

@@ -60,8 +60,8 @@ class InferenceWorker:
     def stop(self) -> None:
         """No thread of ours runs, no job is ours."""
         self.dispatcher.stop(grace_seconds=self._settings.jobs.shutdown_grace_seconds)
-        for loop in (self.monitor.loop, self.keeper.loop, self._bell.loop):
-            loop.begin_stop()
+        for part in (self.monitor, self.keeper.loop, self._bell.loop):
+            part.begin_stop()
         for loop in (self.monitor.loop, self.keeper.loop, self._bell.loop):
             loop.join()
         self.monitor.close()

@@ -69,6 +69,11 @@ class EngineMonitor:
             self._model = None
         self.loop.wake()
 
+    def begin_stop(self) -> None:
+        """It looks no more, and does not wait for an engine that leaves it without an answer."""
+        self.loop.begin_stop()
+        self._client.interrupt()
+
     def close(self) -> None:
         """The connection to the engine is gone; the loop must have ended."""
         self._client.close()

@@ -110,7 +110,8 @@ class Stream:
         self._channel = open_channel(settings)
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
         self._calls: list[Any] = []
-        self._closing = threading.Event()
+        self._sending = threading.Lock()  # a request that nobody wants any more is never sent
+        self._is_unwanted = False
         self._got_token = False
         # Daemon: a reader that gRPC never wakes up must not keep the process alive.
         self._thread = threading.Thread(target=self._read, name=f"read-{request.request_id[:8]}", daemon=True)
@@ -120,11 +121,11 @@ class Stream:
         self._thread.start()
 
     def stop(self) -> None:
-        """The engine is asked to end the request; the stream goes on until it has.
+        """The engine is asked to end the request, if it was sent; the stream goes on until it has.
 
         A model without the input `stop` gives no such sign: its stream is cut, and its end stays unconfirmed.
         """
-        if "stop" not in self._inputs:
+        if not self._was_sent() or "stop" not in self._inputs:
             self.cancel()
             return
         message = self._message(stop_tensors())
@@ -133,19 +134,38 @@ class Stream:
 
     def cancel(self) -> None:
         """The stream is cut. The server ends the request when it notices."""
+        self._was_sent()
         for call in list(self._calls):
             call.cancel()
 
     def close(self) -> bool:
         """The connection is gone; whether the reading thread has ended too."""
-        self._closing.set()
         self.cancel()
         self._channel.close()
         self._thread.join(_JOIN_SECONDS)
         return not self._thread.is_alive()
 
+    def _was_sent(self) -> bool:
+        """Whether the engine has heard of the request; if not, it never will."""
+        with self._sending:
+            self._is_unwanted = True
+            return bool(self._calls)
+
     def _read(self) -> None:
-        self._put(self._follow() if self._can_be_sent() else _NOT_SENT)
+        call = self._send() if self._can_be_sent() else None
+        self._put(_NOT_SENT if call is None else self._follow(call))
+
+    def _send(self) -> Any | None:  # noqa: ANN401  # a call of generated code
+        """The call, which carries the request; None: nobody wants it any more."""
+        with self._sending:
+            if self._is_unwanted:
+                return None
+            try:
+                call = self._stub.ModelStreamInfer(self._messages())
+            except (grpc.RpcError, ValueError):  # ValueError: the channel was closed meanwhile
+                return None
+            self._calls.append(call)
+            return call
 
     def _can_be_sent(self) -> bool:
         """Whether the server is ready for this model; until then it has heard nothing of the job."""
@@ -156,15 +176,11 @@ class Stream:
             return False
         return bool(answer.ready)
 
-    def _follow(self) -> Ended:
+    def _follow(self, call: Any) -> Ended:  # noqa: ANN401  # see _send
         """Reads to the end of the stream, also past an error, so that the server has nothing left to send."""
         error: EngineError | None = None
         is_final = False
         try:
-            call = self._stub.ModelStreamInfer(self._messages())
-            self._calls.append(call)
-            if self._closing.is_set():
-                call.cancel()
             for response in call:
                 if response.error_message:
                     error = error or self._told(response.error_message)

@@ -1,0 +1,97 @@
+"""An engine that is asked to stop early, or that does not get round to answering."""
+
+import queue
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+
+from cli.stack.engine_options import EngineOptions
+from cli.stack.triton_server import LOOPBACK
+from cli.stack.valkey import EmbeddedValkey
+from jobs.database import database_now, transaction
+from jobs.ids import uuid7
+from jobs.models import Reservation
+from jobs.settings import DatabaseSettings, TritonSettings
+from jobs.tokens import Tokenizer
+from local_engine import END_OF_TURN, RunningEngine, running_engine
+from support import eventually
+from worker.request import Request
+from worker.stream import Ended, Stream, Tokens
+from worker_support import ENGINE, TIME_SCALE, Queue, running_worker, settings_for
+
+INPUTS = frozenset(
+    {"input_ids", "input_lengths", "request_output_len", "streaming", "end_id", "pad_id", "stop"}
+)
+# On this engine, about a minute.
+LONG = 30_000
+
+
+@pytest.fixture(scope="module")
+def synthetic(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningEngine]:
+    options = EngineOptions(mode="synthetic", time_scale=TIME_SCALE)
+    with running_engine(tmp_path_factory.mktemp("engine"), options) as engine:
+        yield engine
+
+
+def long_stream(engine: RunningEngine, came: "queue.SimpleQueue[Tokens | Ended]") -> Stream:
+    ids = np.full(20, 1000, dtype=np.int32)
+    request = Request(uuid7().hex, ids, LONG, END_OF_TURN, END_OF_TURN)
+    settings = TritonSettings(url=f"{LOOPBACK}:{engine.launch.grpc_port}")
+    return Stream(settings, request, inputs=INPUTS, put=came.put)
+
+
+@pytest.mark.parametrize("verb", ["stop", "cancel"])
+def test_a_request_that_is_not_wanted_any_more_before_it_was_sent_is_never_sent(
+    synthetic: RunningEngine, verb: str
+) -> None:
+    came: queue.SimpleQueue[Tokens | Ended] = queue.SimpleQueue()
+    stream = long_stream(synthetic, came)
+    getattr(stream, verb)()
+    stream.start()
+    end = came.get(timeout=10)
+    assert isinstance(end, Ended)
+    assert end.confirmed
+    assert stream.close()
+
+
+def test_a_worker_ends_in_time_although_the_engine_leaves_its_canary_waiting(
+    queue: Queue,
+    synthetic: RunningEngine,
+    tokenizer: Tokenizer,
+    database_settings: DatabaseSettings,
+    valkey: EmbeddedValkey,
+) -> None:
+    settings = settings_for(database_settings, valkey.url, synthetic, drain_seconds=0.5)
+    blind = settings.model_copy(update={"triton": settings.triton.model_copy(update={"metrics_url": None})})
+    with running_worker(blind, tokenizer) as worker, occupied(synthetic):
+        with transaction(queue.sessions) as session:
+            draining = Reservation(
+                lease_id=uuid7(),
+                engine_name=ENGINE,
+                job_id=uuid7(),
+                blocks=5,
+                state="draining",
+                draining_since=database_now(session),
+            )
+            session.add(draining)
+        eventually(lambda: synthetic.gauges()["queued"] == 1)
+        began = time.monotonic()
+        worker.stop()
+        assert time.monotonic() - began < 5
+
+
+@contextmanager
+def occupied(engine: RunningEngine) -> Iterator[None]:
+    """Streams are in all slots."""
+    streams = [long_stream(engine, queue.SimpleQueue()) for _ in range(4)]
+    for stream in streams:
+        stream.start()
+    try:
+        eventually(lambda: engine.gauges()["active"] == 4)
+        yield
+    finally:
+        for stream in streams:
+            stream.close()
