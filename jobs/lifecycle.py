@@ -14,9 +14,10 @@ from uuid import UUID
 from sqlalchemy import ColumnElement, case, func, literal_column, or_, select, update
 from sqlalchemy.orm import Session
 
-from jobs import events, reservations
+from jobs import checkpoints, events, reservations
+from jobs.checkpoints import Output
 from jobs.errors import NotFoundError
-from jobs.models import Job, JsonObject, Result
+from jobs.models import Job, JsonObject
 from jobs.states import TERMINAL, TRANSITIONS, FinishReason, JobState, StopReason, sources
 
 
@@ -26,23 +27,6 @@ class Lease:
 
     job_id: UUID
     lease_id: UUID
-
-
-@dataclass(frozen=True, slots=True)
-class Output:
-    """What a job generated.
-
-    Attributes:
-        text: storable in Postgres.
-        packed_ids: the generated ids, int32 little-endian, zstd-compressed.
-        num_tokens: how many were generated.
-        replaced: the text held characters that cannot be stored.
-    """
-
-    text: str
-    packed_ids: bytes
-    num_tokens: int
-    replaced: bool = False
 
 
 def start(
@@ -100,6 +84,14 @@ def report_progress(
             first_token_at=func.coalesce(Job.first_token_at, func.clock_timestamp() - since_first_token),
         )
     )
+
+
+def checkpoint(session: Session, lease: Lease, output: Output) -> bool:
+    """The job would go on from here if its worker were lost now; False: the lease is lost."""
+    if not _write(session, lease, completion_tokens=output.num_tokens):
+        return False
+    checkpoints.save(session, lease.job_id, output)
+    return True
 
 
 def read_stops(session: Session, leases: Sequence[Lease]) -> dict[UUID, StopReason | None]:
@@ -200,8 +192,7 @@ def cancel_where(session: Session, conditions: Sequence[ColumnElement[bool]], *,
     # Locked first, in one order: both moves would miss a job that a worker gives back between them.
     active = select(Job.id).where(*mine, Job.state.not_in(sorted(TERMINAL))).order_by(Job.id)
     session.execute(select(func.count()).select_from(active.with_for_update(key_share=True).subquery()))
-    ended = _move(session, "cancel", *mine, Job.state != "running")
-    events.append(session, ended)
+    ended = _end(session, "cancel", *mine, Job.state != "running")
     return len(ended) + _request_stop(session, StopReason.CANCEL, mine)
 
 
@@ -214,8 +205,7 @@ def expire(session: Session, *, now: datetime, limit: int = 1000) -> int:
         .with_for_update(skip_locked=True)
     )
     due = session.scalars(over).all()
-    ended = _move(session, "expire", Job.id.in_(due), Job.state != "running")
-    events.append(session, ended)
+    ended = _end(session, "expire", Job.id.in_(due), Job.state != "running")
     return len(ended) + _request_stop(session, StopReason.EXPIRE, [Job.id.in_(due)])
 
 
@@ -235,8 +225,6 @@ def rescue(session: Session, *, now: datetime, max_rescues: int, limit: int = 10
 
 
 _UNHELD: dict[str, Any] = {"lease_id": None, "lease_expires_at": None, "engine_name": None}
-# A job that goes back to the queue starts its output anew.
-_UNSTREAMED: dict[str, Any] = {"completion_tokens": 0, "first_token_at": None}
 
 
 def _fence(lease: Lease) -> tuple[ColumnElement[bool], ...]:
@@ -263,23 +251,21 @@ def _final_values(verb: str) -> dict[str, Any]:
 
 def _finish(session: Session, verb: str, lease: Lease, output: Output | None, **values: Any) -> bool:  # noqa: ANN401  # columns have many types
     """Terminal state, result and event in the caller's one transaction, or nothing."""
-    if output is not None:
-        values["completion_tokens"] = output.num_tokens
-    moved = _move(session, verb, *_fence(lease), **values)
-    if not moved:
+    held = select(Job.id).where(*_fence(lease), Job.state.in_(sources(verb))).with_for_update()
+    if session.scalar(held) is None:
         return False
     if output is not None:
-        session.add(
-            Result(
-                job_id=lease.job_id,
-                output=output.text,
-                output_ids=output.packed_ids,
-                replaced=output.replaced,
-            )
-        )
-        session.flush()
-    events.append(session, moved)
-    return True
+        checkpoints.save(session, lease.job_id, output)
+    return bool(_end(session, verb, *_fence(lease), **values))
+
+
+def _end(session: Session, verb: str, *conditions: ColumnElement[bool], **values: Any) -> list[Job]:  # noqa: ANN401  # columns have many types
+    """The jobs that ended: what each had generated is its result now, and its event stands."""
+    kept = checkpoints.progress_kept()["completion_tokens"]
+    ended = _move(session, verb, *conditions, completion_tokens=kept, **values)
+    checkpoints.into_results(session, [job.id for job in ended])
+    events.append(session, ended)
+    return ended
 
 
 def _requeue(
@@ -298,7 +284,9 @@ def _requeue(
         reason = StopReason(row.stop_reason)
         end_stopped(session, lease, reason, output)
         return JobState.CANCELLED if reason is StopReason.CANCEL else JobState.EXPIRED
-    _move(session, verb, *_fence(lease), **values, **_UNHELD, **_UNSTREAMED)
+    if output is not None and output.num_tokens:
+        checkpoints.save(session, lease.job_id, output)
+    _move(session, verb, *_fence(lease), **values, **_UNHELD, **checkpoints.progress_kept())
     return JobState.QUEUED
 
 
@@ -335,7 +323,14 @@ def _rescue_one(session: Session, job: Job, *, max_rescues: int) -> bool:
         # It ran alone the last time (see claims), so nothing else can have killed its workers.
         return fail(session, lease, _LOST)
     return bool(
-        _move(session, "rescue", *_fence(lease), num_rescues=Job.num_rescues + 1, **_UNHELD, **_UNSTREAMED)
+        _move(
+            session,
+            "rescue",
+            *_fence(lease),
+            num_rescues=Job.num_rescues + 1,
+            **_UNHELD,
+            **checkpoints.progress_kept(),
+        )
     )
 
 

@@ -211,6 +211,28 @@ class Result(Base):
     replaced: Mapped[bool] = mapped_column(server_default=text("false"))
 
 
+class Checkpoint(Base):
+    """What an unfinished job has generated, so that it goes on from here whoever runs it next.
+
+    Attributes:
+        output: text so far, as a partial result shows it.
+        output_ids: the generated ids, int32 little-endian, zstd-compressed.
+        num_tokens: how many ids.
+        fingerprint: of the tokenizer whose ids they are; another one starts anew.
+        replaced: as in a result.
+    """
+
+    __tablename__ = "checkpoints"
+    __table_args__ = (CheckConstraint("num_tokens >= 0", name="num_tokens"),)
+
+    job_id: Mapped[UUID] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
+    output: Mapped[str]
+    output_ids: Mapped[bytes]
+    num_tokens: Mapped[int]
+    fingerprint: Mapped[str]
+    replaced: Mapped[bool] = mapped_column(server_default=text("false"))
+
+
 class Engine(Base):
     """One Triton engine, keyed by its configured name.
 

@@ -110,6 +110,9 @@ class JobSettings(Group):
     claim_poll_seconds: float = Field(
         default=1, gt=0, description="how often a worker looks without doorbell"
     )
+    checkpoint_seconds: float = Field(
+        default=5, gt=0, description="a lost worker costs a job at most this much of its output"
+    )
     shutdown_grace_seconds: float = Field(default=5, ge=0, description="running jobs may end on their own")
     drain_seconds: float = Field(
         default=60, gt=0, description="after it a draining reservation goes once a canary succeeds"

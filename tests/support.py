@@ -12,10 +12,11 @@ from sqlalchemy.orm import Session
 
 from jobs import claims, engines, lifecycle, submission
 from jobs.admission import Capacity
+from jobs.checkpoints import Output
 from jobs.claims import Claim, Terms
 from jobs.database import database_now
 from jobs.ids import uuid7
-from jobs.lifecycle import Lease, Output
+from jobs.lifecycle import Lease
 from jobs.models import DEFAULT_TENANT, Base, Job
 from jobs.states import FinishReason, JobState, StopReason
 from jobs.submission import JobSpec

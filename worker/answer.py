@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from jobs.lifecycle import Output
+from jobs.checkpoints import Output
 from jobs.states import FinishReason
 from jobs.tokens import Tokenizer, pack_ids
 from worker.detokenize import Detokenizer, sanitize
@@ -17,12 +17,14 @@ class Answer:
     """
 
     def __init__(self, tokenizer: Tokenizer, *, max_tokens: int, stops: Sequence[str] = ()) -> None:
+        self._fingerprint = tokenizer.fingerprint
         self._eos_ids = frozenset(tokenizer.eos_ids)
         self._max_tokens = max_tokens
         self._detokenizer = Detokenizer(tokenizer)
         self._stops = StopMatcher(stops) if stops else None
         self._ids: list[int] = []
         self._pieces: list[str] = []
+        self._num_resumed = 0
         self.finish_reason: FinishReason | None = None
 
     @property
@@ -31,9 +33,19 @@ class Answer:
         return len(self._ids)
 
     @property
+    def is_streaming(self) -> bool:
+        """Whether this run has generated a token, beside those that it took over."""
+        return len(self._ids) > self._num_resumed
+
+    @property
     def is_full(self) -> bool:
         """Whether it has as many tokens as were asked for."""
         return len(self._ids) >= self._max_tokens
+
+    def resume(self, ids: Sequence[int]) -> None:
+        """The answer begins with these tokens of an earlier run, as if they had come in this one."""
+        self.push(ids)
+        self._num_resumed = len(self._ids)
 
     def push(self, ids: Sequence[int]) -> None:
         """These tokens belong to the answer, as far as it has not ended."""
@@ -54,8 +66,18 @@ class Answer:
         self._write(self._detokenizer.flush())
         if self._stops is not None:
             self._pieces.append(self._stops.flush())
+        return self.snapshot()
+
+    def snapshot(self) -> Output:
+        """What there is for certain; characters that later tokens may still change are left out."""
         text, replaced = sanitize("".join(self._pieces))
-        return Output(text=text, packed_ids=pack_ids(self._ids), num_tokens=len(self._ids), replaced=replaced)
+        return Output(
+            text=text,
+            packed_ids=pack_ids(self._ids),
+            num_tokens=len(self._ids),
+            fingerprint=self._fingerprint,
+            replaced=replaced,
+        )
 
     def _push_one(self, token_id: int) -> None:
         # The engine is told of one end token; a model may have others.

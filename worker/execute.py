@@ -2,14 +2,16 @@
 
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session, sessionmaker
 from structlog.typing import FilteringBoundLogger
 
-from jobs import ids, queues, reservations, telemetry, texts
+from jobs import checkpoints, ids, queues, reservations, telemetry, texts
 from jobs.claims import Claim
 from jobs.counting import PromptCounter
 from jobs.database import transaction
@@ -67,11 +69,15 @@ class Runner:
         stream: Stream | None = None
         is_confirmed = True
         try:
-            prompt = self._load(claim.job)
+            prompt, earlier = self._load(claim.job)
+            held.take_over(len(earlier))
+            answer.resume(earlier)
             if prompt.num_tokens != claim.job.prompt_tokens:
                 outcome: Outcome = Recounted(prompt.num_tokens)
+            elif answer.finish_reason is not None:
+                outcome = Finished(answer.finish_reason)
             else:
-                stream = self._open(claim, held, prompt, model)
+                stream = self._open(claim, held, prompt, earlier, model)
                 outcome, is_confirmed = self._stream(claim.job, held, answer, stream, model)
         except LongbatchError as error:
             outcome = Failed(error)
@@ -88,16 +94,23 @@ class Runner:
         listed = [stops] if isinstance(stops, str) else list(stops) if isinstance(stops, list) else []
         return Answer(self.counter.tokenizer, max_tokens=job.max_tokens, stops=listed)
 
-    def _load(self, job: Job) -> CountedPrompt:
+    def _load(self, job: Job) -> tuple[CountedPrompt, list[int]]:
+        """The prompt, and the tokens that an earlier run of this job has left."""
         with transaction(self.sessions) as session:
-            return texts.counted(session, texts.load(session, job.text_id), self.counter)
+            prompt = texts.counted(session, texts.load(session, job.text_id), self.counter)
+            saved = checkpoints.load(session, job.id)
+        if saved is None or saved.fingerprint != self.counter.fingerprint:
+            return prompt, []
+        return prompt, unpack_ids(saved.packed_ids).tolist()
 
-    def _open(self, claim: Claim, held: HeldLease, prompt: CountedPrompt, model: EngineModel) -> Stream:
+    def _open(
+        self, claim: Claim, held: HeldLease, prompt: CountedPrompt, earlier: Sequence[int], model: EngineModel
+    ) -> Stream:
         tokenizer = self.counter.tokenizer
         request = Request(
             request_id=claim.lease.lease_id.hex,
-            ids=unpack_ids(prompt.packed_ids),
-            max_tokens=claim.job.max_tokens,
+            ids=np.concatenate([unpack_ids(prompt.packed_ids), np.array(earlier, dtype=np.int32)]),
+            max_tokens=claim.job.max_tokens - len(earlier),
             end_id=tokenizer.end_id,
             pad_id=tokenizer.pad_id,
             sampling=_sampling(claim.job),
@@ -119,6 +132,7 @@ class Runner:
                 time_scale=self.settings.engine.time_scale,
             ),
             lease_seconds=self.settings.jobs.lease_seconds,
+            snapshot_seconds=self.settings.jobs.checkpoint_seconds,
         )
         error = outcome.error if isinstance(outcome, Failed) else None
         if isinstance(error, EngineLostError | EngineUnavailableError):

@@ -17,7 +17,7 @@ _FINAL_SECONDS: Final = 5.0
 
 
 def follow(
-    held: HeldLease, answer: Answer, deadlines: Deadlines, *, lease_seconds: float
+    held: HeldLease, answer: Answer, deadlines: Deadlines, *, lease_seconds: float, snapshot_seconds: float
 ) -> tuple[Outcome, bool]:
     """How the run ends, and whether its stream has ended too with the engine's word for it.
 
@@ -29,8 +29,9 @@ def follow(
         answer: takes the tokens.
         deadlines: of the stream, counted from now.
         lease_seconds: of a whole lease; the stream is ended a little before.
+        snapshot_seconds: how often the answer so far is left to be saved.
     """
-    started = heard = time.monotonic()
+    started = heard = snapped = time.monotonic()
     # Time to tell the engine and hear from it, while the job is still ours.
     margin = min(_MAX_MARGIN_SECONDS, lease_seconds / 10)
     while True:
@@ -52,6 +53,8 @@ def follow(
                 answer.push(ids)
                 held.first_token_at = held.first_token_at or heard
                 held.num_tokens = answer.num_tokens
+                if heard - snapped >= snapshot_seconds:
+                    held.snapshot, snapped = answer.snapshot(), heard
                 # At max_tokens the engine ends by itself, with a final response that is on its way.
                 if answer.finish_reason is not None and not answer.is_full:
                     return Finished(answer.finish_reason), False
@@ -84,7 +87,7 @@ def _patience(answer: Answer, deadlines: Deadlines) -> float:
     """Seconds of silence that are allowed now."""
     if answer.is_full:
         return _FINAL_SECONDS
-    return deadlines.between_tokens if answer.num_tokens else deadlines.first_token
+    return deadlines.between_tokens if answer.is_streaming else deadlines.first_token
 
 
 def _late(answer: Answer, *, over_total: bool) -> Outcome:
@@ -93,5 +96,5 @@ def _late(answer: Answer, *, over_total: bool) -> Outcome:
     if over_total:
         return Failed(StreamTimeoutError("the stream took longer than its tokens can explain"))
     return Failed(
-        StreamTimeoutError("the stream fell silent" if answer.num_tokens else "no first token came in time")
+        StreamTimeoutError("the stream fell silent" if answer.is_streaming else "no first token came in time")
     )

@@ -11,6 +11,7 @@ from typing import Final
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import ids, lifecycle, telemetry
+from jobs.checkpoints import Output
 from jobs.database import transaction
 from jobs.lifecycle import Lease
 from jobs.settings import JobSettings
@@ -40,6 +41,8 @@ class HeldLease:
         first_token_at: monotonic time of the first of them.
         told_tokens: of them, told to callers; written by the keeper.
         told_at: monotonic time of that.
+        snapshot: the answer a few seconds ago; written by the slot.
+        saved: the last snapshot that is a checkpoint; written by the keeper.
         stop_reason: the last one that was handed on.
         is_ending: its slot records the end, so that a lease that is gone is no loss.
     """
@@ -51,8 +54,14 @@ class HeldLease:
     first_token_at: float | None = None
     told_tokens: int = 0
     told_at: float = 0.0
+    snapshot: Output | None = None
+    saved: Output | None = None
     stop_reason: StopReason | None = None
     is_ending: bool = False
+
+    def take_over(self, num_tokens: int) -> None:
+        """So many tokens of an earlier run are known to callers already."""
+        self.num_tokens = self.told_tokens = num_tokens
 
 
 class LeaseKeeper:
@@ -98,6 +107,7 @@ class LeaseKeeper:
         self._hand_on_stops(held)
         for each in held:
             self._tell_progress(each)
+            self._save(each)
 
     def tell_first_token(self, session: Session, held: HeldLease) -> None:
         """Callers will know when the first token came, also of a job that ended before they could be told."""
@@ -150,6 +160,15 @@ class LeaseKeeper:
         with transaction(self._sessions) as session:
             self._report(session, held, num_tokens)
         held.told_tokens, held.told_at = num_tokens, now
+
+    def _save(self, held: HeldLease) -> None:
+        """The slot's last snapshot is the job's checkpoint."""
+        snapshot = held.snapshot
+        if snapshot is None or snapshot is held.saved or held.is_ending:
+            return
+        with transaction(self._sessions) as session:
+            lifecycle.checkpoint(session, held.lease, snapshot)
+        held.saved = snapshot
 
     def _lose(self, held: HeldLease) -> None:
         """Its slot is told."""

@@ -6,8 +6,9 @@ from datetime import timedelta
 from sqlalchemy.orm import Session
 
 from jobs import lifecycle, reservations
+from jobs.checkpoints import Output
 from jobs.errors import EngineLostError, EngineUnavailableError, LongbatchError
-from jobs.lifecycle import Lease, Output
+from jobs.lifecycle import Lease
 from jobs.models import JsonObject
 from jobs.settings import JobSettings
 from jobs.states import FinishReason, JobState, StopReason

@@ -39,28 +39,37 @@ def held(*events: Tokens | Ended | StopAsked, seconds: float = 60) -> HeldLease:
 
 def test_a_final_response_without_tokens_is_an_end_token(answer: Answer) -> None:
     given = held(Tokens([1000]), Ended(None, confirmed=True))
-    assert follow(given, answer, PATIENT, lease_seconds=60) == (Finished(FinishReason.STOP), True)
+    assert follow(given, answer, PATIENT, lease_seconds=60, snapshot_seconds=5) == (
+        Finished(FinishReason.STOP),
+        True,
+    )
 
 
 def test_as_many_tokens_as_were_asked_for_are_a_length(answer: Answer) -> None:
     given = held(Tokens([1000, 1001, 1002]), Ended(None, confirmed=True))
-    assert follow(given, answer, PATIENT, lease_seconds=60) == (Finished(FinishReason.LENGTH), True)
+    assert follow(given, answer, PATIENT, lease_seconds=60, snapshot_seconds=5) == (
+        Finished(FinishReason.LENGTH),
+        True,
+    )
 
 
 def test_an_error_behind_the_last_token_changes_nothing(answer: Answer) -> None:
     given = held(Tokens([1000, 1001, 1002]), Ended(EngineLostError(), confirmed=False))
-    assert follow(given, answer, PATIENT, lease_seconds=60) == (Finished(FinishReason.LENGTH), False)
+    assert follow(given, answer, PATIENT, lease_seconds=60, snapshot_seconds=5) == (
+        Finished(FinishReason.LENGTH),
+        False,
+    )
 
 
 def test_an_error_before_it_fails_the_run(answer: Answer) -> None:
     error = EngineLostError()
     given = held(Tokens([1000]), Ended(error, confirmed=False))
-    assert follow(given, answer, PATIENT, lease_seconds=60) == (Failed(error), False)
+    assert follow(given, answer, PATIENT, lease_seconds=60, snapshot_seconds=5) == (Failed(error), False)
 
 
 @pytest.mark.parametrize("events", [[], [Tokens([1000])]])
 def test_silence_past_a_deadline_fails_the_run(answer: Answer, events: list[Tokens]) -> None:
-    outcome, is_confirmed = follow(held(*events), answer, HASTY, lease_seconds=60)
+    outcome, is_confirmed = follow(held(*events), answer, HASTY, lease_seconds=60, snapshot_seconds=5)
     assert isinstance(outcome, Failed)
     assert isinstance(outcome.error, StreamTimeoutError)
     assert not is_confirmed
@@ -68,17 +77,23 @@ def test_silence_past_a_deadline_fails_the_run(answer: Answer, events: list[Toke
 
 def test_a_request_to_stop_ends_it_with_its_reason(answer: Answer) -> None:
     given = held(Tokens([1000]), StopAsked(StopReason.CANCEL), Tokens([1001]))
-    assert follow(given, answer, PATIENT, lease_seconds=60) == (Stopped(StopReason.CANCEL), False)
+    assert follow(given, answer, PATIENT, lease_seconds=60, snapshot_seconds=5) == (
+        Stopped(StopReason.CANCEL),
+        False,
+    )
     assert answer.num_tokens == 1
 
 
 def test_a_lost_lease_ends_it(answer: Answer) -> None:
-    assert follow(held(StopAsked(None)), answer, PATIENT, lease_seconds=60) == (LeaseLost(), False)
+    assert follow(held(StopAsked(None)), answer, PATIENT, lease_seconds=60, snapshot_seconds=5) == (
+        LeaseLost(),
+        False,
+    )
 
 
 def test_a_backlog_of_tokens_does_not_carry_it_past_its_lease(answer: Answer) -> None:
     given = held(Tokens([1000]), Tokens([1001]), Ended(None, confirmed=True), seconds=-1)
-    assert follow(given, answer, PATIENT, lease_seconds=60) == (LeaseLost(), False)
+    assert follow(given, answer, PATIENT, lease_seconds=60, snapshot_seconds=5) == (LeaseLost(), False)
     assert answer.num_tokens == 0
 
 

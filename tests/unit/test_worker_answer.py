@@ -1,0 +1,44 @@
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jobs.checkpoints import Output
+from jobs.tokens import Tokenizer
+from worker.answer import Answer
+
+TOKENIZER = Tokenizer.load()
+TEXT = "Answers stop. 日本語 🙂🙂 END of this; the END. And a tail that is never said."
+IDS = TOKENIZER.encode_text(TEXT).tolist()
+
+
+def told(*runs: list[int], stops: tuple[str, ...], max_tokens: int) -> tuple[Output, object]:
+    """The answer whose tokens came in these runs, each but the last one interrupted."""
+    taken: list[int] = []
+    for place, run in enumerate(runs):
+        answer = Answer(TOKENIZER, max_tokens=max_tokens, stops=stops)
+        answer.resume(taken)
+        answer.push(run)
+        if place < len(runs) - 1:
+            taken = [*taken, *run][: answer.snapshot().num_tokens]
+    return answer.output(), answer.finish_reason
+
+
+@pytest.mark.parametrize("stops", [(), ("END",), ("the END. And",), ("🙂 E", "nowhere")])
+@given(cuts=st.lists(st.integers(0, len(IDS)), max_size=3), max_tokens=st.integers(1, len(IDS) + 5))
+def test_an_interrupted_answer_says_what_an_uninterrupted_one_says(
+    stops: tuple[str, ...], cuts: list[int], max_tokens: int
+) -> None:
+    bounds = [0, *sorted(cuts), len(IDS)]
+    runs = [IDS[start:end] for start, end in itertools.pairwise(bounds)]
+    whole = told(IDS, stops=stops, max_tokens=max_tokens)
+    assert told(*runs, stops=stops, max_tokens=max_tokens) == whole
+
+
+def test_a_taken_over_answer_streams_only_once_a_new_token_has_come() -> None:
+    answer = Answer(TOKENIZER, max_tokens=10)
+    answer.resume(IDS[:3])
+    assert not answer.is_streaming
+    answer.push(IDS[3:4])
+    assert answer.is_streaming
