@@ -186,14 +186,25 @@ def cancel(session: Session, job_id: UUID, *, tenant_id: UUID) -> Job:
     return job
 
 
-def cancel_where(session: Session, conditions: Sequence[ColumnElement[bool]], *, tenant_id: UUID) -> int:
-    """Every unfinished job of the tenant that matches is cancelled or asked to stop; how many were."""
-    mine = [Job.tenant_id == tenant_id, *conditions]
+def cancel_where(
+    session: Session, conditions: Sequence[ColumnElement[bool]], *, tenant_id: UUID, limit: int = 500
+) -> int:
+    """Unfinished jobs of the tenant that match are cancelled or asked to stop; how many were, 0 at the end.
+
+    At most `limit` of them, oldest first: many thousands in one transaction would hold up everybody else.
+    """
     # Locked first, in one order: both moves would miss a job that a worker gives back between them.
-    active = select(Job.id).where(*mine, Job.state.not_in(sorted(TERMINAL))).order_by(Job.id)
-    session.execute(select(func.count()).select_from(active.with_for_update(key_share=True).subquery()))
-    ended = _end(session, "cancel", *mine, Job.state != "running")
-    return len(ended) + _request_stop(session, StopReason.CANCEL, mine)
+    mine = session.scalars(
+        select(Job.id)
+        .where(Job.tenant_id == tenant_id, *conditions, Job.state.not_in(sorted(TERMINAL)))
+        .where(or_(Job.state != "running", _weaker_than(StopReason.CANCEL)))
+        .order_by(Job.id)
+        .limit(limit)
+        .with_for_update(key_share=True)
+    ).all()
+    ended = _move(session, "cancel", Job.id.in_(mine), Job.state != "running")
+    events.append(session, ended)
+    return len(ended) + _request_stop(session, StopReason.CANCEL, [Job.id.in_(mine)])
 
 
 def expire(session: Session, *, now: datetime, limit: int = 1000) -> int:
@@ -300,16 +311,19 @@ def _write(session: Session, lease: Lease, **values: Any) -> int:  # noqa: ANN40
 
 def _request_stop(session: Session, reason: StopReason, conditions: Sequence[ColumnElement[bool]]) -> int:
     """Running jobs are asked to stop; a stronger reason replaces a weaker one."""
-    strength = case({each.value: place for place, each in enumerate(StopReason)}, value=Job.stop_reason)
-    weaker = or_(Job.stop_reason.is_(None), strength > list(StopReason).index(reason))
     asked = session.execute(
         update(Job)
-        .where(*conditions, Job.state == "running", weaker)
+        .where(*conditions, Job.state == "running", _weaker_than(reason))
         .values(stop_reason=reason.value)
         .returning(Job.id)
         .execution_options(synchronize_session=False)
     )
     return len(asked.all())
+
+
+def _weaker_than(reason: StopReason) -> ColumnElement[bool]:
+    strength = case({each.value: place for place, each in enumerate(StopReason)}, value=Job.stop_reason)
+    return or_(Job.stop_reason.is_(None), strength > list(StopReason).index(reason))
 
 
 def _rescue_one(session: Session, job: Job, *, max_rescues: int) -> bool:

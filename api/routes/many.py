@@ -59,7 +59,8 @@ async def cancel_jobs(request: Request, parts: PartsDep, tenant_id: TenantDep) -
     ).conditions()
     if not which:
         raise InvalidRequestError("Give at least one of state, task, custom_id and metadata.")
-    num_cancelled = await parts.transactions.run(
-        partial(lifecycle.cancel_where, conditions=which, tenant_id=tenant_id)
-    )
+    num_cancelled = 0
+    cancel_some = partial(lifecycle.cancel_where, conditions=which, tenant_id=tenant_id)
+    while num_more := await parts.transactions.run(cancel_some):
+        num_cancelled += num_more
     return JSONResponse({"object": "cancellation", "cancelled": num_cancelled})

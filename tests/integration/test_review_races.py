@@ -12,7 +12,7 @@ from jobs import lifecycle
 from jobs.database import transaction
 from jobs.lifecycle import Lease
 from jobs.models import DEFAULT_TENANT, Job, WebhookEvent
-from jobs.states import JobState
+from jobs.states import JobState, StopReason
 from support import ERROR, claim_one, eventually, register_engine, spec, submit_one
 
 BACKOFF = timedelta(seconds=2)
@@ -78,3 +78,17 @@ def test_a_job_that_should_end_does_not_go_back_to_the_queue(
     assert job(sessions, lease).state == wanted
     with sessions() as session:
         assert session.scalars(select(WebhookEvent.type)).all() == [f"job.{wanted}"]
+
+
+def test_many_jobs_are_cancelled_in_bounded_rounds(sessions: sessionmaker[Session]) -> None:
+    lease = running(sessions)
+    with transaction(sessions) as session:
+        for _ in range(3):
+            submit_one(session, spec())
+    in_rounds = []
+    for _ in range(4):
+        with transaction(sessions) as session:
+            conditions = [Job.task == "generate"]
+            in_rounds.append(lifecycle.cancel_where(session, conditions, tenant_id=DEFAULT_TENANT, limit=2))
+    assert in_rounds == [2, 2, 0, 0]
+    assert job(sessions, lease).stop_reason == StopReason.CANCEL
