@@ -1,0 +1,248 @@
+"""Who starts next, and how much it books: the peers, and the product's own policy with its oracle."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from math import ceil
+from typing import Protocol
+
+from bench.world import SimulatedJob, World
+from jobs.fair_share import rank
+from jobs.packing import Candidate, Rules, Running, choose, shadow_of
+from jobs.prediction import Foresight
+from jobs.segments import Segment, next_segment, whole_blocks
+
+
+class Booking(Protocol):
+    """What a job asks for in its next segment."""
+
+    def __call__(self, world: World, job: SimulatedJob) -> Segment:
+        """From one new token to all that it may still generate."""
+
+
+class Policy(Protocol):
+    """A way to serve the queue."""
+
+    @property
+    def book(self) -> Booking:
+        """How much a segment books."""
+
+    def pick(self, world: World) -> SimulatedJob | None:
+        """The job to start now; None: none until something changes."""
+
+
+def book_tokens(world: World, job: SimulatedJob, new_tokens: int) -> Segment:
+    """A segment of so many new tokens."""
+    return whole_blocks(world.capacity, held_tokens=job.held_tokens, new_tokens=new_tokens, left=job.left)
+
+
+def book_max(world: World, job: SimulatedJob) -> Segment:
+    """All that the caller allows."""
+    return book_tokens(world, job, job.left)
+
+
+def book_truth(world: World, job: SimulatedJob) -> Segment:
+    """What it will generate, which nobody knows."""
+    return book_tokens(world, job, job.spec.output_tokens - job.produced)
+
+
+@dataclass(frozen=True, slots=True)
+class BookQuantile:
+    """A fixed quantile of the outputs of those who got as far; while too few are known, 2048."""
+
+    quantile: float
+
+    def __call__(self, world: World, job: SimulatedJob) -> Segment:
+        """All that it may, after it yielded."""
+        if job.num_yields:
+            return book_max(world, job)
+        peers = [output for output in world.peers(job) if output > job.produced]
+        place = ceil((len(peers) + 1) * self.quantile) - 1
+        cold = max(2048, job.produced)
+        return book_tokens(world, job, peers[place] - job.produced if place < len(peers) else cold)
+
+
+@dataclass(frozen=True, slots=True)
+class BookForesight:
+    """The product's prediction; on an engine without prefix cache it has to be told so."""
+
+    rules: Foresight = field(default_factory=Foresight)
+
+    def __call__(self, world: World, job: SimulatedJob) -> Segment:
+        """All that it may, after it yielded."""
+        if job.num_yields:
+            return book_max(world, job)
+        return next_segment(
+            world.capacity,
+            world.peers(job),
+            prompt_tokens=job.spec.prompt_tokens,
+            produced=job.produced,
+            max_tokens=job.spec.max_tokens,
+            rules=self.rules,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class OneAtATime:
+    """The next when the last has ended: a client in a loop."""
+
+    book: Booking = book_max
+
+    def pick(self, world: World) -> SimulatedJob | None:
+        """The oldest, if nothing runs."""
+        return None if world.running or not world.queue else world.queue[0]
+
+
+@dataclass(frozen=True, slots=True)
+class IntoTheEngine:
+    """Everything in order of arrival, the engine queues: what a Celery pool of as many as slots comes to."""
+
+    book: Booking = book_max
+
+    def pick(self, world: World) -> SimulatedJob | None:
+        """The oldest, whether it fits or not."""
+        return world.queue[0] if world.queue else None
+
+
+@dataclass(frozen=True, slots=True)
+class FirstFit:
+    """The oldest that fits; large jobs wait for luck."""
+
+    book: Booking = book_max
+
+    def pick(self, world: World) -> SimulatedJob | None:
+        """The oldest that fits."""
+        return next((job for job, _ in fitting(self, world)), None)
+
+
+@dataclass(frozen=True, slots=True)
+class SmallestFirst:
+    """The smallest that fits; large jobs starve."""
+
+    book: Booking = book_max
+
+    def pick(self, world: World) -> SimulatedJob | None:
+        """The smallest that fits."""
+        return min(fitting(self, world), key=lambda each: each[1].blocks, default=(None, None))[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Easy:
+    """Strict order, and whoever does not postpone the head may start before it; written on its own."""
+
+    book: Booking = field(default_factory=lambda: BookQuantile(0.95))
+
+    def pick(self, world: World) -> SimulatedJob | None:
+        """The head, or the oldest that ends before the head can start or leaves it enough."""
+        if not world.queue:
+            return None
+        head, budget = world.queue[0], world.budget
+        shadow = shadow_of(candidate(self, world, head), running(world), budget)
+        slots_then = budget.free_slots + sum(
+            world.steps_left(job) <= shadow.steps for job in world.running if shadow.steps
+        )
+        for job, segment in fitting(self, world):
+            ends_before = world.steps(job, segment) <= shadow.steps
+            leaves_enough = slots_then > 1 and segment.blocks <= shadow.free_blocks
+            if job is head or ends_before or leaves_enough:
+                return job
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """The product: `fair_share.rank`, then `packing.choose`, on the values that its worker gives them."""
+
+    book: Booking = field(default_factory=BookForesight)
+    rules: Rules = field(default_factory=Rules)
+
+    def pick(self, world: World) -> SimulatedJob | None:
+        """What the packing chooses among the head of the ranking."""
+        if world.budget.free_slots < 1 or not world.queue:
+            return None
+        window = self.ranked(world)
+        choice = choose(
+            [candidate(self, world, job) for job in window],
+            running(world),
+            world.budget,
+            max_batch_size=world.capacity.max_batch_size,
+            rules=self.rules,
+        )
+        by_id = {job.job_id: job for job in window}
+        if choice.start is None:
+            return None
+        start = by_id[choice.start]
+        start.overtakes = by_id[choice.overtakes] if choice.overtakes is not None else None
+        return start
+
+    def ranked(self, world: World) -> list[SimulatedJob]:
+        """The head of the queue, the tenants by what they were served."""
+        queues: dict[str, list[SimulatedJob]] = {}
+        for job in world.queue:
+            queues.setdefault(job.spec.tenant, []).append(job)
+        return rank(
+            queues,
+            world.accounts,
+            num_tokens=lambda job: job.held_tokens + self.book(world, job).new_tokens,
+            limit=self.rules.window,
+        )
+
+
+def fitting(policy: Policy, world: World) -> Iterable[tuple[SimulatedJob, Segment]]:
+    """Queued jobs that fit now, the oldest first, with what they would book."""
+    budget = world.budget
+    booked = ((job, policy.book(world, job)) for job in world.queue if budget.free_slots >= 1)
+    return (each for each in booked if each[1].blocks <= budget.free_blocks)
+
+
+def candidate(policy: Policy, world: World, job: SimulatedJob) -> Candidate:
+    """A queued job as the packing sees it."""
+    segment = policy.book(world, job)
+    return Candidate(
+        job_id=job.job_id,
+        blocks=segment.blocks,
+        steps=world.steps(job, segment),
+        group=job.spec.tenant,
+        waited=timedelta(seconds=world.now - job.spec.arrives_at),
+    )
+
+
+def running(world: World) -> list[Running]:
+    """The running jobs as the packing sees them."""
+    return [running_one(world, job) for job in world.running]
+
+
+def running_one(world: World, job: SimulatedJob) -> Running:
+    """One of them: its end by its booking; it may yield once."""
+    return Running(
+        job_id=job.job_id,
+        blocks=job.blocks,
+        steps_left=world.steps_left(job),
+        recompute_tokens=None if job.num_yields else job.held_tokens,
+        is_going=job.sequence is not None,
+    )
+
+
+ONE_AT_A_TIME = "one at a time"
+FCFS = "FCFS into the engine"
+FIRST_FIT = "first-fit booking max_tokens"
+SMALLEST = "smallest first"
+EASY = "EASY booking p95"
+UNFAIR = "big-first, unfair"
+ORACLE = "oracle of lengths"
+LONGBATCH = "longbatch"
+
+
+def policies(*, reuses_prefix: bool = True) -> dict[str, Policy]:
+    """All of them by name, the product's told whether its engine has a prefix cache."""
+    foresight = BookForesight(Foresight(reuses_prefix=reuses_prefix))
+    return {
+        ONE_AT_A_TIME: OneAtATime(),
+        FCFS: IntoTheEngine(),
+        FIRST_FIT: FirstFit(),
+        SMALLEST: SmallestFirst(),
+        EASY: Easy(),
+        UNFAIR: Packed(foresight, Rules(stretch=1)),
+        ORACLE: Packed(book_truth),
+        LONGBATCH: Packed(foresight),
+    }

@@ -1,0 +1,188 @@
+"""The simulation: jobs arrive, a policy starts them, the virtual engine runs them, segments go on."""
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from bench.engine import Sequence, VirtualEngine
+from bench.engine_model import EngineModel
+from bench.occupancy import Moment
+from bench.policies import Policy, candidate, running_one
+from bench.workloads import Spec
+from bench.world import SimulatedJob, World
+from jobs.fair_share import Account
+from jobs.packing import Candidate
+from jobs.segments import Segment, extend_or_yield
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """What is the same for every policy of a run.
+
+    Attributes:
+        model: of the engine.
+        gap_s: between a slot's becoming free, or a job's arrival, and the next request's reaching the engine.
+        reuses_prefix: the engine still has a job's tokens when the job goes on at once.
+        weights: of tenants that differ from 1.
+    """
+
+    model: EngineModel
+    gap_s: float = 0.01
+    reuses_prefix: bool = True
+    weights: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a policy made of a workload.
+
+    Attributes:
+        jobs: all of them, ended.
+        makespan_s: when the last ended.
+        iterations: that the engine took.
+        occupancy: of the engine over time.
+        shares: of each tenant: the tokens that every tenant was served up to when its last job started.
+    """
+
+    jobs: list[SimulatedJob]
+    makespan_s: float = 0.0
+    iterations: int = 0
+    occupancy: list[Moment] = field(default_factory=list)
+    shares: dict[str, Counter[str]] = field(default_factory=dict)
+
+    @property
+    def waits_s(self) -> list[float]:
+        """From arrival to the first iteration, of each job."""
+        return [(job.started_at or 0.0) - job.spec.arrives_at for job in self.jobs]
+
+    @property
+    def recomputed_share(self) -> float:
+        """Tokens read again, of all tokens of the workload."""
+        total = sum(job.spec.prompt_tokens + job.produced for job in self.jobs)
+        return sum(job.recomputed_tokens for job in self.jobs) / total
+
+
+def simulate(specs: Iterable[Spec], policy: Policy, conditions: Conditions) -> Outcome:
+    """Every job of the workload has run to its end under this policy."""
+    jobs = [SimulatedJob(number=number, spec=spec) for number, spec in enumerate(specs)]
+    return _Simulation(jobs, policy, conditions).run()
+
+
+class _Simulation:
+    """The state of one run."""
+
+    def __init__(self, jobs: list[SimulatedJob], policy: Policy, conditions: Conditions) -> None:
+        self.policy = policy
+        self.conditions = conditions
+        self.engine = VirtualEngine(conditions.model)
+        self.world = World(capacity=conditions.model.capacity, chunk=conditions.model.chunk)
+        self.world.accounts = {name: Account(weight) for name, weight in conditions.weights.items()}
+        self.outcome = Outcome(jobs=jobs)
+        self.arriving = sorted(jobs, key=lambda job: job.spec.arrives_at, reverse=True)
+        self.unstarted = Counter(job.spec.tenant for job in jobs)
+
+    def run(self) -> Outcome:
+        while self.arriving or self.world.queue or self.world.running:
+            self._arrive()
+            while (job := self.policy.pick(self.world)) is not None:
+                self._start(job)
+            self._advance()
+            for job in tuple(self.world.running):
+                if job.sequence is None and job in self.world.running:
+                    self._go_on(job)
+        self.outcome.makespan_s = self.engine.now
+        self.outcome.iterations = self.engine.iterations
+        self.outcome.occupancy = self.engine.occupancy
+        return self.outcome
+
+    def _arrive(self) -> None:
+        while self.arriving and self.arriving[-1].spec.arrives_at <= self.engine.now:
+            self.world.join(self.arriving.pop())
+
+    def _start(self, job: SimulatedJob) -> None:
+        self.world.start(job, self.policy.book(self.world, job))
+        self._send(job, cached=0)
+        if job.num_segments == 1:
+            tenant = job.spec.tenant
+            self.unstarted[tenant] -= 1
+            if not self.unstarted[tenant]:
+                self.outcome.shares[tenant] = self._served()
+
+    def _advance(self) -> None:
+        """Time has passed to the next end or arrival, and what ended is recorded."""
+        next_arrival = self.arriving[-1].spec.arrives_at if self.arriving else math.inf
+        ended = {sequence.job: sequence for sequence in self.engine.advance(next_arrival)}
+        self.world.now = self.engine.now
+        for job in tuple(self.world.running):
+            if job.number in ended:
+                self._record(job, ended[job.number])
+                if job.produced >= job.spec.output_tokens:
+                    self.world.end(job)
+                    job.finished_at = self.engine.now
+
+    def _send(self, job: SimulatedJob, *, cached: int) -> None:
+        """The job's segment is on its way to the engine, which still has so many of its tokens."""
+        known = job.held_tokens - 1 if job.produced else 0  # the last token was never in the cache
+        job.recomputed_tokens += max(0, known - cached)
+        job.num_segments += 1
+        job.sequence = Sequence(
+            job=job.number,
+            prompt_tokens=job.held_tokens,
+            max_new=min(job.segment.new_tokens, job.spec.output_tokens - job.produced),
+            blocks=job.blocks,
+            kv=cached,
+            ready_at=self.engine.now + self.conditions.gap_s,
+        )
+        self.engine.submit(job.sequence)
+
+    def _record(self, job: SimulatedJob, sequence: Sequence) -> None:
+        """What the segment produced is kept; the job is between segments."""
+        job.produced += sequence.produced
+        job.sequence = None
+        if job.started_at is None:
+            job.started_at = sequence.started_at
+
+    def _go_on(self, job: SimulatedJob) -> None:
+        """The job continues in a larger booking, waits in its place, or goes back to the queue."""
+        wanted = self.policy.book(self.world, job)
+        while True:
+            running = [running_one(self.world, each) for each in self.world.running if each is not job]
+            extension = extend_or_yield(
+                running_one(self.world, job),
+                running,
+                self.world.budget,
+                wanted_blocks=wanted.blocks - job.blocks,
+                overtaken=self._overtaken(job),
+            )
+            if extension.yields is None:
+                break
+            self._yield(next(each for each in self.world.running if each.job_id == extension.yields))
+            if extension.yields == job.job_id:
+                return
+        if extension.blocks:
+            job.blocks += extension.blocks
+            size = self.world.capacity.tokens_per_block
+            new_tokens = min(job.left, job.blocks * size - job.held_tokens)
+            job.segment = Segment(new_tokens, job.blocks)
+            cached = (job.held_tokens - 1) // size * size  # whole blocks, and never the last token
+            self._send(job, cached=cached if self.conditions.reuses_prefix else 0)
+
+    def _overtaken(self, job: SimulatedJob) -> Candidate | None:
+        waiting = job.overtakes
+        if waiting is None or waiting not in self.world.queue:
+            return None
+        return candidate(self.policy, self.world, waiting)
+
+    def _yield(self, job: SimulatedJob) -> None:
+        if job.sequence is not None:
+            self._record(job, self.engine.withdraw(job.number))
+        self.world.give_back(job)
+
+    def _served(self) -> Counter[str]:
+        """Tokens that each tenant was served so far: read or generated for the first time."""
+        served: Counter[str] = Counter()
+        for job in self.outcome.jobs:
+            known = job.held_tokens if job.produced else 0
+            served[job.spec.tenant] += max(known, job.sequence.kv if job.sequence else 0)
+        return served

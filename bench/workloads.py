@@ -1,0 +1,162 @@
+"""The workloads: seeded lists of jobs with their sizes, templates and arrival times."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+MAX_PROMPT_TOKENS = 96_000
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """One job as the world knows it.
+
+    Attributes:
+        prompt_tokens: exact.
+        output_tokens: how many it will generate; no policy but the oracle sees it.
+        max_tokens: what its caller allows.
+        template: which kind of task it is; outputs are predicted per tenant and template.
+        tenant: whose it is.
+        arrives_at: seconds after the start.
+    """
+
+    prompt_tokens: int
+    output_tokens: int
+    max_tokens: int
+    template: str
+    tenant: str = "one"
+    arrives_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Corpus:
+    """A kind of document: means of prompt and output tokens, and the sigmas of their lognormals."""
+
+    template: str
+    prompt_mean: float
+    prompt_sigma: float
+    output_mean: float
+    output_sigma: float
+
+
+# Means as published with the data sets (in tokens), spreads of the usual summarization corpora.
+SUMMARIES = (
+    Corpus("govreport", 12_500, 0.60, 735, 0.45),
+    Corpus("arxiv", 8_000, 0.70, 363, 0.50),
+    Corpus("pubmed", 4_060, 0.75, 269, 0.50),
+)
+# Inverse CDF of the Mooncake conversation trace.
+MOON_QUANTILES = (0, 1, 5, 10, 20, 30, 40, 50, 60, 70, 75, 80, 90, 95, 97.5, 99, 99.5, 100)
+MOON_PROMPTS = (
+    *(891, 894, 901, 964, 1662, 3263, 4993, 6909, 9570, 13196, 15367, 17869),
+    *(27367, 39550, 58976, 85400, 100810, 126195),
+)
+MOON_OUTPUTS = (1, 3, 10, 24, 100, 213, 291, 350, 399, 447, 472, 504, 597, 698, 835, 1118, 1567, 2000)
+
+Maker = Callable[[np.random.Generator, int, int], list[Spec]]
+
+
+def make(name: str, *, seed: int, num_jobs: int, max_tokens: int) -> list[Spec]:
+    """The named workload's jobs, all at t=0; the same for the same seed, whatever the policy."""
+    rng = np.random.default_rng([seed, *name.encode()])
+    return WORKLOADS[name](rng, num_jobs, max_tokens)
+
+
+def mix(rng: np.random.Generator, num_jobs: int, max_tokens: int, *, share_long: float) -> list[Spec]:
+    """Books among papers: so many uniform 32k-96k prompts, the rest summaries of three corpora."""
+    specs = []
+    for _ in range(num_jobs):
+        if rng.random() < share_long:
+            prompt = int(rng.integers(32_000, MAX_PROMPT_TOKENS, endpoint=True))
+            specs.append(_spec("long", prompt, rng.lognormal(np.log(1000), 0.4), max_tokens))
+        else:
+            corpus = SUMMARIES[rng.integers(len(SUMMARIES))]
+            prompt = int(_lognormal(rng, corpus.prompt_mean, corpus.prompt_sigma))
+            output = _lognormal(rng, corpus.output_mean, corpus.output_sigma)
+            specs.append(_spec(corpus.template, prompt, output, max_tokens))
+    return specs
+
+
+def mix20(rng: np.random.Generator, num_jobs: int, max_tokens: int) -> list[Spec]:
+    """One prompt in five is long."""
+    return mix(rng, num_jobs, max_tokens, share_long=0.2)
+
+
+def mix40(rng: np.random.Generator, num_jobs: int, max_tokens: int) -> list[Spec]:
+    """Two prompts in five are long."""
+    return mix(rng, num_jobs, max_tokens, share_long=0.4)
+
+
+def moon(rng: np.random.Generator, num_jobs: int, max_tokens: int) -> list[Spec]:
+    """Conversations: input and output independent, each by its inverse CDF."""
+    prompts = np.interp(rng.uniform(0, 100, num_jobs), MOON_QUANTILES, MOON_PROMPTS)
+    outputs = np.interp(rng.uniform(0, 100, num_jobs), MOON_QUANTILES, MOON_OUTPUTS)
+    return [
+        _spec("chat", int(prompt), float(output), max_tokens)
+        for prompt, output in zip(prompts, outputs, strict=True)
+    ]
+
+
+def tiny(_rng: np.random.Generator, num_jobs: int, max_tokens: int) -> list[Spec]:
+    """Nothing but overhead: all the same size."""
+    return [_spec("tiny", 4_000, 256, max_tokens)] * num_jobs
+
+
+def reason(rng: np.random.Generator, num_jobs: int, max_tokens: int) -> list[Spec]:
+    """Long answers of unknown length to prompts of one size."""
+    return [
+        _spec("reason", 24_000, _lognormal(rng, 5_000, REASON_SIGMA), max_tokens) for _ in range(num_jobs)
+    ]
+
+
+def starve(rng: np.random.Generator, num_jobs: int, max_tokens: int) -> list[Spec]:
+    """A stream of small jobs that a policy without memory lets past the few large ones for ever."""
+    specs = []
+    for _ in range(num_jobs):
+        low, high = (90_000, MAX_PROMPT_TOKENS) if rng.random() < 0.04 else (24_000, 30_000)
+        prompt = int(rng.integers(low, high, endpoint=True))
+        specs.append(_spec("starve", prompt, _lognormal(rng, 735, 0.45), max_tokens))
+    return specs
+
+
+REASON_SIGMA = 0.6
+WORKLOADS: dict[str, Maker] = {
+    "MIX-20": mix20,
+    "MIX-40": mix40,
+    "MOON": moon,
+    "TINY": tiny,
+    "REASON": reason,
+    "STARVE": starve,
+}
+
+
+def poisson(specs: list[Spec], *, seed: int, mean_gap_s: float) -> list[Spec]:
+    """The same jobs, arriving one by one at random, so many seconds apart on average."""
+    gaps = np.random.default_rng([seed, 1]).exponential(mean_gap_s, len(specs))
+    return _arriving(specs, np.cumsum(gaps))
+
+
+def bursty(specs: list[Spec], *, seed: int, mean_gap_s: float, burst: int = 20) -> list[Spec]:
+    """The same jobs at the same average rate, arriving in bursts of `burst`."""
+    num_bursts = -(-len(specs) // burst)
+    gaps = np.random.default_rng([seed, 2]).exponential(mean_gap_s * burst, num_bursts)
+    return _arriving(specs, np.repeat(np.cumsum(gaps), burst)[: len(specs)])
+
+
+def _arriving(specs: list[Spec], times: NDArray[np.float64]) -> list[Spec]:
+    return [replace(spec, arrives_at=float(at)) for spec, at in zip(specs, times, strict=True)]
+
+
+def _lognormal(rng: np.random.Generator, mean: float, sigma: float) -> float:
+    return float(rng.lognormal(np.log(mean) - sigma**2 / 2, sigma))
+
+
+def _spec(template: str, prompt: int, output: float, max_tokens: int) -> Spec:
+    return Spec(
+        prompt_tokens=min(max(prompt, 64), MAX_PROMPT_TOKENS),
+        output_tokens=min(max(round(output), 1), max_tokens),
+        max_tokens=max_tokens,
+        template=template,
+    )

@@ -1,0 +1,138 @@
+"""What a policy sees when it chooses: the queue, the engine's bookings, what peers produced, the accounts."""
+
+from bisect import insort
+from collections import defaultdict
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from bench.engine import Sequence
+from bench.workloads import Spec
+from jobs.admission import Budget, Capacity, Held, free_budget
+from jobs.fair_share import Account, charge, lift
+from jobs.segments import Segment
+
+NOTHING = Segment(new_tokens=0, blocks=0)
+
+
+@dataclass(slots=True, eq=False)
+class SimulatedJob:
+    """One job on its way through the simulation; times in seconds since the start.
+
+    Attributes:
+        number: its place in the workload.
+        spec: what the world knows of it; only the oracle may look at its output.
+        produced: tokens generated, in ended segments.
+        segment: that runs, or ran last.
+        blocks: booked while it is on the engine.
+        sequence: its request inside the engine; None: it waits, in the queue or in its place.
+        overtakes: the job whose reservation it respects.
+        started_at: when its first iteration began.
+        finished_at: when its last token came.
+        num_segments: requests that it took.
+        num_yields: times it went back to the queue.
+        charged: tokens on its tenant's account for it.
+        recomputed_tokens: that the engine read again because it went on.
+    """
+
+    number: int
+    spec: Spec
+    produced: int = 0
+    segment: Segment = NOTHING
+    blocks: int = 0
+    sequence: Sequence | None = None
+    overtakes: "SimulatedJob | None" = None
+    started_at: float | None = None
+    finished_at: float | None = None
+    num_segments: int = 0
+    num_yields: int = 0
+    charged: int = 0
+    recomputed_tokens: int = 0
+
+    @property
+    def job_id(self) -> UUID:
+        """Its number as the domain names jobs."""
+        return UUID(int=self.number)
+
+    @property
+    def held_tokens(self) -> int:
+        """Tokens that its next segment sends as prompt."""
+        return self.spec.prompt_tokens + self.produced
+
+    @property
+    def left(self) -> int:
+        """Tokens that it may still generate."""
+        return self.spec.max_tokens - self.produced
+
+
+@dataclass(slots=True)
+class World:
+    """The queue in order of arrival and the jobs on the engine in order of start.
+
+    Attributes:
+        chunk: most prompt tokens of one iteration.
+        outputs: of ended jobs by tenant and template, ascending.
+        accounts: what each tenant was served.
+    """
+
+    capacity: Capacity
+    chunk: int
+    now: float = 0.0
+    queue: list[SimulatedJob] = field(default_factory=list)
+    running: list[SimulatedJob] = field(default_factory=list)
+    outputs: dict[tuple[str, str], list[int]] = field(default_factory=lambda: defaultdict(list))
+    accounts: dict[str, Account] = field(default_factory=dict)
+
+    @property
+    def budget(self) -> Budget:
+        """What the bookings leave free."""
+        return free_budget(self.capacity, [Held(each.blocks) for each in self.running])
+
+    def peers(self, job: SimulatedJob) -> list[int]:
+        """Outputs of ended jobs of the same tenant and template, ascending."""
+        return self.outputs[job.spec.tenant, job.spec.template]
+
+    def steps(self, job: SimulatedJob, segment: Segment) -> int:
+        """Iterations of a segment that starts now: its chunks, then one a token."""
+        return -(-job.held_tokens // self.chunk) + segment.new_tokens
+
+    def steps_left(self, job: SimulatedJob) -> int:
+        """Iterations until a job on the engine reaches the end of its booking; 0 when it waits there."""
+        if job.sequence is None:
+            return 0
+        chunks = -(-max(0, job.sequence.prompt_tokens - job.sequence.kv) // self.chunk)
+        return chunks + job.segment.new_tokens - job.sequence.produced
+
+    def join(self, job: SimulatedJob) -> None:
+        """The job is in the queue; a tenant that had none takes up where the others stand."""
+        tenant = job.spec.tenant
+        active = {each.spec.tenant for each in (*self.queue, *self.running)}
+        if tenant not in active:
+            others = [self.accounts[name] for name in active]
+            self.accounts[tenant] = lift(self.accounts.get(tenant, Account()), others)
+        self.queue.append(job)
+
+    def start(self, job: SimulatedJob, segment: Segment) -> None:
+        """The job is on the engine, its booking charged."""
+        self.queue.remove(job)
+        self.running.append(job)
+        job.segment, job.blocks = segment, segment.blocks
+        self._charge(job, job.held_tokens + segment.new_tokens)
+
+    def give_back(self, job: SimulatedJob) -> None:
+        """The job waits again at its old place, its tokens kept."""
+        self.running.remove(job)
+        self.queue.append(job)
+        self.queue.sort(key=lambda each: (each.spec.arrives_at, each.number))
+        job.num_yields += 1
+
+    def end(self, job: SimulatedJob) -> None:
+        """The job ended: its output is known, its account settled."""
+        self.running.remove(job)
+        self._charge(job, job.held_tokens)
+        insort(self.outputs[job.spec.tenant, job.spec.template], job.produced)
+
+    def _charge(self, job: SimulatedJob, num_tokens: int) -> None:
+        """So many tokens in all are on its tenant's account for this job."""
+        tenant = job.spec.tenant
+        self.accounts[tenant] = charge(self.accounts[tenant], num_tokens - job.charged)
+        job.charged = num_tokens

@@ -1,0 +1,70 @@
+"""Whose job ranks next: tenants share an engine by the tokens they were served, in proportion to weights."""
+
+import heapq
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """What a tenant was served.
+
+    Attributes:
+        weight: its share relative to the others' weights, above 0.
+        served: tokens served, divided by the weight; who has least is next.
+    """
+
+    weight: float = 1.0
+    served: float = 0.0
+
+
+def charge(account: Account, num_tokens: int) -> Account:
+    """So many tokens more are on the account.
+
+    Args:
+        account: of the job's tenant.
+        num_tokens: prompt and predicted output at the claim; at the end what the prediction was wrong by,
+            which may be negative. Tokens that are read again are charged to nobody.
+    """
+    return replace(account, served=account.served + num_tokens / account.weight)
+
+
+def lift(account: Account, active: Iterable[Account]) -> Account:
+    """A tenant that had no job takes up where the least served active one stands: no credit for idleness."""
+    return replace(account, served=max(account.served, min((each.served for each in active), default=0.0)))
+
+
+def rank(
+    queues: Mapping[str, Sequence[T]],
+    accounts: Mapping[str, Account],
+    *,
+    num_tokens: Callable[[T], int],
+    limit: int,
+) -> list[T]:
+    """The first `limit` jobs in the order in which they would be served one after another.
+
+    Each time the tenant with the least on its account gives its oldest job and is charged for it, so every
+    tenant's jobs appear in the window in proportion to its weight, and in their own order.
+
+    Args:
+        queues: each tenant's jobs of one lane in its own order: priority, then deadline, then age.
+        accounts: of every tenant with a queue.
+        num_tokens: what a job will be charged.
+        limit: how many to rank.
+    """
+    heads = [(accounts[tenant].served, tenant, 0) for tenant, queue in queues.items() if queue]
+    heapq.heapify(heads)
+    ranked: list[T] = []
+    while heads and len(ranked) < limit:
+        served, tenant, place = heads[0]
+        job = queues[tenant][place]
+        ranked.append(job)
+        if place + 1 < len(queues[tenant]):
+            after = served + num_tokens(job) / accounts[tenant].weight
+            heapq.heapreplace(heads, (after, tenant, place + 1))
+        else:
+            heapq.heappop(heads)
+    return ranked
