@@ -202,8 +202,7 @@ def cancel_where(
         .limit(limit)
         .with_for_update(key_share=True)
     ).all()
-    ended = _move(session, "cancel", Job.id.in_(mine), Job.state != "running")
-    events.append(session, ended)
+    ended = _end(session, "cancel", Job.id.in_(mine), Job.state != "running")
     return len(ended) + _request_stop(session, StopReason.CANCEL, [Job.id.in_(mine)])
 
 
