@@ -142,8 +142,9 @@ def test_the_doorbell_wakes_a_worker_that_would_sleep(
     broker = queues.connect(settings.broker.url.get_secret_value(), socket_timeout=1)
     job_id = queue.submit("Say something.", max_tokens=3)
     queues.ring(broker, publisher(app), queues.INFERENCE)
+    broker.persist("longbatch:doorbell:inference")  # so that only the worker's hearing can end it
     assert queue.ended(job_id, timeout=10).state == "completed"
-    assert broker.exists("longbatch:doorbell:inference") == 0
+    eventually(lambda: broker.exists("longbatch:doorbell:inference") == 0)
     broker.close()
 
 
