@@ -2,10 +2,11 @@
 
 import logging
 import sys
+import traceback
 from typing import Final
 
 import structlog
-from structlog.typing import FilteringBoundLogger
+from structlog.typing import ExcInfo, FilteringBoundLogger
 
 # Names in the order of a job's life. Fields: job_id and attempt where there is a job; never text or secrets.
 JOB_CLAIMED: Final = "job.claimed"
@@ -37,13 +38,29 @@ def configure(*, json: bool = True) -> None:
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
+            structlog.processors.ExceptionRenderer(describe_error),
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
         logger_factory=structlog.PrintLoggerFactory(sys.stdout),
         cache_logger_on_first_use=True,
     )
+
+
+def describe_error(raised: ExcInfo) -> str:
+    """Where an error came from and of which types it and its causes are, without their texts.
+
+    A driver's text can quote a row's values, and so a prompt.
+    """
+    parts = []
+    error: BaseException | None = raised[1]
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        kind = f"{type(error).__module__}.{type(error).__qualname__}"
+        parts.append("".join(traceback.format_tb(error.__traceback__)) + kind)
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return "\nthen:\n".join(reversed(parts))
 
 
 def logger() -> FilteringBoundLogger:

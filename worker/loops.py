@@ -35,6 +35,11 @@ class Loop:
         """It runs again soon."""
         self._woken.set()
 
+    @property
+    def is_stopping(self) -> bool:
+        """Whether it has been told to end."""
+        return self._stopping.is_set()
+
     def begin_stop(self) -> None:
         """It ends after its present round; returns at once."""
         self._stopping.set()
@@ -61,7 +66,9 @@ class Loop:
     def _round(self) -> None:
         try:
             self._run_once()
-        except Exception as error:  # noqa: BLE001  # the thread's entry point
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # noqa: BLE001  # the thread's entry point; a panic in Rust is no Exception
             self._num_failures += 1
             # Not the error's text: a driver's message can quote values.
             telemetry.logger().warning(

@@ -2,6 +2,7 @@
 
 import threading
 
+from jobs import telemetry
 from worker.loops import Loop
 
 
@@ -19,6 +20,38 @@ def test_a_failing_round_does_not_end_the_loop() -> None:
     loop.start()
     assert came_back.wait(5)
     loop.stop()
+
+
+class Panic(BaseException):
+    """As a panic in Rust reaches Python."""
+
+
+def test_a_panic_does_not_end_the_loop() -> None:
+    panics = threading.Semaphore(0)
+
+    def panic() -> None:
+        panics.release()
+        raise Panic
+
+    loop = Loop("test", panic, interval=0.01)
+    loop.start()
+    assert panics.acquire(timeout=5)
+    assert panics.acquire(timeout=5)
+    loop.stop()
+
+
+def test_the_log_of_an_error_names_its_types_and_places_but_not_its_text() -> None:
+    try:
+        try:
+            int("secret".upper())
+        except ValueError as error:
+            raise RuntimeError("secret".upper()) from error
+    except RuntimeError as error:
+        shown = telemetry.describe_error((type(error), error, error.__traceback__))
+    assert "builtins.ValueError" in shown
+    assert "builtins.RuntimeError" in shown
+    assert "test_worker_loops.py" in shown
+    assert "SECRET" not in shown
 
 
 def test_a_wake_cuts_the_interval_short() -> None:
