@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from sqlalchemy import func, literal_column, or_, select
+from sqlalchemy import Text, cast, func, literal_column, or_, select, update
 from sqlalchemy.dialects.postgresql import insert
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, NoResultFound
 from sqlalchemy.orm import Session
 
 from jobs import engines, events, texts
@@ -15,12 +15,18 @@ from jobs.admission import Capacity, Excess, find_excess
 from jobs.database import database_now
 from jobs.errors import IdempotencyConflictError, LongbatchError
 from jobs.ids import uuid7
-from jobs.models import IdempotencyKey, Job, JsonObject
+from jobs.models import IdempotencyKey, Job, JsonObject, PromptText
 from jobs.states import TERMINAL, TRANSITIONS, JobState
-from jobs.texts import Counter, NewText
+from jobs.texts import CountedPrompt, Counter, NewText
 
 # Far above what counting takes; a worker that is frozen meanwhile keeps its job for so long.
 _MAX_COUNTING = "5min"
+# Jobs that are looked through for one that nobody counts: more than there will be service workers.
+_MAX_COUNTERS = 64
+_COUNTING_LOCK = 0x10C0  # the first half of our advisory locks' keys
+_PUT_OFF = timedelta(minutes=1)
+
+_Count = tuple[PromptText, CountedPrompt] | BaseException
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +102,10 @@ def submit_once(
     oldest = database_now(session) - once.valid_for
     earlier = session.get(IdempotencyKey, (tenant_id, once.key))
     if earlier is not None and earlier.created_at >= oldest:
-        return _replay(session, earlier, once), True
+        replayed = _replay(session, earlier, once)
+        if replayed is not None:
+            return replayed, True
+        session.expunge(earlier)
     savepoint = session.begin_nested()
     (job,) = submit(session, [spec], tenant_id=tenant_id, fallback=fallback)
     if _take_key(session, job, once, oldest=oldest):
@@ -104,43 +113,96 @@ def submit_once(
         return job, False
     savepoint.rollback()  # a concurrent request with this key committed first
     session.expire_all()
-    return _replay(session, session.get_one(IdempotencyKey, (tenant_id, once.key)), once), True
+    earlier = session.get(IdempotencyKey, (tenant_id, once.key))
+    replayed = _replay(session, earlier, once) if earlier is not None else None
+    if replayed is not None:
+        return replayed, True
+    # Its job has been deleted since, and the key with it.
+    return submit_once(session, spec, once, tenant_id=tenant_id, fallback=fallback)
 
 
 def prepare_next(session: Session, counter: Counter, *, fallback: Capacity) -> Job | None:
-    """One job whose prompt was uncounted is queued, or failed; None: none waits.
+    """One job whose prompt was uncounted is queued, or failed, or put off; None: none waits.
 
-    It fails when it never fits, or when its prompt cannot be rendered for this model.
+    It fails when it never fits, or when its prompt cannot be rendered for this model. It is put off for a
+    while when the database refuses what is written for it.
 
-    The row is locked while its text is counted, so two workers never count one prompt. That takes a second at
-    most for what fits an engine, and half a minute on a busy machine for the largest body.
+    An advisory lock sees to it that two workers never count one prompt. The row stays free meanwhile, since
+    that can take long (a second at most for what fits an engine, half a minute on a busy machine for the
+    largest body): whoever cancels the job does not wait, and its count is dropped.
     """
     for_now = func.set_config("idle_in_transaction_session_timeout", _MAX_COUNTING, True)
     session.execute(select(for_now))
-    job = session.scalar(
+    while (waiting := _next_uncounted(session)) is not None:
+        found = _count(session, waiting, counter)
+        still = select(Job).where(Job.id == waiting.id, Job.state == JobState.PREPARING).with_for_update()
+        job = session.scalar(still.execution_options(populate_existing=True))
+        if job is not None:
+            _prepare(session, job, found, fallback=fallback)
+            return job
+    return None
+
+
+def _next_uncounted(session: Session) -> Job | None:
+    """The oldest job that nobody else counts; nobody else will while this transaction is open."""
+    due = or_(Job.run_after.is_(None), Job.run_after <= func.clock_timestamp())
+    preparing = (
         select(Job)
-        .where(Job.state == literal_column("'preparing'"), Job.lease_id.is_(None))
+        .where(Job.state == literal_column("'preparing'"), Job.lease_id.is_(None), due)
         .order_by(Job.id)
-        .limit(1)
-        .with_for_update(skip_locked=True)
+        .execution_options(populate_existing=True)
     )
-    if job is None:
-        return None
+    for job_id in session.scalars(preparing.with_only_columns(Job.id).limit(_MAX_COUNTERS)).all():
+        lock = func.pg_try_advisory_xact_lock(_COUNTING_LOCK, func.hashtext(cast(job_id, Text)))
+        # Read again under the lock: its last holder may just have counted it.
+        if session.scalar(select(lock)) and (job := session.scalar(preparing.where(Job.id == job_id))):
+            return job
+    return None
+
+
+def _count(session: Session, job: Job, counter: Counter) -> _Count:
+    """The prompt and its ids, or what is wrong with it, which must not stop all other prompts."""
     try:
-        counted = texts.counted(session, texts.load(session, job.text_id), counter)
-    except SQLAlchemyError:
+        text = texts.load(session, job.text_id)
+    except NoResultFound as error:
+        return error
+    try:
+        return text, texts.count(text, counter)
+    except (SystemExit, KeyboardInterrupt):
         raise
-    except Exception as error:  # noqa: BLE001  # whatever is wrong with one prompt must not stop all others
-        _refuse(job, error, now=database_now(session))
-        session.flush()
-        events.append(session, [job])
-        return job
-    limits = engines.registered_capacities(session).get(job.model) or [fallback]
-    _settle_count(job, num_tokens=counted.num_tokens, limits=limits, now=database_now(session))
-    session.flush()
-    if job.state in TERMINAL:
-        events.append(session, [job])
-    return job
+    except BaseException as error:  # noqa: BLE001  # see above; a tokenizer's panic is no Exception
+        return error
+
+
+def _prepare(
+    session: Session,
+    job: Job,
+    found: _Count,
+    *,
+    fallback: Capacity,
+) -> None:
+    """The job is queued, failed or put off."""
+    job_id = job.id
+    try:
+        with session.begin_nested():
+            now = database_now(session)
+            job.run_after = None
+            if isinstance(found, BaseException):
+                _refuse(job, found, now=now)
+            else:
+                text, counted = found
+                texts.keep_count(session, text, counted)
+                limits = engines.registered_capacities(session).get(job.model) or [fallback]
+                _settle_count(job, num_tokens=counted.num_tokens, limits=limits, now=now)
+            session.flush()
+            if job.state in TERMINAL:
+                events.append(session, [job])
+    except DBAPIError as error:
+        if error.connection_invalidated:
+            raise
+        later = func.clock_timestamp() + _PUT_OFF
+        session.execute(update(Job).where(Job.id == job_id).values(run_after=later))
+        session.refresh(job)
 
 
 def reject_misfits(session: Session, *, limit: int = 1000) -> list[Job]:
@@ -224,7 +286,7 @@ def _settle_count(job: Job, *, num_tokens: int, limits: Sequence[Capacity], now:
     job.finalized_at = now
 
 
-def _refuse(job: Job, error: Exception, *, now: datetime) -> None:
+def _refuse(job: Job, error: BaseException, *, now: datetime) -> None:
     """The job has failed, since nobody can count its prompt."""
     job.state = TRANSITIONS["reject"][1].value
     job.finalized_at = now
@@ -254,7 +316,8 @@ def _take_key(session: Session, job: Job, once: Once, *, oldest: datetime) -> bo
     return taken is not None
 
 
-def _replay(session: Session, earlier: IdempotencyKey, once: Once) -> Job:
+def _replay(session: Session, earlier: IdempotencyKey, once: Once) -> Job | None:
+    """The job that this key made; None: it has just been deleted."""
     if earlier.request_sha256 != once.request_sha256:
         raise IdempotencyConflictError(param="Idempotency-Key")
-    return session.get_one(Job, earlier.job_id)
+    return session.get(Job, earlier.job_id)

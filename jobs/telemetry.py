@@ -47,13 +47,13 @@ def configure(*, json: bool = True) -> None:
     )
 
 
-def describe_error(raised: ExcInfo) -> str:
+def describe_error(exc_info: ExcInfo) -> str:
     """Where an error came from and of which types it and its causes are, without their texts.
 
     A driver's text can quote a row's values, and so a prompt.
     """
     parts = []
-    error: BaseException | None = raised[1]
+    error: BaseException | None = exc_info[1]
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))

@@ -90,15 +90,27 @@ def canonical_of(text: PromptText) -> str:
 
 def counted(session: Session, text: PromptText, counter: Counter) -> CountedPrompt:
     """The text's ids by this counter: the stored ones if it made them, else counted anew and stored."""
+    found = count(text, counter)
+    keep_count(session, text, found)
+    return found
+
+
+def count(text: PromptText, counter: Counter) -> CountedPrompt:
+    """The text's ids by this counter: the stored ones if it made them, else counted anew; stores nothing."""
     if text.token_ids is not None and text.num_tokens is not None and text.fingerprint == counter.fingerprint:
         return CountedPrompt(text.token_ids, text.num_tokens, text.fingerprint)
-    fresh = counter.count_prompt(canonical_of(text))
+    return counter.count_prompt(canonical_of(text))
+
+
+def keep_count(session: Session, text: PromptText, found: CountedPrompt) -> None:
+    """The ids stand beside the text, unless they did before."""
+    if text.token_ids is found.packed_ids:
+        return
     session.execute(
         update(PromptText)
         .where(PromptText.id == text.id)
-        .values(token_ids=fresh.packed_ids, num_tokens=fresh.num_tokens, fingerprint=fresh.fingerprint)
+        .values(token_ids=found.packed_ids, num_tokens=found.num_tokens, fingerprint=found.fingerprint)
     )
-    return fresh
 
 
 def drop_unused(session: Session, text_ids: Sequence[UUID]) -> int:
