@@ -192,16 +192,18 @@ def cancel_where(
     """Unfinished jobs of the tenant that match are cancelled or asked to stop; how many were, 0 at the end.
 
     At most `limit` of them, oldest first: many thousands in one transaction would hold up everybody else.
+    Jobs that somebody else is changing come last, when no other is left: only for them it waits.
     """
     # Locked first, in one order: both moves would miss a job that a worker gives back between them.
-    mine = session.scalars(
+    matching = (
         select(Job.id)
         .where(Job.tenant_id == tenant_id, *conditions, Job.state.not_in(sorted(TERMINAL)))
         .where(or_(Job.state != "running", _weaker_than(StopReason.CANCEL)))
         .order_by(Job.id)
         .limit(limit)
-        .with_for_update(key_share=True)
-    ).all()
+    )
+    free = session.scalars(matching.with_for_update(key_share=True, skip_locked=True)).all()
+    mine = free or session.scalars(matching.with_for_update(key_share=True)).all()
     ended = _end(session, "cancel", Job.id.in_(mine), Job.state != "running")
     return len(ended) + _request_stop(session, StopReason.CANCEL, [Job.id.in_(mine)])
 
