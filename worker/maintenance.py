@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from functools import partial
 
 from sqlalchemy import literal_column, select
 from sqlalchemy.orm import Session, sessionmaker
@@ -17,13 +18,24 @@ from jobs.texts import Counter
 Sessions = sessionmaker[Session]
 
 
-def prepare(sessions: Sessions, counter: Counter, *, fallback: Capacity, limit: int) -> list[Job]:
-    """Prompts that waited to be counted are counted, up to `limit`; their jobs, queued or failed.
+def _never() -> bool:
+    return False
+
+
+def prepare(
+    sessions: Sessions,
+    counter: Counter,
+    *,
+    fallback: Capacity,
+    limit: int,
+    is_stopping: Callable[[], bool] = _never,
+) -> list[Job]:
+    """Prompts that waited to be counted are counted, up to `limit`; their jobs, queued, failed or put off.
 
     Each in a transaction of its own: they can be long, and one that cannot be read harms no other.
     """
     prepared: list[Job] = []
-    while len(prepared) < limit:
+    while len(prepared) < limit and not is_stopping():
         with transaction(sessions) as session:
             job = submission.prepare_next(session, counter, fallback=fallback)
         if job is None:
@@ -58,17 +70,19 @@ def has_queued(session: Session) -> bool:
     return session.scalar(waiting) is not None
 
 
-def prune(sessions: Sessions, settings: JobSettings) -> dict[str, int]:
-    """What is older than its retention is gone; how many rows of each kind."""
+def prune(
+    sessions: Sessions, settings: JobSettings, *, is_stopping: Callable[[], bool] = _never
+) -> dict[str, int]:
+    """What is older than its retention is gone, or as much as there was time for; rows by kind."""
     with transaction(sessions) as session:
         now = database_now(session)
     kept_since = now - timedelta(days=settings.retention_days)
     keys_since = now - timedelta(hours=settings.idempotency_hours)
     return {
-        "jobs": _until_none(sessions, lambda session: removal.prune_jobs(session, before=kept_since)),
-        "events": _until_none(sessions, lambda session: removal.prune_events(session, before=kept_since)),
+        "jobs": _until_none(sessions, partial(removal.prune_jobs, before=kept_since), is_stopping),
+        "events": _until_none(sessions, partial(removal.prune_events, before=kept_since), is_stopping),
         "idempotency_keys": _until_none(
-            sessions, lambda session: removal.prune_idempotency_keys(session, before=keys_since)
+            sessions, partial(removal.prune_idempotency_keys, before=keys_since), is_stopping
         ),
     }
 
@@ -83,12 +97,13 @@ def any_to_tell(jobs: list[Job]) -> bool:
     return any(job.state in TERMINAL and job.webhook_url is not None for job in jobs)
 
 
-def _until_none(sessions: Sessions, remove: Callable[[Session], int]) -> int:
-    """Short transactions until nothing is left to remove; how much went."""
+def _until_none(sessions: Sessions, remove: Callable[[Session], int], is_stopping: Callable[[], bool]) -> int:
+    """Short transactions until nothing is left to remove, or it must stop; how much went."""
     total = 0
-    while True:
+    while not is_stopping():
         with transaction(sessions) as session:
             num_removed = remove(session)
         if num_removed == 0:
-            return total
+            break
         total += num_removed
+    return total

@@ -80,7 +80,11 @@ class ServiceWorker:
     def prepare(self) -> None:
         """Some of the waiting prompts are counted; the next round follows at once while there are more."""
         prepared = maintenance.prepare(
-            self._sessions, self._counter, fallback=self._fallback, limit=_PREPARED_AT_ONCE
+            self._sessions,
+            self._counter,
+            fallback=self._fallback,
+            limit=_PREPARED_AT_ONCE,
+            is_stopping=self._is_stopping,
         )
         if len(prepared) == _PREPARED_AT_ONCE:
             self._prepare.wake()
@@ -119,7 +123,10 @@ class ServiceWorker:
 
     def prune(self) -> None:
         """What is past its retention is gone."""
-        maintenance.prune(self._sessions, self._settings.jobs)
+        maintenance.prune(self._sessions, self._settings.jobs, is_stopping=self._is_stopping)
+
+    def _is_stopping(self) -> bool:
+        return self._prepare.is_stopping
 
     def _wake_senders(self) -> None:
         for loop in self._senders:
