@@ -1,14 +1,12 @@
-"""Which queued job an engine starts next: pure arithmetic over slots and KV-cache blocks.
+"""What an engine can hold and what is left of it: pure arithmetic over slots and KV-cache blocks.
 
 The engine reserves `ceil((prompt_tokens + max_tokens) / tokens_per_block)` blocks for a request under
 `guaranteed_no_evict`; we book exactly that before we send it, so the engine's own queue stays empty.
-The worker's claim and the simulator call the same functions.
+Which job starts next stands in `packing`.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta
-from uuid import UUID
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,60 +78,6 @@ class Budget:
     idle: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """One queued job as admission sees it.
-
-    Attributes:
-        job_id: the job.
-        blocks: what it books if it starts.
-        passed_over_for: how long others have started ahead of it; None: nobody has.
-        alone: it is suspected of killing engines and runs with nothing beside it.
-    """
-
-    job_id: UUID
-    blocks: int
-    passed_over_for: timedelta | None = None
-    alone: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """The outcome of one look at the queue.
-
-    Attributes:
-        start: the job to start now; None: nothing may start.
-        passed_over: the head of the queue, when another job starts ahead of it.
-    """
-
-    start: UUID | None
-    passed_over: UUID | None = None
-
-
-def choose(candidates: Sequence[Candidate], budget: Budget, *, max_overtake: timedelta) -> Choice:
-    """The first candidate in rank order that fits, unless the head has been passed over for too long.
-
-    A head that does not fit is overtaken by jobs that do, but only for `max_overtake` after the first
-    one: from then on the engine drains until the head fits, so no stream of small jobs starves a big one.
-
-    Args:
-        candidates: queued jobs in rank order, the head first.
-        budget: what the engine has free.
-        max_overtake: how long a head may be passed over; zero keeps strict order.
-    """
-    if not candidates or budget.free_slots < 1:
-        return Choice(start=None)
-    head = candidates[0]
-    if _fits(head, budget):
-        return Choice(start=head.job_id)
-    if (head.passed_over_for or timedelta(0)) >= max_overtake:
-        return Choice(start=None)
-    for candidate in candidates[1:]:
-        if _fits(candidate, budget):
-            return Choice(start=candidate.job_id, passed_over=head.job_id)
-    return Choice(start=None)
-
-
 def free_budget(capacity: Capacity, held: Sequence[Held], *, spare_blocks: int | None = None) -> Budget:
     """What is left of an engine after its reservations; never negative.
 
@@ -167,10 +111,3 @@ def find_excess(capacity: Capacity, *, prompt_tokens: int, max_tokens: int) -> E
     if blocks_for(total, capacity.tokens_per_block) > capacity.max_blocks:
         return Excess(prompt_tokens, max_tokens, capacity.max_tokens_in_pool, "kv_cache_tokens")
     return None
-
-
-def _fits(candidate: Candidate, budget: Budget) -> bool:
-    """Whether this job may start within this budget."""
-    if candidate.alone and not budget.idle:
-        return False
-    return budget.free_slots >= 1 and candidate.blocks <= budget.free_blocks

@@ -29,15 +29,19 @@ class Lease:
     lease_id: UUID
 
 
-def start(
-    session: Session, job_id: UUID, *, lease_id: UUID, lease: timedelta, engine_name: str
-) -> Job | None:
-    """A queued job runs under this lease; None: another engine took it first.
+def start(session: Session, seen: Job, *, lease_id: UUID, lease: timedelta, engine_name: str) -> Job | None:
+    """A queued job runs under this lease; None: it has changed since it was seen, or another engine has it.
 
-    Called by `claims.claim`, which holds the engine's row lock and books the blocks.
+    Called by `claims.claim`, which holds the engine's row lock and books the blocks for what it has seen.
     """
-    free = select(Job.id).where(Job.id == job_id, Job.state == "queued").with_for_update(skip_locked=True)
-    if session.scalar(free) is None:
+    unchanged = (
+        Job.id == seen.id,
+        Job.state == "queued",
+        Job.prompt_tokens == seen.prompt_tokens,
+        Job.completion_tokens == seen.completion_tokens,
+    )
+    job_id = session.scalar(select(Job.id).where(*unchanged).with_for_update(skip_locked=True))
+    if job_id is None:
         return None
     moved = _move(
         session,
@@ -48,7 +52,6 @@ def start(
         engine_name=engine_name,
         started_at=func.coalesce(Job.started_at, func.clock_timestamp()),
         run_after=None,
-        passed_over_at=None,
     )
     return moved[0] if moved else None
 
@@ -130,6 +133,11 @@ def release(session: Session, lease: Lease, output: Output | None = None) -> Job
     None: the lease is lost, nothing was written.
     """
     return _requeue(session, "release", lease, output)
+
+
+def give_way(session: Session, lease: Lease, output: Output) -> JobState | None:
+    """As `release`; and the next time it books all that it may need, so that it never has to yield again."""
+    return _requeue(session, "release", lease, output, num_yields=Job.num_yields + 1)
 
 
 def recount(session: Session, lease: Lease, *, prompt_tokens: int) -> JobState | None:

@@ -106,8 +106,8 @@ class Job(Base):
         num_rescues: workers that went silent with this job in flight.
         stop_reason: why it should end early; asked by callers, read by its worker.
         lease_id: the fence: fresh at every claim, null unless a worker holds the job.
+        num_yields: times it left the engine to let others go on; after one it books all it may need.
         run_after: not before this, after a failed attempt.
-        passed_over_at: when another job first started ahead of it while it was the head.
     """
 
     __tablename__ = "jobs"
@@ -129,12 +129,12 @@ class Job(Base):
     webhook_url: Mapped[str | None]
     attempt: Mapped[int] = mapped_column(SmallInteger, server_default="0")
     num_rescues: Mapped[int] = mapped_column(SmallInteger, server_default="0")
+    num_yields: Mapped[int] = mapped_column(SmallInteger, server_default="0")
     stop_reason: Mapped[str | None]
     lease_id: Mapped[UUID | None]
     lease_expires_at: Mapped[datetime | None]
     engine_name: Mapped[str | None]
     run_after: Mapped[datetime | None]
-    passed_over_at: Mapped[datetime | None]
     finish_reason: Mapped[str | None]
     error: Mapped[JsonObject | None] = mapped_column(JSONB(none_as_null=True))
     created_at: Mapped[datetime]
@@ -173,6 +173,14 @@ class Job(Base):
         ),
         Index("ix_jobs_finalized", "finalized_at", postgresql_where=text("finalized_at IS NOT NULL")),
         Index("ix_jobs_tenant", "tenant_id", "id"),
+        # Predictions: the newest outputs of a tenant's task.
+        Index(
+            "ix_jobs_recent_outputs",
+            "tenant_id",
+            "task",
+            "finalized_at",
+            postgresql_where=text("state = 'completed'"),
+        ),
         Index(
             "ix_jobs_custom_id",
             "tenant_id",
@@ -263,6 +271,9 @@ class Reservation(Base):
     Attributes:
         lease_id: the claim that booked it.
         state: `held` by a live stream, or `draining`: ours no more, but perhaps still in the engine.
+        output_tokens: generated tokens that the booking covers beside the prompt, earlier ones included.
+        overtakes: the better ranked job that it started ahead of; its growth must not postpone that one.
+        is_waiting: the job reached the end of its booking and waits for blocks to go on.
         alone: nothing may start beside it.
     """
 
@@ -279,6 +290,9 @@ class Reservation(Base):
     # No foreign key: a deleted job's request may still drain.
     job_id: Mapped[UUID]
     blocks: Mapped[int] = mapped_column(Integer)
+    output_tokens: Mapped[int]
+    overtakes: Mapped[UUID | None]
+    is_waiting: Mapped[bool] = mapped_column(server_default=text("false"))
     alone: Mapped[bool] = mapped_column(server_default=text("false"))
     state: Mapped[str] = mapped_column(server_default="held")
     created_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())

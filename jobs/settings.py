@@ -60,8 +60,10 @@ class EngineSettings(Group):
     tokens_per_block: int | None = Field(default=None, ge=1)
     max_input_len: int = Field(default=96_000, ge=1, description="tokens; the engine does not enforce it")
     max_seq_len: int = Field(default=131_072, ge=2, description="tokens; the engine clamps in silence")
-    max_overtake_seconds: float = Field(
-        default=60, ge=0, description="how long smaller jobs may start ahead of a head that does not fit"
+    book_predicted: bool = Field(
+        default=True,
+        description="book the output that peers make likely and go on in segments; false: book max_tokens,"
+        " for engines that enforce max_input_len on what they are sent",
     )
     time_scale: float = Field(
         default=1, gt=0, description="how much faster than an A6000 the engine runs; shortens deadlines"

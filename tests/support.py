@@ -12,8 +12,9 @@ from sqlalchemy.orm import Session
 
 from jobs import claims, engines, lifecycle, submission
 from jobs.admission import Capacity
+from jobs.bookings import Terms
 from jobs.checkpoints import Output
-from jobs.claims import Claim, Terms
+from jobs.claims import Claim
 from jobs.database import database_now
 from jobs.ids import uuid7
 from jobs.lifecycle import Lease
@@ -26,7 +27,7 @@ T = TypeVar("T")
 CAPACITY = Capacity(
     max_batch_size=4, max_blocks=2048, tokens_per_block=64, max_input_len=96_000, max_seq_len=131_072
 )
-TERMS = Terms(lease=timedelta(seconds=60), max_overtake=timedelta(seconds=60), max_rescues=2)
+TERMS = Terms(lease=timedelta(seconds=60), max_rescues=2)
 ENGINE = "engine-a"
 MODEL = "test-model"
 ERROR: dict[str, object] = {"code": "engine_error", "message": "it broke"}

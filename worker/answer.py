@@ -25,6 +25,7 @@ class Answer:
         self._ids: list[int] = []
         self._pieces: list[str] = []
         self._num_resumed = 0
+        self._run_end = max_tokens
         self.finish_reason: FinishReason | None = None
 
     @property
@@ -39,8 +40,23 @@ class Answer:
 
     @property
     def is_full(self) -> bool:
-        """Whether it has as many tokens as were asked for."""
-        return len(self._ids) >= self._max_tokens
+        """Whether it has as many tokens as the engine was asked for."""
+        return len(self._ids) >= self._run_end
+
+    @property
+    def num_wanted(self) -> int:
+        """Tokens that this run may still generate."""
+        return self._run_end - len(self._ids)
+
+    @property
+    def ids(self) -> Sequence[int]:
+        """The generated tokens; the next run's prompt ends with them."""
+        return tuple(self._ids)
+
+    def begin_run(self, *, until: int) -> None:
+        """The engine is asked for tokens until there are so many in all, at most `max_tokens`."""
+        self._num_resumed = len(self._ids)
+        self._run_end = min(until, self._max_tokens)
 
     def resume(self, ids: Sequence[int]) -> None:
         """The answer begins with these tokens of an earlier run, as if they had come in this one."""

@@ -3,13 +3,12 @@
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
 from typing import Final
 
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import claims, telemetry
-from jobs.claims import Claim, Terms
+from jobs.claims import Claim
 from jobs.database import transaction
 from jobs.settings import Settings
 from jobs.states import StopReason
@@ -44,11 +43,6 @@ class Dispatcher:
         self._monitor = monitor
         self._keeper = keeper
         self._runner = runner
-        self._terms = Terms(
-            lease=timedelta(seconds=settings.jobs.lease_seconds),
-            max_overtake=timedelta(seconds=settings.engine.max_overtake_seconds),
-            max_rescues=settings.jobs.max_rescues,
-        )
         self._slots = ThreadPoolExecutor(max_workers=_MAX_SLOTS, thread_name_prefix="slot")
         self._num_running = 0
         self._changed = threading.Condition()
@@ -63,7 +57,7 @@ class Dispatcher:
             # Read before the claim: our idea of the lease's end is never later than the database's.
             valid_until = time.monotonic() + self._settings.jobs.lease_seconds
             with transaction(self._sessions) as session:
-                claim = claims.claim(session, self._settings.engine.name, self._terms)
+                claim = claims.claim(session, self._settings.engine.name, self._runner.terms)
             if claim is None:
                 return
             self._start(claim, HeldLease(claim.lease, valid_until), model)

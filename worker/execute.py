@@ -2,16 +2,17 @@
 
 import threading
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import InterfaceError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import Session, sessionmaker
 from structlog.typing import FilteringBoundLogger
 
-from jobs import checkpoints, ids, queues, reservations, telemetry, texts
+from jobs import checkpoints, claims, ids, queues, reservations, telemetry, texts
+from jobs.bookings import Terms
 from jobs.claims import Claim
 from jobs.counting import PromptCounter
 from jobs.database import transaction
@@ -25,10 +26,10 @@ from worker.answer import Answer
 from worker.bell import Ring
 from worker.deadlines import deadlines_for
 from worker.engine import EngineModel
-from worker.follow import follow, wait_for_end
+from worker.follow import follow, wait_for_end, wait_for_stop
 from worker.lease import HeldLease, LeaseKeeper
 from worker.monitor import EngineMonitor
-from worker.outcome import Failed, Finished, LeaseLost, Outcome, Recounted, Stopped, record
+from worker.outcome import Failed, Finished, LeaseLost, Outcome, Recounted, RunEnded, Stopped, record
 from worker.request import Request, Sampling
 from worker.stream import Stream
 
@@ -36,6 +37,8 @@ from worker.stream import Stream
 _SETTLE_SECONDS: Final = 0.5
 _LINGER_SECONDS: Final = 10.0
 _RECORD_RETRY_SECONDS: Final = 1.0
+# A job that waits for blocks looks for them so often; each look is one short transaction.
+_ASK_AGAIN_SECONDS: Final = 0.2
 
 
 class UnexpectedError(LongbatchError):
@@ -50,10 +53,12 @@ class Runner:
     """What running a job takes; shared by all slots.
 
     Attributes:
+        terms: that jobs are claimed under.
         stopping: set when the process is to end soon.
     """
 
     settings: Settings
+    terms: Terms
     sessions: sessionmaker[Session]
     counter: PromptCounter
     monitor: EngineMonitor
@@ -67,27 +72,67 @@ class Runner:
         log.info(telemetry.JOB_CLAIMED, blocks=claim.blocks, prompt_tokens=claim.job.prompt_tokens)
         answer = self._empty_answer(claim.job)
         stream: Stream | None = None
+        outcome: Outcome | None
         is_confirmed = True
         try:
             prompt, earlier = self._load(claim.job)
             held.take_over(len(earlier))
             answer.resume(earlier)
-            if prompt.num_tokens != claim.job.prompt_tokens:
-                outcome: Outcome = Recounted(prompt.num_tokens)
-            elif answer.finish_reason is not None:
-                outcome = Finished(answer.finish_reason)
-            else:
-                stream = self._open(claim, held, prompt, earlier, model)
+            outcome = self._settled(claim.job, prompt, answer)
+            until = claim.output_tokens
+            while outcome is None:
+                answer.begin_run(until=until)
+                stream = self._open(claim, held, prompt, answer, model)
                 outcome, is_confirmed = self._stream(claim.job, held, answer, stream, model)
+                if isinstance(outcome, RunEnded) and is_confirmed:
+                    stream.close()
+                    going_on = self._extend(claim, held, answer)
+                    outcome, until = (None, going_on) if isinstance(going_on, int) else (going_on, until)
         except LongbatchError as error:
             outcome = Failed(error)
-        except SQLAlchemyError:
-            # Nothing was sent, so the job can go back as it came.
+        except (OperationalError, InterfaceError, PoolTimeoutError):
+            # The database was away and nothing was sent, so the job can go back as it came.
             outcome = Stopped(StopReason.SHUTDOWN)
         except Exception:
             log.exception(telemetry.LOOP_FAILED, loop="slot")
             outcome, is_confirmed = Failed(UnexpectedError()), stream is None
         self._end(claim, held, answer, outcome, stream, is_confirmed=is_confirmed, log=log)
+
+    @staticmethod
+    def _settled(job: Job, prompt: CountedPrompt, answer: Answer) -> Outcome | None:
+        """How the run ends without an engine; None: it needs one."""
+        if prompt.num_tokens != job.prompt_tokens:
+            return Recounted(prompt.num_tokens)
+        return Finished(answer.finish_reason) if answer.finish_reason is not None else None
+
+    def _extend(self, claim: Claim, held: HeldLease, answer: Answer) -> int | Outcome:
+        """Up to how many tokens the job may go on, once there are blocks for it; or how its run ends."""
+        while True:
+            granted = self._ask_for_more(claim, answer)
+            match granted:
+                case int():
+                    return granted
+                case claims.Yielding():
+                    return Stopped(StopReason.PREEMPT)
+                case None:
+                    return LeaseLost()
+            stopped = wait_for_stop(held, seconds=_ASK_AGAIN_SECONDS)
+            if stopped is not None:
+                return stopped
+
+    def _ask_for_more(self, claim: Claim, answer: Answer) -> int | claims.Waiting | claims.Yielding | None:
+        try:
+            with transaction(self.sessions) as session:
+                return claims.extend(
+                    session,
+                    self.settings.engine.name,
+                    claim.lease,
+                    produced=answer.num_tokens,
+                    terms=self.terms,
+                )
+        except SQLAlchemyError as error:  # the lease bounds how long it is asked again
+            telemetry.logger().warning(telemetry.LOOP_FAILED, loop="extend", error=type(error).__name__)
+            return claims.Waiting()
 
     def _empty_answer(self, job: Job) -> Answer:
         stops = job.sampling.get("stop") or []
@@ -104,13 +149,13 @@ class Runner:
         return prompt, unpack_ids(saved.packed_ids).tolist()
 
     def _open(
-        self, claim: Claim, held: HeldLease, prompt: CountedPrompt, earlier: Sequence[int], model: EngineModel
+        self, claim: Claim, held: HeldLease, prompt: CountedPrompt, answer: Answer, model: EngineModel
     ) -> Stream:
         tokenizer = self.counter.tokenizer
         request = Request(
             request_id=claim.lease.lease_id.hex,
-            ids=np.concatenate([unpack_ids(prompt.packed_ids), np.array(earlier, dtype=np.int32)]),
-            max_tokens=claim.job.max_tokens - len(earlier),
+            ids=np.concatenate([unpack_ids(prompt.packed_ids), np.array(answer.ids, dtype=np.int32)]),
+            max_tokens=answer.num_wanted,
             end_id=tokenizer.end_id,
             pad_id=tokenizer.pad_id,
             sampling=_sampling(claim.job),
@@ -126,8 +171,8 @@ class Runner:
             held,
             answer,
             deadlines_for(
-                prompt_tokens=job.prompt_tokens or 0,
-                max_tokens=job.max_tokens,
+                prompt_tokens=(job.prompt_tokens or 0) + answer.num_tokens,
+                max_tokens=answer.num_wanted,
                 capacity=model.capacity,
                 time_scale=self.settings.engine.time_scale,
             ),
@@ -157,26 +202,31 @@ class Runner:
     ) -> None:
         """The outcome is recorded; then the booking goes too, should the engine confirm its end late."""
         held.is_ending = True
-        state = self._record(claim, held, answer, outcome, is_confirmed=is_confirmed)
-        self.keeper.drop(held)
-        log.info(
-            _event(state, outcome),
-            state=state,
-            outcome=type(outcome).__name__,
-            completion_tokens=answer.num_tokens,
-            error=outcome.error.code if isinstance(outcome, Failed) else None,
-        )
-        if state in TERMINAL and claim.job.webhook_url is not None:
-            self.ring(queues.SERVICE)
-        if stream is None:
-            return
-        if not is_confirmed:
-            log.info(telemetry.RESERVATION_DRAINING, blocks=claim.blocks)
-        if not is_confirmed and isinstance(outcome, Finished | Stopped):
+        try:
+            state = self._record(claim, held, answer, outcome, is_confirmed=is_confirmed)
+            log.info(
+                _event(state, outcome),
+                state=state,
+                outcome=type(outcome).__name__,
+                completion_tokens=answer.num_tokens,
+                error=outcome.error.code if isinstance(outcome, Failed) else None,
+            )
+            if state in TERMINAL and claim.job.webhook_url is not None:
+                self.ring(queues.SERVICE)
+            if stream is not None and not is_confirmed:
+                self._settle(claim, held, outcome, log)
+        finally:
+            self.keeper.drop(held)
+            if stream is not None:
+                stream.close()
+
+    def _settle(self, claim: Claim, held: HeldLease, outcome: Outcome, log: FilteringBoundLogger) -> None:
+        """The booking drains, and goes if the engine confirms the end of its request after all."""
+        log.info(telemetry.RESERVATION_DRAINING, blocks=claim.blocks)
+        if isinstance(outcome, Finished | Stopped):
             linger = 1.0 if self.stopping.is_set() else _LINGER_SECONDS
             if wait_for_end(held, seconds=linger):
                 self._close_booking(claim)
-        stream.close()
 
     def _record(
         self, claim: Claim, held: HeldLease, answer: Answer, outcome: Outcome, *, is_confirmed: bool

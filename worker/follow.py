@@ -8,7 +8,7 @@ from jobs.errors import EngineError, StreamTimeoutError
 from worker.answer import Answer
 from worker.deadlines import Deadlines
 from worker.lease import HeldLease, StopAsked
-from worker.outcome import Failed, Finished, LeaseLost, Outcome, Stopped
+from worker.outcome import Failed, Finished, LeaseLost, Outcome, RunEnded, Stopped
 from worker.stream import Ended, Tokens
 
 _MAX_MARGIN_SECONDS: Final = 3.0
@@ -64,6 +64,19 @@ def follow(
                 return (LeaseLost() if reason is None else Stopped(reason)), False
 
 
+def wait_for_stop(held: HeldLease, *, seconds: float) -> Outcome | None:
+    """What ends a job that has no stream just now; None: nothing within this time."""
+    if time.monotonic() >= held.valid_until:
+        return LeaseLost()
+    try:
+        event = held.inbox.get(timeout=seconds)
+    except queue.Empty:
+        return None
+    if isinstance(event, StopAsked):
+        return LeaseLost() if event.reason is None else Stopped(event.reason)
+    return None
+
+
 def wait_for_end(held: HeldLease, *, seconds: float) -> bool:
     """Whether the engine confirms within this time that it is done; what else comes is dropped."""
     until = time.monotonic() + seconds
@@ -80,6 +93,8 @@ def _ended(answer: Answer, error: EngineError | None) -> Outcome:
     # An error behind the last token changes nothing: the answer is whole.
     if error is not None and answer.finish_reason is None:
         return Failed(error)
+    if answer.finish_reason is None and answer.is_full:
+        return RunEnded()
     return Finished(answer.finish())
 
 

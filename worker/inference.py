@@ -1,9 +1,12 @@
 """The inference worker: one engine's dispatcher, its leases, its monitor, and the bell."""
 
 import threading
+from datetime import timedelta
 
 from jobs import database, telemetry
+from jobs.bookings import Terms
 from jobs.counting import PromptCounter
+from jobs.prediction import Foresight
 from jobs.queues import INFERENCE
 from jobs.settings import Settings
 from jobs.tokens import Tokenizer
@@ -32,6 +35,7 @@ class InferenceWorker:
         self.monitor = EngineMonitor(settings, heartbeats, self.keeper, end_id=tokenizer.end_id)
         runner = Runner(
             settings=settings,
+            terms=_terms(settings),
             sessions=work,
             counter=PromptCounter(tokenizer),
             monitor=self.monitor,
@@ -68,3 +72,12 @@ class InferenceWorker:
         self._heartbeats.dispose()
         self._work.dispose()
         telemetry.logger().info(telemetry.DISPATCHER_STOPPED, engine=self._settings.engine.name)
+
+
+def _terms(settings: Settings) -> Terms:
+    """What this worker's jobs are claimed under."""
+    return Terms(
+        lease=timedelta(seconds=settings.jobs.lease_seconds),
+        max_rescues=settings.jobs.max_rescues,
+        foresight=Foresight() if settings.engine.book_predicted else None,
+    )

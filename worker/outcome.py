@@ -22,6 +22,11 @@ class Finished:
 
 
 @dataclass(frozen=True, slots=True)
+class RunEnded:
+    """The engine generated all that was booked; the answer is not whole yet."""
+
+
+@dataclass(frozen=True, slots=True)
 class Stopped:
     """Somebody wanted the job to end early."""
 
@@ -47,7 +52,7 @@ class LeaseLost:
     """The job is somebody else's now: nothing may be written to it."""
 
 
-Outcome = Finished | Stopped | Recounted | Failed | LeaseLost
+Outcome = Finished | RunEnded | Stopped | Recounted | Failed | LeaseLost
 
 
 def record(
@@ -86,14 +91,17 @@ def _move(
         case Stopped(StopReason.CANCEL | StopReason.EXPIRE as reason):
             ended = JobState.CANCELLED if reason is StopReason.CANCEL else JobState.EXPIRED
             return _if(lifecycle.end_stopped(session, lease, reason, output), ended)
-        case Stopped():
-            return lifecycle.release(session, lease, output)
+        case Stopped() | RunEnded():
+            has_yielded = outcome == Stopped(StopReason.PREEMPT)
+            back = lifecycle.give_way if has_yielded else lifecycle.release
+            return back(session, lease, output)
         case Recounted(prompt_tokens):
             return lifecycle.recount(session, lease, prompt_tokens=prompt_tokens)
         case Failed(error):
             return _fail(session, lease, error, output, settings=settings)
         case LeaseLost():
-            return None
+            pass
+    return None
 
 
 def _fail(

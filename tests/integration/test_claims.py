@@ -1,5 +1,6 @@
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -8,7 +9,6 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import claims, engines, lifecycle, reservations
 from jobs.admission import Capacity
-from jobs.claims import Terms
 from jobs.database import database_now
 from jobs.models import Job, Reservation
 from jobs.states import FinishReason, JobState
@@ -38,24 +38,21 @@ def test_two_prompts_of_90k_never_run_together(session: Session) -> None:
     assert claims.claim(session, ENGINE, TERMS) is None
 
 
-def test_a_head_passed_over_for_too_long_makes_the_engine_drain(session: Session) -> None:
+def test_a_later_job_starts_ahead_of_a_waiting_head_only_if_it_does_not_postpone_it(session: Session) -> None:
     register_engine(session)
     submit_one(session, spec(BIG, max_tokens=1024))
-    head = submit_one(session, spec(BIG, max_tokens=1024))
-    submit_one(session, spec(500))
-    submit_one(session, spec(500))
     running = claim_one(session)
-    small = claim_one(session)
-    session.refresh(head)
-    assert head.passed_over_at is not None
-    session.execute(
-        update(Job).where(Job.id == head.id).values(passed_over_at=head.passed_over_at - timedelta(minutes=2))
-    )
+    head = submit_one(session, spec(95_000, max_tokens=1024, rank=1))
+    quick = submit_one(session, spec(500, max_tokens=64))
+    # It fits, but would still run when the first one has ended and the head could start.
+    slow = submit_one(session, spec(35_500, max_tokens=2048))
+    assert claim_one(session).lease.job_id == quick.id
     assert claims.claim(session, ENGINE, TERMS) is None
-    for each in (running, small):
-        lifecycle.complete(session, each.lease, output_of("x"), FinishReason.STOP)
-        reservations.close(session, each.lease.lease_id)
+    lifecycle.complete(session, running.lease, output_of("x"), FinishReason.STOP)
+    reservations.close(session, running.lease.lease_id)
     assert claim_one(session).lease.job_id == head.id
+    session.refresh(slow)
+    assert slow.state == JobState.QUEUED
 
 
 def test_priority_orders_the_queue_and_age_breaks_ties(session: Session) -> None:
@@ -166,7 +163,7 @@ def test_racing_workers_never_overbook_and_never_share_a_job(
 def test_a_lease_that_expired_is_never_renewed(session: Session) -> None:
     register_engine(session)
     submit_one(session)
-    held = claim_one(session, terms=Terms(timedelta(seconds=-1), TERMS.max_overtake, TERMS.max_rescues))
+    held = claim_one(session, terms=replace(TERMS, lease=timedelta(seconds=-1)))
     assert lifecycle.renew(session, [held.lease], lease=timedelta(seconds=60)) == set()
 
 

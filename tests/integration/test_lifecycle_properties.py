@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import claims, lifecycle, removal, reservations, submission
 from jobs.admission import Capacity
-from jobs.claims import Terms
+from jobs.bookings import Terms
 from jobs.database import database_now
 from jobs.lifecycle import Lease
 from jobs.models import DEFAULT_TENANT, Engine, Job, Reservation, Result, WebhookEvent
@@ -20,7 +20,7 @@ from support import ERROR, WordCounter, empty_database, output_of, register_engi
 
 SMALL = Capacity(max_batch_size=2, max_blocks=20, tokens_per_block=64, max_input_len=1000, max_seq_len=1280)
 ENGINES = ("engine-a", "engine-b")
-TERMS = Terms(lease=timedelta(seconds=60), max_overtake=timedelta(seconds=1), max_rescues=3)
+TERMS = Terms(lease=timedelta(seconds=60), max_rescues=3)
 LATER = timedelta(minutes=5)
 places = st.integers(0, 9)
 

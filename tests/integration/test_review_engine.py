@@ -73,6 +73,7 @@ def test_a_worker_ends_in_time_although_the_engine_leaves_its_canary_waiting(
                 engine_name=ENGINE,
                 job_id=uuid7(),
                 blocks=5,
+                output_tokens=64,
                 state="draining",
                 draining_since=database_now(session),
             )

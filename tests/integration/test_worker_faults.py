@@ -209,6 +209,7 @@ def test_without_gauges_bookings_vanish_after_a_while_and_a_canary(
                     engine_name=ENGINE,
                     job_id=uuid7(),
                     blocks=5,
+                    output_tokens=64,
                     state="draining",
                     draining_since=database_now(session),
                 )

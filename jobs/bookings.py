@@ -1,0 +1,101 @@
+"""What a job books on an engine: its prompt and the output that its peers make likely."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from uuid import UUID
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from jobs.admission import Capacity
+from jobs.models import Job
+from jobs.packing import Rules
+from jobs.prediction import Foresight
+from jobs.segments import next_segment, whole_blocks
+
+# Outputs that a prediction looks back at: enough for a 95th percentile, few enough to read at each claim.
+_RECENT = 200
+# Prompt tokens that an engine reads in one iteration; only the order of expected ends depends on it.
+_CHUNK_TOKENS = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a worker claims under.
+
+    Attributes:
+        lease: how long without renewal until the job may be rescued.
+        max_rescues: a job rescued so often runs alone.
+        packing: what may be done to a job that waits.
+        foresight: how boldly outputs are predicted; None: every job books its whole `max_tokens`.
+    """
+
+    lease: timedelta
+    max_rescues: int
+    packing: Rules = field(default_factory=Rules)
+    foresight: Foresight | None = field(default_factory=Foresight)
+
+
+@dataclass(frozen=True, slots=True)
+class Booking:
+    """Blocks and what they cover.
+
+    Attributes:
+        blocks: of the KV cache.
+        output_tokens: generated tokens in all, those of earlier runs included.
+        steps: engine iterations until the end of the booking.
+    """
+
+    blocks: int
+    output_tokens: int
+    steps: int
+
+
+@dataclass(slots=True)
+class Bookkeeper:
+    """Predicts within one transaction; what peers generated is read once for each tenant and task."""
+
+    session: Session
+    capacity: Capacity
+    foresight: Foresight | None
+    _recent: dict[tuple[UUID, str], Sequence[int]] = field(default_factory=dict)
+
+    def booking(self, job: Job, *, produced: int) -> Booking:
+        """What this job books with so many tokens generated: at least one more, at most all it may need."""
+        prompt_tokens, left = job.prompt_tokens or 0, job.max_tokens - produced
+        if self.foresight is None or job.num_yields:
+            segment = whole_blocks(
+                self.capacity, held_tokens=prompt_tokens + produced, new_tokens=left, left=left
+            )
+        else:
+            segment = next_segment(
+                self.capacity,
+                self._outputs(job),
+                prompt_tokens=prompt_tokens,
+                produced=produced,
+                max_tokens=job.max_tokens,
+                rules=self.foresight,
+            )
+        return Booking(
+            blocks=segment.blocks,
+            output_tokens=produced + segment.new_tokens,
+            steps=steps(prompt_tokens + produced, segment.new_tokens),
+        )
+
+    def _outputs(self, job: Job) -> Sequence[int]:
+        key = (job.tenant_id, job.task)
+        if key not in self._recent:
+            newest = (
+                select(Job.completion_tokens)
+                .where(Job.tenant_id == job.tenant_id, Job.task == job.task, Job.state == "completed")
+                .order_by(Job.finalized_at.desc())
+                .limit(_RECENT)
+            )
+            self._recent[key] = sorted(self.session.scalars(newest))
+        return self._recent[key]
+
+
+def steps(prompt_tokens: int, new_tokens: int) -> int:
+    """Engine iterations that reading so much and generating so much takes."""
+    return -(-prompt_tokens // _CHUNK_TOKENS) + new_tokens
