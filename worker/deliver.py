@@ -2,6 +2,7 @@
 
 import json
 import random
+import time
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
@@ -15,6 +16,7 @@ from jobs.database import database_now, transaction
 from jobs.models import JsonObject, WebhookDelivery, WebhookEvent
 from jobs.settings import WebhookSettings
 from worker import transport
+from worker.network import Failure
 from worker.transport import Answer
 
 # Above the exchange's own deadline: until then nobody else takes an event whose worker may have died.
@@ -47,13 +49,24 @@ def deliver_next(sessions: sessionmaker[Session], settings: WebhookSettings) -> 
         due = claim_due(session, settings)
     if due is None:
         return False
-    answer = send(due, settings, sessions)
+    answer = _send(due, settings, sessions)
     with transaction(sessions) as session:
         state = record(session, due, answer)
     log = telemetry.logger().bind(job_id=ids.job_id(due.job_id), event_id=ids.event_id(due.event_id))
     name = telemetry.WEBHOOK_DELIVERED if state == "delivered" else telemetry.WEBHOOK_FAILED
     log.info(name, try_number=due.attempt, status=answer.status, error=answer.error_code, state=state)
     return True
+
+
+def _send(due: Due, settings: WebhookSettings, sessions: sessionmaker[Session]) -> Answer:
+    """As `send`; what nobody foresaw is a failed try too, so that it stands in the record."""
+    began = time.monotonic()
+    try:
+        return send(due, settings, sessions)
+    except Exception:  # noqa: BLE001  # see above
+        telemetry.logger().exception(telemetry.LOOP_FAILED, loop="deliver")
+        latency = timedelta(seconds=time.monotonic() - began)
+        return Answer(status=None, error_code=Failure.INTERNAL_ERROR, num_bytes=0, latency=latency)
 
 
 def claim_due(session: Session, settings: WebhookSettings) -> Due | None:

@@ -35,6 +35,7 @@ class Failure(StrEnum):
     CONNECTION_LOST = "connection_lost"
     RESPONSE_TOO_LARGE = "response_too_large"
     PROTOCOL_ERROR = "protocol_error"
+    INTERNAL_ERROR = "internal_error"
 
 
 def resolve_host(host: str, port: int) -> list[str]:
