@@ -7,12 +7,12 @@ from datetime import datetime, timedelta
 from typing import Final
 from uuid import UUID
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import reservations, telemetry
 from jobs.database import database_now, transaction
-from jobs.models import Reservation
+from jobs.models import Job, Reservation
 from worker.gauges import Gauges
 
 # A stream that was booked so long ago has reached the engine.
@@ -24,11 +24,16 @@ _CANARY_INTERVAL_SECONDS: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class _Bookings:
-    """What is booked on the engine at one moment."""
+    """What is booked on the engine at one moment.
+
+    Attributes:
+        alive: leases of jobs that have not expired, so whose requests somebody still looks after.
+    """
 
     now: datetime
     held: list[Reservation]
     draining: list[Reservation]
+    alive: frozenset[UUID]
 
     def oldest_drain(self) -> timedelta:
         return max(self.now - (each.draining_since or self.now) for each in self.draining)
@@ -81,17 +86,25 @@ class Drains:
             rows = session.scalars(
                 select(Reservation).where(Reservation.engine_name == self._engine_name)
             ).all()
+            alive = select(Job.lease_id).where(
+                Job.lease_id.in_([row.lease_id for row in rows]),
+                Job.id.in_([row.job_id for row in rows]),
+                Job.lease_expires_at > func.clock_timestamp(),
+            )
             return _Bookings(
                 now=database_now(session),
                 held=[row for row in rows if row.state == "held"],
                 draining=[row for row in rows if row.state == "draining"],
+                alive=frozenset(session.scalars(alive)),
             )
 
     def _by_gauges(
         self, bookings: _Bookings, gauges: Gauges | None, streaming: Collection[UUID]
     ) -> list[UUID]:
         certain = sum(
-            row.lease_id in streaming or bookings.now - row.created_at > _SETTLED for row in bookings.held
+            row.lease_id in bookings.alive
+            and (row.lease_id in streaming or bookings.now - row.created_at > _SETTLED)
+            for row in bookings.held
         )
         draining = frozenset(row.lease_id for row in bookings.draining)
         if gauges is None or gauges.active_requests > certain:
