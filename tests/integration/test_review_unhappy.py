@@ -1,0 +1,59 @@
+"""Bookings, deliveries and counts when something is not as expected."""
+
+from datetime import timedelta
+
+from pydantic import SecretStr
+from sqlalchemy import select, update
+from sqlalchemy.orm import Session, sessionmaker
+
+from jobs import queries
+from jobs.database import database_now, transaction
+from jobs.models import Job, Reservation, WebhookDelivery
+from jobs.settings import WebhookSettings
+from jobs.states import JobState
+from support import ENGINE, claim_one, job_in, register_engine, spec, submit_one
+from worker import deliver
+from worker.drains import Drains
+from worker.gauges import Gauges
+
+
+def test_a_booking_whose_lease_has_expired_explains_no_request_in_the_engine(
+    sessions: sessionmaker[Session],
+) -> None:
+    with transaction(sessions) as session:
+        register_engine(session)
+        submit_one(session, spec())
+        submit_one(session, spec())
+        silent, draining = claim_one(session).lease, claim_one(session).lease
+        past = database_now(session) - timedelta(minutes=1)
+        session.execute(update(Reservation).values(created_at=past))
+        session.execute(
+            update(Reservation)
+            .where(Reservation.lease_id == draining.lease_id)
+            .values(state="draining", draining_since=past)
+        )
+        session.execute(update(Job).where(Job.id == silent.job_id).values(lease_expires_at=past))
+    drains = Drains(sessions, ENGINE, limit=timedelta(hours=1), answers=lambda: False)
+    for _ in range(3):
+        drains.look(Gauges(active_requests=1, max_blocks=9), streaming=[])
+    with sessions() as session:
+        assert len(session.scalars(select(Reservation.lease_id)).all()) == 2
+    for _ in range(2):
+        drains.look(Gauges(active_requests=0, max_blocks=9), streaming=[])
+    with sessions() as session:
+        assert session.scalars(select(Reservation.lease_id)).all() == [silent.lease_id]
+
+
+def test_a_delivery_that_breaks_before_it_is_sent_is_on_record(sessions: sessionmaker[Session]) -> None:
+    with transaction(sessions) as session:
+        job_in(session, JobState.COMPLETED, webhook_url="https://receiver.example/hook")
+    assert deliver.deliver_next(sessions, WebhookSettings(secret=SecretStr("whsec_no secret")))
+    with sessions() as session:
+        assert session.scalars(select(WebhookDelivery.outcome)).all() == ["internal_error"]
+
+
+def test_unfinished_jobs_are_counted_by_state(session: Session) -> None:
+    submit_one(session, spec(None))
+    submit_one(session, spec(100, max_tokens=10))
+    assert queries.count_by_state(session) == {"blocked": 0, "preparing": 1, "queued": 1, "running": 0}
+    assert queries.queued_tokens(session) == 110
