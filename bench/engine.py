@@ -115,7 +115,7 @@ class VirtualEngine:
             self._note()
 
     def _prefill_iteration(self) -> None:
-        """One iteration: up to `chunk` prompt tokens in order of admission, and a token for each that decodes."""
+        """One iteration: up to `chunk` prompt tokens in order of admission, a token for each that decodes."""
         model, budget = self.model, self.model.chunk
         took = model.weights_s
         for each in self.active:

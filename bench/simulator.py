@@ -41,6 +41,9 @@ class Outcome:
         jobs: all of them, ended.
         makespan_s: when the last ended.
         iterations: that the engine took.
+        longest_queueing_s: that a request waited inside the engine before its first iteration.
+        most_slots: booked at any time.
+        most_blocks: booked at any time.
         occupancy: of the engine over time.
         shares: of each tenant: the tokens that every tenant was served up to when its last job started.
     """
@@ -48,6 +51,9 @@ class Outcome:
     jobs: list[SimulatedJob]
     makespan_s: float = 0.0
     iterations: int = 0
+    longest_queueing_s: float = 0.0
+    most_slots: int = 0
+    most_blocks: int = 0
     occupancy: list[Moment] = field(default_factory=list)
     shares: dict[str, Counter[str]] = field(default_factory=dict)
 
@@ -87,6 +93,7 @@ class _Simulation:
             self._arrive()
             while (job := self.policy.pick(self.world)) is not None:
                 self._start(job)
+            self._note_bookings()
             self._advance()
             for job in tuple(self.world.running):
                 if job.sequence is None and job in self.world.running:
@@ -140,6 +147,10 @@ class _Simulation:
         """What the segment produced is kept; the job is between segments."""
         job.produced += sequence.produced
         job.sequence = None
+        if sequence.started_at is None:
+            return  # it yielded before it reached the engine
+        queueing_s = sequence.started_at - sequence.ready_at
+        self.outcome.longest_queueing_s = max(self.outcome.longest_queueing_s, queueing_s)
         if job.started_at is None:
             job.started_at = sequence.started_at
 
@@ -173,6 +184,11 @@ class _Simulation:
         if waiting is None or waiting not in self.world.queue:
             return None
         return candidate(self.policy, self.world, waiting)
+
+    def _note_bookings(self) -> None:
+        blocks = sum(job.blocks for job in self.world.running)
+        self.outcome.most_blocks = max(self.outcome.most_blocks, blocks)
+        self.outcome.most_slots = max(self.outcome.most_slots, len(self.world.running))
 
     def _yield(self, job: SimulatedJob) -> None:
         if job.sequence is not None:

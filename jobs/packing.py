@@ -187,7 +187,7 @@ def _postpones(first: Candidate, second: Candidate, running: Sequence[Running], 
 def _within_lanes(
     candidates: Sequence[Candidate], running: Iterable[Running], max_batch_size: int, rules: Rules
 ) -> list[Candidate]:
-    """Each lane's window, but no interactive one while these hold their share of the slots and batch waits."""
+    """Each lane's window, but nothing interactive while it holds its share of the slots and batch waits."""
     held = sum(each.lane is Lane.INTERACTIVE for each in running)
     batch = [each for each in candidates if each.lane is Lane.BATCH][: rules.window]
     if batch and held >= max(1, int(rules.interactive_share * max_batch_size)):

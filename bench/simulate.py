@@ -1,0 +1,75 @@
+"""`python -m bench.simulate`: the table of targets in virtual time, and how full the engine was."""
+
+import argparse
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.engine_model import A6000
+from bench.occupancy import columns
+from bench.policies import FCFS, LONGBATCH, policies
+from bench.simulator import Conditions, simulate
+from bench.targets import Plan, Row, rows
+from bench.workloads import WORKLOADS, make
+
+
+def main() -> None:
+    """The table is printed and the files that were asked for are written; exit 1 if a target was missed."""
+    asked = _arguments()
+    plan = Plan(num_jobs=asked.jobs, seeds=asked.seeds, only=frozenset(asked.workload))
+    found = list(rows(plan))
+    Console(width=None if Console().is_terminal else 150).print(_table(found, plan))
+    if asked.json:
+        asked.json.write_text(json.dumps([asdict(row) for row in found], indent=1) + "\n")
+    if asked.occupancy:
+        asked.occupancy.write_text(json.dumps(occupancy(plan.num_jobs)) + "\n")
+    if any(row.met is False for row in found):
+        raise SystemExit(1)
+
+
+def occupancy(num_jobs: int) -> dict[str, dict[str, list[float]]]:
+    """Slots and blocks over time on one MIX-20, for the product and for the plain pool."""
+    specs = make("MIX-20", seed=0, num_jobs=num_jobs, max_tokens=2048)
+    named = policies()
+    return {
+        name: columns(simulate(specs, named[name], Conditions(A6000)).occupancy) for name in (LONGBATCH, FCFS)
+    }
+
+
+def _table(found: list[Row], plan: Plan) -> Table:
+    table = Table(title=f"Simulated: A6000 roofline, {plan.num_jobs} jobs, medians of {plan.seeds} seeds")
+    for heading in ("target", "workload", "measured", "goal", "", "peer", "scale", "seeds"):
+        table.add_column(heading, justify="right" if heading in {"measured", "goal", "seeds"} else "left")
+    marks = {True: "met", False: "MISSED", None: ""}
+    for row in found:
+        measured = f"{row.measured:.4f}"
+        table.add_row(
+            *(
+                row.target,
+                row.workload,
+                measured,
+                row.goal,
+                marks[row.met],
+                row.peer,
+                row.scale,
+                str(row.seeds),
+            )
+        )
+    return table
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench.simulate", description=__doc__)
+    parser.add_argument("--workload", nargs="*", choices=WORKLOADS, default=(), help="only these")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--jobs", type=int, default=300, help="of each workload")
+    parser.add_argument("--json", type=Path, help="write the table here")
+    parser.add_argument("--occupancy", type=Path, help="write slots and blocks over time here")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

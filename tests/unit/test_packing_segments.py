@@ -1,0 +1,127 @@
+from uuid import UUID
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jobs.admission import Budget, Capacity
+from jobs.packing import Candidate, Running, shadow_of
+from jobs.prediction import Foresight, predict
+from jobs.segments import Extension, extend_or_yield, next_segment, whole_blocks
+
+CAPACITY = Capacity(
+    max_batch_size=4, max_blocks=2048, tokens_per_block=64, max_input_len=96_000, max_seq_len=131_072
+)
+CACHED = Foresight(reuses_prefix=True)
+UNCACHED = Foresight(reuses_prefix=False)
+# Outputs of 200 peers, from 50 to 10,000 tokens.
+PEERS = [50 * (place + 1) for place in range(200)]
+
+outputs = st.lists(st.integers(1, 32_768), max_size=60).map(sorted)
+others_on_the_engine = st.lists(
+    st.builds(
+        Running,
+        job_id=st.uuids(version=4),
+        blocks=st.integers(1, 60),
+        steps_left=st.integers(0, 50),
+        recompute_tokens=st.none() | st.integers(1, 90_000),
+        is_going=st.booleans(),
+    ),
+    max_size=3,
+)
+
+
+@given(
+    outputs, st.integers(1, 96_000), st.integers(1, 32_768), st.data(), st.sampled_from([CACHED, UNCACHED])
+)
+def test_a_segment_books_just_the_blocks_of_its_tokens(
+    peers: list[int], prompt_tokens: int, max_tokens: int, data: st.DataObject, rules: Foresight
+) -> None:
+    produced = data.draw(st.integers(0, max_tokens - 1))
+    segment = next_segment(
+        CAPACITY, peers, prompt_tokens=prompt_tokens, produced=produced, max_tokens=max_tokens, rules=rules
+    )
+    assert 1 <= segment.new_tokens <= max_tokens - produced
+    booked, asked = segment.blocks * 64, prompt_tokens + produced + segment.new_tokens
+    assert asked <= booked < asked + 64
+
+
+def test_a_cold_start_books_2048_and_then_doubles() -> None:
+    asked = {"prompt_tokens": 1000, "rules": CACHED}
+    assert predict(CAPACITY, [], produced=0, **asked) == 2048
+    assert predict(CAPACITY, [], produced=8192, **asked) == 16_384
+    assert whole_blocks(CAPACITY, held_tokens=1000, new_tokens=2048, left=100).new_tokens == 100
+
+
+def test_a_job_within_its_slots_share_books_nearly_all_that_peers_needed() -> None:
+    assert predict(CAPACITY, PEERS, prompt_tokens=4000, produced=0, rules=CACHED) >= 9900
+
+
+def test_a_long_answer_beyond_its_share_books_much_less() -> None:
+    assert predict(CAPACITY, PEERS, prompt_tokens=30_000, produced=0, rules=CACHED) <= 7000
+
+
+def test_what_is_booked_rises_with_a_prompt_that_would_be_read_again() -> None:
+    booked = [
+        predict(CAPACITY, PEERS, prompt_tokens=prompt, produced=0, rules=UNCACHED)
+        for prompt in (34_000, 60_000, 80_000, 96_000)
+    ]
+    assert booked == sorted(booked)
+    assert booked[0] < booked[-1]
+
+
+@given(st.integers(0, 9000))
+def test_a_prediction_is_conditioned_on_what_was_produced(produced: int) -> None:
+    assert predict(CAPACITY, PEERS, prompt_tokens=30_000, produced=produced, rules=CACHED) > produced
+
+
+@given(others_on_the_engine, st.integers(0, 40), st.integers(1, 80), st.integers(1, 90_000))
+def test_a_job_that_must_go_on_grows_waits_or_makes_exactly_one_yield(
+    others: list[Running], free_blocks: int, wanted_blocks: int, tokens: int
+) -> None:
+    job = Running(UUID(int=1), 10, 0, recompute_tokens=tokens, is_going=False)
+    budget = Budget(free_slots=1, free_blocks=free_blocks, idle=False)
+    extension = extend_or_yield(job, others, budget, wanted_blocks=wanted_blocks)
+    assert extension.blocks == min(wanted_blocks, free_blocks)
+    if extension.yields is not None:
+        assert not any(each.is_going for each in others)
+        costs = {each.job_id: each.recompute_tokens for each in (job, *others)}
+        cost = costs[extension.yields]
+        assert cost is not None
+        assert cost == min(each for each in costs.values() if each is not None)
+    elif not extension.blocks:
+        assert any(each.is_going for each in others)
+
+
+def test_when_all_wait_for_blocks_the_cheapest_to_recompute_yields() -> None:
+    job, small, settled = (
+        Running(UUID(int=n), 10, 0, recompute_tokens=tokens, is_going=False)
+        for n, tokens in ((1, 9000), (2, 4000), (3, None))
+    )
+    full = Budget(free_slots=1, free_blocks=0, idle=False)
+    assert extend_or_yield(job, [small, settled], full, wanted_blocks=5).yields == small.job_id
+    assert extend_or_yield(small, [job, settled], full, wanted_blocks=5).yields == small.job_id
+    assert extend_or_yield(job, [settled], full, wanted_blocks=5).yields == job.job_id
+
+
+@given(others_on_the_engine, st.integers(0, 40), st.integers(1, 80), st.integers(1, 120))
+def test_growth_never_postpones_the_job_that_was_overtaken(
+    others: list[Running], free_blocks: int, wanted_blocks: int, needed: int
+) -> None:
+    job = Running(UUID(int=1), 10, 0, recompute_tokens=500, is_going=False)
+    budget = Budget(free_slots=1, free_blocks=free_blocks, idle=False)
+    waiting = Candidate(UUID(int=2), blocks=needed, steps=5)
+    extension = extend_or_yield(job, others, budget, wanted_blocks=wanted_blocks, overtaken=waiting)
+    if extension.blocks:
+        left = Budget(1, free_blocks - extension.blocks, idle=False)
+        ended = Budget(2, free_blocks + job.blocks, idle=not others)
+        assert shadow_of(waiting, others, left).steps <= shadow_of(waiting, others, ended).steps
+        assert free_blocks - extension.blocks + sum(each.blocks for each in others) >= needed
+
+
+def test_an_overtaker_yields_when_its_end_is_waited_for() -> None:
+    job = Running(UUID(int=1), 10, 0, recompute_tokens=500, is_going=False)
+    going = Running(UUID(int=3), 80, 40)
+    waiting = Candidate(UUID(int=2), blocks=15, steps=5)
+    budget = Budget(free_slots=2, free_blocks=10, idle=False)
+    extension = extend_or_yield(job, [going], budget, wanted_blocks=5, overtaken=waiting)
+    assert extension == Extension(0, yields=job.job_id)
