@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 from jobs import ids
 from jobs.ids import uuid7
 from jobs.models import Job, WebhookEvent
-from jobs.views import job_object, rfc3339
+from jobs.views import job_object
 
 # Per statement, each with 7 parameters: Postgres takes 65,535 at most.
 _MAX_ROWS = 1000
@@ -38,7 +38,7 @@ def _row(job: Job) -> dict[str, object]:
             "id": ids.event_id(event_id),
             "object": "event",
             "type": kind,
-            "created_at": rfc3339(job.finalized_at) if job.finalized_at else None,
+            "created_at": int(job.finalized_at.timestamp()) if job.finalized_at else None,
             "data": job_object(job),
         }
         if asked

@@ -33,6 +33,8 @@ from cli.stack.ready import (
     write_ready_file,
 )
 from cli.stack.server import Server
+from cli.stack.signing import VARIABLE as WEBHOOK_SECRET
+from cli.stack.signing import webhook_secret
 from cli.stack.supervised import (
     DEFAULT_BACKOFF,
     Backoff,
@@ -130,6 +132,11 @@ class Stack:
         """Whether answers come from the stand-in instead of a Triton server of yours."""
         return TRITON in self._running
 
+    @property
+    def webhook_secret(self) -> str:
+        """What the stack signs webhooks with."""
+        return webhook_secret(self.options.directory, self.options.environment)
+
     def send(self, name: str, number: signal.Signals = signal.SIGKILL) -> None:
         """The part's process gets the signal; should it end, it is started again after its back-off."""
         self._running[name].send(number)
@@ -180,7 +187,10 @@ class Stack:
         local = self.options.engine if self.runs_local_engine else None
         time_scale = local.time_scale if local else 1
         env = programs.environment(
-            self.options.environment, self.urls, api_port=api_port, time_scale=time_scale
+            {**self.options.environment, WEBHOOK_SECRET: self.webhook_secret},
+            self.urls,
+            api_port=api_port,
+            time_scale=time_scale,
         )
         names = [name for name in (API, INFERENCE_WORKER, SERVICE_WORKER) if name in self.options.parts]
         self._supervise(
@@ -220,7 +230,7 @@ class Stack:
     def _write_ready_file(self) -> None:
         with self._writing:
             if self._is_ready:
-                write_ready_file(self.ready_file, self.urls, self.pids)
+                write_ready_file(self.ready_file, self.urls, self.pids, webhook_secret=self.webhook_secret)
 
     def _remove_ready_file(self) -> None:
         with self._writing, suppress(OSError):
