@@ -82,8 +82,9 @@ def rows(plan: Plan) -> Iterator[Row]:
     for workload, max_tokens in PACKED_SIZES:
         if plan.wants(workload):
             yield from efficiency(plan, workload, max_tokens)
-    if plan.wants("MIX-20"):
+    if plan.wants("MOON"):
         yield from gaps(plan)
+    if plan.wants("MIX-20"):
         yield from arrivals(plan)
     if plan.wants("REASON"):
         yield from overcommit(plan)
@@ -117,7 +118,7 @@ def efficiency(plan: Plan, workload: str, max_tokens: int) -> Iterator[Row]:
 
 def gaps(plan: Plan) -> Iterator[Row]:
     """What a gap between a slot's becoming free and its next prefill costs, by the speed of the engine."""
-    workloads = _workloads(plan, "MIX-20", 2048)
+    workloads = _workloads(plan, "MOON", 2048)
     policy = policies()[known.LONGBATCH]
     for name, model in (("A6000", A6000), ("H200", H200)):
         without = [simulate(specs, policy, Conditions(model, gap_s=0)).makespan_s for specs in workloads]
@@ -126,7 +127,7 @@ def gaps(plan: Plan) -> Iterator[Row]:
                 simulate(specs, policy, Conditions(model, gap_s=gap_s)).makespan_s for specs in workloads
             ]
             cost = [with_gap / best - 1 for with_gap, best in zip(slowed, without, strict=True)]
-            yield plan.row(f"cost of a {gap_s:g} s refill gap", f"MIX-20 2048, {name}", cost, peer="no gap")
+            yield plan.row(f"cost of a {gap_s:g} s refill gap", f"MOON 2048, {name}", cost, peer="no gap")
 
 
 def overcommit(plan: Plan) -> Iterator[Row]:
