@@ -29,6 +29,7 @@ def register(session: Session, engine_name: str, model: str, capacity: Capacity,
         "max_seq_len": capacity.max_seq_len,
         "seen_at": now,
         "paused_reason": None,
+        "spare_blocks": None,  # what an earlier worker saw is no news
     }
     session.execute(
         insert(Engine)

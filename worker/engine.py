@@ -16,6 +16,7 @@ from worker.gauges import Gauges, read_gauges
 from worker.request import Request
 from worker.stream import Ended, Stream, Tokens, open_channel
 
+CANARY_SECONDS: Final = 15.0
 _TIMEOUT_SECONDS: Final = 3.0
 _NEEDED_INPUTS: Final = frozenset({"input_ids", "input_lengths", "request_output_len", "streaming"})
 _DEFAULT_TOKENS_PER_BLOCK: Final = 64  # TensorRT-LLM before 1.0; later engines tell it in their gauges
@@ -40,7 +41,10 @@ class EngineClient:
     Only `interrupt` may be called by another one.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, *, end_id: int) -> None:
+        """Args: end_id: the tokenizer's end token, the whole prompt of a test request."""
+        self._end_id = end_id
+        self._shown: Gauges | None = None
         self._triton = settings.triton
         self._overrides = settings.engine
         self._channel = open_channel(settings.triton)
@@ -86,26 +90,42 @@ class EngineClient:
             ) from error
         inputs = frozenset(each.name for each in config.input)
         _check(config, inputs)
-        gauges = self.gauges() or Gauges()
-        return EngineModel(capacity=_capacity(config, gauges, self._overrides), inputs=inputs)
+        return EngineModel(
+            capacity=_capacity(config, self._shown_gauges(inputs), self._overrides), inputs=inputs
+        )
 
-    def answers(self, model: EngineModel, *, end_id: int, timeout: float) -> bool:
+    def _shown_gauges(self, inputs: frozenset[str]) -> Gauges:
+        """The gauges with the pool's size in them, or the last such ones; zeros where there never were any.
+
+        A real engine fills them in at its first iteration, which a test request brings about.
+        """
+        gauges = self.gauges()
+        if gauges is not None and gauges.max_blocks == 0 and self._needs_gauges():
+            self.answers(inputs, timeout=CANARY_SECONDS)
+            gauges = self.gauges()
+        if gauges is not None and gauges.max_blocks:
+            self._shown = gauges
+        return self._shown or gauges or Gauges()
+
+    def _needs_gauges(self) -> bool:
+        return not (self._overrides.max_blocks and self._overrides.tokens_per_block)
+
+    def answers(self, inputs: frozenset[str], *, timeout: float) -> bool:
         """Whether the engine generates a token for a prompt of one token: the truth behind its readiness.
 
         Args:
-            model: of this engine.
-            end_id: its end token, which serves as the prompt too.
+            inputs: names of the tensors that its model declares.
             timeout: seconds.
         """
         came: queue.SimpleQueue[Tokens | Ended] = queue.SimpleQueue()
         request = Request(
             request_id=uuid7().hex,
-            ids=np.array([end_id], dtype=np.int32),
+            ids=np.array([self._end_id], dtype=np.int32),
             max_tokens=1,
-            end_id=end_id,
-            pad_id=end_id,
+            end_id=self._end_id,
+            pad_id=self._end_id,
         )
-        self._canary = stream = Stream(self._triton, request, inputs=model.inputs, put=came.put)
+        self._canary = stream = Stream(self._triton, request, inputs=inputs, put=came.put)
         if self._is_interrupted:
             stream.cancel()
         stream.start()

@@ -14,7 +14,7 @@ from jobs.errors import EngineError
 from jobs.models import Reservation
 from jobs.settings import Settings
 from worker.drains import Drains
-from worker.engine import EngineClient, EngineModel
+from worker.engine import CANARY_SECONDS, EngineClient, EngineModel
 from worker.gauges import Gauges
 from worker.lease import LeaseKeeper
 from worker.loops import Loop
@@ -23,7 +23,6 @@ _LOOK_SECONDS: Final = 1.0
 _SEEN_SECONDS: Final = 5.0
 # What an engine can hold is asked again: a real one shows its pool only after its first iteration.
 _DESCRIBE_SECONDS: Final = 30.0
-_CANARY_SECONDS: Final = 15.0
 
 
 class EngineMonitor:
@@ -41,8 +40,7 @@ class EngineMonitor:
         self._settings = settings.engine
         self._sessions = sessions
         self._keeper = keeper
-        self._end_id = end_id
-        self._client = EngineClient(settings)
+        self._client = EngineClient(settings, end_id=end_id)
         self._drains = Drains(
             sessions,
             settings.engine.name,
@@ -54,6 +52,7 @@ class EngineMonitor:
         self._paused_for: str | None = None
         self._seen_at = self._described_at = float("-inf")
         self._was_shared = False
+        self._spare: int | None = None
         self.on_ready: list[Loop] = []
         self.loop = Loop("engine", self.run_once, interval=_LOOK_SECONDS)
 
@@ -132,13 +131,14 @@ class EngineMonitor:
         self._paused_for = reason
 
     def _note_seen(self, gauges: Gauges | None) -> None:
-        if time.monotonic() - self._seen_at < _SEEN_SECONDS:
-            return
+        """Others see from time to time that the engine lives, and what it can spare as soon as it changes."""
         with transaction(self._sessions) as session:
-            spare_blocks = self._spare_blocks(session, gauges)
+            spare = self._spare_blocks(session, gauges)
+            if spare == self._spare and time.monotonic() - self._seen_at < _SEEN_SECONDS:
+                return
             now = database_now(session)
-            engines.seen(session, self._settings.name, now=now, spare_blocks=spare_blocks)
-        self._seen_at = time.monotonic()
+            engines.seen(session, self._settings.name, now=now, spare_blocks=spare)
+        self._seen_at, self._spare = time.monotonic(), spare
 
     def _spare_blocks(self, session: Session, gauges: Gauges | None) -> int | None:
         """Free blocks while somebody else uses the engine too, seen twice; None: all of it is ours.
@@ -154,4 +154,4 @@ class EngineMonitor:
 
     def _answers(self) -> bool:
         model = self.model
-        return model is not None and self._client.answers(model, end_id=self._end_id, timeout=_CANARY_SECONDS)
+        return model is not None and self._client.answers(model.inputs, timeout=CANARY_SECONDS)
