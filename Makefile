@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint lock clean
+.PHONY: help setup demo test lint bench lock clean
 BIN := .venv/bin
 
 help: ## say what can be made
@@ -19,6 +19,9 @@ lint: setup ## style, types and import contracts
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+
+bench: setup ## simulate the packing against its peers, and print the targets (JSON=file keeps them)
+	@$(BIN)/python -m bench.simulate $(if $(JSON),--json "$(JSON)")
 
 COMPILE = uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header pyproject.toml
 lock: ## write both lock files anew (needs uv)

@@ -19,7 +19,9 @@ from bench.workloads import WORKLOADS, make
 def main() -> None:
     """The table is printed and the files that were asked for are written; exit 1 if a target was missed."""
     asked = _arguments()
-    plan = Plan(num_jobs=asked.jobs, seeds=asked.seeds, only=frozenset(asked.workload))
+    plan = Plan(
+        num_jobs=asked.jobs, seeds=asked.seeds, first_seed=asked.first_seed, only=frozenset(asked.workload)
+    )
     found = list(rows(plan))
     Console(width=None if Console().is_terminal else 150).print(_table(found, plan))
     if asked.json:
@@ -65,6 +67,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.simulate", description=__doc__)
     parser.add_argument("--workload", nargs="*", choices=WORKLOADS, default=(), help="only these")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--first-seed", type=int, default=0, help="from 5 on the policy has not seen them")
     parser.add_argument("--jobs", type=int, default=300, help="of each workload")
     parser.add_argument("--json", type=Path, help="write the table here")
     parser.add_argument("--occupancy", type=Path, help="write slots and blocks over time here")

@@ -65,6 +65,10 @@ class EngineSettings(Group):
         description="book the output that peers make likely and go on in segments; false: book max_tokens,"
         " for engines that enforce max_input_len on what they are sent",
     )
+    reuses_prefix: bool = Field(
+        default=True,
+        description="the engine still has the tokens of a job that goes on at once (KV cache reuse)",
+    )
     time_scale: float = Field(
         default=1, gt=0, description="how much faster than an A6000 the engine runs; shortens deadlines"
     )

@@ -79,5 +79,7 @@ def _terms(settings: Settings) -> Terms:
     return Terms(
         lease=timedelta(seconds=settings.jobs.lease_seconds),
         max_rescues=settings.jobs.max_rescues,
-        foresight=Foresight() if settings.engine.book_predicted else None,
+        foresight=Foresight(reuses_prefix=settings.engine.reuses_prefix)
+        if settings.engine.book_predicted
+        else None,
     )

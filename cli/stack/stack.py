@@ -186,8 +186,10 @@ class Stack:
     def _start_programs(self, api_port: int) -> None:
         local = self.options.engine if self.runs_local_engine else None
         time_scale = local.time_scale if local else 1
+        # The local engine keeps nothing of a request that has ended.
+        of_engine = {"LONGBATCH_ENGINE__REUSES_PREFIX": "false"} if local else {}
         env = programs.environment(
-            {**self.options.environment, WEBHOOK_SECRET: self.webhook_secret},
+            {**of_engine, **self.options.environment, WEBHOOK_SECRET: self.webhook_secret},
             self.urls,
             api_port=api_port,
             time_scale=time_scale,
