@@ -3,12 +3,11 @@
 import importlib
 import queue
 import re
-import socket
 import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -17,7 +16,8 @@ import numpy as np
 import tritonclient.grpc as grpcclient
 
 from cli.stack.engine_options import EngineOptions
-from cli.stack.triton_server import LOOPBACK, TritonLaunch, prepare, wait_ready
+from cli.stack.ports import LOOPBACK, free_port
+from cli.stack.triton_server import TritonLaunch, prepare, wait_ready
 
 END_OF_TURN = 128009  # <|eot_id|> of Llama 3
 _MODEL = "tensorrt_llm"
@@ -135,15 +135,20 @@ class RunningEngine:
         return stream
 
     def gauges(self) -> dict[str, float]:
-        """The values of the engine's gauges by the name of their kind: active, used, reserved_blocks, …"""
+        """The engine's gauges by type: `active`, `used`, `queued`, `max_requests`, `max_blocks`, …"""
         url = f"http://{LOOPBACK}:{self.launch.metrics_port}/metrics"
         with urllib.request.urlopen(url, timeout=5) as answer:
             text = answer.read().decode()
         found: dict[str, float] = {}
-        for labels, value in re.findall(r"^(?:nv_trt_llm|longbatch)_\w+{(.*?)} (\S+)$", text, re.MULTILINE):
+        for family, labels, value in re.findall(
+            r"^(nv_trt_llm_\w+|longbatch_\w+){(.*?)} (\S+)$", text, re.MULTILINE
+        ):
             pairs = dict(re.findall(r'(\w+)="([^"]*)"', labels))
             assert (pairs.pop("model"), pairs.pop("version")) == (_MODEL, "1")
-            found[pairs.popitem()[1]] = float(value)
+            kind = pairs.popitem()[1]
+            if kind == "max":
+                kind = "max_blocks" if "kv_cache_block" in family else "max_requests"
+            found[kind] = float(value)
         return found
 
 
@@ -167,24 +172,16 @@ def running_engine(directory: Path, options: EngineOptions) -> Iterator[RunningE
             launch.argv, env=launch.env, cwd=launch.cwd, stdout=output, stderr=subprocess.STDOUT
         )
     try:
-        wait_ready(http_port, process, timeout=60)
+        wait_ready(http_port, process, timeout=60, metrics_port=metrics_port)
         yield RunningEngine(launch, process, log)
     finally:
         process.terminate()
-        try:
-            process.wait(timeout=20)
-        finally:
-            process.kill()
-            process.wait()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=10)
+        process.kill()
+        process.wait()
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that were free a moment ago, all different."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind((LOOPBACK, 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
+    """Ports that nothing listens on, all different."""
+    return [free_port() for _ in range(count)]

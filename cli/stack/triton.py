@@ -65,7 +65,7 @@ class EmbeddedTriton(EmbeddedServer):
 
     def is_ready(self) -> bool:
         """Whether it and its model are ready."""
-        return triton_server.is_ready(self.http_port)
+        return triton_server.is_ready(self.http_port, metrics_port=self.metrics_port)
 
     def release(self) -> None:
         """Its shared memory is freed, which it leaves behind when killed, and its directory too."""

@@ -16,11 +16,14 @@ from string import Template
 from typing import Final
 from uuid import uuid4
 
+from cli.stack import ports
 from cli.stack.engine_options import EngineOptions
-from jobs.errors import LongbatchError
+from cli.stack.errors import StackError
 
-LOOPBACK: Final = "127.0.0.1"
-EXIT_TIMEOUT: Final = 3  # seconds that streams in flight may still run after SIGTERM
+LOOPBACK: Final = ports.LOOPBACK
+# Seconds after SIGTERM. A client's idle open stream holds the server beyond it, for ever: kill it then.
+EXIT_TIMEOUT: Final = 3
+_PYTHON: Final = f"{sys.version_info.major}.{sys.version_info.minor}"
 _TEMPLATE: Final = Path(__file__).resolve().parents[2] / "triton" / "local" / "tensorrt_llm"
 
 # Triton's defaults kill a connection that pings during a long silent prefill; these let it ping every 5 s.
@@ -33,7 +36,7 @@ _KEEPALIVE: Final = (
 )
 
 
-class TritonUnavailableError(LongbatchError):
+class TritonUnavailableError(StackError):
     """The local Triton server cannot run on this machine."""
 
     code = "triton_unavailable"
@@ -82,7 +85,7 @@ def prepare(
     shm_prefix = f"longbatch-{uuid4().hex[:12]}-"
     (directory / "shm-prefix").write_text(shm_prefix)
     _copy_backend(wheel, directory / "backends" / "python")
-    _render_repository(engine, directory)
+    _render_repository(engine, http_port, directory)
     return TritonLaunch(
         argv=[str(wheel.server), *_flags(address, grpc_port, http_port, metrics_port, shm_prefix)],
         env=_environment(wheel, libpython),
@@ -94,19 +97,22 @@ def prepare(
     )
 
 
-def wait_ready(http_port: int, process: "subprocess.Popen[bytes]", timeout: float) -> None:
+def wait_ready(
+    http_port: int, process: "subprocess.Popen[bytes]", timeout: float, *, metrics_port: int | None = None
+) -> None:
     """The server answers that it and its model are ready.
 
     Args:
-        http_port: where it listens.
+        http_port: of its health.
         process: the server.
         timeout: seconds.
+        metrics_port: of its gauges, which it opens last; None does not wait for them.
 
     Raises:
         TritonUnavailableError: it has exited, or was not ready in time (it is left running).
     """
     deadline = time.monotonic() + timeout
-    while not is_ready(http_port):
+    while not is_ready(http_port, metrics_port=metrics_port):
         try:
             process.wait(timeout=0.05)
         except subprocess.TimeoutExpired:
@@ -116,11 +122,22 @@ def wait_ready(http_port: int, process: "subprocess.Popen[bytes]", timeout: floa
             raise TritonUnavailableError(f"Triton exited with status {process.returncode} while starting.")
 
 
-def is_ready(http_port: int, *, timeout: float = 2) -> bool:
-    """Whether the server on this port of the loopback address is ready to serve its model."""
-    connection = http.client.HTTPConnection(LOOPBACK, http_port, timeout=timeout)
+def is_ready(http_port: int, *, metrics_port: int | None = None, timeout: float = 2) -> bool:
+    """Whether the server on this port of the loopback address is ready to serve its model.
+
+    Args:
+        http_port: of its health.
+        metrics_port: of its gauges, which it opens last; None does not wait for them.
+        timeout: seconds for each answer.
+    """
+    is_healthy = _answers(http_port, "/v2/health/ready", timeout)
+    return is_healthy and (metrics_port is None or _answers(metrics_port, "/metrics", timeout))
+
+
+def _answers(port: int, path: str, timeout: float) -> bool:
+    connection = http.client.HTTPConnection(LOOPBACK, port, timeout=timeout)
     try:
-        connection.request("GET", "/v2/health/ready")
+        connection.request("GET", path)
         return connection.getresponse().status == http.HTTPStatus.OK
     except (OSError, http.client.HTTPException):
         return False
@@ -128,24 +145,23 @@ def is_ready(http_port: int, *, timeout: float = 2) -> bool:
         connection.close()
 
 
-def find_libpython() -> Path | None:
-    """The directory with this interpreter's shared library; None when the system's loader knows it.
+def find_libpython(version: str = _PYTHON) -> Path | None:
+    """The directory with this Python version's shared library; None when the system's loader knows it.
 
     Raises:
         TritonUnavailableError: there is none; the message says what to install.
     """
-    name = f"libpython{sys.version_info.major}.{sys.version_info.minor}.so.1.0"
+    name = f"libpython{version}.so.1.0"
     libdir, multiarch = (sysconfig.get_config_var(variable) or "" for variable in ("LIBDIR", "MULTIARCH"))
     for folder in (Path(libdir), Path(sys.base_prefix, "lib"), Path(libdir, multiarch)):
         if (folder / name).is_file():
             return folder
-    # On Linux find_library asks ldconfig, then the compiler; it may name another file of the same library.
-    if ctypes.util.find_library(name.removeprefix("lib").partition(".so")[0]) == name:
+    # On Linux find_library asks ldconfig, which may name another file of the same library.
+    if ctypes.util.find_library(f"python{version}") == name:
         return None
-    package = f"libpython{sys.version_info.major}.{sys.version_info.minor}"
     raise TritonUnavailableError(
         f"{name} is missing, which Triton's Python backend needs: install Debian's or Ubuntu's package "
-        f"`{package}`, or use a Python built with --enable-shared."
+        f"libpython{version}, or use a Python built with --enable-shared."
     )
 
 
@@ -168,11 +184,10 @@ class _Wheel:
                 "The wheel nvidia-pytriton is not installed: install Longbatch with its extra `local`."
             ) from error
         root = site / "pytriton" / "tritonserver"
-        version = f"{sys.version_info.major}.{sys.version_info.minor}"
         wheel = cls(
             server=root / "bin" / "tritonserver",
             backend=root / "backends" / "python",
-            stub=root / "python_backend_stubs" / version / "triton_python_backend_stub",
+            stub=root / "python_backend_stubs" / _PYTHON / "triton_python_backend_stub",
             libraries=site / "nvidia_pytriton.libs",
         )
         for part in (wheel.server, wheel.backend, wheel.stub, wheel.libraries):
@@ -227,7 +242,7 @@ def _copy_backend(wheel: _Wheel, into: Path) -> None:
     stub.chmod(0o755)
 
 
-def _render_repository(engine: EngineOptions, directory: Path) -> None:
+def _render_repository(engine: EngineOptions, http_port: int, directory: Path) -> None:
     """The model repository and the engine's config.json describe this engine."""
     model = directory / "models" / "tensorrt_llm"
     _empty(model / "1")
@@ -236,6 +251,7 @@ def _render_repository(engine: EngineOptions, directory: Path) -> None:
     engine_dir = directory / "engine"
     engine_dir.mkdir(exist_ok=True)
     (engine_dir / "config.json").write_text(json.dumps(engine.engine_config(), indent=2))
+    parameters = engine.local_parameters() | {"local_http_port": str(http_port)}
     config = Template((_TEMPLATE / "config.pbtxt").read_text()).substitute(
         engine_dir=json.dumps(str(engine_dir.resolve()))[1:-1],
         max_batch_size=engine.max_batch_size,
@@ -246,7 +262,7 @@ def _render_repository(engine: EngineOptions, directory: Path) -> None:
         max_seq_len=engine.max_seq_len,
         local_parameters="\n".join(
             f"parameters {{ key: {json.dumps(name)} value {{ string_value: {json.dumps(value)} }} }}"
-            for name, value in engine.local_parameters().items()
+            for name, value in parameters.items()
         ),
     )
     (model / "config.pbtxt").write_text(config)

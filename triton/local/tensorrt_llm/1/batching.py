@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from .gauges import Gauges
 from .requests import Request
 from .scheduler import Roofline, Scheduler, Sequence
+from .server import ServerWatch
 
 _CANCEL_PERIOD = 0.05  # seconds between looks at the clients' cancels; TensorRT-LLM's default is 0.1
 _WAITING_LOOKS = 8  # queued requests looked at each time: a look is a round trip to the server process
@@ -19,11 +20,18 @@ class BatchingLoop:
     """Runs every request that is submitted, until closed; its public methods are for any thread."""
 
     def __init__(
-        self, scheduler: Scheduler, roofline: Roofline, gauges: Gauges, *, time_scale: float
+        self,
+        scheduler: Scheduler,
+        roofline: Roofline,
+        gauges: Gauges,
+        server: ServerWatch,
+        *,
+        time_scale: float,
     ) -> None:
         self._scheduler = scheduler
         self._roofline = roofline
         self._gauges = gauges
+        self._server = server
         self._time_scale = time_scale
         self._requests: dict[Sequence, Request] = {}
         self._inbox: deque[Callable[[], None]] = deque()
@@ -69,6 +77,8 @@ class BatchingLoop:
             self._inbox.popleft()()
         self._drop_cancelled()
         self._end_silences()
+        if self._requests and self._server.is_stopping():
+            self._fail(list(self._requests.values()), "the server is shutting down")
         self._scheduler.admit()
         step = self._scheduler.next_iteration()
         self._gauges.show(self._scheduler, step)

@@ -1,6 +1,7 @@
 """The entry point that Triton's Python backend loads: a stand-in for the `tensorrt_llm` model, on a CPU."""
 
 import json
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -12,6 +13,7 @@ from .gauges import Gauge, Gauges
 from .parameters import Parameters
 from .requests import Request
 from .scheduler import Scheduler, Sequence
+from .server import ServerWatch, exit_when_orphaned
 from .speech import Ask, Speaker, Speech, prepare
 
 
@@ -31,8 +33,11 @@ class TritonPythonModel:
             Scheduler(self._capacity),
             parameters.roofline,
             Gauges(families.gauge),
+            ServerWatch(parameters.http_port),
             time_scale=parameters.time_scale,
         )
+        self._closing = threading.Event()
+        exit_when_orphaned(self._closing)
         self._loop.start()
 
     def execute(self, requests: list[wire.PbRequest]) -> None:
@@ -44,6 +49,7 @@ class TritonPythonModel:
         """No thread runs any more."""
         self._author.shutdown(wait=False, cancel_futures=True)
         self._loop.close()
+        self._closing.set()
 
     def _take(self, request: wire.PbRequest) -> None:
         stream = wire.ResponseStream(

@@ -52,6 +52,11 @@ class Parameters:
         return self._float("local_time_scale")
 
     @property
+    def http_port(self) -> int:
+        """Where the server listens, 0 when that is not to be watched."""
+        return self._int("local_http_port")
+
+    @property
     def tokens_per_response(self) -> int:
         """Tokens gathered into one response."""
         return self._int("local_tokens_per_response")

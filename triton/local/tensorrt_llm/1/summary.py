@@ -58,7 +58,7 @@ def _candidates(document: str, frequencies: Counter[str]) -> Iterator[_Sentence]
     seen: set[str] = set()
     for place, piece in enumerate(pieces):
         text = " ".join(piece.split())
-        if text in seen or not _is_prose(text):
+        if not text or text in seen or not _is_prose(text):
             continue
         seen.add(text)
         words = frozenset(_content_words(text))
