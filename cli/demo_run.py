@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Literal
 
 import httpx2
 from rich.console import Console, Group, RenderableType
@@ -146,12 +147,23 @@ def _print_outcome(console: Console, rows: Sequence[Row], *, time_scale: float) 
         )
     console.print(table)
     completed = sum(row.job["state"] == "completed" for row in rows)
-    console.print(f"{completed} of {len(rows)} documents summarized.")
+    first, last = _span(rows, "first_token_at"), _span(rows, "finalized_at")
+    console.print(
+        f"{completed} of {len(rows)} documents summarized in {last[1]:.1f} s;"
+        f" first output after {first[0]:.1f} s."
+    )
     console.print(
         f"The engine was a local stand-in, {time_scale:g} times as fast as an A6000: its summaries are "
         "extracts, not a language model's. Set LONGBATCH_TRITON__URL to use your TensorRT-LLM server.",
         style="dim",
     )
+
+
+def _span(rows: Sequence[Row], moment: Literal["first_token_at", "finalized_at"]) -> tuple[float, float]:
+    """Seconds from the first submission to the first and to the last of these moments; zeros without any."""
+    began = min(datetime.fromisoformat(row.job["created_at"]) for row in rows)
+    reached = [datetime.fromisoformat(at) for row in rows if (at := row.job[moment])] or [began]
+    return (min(reached) - began).total_seconds(), (max(reached) - began).total_seconds()
 
 
 def _between(start: str | None, end: str | None) -> str:
