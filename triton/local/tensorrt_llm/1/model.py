@@ -3,7 +3,6 @@
 import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
@@ -13,7 +12,7 @@ from .gauges import Gauge, Gauges
 from .parameters import Parameters
 from .requests import Request
 from .scheduler import Scheduler, Sequence
-from .server import ServerWatch, exit_when_orphaned
+from .server import ServerWatch, die_with_server
 from .speech import Ask, Speaker, Speech, prepare
 
 
@@ -28,16 +27,16 @@ class TritonPythonModel:
         # One thread: what is said is worked out beside the loop, in the order of arrival.
         self._author = ThreadPoolExecutor(max_workers=1, thread_name_prefix="author")
         self._speaker = self._author.submit(parameters.speaker)
-        families = _GaugeFamilies({"model": args["model_name"], "version": args["model_version"]})
+        labels = {"model": args["model_name"], "version": args["model_version"]}
         self._loop = BatchingLoop(
             Scheduler(self._capacity),
             parameters.roofline,
-            Gauges(families.gauge),
+            Gauges(_GaugeFamilies(labels).gauge),
             ServerWatch(parameters.http_port),
             time_scale=parameters.time_scale,
         )
         self._closing = threading.Event()
-        exit_when_orphaned(self._closing)
+        die_with_server(self._closing)
         self._loop.start()
 
     def execute(self, requests: list[wire.PbRequest]) -> None:
@@ -97,7 +96,7 @@ class _GaugeFamilies:
 
     def __init__(self, labels: dict[str, str]) -> None:
         self._labels = labels
-        self._families: dict[str, Any] = {}
+        self._families: dict[str, wire.PbMetric] = {}
 
     def gauge(self, name: str, description: str, labels: dict[str, str]) -> Gauge:
         """A new gauge with the model's labels and these."""

@@ -1,12 +1,17 @@
 """The server that this engine lives in: whether it is being stopped, and whether it is gone."""
 
+import ctypes
 import os
+import signal
 import socket
 import threading
 import time
+from pathlib import Path
 
 _PERIOD = 0.5  # seconds between looks
 _TIMEOUT = 0.2  # seconds
+_ARMING_PERIOD = 0.05  # seconds between looks for the moment when the server's loading thread has ended
+_PR_SET_PDEATHSIG = 1
 
 
 class ServerWatch:
@@ -37,16 +42,32 @@ class ServerWatch:
         return False
 
 
-def exit_when_orphaned(closing: threading.Event) -> None:
-    """The process ends within a second of its server's sudden death, until `closing` is set.
+def die_with_server(released: threading.Event) -> None:
+    """From soon on this process ends when its server dies suddenly, until `released` is set.
 
-    Triton's stub wants to end then too, but hangs while one of its threads waits for an answer.
+    Triton's stub wants to end then too, but hangs when one of its threads waits for the dead server's answer:
+    setting a gauge does so with the interpreter's lock held, and then no thread can notice anything. So the
+    kernel is asked to kill it. That signal is bound to one thread of the server: not to the one that loads
+    models, which ends in peace, but to the main one, which inherits this process from it.
     """
-    parent = os.getppid()
+    server = os.getppid()
 
     def watch() -> None:
-        while not closing.wait(_PERIOD):
-            if os.getppid() != parent:
+        is_armed = False
+        while not released.wait(_PERIOD if is_armed else _ARMING_PERIOD):
+            is_armed = is_armed or _arm(server)
+            if os.getppid() != server:
                 os._exit(1)
 
-    threading.Thread(target=watch, name="orphan-watch", daemon=True).start()
+    threading.Thread(target=watch, name="server-watch", daemon=True).start()
+
+
+def _arm(server: int) -> bool:
+    """Whether the kernel will kill this process together with the server's main thread."""
+    try:
+        inherited = Path(f"/proc/{server}/task/{server}/children").read_text().split()
+    except OSError:  # a kernel that does not tell
+        return False
+    if str(os.getpid()) not in inherited:
+        return False
+    return ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) == 0

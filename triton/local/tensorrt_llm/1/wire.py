@@ -13,6 +13,7 @@ PbRequest: TypeAlias = Any
 PbSender: TypeAlias = Any
 PbResponse: TypeAlias = Any
 PbError: TypeAlias = Any
+PbMetric: TypeAlias = Any
 Array: TypeAlias = Any
 
 
