@@ -14,6 +14,7 @@ from sqlalchemy import make_url
 from cli.stack.engine_options import EngineMode, EngineOptions
 from cli.stack.options import StackOptions, default_directory
 from cli.stack.ready import Urls
+from cli.stack.signing import FILE as SECRET_FILE
 from cli.stack.stack import Stack
 from cli.stack.supervised import ServerEnded, ServerStarted
 from jobs.tokenizer_files import tokenizer_directory
@@ -84,6 +85,7 @@ def _rows(urls: Urls, stack: Stack) -> list[tuple[str, str]]:
         "Triton HTTP": urls.triton_http,
         "Triton metrics": urls.triton_metrics,
         "Logs": str(stack.directory / "logs"),
+        "Webhooks are signed with": str(stack.directory / SECRET_FILE),
         "Everything, with passwords": str(stack.ready_file),
     }
     return [(name, value) for name, value in found.items() if value]

@@ -34,12 +34,7 @@ class Urls:
     triton_metrics: str | None = None
 
 
-def write_ready_file(path: Path, urls: Urls, pids: dict[str, int | None], *, webhook_secret: str) -> None:
-    """The file tells these addresses and process ids, and how webhooks are signed.
-
-    It holds passwords and a secret, so it is private.
-    """
+def write_ready_file(path: Path, urls: Urls, pids: dict[str, int | None]) -> None:
+    """The file tells these addresses and process ids; it holds the database's password, so it is private."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_private(
-        path, json.dumps({**asdict(urls), "webhook_secret": webhook_secret, "pids": pids}, indent=2) + "\n"
-    )
+    write_private(path, json.dumps({**asdict(urls), "pids": pids}, indent=2) + "\n")

@@ -232,7 +232,7 @@ class Stack:
     def _write_ready_file(self) -> None:
         with self._writing:
             if self._is_ready:
-                write_ready_file(self.ready_file, self.urls, self.pids, webhook_secret=self.webhook_secret)
+                write_ready_file(self.ready_file, self.urls, self.pids)
 
     def _remove_ready_file(self) -> None:
         with self._writing, suppress(OSError):
