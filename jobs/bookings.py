@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Protocol
 from uuid import UUID
 
 from sqlalchemy import select
@@ -37,6 +38,30 @@ class Terms:
     foresight: Foresight | None = field(default_factory=Foresight)
 
 
+class Bookable(Protocol):
+    """What a prediction needs to know of a job; a row of `jobs` says it."""
+
+    @property
+    def tenant_id(self) -> UUID:
+        """Whose."""
+
+    @property
+    def task(self) -> str:
+        """What is asked of the model."""
+
+    @property
+    def prompt_tokens(self) -> int | None:
+        """Counted."""
+
+    @property
+    def max_tokens(self) -> int:
+        """All that it may generate."""
+
+    @property
+    def num_yields(self) -> int:
+        """Times it left the engine to let others go on."""
+
+
 @dataclass(frozen=True, slots=True)
 class Booking:
     """Blocks and what they cover.
@@ -61,7 +86,7 @@ class Bookkeeper:
     foresight: Foresight | None
     _recent: dict[tuple[UUID, str], Sequence[int]] = field(default_factory=dict)
 
-    def booking(self, job: Job, *, produced: int) -> Booking:
+    def booking(self, job: Bookable, *, produced: int) -> Booking:
         """What this job books with so many tokens generated: at least one more, at most all it may need."""
         prompt_tokens, left = job.prompt_tokens or 0, job.max_tokens - produced
         if self.foresight is None or job.num_yields:
@@ -83,7 +108,7 @@ class Bookkeeper:
             steps=steps(prompt_tokens + produced, segment.new_tokens),
         )
 
-    def _outputs(self, job: Job) -> Sequence[int]:
+    def _outputs(self, job: Bookable) -> Sequence[int]:
         key = (job.tenant_id, job.task)
         if key not in self._recent:
             newest = (

@@ -1,24 +1,24 @@
 """The claim: one transaction that books slots and blocks and puts a job under a lease."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from uuid import UUID
 
-from sqlalchemy import Select, literal_column, or_, select
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from jobs import engines, lifecycle
-from jobs.admission import Budget, Capacity, Held, free_budget
-from jobs.bookings import Booking, Bookkeeper, Terms, steps
+from jobs import accounts, lifecycle, loads, queue_window
+from jobs.bookings import Bookkeeper, Terms
 from jobs.database import database_now
 from jobs.ids import uuid7
 from jobs.lifecycle import Lease
+from jobs.loads import Load
 from jobs.models import Engine, Job, Reservation
-from jobs.packing import Candidate, Choice, Running, choose
+from jobs.packing import Candidate, Choice, choose
+from jobs.preemption import make_room
+from jobs.ranking import Ranked, Ranking, charged
 from jobs.segments import extend_or_yield
-
-# Enough of the queue's head to choose from; beyond it, only jobs that fit right now are looked at.
-WINDOW = 32
+from jobs.states import Lane
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,35 +41,45 @@ class Claim:
 def claim(session: Session, engine_name: str, terms: Terms) -> Claim | None:
     """The next job for this engine is running, its blocks booked; None: nothing may start now.
 
-    The engine's row lock serializes all claims on it; the sum of its reservations is read by a second
-    statement, whose snapshot is younger than the lock and so sees every booking made before.
+    When an interactive job finds no room, batch jobs that can make some have been asked to.
     """
-    engine = session.scalar(select(Engine).where(Engine.name == engine_name).with_for_update())
-    if engine is None or engine.paused_reason is not None:
+    locked = loads.lock(session, engine_name)
+    if locked is None or locked[0].paused_reason is not None:
         return None
-    load = _load(session, engine)
-    if load.budget.free_slots < 1:
+    engine, now = locked
+    load = loads.read(session, engine)
+    if load.budget.free_slots < 1 and not queue_window.has_interactive(session, engine.model):
         return None
     books = Bookkeeper(session, load.capacity, terms.foresight)
-    now = database_now(session)
-    rows = {job.id: job for job in _window(session, engine.model, load, now=now)}
-    bookings = {job.id: books.booking(job, produced=job.completion_tokens) for job in rows.values()}
-    while rows:
-        candidates = [_candidate(job, bookings[job.id], terms, now=now) for job in rows.values()]
-        choice = choose(
-            candidates,
-            list(load.running.values()),
-            load.budget,
-            max_batch_size=load.capacity.max_batch_size,
-            rules=terms.packing,
-        )
+    candidates = Ranking(session, engine.model, load.capacity, terms, books, now).head()
+    while candidates:
+        choice = _choose(candidates, load, terms)
         if choice.start is None:
+            _ask_for_room(session, candidates, load, terms)
             return None
-        claimed = _book(session, engine_name, rows[choice.start], choice, bookings[choice.start], terms)
+        chosen = next(each for each in candidates if each.job.id == choice.start)
+        claimed = _book(session, engine_name, chosen, choice, terms)
         if claimed is not None:
             return claimed
-        del rows[choice.start]  # another engine was faster, or it was recounted
+        candidates.remove(chosen)  # another engine was faster, or it was recounted
     return None
+
+
+def successors(session: Session, engine_name: str, terms: Terms) -> list[UUID]:
+    """The texts of jobs that would start next: now, or when one of the running jobs ends. Locks nothing."""
+    engine = session.scalar(select(Engine).where(Engine.name == engine_name))
+    if engine is None:
+        return []
+    load = loads.read(session, engine)
+    books = Bookkeeper(session, load.capacity, terms.foresight)
+    now = database_now(session)
+    ranking = Ranking(session, engine.model, load.capacity, terms, books, now, takes_up=False)
+    candidates = ranking.head()
+    found: dict[UUID, None] = {}  # in order, each once
+    for ended in (None, *load.running):
+        choice = _choose(candidates, load if ended is None else _without(load, ended), terms)
+        found.update({each.job.text_id: None for each in candidates if each.job.id == choice.start})
+    return list(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,17 +104,20 @@ def extend(
         produced: tokens it has generated.
         terms: as at its claim.
     """
-    engine = session.scalar(select(Engine).where(Engine.name == engine_name).with_for_update())
+    locked = loads.lock(session, engine_name)
     held = select(Job).where(Job.id == lease.job_id, Job.lease_id == lease.lease_id, Job.state == "running")
     job = session.scalar(held)
     mine = session.get(Reservation, lease.lease_id, populate_existing=True)
-    if engine is None or job is None or mine is None:
+    if locked is None or job is None or mine is None:
         return None
-    load = _load(session, engine)
+    load = loads.read(session, locked[0])
     books = Bookkeeper(session, load.capacity, terms.foresight)
     wanted = books.booking(job, produced=produced)
     extension = extend_or_yield(
-        replace(_running(mine, job, produced=produced), recompute_tokens=(job.prompt_tokens or 0) + produced),
+        replace(
+            loads.as_running(mine, job, produced=produced),
+            recompute_tokens=(job.prompt_tokens or 0) + produced,
+        ),
         [each for lease_id, each in load.running.items() if lease_id != lease.lease_id],
         load.budget,
         wanted_blocks=max(1, wanted.blocks - mine.blocks),
@@ -117,8 +130,10 @@ def extend(
         return Waiting()
     mine.blocks += extension.blocks
     room = mine.blocks * load.capacity.tokens_per_block - (job.prompt_tokens or 0)
-    mine.output_tokens = min(job.max_tokens, room)
-    return mine.output_tokens
+    granted = min(job.max_tokens, room)
+    accounts.charge(session, job.tenant_id, job.model, granted - mine.output_tokens)
+    mine.output_tokens = granted
+    return granted
 
 
 def _overtaken(session: Session, mine: Reservation, books: Bookkeeper, terms: Terms) -> Candidate | None:
@@ -129,96 +144,60 @@ def _overtaken(session: Session, mine: Reservation, books: Bookkeeper, terms: Te
     if waiting is None:
         return None
     booking = books.booking(waiting, produced=waiting.completion_tokens)
-    return _candidate(waiting, booking, terms, now=database_now(session))
-
-
-@dataclass(frozen=True, slots=True)
-class _Load:
-    """An engine with what is booked on it, by lease."""
-
-    capacity: Capacity
-    running: dict[UUID, Running]
-    budget: Budget
-
-
-def _load(session: Session, engine: Engine) -> _Load:
-    rows = session.execute(
-        select(Reservation, Job)
-        .outerjoin(Job, (Job.id == Reservation.job_id) & (Job.lease_id == Reservation.lease_id))
-        .where(Reservation.engine_name == engine.name)
-        .execution_options(populate_existing=True)
-    ).all()
-    capacity = engines.capacity_of(engine)
-    held = [Held(blocks=booked.blocks, alone=booked.alone) for booked, _ in rows]
-    return _Load(
-        capacity=capacity,
-        running={
-            booked.lease_id: _running(booked, job, produced=job.completion_tokens if job else 0)
-            for booked, job in rows
-        },
-        budget=free_budget(capacity, held, spare_blocks=engine.spare_blocks),
-    )
-
-
-def _running(booked: Reservation, job: Job | None, *, produced: int) -> Running:
-    """The booking as the packing sees it; what drains belongs to nobody and ends soon."""
-    if job is None:
-        return Running(booked.job_id, booked.blocks, steps_left=0)
-    prompt_tokens = 0 if job.first_token_at else job.prompt_tokens or 0
-    return Running(
-        job_id=job.id,
-        blocks=booked.blocks,
-        steps_left=steps(prompt_tokens, max(0, booked.output_tokens - produced)),
-        recompute_tokens=None if job.num_yields else (job.prompt_tokens or 0) + produced,
-        is_going=not booked.is_waiting,
-    )
-
-
-def _window(session: Session, model: str, load: _Load, *, now: datetime) -> list[Job]:
-    """The head of the queue, then the first jobs that may fit right now however far behind they stand."""
-    capacity = load.capacity
-    fitting_tokens = load.budget.free_blocks * capacity.tokens_per_block
-    possible = _runnable(model, now).where(
-        Job.prompt_tokens + Job.max_tokens <= min(capacity.max_seq_len, capacity.max_tokens_in_pool),
-        Job.prompt_tokens <= capacity.max_input_len,
-    )
-    head = session.scalars(possible.limit(WINDOW)).all()
-    # A booking is never smaller than this.
-    smallest = Job.prompt_tokens + Job.completion_tokens + 1
-    fitting = session.scalars(possible.where(smallest <= fitting_tokens).limit(WINDOW)).all()
-    seen_ids = {job.id for job in head}
-    return [*head, *(job for job in fitting if job.id not in seen_ids)]
-
-
-def _runnable(model: str, now: datetime) -> Select[Job]:
-    """Queued jobs in rank order. The literal state lets the planner use the partial index."""
-    return (
-        select(Job)
-        .where(
-            Job.state == literal_column("'queued'"),
-            Job.model == model,
-            or_(Job.run_after.is_(None), Job.run_after <= now),
-        )
-        .order_by(Job.rank.desc(), Job.id)
-    )
-
-
-def _candidate(job: Job, booking: Booking, terms: Terms, *, now: datetime) -> Candidate:
     return Candidate(
-        job_id=job.id,
-        blocks=booking.blocks,
-        steps=booking.steps,
-        group=(job.tenant_id, job.rank),
-        waited=now - job.created_at,
-        alone=job.num_rescues >= terms.max_rescues,
+        waiting.id, booking.blocks, booking.steps, alone=waiting.num_rescues >= terms.max_rescues
     )
 
 
-def _book(
-    session: Session, engine_name: str, seen: Job, choice: Choice, booking: Booking, terms: Terms
-) -> Claim | None:
+def _choose(candidates: Sequence[Ranked], load: Load, terms: Terms) -> Choice:
+    return choose(
+        [each.candidate for each in candidates],
+        list(load.running.values()),
+        load.budget,
+        max_batch_size=load.capacity.max_batch_size,
+        rules=terms.packing,
+    )
+
+
+def _without(load: Load, lease_id: UUID) -> Load:
+    """The engine once this job has ended."""
+    rest = {each: running for each, running in load.running.items() if each != lease_id}
+    budget = replace(
+        load.budget,
+        free_slots=load.budget.free_slots + 1,
+        free_blocks=load.budget.free_blocks + load.running[lease_id].blocks,
+        idle=not rest,
+    )
+    return replace(load, running=rest, budget=budget)
+
+
+def _ask_for_room(session: Session, candidates: Sequence[Ranked], load: Load, terms: Terms) -> None:
+    """Batch jobs that have to make room for the first interactive one are asked to leave."""
+    if candidates[0].candidate.lane is not Lane.INTERACTIVE:
+        return
+    leaving = make_room(
+        candidates[0].candidate,
+        list(load.running.values()),
+        load.budget,
+        max_batch_size=load.capacity.max_batch_size,
+        rules=terms.packing,
+        batch_waits=any(each.candidate.lane is Lane.BATCH for each in candidates),
+    )
+    if leaving:
+        lifecycle.ask_to_make_room(session, leaving)
+
+
+def _book(session: Session, engine_name: str, chosen: Ranked, choice: Choice, terms: Terms) -> Claim | None:
+    seen, booking = chosen.job, chosen.booking
     lease = Lease(seen.id, uuid7())
-    job = lifecycle.start(session, seen, lease_id=lease.lease_id, lease=terms.lease, engine_name=engine_name)
+    job = lifecycle.start(
+        session,
+        lease,
+        prompt_tokens=seen.prompt_tokens,
+        completion_tokens=seen.completion_tokens,
+        lasting=terms.lease,
+        engine_name=engine_name,
+    )
     if job is None:
         return None
     session.add(
@@ -228,9 +207,11 @@ def _book(
             job_id=job.id,
             blocks=booking.blocks,
             output_tokens=booking.output_tokens,
+            output_before=job.completion_tokens,
             overtakes=choice.overtakes,
-            alone=job.num_rescues >= terms.max_rescues,
+            alone=chosen.candidate.alone,
         )
     )
     session.flush()
+    accounts.charge(session, job.tenant_id, job.model, charged(seen, booking))
     return Claim(lease=lease, blocks=booking.blocks, output_tokens=booking.output_tokens, job=job)

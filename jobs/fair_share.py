@@ -4,8 +4,10 @@ import heapq
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
+from uuid import UUID
 
 T = TypeVar("T")
+Tenant = TypeVar("Tenant", str, UUID)  # its name or id; only compared
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +40,8 @@ def lift(account: Account, active: Iterable[Account]) -> Account:
 
 
 def rank(
-    queues: Mapping[str, Sequence[T]],
-    accounts: Mapping[str, Account],
+    queues: Mapping[Tenant, Sequence[T]],
+    accounts: Mapping[Tenant, Account],
     *,
     num_tokens: Callable[[T], int],
     limit: int,

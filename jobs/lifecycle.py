@@ -29,16 +29,32 @@ class Lease:
     lease_id: UUID
 
 
-def start(session: Session, seen: Job, *, lease_id: UUID, lease: timedelta, engine_name: str) -> Job | None:
+def start(
+    session: Session,
+    lease: Lease,
+    *,
+    prompt_tokens: int,
+    completion_tokens: int,
+    lasting: timedelta,
+    engine_name: str,
+) -> Job | None:
     """A queued job runs under this lease; None: it has changed since it was seen, or another engine has it.
 
     Called by `claims.claim`, which holds the engine's row lock and books the blocks for what it has seen.
+
+    Args:
+        session: the caller's transaction.
+        lease: the new fence.
+        prompt_tokens: as seen.
+        completion_tokens: as seen.
+        lasting: how long without renewal until the job may be rescued.
+        engine_name: where it runs.
     """
     unchanged = (
-        Job.id == seen.id,
+        Job.id == lease.job_id,
         Job.state == "queued",
-        Job.prompt_tokens == seen.prompt_tokens,
-        Job.completion_tokens == seen.completion_tokens,
+        Job.prompt_tokens == prompt_tokens,
+        Job.completion_tokens == completion_tokens,
     )
     job_id = session.scalar(select(Job.id).where(*unchanged).with_for_update(skip_locked=True))
     if job_id is None:
@@ -47,8 +63,8 @@ def start(session: Session, seen: Job, *, lease_id: UUID, lease: timedelta, engi
         session,
         "claim",
         Job.id == job_id,
-        lease_id=lease_id,
-        lease_expires_at=func.clock_timestamp() + lease,
+        lease_id=lease.lease_id,
+        lease_expires_at=func.clock_timestamp() + lasting,
         engine_name=engine_name,
         started_at=func.coalesce(Job.started_at, func.clock_timestamp()),
         run_after=None,
@@ -140,6 +156,16 @@ def give_way(session: Session, lease: Lease, output: Output) -> JobState | None:
     return _requeue(session, "release", lease, output, num_yields=Job.num_yields + 1)
 
 
+def make_room(session: Session, lease: Lease, output: Output) -> JobState | None:
+    """As `release`, since the interactive lane needed its place; counted, so that it comes to an end."""
+    return _requeue(session, "release", lease, output, num_preemptions=Job.num_preemptions + 1)
+
+
+def ask_to_make_room(session: Session, job_ids: Sequence[UUID]) -> int:
+    """The workers of these running jobs are asked to give them back; how many were."""
+    return _request_stop(session, StopReason.PREEMPT, [Job.id.in_(job_ids)])
+
+
 def recount(session: Session, lease: Lease, *, prompt_tokens: int) -> JobState | None:
     """As `release`, with the length that the job's prompt really has.
 
@@ -220,7 +246,7 @@ def expire(session: Session, *, now: datetime, limit: int = 1000) -> int:
     """Jobs whose window has ended are expired, or asked to stop when they run; how many were."""
     over = (
         select(Job.id)
-        .where(Job.expires_at <= now, Job.state.not_in(sorted(TERMINAL)), Job.stop_reason.is_(None))
+        .where(Job.expires_at <= now, Job.state.not_in(sorted(TERMINAL)), _weaker_than(StopReason.EXPIRE))
         .limit(limit)
         .with_for_update(skip_locked=True)
     )
@@ -237,14 +263,20 @@ def rescue(session: Session, *, now: datetime, max_rescues: int, limit: int = 10
     silent = session.scalars(
         select(Job)
         .where(Job.state == literal_column("'running'"), Job.lease_expires_at <= now)
-        .order_by(Job.id)
+        .order_by(Job.tenant_id, Job.id)  # accounts are settled in one order, so that no two rounds deadlock
         .limit(limit)
         .with_for_update(skip_locked=True)
     ).all()
     return [job for job in silent if _rescue_one(session, job, max_rescues=max_rescues)]
 
 
-_UNHELD: dict[str, Any] = {"lease_id": None, "lease_expires_at": None, "engine_name": None}
+# Whoever wants it to end altogether is served before a job goes back to the queue.
+_UNHELD: dict[str, Any] = {
+    "lease_id": None,
+    "lease_expires_at": None,
+    "engine_name": None,
+    "stop_reason": None,
+}
 
 
 def _fence(lease: Lease) -> tuple[ColumnElement[bool], ...]:
@@ -339,7 +371,12 @@ def _rescue_one(session: Session, job: Job, *, max_rescues: int) -> bool:
     if job.lease_id is None:
         return False
     lease = Lease(job.id, job.lease_id)
+    moved = _take_back(session, job, lease, max_rescues=max_rescues)
     reservations.drain(session, lease.lease_id)
+    return moved
+
+
+def _take_back(session: Session, job: Job, lease: Lease, *, max_rescues: int) -> bool:
     if job.stop_reason in (StopReason.CANCEL, StopReason.EXPIRE):
         return end_stopped(session, lease, StopReason(job.stop_reason), None)
     if job.num_rescues >= max_rescues:

@@ -6,67 +6,64 @@ from uuid import UUID
 from sqlalchemy import (
     BigInteger,
     CheckConstraint,
-    DateTime,
     ForeignKey,
     Index,
-    Integer,
-    LargeBinary,
-    MetaData,
     SmallInteger,
-    Text,
     UniqueConstraint,
-    Uuid,
     func,
     text,
 )
 from sqlalchemy.dialects.postgresql import JSONB
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy.orm import Mapped, mapped_column
 
+# Whoever imports this module knows every table.
+from jobs.engine_models import Engine, Reservation, TenantAccount
 from jobs.ids import uuid7
-from jobs.states import TERMINAL, FinishReason, JobState, StopReason
+from jobs.orm import Base, JsonObject, one_of
+from jobs.states import TERMINAL, FinishReason, JobState, Lane, StopReason
+
+__all__ = [
+    "DEFAULT_TENANT",
+    "NUM_SIZE_CLASSES",
+    "SIZE_CLASS",
+    "Base",
+    "Checkpoint",
+    "Engine",
+    "IdempotencyKey",
+    "Job",
+    "JsonObject",
+    "PromptText",
+    "Reservation",
+    "Result",
+    "Tenant",
+    "TenantAccount",
+    "WebhookDelivery",
+    "WebhookEvent",
+]
 
 # The tenant of every row until there are keys that name others.
 DEFAULT_TENANT = UUID("00000000-0000-7000-8000-000000000001")
 
-JsonObject = dict[str, object]
+# Queued jobs by the size of their prompts: below 2k tokens, 4k, 8k, ... and the last from 64k on.
+NUM_SIZE_CLASSES = 7
+SIZE_CLASS = "width_bucket(prompt_tokens, '{2048,4096,8192,16384,32768,65536}'::integer[])"
 
-
-def _one_of(column: str, values: list[str]) -> str:
-    listed = ", ".join(f"'{value}'" for value in values)
-    return f"{column} IN ({listed})"
-
-
-_TERMINAL_SQL = _one_of("state", sorted(TERMINAL))
-
-
-class Base(DeclarativeBase):
-    """Names constraints the same way everywhere, so that migrations can refer to them."""
-
-    metadata = MetaData(
-        naming_convention={
-            "ix": "ix_%(table_name)s_%(column_0_N_name)s",
-            "uq": "uq_%(table_name)s_%(column_0_N_name)s",
-            "ck": "ck_%(table_name)s_%(constraint_name)s",
-            "fk": "fk_%(table_name)s_%(column_0_N_name)s",
-            "pk": "pk_%(table_name)s",
-        }
-    )
-    type_annotation_map = {  # noqa: RUF012  # SQLAlchemy reads it as a plain class attribute
-        str: Text,
-        bytes: LargeBinary,
-        datetime: DateTime(timezone=True),
-        UUID: Uuid,
-        JsonObject: JSONB,
-    }
+_TERMINAL_SQL = one_of("state", sorted(TERMINAL))
 
 
 class Tenant(Base):
-    """Somebody whose jobs nobody else can see."""
+    """Somebody whose jobs nobody else can see.
+
+    Attributes:
+        weight: its share of an engine relative to the weights of others who wait too.
+    """
 
     __tablename__ = "tenants"
+    __table_args__ = (CheckConstraint("weight > 0", name="weight"),)
 
     id: Mapped[UUID] = mapped_column(primary_key=True, default=uuid7)
     name: Mapped[str] = mapped_column(unique=True)
+    weight: Mapped[float] = mapped_column(server_default="1")
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
 
 
@@ -98,6 +95,7 @@ class Job(Base):
     """One request for generated text. Narrow on purpose: claims read these rows and no prompt.
 
     Attributes:
+        lane: who waits for it: `interactive` goes ahead of `batch`.
         rank: -1 low, 0 normal, 1 high; orders within a tenant.
         prompt_tokens: exact, of the rendered prompt; None until counted.
         completion_tokens: streamed so far, and final at the end; written by the worker.
@@ -107,6 +105,7 @@ class Job(Base):
         stop_reason: why it should end early; asked by callers, read by its worker.
         lease_id: the fence: fresh at every claim, null unless a worker holds the job.
         num_yields: times it left the engine to let others go on; after one it books all it may need.
+        num_preemptions: times it made room for the interactive lane.
         run_after: not before this, after a failed attempt.
     """
 
@@ -116,6 +115,7 @@ class Job(Base):
     tenant_id: Mapped[UUID] = mapped_column(ForeignKey("tenants.id"))
     text_id: Mapped[UUID] = mapped_column(ForeignKey("texts.id"))
     state: Mapped[str]
+    lane: Mapped[str] = mapped_column(server_default=Lane.BATCH.value)
     rank: Mapped[int] = mapped_column(SmallInteger, server_default="0")
     task: Mapped[str]
     model: Mapped[str]
@@ -130,6 +130,7 @@ class Job(Base):
     attempt: Mapped[int] = mapped_column(SmallInteger, server_default="0")
     num_rescues: Mapped[int] = mapped_column(SmallInteger, server_default="0")
     num_yields: Mapped[int] = mapped_column(SmallInteger, server_default="0")
+    num_preemptions: Mapped[int] = mapped_column(SmallInteger, server_default="0")
     stop_reason: Mapped[str | None]
     lease_id: Mapped[UUID | None]
     lease_expires_at: Mapped[datetime | None]
@@ -144,7 +145,7 @@ class Job(Base):
     expires_at: Mapped[datetime | None]
 
     __table_args__ = (
-        CheckConstraint(_one_of("state", sorted(JobState)), name="state"),
+        CheckConstraint(one_of("state", sorted(JobState)), name="state"),
         CheckConstraint(f"({_TERMINAL_SQL}) = (finalized_at IS NOT NULL)", name="terminal_iff_finalized"),
         CheckConstraint(
             "(lease_id IS NULL) = (lease_expires_at IS NULL)"
@@ -157,13 +158,29 @@ class Job(Base):
         ),
         CheckConstraint("(state = 'failed') = (error IS NOT NULL)", name="error_iff_failed"),
         CheckConstraint("(state = 'completed') = (finish_reason IS NOT NULL)", name="finish_iff_completed"),
-        CheckConstraint(_one_of("finish_reason", sorted(FinishReason)), name="finish_reason"),
-        CheckConstraint(_one_of("stop_reason", sorted(StopReason)), name="stop_reason"),
+        CheckConstraint(one_of("finish_reason", sorted(FinishReason)), name="finish_reason"),
+        CheckConstraint(one_of("stop_reason", sorted(StopReason)), name="stop_reason"),
         CheckConstraint("max_tokens >= 1 AND prompt_tokens >= 0", name="tokens"),
         CheckConstraint("completion_tokens BETWEEN 0 AND max_tokens", name="output_within_limit"),
         CheckConstraint("attempt >= 0 AND num_rescues >= 0 AND rank BETWEEN -1 AND 1", name="counters"),
-        # Claims: rank order among what may run. The partial predicate must stay a literal in queries.
-        Index("ix_jobs_queued", "model", text("rank DESC"), "id", postgresql_where=text("state = 'queued'")),
+        CheckConstraint(one_of("lane", sorted(Lane)), name="lane"),
+        # Claims: the first of each size of each tenant. The partial predicate must stay a literal in queries.
+        Index(
+            "ix_jobs_queued",
+            "model",
+            "lane",
+            "tenant_id",
+            text(SIZE_CLASS),
+            text("rank DESC"),
+            "id",
+            postgresql_where=text("state = 'queued'"),
+        ),
+        Index(
+            "ix_jobs_deadlines",
+            "model",
+            "expires_at",
+            postgresql_where=text("state = 'queued' AND expires_at IS NOT NULL"),
+        ),
         Index("ix_jobs_preparing", "id", postgresql_where=text("state = 'preparing'")),
         Index("ix_jobs_running", "id", postgresql_where=text("state = 'running'")),
         Index(
@@ -241,64 +258,6 @@ class Checkpoint(Base):
     replaced: Mapped[bool] = mapped_column(server_default=text("false"))
 
 
-class Engine(Base):
-    """One Triton engine, keyed by its configured name.
-
-    Attributes:
-        spare_blocks: free blocks beyond our own bookings by its gauge; None: no gauge, or all ours.
-        seen_at: when a worker last found it ready.
-        paused_reason: why no claims are made; None: they are.
-    """
-
-    __tablename__ = "engines"
-    __table_args__ = (CheckConstraint("max_batch_size >= 1 AND max_blocks >= 1", name="capacity"),)
-
-    name: Mapped[str] = mapped_column(primary_key=True)
-    model: Mapped[str]
-    max_batch_size: Mapped[int]
-    max_blocks: Mapped[int]
-    tokens_per_block: Mapped[int]
-    max_input_len: Mapped[int]
-    max_seq_len: Mapped[int]
-    spare_blocks: Mapped[int | None]
-    seen_at: Mapped[datetime]
-    paused_reason: Mapped[str | None]
-
-
-class Reservation(Base):
-    """Slots and blocks booked on an engine; the row goes when the engine confirmed the request's end.
-
-    Attributes:
-        lease_id: the claim that booked it.
-        state: `held` by a live stream, or `draining`: ours no more, but perhaps still in the engine.
-        output_tokens: generated tokens that the booking covers beside the prompt, earlier ones included.
-        overtakes: the better ranked job that it started ahead of; its growth must not postpone that one.
-        is_waiting: the job reached the end of its booking and waits for blocks to go on.
-        alone: nothing may start beside it.
-    """
-
-    __tablename__ = "reservations"
-    __table_args__ = (
-        CheckConstraint(_one_of("state", ["draining", "held"]), name="state"),
-        CheckConstraint("(state = 'draining') = (draining_since IS NOT NULL)", name="draining_since"),
-        CheckConstraint("blocks >= 1", name="blocks"),
-        Index("ix_reservations_engine_name", "engine_name"),
-    )
-
-    lease_id: Mapped[UUID] = mapped_column(primary_key=True)
-    engine_name: Mapped[str] = mapped_column(ForeignKey("engines.name"))
-    # No foreign key: a deleted job's request may still drain.
-    job_id: Mapped[UUID]
-    blocks: Mapped[int] = mapped_column(Integer)
-    output_tokens: Mapped[int]
-    overtakes: Mapped[UUID | None]
-    is_waiting: Mapped[bool] = mapped_column(server_default=text("false"))
-    alone: Mapped[bool] = mapped_column(server_default=text("false"))
-    state: Mapped[str] = mapped_column(server_default="held")
-    created_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
-    draining_since: Mapped[datetime | None]
-
-
 class WebhookEvent(Base):
     """Something that happened to a job, written in the transaction that made it so.
 
@@ -314,7 +273,7 @@ class WebhookEvent(Base):
     __table_args__ = (
         # job_id carries no foreign key: an event outlives a job that its owner deletes.
         UniqueConstraint("job_id", "type"),
-        CheckConstraint(_one_of("state", ["delivered", "failed", "none", "pending"]), name="state"),
+        CheckConstraint(one_of("state", ["delivered", "failed", "none", "pending"]), name="state"),
         CheckConstraint("(state = 'none') = (url IS NULL)", name="url_iff_asked"),
         CheckConstraint("(state = 'pending') = (next_delivery_at IS NOT NULL)", name="next_iff_pending"),
         Index("ix_webhook_events_pending", "next_delivery_at", postgresql_where=text("state = 'pending'")),

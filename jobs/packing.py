@@ -11,17 +11,10 @@ long it takes, so their ends can be compared without a clock.
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from enum import StrEnum
 from uuid import UUID
 
 from jobs.admission import Budget
-
-
-class Lane(StrEnum):
-    """Who waits for an answer: a person, or nobody in particular."""
-
-    INTERACTIVE = "interactive"
-    BATCH = "batch"
+from jobs.states import Lane
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +28,16 @@ class Rules:
             what it would in order of arrival. Jobs submitted together are peers from the start.
         interactive_share: of the slots, that the interactive lane may hold while batch waits.
         batch_patience: after it the interactive lane leaves the first batch job the blocks that it needs.
+        preempt_after: tokens that a batch job has generated before it may make room for an interactive one.
+        max_preemptions: times that it may have to.
     """
 
-    window: int = 64
+    window: int = 96
     stretch: float = 0.05
     interactive_share: float = 0.75
     batch_patience: timedelta = timedelta(minutes=10)
+    preempt_after: int = 256
+    max_preemptions: int = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +50,10 @@ class Running:
         steps_left: engine iterations until it is expected to end.
         lane: of the job.
         recompute_tokens: what it would have to read again if it yielded; None: it must not yield.
+        new_tokens: generated since it started.
+        num_preemptions: times it made room for the interactive lane.
         is_going: its end is only a matter of time; False: it waits for blocks to go on.
+        is_leaving: it was asked to end, and will have left in a moment.
     """
 
     job_id: UUID
@@ -61,7 +61,10 @@ class Running:
     steps_left: int
     lane: Lane = Lane.BATCH
     recompute_tokens: int | None = None
+    new_tokens: int = 0
+    num_preemptions: int = 0
     is_going: bool = True
+    is_leaving: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +160,12 @@ def fits(candidate: Candidate, budget: Budget) -> bool:
     return budget.free_slots >= 1 and candidate.blocks <= budget.free_blocks
 
 
+def may_join(lane: Lane, running: Iterable[Running], max_batch_size: int, rules: Rules) -> bool:
+    """Whether one more job of this lane may run while batch jobs wait."""
+    held = sum(each.lane is Lane.INTERACTIVE for each in running)
+    return lane is Lane.BATCH or held < max(1, int(rules.interactive_share * max_batch_size))
+
+
 def are_peers(head: Candidate, other: Candidate, rules: Rules) -> bool:
     """Whether the two waited so nearly as long that it matters to nobody which of them is first."""
     if other.job_id == head.job_id:
@@ -188,9 +197,8 @@ def _within_lanes(
     candidates: Sequence[Candidate], running: Iterable[Running], max_batch_size: int, rules: Rules
 ) -> list[Candidate]:
     """Each lane's window, but nothing interactive while it holds its share of the slots and batch waits."""
-    held = sum(each.lane is Lane.INTERACTIVE for each in running)
     batch = [each for each in candidates if each.lane is Lane.BATCH][: rules.window]
-    if batch and held >= max(1, int(rules.interactive_share * max_batch_size)):
+    if batch and not may_join(Lane.INTERACTIVE, running, max_batch_size, rules):
         return batch
     return [each for each in candidates if each.lane is Lane.INTERACTIVE][: rules.window] + batch
 

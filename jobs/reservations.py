@@ -7,21 +7,35 @@ from uuid import UUID
 from sqlalchemy import delete, func, select, update
 from sqlalchemy.orm import Session
 
+from jobs import accounts
 from jobs.models import Reservation
 
 
-def close(session: Session, lease_id: UUID) -> None:
-    """The booking is gone: the engine confirmed the end of its request, or never got it."""
-    session.execute(delete(Reservation).where(Reservation.lease_id == lease_id))
+def close(session: Session, lease_id: UUID, *, produced: int | None = None) -> None:
+    """The booking is gone: the engine confirmed the end of its request, or never got it.
+
+    Args:
+        session: the caller's transaction.
+        lease_id: whose; nothing happens when its booking is gone already.
+        produced: tokens that the job has generated in all; None: what its row says.
+    """
+    gone = delete(Reservation).where(Reservation.lease_id == lease_id).returning(Reservation)
+    booking = session.scalar(gone, execution_options={"synchronize_session": False})
+    if booking is not None and booking.state == "held":
+        accounts.settle(session, booking, produced=produced)
 
 
 def drain(session: Session, lease_id: UUID) -> None:
     """The booking still counts, but belongs to nobody: the engine may go on generating for a while."""
-    session.execute(
+    booking = session.scalar(
         update(Reservation)
         .where(Reservation.lease_id == lease_id, Reservation.state == "held")
         .values(state="draining", draining_since=func.clock_timestamp())
+        .returning(Reservation),
+        execution_options={"synchronize_session": False, "populate_existing": True},
     )
+    if booking is not None:
+        accounts.settle(session, booking)
 
 
 def draining(session: Session, engine_name: str, *, before: datetime | None = None) -> Sequence[Reservation]:

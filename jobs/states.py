@@ -37,6 +37,13 @@ TERMINAL: frozenset[JobState] = frozenset({_S.COMPLETED, _S.FAILED, _S.CANCELLED
 ACTIVE: frozenset[JobState] = frozenset(_S) - TERMINAL
 
 
+class Lane(StrEnum):
+    """Who waits for an answer: a person, or nobody in particular."""
+
+    INTERACTIVE = "interactive"
+    BATCH = "batch"
+
+
 class StopReason(StrEnum):
     """Why a running job should end before the engine is done, weakest last."""
 

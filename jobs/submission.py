@@ -16,7 +16,7 @@ from jobs.database import database_now
 from jobs.errors import IdempotencyConflictError, LongbatchError
 from jobs.ids import uuid7
 from jobs.models import IdempotencyKey, Job, JsonObject, PromptText
-from jobs.states import TERMINAL, TRANSITIONS, JobState
+from jobs.states import TERMINAL, TRANSITIONS, JobState, Lane
 from jobs.texts import CountedPrompt, Counter, NewText
 
 # Far above what counting takes; a worker that is frozen meanwhile keeps its job for so long.
@@ -36,6 +36,7 @@ class JobSpec:
     Attributes:
         text: the prompt; with its ids when it was small enough to count at once.
         rank: -1 low, 0 normal, 1 high.
+        lane: who waits for it.
         window: it expires this long after it was accepted; None: never.
         sampling: temperature, top_p, top_k, seed, stop as given.
     """
@@ -45,6 +46,7 @@ class JobSpec:
     model: str
     max_tokens: int
     rank: int = 0
+    lane: Lane = Lane.BATCH
     sampling: JsonObject | None = None
     custom_id: str | None = None
     metadata: JsonObject | None = None
@@ -258,6 +260,7 @@ def _new_job(spec: JobSpec, *, tenant_id: UUID, text_id: UUID, now: datetime) ->
         tenant_id=tenant_id,
         text_id=text_id,
         state=JobState.PREPARING.value,
+        lane=spec.lane.value,
         rank=spec.rank,
         task=spec.task,
         model=spec.model,
@@ -269,6 +272,8 @@ def _new_job(spec: JobSpec, *, tenant_id: UUID, text_id: UUID, now: datetime) ->
         webhook_url=spec.webhook_url,
         attempt=0,
         num_rescues=0,
+        num_yields=0,
+        num_preemptions=0,
         created_at=now,
         expires_at=now + spec.window if spec.window else None,
     )

@@ -29,7 +29,7 @@ from worker.engine import EngineModel
 from worker.follow import follow, wait_for_end, wait_for_stop
 from worker.lease import HeldLease, LeaseKeeper
 from worker.monitor import EngineMonitor
-from worker.outcome import Failed, Finished, LeaseLost, Outcome, Recounted, RunEnded, Stopped, record
+from worker.outcome import Failed, Finished, LeaseLost, Outcome, Recounted, RunEnded, Stopped, Yielded, record
 from worker.request import Request, Sampling
 from worker.stream import Stream
 
@@ -113,7 +113,7 @@ class Runner:
                 case int():
                     return granted
                 case claims.Yielding():
-                    return Stopped(StopReason.PREEMPT)
+                    return Yielded()
                 case None:
                     return LeaseLost()
             stopped = wait_for_stop(held, seconds=_ASK_AGAIN_SECONDS)

@@ -1,5 +1,6 @@
 """How a run of a job can end, and how that is recorded: one fenced transaction."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -34,6 +35,11 @@ class Stopped:
 
 
 @dataclass(frozen=True, slots=True)
+class Yielded:
+    """It left the engine so that others could go on."""
+
+
+@dataclass(frozen=True, slots=True)
 class Recounted:
     """The prompt is not as long as was booked; nothing was sent."""
 
@@ -52,7 +58,7 @@ class LeaseLost:
     """The job is somebody else's now: nothing may be written to it."""
 
 
-Outcome = Finished | RunEnded | Stopped | Recounted | Failed | LeaseLost
+Outcome = Finished | RunEnded | Stopped | Yielded | Recounted | Failed | LeaseLost
 
 
 def record(
@@ -91,10 +97,8 @@ def _move(
         case Stopped(StopReason.CANCEL | StopReason.EXPIRE as reason):
             ended = JobState.CANCELLED if reason is StopReason.CANCEL else JobState.EXPIRED
             return _if(lifecycle.end_stopped(session, lease, reason, output), ended)
-        case Stopped() | RunEnded():
-            has_yielded = outcome == Stopped(StopReason.PREEMPT)
-            back = lifecycle.give_way if has_yielded else lifecycle.release
-            return back(session, lease, output)
+        case Stopped() | RunEnded() | Yielded():
+            return _give_back(outcome)(session, lease, output)
         case Recounted(prompt_tokens):
             return lifecycle.recount(session, lease, prompt_tokens=prompt_tokens)
         case Failed(error):
@@ -102,6 +106,13 @@ def _move(
         case LeaseLost():
             pass
     return None
+
+
+def _give_back(outcome: Stopped | RunEnded | Yielded) -> Callable[[Session, Lease, Output], JobState | None]:
+    """How a job that is not done goes back to the queue."""
+    if isinstance(outcome, Yielded):
+        return lifecycle.give_way
+    return lifecycle.make_room if outcome == Stopped(StopReason.PREEMPT) else lifecycle.release
 
 
 def _fail(

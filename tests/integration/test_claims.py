@@ -64,7 +64,7 @@ def test_priority_orders_the_queue_and_age_breaks_ties(session: Session) -> None
 
 def test_a_small_job_behind_a_long_row_of_big_ones_is_seen(session: Session) -> None:
     register_engine(session)
-    for _ in range(claims.WINDOW + 5):
+    for _ in range(TERMS.packing.window + 5):
         submit_one(session, spec(BIG))
     small = submit_one(session, spec(100))
     claim_one(session)

@@ -1,0 +1,38 @@
+"""What all tables share: one base, and the types of their columns."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from uuid import UUID
+
+from sqlalchemy import DateTime, LargeBinary, MetaData, Text, Uuid
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.orm import DeclarativeBase
+
+JsonObject = dict[str, object]
+
+
+class Base(DeclarativeBase):
+    """Names constraints the same way everywhere, so that migrations can refer to them."""
+
+    metadata = MetaData(
+        naming_convention={
+            "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+            "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+            "ck": "ck_%(table_name)s_%(constraint_name)s",
+            "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+            "pk": "pk_%(table_name)s",
+        }
+    )
+    type_annotation_map = {  # noqa: RUF012  # SQLAlchemy reads it as a plain class attribute
+        str: Text,
+        bytes: LargeBinary,
+        datetime: DateTime(timezone=True),
+        UUID: Uuid,
+        JsonObject: JSONB,
+    }
+
+
+def one_of(column: str, values: Sequence[str]) -> str:
+    """The SQL condition that a text column holds one of these values."""
+    listed = ", ".join(f"'{value}'" for value in values)
+    return f"{column} IN ({listed})"

@@ -1,0 +1,74 @@
+"""Which batch jobs make room for somebody who waits for an answer: pure arithmetic."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from uuid import UUID
+
+from jobs.admission import Budget
+from jobs.packing import Candidate, Rules, Running, fits, may_join
+from jobs.states import Lane
+
+
+def make_room(
+    waiting: Candidate,
+    running: Sequence[Running],
+    budget: Budget,
+    *,
+    max_batch_size: int,
+    rules: Rules,
+    batch_waits: bool,
+) -> list[UUID]:
+    """The jobs that must leave so that this one may start; none if it fits soon anyway, or not even then.
+
+    Those that are cheapest to read again go first, and no more than needed. A job is left alone until it
+    has read its prompt and generated `rules.preempt_after` tokens, else its prompt was read for nothing;
+    and after `rules.max_preemptions`, so that it comes to an end.
+
+    Args:
+        waiting: an interactive job.
+        running: every reservation on the engine, draining ones included.
+        budget: what the engine has free.
+        max_batch_size: slots of the engine.
+        rules: what may be done to a job that runs.
+        batch_waits: whether batch jobs are queued; then interactive ones may not hold all slots.
+    """
+    if batch_waits and not may_join(waiting.lane, running, max_batch_size, rules):
+        return []
+    room = _without(budget, [each for each in running if each.is_leaving], running)
+    if fits(waiting, room):
+        return []
+    able = sorted(
+        (each for each in running if _may_be_preempted(each, rules)),
+        key=lambda each: (each.recompute_tokens or 0, each.job_id),
+    )
+    leaving: list[Running] = []
+    for each in able:
+        leaving.append(each)
+        if fits(waiting, _without(room, leaving, running)):
+            break
+    else:
+        return []
+    for each in list(leaving[:-1]):  # a cheap one was not enough, the dear one may be so without it
+        others = [other for other in leaving if other is not each]
+        if fits(waiting, _without(room, others, running)):
+            leaving = others
+    return [each.job_id for each in leaving]
+
+
+def _may_be_preempted(job: Running, rules: Rules) -> bool:
+    return (
+        job.lane is Lane.BATCH
+        and not job.is_leaving
+        and job.new_tokens >= rules.preempt_after
+        and job.num_preemptions < rules.max_preemptions
+    )
+
+
+def _without(budget: Budget, leaving: Sequence[Running], running: Sequence[Running]) -> Budget:
+    """What is free once these have left."""
+    return replace(
+        budget,
+        free_slots=budget.free_slots + len(leaving),
+        free_blocks=budget.free_blocks + sum(each.blocks for each in leaving),
+        idle=budget.idle or len(leaving) == len(running),
+    )

@@ -1,0 +1,118 @@
+"""The head of the queue in the order in which its jobs have a right to start, with what each would book."""
+
+from collections import defaultdict
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from heapq import nsmallest
+from typing import Final
+from uuid import UUID
+
+from sqlalchemy.orm import Session
+
+from jobs import accounts, queue_window
+from jobs.admission import Capacity
+from jobs.bookings import Booking, Bookkeeper, Terms
+from jobs.fair_share import Account, rank
+from jobs.packing import Candidate
+from jobs.queue_window import Queued
+from jobs.states import Lane
+
+# Of what was read, the first so many are candidates, and of every size so many more.
+_HEAD: Final = 40
+_OF_EACH_SIZE: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """One candidate.
+
+    Attributes:
+        job: its row, not locked.
+        booking: what it would book.
+        candidate: the same as the packing sees it.
+    """
+
+    job: Queued
+    booking: Booking
+    candidate: Candidate
+
+
+@dataclass(slots=True)
+class Ranking:
+    """Ranks the queue of one model for one engine within one transaction.
+
+    Attributes:
+        takes_up: whether the accounts of tenants that come and go are brought up to date.
+    """
+
+    session: Session
+    model: str
+    capacity: Capacity
+    terms: Terms
+    books: Bookkeeper
+    now: datetime
+    takes_up: bool = field(default=True, kw_only=True)
+
+    def head(self) -> list[Ranked]:
+        """The candidates: interactive ones first, then by what tenants were served, priority and age."""
+        waiting = queue_window.waiting_tenants(self.session, self.model)
+        if not waiting and not self.takes_up:
+            return []
+        standing = accounts.take_up if self.takes_up else accounts.read
+        known = standing(self.session, self.model, set().union(*waiting.values()))
+        return [
+            each
+            for lane in (Lane.INTERACTIVE, Lane.BATCH)
+            if lane in waiting
+            for each in self._lane(lane, waiting[lane], known)
+        ]
+
+    def candidate(self, job: Queued, booking: Booking) -> Candidate:
+        """A queued job as the packing sees it."""
+        return Candidate(
+            job_id=job.id,
+            blocks=booking.blocks,
+            steps=booking.steps,
+            lane=Lane(job.lane),
+            group=(job.tenant_id, job.priority(self.now)),
+            waited=self.now - job.created_at,
+            alone=job.num_rescues >= self.terms.max_rescues,
+        )
+
+    def _lane(self, lane: Lane, tenants: Collection[UUID], known: dict[UUID, Account]) -> list[Ranked]:
+        least = nsmallest(queue_window.MAX_TENANTS, sorted(tenants), key=lambda each: known[each].served)
+        rows = queue_window.first_jobs(
+            self.session, self.model, lane, least, capacity=self.capacity, now=self.now
+        )
+        queues: dict[UUID, list[Ranked]] = defaultdict(list)
+        for job in sorted(rows, key=self._order):
+            booking = self.books.booking(job, produced=job.completion_tokens)
+            queues[job.tenant_id].append(Ranked(job, booking, self.candidate(job, booking)))
+        ranked = rank(queues, known, num_tokens=lambda each: charged(each.job, each.booking), limit=len(rows))
+        return _head(ranked)
+
+    def _order(self, job: Queued) -> tuple[int, bool, float, UUID]:
+        """Within a tenant: priority, then who expires soon, then age."""
+        priority = job.priority(self.now)
+        is_urgent = priority > job.rank
+        expires = job.expires_at.timestamp() if is_urgent and job.expires_at else 0.0
+        return (-priority, not is_urgent, expires, job.id)
+
+
+def charged(job: Queued, booking: Booking) -> int:
+    """What its tenant pays when it starts: the prompt, once, and the output that is booked anew."""
+    prompt = job.prompt_tokens if job.started_at is None else 0
+    return prompt + booking.output_tokens - job.completion_tokens
+
+
+def _head(ranked: Sequence[Ranked]) -> list[Ranked]:
+    """The first of them, and the first of each size class wherever they stand."""
+    seen: dict[int, int] = defaultdict(int)
+    kept = []
+    for place, each in enumerate(ranked):
+        size = max(0, each.job.prompt_tokens.bit_length() - 11)
+        seen[size] += 1
+        if place < _HEAD or seen[size] <= _OF_EACH_SIZE:
+            kept.append(each)
+    return kept
