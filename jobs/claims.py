@@ -7,7 +7,7 @@ from uuid import UUID
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from jobs import accounts, lifecycle, loads, queue_window
+from jobs import accounts, lifecycle, loads, queue_window, reservations
 from jobs.bookings import Bookkeeper, Terms
 from jobs.database import database_now
 from jobs.ids import uuid7
@@ -38,12 +38,34 @@ class Claim:
     job: Job
 
 
-def claim(session: Session, engine_name: str, terms: Terms) -> Claim | None:
+@dataclass(frozen=True, slots=True)
+class MakingRoom:
+    """Nothing may start now, but batch jobs were asked to leave for an interactive one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A job whose request the engine has confirmed to be over; its end is not recorded yet.
+
+    Attributes:
+        lease_id: whose booking goes.
+        produced: tokens that it has generated in all.
+    """
+
+    lease_id: UUID
+    produced: int
+
+
+def claim(
+    session: Session, engine_name: str, terms: Terms, *, ended: Ended | None = None
+) -> Claim | MakingRoom | None:
     """The next job for this engine is running, its blocks booked; None: nothing may start now.
 
-    When an interactive job finds no room, batch jobs that can make some have been asked to.
+    With `ended`, that job's booking is closed first.
     """
     locked = loads.lock(session, engine_name)
+    if ended is not None:  # behind the lock: accounts come after engines, here as everywhere
+        reservations.close(session, ended.lease_id, produced=ended.produced)
     if locked is None or locked[0].paused_reason is not None:
         return None
     engine, now = locked
@@ -55,8 +77,7 @@ def claim(session: Session, engine_name: str, terms: Terms) -> Claim | None:
     while candidates:
         choice = _choose(candidates, load, terms)
         if choice.start is None:
-            _ask_for_room(session, candidates, load, terms)
-            return None
+            return MakingRoom() if _ask_for_room(session, candidates, load, terms) else None
         chosen = next(each for each in candidates if each.job.id == choice.start)
         claimed = _book(session, engine_name, chosen, choice, terms)
         if claimed is not None:
@@ -171,10 +192,10 @@ def _without(load: Load, lease_id: UUID) -> Load:
     return replace(load, running=rest, budget=budget)
 
 
-def _ask_for_room(session: Session, candidates: Sequence[Ranked], load: Load, terms: Terms) -> None:
-    """Batch jobs that have to make room for the first interactive one are asked to leave."""
+def _ask_for_room(session: Session, candidates: Sequence[Ranked], load: Load, terms: Terms) -> bool:
+    """Whether batch jobs were asked to leave for the first interactive one."""
     if candidates[0].candidate.lane is not Lane.INTERACTIVE:
-        return
+        return False
     leaving = make_room(
         candidates[0].candidate,
         list(load.running.values()),
@@ -183,8 +204,7 @@ def _ask_for_room(session: Session, candidates: Sequence[Ranked], load: Load, te
         rules=terms.packing,
         batch_waits=any(each.candidate.lane is Lane.BATCH for each in candidates),
     )
-    if leaving:
-        lifecycle.ask_to_make_room(session, leaving)
+    return bool(leaving) and lifecycle.ask_to_make_room(session, leaving) > 0
 
 
 def _book(session: Session, engine_name: str, chosen: Ranked, choice: Choice, terms: Terms) -> Claim | None:

@@ -162,8 +162,12 @@ def make_room(session: Session, lease: Lease, output: Output) -> JobState | None
 
 
 def ask_to_make_room(session: Session, job_ids: Sequence[UUID]) -> int:
-    """The workers of these running jobs are asked to give them back; how many were."""
-    return _request_stop(session, StopReason.PREEMPT, [Job.id.in_(job_ids)])
+    """The workers of these running jobs are asked to give them back; how many were.
+
+    One whose end is being recorded just now is left alone: its place is free in a moment anyway.
+    """
+    free = select(Job.id).where(Job.id.in_(job_ids)).with_for_update(skip_locked=True)
+    return _request_stop(session, StopReason.PREEMPT, [Job.id.in_(session.scalars(free).all())])
 
 
 def recount(session: Session, lease: Lease, *, prompt_tokens: int) -> JobState | None:

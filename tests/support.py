@@ -91,7 +91,7 @@ def submit_one(session: Session, given: JobSpec | None = None, *, tenant_id: UUI
 
 def claim_one(session: Session, engine: str = ENGINE, terms: Terms = TERMS) -> Claim:
     claimed = claims.claim(session, engine, terms)
-    assert claimed is not None, "nothing could be claimed"
+    assert isinstance(claimed, Claim), "nothing could be claimed"
     return claimed
 
 

@@ -3,13 +3,16 @@
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Final
 
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import claims, telemetry
 from jobs.claims import Claim
 from jobs.database import transaction
+from jobs.lifecycle import Lease
 from jobs.settings import Settings
 from jobs.states import StopReason
 from worker.engine import EngineModel
@@ -51,16 +54,10 @@ class Dispatcher:
     def run_once(self) -> None:
         """Every job that may start now has started."""
         while not self._runner.stopping.is_set():
-            model = self._monitor.model
-            if model is None or self._num_running >= model.capacity.max_batch_size:
-                return
-            # Read before the claim: our idea of the lease's end is never later than the database's.
-            valid_until = time.monotonic() + self._settings.jobs.lease_seconds
-            with transaction(self._sessions) as session:
-                claim = claims.claim(session, self._settings.engine.name, self._runner.terms)
-            if claim is None:
-                return
-            self._start(claim, HeldLease(claim.lease, valid_until), model)
+            if not self._claim_one():
+                break
+        if not self._runner.stopping.is_set() and self._monitor.model is not None:
+            self._runner.ahead.look()
 
     def begin_stop(self) -> None:
         """No job is claimed any more; returns at once."""
@@ -76,6 +73,31 @@ class Dispatcher:
         self._keeper.stop_all(StopReason.SHUTDOWN)
         self._slots.shutdown(wait=True)
 
+    def _claim_one(self, ended: claims.Ended | None = None) -> bool:
+        """Whether one more job has started, perhaps in the place of one whose request is over."""
+        model = self._monitor.model
+        if model is None:
+            return False
+        # Read before the claim: our idea of the lease's end is never later than the database's.
+        valid_until = time.monotonic() + self._settings.jobs.lease_seconds
+        with transaction(self._sessions) as session:
+            found = claims.claim(session, self._settings.engine.name, self._runner.terms, ended=ended)
+        if isinstance(found, claims.MakingRoom):
+            self._keeper.loop.wake()  # it hands the requests on
+        if not isinstance(found, Claim):
+            return False
+        self._start(found, HeldLease(found.lease, valid_until), model)
+        return True
+
+    def _refill(self, ended: Lease, produced: int) -> None:
+        """The engine is done with this job: the next one starts before its result is even written down."""
+        if self._runner.stopping.is_set():
+            return
+        try:
+            self._claim_one(claims.Ended(ended.lease_id, produced))
+        except SQLAlchemyError as error:  # its record closes the booking, and the loop claims
+            telemetry.logger().warning(telemetry.LOOP_FAILED, loop="refill", error=type(error).__name__)
+
     def _start(self, claim: Claim, held: HeldLease, model: EngineModel) -> None:
         self._keeper.hold(held)
         with self._changed:
@@ -84,7 +106,7 @@ class Dispatcher:
 
     def _occupy(self, claim: Claim, held: HeldLease, model: EngineModel) -> None:
         try:
-            self._runner.run(claim, held, model)
+            self._runner.run(claim, held, model, free=partial(self._refill, claim.lease))
         except Exception:  # noqa: BLE001  # the thread's entry point
             # The lease ends by itself and the job is rescued.
             telemetry.logger().exception(telemetry.LOOP_FAILED, loop="slot")

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -28,6 +29,7 @@ from worker.deadlines import deadlines_for
 from worker.engine import EngineModel
 from worker.follow import follow, wait_for_end, wait_for_stop
 from worker.lease import HeldLease, LeaseKeeper
+from worker.lookahead import LookAhead
 from worker.monitor import EngineMonitor
 from worker.outcome import Failed, Finished, LeaseLost, Outcome, Recounted, RunEnded, Stopped, Yielded, record
 from worker.request import Request, Sampling
@@ -39,6 +41,9 @@ _LINGER_SECONDS: Final = 10.0
 _RECORD_RETRY_SECONDS: Final = 1.0
 # A job that waits for blocks looks for them so often; each look is one short transaction.
 _ASK_AGAIN_SECONDS: Final = 0.2
+
+
+Free = Callable[[int], None]
 
 
 class UnexpectedError(LongbatchError):
@@ -63,11 +68,19 @@ class Runner:
     counter: PromptCounter
     monitor: EngineMonitor
     keeper: LeaseKeeper
+    ahead: LookAhead
     ring: Ring
     stopping: threading.Event
 
-    def run(self, claim: Claim, held: HeldLease, model: EngineModel) -> None:
-        """The job has ended, is back in the queue or is lost; its booking is closed or drains."""
+    def run(self, claim: Claim, held: HeldLease, model: EngineModel, *, free: Free) -> None:
+        """The job has ended, is back in the queue or is lost; its booking is closed or drains.
+
+        Args:
+            claim: the job.
+            held: its lease.
+            model: what the engine can hold.
+            free: called with the tokens generated as soon as the engine holds nothing for the job any more.
+        """
         log = telemetry.logger().bind(job_id=ids.job_id(claim.job.id), attempt=claim.job.attempt)
         log.info(telemetry.JOB_CLAIMED, blocks=claim.blocks, prompt_tokens=claim.job.prompt_tokens)
         answer = self._empty_answer(claim.job)
@@ -96,6 +109,9 @@ class Runner:
         except Exception:
             log.exception(telemetry.LOOP_FAILED, loop="slot")
             outcome, is_confirmed = Failed(UnexpectedError()), stream is None
+        held.is_ending = True
+        if stream is not None and is_confirmed:
+            free(answer.num_tokens)
         self._end(claim, held, answer, outcome, stream, is_confirmed=is_confirmed, log=log)
 
     @staticmethod
@@ -141,8 +157,12 @@ class Runner:
 
     def _load(self, job: Job) -> tuple[CountedPrompt, list[int]]:
         """The prompt, and the tokens that an earlier run of this job has left."""
+        prompt = self.ahead.take(job.text_id)
+        if prompt is not None and not job.completion_tokens:
+            return prompt, []
         with transaction(self.sessions) as session:
-            prompt = texts.counted(session, texts.load(session, job.text_id), self.counter)
+            if prompt is None:
+                prompt = texts.counted(session, texts.load(session, job.text_id), self.counter)
             saved = checkpoints.load(session, job.id)
         if saved is None or saved.fingerprint != self.counter.fingerprint:
             return prompt, []
@@ -201,7 +221,6 @@ class Runner:
         log: FilteringBoundLogger,
     ) -> None:
         """The outcome is recorded; then the booking goes too, should the engine confirm its end late."""
-        held.is_ending = True
         try:
             state = self._record(claim, held, answer, outcome, is_confirmed=is_confirmed)
             log.info(

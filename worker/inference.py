@@ -14,6 +14,7 @@ from worker.bell import Bell
 from worker.dispatcher import Dispatcher
 from worker.execute import Runner
 from worker.lease import LeaseKeeper
+from worker.lookahead import LookAhead
 from worker.monitor import EngineMonitor
 
 # Leases must be renewed although all other connections wait for something.
@@ -33,13 +34,15 @@ class InferenceWorker:
         heartbeats, work = database.make_sessions(self._heartbeats), database.make_sessions(self._work)
         self.keeper = LeaseKeeper(heartbeats, settings.jobs)
         self.monitor = EngineMonitor(settings, heartbeats, self.keeper, end_id=tokenizer.end_id)
+        terms, counter = _terms(settings), PromptCounter(tokenizer)
         runner = Runner(
             settings=settings,
-            terms=_terms(settings),
+            terms=terms,
             sessions=work,
-            counter=PromptCounter(tokenizer),
+            counter=counter,
             monitor=self.monitor,
             keeper=self.keeper,
+            ahead=LookAhead(work, settings.engine.name, terms, counter),
             ring=bell.ring,
             stopping=threading.Event(),
         )
