@@ -1,6 +1,7 @@
-"""The service, started once for all tests that speak HTTP to it."""
+"""What tests of the service and of workers share: each server is started once for all of a module."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import httpx2
 import pytest
@@ -8,11 +9,13 @@ from sqlalchemy import Engine
 from sqlalchemy.orm import Session, sessionmaker
 
 from api_server import WEBHOOK_SECRET, ApiProcess
+from cli.stack.engine_options import EngineOptions
 from cli.stack.valkey import EmbeddedValkey
-from jobs.settings import DatabaseSettings
-from jobs.tokens import Tokenizer
+from jobs.settings import DatabaseSettings, Settings
+from jobs.tokens import Tokenizer, ensure_default_tokenizer
+from local_engine import RunningEngine, running_engine
 from support import eventually
-from worker_support import Queue
+from worker_support import TIME_SCALE, Queue, settings_for
 
 
 @pytest.fixture(scope="session")
@@ -44,3 +47,19 @@ def tokenizer() -> Tokenizer:
 def queue(sessions: sessionmaker[Session], tokenizer: Tokenizer) -> Queue:
     """An empty queue as its callers see it."""
     return Queue(sessions, tokenizer)
+
+
+@pytest.fixture(scope="module")
+def synthetic(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningEngine]:
+    """A local engine that says as much as it is asked for."""
+    options = EngineOptions(mode="synthetic", tokenizer_dir=ensure_default_tokenizer(), time_scale=TIME_SCALE)
+    with running_engine(tmp_path_factory.mktemp("engine"), options) as engine:
+        yield engine
+
+
+@pytest.fixture
+def feeding(
+    database_settings: DatabaseSettings, valkey: EmbeddedValkey, synthetic: RunningEngine
+) -> Callable[..., Settings]:
+    """The settings of a worker that feeds this engine."""
+    return partial(settings_for, database_settings, valkey.url, synthetic)

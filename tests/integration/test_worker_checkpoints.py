@@ -1,38 +1,30 @@
 """A job goes on from what it has generated, whoever runs it next, and says what it would have said."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from cli.stack.engine_options import EngineOptions
 from cli.stack.valkey import EmbeddedValkey
 from jobs import lifecycle
 from jobs.database import transaction
 from jobs.models import DEFAULT_TENANT, Checkpoint
 from jobs.settings import DatabaseSettings, Settings
-from jobs.tokens import ensure_default_tokenizer, unpack_ids
-from local_engine import RunningEngine, running_engine
+from jobs.tokens import unpack_ids
+from local_engine import RunningEngine
 from support import eventually
-from worker_support import TIME_SCALE, Queue, WorkerProcess, running_worker, settings_for
+from worker_support import Queue, WorkerProcess, running_worker, settings_for
 
 LONG = 5000  # tokens: six seconds of this engine
 DOCUMENT = "A document whose answer takes a while. 日本語 and 🙂 too."
 
 
-@pytest.fixture(scope="module")
-def engine_(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningEngine]:
-    options = EngineOptions(mode="synthetic", tokenizer_dir=ensure_default_tokenizer(), time_scale=TIME_SCALE)
-    with running_engine(tmp_path_factory.mktemp("engine"), options) as engine:
-        yield engine
-
-
 @pytest.fixture
 def feeding(
-    database_settings: DatabaseSettings, valkey: EmbeddedValkey, engine_: RunningEngine
+    database_settings: DatabaseSettings, valkey: EmbeddedValkey, synthetic: RunningEngine
 ) -> Callable[..., Settings]:
-    return partial(settings_for, database_settings, valkey.url, engine_, checkpoint_seconds=0.3)
+    return partial(settings_for, database_settings, valkey.url, synthetic, checkpoint_seconds=0.3)
 
 
 def checkpoints(queue: Queue) -> list[Checkpoint]:

@@ -7,24 +7,16 @@ import pytest
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session, sessionmaker
 
-from cli.stack.engine_options import EngineOptions
 from cli.stack.valkey import EmbeddedValkey
 from jobs import lifecycle
 from jobs.database import transaction
 from jobs.models import DEFAULT_TENANT, Engine, Job, PromptText, WebhookEvent
 from jobs.settings import DatabaseSettings, Settings
-from jobs.tokens import Tokenizer, ensure_default_tokenizer, pack_ids, unpack_ids
-from local_engine import RunningEngine, running_engine
+from jobs.tokens import Tokenizer, pack_ids, unpack_ids
+from local_engine import RunningEngine
 from support import eventually
 from worker.inference import InferenceWorker
-from worker_support import ENGINE, SAID, TIME_SCALE, Queue, running_worker, settings_for
-
-
-@pytest.fixture(scope="module")
-def synthetic(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningEngine]:
-    options = EngineOptions(mode="synthetic", tokenizer_dir=ensure_default_tokenizer(), time_scale=TIME_SCALE)
-    with running_engine(tmp_path_factory.mktemp("engine"), options) as engine:
-        yield engine
+from worker_support import ENGINE, SAID, Queue, running_worker, settings_for
 
 
 @pytest.fixture

@@ -5,39 +5,22 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 
 import pytest
 from pydantic import SecretStr
 from sqlalchemy import update
 
-from cli.stack.engine_options import EngineOptions
 from cli.stack.valkey import EmbeddedValkey
 from jobs import queues
 from jobs.database import database_now, transaction
 from jobs.models import Job
-from jobs.settings import DatabaseSettings, Settings
-from jobs.tokens import ensure_default_tokenizer
-from local_engine import RunningEngine, free_ports, running_engine
+from jobs.settings import Settings
+from local_engine import free_ports
 from support import eventually
 from worker import maintenance
 from worker.app import make_app, publisher
-from worker_support import TIME_SCALE, Queue, WorkerProcess, settings_for
-
-
-@pytest.fixture(scope="module")
-def engine_(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningEngine]:
-    options = EngineOptions(mode="synthetic", tokenizer_dir=ensure_default_tokenizer(), time_scale=TIME_SCALE)
-    with running_engine(tmp_path_factory.mktemp("engine"), options) as engine:
-        yield engine
-
-
-@pytest.fixture
-def feeding(
-    database_settings: DatabaseSettings, valkey: EmbeddedValkey, engine_: RunningEngine
-) -> Callable[..., Settings]:
-    return partial(settings_for, database_settings, valkey.url, engine_)
+from worker_support import Queue, WorkerProcess
 
 
 @pytest.fixture

@@ -1,41 +1,22 @@
 """Jobs book what their peers make likely and go on in segments, without the caller noticing."""
 
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable
 from uuid import UUID
 
-import pytest
 from sqlalchemy.orm import Session
 
-from cli.stack.engine_options import EngineOptions
-from cli.stack.valkey import EmbeddedValkey
 from jobs import claims, lifecycle, reservations
 from jobs.bookings import Terms
 from jobs.claims import Waiting, Yielding
 from jobs.models import Job, Reservation
 from jobs.prediction import FEW
-from jobs.settings import DatabaseSettings, Settings
+from jobs.settings import Settings
 from jobs.states import FinishReason
-from jobs.tokens import ensure_default_tokenizer, unpack_ids
-from local_engine import RunningEngine, running_engine
+from jobs.tokens import unpack_ids
 from support import ENGINE, TERMS, claim_one, output_of, register_engine, spec, submit_one
-from worker_support import TIME_SCALE, Queue, running_worker, settings_for
+from worker_support import Queue, running_worker
 
 DOCUMENT = "A document whose answer takes a while. 日本語 and 🙂 too."
-
-
-@pytest.fixture(scope="module")
-def engine_(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningEngine]:
-    options = EngineOptions(mode="synthetic", tokenizer_dir=ensure_default_tokenizer(), time_scale=TIME_SCALE)
-    with running_engine(tmp_path_factory.mktemp("engine"), options) as engine:
-        yield engine
-
-
-@pytest.fixture
-def feeding(
-    database_settings: DatabaseSettings, valkey: EmbeddedValkey, engine_: RunningEngine
-) -> Callable[..., Settings]:
-    return partial(settings_for, database_settings, valkey.url, engine_)
 
 
 def ids_of(queue: Queue, job_id: UUID) -> list[int]:

@@ -1,0 +1,201 @@
+"""Claims serve tenants in proportion to their weights, see small, large and urgent jobs, and lanes."""
+
+from collections import Counter
+from datetime import timedelta
+from uuid import UUID
+
+import pytest
+from sqlalchemy import func, select, update
+from sqlalchemy.orm import Session
+
+from jobs import claims, lifecycle, reservations
+from jobs.bookings import Terms
+from jobs.claims import Claim, Ended, MakingRoom
+from jobs.database import database_now
+from jobs.ids import uuid7
+from jobs.models import Job, Reservation, Tenant, TenantAccount
+from jobs.states import FinishReason, JobState, Lane, StopReason
+from support import CAPACITY, ENGINE, TERMS, claim_one, output_of, register_engine, spec, submit_one
+
+WHOLE = Terms(lease=TERMS.lease, max_rescues=TERMS.max_rescues, foresight=None)
+
+
+def new_tenant(session: Session, *, weight: float = 1) -> UUID:
+    tenant = Tenant(id=uuid7(), name=f"tenant {uuid7()}", weight=weight)
+    session.add(tenant)
+    session.flush()
+    return tenant.id
+
+
+def served(session: Session, tenant_id: UUID) -> float:
+    found = session.scalar(select(TenantAccount.served).where(TenantAccount.tenant_id == tenant_id))
+    return found or 0.0
+
+
+def finish(session: Session, claimed: Claim, num_tokens: int) -> None:
+    assert lifecycle.complete(session, claimed.lease, output_of("x", num_tokens), FinishReason.STOP)
+    reservations.close(session, claimed.lease.lease_id)
+
+
+@pytest.mark.parametrize("weight", [1.0, 3.0])
+def test_a_tenant_with_a_tenth_of_the_backlog_gets_its_share_of_the_tokens(
+    session: Session, weight: float
+) -> None:
+    register_engine(session)
+    large, small = new_tenant(session), new_tenant(session, weight=weight)
+    for number in range(300):
+        submit_one(session, spec(1000 + 37 * (number % 50), max_tokens=200), tenant_id=large)
+    for number in range(30):
+        submit_one(session, spec(1000 + 53 * (number % 30), max_tokens=200), tenant_id=small)
+    tokens: Counter[UUID] = Counter()
+    while True:
+        claimed = claim_one(session)
+        tokens[claimed.job.tenant_id] += (claimed.job.prompt_tokens or 0) + 150
+        finish(session, claimed, 150)
+        if not session.scalar(
+            select(func.count()).where(Job.tenant_id == small, Job.state == JobState.QUEUED)
+        ):
+            break
+    share = tokens[small] / tokens.total()
+    assert share == pytest.approx(weight / (1 + weight), rel=0.1)
+
+
+def test_an_account_holds_what_was_produced_not_what_was_booked(session: Session) -> None:
+    register_engine(session)
+    tenant_id = new_tenant(session, weight=2)
+    submit_one(session, spec(1000, max_tokens=500), tenant_id=tenant_id)
+    claimed = claim_one(session)
+    assert served(session, tenant_id) == (1000 + claimed.output_tokens) / 2
+    finish(session, claimed, 40)
+    assert served(session, tenant_id) == 1040 / 2
+
+
+def test_a_job_in_two_runs_pays_for_its_prompt_once_and_for_each_token_once(session: Session) -> None:
+    register_engine(session)
+    tenant_id = new_tenant(session)
+    submit_one(session, spec(1000, max_tokens=500), tenant_id=tenant_id)
+    first = claim_one(session)
+    lifecycle.release(session, first.lease, output_of("x", 120))
+    reservations.close(session, first.lease.lease_id)
+    assert served(session, tenant_id) == 1120
+    again = claim_one(session)
+    assert again.job.completion_tokens == 120
+    finish(session, again, 300)
+    assert served(session, tenant_id) == 1300
+
+
+def test_a_rescued_job_is_charged_for_its_checkpoint_alone(session: Session) -> None:
+    register_engine(session)
+    tenant_id = new_tenant(session)
+    submit_one(session, spec(1000, max_tokens=500), tenant_id=tenant_id)
+    claimed = claim_one(session)
+    lifecycle.checkpoint(session, claimed.lease, output_of("x", 30))
+    lifecycle.report_progress(session, claimed.lease, completion_tokens=70)
+    later = database_now(session) + timedelta(hours=1)
+    assert len(lifecycle.rescue(session, now=later, max_rescues=2)) == 1
+    assert served(session, tenant_id) == 1030
+    (drains,) = session.scalars(select(Reservation)).all()
+    reservations.drained(session, [drains.lease_id])
+    assert served(session, tenant_id) == 1030
+
+
+def test_a_tenant_that_was_idle_gets_no_credit_for_it(session: Session) -> None:
+    register_engine(session)
+    busy, idle = new_tenant(session), new_tenant(session)
+    submit_one(session, spec(500), tenant_id=idle)
+    finish(session, claim_one(session), 3)
+    for _ in range(20):
+        submit_one(session, spec(5000), tenant_id=busy)
+    for _ in range(10):
+        finish(session, claim_one(session), 3)
+    for _ in range(20):
+        submit_one(session, spec(5000), tenant_id=idle)
+    owners = []
+    for _ in range(10):
+        claimed = claim_one(session)
+        owners.append(claimed.job.tenant_id)
+        finish(session, claimed, 3)
+    assert Counter(owners) == {busy: 5, idle: 5}
+
+
+def test_the_head_of_a_lesser_served_tenant_goes_before_a_longer_waiting_one(session: Session) -> None:
+    register_engine(session)
+    first, second = new_tenant(session), new_tenant(session)
+    for _ in range(3):
+        submit_one(session, spec(100), tenant_id=first)
+    submit_one(session, spec(100), tenant_id=second)
+    owners = [claim_one(session).job.tenant_id for _ in range(4)]
+    assert Counter(owners[:2]) == {first: 1, second: 1}
+
+
+def test_every_size_of_every_tenant_is_seen_behind_a_long_queue(session: Session) -> None:
+    register_engine(session)
+    many = [new_tenant(session) for _ in range(12)]
+    for tenant_id in many:
+        for _ in range(30):
+            submit_one(session, spec(90_000, max_tokens=64), tenant_id=tenant_id)
+    last = submit_one(session, spec(300), tenant_id=many[-1])
+    assert (claim_one(session).job.prompt_tokens, claim_one(session).lease.job_id) == (90_000, last.id)
+
+
+def test_a_job_whose_window_nears_its_end_goes_first_within_its_tenant(session: Session) -> None:
+    register_engine(session)
+    for _ in range(3):
+        submit_one(session, spec(100))
+    urgent = submit_one(session, spec(100, window=timedelta(hours=1)))
+    claim_one(session)
+    assert session.get_one(Job, urgent.id).state == JobState.QUEUED
+    ends = database_now(session) + timedelta(minutes=10)
+    session.execute(
+        update(Job).where(Job.id == urgent.id).values(expires_at=ends, created_at=ends - timedelta(hours=1))
+    )
+    assert claim_one(session).lease.job_id == urgent.id
+
+
+def test_the_interactive_lane_goes_first_but_not_on_the_last_slot(session: Session) -> None:
+    register_engine(session)
+    batch = submit_one(session, spec(100))
+    talks = [submit_one(session, spec(100, lane=Lane.INTERACTIVE)) for _ in range(5)]
+    order = [claim_one(session).lease.job_id for _ in range(4)]
+    assert order == [*(each.id for each in talks[:3]), batch.id]
+
+
+def stream_for_long(session: Session, claimed: Claim, num_tokens: int = 300) -> None:
+    lifecycle.report_progress(session, claimed.lease, completion_tokens=num_tokens)
+
+
+def test_a_full_engine_makes_room_for_somebody_who_waits_for_an_answer(session: Session) -> None:
+    register_engine(session)
+    for size in (8000, 500, 3000, 20_000):
+        submit_one(session, spec(size, max_tokens=2000))
+    running = [claim_one(session) for _ in range(4)]
+    for each in running:
+        stream_for_long(session, each)
+    assert claims.claim(session, ENGINE, TERMS) is None
+    asking = submit_one(session, spec(100, lane=Lane.INTERACTIVE))
+    assert claims.claim(session, ENGINE, TERMS) == MakingRoom()
+    assert claims.claim(session, ENGINE, TERMS) is None  # asked once
+    reasons = lifecycle.read_stops(session, [each.lease for each in running])
+    (leaving,) = [each for each in running if reasons[each.lease.lease_id] == StopReason.PREEMPT]
+    assert leaving.job.prompt_tokens == 500
+    lifecycle.make_room(session, leaving.lease, output_of("so far", 301))
+    found = claims.claim(session, ENGINE, TERMS, ended=Ended(leaving.lease.lease_id, 301))
+    assert isinstance(found, Claim)
+    assert found.lease.job_id == asking.id
+    finish(session, found, 3)
+    back = claim_one(session)
+    assert back.lease.job_id == leaving.lease.job_id
+    assert (back.job.stop_reason, back.job.num_preemptions, back.job.completion_tokens) == (None, 1, 301)
+
+
+def test_successors_are_named_before_a_slot_is_free(session: Session) -> None:
+    register_engine(session)
+    for size in (60_000, 40_000, 20_000, 10_000):
+        submit_one(session, spec(size, max_tokens=200))
+    for _ in range(4):
+        claim_one(session, terms=WHOLE)
+    large = submit_one(session, spec(55_000, max_tokens=200))
+    small = submit_one(session, spec(900, max_tokens=200))
+    foreseen = claims.successors(session, ENGINE, WHOLE)
+    assert {large.text_id, small.text_id} == set(foreseen)
+    assert CAPACITY.max_batch_size == session.scalar(select(func.count()).select_from(Reservation))
