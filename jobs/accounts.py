@@ -3,36 +3,34 @@
 from collections.abc import Collection
 from uuid import UUID
 
-from sqlalchemy import Float, and_, func, literal, literal_column, or_, select, update
+from sqlalchemy import CTE, Float, cast, func, literal, literal_column, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
 from jobs.fair_share import Account, lift
-from jobs.models import Job, Reservation, Tenant, TenantAccount
+from jobs.models import Job, Tenant, TenantAccount
+from jobs.queue_window import Waiting
 
 
-def read(session: Session, model: str, waiting: Collection[UUID]) -> dict[UUID, Account]:
-    """The accounts of tenants with queued jobs; who was idle stands where the least served of the others is.
-
-    Args:
-        session: nothing is written.
-        model: that is served.
-        waiting: the tenants with a queued job for it.
-    """
-    accounts, idle = _known(session, model, waiting)
-    return _lifted(accounts, idle)
+def lifted(waiting: Waiting) -> dict[UUID, Account]:
+    """The accounts; who comes back from idleness stands where the least served of the others does."""
+    accounts, idle = waiting.accounts, waiting.idle
+    active = [account for tenant_id, account in accounts.items() if tenant_id not in idle]
+    return {
+        tenant_id: lift(account, active) if tenant_id in idle else account
+        for tenant_id, account in accounts.items()
+    }
 
 
-def take_up(session: Session, model: str, waiting: Collection[UUID]) -> dict[UUID, Account]:
-    """As `read`, and written down: who came back from idleness is lifted, who left is idle from now on."""
-    accounts, idle = _known(session, model, waiting)
-    gone = accounts.keys() - set(waiting)
+def take_up(session: Session, model: str, waiting: Waiting) -> None:
+    """Written down: who came back from idleness is lifted, and who has no job left is idle from now on."""
+    gone = waiting.accounts.keys() - set().union(*waiting.tenants.values())
     if gone:
         _leave(session, model, gone)
-    lifted = _lifted(accounts, idle)
-    for tenant_id in sorted(idle):
+    accounts = lifted(waiting)
+    for tenant_id in sorted(waiting.idle):
         statement = insert(TenantAccount).values(
-            tenant_id=tenant_id, model=model, served=lifted[tenant_id].served, is_active=True
+            tenant_id=tenant_id, model=model, served=accounts[tenant_id].served, is_active=True
         )
         served = func.greatest(TenantAccount.served, statement.excluded.served)
         session.execute(
@@ -40,7 +38,6 @@ def take_up(session: Session, model: str, waiting: Collection[UUID]) -> dict[UUI
                 index_elements=["tenant_id", "model"], set_={"served": served, "is_active": True}
             )
         )
-    return lifted
 
 
 def charge(session: Session, tenant_id: UUID, model: str, num_tokens: int) -> None:
@@ -54,41 +51,29 @@ def charge(session: Session, tenant_id: UUID, model: str, num_tokens: int) -> No
     )
 
 
-def settle(session: Session, booking: Reservation, *, produced: int | None = None) -> None:
-    """The account says what the job really produced, not what was booked; once for each booking.
+def settle(session: Session, released: CTE, *, produced: int | None = None) -> None:
+    """Bookings are held no more, and accounts say what their jobs really produced, not what was booked.
 
     Args:
-        session: the caller's transaction, in which the booking stops being held.
-        booking: as it was while it was held.
-        produced: tokens that the job has generated in all; None: what its row says.
+        session: the caller's transaction.
+        released: a statement that takes bookings out of the state `held`, returning their `job_id` and
+            `output_tokens`; it is executed in any case.
+        produced: tokens that the one job of them has generated in all; None: what its row says.
     """
-    job = session.execute(
-        select(Job.tenant_id, Job.model, Job.completion_tokens).where(Job.id == booking.job_id)
-    ).one_or_none()
-    if job is None:
-        return  # it was deleted while its request drained
-    over = booking.output_tokens - (job.completion_tokens if produced is None else produced)
-    if over:
-        charge(session, job.tenant_id, job.model, -over)
-
-
-def _known(session: Session, model: str, waiting: Collection[UUID]) -> tuple[dict[UUID, Account], set[UUID]]:
-    """The accounts of tenants that wait or are active, and which of those that wait were idle."""
-    rows = session.execute(
-        select(Tenant.id, Tenant.weight, TenantAccount.served, TenantAccount.is_active)
-        .outerjoin(TenantAccount, and_(TenantAccount.tenant_id == Tenant.id, TenantAccount.model == model))
-        .where(or_(Tenant.id.in_(waiting), TenantAccount.is_active))
-    ).all()
-    accounts = {row.id: Account(weight=row.weight, served=row.served or 0.0) for row in rows}
-    return accounts, {row.id for row in rows if not row.is_active}
-
-
-def _lifted(accounts: dict[UUID, Account], idle: set[UUID]) -> dict[UUID, Account]:
-    active = [account for tenant_id, account in accounts.items() if tenant_id not in idle]
-    return {
-        tenant_id: lift(account, active) if tenant_id in idle else account
-        for tenant_id, account in accounts.items()
-    }
+    generated = Job.completion_tokens if produced is None else literal(produced)
+    session.execute(
+        update(TenantAccount)
+        .where(
+            Job.id == released.c.job_id,
+            Tenant.id == Job.tenant_id,
+            TenantAccount.tenant_id == Job.tenant_id,
+            TenantAccount.model == Job.model,
+        )
+        .values(
+            served=TenantAccount.served + cast(generated - released.c.output_tokens, Float) / Tenant.weight
+        )
+        .execution_options(synchronize_session=False)
+    )
 
 
 def _leave(session: Session, model: str, tenants: Collection[UUID]) -> None:

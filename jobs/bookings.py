@@ -6,17 +6,14 @@ from datetime import timedelta
 from typing import Protocol
 from uuid import UUID
 
-from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from jobs.admission import Capacity
-from jobs.models import Job
+from jobs.history import History
 from jobs.packing import Rules
 from jobs.prediction import Foresight
 from jobs.segments import next_segment, whole_blocks
 
-# Outputs that a prediction looks back at: enough for a 95th percentile, few enough to read at each claim.
-_RECENT = 200
 # Prompt tokens that an engine reads in one iteration; only the order of expected ends depends on it.
 _CHUNK_TOKENS = 8192
 
@@ -30,12 +27,14 @@ class Terms:
         max_rescues: a job rescued so often runs alone.
         packing: what may be done to a job that waits.
         foresight: how boldly outputs are predicted; None: every job books its whole `max_tokens`.
+        history: what predictions are made from.
     """
 
     lease: timedelta
     max_rescues: int
     packing: Rules = field(default_factory=Rules)
     foresight: Foresight | None = field(default_factory=Foresight)
+    history: History = field(default_factory=History)
 
 
 class Bookable(Protocol):
@@ -83,13 +82,13 @@ class Bookkeeper:
 
     session: Session
     capacity: Capacity
-    foresight: Foresight | None
+    terms: Terms
     _recent: dict[tuple[UUID, str], Sequence[int]] = field(default_factory=dict)
 
     def booking(self, job: Bookable, *, produced: int) -> Booking:
         """What this job books with so many tokens generated: at least one more, at most all it may need."""
         prompt_tokens, left = job.prompt_tokens or 0, job.max_tokens - produced
-        if self.foresight is None or job.num_yields:
+        if self.terms.foresight is None or job.num_yields:
             segment = whole_blocks(
                 self.capacity, held_tokens=prompt_tokens + produced, new_tokens=left, left=left
             )
@@ -100,7 +99,7 @@ class Bookkeeper:
                 prompt_tokens=prompt_tokens,
                 produced=produced,
                 max_tokens=job.max_tokens,
-                rules=self.foresight,
+                rules=self.terms.foresight,
             )
         return Booking(
             blocks=segment.blocks,
@@ -111,13 +110,7 @@ class Bookkeeper:
     def _outputs(self, job: Bookable) -> Sequence[int]:
         key = (job.tenant_id, job.task)
         if key not in self._recent:
-            newest = (
-                select(Job.completion_tokens)
-                .where(Job.tenant_id == job.tenant_id, Job.task == job.task, Job.state == "completed")
-                .order_by(Job.finalized_at.desc())
-                .limit(_RECENT)
-            )
-            self._recent[key] = sorted(self.session.scalars(newest))
+            self._recent[key] = self.terms.history.outputs(self.session, job.tenant_id, job.task)
         return self._recent[key]
 
 

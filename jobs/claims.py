@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID
 
-from sqlalchemy import select
+from sqlalchemy import insert, select
 from sqlalchemy.orm import Session
 
 from jobs import accounts, lifecycle, loads, queue_window, reservations
@@ -56,12 +56,36 @@ class Ended:
     produced: int
 
 
+@dataclass(frozen=True, slots=True)
+class Foreseen:
+    """What `foresee` found a moment ago.
+
+    Attributes:
+        candidates: the head of the queue.
+        text_ids: the prompts of jobs that would start next: now, or when one of the running jobs ends.
+    """
+
+    candidates: Sequence[Ranked] = ()
+    text_ids: Sequence[UUID] = ()
+
+
 def claim(
-    session: Session, engine_name: str, terms: Terms, *, ended: Ended | None = None
+    session: Session,
+    engine_name: str,
+    terms: Terms,
+    *,
+    ended: Ended | None = None,
+    foreseen: Foreseen | None = None,
 ) -> Claim | MakingRoom | None:
     """The next job for this engine is running, its blocks booked; None: nothing may start now.
 
-    With `ended`, that job's booking is closed first.
+    Args:
+        session: the caller's transaction.
+        engine_name: where it is to run.
+        terms: of the claim.
+        ended: a job whose booking is closed first.
+        foreseen: candidates that were read a moment ago, so that the queue need not be read again; it is
+            when none of them may start.
     """
     locked = loads.lock(session, engine_name)
     if ended is not None:  # behind the lock: accounts come after engines, here as everywhere
@@ -72,27 +96,25 @@ def claim(
     load = loads.read(session, engine)
     if load.budget.free_slots < 1 and not queue_window.has_interactive(session, engine.model):
         return None
-    books = Bookkeeper(session, load.capacity, terms.foresight)
-    candidates = Ranking(session, engine.model, load.capacity, terms, books, now).head()
-    while candidates:
-        choice = _choose(candidates, load, terms)
-        if choice.start is None:
-            return MakingRoom() if _ask_for_room(session, candidates, load, terms) else None
-        chosen = next(each for each in candidates if each.job.id == choice.start)
-        claimed = _book(session, engine_name, chosen, choice, terms)
+    if foreseen is not None:
+        claimed, _ = _start_one(session, engine_name, list(foreseen.candidates), load, terms)
         if claimed is not None:
             return claimed
-        candidates.remove(chosen)  # another engine was faster, or it was recounted
-    return None
+    books = Bookkeeper(session, load.capacity, terms)
+    candidates = Ranking(session, engine.model, load.capacity, terms, books, now).head()
+    claimed, left = _start_one(session, engine_name, candidates, load, terms)
+    if claimed is None and left and _ask_for_room(session, left, load, terms):
+        return MakingRoom()
+    return claimed
 
 
-def successors(session: Session, engine_name: str, terms: Terms) -> list[UUID]:
-    """The texts of jobs that would start next: now, or when one of the running jobs ends. Locks nothing."""
+def foresee(session: Session, engine_name: str, terms: Terms) -> Foreseen:
+    """What the next claims on this engine will choose from, and probably choose. Locks nothing."""
     engine = session.scalar(select(Engine).where(Engine.name == engine_name))
     if engine is None:
-        return []
+        return Foreseen()
     load = loads.read(session, engine)
-    books = Bookkeeper(session, load.capacity, terms.foresight)
+    books = Bookkeeper(session, load.capacity, terms)
     now = database_now(session)
     ranking = Ranking(session, engine.model, load.capacity, terms, books, now, takes_up=False)
     candidates = ranking.head()
@@ -100,7 +122,24 @@ def successors(session: Session, engine_name: str, terms: Terms) -> list[UUID]:
     for ended in (None, *load.running):
         choice = _choose(candidates, load if ended is None else _without(load, ended), terms)
         found.update({each.job.text_id: None for each in candidates if each.job.id == choice.start})
-    return list(found)
+    return Foreseen(candidates, list(found))
+
+
+def _start_one(
+    session: Session, engine_name: str, candidates: list[Ranked], load: Load, terms: Terms
+) -> tuple[Claim | None, list[Ranked]]:
+    """The chosen one of them runs; None: none may. And those that are still there."""
+    while candidates:
+        choice = _choose(candidates, load, terms)
+        if choice.start is None:
+            break
+        chosen = next(each for each in candidates if each.job.id == choice.start)
+        claimed = _book(session, engine_name, chosen, choice, terms)
+        candidates.remove(chosen)
+        if claimed is not None:
+            return claimed, candidates
+        # Another engine was faster, or it was recounted.
+    return None, candidates
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,11 +171,12 @@ def extend(
     if locked is None or job is None or mine is None:
         return None
     load = loads.read(session, locked[0])
-    books = Bookkeeper(session, load.capacity, terms.foresight)
+    books = Bookkeeper(session, load.capacity, terms)
     wanted = books.booking(job, produced=produced)
     extension = extend_or_yield(
         replace(
-            loads.as_running(mine, job, produced=produced),
+            load.running[lease.lease_id],
+            steps_left=0,
             recompute_tokens=(job.prompt_tokens or 0) + produced,
         ),
         [each for lease_id, each in load.running.items() if lease_id != lease.lease_id],
@@ -220,8 +260,8 @@ def _book(session: Session, engine_name: str, chosen: Ranked, choice: Choice, te
     )
     if job is None:
         return None
-    session.add(
-        Reservation(
+    session.execute(
+        insert(Reservation).values(
             lease_id=lease.lease_id,
             engine_name=engine_name,
             job_id=job.id,
@@ -232,6 +272,5 @@ def _book(session: Session, engine_name: str, chosen: Ranked, choice: Choice, te
             alone=chosen.candidate.alone,
         )
     )
-    session.flush()
     accounts.charge(session, job.tenant_id, job.model, charged(seen, booking))
     return Claim(lease=lease, blocks=booking.blocks, output_tokens=booking.output_tokens, job=job)

@@ -56,13 +56,11 @@ def start(
         Job.prompt_tokens == prompt_tokens,
         Job.completion_tokens == completion_tokens,
     )
-    job_id = session.scalar(select(Job.id).where(*unchanged).with_for_update(skip_locked=True))
-    if job_id is None:
-        return None
+    free = select(Job.id).where(*unchanged).with_for_update(skip_locked=True).scalar_subquery()
     moved = _move(
         session,
         "claim",
-        Job.id == job_id,
+        Job.id == free,
         lease_id=lease.lease_id,
         lease_expires_at=func.clock_timestamp() + lasting,
         engine_name=engine_name,

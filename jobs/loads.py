@@ -2,15 +2,15 @@
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any, Final
 from uuid import UUID
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from jobs import engines
 from jobs.admission import Budget, Capacity, Held, free_budget
 from jobs.bookings import steps
-from jobs.database import database_now
 from jobs.models import Engine, Job, Reservation
 from jobs.packing import Running
 from jobs.states import Lane, StopReason
@@ -37,49 +37,66 @@ def lock(session: Session, engine_name: str) -> tuple[Engine, datetime] | None:
     The lock serializes all claims on the engine. What is booked is read by later statements, whose snapshots
     are younger than the lock and so see every booking made before.
     """
-    engine = session.scalar(
-        select(Engine)
+    found = session.execute(
+        select(Engine, func.clock_timestamp())
         .where(Engine.name == engine_name)
-        .with_for_update()
+        .with_for_update(of=Engine)
         .execution_options(populate_existing=True)
-    )
-    return None if engine is None else (engine, database_now(session))
+    ).one_or_none()
+    return None if found is None else (found[0], found[1])
 
 
 def read(session: Session, engine: Engine) -> Load:
     """What is booked on this engine now."""
     rows = session.execute(
-        select(Reservation, Job)
+        select(*_BOOKED, *_OF_JOB)
         .outerjoin(Job, (Job.id == Reservation.job_id) & (Job.lease_id == Reservation.lease_id))
         .where(Reservation.engine_name == engine.name)
-        .execution_options(populate_existing=True)
     ).all()
     capacity = engines.capacity_of(engine)
-    held = [Held(blocks=booked.blocks, alone=booked.alone) for booked, _ in rows]
+    held = [Held(blocks=row.blocks, alone=row.alone) for row in rows]
     return Load(
         capacity=capacity,
-        running={
-            booked.lease_id: as_running(booked, job, produced=job.completion_tokens if job else 0)
-            for booked, job in rows
-        },
+        running={row.lease_id: _running(row) for row in rows},
         budget=free_budget(capacity, held, spare_blocks=engine.spare_blocks),
     )
 
 
-def as_running(booked: Reservation, job: Job | None, *, produced: int) -> Running:
+# Columns, not entities: a claim is to be quick.
+_BOOKED: Final = (
+    Reservation.lease_id,
+    Reservation.job_id,
+    Reservation.blocks,
+    Reservation.alone,
+    Reservation.state,
+    Reservation.output_tokens,
+    Reservation.output_before,
+    Reservation.is_waiting,
+)
+_OF_JOB: Final = (
+    Job.lane,
+    Job.prompt_tokens,
+    Job.completion_tokens,
+    Job.num_yields,
+    Job.num_preemptions,
+    Job.stop_reason,
+)
+
+
+def _running(row: Any) -> Running:  # noqa: ANN401  # a row of these columns
     """The booking as the packing sees it; what drains belongs to nobody and ends soon."""
-    if job is None or booked.state != "held":
-        return Running(booked.job_id, booked.blocks, steps_left=0)
-    held_tokens = (job.prompt_tokens or 0) + produced
-    has_read = produced > booked.output_before
+    if row.lane is None or row.state != "held":
+        return Running(row.job_id, row.blocks, steps_left=0)
+    held_tokens = row.prompt_tokens + row.completion_tokens
+    has_read = row.completion_tokens > row.output_before
     return Running(
-        job_id=job.id,
-        blocks=booked.blocks,
-        steps_left=steps(0 if has_read else held_tokens, max(0, booked.output_tokens - produced)),
-        lane=Lane(job.lane),
-        recompute_tokens=None if job.num_yields else held_tokens,
-        num_preemptions=job.num_preemptions,
-        new_tokens=produced - booked.output_before,
-        is_going=not booked.is_waiting,
-        is_leaving=job.stop_reason in (StopReason.CANCEL, StopReason.EXPIRE, StopReason.PREEMPT),
+        job_id=row.job_id,
+        blocks=row.blocks,
+        steps_left=steps(0 if has_read else held_tokens, max(0, row.output_tokens - row.completion_tokens)),
+        lane=Lane(row.lane),
+        recompute_tokens=None if row.num_yields else held_tokens,
+        num_preemptions=row.num_preemptions,
+        new_tokens=row.completion_tokens - row.output_before,
+        is_going=not row.is_waiting,
+        is_leaving=row.stop_reason in (StopReason.CANCEL, StopReason.EXPIRE, StopReason.PREEMPT),
     )

@@ -2,22 +2,24 @@
 
 from collections import defaultdict
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from sqlalchemy import Text, Uuid, bindparam, literal_column, select, text
+from sqlalchemy import Boolean, Float, Text, Uuid, bindparam, literal_column, select, text
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.orm import Session
 
 from jobs.admission import Capacity
+from jobs.fair_share import Account
 from jobs.models import NUM_SIZE_CLASSES, SIZE_CLASS, Job
 from jobs.states import Lane
 
 # Of the tenants that wait, so many are looked at: those that were served least.
 MAX_TENANTS: Final = 16
 # Jobs of one lane that are read at most, and of one tenant and size at least.
-_MAX_ROWS: Final = 256
+_MAX_ROWS: Final = 96
 _MIN_EACH: Final = 2
 _MAX_URGENT: Final = 16
 # A job ranks one priority higher in the last part of its window.
@@ -68,8 +70,14 @@ _WAITING: Final = text("""
             ORDER BY lane DESC, tenant_id DESC LIMIT 1
         ) AS following
     )
-    SELECT lane, tenant_id FROM found
-""").columns(lane=Text, tenant_id=Uuid)
+    SELECT found.lane, tenants.id AS tenant_id, tenants.weight, account.served, account.is_active
+    FROM found
+    FULL JOIN (
+        SELECT tenant_id, served, is_active FROM accounts
+        WHERE model = :model AND (is_active OR tenant_id IN (SELECT tenant_id FROM found))
+    ) AS account USING (tenant_id)
+    JOIN tenants ON tenants.id = tenant_id
+""").columns(lane=Text, tenant_id=Uuid, weight=Float, served=Float, is_active=Boolean)
 _FIRST: Final = (
     text(f"""
     SELECT first.* FROM unnest(:tenants) AS tenant(id), generate_series(0, :num_classes - 1) AS size(class),
@@ -97,11 +105,30 @@ def has_interactive(session: Session, model: str) -> bool:
     return session.scalar(waiting.limit(1)) is not None
 
 
-def waiting_tenants(session: Session, model: str) -> dict[Lane, set[UUID]]:
-    """Who has a queued job of this model in which lane: one probe of the index for each."""
-    found: dict[Lane, set[UUID]] = defaultdict(set)
-    for lane, tenant_id in session.execute(_WAITING, {"model": model}):
-        found[Lane(lane)].add(tenant_id)
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Who has a queued job of a model, and whose accounts matter.
+
+    Attributes:
+        tenants: with a queued job, by lane.
+        accounts: theirs, and those of tenants that had a job when an engine last looked.
+        idle: those of `tenants` that had none.
+    """
+
+    tenants: dict[Lane, set[UUID]]
+    accounts: dict[UUID, Account]
+    idle: set[UUID]
+
+
+def waiting_tenants(session: Session, model: str) -> Waiting:
+    """Who waits for this model: one probe of the index for each tenant and lane."""
+    found = Waiting(defaultdict(set), {}, set())
+    for lane, tenant_id, weight, served, is_active in session.execute(_WAITING, {"model": model}):
+        found.accounts[tenant_id] = Account(weight=weight, served=served or 0.0)
+        if not is_active:
+            found.idle.add(tenant_id)
+        if lane is not None:
+            found.tenants[Lane(lane)].add(tenant_id)
     return found
 
 

@@ -57,15 +57,14 @@ class Ranking:
     def head(self) -> list[Ranked]:
         """The candidates: interactive ones first, then by what tenants were served, priority and age."""
         waiting = queue_window.waiting_tenants(self.session, self.model)
-        if not waiting and not self.takes_up:
-            return []
-        standing = accounts.take_up if self.takes_up else accounts.read
-        known = standing(self.session, self.model, set().union(*waiting.values()))
+        if self.takes_up:
+            accounts.take_up(self.session, self.model, waiting)
+        known = accounts.lifted(waiting)
         return [
             each
             for lane in (Lane.INTERACTIVE, Lane.BATCH)
-            if lane in waiting
-            for each in self._lane(lane, waiting[lane], known)
+            if lane in waiting.tenants
+            for each in self._lane(lane, waiting.tenants[lane], known)
         ]
 
     def candidate(self, job: Queued, booking: Booking) -> Candidate:

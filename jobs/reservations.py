@@ -10,6 +10,8 @@ from sqlalchemy.orm import Session
 from jobs import accounts
 from jobs.models import Reservation
 
+_SETTLED = (Reservation.job_id, Reservation.output_tokens, Reservation.state)
+
 
 def close(session: Session, lease_id: UUID, *, produced: int | None = None) -> None:
     """The booking is gone: the engine confirmed the end of its request, or never got it.
@@ -19,23 +21,20 @@ def close(session: Session, lease_id: UUID, *, produced: int | None = None) -> N
         lease_id: whose; nothing happens when its booking is gone already.
         produced: tokens that the job has generated in all; None: what its row says.
     """
-    gone = delete(Reservation).where(Reservation.lease_id == lease_id).returning(Reservation)
-    booking = session.scalar(gone, execution_options={"synchronize_session": False})
-    if booking is not None and booking.state == "held":
-        accounts.settle(session, booking, produced=produced)
+    gone = delete(Reservation).where(Reservation.lease_id == lease_id).returning(*_SETTLED).cte("gone")
+    held = select(gone).where(gone.c.state == "held").cte("held")
+    accounts.settle(session, held, produced=produced)
 
 
 def drain(session: Session, lease_id: UUID) -> None:
     """The booking still counts, but belongs to nobody: the engine may go on generating for a while."""
-    booking = session.scalar(
+    drains = (
         update(Reservation)
         .where(Reservation.lease_id == lease_id, Reservation.state == "held")
         .values(state="draining", draining_since=func.clock_timestamp())
-        .returning(Reservation),
-        execution_options={"synchronize_session": False, "populate_existing": True},
+        .returning(*_SETTLED)
     )
-    if booking is not None:
-        accounts.settle(session, booking)
+    accounts.settle(session, drains.cte("drains"))
 
 
 def draining(session: Session, engine_name: str, *, before: datetime | None = None) -> Sequence[Reservation]:

@@ -81,12 +81,19 @@ class Dispatcher:
         # Read before the claim: our idea of the lease's end is never later than the database's.
         valid_until = time.monotonic() + self._settings.jobs.lease_seconds
         with transaction(self._sessions) as session:
-            found = claims.claim(session, self._settings.engine.name, self._runner.terms, ended=ended)
+            found = claims.claim(
+                session,
+                self._settings.engine.name,
+                self._runner.terms,
+                ended=ended,
+                foreseen=self._runner.ahead.candidates() if ended is not None else None,
+            )
         if isinstance(found, claims.MakingRoom):
             self._keeper.loop.wake()  # it hands the requests on
         if not isinstance(found, Claim):
             return False
         self._start(found, HeldLease(found.lease, valid_until), model)
+        self._runner.ahead.forget(found.lease.job_id)
         return True
 
     def _refill(self, ended: Lease, produced: int) -> None:

@@ -6,6 +6,7 @@ from datetime import timedelta
 from jobs import database, telemetry
 from jobs.bookings import Terms
 from jobs.counting import PromptCounter
+from jobs.history import History
 from jobs.prediction import Foresight
 from jobs.queues import INFERENCE
 from jobs.settings import Settings
@@ -19,6 +20,7 @@ from worker.monitor import EngineMonitor
 
 # Leases must be renewed although all other connections wait for something.
 _HEARTBEAT_CONNECTIONS = 3
+_HISTORY_KEPT = timedelta(seconds=2)
 
 
 class InferenceWorker:
@@ -85,4 +87,5 @@ def _terms(settings: Settings) -> Terms:
         foresight=Foresight(reuses_prefix=settings.engine.reuses_prefix)
         if settings.engine.book_predicted
         else None,
+        history=History(keep=_HISTORY_KEPT),
     )

@@ -4,6 +4,7 @@ import threading
 import time
 from collections import OrderedDict
 from contextlib import suppress
+from dataclasses import replace
 from typing import Final
 from uuid import UUID
 
@@ -12,12 +13,15 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import claims, texts
 from jobs.bookings import Terms
+from jobs.claims import Foreseen
 from jobs.counting import PromptCounter
 from jobs.database import transaction
 from jobs.texts import CountedPrompt
 
 # A look takes some milliseconds of database time; what short jobs gain from more of them is less.
 _LOOK_SECONDS: Final = 0.2
+# The queue may have changed since, but by little; who came meanwhile is seen at the next look.
+_FRESH_SECONDS: Final = 1.0
 # A prompt of 96k ids takes less than 400 KB, packed.
 _MAX_PROMPTS: Final = 16
 
@@ -37,6 +41,7 @@ class LookAhead:
         self._counter = counter
         self._ready: OrderedDict[UUID, CountedPrompt] = OrderedDict()
         self._lock = threading.Lock()
+        self._foreseen = Foreseen()
         self._looked_at = float("-inf")
 
     def look(self) -> None:
@@ -44,12 +49,25 @@ class LookAhead:
         if time.monotonic() - self._looked_at < _LOOK_SECONDS:
             return
         with transaction(self._sessions) as session:
-            following = claims.successors(session, self._engine_name, self._terms)
-        for text_id in following:
+            foreseen = claims.foresee(session, self._engine_name, self._terms)
+        with self._lock:
+            self._foreseen, self._looked_at = foreseen, time.monotonic()
+        for text_id in foreseen.text_ids:
             if not self._is_ready(text_id):
                 with suppress(NoResultFound):  # its job was deleted meanwhile
                     self._prepare(text_id)
-        self._looked_at = time.monotonic()
+
+    def candidates(self) -> Foreseen | None:
+        """What a claim may choose from without reading the queue; None: that was read too long ago."""
+        with self._lock:
+            is_fresh = time.monotonic() - self._looked_at < _FRESH_SECONDS
+            return self._foreseen if is_fresh else None
+
+    def forget(self, job_id: UUID) -> None:
+        """No claim tries this job: it has started."""
+        with self._lock:
+            left = [each for each in self._foreseen.candidates if each.job.id != job_id]
+            self._foreseen = replace(self._foreseen, candidates=left)
 
     def take(self, text_id: UUID) -> CountedPrompt | None:
         """The prompt with its ids, which is kept no longer; None: nobody foresaw it."""

@@ -196,6 +196,6 @@ def test_successors_are_named_before_a_slot_is_free(session: Session) -> None:
         claim_one(session, terms=WHOLE)
     large = submit_one(session, spec(55_000, max_tokens=200))
     small = submit_one(session, spec(900, max_tokens=200))
-    foreseen = claims.successors(session, ENGINE, WHOLE)
-    assert {large.text_id, small.text_id} == set(foreseen)
+    foreseen = claims.foresee(session, ENGINE, WHOLE)
+    assert {large.text_id, small.text_id} == set(foreseen.text_ids)
     assert CAPACITY.max_batch_size == session.scalar(select(func.count()).select_from(Reservation))
