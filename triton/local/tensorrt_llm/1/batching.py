@@ -9,6 +9,7 @@ from .gauges import Gauges
 from .requests import Request
 from .scheduler import Roofline, Scheduler, Sequence
 from .server import ServerWatch
+from .trace import Trace
 
 _CANCEL_PERIOD = 0.05  # seconds between looks at the clients' cancels; TensorRT-LLM's default is 0.1
 _WAITING_LOOKS = 8  # queued requests looked at each time: a look is a round trip to the server process
@@ -25,6 +26,7 @@ class BatchingLoop:
         roofline: Roofline,
         gauges: Gauges,
         server: ServerWatch,
+        trace: Trace,
         *,
         time_scale: float,
     ) -> None:
@@ -32,12 +34,14 @@ class BatchingLoop:
         self._roofline = roofline
         self._gauges = gauges
         self._server = server
+        self._trace = trace
         self._time_scale = time_scale
         self._requests: dict[Sequence, Request] = {}
         self._inbox: deque[Callable[[], None]] = deque()
         self._wake = threading.Condition()
         self._closing = threading.Event()
         self._due = 0.0
+        self._lost = 0.0
         self._next_look = 0.0
         self._looked = 0
         self._thread = threading.Thread(target=self._run, name="batching", daemon=True)
@@ -49,6 +53,7 @@ class BatchingLoop:
 
     def submit(self, request: Request) -> None:
         """The request joins the queue at the next iteration boundary."""
+        self._trace.note("came", request)
         self._post(lambda: self._add(request))
         request.speech.add_done_callback(lambda _: self._post(lambda: self._resume(request)))
 
@@ -79,7 +84,7 @@ class BatchingLoop:
         self._end_silences()
         if self._requests and self._server.is_stopping():
             self._fail(list(self._requests.values()), "the server is shutting down")
-        self._scheduler.admit()
+        self._admit()
         step = self._scheduler.next_iteration()
         self._gauges.show(self._scheduler, step)
         if step is None:
@@ -91,9 +96,16 @@ class BatchingLoop:
             if sequence in self._requests:  # else another one's fault has ended it
                 self._speak(self._requests[sequence])
 
+    def _admit(self) -> None:
+        """Every sequence that may start now is active."""
+        num_started = self._scheduler.admit()
+        for sequence in self._scheduler.active[-num_started:] if num_started else ():
+            self._trace.note("began", self._requests[sequence], lost=self._lost)
+
     def _pace(self, seconds: float) -> None:
         """The iteration's time has passed; small delays of this thread are made up for."""
         now = time.monotonic()
+        self._lost += max(0.0, now - _MAX_LAG - self._due)
         self._due = max(self._due, now - _MAX_LAG) + seconds
         if self._due - now > _MIN_SLEEP:
             self._closing.wait(self._due - now)
@@ -183,5 +195,6 @@ class BatchingLoop:
             request.reply.fail(message)
 
     def _forget(self, request: Request) -> None:
+        self._trace.note("ended", request, lost=self._lost)
         del self._requests[request.sequence]
         self._scheduler.remove(request.sequence)

@@ -14,6 +14,7 @@ from .requests import Request
 from .scheduler import Scheduler, Sequence
 from .server import ServerWatch, die_with_server
 from .speech import Ask, Speaker, Speech, prepare
+from .trace import Trace
 
 
 class TritonPythonModel:
@@ -33,6 +34,7 @@ class TritonPythonModel:
             parameters.roofline,
             Gauges(_GaugeFamilies(labels).gauge),
             ServerWatch(parameters.http_port),
+            Trace.of_environment(),
             time_scale=parameters.time_scale,
         )
         self._closing = threading.Event()
