@@ -30,12 +30,14 @@ class Claim:
         blocks: KV blocks booked for it.
         output_tokens: that the blocks cover beside the prompt, those of earlier runs included.
         job: its row at the claim; not tracked by any session.
+        free_slots: that the engine has left.
     """
 
     lease: Lease
     blocks: int
     output_tokens: int
     job: Job
+    free_slots: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +136,7 @@ def _start_one(
         if choice.start is None:
             break
         chosen = next(each for each in candidates if each.job.id == choice.start)
-        claimed = _book(session, engine_name, chosen, choice, terms)
+        claimed = _book(session, engine_name, chosen, choice, load, terms)
         candidates.remove(chosen)
         if claimed is not None:
             return claimed, candidates
@@ -247,7 +249,9 @@ def _ask_for_room(session: Session, candidates: Sequence[Ranked], load: Load, te
     return bool(leaving) and lifecycle.ask_to_make_room(session, leaving) > 0
 
 
-def _book(session: Session, engine_name: str, chosen: Ranked, choice: Choice, terms: Terms) -> Claim | None:
+def _book(
+    session: Session, engine_name: str, chosen: Ranked, choice: Choice, load: Load, terms: Terms
+) -> Claim | None:
     seen, booking = chosen.job, chosen.booking
     lease = Lease(seen.id, uuid7())
     job = lifecycle.start(
@@ -273,4 +277,10 @@ def _book(session: Session, engine_name: str, chosen: Ranked, choice: Choice, te
         )
     )
     accounts.charge(session, job.tenant_id, job.model, charged(seen, booking))
-    return Claim(lease=lease, blocks=booking.blocks, output_tokens=booking.output_tokens, job=job)
+    return Claim(
+        lease=lease,
+        blocks=booking.blocks,
+        output_tokens=booking.output_tokens,
+        job=job,
+        free_slots=load.budget.free_slots - 1,
+    )

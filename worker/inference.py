@@ -53,7 +53,13 @@ class InferenceWorker:
 
     def start(self) -> None:
         """Jobs are claimed as soon as the engine has been seen."""
-        for loop in (self._bell.loop, self.keeper.loop, self.monitor.loop, self.dispatcher.loop):
+        for loop in (
+            self._bell.loop,
+            self.keeper.loop,
+            self.monitor.loop,
+            self.dispatcher.loop,
+            self.dispatcher.ahead_loop,
+        ):
             loop.start()
         telemetry.logger().info(telemetry.DISPATCHER_STARTED, engine=self._settings.engine.name)
 
