@@ -1,6 +1,7 @@
 """Jobs book what their peers make likely and go on in segments, without the caller noticing."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from uuid import UUID
 
 from sqlalchemy.orm import Session
@@ -103,7 +104,7 @@ def test_a_job_without_room_waits_and_the_cheapest_yields_when_nobody_can_go_on(
     large = running(session, 94_900, max_tokens=30_000)
     small = running(session, 32_000, max_tokens=30_000)
     while isinstance(granted := extend(session, large), int):
-        large = claims.Claim(large.lease, large.blocks, granted, large.job)
+        large = replace(large, output_tokens=granted)
     assert granted == Waiting()
     assert extend(session, small) == Yielding()
     assert extend(session, large) == Waiting()
