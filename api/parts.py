@@ -13,6 +13,7 @@ from anyio import CapacityLimiter
 from api.accept import Acceptance
 from api.doorbell import Doorbell
 from api.intake import NUM_LANES, Intake
+from api.places import Places
 from api.readiness import Readiness
 from api.tokenizer import LoadedTokenizer
 from api.transactions import Transactions
@@ -37,6 +38,7 @@ class Parts:
     doorbell: Doorbell
     intake: Intake
     watch: Watch
+    places: Places
     tokenizer: LoadedTokenizer
     readiness: Readiness
     cpu: CapacityLimiter
@@ -62,6 +64,7 @@ async def open_parts(settings: Settings) -> AsyncIterator[Parts]:
         doorbell=Doorbell(settings.broker).start(),
         intake=Intake(transactions, engines.configured_capacity(settings.engine)),
         watch=Watch(transactions),
+        places=Places(settings),
         tokenizer=tokenizer,
         readiness=Readiness(settings, transactions, tokenizer),
         cpu=CapacityLimiter(max(2, os.cpu_count() or 1)),
@@ -74,5 +77,6 @@ async def open_parts(settings: Settings) -> AsyncIterator[Parts]:
         for task in beside:
             task.cancel()
         await asyncio.gather(*beside, return_exceptions=True)
+        await parts.places.close()
         parts.doorbell.close()
         await transactions.close()

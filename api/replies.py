@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from api.schemas import Priority, StateName
+from api.schemas import Priority, StateName, WaitReasonName
 from jobs.prompts import Task
 
 _ID = "job_019c2f3e5a4b7c8d9e0f1a2b3c4d5e6f"
@@ -70,6 +70,53 @@ class JobReply(BaseModel):
     first_token_at: datetime | None
     finalized_at: datetime | None
     expires_at: datetime | None
+
+
+_WAITS = {
+    "state": "queued",
+    "completion_tokens": 0,
+    "started_at": None,
+    "first_token_at": None,
+    "queue": {"position": 3, "reason": "behind", "estimated_start_at": "2026-01-31T12:02:10Z"},
+}
+
+
+class QueueReply(BaseModel):
+    """Where a job stands that waits. It is an estimate, a second old at most near the head of the queue."""
+
+    position: int | None = Field(
+        description="1 is next. Near the head in the order in which jobs are expected to start: large and"
+        " small ones are packed together, so this is not the order of arrival. From about the 130th on by"
+        " rank, which is approximate: some may share a place. null when it is not in line: `dependency`,"
+        " `preparing`, `retry_backoff`, `engine_down`, `no_engine_fits`."
+    )
+    reason: WaitReasonName | None = Field(
+        description="What it waits for; the first that applies. `dependency`: other jobs. `preparing`: its"
+        " tokens are being counted. `retry_backoff`: an attempt failed, the next is made later."
+        " `engine_down`: no engine that could hold it was seen in the last 30 s, or all are paused."
+        " `no_engine_fits`: every engine of its model is too small for prompt and max_tokens."
+        " `reservation`: there is room, but it is kept for a job with a better right to it, which this one"
+        " would postpone. `slots`: it is next, and all batch slots are taken. `blocks`: it is next or ranks"
+        " first, and too few KV-cache blocks are free. `alone`: the same, but it runs only on an idle engine,"
+        " since workers were lost with it. `behind`: others go first. null: nothing holds it back, it starts"
+        " within a second or so."
+    )
+    estimated_start_at: datetime | None = Field(
+        description="From the measured speed of the engines and what similar jobs generated, if nobody with"
+        " a better rank arrives. Half of all estimates are within 20 % of the wait, one in ten is over"
+        " 80 % off. null when nothing can be said."
+    )
+
+
+class SeenJobReply(JobReply):
+    """A job and, while it waits, its place in the queue."""
+
+    model_config = _example(**_JOB | _WAITS)
+
+    queue: QueueReply | None = Field(
+        description="null when the job runs or has ended; lists, webhooks and other answers do not have it."
+        " Outside the ETag."
+    )
 
 
 class JobListReply(BaseModel):

@@ -15,6 +15,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from jobs.prompts import Role, Task
+from jobs.queue_place import WaitReason
 from jobs.states import JobState
 
 MAX_TOKENS: Final = 131_072  # the whole context of the served model: no answer is longer
@@ -27,6 +28,19 @@ StateName = Literal[
     "blocked", "preparing", "queued", "running", "completed", "failed", "cancelled", "expired"
 ]
 assert set(StateName.__args__) == set(JobState)  # type: ignore[attr-defined]  # noqa: S101  # literals have args
+WaitReasonName = Literal[
+    "dependency",
+    "preparing",
+    "retry_backoff",
+    "engine_down",
+    "no_engine_fits",
+    "reservation",
+    "slots",
+    "blocks",
+    "alone",
+    "behind",
+]
+assert set(WaitReasonName.__args__) == set(WaitReason)  # type: ignore[attr-defined]  # noqa: S101  # literals have args
 
 
 def _storable(text: str) -> str:

@@ -10,7 +10,7 @@ import httpx2
 from jobs.errors import LongbatchError
 from jobs.ids import uuid7
 from jobs.states import TERMINAL
-from jobs.views import JobObject
+from jobs.views import JobObject, SeenJobObject
 
 _TIMEOUT_SECONDS: Final = 30.0
 # One long poll; the server allows 60 s, but proxies in between often end a request after a minute.
@@ -71,12 +71,12 @@ class Client:
         job: JobObject = self._send("POST", "/v1/jobs", json=body, headers=headers)
         return job
 
-    def job(self, job_id: str) -> JobObject:
+    def job(self, job_id: str) -> SeenJobObject:
         """The job as it is now."""
-        job: JobObject = self._send("GET", f"/v1/jobs/{_quoted(job_id)}")
+        job: SeenJobObject = self._send("GET", f"/v1/jobs/{_quoted(job_id)}")
         return job
 
-    def wait(self, job_id: str, *, on_change: Callable[[JobObject], None]) -> JobObject:
+    def wait(self, job_id: str, *, on_change: Callable[[SeenJobObject], None]) -> SeenJobObject:
         """The job once it has ended; `on_change` hears about it at each answer before."""
         path = f"/v1/jobs/{_quoted(job_id)}"
         job = self.job(job_id)

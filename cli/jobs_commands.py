@@ -15,9 +15,10 @@ from rich.table import Table
 from cli import verbs
 from cli.client import Client
 from cli.verbs import ApiUrl, AsJson, JobId, client_of, notes, output, pairs, print_json, print_text
+from cli.waiting import in_words, utc_now
 from jobs import ids
 from jobs.states import JobState
-from jobs.views import JobObject
+from jobs.views import SeenJobObject
 
 _COLOURS: Final = {"completed": "green", "failed": "red", "cancelled": "yellow", "expired": "yellow"}
 
@@ -143,7 +144,7 @@ def show(
     as_json: AsJson = False,
     api_url: ApiUrl = verbs.DEFAULT_API_URL,
 ) -> None:
-    """Show a job's state and what is known about it."""
+    """Show a job's state, what is known about it, and why it waits."""
     with client_of(api_url) as client:
         job = _wait(client, job_id) if wait else client.job(job_id)
     if as_json:
@@ -151,7 +152,9 @@ def show(
         return
     table = Table.grid(padding=(0, 2))
     for name, value in job.items():
-        if name != "object" and value not in (None, {}, False):
+        if name == "queue" and (queue := job["queue"]):
+            table.add_row("[bold]queue[/]", in_words(queue, now=utc_now()))
+        elif name != "object" and value not in (None, {}, False):
             table.add_row(
                 f"[bold]{name}[/]", _coloured(str(value)) if name == "state" else escape(str(value))
             )
@@ -220,15 +223,16 @@ def _read(file: str) -> str:
         raise typer.BadParameter(f"{file} is not UTF-8 text", param_hint="FILE") from error
 
 
-def _wait(client: Client, job_id: str) -> JobObject:
+def _wait(client: Client, job_id: str) -> SeenJobObject:
     """The job once it has ended; meanwhile its state is shown where somebody can see it."""
     with notes.status(escape(job_id)) as status:
         return client.wait(job_id, on_change=lambda job: status.update(_progress(job)))
 
 
-def _progress(job: JobObject) -> str:
+def _progress(job: SeenJobObject) -> str:
     tokens = f", {job['completion_tokens']} tokens" if job["completion_tokens"] else ""
-    return f"{job['id']} {job['state']}{tokens}"
+    queue = f", {in_words(job['queue'], now=utc_now())}" if job["queue"] else ""
+    return f"{job['id']} {job['state']}{tokens}{queue}"
 
 
 def _print_result(client: Client, job_id: str, *, as_json: bool) -> None:

@@ -19,7 +19,7 @@ from jobs.states import Lane
 # Of the tenants that wait, so many are looked at: those that were served least.
 MAX_TENANTS: Final = 16
 # Jobs of one lane that are read at most, and of one tenant and size at least.
-_MAX_ROWS: Final = 96
+MAX_ROWS: Final = 96
 _MIN_EACH: Final = 2
 _MAX_URGENT: Final = 16
 # A job ranks one priority higher in the last part of its window.
@@ -133,7 +133,14 @@ def waiting_tenants(session: Session, model: str) -> Waiting:
 
 
 def first_jobs(
-    session: Session, model: str, lane: Lane, tenants: Collection[UUID], *, capacity: Capacity, now: datetime
+    session: Session,
+    model: str,
+    lane: Lane,
+    tenants: Collection[UUID],
+    *,
+    capacity: Capacity,
+    now: datetime,
+    max_rows: int = MAX_ROWS,
 ) -> Sequence[Queued]:
     """The best ranked runnable jobs of each size of these tenants, and those that expire next; unordered.
 
@@ -146,10 +153,11 @@ def first_jobs(
         tenants: at most MAX_TENANTS.
         capacity: of the engine; what never fits it is left out.
         now: jobs that wait for a retry until later are left out.
+        max_rows: shared by the tenants and sizes.
     """
     if not tenants:
         return []
-    each = max(_MIN_EACH, _MAX_ROWS // (len(tenants) * NUM_SIZE_CLASSES))
+    each = max(_MIN_EACH, max_rows // (len(tenants) * NUM_SIZE_CLASSES))
     rows = session.execute(
         _FIRST,
         {

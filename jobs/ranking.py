@@ -44,6 +44,7 @@ class Ranking:
 
     Attributes:
         takes_up: whether the accounts of tenants that come and go are brought up to date.
+        max_rows: of each lane, that are read.
     """
 
     session: Session
@@ -53,18 +54,22 @@ class Ranking:
     books: Bookkeeper
     now: datetime
     takes_up: bool = field(default=True, kw_only=True)
+    max_rows: int = field(default=queue_window.MAX_ROWS, kw_only=True)
 
     def head(self) -> list[Ranked]:
         """The candidates: interactive ones first, then by what tenants were served, priority and age."""
+        return [each for lane in self.lanes() for each in head_of(lane)]
+
+    def lanes(self) -> list[list[Ranked]]:
+        """All that was read of each lane, ranked: of every size of every tenant the first."""
         waiting = queue_window.waiting_tenants(self.session, self.model)
         if self.takes_up:
             accounts.take_up(self.session, self.model, waiting)
         known = accounts.lifted(waiting)
         return [
-            each
+            self._lane(lane, waiting.tenants[lane], known)
             for lane in (Lane.INTERACTIVE, Lane.BATCH)
             if lane in waiting.tenants
-            for each in self._lane(lane, waiting.tenants[lane], known)
         ]
 
     def candidate(self, job: Queued, booking: Booking) -> Candidate:
@@ -82,14 +87,19 @@ class Ranking:
     def _lane(self, lane: Lane, tenants: Collection[UUID], known: dict[UUID, Account]) -> list[Ranked]:
         least = nsmallest(queue_window.MAX_TENANTS, sorted(tenants), key=lambda each: known[each].served)
         rows = queue_window.first_jobs(
-            self.session, self.model, lane, least, capacity=self.capacity, now=self.now
+            self.session,
+            self.model,
+            lane,
+            least,
+            capacity=self.capacity,
+            now=self.now,
+            max_rows=self.max_rows,
         )
         queues: dict[UUID, list[Ranked]] = defaultdict(list)
         for job in sorted(rows, key=self._order):
             booking = self.books.booking(job, produced=job.completion_tokens)
             queues[job.tenant_id].append(Ranked(job, booking, self.candidate(job, booking)))
-        ranked = rank(queues, known, num_tokens=lambda each: charged(each.job, each.booking), limit=len(rows))
-        return _head(ranked)
+        return rank(queues, known, num_tokens=lambda each: charged(each.job, each.booking), limit=len(rows))
 
     def _order(self, job: Queued) -> tuple[int, bool, float, UUID]:
         """Within a tenant: priority, then who expires soon, then age."""
@@ -105,7 +115,7 @@ def charged(job: Queued, booking: Booking) -> int:
     return prompt + booking.output_tokens - job.completion_tokens
 
 
-def _head(ranked: Sequence[Ranked]) -> list[Ranked]:
+def head_of(ranked: Sequence[Ranked]) -> list[Ranked]:
     """The first of them, and the first of each size class wherever they stand."""
     seen: dict[int, int] = defaultdict(int)
     kept = []

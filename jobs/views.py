@@ -5,6 +5,7 @@ from typing import TypedDict
 
 from jobs import ids
 from jobs.models import Job, JsonObject
+from jobs.queue_place import QueuePlace
 from jobs.states import StopReason
 
 PRIORITIES: dict[str, int] = {"low": -1, "normal": 0, "high": 1}
@@ -36,6 +37,20 @@ class JobObject(TypedDict):
     expires_at: str | None
 
 
+class QueueObject(TypedDict):
+    """Where a job stands in the queue as JSON; an estimate, see `explain.QueuePlace`."""
+
+    position: int | None
+    reason: str | None
+    estimated_start_at: str | None
+
+
+class SeenJobObject(JobObject):
+    """A job as somebody who looks at it sees it: with its place, while it waits."""
+
+    queue: QueueObject | None
+
+
 def job_object(job: Job) -> JobObject:
     """The job as callers see it."""
     return JobObject(
@@ -59,6 +74,16 @@ def job_object(job: Job) -> JobObject:
         first_token_at=_optional(job.first_token_at),
         finalized_at=_optional(job.finalized_at),
         expires_at=_optional(job.expires_at),
+    )
+
+
+def queue_object(place: QueuePlace) -> QueueObject:
+    """The place as callers see it; a start is estimated to the second."""
+    start = place.estimated_start_at
+    return QueueObject(
+        position=place.position,
+        reason=place.reason,
+        estimated_start_at=_optional(start.replace(microsecond=0) if start else None),
     )
 
 

@@ -15,8 +15,8 @@ from api.body import read_body
 from api.dependencies import JobIdDep, PartsDep, TenantDep
 from api.openapi import answers, json_body
 from api.parts import Parts
-from api.render import job_response
-from api.replies import DeletedReply, JobListReply, JobReply, ResultReply
+from api.render import job_response, seen_job_response
+from api.replies import DeletedReply, JobListReply, JobReply, ResultReply, SeenJobReply
 from api.schemas import JobRequest, ListQuery
 from jobs import engines, ids, lifecycle, queries, removal, submission
 from jobs.errors import InvalidRequestError, JobNotFinishedError, NotFoundError
@@ -104,7 +104,7 @@ async def list_jobs(
 @router.get(
     "/v1/jobs/{job_id}",
     summary="Look at a job",
-    responses=answers(200, JobReply, "The job", 400, 404, 503)
+    responses=answers(200, SeenJobReply, "The job and, while it waits, its place", 400, 404, 503)
     | {304: {"description": "It is still as If-None-Match says"}},
 )
 async def get_job(
@@ -122,12 +122,15 @@ async def get_job(
     ] = 0,
     if_none_match: IfNoneMatch = None,
 ) -> Response:
-    """The job as it is now, or, with `wait`, once it has ended or the time is up."""
+    """The job as it is now, or, with `wait`, once it has ended or the time is up.
+
+    `queue` is shown here alone. It lies outside the ETag: who follows it sends no If-None-Match.
+    """
     watch = parts.watch
     job = await (watch.until_ended(job_id, seconds=wait) if wait else watch.now(job_id))
     if job is None or job.tenant_id != tenant_id:
         raise NotFoundError("there is no such job")
-    return job_response(job, if_none_match=if_none_match)
+    return await seen_job_response(job, parts.places.of, if_none_match=if_none_match)
 
 
 @router.get(

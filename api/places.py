@@ -1,0 +1,108 @@
+"""Where queued jobs stand: one look at a model's queue each second answers everybody who asks."""
+
+import asyncio
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+from typing import Final, TypeVar
+
+import anyio.to_thread
+from anyio import CapacityLimiter
+
+from api.shared import Shared
+from jobs import database, explain, outlooks, queue_depth, telemetry
+from jobs.bookings import Terms
+from jobs.explain import Snapshot
+from jobs.history import History
+from jobs.models import Job
+from jobs.prediction import Foresight
+from jobs.queue_depth import Depth
+from jobs.queue_place import QueuePlace
+from jobs.settings import Settings
+from jobs.speeds import A6000
+from jobs.states import JobState
+
+T = TypeVar("T")
+# Everybody's look at one moment; a place seldom changes within it.
+_SNAPSHOT_SECONDS: Final = 1.0
+# Far back in the queue a place changes slowly, and counting is dearer.
+_DEPTH_SECONDS: Final = 10.0
+_HISTORY_KEPT: Final = timedelta(seconds=5)
+# A caller gets the job without its place when looking takes longer.
+_PATIENCE_SECONDS: Final = 2.0
+_WAITING: Final = frozenset({JobState.BLOCKED, JobState.PREPARING, JobState.QUEUED})
+# One look at the head, and one count of what stands behind it.
+_CONNECTIONS: Final = 2
+
+
+class Places:
+    """Looks in threads of its own, on connections of its own: neither the event loop nor requests wait."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._terms = _terms(settings)
+        self._unmeasured = A6000.faster(settings.engine.time_scale)
+        engine = database.make_engine(settings.database, pool_size=_CONNECTIONS, name="longbatch-api-places")
+        # All statements of a look see one moment.
+        self._engine = engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+        self._sessions = database.make_sessions(self._engine)
+        self._threads = CapacityLimiter(_CONNECTIONS)
+        self._snapshots: dict[str, Shared[Snapshot]] = {}
+        self._depths: dict[str, Shared[Depth]] = {}
+
+    async def of(self, job: Job) -> QueuePlace | None:
+        """Where this job stands; None: it runs or has ended, or nothing can be said now."""
+        if job.state not in _WAITING:
+            return None
+        if job.state != JobState.QUEUED:
+            return explain.explain(job, None, None)
+        try:
+            async with asyncio.timeout(_PATIENCE_SECONDS):
+                snapshot = await self._snapshot(job.model).get()
+                depth = await self._depth(job.model).get() if explain.is_far_back(snapshot, job) else None
+            return explain.explain(job, snapshot, depth)
+        except Exception as error:  # noqa: BLE001  # callers came for the job, which they get all the same
+            telemetry.logger().error(telemetry.LOOP_FAILED, loop="places", error=type(error).__name__)
+            return None
+
+    async def close(self) -> None:
+        """No look is under way, and the connections are closed."""
+        for snapshot in self._snapshots.values():
+            await snapshot.close()
+        for depth in self._depths.values():
+            await depth.close()
+        self._engine.dispose()
+
+    def _snapshot(self, model: str) -> Shared[Snapshot]:
+        if model not in self._snapshots:
+            make = partial(self._in_thread, partial(self._look, model))
+            self._snapshots[model] = Shared(make, seconds=_SNAPSHOT_SECONDS, old_seconds=_SNAPSHOT_SECONDS)
+        return self._snapshots[model]
+
+    def _depth(self, model: str) -> Shared[Depth]:
+        if model not in self._depths:
+            make = partial(self._in_thread, partial(self._count, model))
+            self._depths[model] = Shared(make, seconds=_DEPTH_SECONDS, old_seconds=_DEPTH_SECONDS)
+        return self._depths[model]
+
+    def _look(self, model: str) -> Snapshot:
+        with database.transaction(self._sessions) as session:
+            view = outlooks.look(session, model, self._terms, unmeasured=self._unmeasured)
+        return explain.play(view, self._terms)
+
+    def _count(self, model: str) -> Depth:
+        with database.transaction(self._sessions) as session:
+            return queue_depth.count(session, model)
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        return await anyio.to_thread.run_sync(work, limiter=self._threads, abandon_on_cancel=True)
+
+
+def _terms(settings: Settings) -> Terms:
+    """What workers with the same settings claim under."""
+    foresight = Foresight(reuses_prefix=settings.engine.reuses_prefix)
+    return Terms(
+        lease=timedelta(seconds=settings.jobs.lease_seconds),
+        max_rescues=settings.jobs.max_rescues,
+        foresight=foresight if settings.engine.book_predicted else None,
+        history=History(keep=_HISTORY_KEPT),
+    )

@@ -1,0 +1,192 @@
+"""`python -m bench.forecast_error`: how far estimated starts are from the real ones, on the simulator.
+
+Every so often during a run all jobs that wait are told when they will start, from what the service sees:
+which jobs run, what they and those before them produced, how long that took. Nothing is taken from the
+engine's model.
+"""
+
+import argparse
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from statistics import median, quantiles
+
+from bench.engine import VirtualEngine
+from bench.engine_model import A6000, EngineModel
+from bench.policies import LONGBATCH, Booking, Packed, policies, running
+from bench.policies import candidate as candidate_of
+from bench.simulator import Conditions, _Simulation
+from bench.workloads import WORKLOADS, Spec, make
+from bench.world import SimulatedJob, World
+from jobs.forecast import expected_tokens, forecast, later_s
+from jobs.playback import Length, Outlook
+from jobs.prediction import Foresight
+from jobs.speeds import A6000 as UNMEASURED
+from jobs.speeds import Service, Speed, measure
+
+# As the service does it: starts that are played forward, and services that are measured.
+HORIZON, MEASURED = 128, 64
+EVERY_S = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """One estimate.
+
+    Attributes:
+        at: when it was made, in seconds since the start.
+        job: whom it was told.
+        place: in the order of the estimates, 1 is next.
+        seconds: to wait from then on.
+    """
+
+    at: float
+    job: SimulatedJob
+    place: int
+    seconds: float
+
+    @property
+    def waited_s(self) -> float:
+        """What it came to."""
+        return (self.job.started_at or 0.0) - self.at
+
+    @property
+    def error(self) -> float:
+        """Relative to what it came to; waits below a second count as one."""
+        return (self.seconds - self.waited_s) / max(self.waited_s, 1)
+
+
+class TimedEngine(VirtualEngine):
+    """Remembers when each job's first token came."""
+
+    def __init__(self, model: EngineModel) -> None:
+        super().__init__(model)
+        self.first_token_at: dict[int, float] = {}
+
+    def _prefill_iteration(self) -> None:
+        reading = [each for each in self.active if each.prefilling]
+        super()._prefill_iteration()
+        for each in reading:
+            if not each.prefilling:
+                self.first_token_at.setdefault(each.job, self.now)
+
+
+@dataclass(slots=True)
+class Teller:
+    """The product's policy, which tells everybody beside.
+
+    Attributes:
+        policy: the product's.
+        engine: that it runs on.
+        jobs: of the workload.
+        told: so far.
+        speeds: measured so far.
+    """
+
+    policy: Packed
+    engine: TimedEngine
+    jobs: list[SimulatedJob]
+    told: list[Told] = field(default_factory=list)
+    speeds: list[Speed] = field(default_factory=list)
+    next_at: float = EVERY_S
+
+    @property
+    def book(self) -> Booking:
+        """As the product."""
+        return self.policy.book
+
+    def pick(self, world: World) -> SimulatedJob | None:
+        """What the product picks; when nothing more starts and it is time, everybody is told."""
+        picked = self.policy.pick(world)
+        if picked is None and world.now >= self.next_at and world.queue:
+            self.next_at = world.now + EVERY_S
+            self.told += self._tell(world)
+        return picked
+
+    def _tell(self, world: World) -> Iterator[Told]:
+        speed = measure(list(self._services(world)), otherwise=UNMEASURED)
+        self.speeds.append(speed)
+        lengths = {each.job_id: _length(world, each) for each in (*world.queue, *world.running)}
+        candidates = [candidate_of(self.policy, world, each) for each in world.queue]
+        size = world.capacity.max_batch_size
+        outlook = Outlook(candidates, running(world), world.budget, size, speed)
+        found = forecast([outlook], lengths, rules=self.policy.rules, horizon=HORIZON)
+        places = {job_id: place for place, job_id in enumerate(found.starts, 1)}
+        ahead_s = 0.0
+        for rank, each in enumerate(world.queue, 1):
+            seconds = found.starts.get(each.job_id)
+            if seconds is None:
+                seconds = later_s(found, cost_ahead_s=ahead_s)
+            ahead_s += outlook.cost_s(lengths[each.job_id])
+            if seconds is not None:
+                yield Told(world.now, each, places.get(each.job_id, rank), seconds)
+
+    def _services(self, world: World) -> Iterator[Service]:
+        ended = [job for job in self.jobs if job.finished_at is not None]
+        newest = sorted(ended, key=lambda job: job.finished_at or 0.0)[-MEASURED:]
+        for job in (*newest, *world.running):
+            sequence = job.sequence
+            began = job.started_at
+            if began is None and sequence is not None:
+                began = sequence.started_at
+            if began is not None and job.num_segments == 1:
+                yield Service(
+                    began,
+                    self.engine.first_token_at.get(job.number),
+                    job.finished_at or world.now,
+                    job.spec.prompt_tokens,
+                    job.produced + (sequence.produced if sequence else 0),
+                )
+
+
+def tell(specs: Iterable[Spec], model: EngineModel) -> Teller:
+    """The workload has run, and everybody was told."""
+    policy = policies()[LONGBATCH]
+    if not isinstance(policy, Packed):
+        raise TypeError
+    jobs = [SimulatedJob(number=number, spec=spec) for number, spec in enumerate(specs)]
+    teller = Teller(policy, TimedEngine(model), jobs)
+    simulation = _Simulation(jobs, teller, Conditions(model))
+    simulation.engine = teller.engine
+    simulation.run()
+    return teller
+
+
+def _length(world: World, job: SimulatedJob) -> Length:
+    sequence = job.sequence
+    new_tokens = expected_tokens(
+        world.peers(job),
+        produced=job.produced + (sequence.produced if sequence else 0),
+        max_tokens=job.spec.max_tokens,
+        cold_tokens=Foresight().cold_tokens,
+    )
+    return Length(max(0, job.held_tokens - (sequence.kv if sequence else 0)), new_tokens)
+
+
+def main() -> None:
+    """One line for each workload."""
+    parser = argparse.ArgumentParser(prog="python -m bench.forecast_error", description=__doc__)
+    parser.add_argument(
+        "--workload", nargs="*", choices=WORKLOADS, default=["MIX-20", "MIX-40", "MOON", "TINY"]
+    )
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--jobs", type=int, default=300)
+    asked = parser.parse_args()
+    for name in asked.workload:
+        told: list[Told] = []
+        for seed in range(asked.seeds):
+            specs = make(name, seed=seed, num_jobs=asked.jobs, max_tokens=2048)
+            told += tell(specs, A6000).told
+        for low, high in ((1, 20), (20, HORIZON + 1), (HORIZON + 1, asked.jobs)):
+            some = [each for each in told if low <= each.place < high]
+            if len(some) > 1:
+                errors = [abs(each.error) for each in some]
+                print(  # noqa: T201  # its output
+                    f"{name:7} place {low:3} to {high - 1:3}: {len(some):6} estimates,"
+                    f" median wait {median(each.waited_s for each in some):6.0f} s,"
+                    f" error median {median(errors):.3f}, 9 of 10 within {quantiles(errors, n=10)[-1]:.2f},"
+                    f" bias {median(each.error for each in some):+.3f}"
+                )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,49 @@
+"""A job's place in the queue in words."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from jobs.queue_place import WaitReason
+from jobs.views import QueueObject
+
+_WORDS: Final[dict[str, str]] = {
+    WaitReason.DEPENDENCY: "waits for other jobs",
+    WaitReason.PREPARING: "its tokens are being counted",
+    WaitReason.RETRY_BACKOFF: "waits before its next attempt",
+    WaitReason.ENGINE_DOWN: "no engine that could hold it takes jobs now",
+    WaitReason.NO_ENGINE_FITS: "every engine is too small for it",
+    WaitReason.RESERVATION: "there is room, but it is kept for a job with a better right to it",
+    WaitReason.SLOTS: "waits for a batch slot",
+    WaitReason.BLOCKS: "waits for free KV-cache blocks",
+    WaitReason.ALONE: "waits for an idle engine, to run alone",
+    WaitReason.BEHIND: "others go first",
+}
+_MINUTE: Final = timedelta(minutes=1)
+_HOUR: Final = timedelta(hours=1)
+_DAY: Final = timedelta(days=1)
+
+
+def in_words(queue: QueueObject, *, now: datetime) -> str:
+    """`number 3, starts in about 4 min: others go first`."""
+    reason = queue["reason"]
+    why = "starts any moment" if reason is None else _WORDS.get(reason, reason)
+    known = []
+    if queue["position"] is not None:
+        known.append(f"number {queue['position']:,}")
+    if reason is not None and queue["estimated_start_at"] is not None:
+        left = datetime.fromisoformat(queue["estimated_start_at"]) - now
+        known.append(f"starts in about {_span(left)}")
+    return f"{', '.join(known)}: {why}" if known else why
+
+
+def utc_now() -> datetime:
+    """The time by the clock of the machine that shows it."""
+    return datetime.now(UTC)
+
+
+def _span(left: timedelta) -> str:
+    """As exact as an estimate is worth."""
+    for unit, name in ((_DAY, "d"), (_HOUR, "h"), (_MINUTE, "min")):
+        if left >= 2 * unit:
+            return f"{left / unit:.0f} {name}"
+    return f"{max(1, round(left.total_seconds()))} s"

@@ -1,0 +1,169 @@
+"""Why a job does not run yet, how many go before it, and about when it starts. Read-only, and an estimate."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from statistics import fmean
+from typing import Final
+from uuid import UUID
+
+from jobs.admission import Budget, Capacity, find_excess
+from jobs.bookings import Terms
+from jobs.forecast import Forecast, forecast, later_s
+from jobs.models import Job
+from jobs.outlooks import View
+from jobs.playback import Length, Outlook
+from jobs.queue_depth import Depth
+from jobs.queue_place import QueuePlace, WaitReason
+from jobs.ranking import head_of
+from jobs.states import JobState, Lane
+
+# Starts that are played forward; what comes later is extrapolated.
+HORIZON: Final = 128
+
+
+_UNRANKED: Final[Mapping[str, WaitReason]] = {
+    JobState.BLOCKED: WaitReason.DEPENDENCY,
+    JobState.PREPARING: WaitReason.PREPARING,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One model's queue, played forward from one moment.
+
+    Attributes:
+        view: that moment.
+        found: what will happen.
+        positions: of the jobs that will start within the horizon.
+        holds: why those wait that are next.
+        mean_tokens: that a job of the queue is expected to generate.
+    """
+
+    view: View
+    found: Forecast
+    positions: Mapping[UUID, int]
+    holds: Mapping[UUID, WaitReason]
+    mean_tokens: float
+
+
+def play(view: View, terms: Terms) -> Snapshot:
+    """The view with its forecast; takes some 10 ms of computing."""
+
+    def narrow(job_ids: Sequence[UUID]) -> Collection[UUID]:
+        return {each.job.id for each in head_of([view.ranked[job_id] for job_id in job_ids])}
+
+    outlooks = [outlook for _, outlook in view.up]
+    found = forecast(outlooks, view.lengths, rules=terms.packing, horizon=HORIZON, narrow=narrow)
+    positions = {job_id: place for place, job_id in enumerate(found.starts, 1)}
+    # Where it waits at one engine for slots and at another for blocks, the blocks are what is missing.
+    holds = sorted(_holds(outlooks, found), key=lambda each: each[1] is not WaitReason.SLOTS)
+    expected = [view.lengths[job_id].new_tokens for job_id in view.ranked]
+    return Snapshot(view, found, positions, dict(holds), mean_tokens=fmean(expected) if expected else 0.0)
+
+
+def is_far_back(snapshot: Snapshot, job: Job) -> bool:
+    """Whether the queue's depth is needed to tell the job's place."""
+    return job.state == JobState.QUEUED and job.id not in snapshot.positions and bool(snapshot.view.up)
+
+
+def explain(job: Job, snapshot: Snapshot | None, depth: Depth | None) -> QueuePlace | None:
+    """Where an unfinished job stands; None: it runs or has ended.
+
+    Args:
+        job: as it is now.
+        snapshot: of its model, at most seconds old; only queued jobs need one.
+        depth: of its model; only jobs need it for which `is_far_back` holds.
+    """
+    if job.state in _UNRANKED:
+        return QueuePlace(reason=_UNRANKED[job.state])
+    if job.state != JobState.QUEUED or snapshot is None:
+        return None
+    view, misfit = snapshot.view, _misfit(job, snapshot.view)
+    if job.run_after is not None and job.run_after > view.now:
+        starts_at = None if misfit else _first_start(snapshot, not_before=job.run_after)
+        return QueuePlace(reason=WaitReason.RETRY_BACKOFF, estimated_start_at=starts_at)
+    if misfit is not None:
+        return QueuePlace(reason=misfit)
+    return _near(job.id, snapshot) if job.id in snapshot.positions else _far(job, snapshot, depth)
+
+
+def _near(job_id: UUID, snapshot: Snapshot) -> QueuePlace:
+    """A job that was played forward to its start."""
+    return QueuePlace(
+        position=snapshot.positions[job_id],
+        reason=_reason(job_id, snapshot),
+        estimated_start_at=snapshot.view.now + timedelta(seconds=snapshot.found.starts[job_id]),
+    )
+
+
+def _far(job: Job, snapshot: Snapshot, depth: Depth | None) -> QueuePlace:
+    """A job behind the horizon, or younger than the snapshot."""
+    view, found = snapshot.view, snapshot.found
+    if job.id not in view.ranked and not _somebody_waits(snapshot) and _would_fit(job, view, found.budgets):
+        return QueuePlace(position=len(found.starts) + 1, estimated_start_at=view.now)
+    if depth is None:
+        return QueuePlace(reason=_reason(job.id, snapshot))
+    ahead = depth.ahead(job.id, lane=Lane(job.lane), tenant_id=job.tenant_id, rank=job.rank)
+    first = view.up[0][1]
+    writing = Length(0, ahead.num_jobs * snapshot.mean_tokens)
+    cost_s = ahead.reading * first.speed.read_s + first.cost_s(writing)
+    seconds = later_s(found, cost_ahead_s=cost_s)
+    return QueuePlace(
+        position=max(round(ahead.num_jobs), len(found.starts)) + 1,
+        reason=_reason(job.id, snapshot),
+        estimated_start_at=None if seconds is None else view.now + timedelta(seconds=seconds),
+    )
+
+
+def _reason(job_id: UUID, snapshot: Snapshot) -> WaitReason | None:
+    if job_id in snapshot.found.at_once:
+        return None
+    if job_id in snapshot.found.kept_waiting:
+        return WaitReason.RESERVATION
+    return snapshot.holds.get(job_id, WaitReason.BEHIND)
+
+
+def _holds(outlooks: Sequence[Outlook], found: Forecast) -> Iterable[tuple[UUID, WaitReason]]:
+    """What the job that will start next is short of, and the first in rank where a slot waits for it."""
+    following = next((job_id for job_id in found.starts if job_id not in found.at_once), None)
+    for outlook, budget in zip(outlooks, found.budgets, strict=True):
+        waiting = [each for each in outlook.candidates if each.job_id not in found.at_once]
+        for each in waiting:
+            if budget.free_slots < 1 and each.job_id == following:
+                yield each.job_id, WaitReason.SLOTS
+            elif budget.free_slots >= 1 and (each.job_id == following or each is waiting[0]):
+                alone = each.alone and not budget.idle
+                yield each.job_id, WaitReason.ALONE if alone else WaitReason.BLOCKS
+
+
+def _misfit(job: Job, view: View) -> WaitReason | None:
+    """Why no engine could start it however empty it were."""
+
+    def holds(capacity: Capacity) -> bool:
+        tokens = job.prompt_tokens or 0
+        return find_excess(capacity, prompt_tokens=tokens, max_tokens=job.max_tokens) is None
+
+    large_enough = [each for each in view.registered if holds(each.capacity)]
+    if any(each.is_up for each in large_enough):
+        return None
+    return WaitReason.ENGINE_DOWN if large_enough or not view.registered else WaitReason.NO_ENGINE_FITS
+
+
+def _would_fit(job: Job, view: View, budgets: Sequence[Budget]) -> bool:
+    """Whether there is room even for all that it may need."""
+    needed = (job.prompt_tokens or 0) + job.max_tokens
+    return any(
+        budget.free_slots >= 1 and needed <= budget.free_blocks * capacity.tokens_per_block
+        for (capacity, _), budget in zip(view.up, budgets, strict=True)
+    )
+
+
+def _somebody_waits(snapshot: Snapshot) -> bool:
+    return len(snapshot.found.at_once) < len(snapshot.view.ranked)
+
+
+def _first_start(snapshot: Snapshot, *, not_before: datetime) -> datetime:
+    """When room is found for somebody, at this moment or later."""
+    starts = (snapshot.view.now + timedelta(seconds=each) for each in snapshot.found.starts.values())
+    return min((each for each in starts if each >= not_before), default=not_before)

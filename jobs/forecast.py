@@ -1,0 +1,183 @@
+"""When queued jobs will start: the packing played forward on engines whose speeds are known; pure arithmetic.
+
+Jobs are taken to generate what their peers did on average, and nobody else to arrive. That is an estimate:
+each job's real length moves all that follow, and better ranked jobs that arrive later go first.
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from math import inf
+from uuid import UUID
+
+from jobs.admission import Budget
+from jobs.packing import Candidate, Rules, choose, fits
+from jobs.playback import Length, Outlook, Playback
+from jobs.prediction import FEW
+from jobs.states import Lane
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """What will happen, as far as it was played forward.
+
+    Attributes:
+        at_once: jobs that nothing holds back.
+        kept_waiting: jobs of the window for which there is room now that is kept for others.
+        budgets: what is left of each engine once they have started.
+        starts: seconds from now until each job of the horizon starts, in the order of their starts.
+        pace: seconds that pass while a second of engine time (`Outlook.cost_s` of the first engine) is
+            served; None: nothing is.
+        overtaken_s: engine time of the jobs that still wait although later ranked ones have started.
+    """
+
+    at_once: frozenset[UUID]
+    kept_waiting: frozenset[UUID]
+    budgets: Sequence[Budget]
+    starts: dict[UUID, float]
+    pace: float | None
+    overtaken_s: float
+
+
+def forecast(
+    engines: Sequence[Outlook],
+    lengths: Mapping[UUID, Length],
+    *,
+    rules: Rules,
+    horizon: int,
+    narrow: Callable[[Sequence[UUID]], Collection[UUID]] | None = None,
+) -> Forecast:
+    """The next `horizon` starts or a few more, if every running and started job takes its expected length.
+
+    Args:
+        engines: those that take jobs of one model; they share the queue.
+        lengths: of every candidate, and of every running job; who is absent ends at once.
+        rules: of the packing.
+        horizon: starts after which it stops; what comes later is extrapolated, see `later_s`.
+        narrow: which of a lane's jobs, in rank order, an engine looks at; None: the first `rules.window`.
+    """
+    clock = _Clock([Playback.of(each, lengths) for each in engines], lengths, rules, narrow or _all)
+    clock.start_all()
+    at_once, kept_waiting = frozenset(clock.starts), clock.would_fit()
+    budgets = [engine.budget for engine in clock.engines]
+    while len(clock.starts) < horizon and clock.to_next_end():
+        clock.start_all()
+    served = [lengths[job_id] for job_id in clock.starts if job_id not in at_once]
+    cost_s = sum(engines[0].cost_s(each) for each in served) if engines else 0.0
+    pace = clock.now / cost_s if cost_s else None
+    overtaken_s = _overtaken_s(engines[0], clock.starts, lengths) if engines else 0.0
+    return Forecast(at_once, kept_waiting, budgets, clock.starts, pace, overtaken_s)
+
+
+def later_s(found: Forecast, *, cost_ahead_s: float) -> float | None:
+    """Seconds until a job beyond the horizon starts, at the pace of the forecast; None: nothing is served.
+
+    Args:
+        found: the forecast.
+        cost_ahead_s: engine time (`Outlook.cost_s` of the first engine) of all jobs that rank before it.
+    """
+    if found.pace is None:
+        return None
+    # The packing leaves about as many behind all the time, small ones among large ones.
+    last_start_s = next(reversed(found.starts.values()), 0.0)
+    return max(found.pace * (cost_ahead_s - found.overtaken_s), last_start_s)
+
+
+def expected_tokens(peers: Sequence[int], *, produced: int, max_tokens: int, cold_tokens: int) -> float:
+    """Tokens that a job still generates: what peers who got as far did on average, within what it may.
+
+    Args:
+        peers: outputs of ended jobs of the same tenant and template, in tokens, ascending.
+        produced: tokens that it generated so far.
+        max_tokens: most that it may in all.
+        cold_tokens: what is booked while too few peers can tell; half of it is expected.
+    """
+    left = max_tokens - produced
+    longer = peers[bisect_right(peers, produced) :]
+    if len(longer) < FEW:
+        return max(1.0, min(left, cold_tokens) / 2)
+    return max(1.0, sum(min(each, max_tokens) for each in longer) / len(longer) - produced)
+
+
+def _overtaken_s(engine: Outlook, starts: Mapping[UUID, float], lengths: Mapping[UUID, Length]) -> float:
+    waiting_s = overtaken_s = 0.0
+    for each in engine.candidates:
+        if each.job_id in starts:
+            overtaken_s = waiting_s
+        else:
+            waiting_s += engine.cost_s(lengths[each.job_id])
+    return overtaken_s
+
+
+@dataclass(slots=True)
+class _Clock:
+    """All engines at one time.
+
+    Attributes:
+        now: seconds from the beginning.
+        starts: so far.
+    """
+
+    engines: list[Playback]
+    lengths: Mapping[UUID, Length]
+    rules: Rules
+    narrow: Callable[[Sequence[UUID]], Collection[UUID]]
+    now: float = 0.0
+    starts: dict[UUID, float] = field(default_factory=dict)
+
+    def start_all(self) -> None:
+        """No engine can start anything more."""
+        while sum(self._start_one(engine) for engine in self.engines):
+            pass
+
+    def to_next_end(self) -> bool:
+        """It is when the next job ends; False: nobody runs, or nobody waits."""
+        seconds = min((engine.seconds_to_next_end() for engine in self.engines), default=inf)
+        if seconds == inf or not any(engine.queue for engine in self.engines):
+            return False
+        self.now += seconds
+        for engine in self.engines:
+            engine.advance(seconds)
+        return True
+
+    def would_fit(self) -> frozenset[UUID]:
+        """Jobs of the windows for which there is room."""
+        return frozenset(
+            each.job_id
+            for engine in self.engines
+            for each in self._window(engine)
+            if fits(each, engine.budget)
+        )
+
+    def _start_one(self, engine: Playback) -> bool:
+        if engine.budget.free_slots < 1 or not engine.queue:
+            return False
+        choice = choose(
+            self._window(engine),
+            engine.running(),
+            engine.budget,
+            max_batch_size=engine.outlook.max_batch_size,
+            rules=self.rules,
+        )
+        if choice.start is None:
+            return False
+        engine.start(engine.queue[choice.start], self.lengths[choice.start])
+        self.starts[choice.start] = self.now
+        for each in self.engines:
+            each.queue.pop(choice.start, None)
+        return True
+
+    def _window(self, engine: Playback) -> list[Candidate]:
+        """What the packing looks at, having waited until now."""
+        passed = timedelta(seconds=self.now)
+        window = []
+        for lane in Lane:
+            waiting = [each for each in engine.queue.values() if each.lane is lane]
+            seen = self.narrow([each.job_id for each in waiting])
+            window += [each for each in waiting if each.job_id in seen][: self.rules.window]
+        return [replace(each, waited=each.waited + passed) for each in window]
+
+
+def _all(job_ids: Sequence[UUID]) -> Collection[UUID]:
+    return frozenset(job_ids)

@@ -1,0 +1,192 @@
+"""The engines of a model as forecasts start from them: what runs, who waits, how fast they are; read-only."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Final
+from uuid import UUID
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session, aliased
+
+from jobs import engines, loads
+from jobs.admission import Capacity
+from jobs.bookings import Bookkeeper, Terms
+from jobs.database import database_now
+from jobs.forecast import expected_tokens
+from jobs.models import Engine, Job, Reservation
+from jobs.playback import Length, Outlook
+from jobs.prediction import Foresight
+from jobs.queue_window import Queued
+from jobs.ranking import Ranked, Ranking
+from jobs.speeds import Service, Speed, measure
+
+# Workers tell every 5 seconds that their engine is ready; one that was silent for so long is down.
+SILENT: Final = timedelta(seconds=30)
+# Queued jobs of one lane that are read: of each size enough to play a hundred starts forward.
+_MAX_ROWS: Final = 512
+# Jobs that ended last, of all models, and of one engine: more would only make measuring slower.
+_RECENT: Final = 256
+_MEASURED: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """An engine of the model, whether it takes jobs or not."""
+
+    capacity: Capacity
+    is_up: bool
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """One model's engines and the head of its queue at one moment.
+
+    Attributes:
+        now: by the database's clock.
+        registered: every engine of the model.
+        up: those that take jobs; each with its capacity and as a forecast sees it.
+        ranked: the candidates by id.
+        lengths: what each candidate and each running job is expected to take from now on.
+    """
+
+    now: datetime
+    registered: Sequence[Registered]
+    up: Sequence[tuple[Capacity, Outlook]]
+    ranked: Mapping[UUID, Ranked]
+    lengths: Mapping[UUID, Length]
+
+
+def look(session: Session, model: str, terms: Terms, *, unmeasured: Speed) -> View:
+    """What the packing of this model would go by now; nothing is locked or written.
+
+    Args:
+        session: best with one snapshot for all its statements.
+        model: that is asked for.
+        terms: that its workers claim under.
+        unmeasured: taken for the speed of an engine that has served nothing yet.
+    """
+    now = database_now(session)
+    rows = session.scalars(select(Engine).where(Engine.model == model).order_by(Engine.name)).all()
+    up = [each for each in rows if each.paused_reason is None and now - each.seen_at <= SILENT]
+    names = [each.name for each in up]
+    held = _held(session, names)
+    ended = _ended(session, names)
+    expected = _Expectations(session, terms, now)
+    lengths: dict[UUID, Length] = {}
+    ranked: dict[UUID, Ranked] = {}
+    outlooks = []
+    for engine in up:
+        load = loads.read(session, engine)
+        books = Bookkeeper(session, load.capacity, terms)
+        ranking = Ranking(
+            session, model, load.capacity, terms, books, now, takes_up=False, max_rows=_MAX_ROWS
+        )
+        mine = [each for lane in ranking.lanes() for each in lane]
+        services = [*ended[engine.name], *(_service(*each, now=now) for each in held[engine.name])]
+        speed = measure([each for each in services if each is not None], otherwise=unmeasured)
+        lengths |= {job.id: expected.rest(booking, job, speed) for booking, job in held[engine.name]}
+        lengths |= {each.job.id: expected.whole(each.job) for each in mine if each.job.id not in lengths}
+        ranked |= {each.job.id: each for each in mine}
+        candidates, running = [each.candidate for each in mine], list(load.running.values())
+        outlook = Outlook(candidates, running, load.budget, engine.max_batch_size, speed)
+        outlooks.append((load.capacity, outlook))
+    registered = [Registered(engines.capacity_of(each), each in up) for each in rows]
+    return View(now, registered, outlooks, ranked, lengths)
+
+
+_Held = tuple[Reservation, Job]
+
+
+def _held(session: Session, names: Sequence[str]) -> dict[str, list[_Held]]:
+    """The running jobs of each engine with their bookings."""
+    found: dict[str, list[_Held]] = defaultdict(list)
+    rows = session.execute(
+        select(Reservation, Job)
+        .join(Job, (Job.id == Reservation.job_id) & (Job.lease_id == Reservation.lease_id))
+        .where(Reservation.engine_name.in_(names), Reservation.state == "held")
+    )
+    for booking, job in rows:
+        found[booking.engine_name].append((booking, job))
+    return found
+
+
+def _ended(session: Session, names: Sequence[str]) -> dict[str, list[Service]]:
+    """The last jobs that each engine served from their first token to the last without a break."""
+    newest = aliased(
+        Job,
+        select(Job)
+        .where(Job.finalized_at.is_not(None))
+        .order_by(Job.finalized_at.desc())
+        .limit(_RECENT)
+        .subquery(),
+    )
+    unbroken = (newest.attempt, newest.num_rescues, newest.num_yields, newest.num_preemptions)
+    rows = session.scalars(
+        select(newest).where(
+            newest.state == "completed",
+            newest.engine_name.in_(names),
+            newest.first_token_at.is_not(None),
+            *(column == 0 for column in unbroken),
+        )
+    )
+    found: dict[str, list[Service]] = defaultdict(list)
+    for job in rows:
+        services = found[job.engine_name or ""]
+        if len(services) < _MEASURED and job.started_at and job.first_token_at and job.finalized_at:
+            services.append(
+                Service(
+                    began_at=job.started_at.timestamp(),
+                    first_token_at=job.first_token_at.timestamp(),
+                    until=job.finalized_at.timestamp(),
+                    prompt_tokens=job.prompt_tokens or 0,
+                    new_tokens=job.completion_tokens,
+                )
+            )
+    return found
+
+
+def _service(booking: Reservation, job: Job, *, now: datetime) -> Service | None:
+    """A running job's time so far; None: it went on from a checkpoint, so its times are not of one run."""
+    if booking.output_before or booking.is_waiting:
+        return None
+    first = job.first_token_at.timestamp() if job.first_token_at else None
+    began = booking.created_at.timestamp()
+    return Service(began, first, now.timestamp(), job.prompt_tokens or 0, job.completion_tokens)
+
+
+@dataclass(slots=True)
+class _Expectations:
+    """What jobs will take, by what their peers did; these are read once."""
+
+    session: Session
+    terms: Terms
+    now: datetime
+    peers: dict[tuple[UUID, str], Sequence[int]] = field(default_factory=dict)
+
+    def rest(self, booking: Reservation, job: Job, speed: Speed) -> Length:
+        """What a running job will still take; one that was asked to end is as good as gone."""
+        if job.stop_reason is not None:
+            return Length(0, 0)
+        held_tokens = (job.prompt_tokens or 0) + job.completion_tokens
+        has_read = job.completion_tokens > booking.output_before
+        reading_s = speed.reading_s(held_tokens)
+        since_s = (self.now - booking.created_at).total_seconds()
+        unread = 0.0 if has_read or not reading_s else held_tokens * max(0.05, 1 - since_s / reading_s)
+        return Length(unread, self._new_tokens(job))
+
+    def whole(self, job: Queued) -> Length:
+        """What a queued job will take; what it generated earlier is read like its prompt."""
+        return Length(job.prompt_tokens + job.completion_tokens, self._new_tokens(job))
+
+    def _new_tokens(self, job: Job | Queued) -> float:
+        key = (job.tenant_id, job.task)
+        if key not in self.peers:
+            self.peers[key] = self.terms.history.outputs(self.session, *key)
+        return expected_tokens(
+            self.peers[key],
+            produced=job.completion_tokens,
+            max_tokens=job.max_tokens,
+            cold_tokens=(self.terms.foresight or Foresight()).cold_tokens,
+        )

@@ -1,0 +1,154 @@
+"""One engine played forward: who is on it and when each ends, by its speed; pure arithmetic."""
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import ceil, inf
+from typing import Self
+from uuid import UUID
+
+from jobs.admission import Budget
+from jobs.packing import Candidate, Running
+from jobs.speeds import Speed
+
+# Prompt tokens that an engine reads in one iteration.
+_CHUNK_TOKENS = 8192
+# Of an iteration; what rounding leaves of a job that has ended.
+_ALMOST_NOTHING = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Length:
+    """What a job is expected to take from its start, or from now on if it runs.
+
+    Attributes:
+        prompt_tokens: to read; 0 once they are.
+        new_tokens: to generate.
+    """
+
+    prompt_tokens: float
+    new_tokens: float
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """An engine as it is now.
+
+    Attributes:
+        candidates: queued jobs that it can hold, in rank order.
+        running: every reservation on it.
+        budget: what these leave.
+        max_batch_size: its slots.
+        speed: as measured.
+    """
+
+    candidates: Sequence[Candidate]
+    running: Sequence[Running]
+    budget: Budget
+    max_batch_size: int
+    speed: Speed
+
+    def cost_s(self, length: Length) -> float:
+        """Seconds of the whole engine: reading stops everybody, an iteration is shared by its batch."""
+        return self.speed.reading_s(length.prompt_tokens) + (
+            length.new_tokens * self.speed.step_s / self.max_batch_size
+        )
+
+
+@dataclass(slots=True)
+class _Seat:
+    """A reservation on the way to its end; both counts in iterations.
+
+    Attributes:
+        left: until its expected end.
+        booked: until the end of its booking, which is what the packing goes by.
+    """
+
+    running: Running
+    left: float
+    booked: float
+
+
+@dataclass(slots=True)
+class Playback:
+    """An engine at some time from now on.
+
+    Attributes:
+        queue: candidates in rank order.
+        budget: what is free.
+        is_closed: somebody runs alone; nobody starts until the engine is empty.
+        seats: its reservations.
+        unread: prompts that are being read, in order of arrival: iterations, and what each takes longer.
+    """
+
+    outlook: Outlook
+    queue: dict[UUID, Candidate]
+    budget: Budget
+    is_closed: bool
+    seats: list[_Seat] = field(default_factory=list)
+    unread: deque[tuple[float, float]] = field(default_factory=deque)
+
+    @classmethod
+    def of(cls, outlook: Outlook, lengths: Mapping[UUID, Length]) -> Self:
+        """The engine now."""
+        queue = {each.job_id: each for each in outlook.candidates}
+        full = len(outlook.running) >= outlook.max_batch_size
+        made = cls(outlook, queue, outlook.budget, is_closed=outlook.budget.free_slots == 0 and not full)
+        for each in outlook.running:
+            made.sit(each, lengths.get(each.job_id, Length(0, 0)))
+        return made
+
+    def sit(self, running: Running, length: Length) -> None:
+        """The reservation ends when all prompts before it, its own and its tokens are done."""
+        if length.prompt_tokens:
+            chunks = ceil(length.prompt_tokens / _CHUNK_TOKENS)
+            self.unread.append((chunks, self.outlook.speed.reading_s(length.prompt_tokens) / chunks))
+        before = sum(chunks for chunks, _ in self.unread) if length.prompt_tokens else 0
+        self.seats.append(_Seat(running, before + length.new_tokens, booked=running.steps_left))
+
+    def start(self, candidate: Candidate, length: Length) -> None:
+        """The candidate is on the engine."""
+        self.sit(Running(candidate.job_id, candidate.blocks, candidate.steps, candidate.lane), length)
+        self.is_closed = candidate.alone
+        self._count(self.budget.free_blocks - candidate.blocks)
+
+    def running(self) -> list[Running]:
+        """As the packing sees them."""
+        return [replace(each.running, steps_left=ceil(each.booked)) for each in self.seats]
+
+    def seconds_to_next_end(self) -> float:
+        """Infinite: nothing runs."""
+        steps = to_read = min((each.left for each in self.seats), default=inf)
+        seconds = steps * self.outlook.speed.step_s
+        for chunks, longer_s in self.unread:
+            read = min(chunks, to_read)
+            seconds, to_read = seconds + read * longer_s, to_read - read
+        return seconds
+
+    def advance(self, seconds: float) -> None:
+        """So much time has passed, and who reached its end is gone."""
+        steps = self._pass(seconds)
+        for each in self.seats:
+            each.left -= steps
+            each.booked = max(0.0, each.booked - steps)
+        freed = sum(each.running.blocks for each in self.seats if each.left < _ALMOST_NOTHING)
+        if freed:
+            self.seats = [each for each in self.seats if each.left >= _ALMOST_NOTHING]
+            self._count(self.budget.free_blocks + freed)
+
+    def _pass(self, seconds: float) -> float:
+        """How many iterations fit this time; what they read is read."""
+        steps, step_s = 0.0, self.outlook.speed.step_s
+        while self.unread:
+            chunks, longer_s = self.unread.popleft()
+            done = min(chunks, seconds / (step_s + longer_s))
+            steps, seconds = steps + done, seconds - done * (step_s + longer_s)
+            if done < chunks:
+                self.unread.appendleft((chunks - done, longer_s))
+                return steps
+        return steps + seconds / step_s
+
+    def _count(self, free_blocks: int) -> None:
+        self.is_closed = self.is_closed and bool(self.seats)
+        free_slots = 0 if self.is_closed else self.outlook.max_batch_size - len(self.seats)
+        self.budget = Budget(free_slots, free_blocks, idle=not self.seats)

@@ -1,0 +1,114 @@
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from api.shared import Shared
+
+LONG = 3600.0
+
+
+class Maker:
+    """Makes 1, 2, 3, …, each when it is let."""
+
+    def __init__(self) -> None:
+        self.num_made = 0
+        self.may_make = asyncio.Event()
+        self.may_make.set()
+        self.made_twice = asyncio.Event()
+
+    async def __call__(self) -> int:
+        await self.may_make.wait()
+        self.num_made += 1
+        if self.num_made == 2:
+            self.made_twice.set()
+        return self.num_made
+
+
+def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(asyncio.wait_for(test(), 10))
+
+
+def test_all_who_ask_at_once_get_the_one_that_is_made() -> None:
+    async def test() -> None:
+        maker = Maker()
+        shared = Shared(maker, seconds=LONG, old_seconds=0)
+        assert await asyncio.gather(*(shared.get() for _ in range(100))) == [1] * 100
+        assert await shared.get() == 1
+
+    run(test)
+
+
+def test_one_that_is_too_old_is_made_anew() -> None:
+    async def test() -> None:
+        shared = Shared(Maker(), seconds=0, old_seconds=0)
+        seen = [await shared.get()]
+        while seen[-1] == 1:  # making took some time, for which it is good too
+            seen.append(await shared.get())
+            await asyncio.sleep(0)
+        assert seen[-1] == 2
+
+    run(test)
+
+
+def test_an_old_one_is_given_while_a_new_one_is_made() -> None:
+    async def test() -> None:
+        maker = Maker()
+        shared = Shared(maker, seconds=0, old_seconds=LONG)
+        assert await shared.get() == 1
+        maker.may_make.clear()
+        assert {await shared.get() for _ in range(1000)} == {1}
+        maker.may_make.set()
+        await maker.made_twice.wait()
+        assert await shared.get() == 2
+
+    run(test)
+
+
+def test_a_caller_who_gives_up_stops_nobody_else() -> None:
+    async def test() -> None:
+        maker = Maker()
+        maker.may_make.clear()
+        shared = Shared(maker, seconds=LONG, old_seconds=0)
+        impatient, patient = (asyncio.create_task(shared.get()) for _ in range(2))
+        await asyncio.sleep(0)
+        impatient.cancel()
+        maker.may_make.set()
+        assert await patient == 1
+        assert impatient.cancelled()
+
+    run(test)
+
+
+def test_after_a_failure_the_next_caller_has_it_made_again() -> None:
+    async def test() -> None:
+        tries = iter([ValueError("once"), 7])
+
+        async def make() -> int:
+            found = next(tries)
+            if isinstance(found, ValueError):
+                raise found
+            return found
+
+        shared = Shared(make, seconds=LONG, old_seconds=0)
+        with pytest.raises(ValueError, match="once"):
+            await shared.get()
+        assert await shared.get() == 7
+
+    run(test)
+
+
+def test_nothing_is_being_made_after_the_end() -> None:
+    async def test() -> None:
+        maker = Maker()
+        maker.may_make.clear()
+        shared = Shared(maker, seconds=LONG, old_seconds=0)
+        asking = asyncio.create_task(shared.get())
+        await asyncio.sleep(0)
+        await shared.close()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        assert maker.num_made == 0
+
+    run(test)

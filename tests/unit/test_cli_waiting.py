@@ -1,0 +1,32 @@
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from cli.waiting import in_words
+from jobs.queue_place import WaitReason
+from jobs.views import QueueObject, rfc3339
+
+NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
+
+
+def said(position: int | None, reason: str | None, left: timedelta | None) -> str:
+    start = None if left is None else rfc3339(NOW + left)
+    return in_words(QueueObject(position=position, reason=reason, estimated_start_at=start), now=NOW)
+
+
+def test_place_start_and_reason_are_one_line() -> None:
+    assert said(3, "behind", timedelta(seconds=250)) == "number 3, starts in about 4 min: others go first"
+    assert said(1, None, timedelta(0)) == "number 1: starts any moment"
+    assert said(None, "preparing", None) == "its tokens are being counted"
+    assert said(12_345, "behind", timedelta(days=3)).startswith("number 12,345, starts in about 3 d")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"), [(-5, "1 s"), (90, "90 s"), (150, "2 min"), (7000, "117 min"), (20_000, "6 h")]
+)
+def test_spans_are_as_exact_as_an_estimate_is_worth(seconds: int, words: str) -> None:
+    assert f"in about {words}:" in said(1, "slots", timedelta(seconds=seconds))
+
+
+def test_every_reason_has_words() -> None:
+    assert all(said(None, reason, None) != reason for reason in WaitReason)
