@@ -59,6 +59,8 @@ _RUNNABLE: Final = """
     state = 'queued' AND model = :model AND lane = :lane AND (run_after IS NULL OR run_after <= :now)
     AND prompt_tokens + max_tokens <= :max_tokens AND prompt_tokens <= :max_input_len
 """
+# Without statistics of a queue that was filled just now, the planner would read and sort all of it; what a
+# claim reads stands in an index in the right order.
 _WAITING: Final = text("""
     WITH RECURSIVE found(lane, tenant_id) AS (
         (SELECT lane, tenant_id FROM jobs WHERE state = 'queued' AND model = :model
@@ -70,14 +72,15 @@ _WAITING: Final = text("""
             ORDER BY lane DESC, tenant_id DESC LIMIT 1
         ) AS following
     )
-    SELECT found.lane, tenants.id AS tenant_id, tenants.weight, account.served, account.is_active
+    SELECT found.lane, tenants.id AS tenant_id, tenants.weight, account.served, account.is_active,
+        set_config('enable_sort', 'off', true)
     FROM found
     FULL JOIN (
         SELECT tenant_id, served, is_active FROM accounts
         WHERE model = :model AND (is_active OR tenant_id IN (SELECT tenant_id FROM found))
     ) AS account USING (tenant_id)
     JOIN tenants ON tenants.id = tenant_id
-""").columns(lane=Text, tenant_id=Uuid, weight=Float, served=Float, is_active=Boolean)
+""").columns(lane=Text, tenant_id=Uuid, weight=Float, served=Float, is_active=Boolean, config=Text)
 _FIRST: Final = (
     text(f"""
     SELECT first.* FROM unnest(:tenants) AS tenant(id), generate_series(0, :num_classes - 1) AS size(class),
@@ -123,7 +126,7 @@ class Waiting:
 def waiting_tenants(session: Session, model: str) -> Waiting:
     """Who waits for this model: one probe of the index for each tenant and lane."""
     found = Waiting(defaultdict(set), {}, set())
-    for lane, tenant_id, weight, served, is_active in session.execute(_WAITING, {"model": model}):
+    for lane, tenant_id, weight, served, is_active, _ in session.execute(_WAITING, {"model": model}):
         found.accounts[tenant_id] = Account(weight=weight, served=served or 0.0)
         if not is_active:
             found.idle.add(tenant_id)

@@ -12,8 +12,8 @@ VARIABLE = "LOCAL_ENGINE_TRACE"  # in the server's environment: the file, append
 class Trace:
     """Lines of JSON: `[monotonic seconds, event, request id, prompt, limit, generated, lost seconds]`.
 
-    The events are `came`, `began` (its first iteration starts), `ended` (its slot is free, its final response is
-    about to leave). `lost` is how far, in all, the loop has fallen behind the modelled GPU.
+    The events are `came`, `began` (its first iteration starts), `ended` (its slot is free, its final
+    response is about to leave). `lost` is how far, in all, the loop has fallen behind the modelled GPU.
     """
 
     def __init__(self, path: str) -> None:
