@@ -1,0 +1,96 @@
+"""Several workers and engines share one queue."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from cli.stack.engine_options import EngineOptions
+from cli.stack.valkey import EmbeddedValkey
+from jobs.settings import DatabaseSettings, Settings
+from jobs.tokens import ensure_default_tokenizer
+from local_engine import RunningEngine
+from support import eventually
+from worker_support import TIME_SCALE, KillableEngine, Queue, WorkerProcess, settings_for
+
+Start = Callable[[Settings], WorkerProcess]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Starts an inference worker's process; none is left behind."""
+    started: list[WorkerProcess] = []
+
+    def run(settings: Settings) -> WorkerProcess:
+        process = WorkerProcess("inference", settings, tmp_path / f"worker-{len(started)}.log")
+        started.append(process)
+        return process
+
+    yield run
+    for each in started:
+        each.end()
+
+
+@pytest.fixture
+def mortal(tmp_path: Path) -> Iterator[KillableEngine]:
+    options = EngineOptions(mode="synthetic", tokenizer_dir=ensure_default_tokenizer(), time_scale=TIME_SCALE)
+    engine = KillableEngine(tmp_path, options)
+    engine.start()
+    yield engine
+    engine.kill()
+
+
+def named(settings: Settings, name: str) -> Settings:
+    return settings.model_copy(update={"engine": settings.engine.model_copy(update={"name": name})})
+
+
+def test_jobs_of_an_engine_that_died_go_on_at_the_other_one(
+    queue: Queue,
+    start: Start,
+    mortal: KillableEngine,
+    synthetic: RunningEngine,
+    database_settings: DatabaseSettings,
+    valkey: EmbeddedValkey,
+) -> None:
+    long = [queue.submit(f"Job {number}. [[tokens=1500]]", max_tokens=2000) for number in range(8)]
+    start(named(settings_for(database_settings, valkey.url, mortal.engine), "engine-mortal"))
+    start(named(settings_for(database_settings, valkey.url, synthetic), "engine-other"))
+    for each in long:
+        queue.streaming(each)
+    assert Counter(queue.job(each).engine_name for each in long) == {"engine-mortal": 4, "engine-other": 4}
+    mortal.kill()
+    ended = [queue.ended(each) for each in long]
+    assert [(job.state, job.finish_reason, job.completion_tokens, job.attempt) for job in ended] == [
+        ("completed", "stop", 1500, 0)
+    ] * 8
+    assert sum(job.num_rescues for job in ended) == 4
+    assert {job.engine_name for job in ended} == {"engine-other"}
+
+
+def test_two_workers_on_one_engine_never_exceed_it(
+    queue: Queue,
+    start: Start,
+    synthetic: RunningEngine,
+    database_settings: DatabaseSettings,
+    valkey: EmbeddedValkey,
+) -> None:
+    settings = settings_for(database_settings, valkey.url, synthetic)
+    jobs = [queue.submit(f"Job {number}. [[tokens=400]]", max_tokens=600) for number in range(24)]
+    workers = [start(settings), start(settings)]
+    most: Counter[str] = Counter()
+
+    def all_ended() -> bool:
+        gauges = synthetic.gauges()
+        for name in ("active", "waiting"):
+            most[name] = max(most[name], int(gauges[name]))
+        return all(queue.job(each).finalized_at is not None for each in jobs)
+
+    eventually(lambda: all_ended() or any(worker.said("job.ended") for worker in workers), timeout=60)
+    (busier,) = [worker for worker in workers if worker.said("job.ended")][:1]
+    busier.process.terminate()  # it gives its jobs back, and the other one, which had no slot, takes over
+    eventually(all_ended, timeout=60)
+    assert most["active"] <= 4
+    assert [queue.job(each).completion_tokens for each in jobs] == [400] * 24
+    assert all(worker.said("job.claimed") for worker in workers)
+    assert most["waiting"] <= 1  # a slot is free for us a moment before the engine's loop has noticed
