@@ -25,6 +25,7 @@ class Answer:
         self._ids: list[int] = []
         self._pieces: list[str] = []
         self._num_resumed = 0
+        self._num_taken = 0
         self._run_end = max_tokens
         self.finish_reason: FinishReason | None = None
 
@@ -94,6 +95,11 @@ class Answer:
             fingerprint=self._fingerprint,
             replaced=replaced,
         )
+
+    def take_text(self) -> str:
+        """The text that became certain since it was last taken, as it can be stored."""
+        new, self._num_taken = self._pieces[self._num_taken :], len(self._pieces)
+        return sanitize("".join(new))[0]
 
     def _push_one(self, token_id: int) -> None:
         # The engine is told of one end token; a model may have others.

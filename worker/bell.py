@@ -10,10 +10,14 @@ from worker.loops import Loop
 
 
 class Bell:
-    """Rings for queues; several for one queue that wait are one."""
+    """Rings for queues; several for one queue that wait are one.
+
+    Attributes:
+        broker: its connections.
+    """
 
     def __init__(self, broker: redis.Redis, publish: queues.Publish) -> None:
-        self._broker = broker
+        self.broker = broker
         self._publish = publish
         self._wanted: queue.SimpleQueue[str] = queue.SimpleQueue()
         self.loop = Loop("bell", self.run_once, interval=3600)
@@ -25,7 +29,7 @@ class Bell:
 
     def heard(self, name: str) -> None:
         """A ring of this queue was heard."""
-        queues.heard(self._broker, name)
+        queues.heard(self.broker, name)
 
     def run_once(self) -> None:
         """Every wanted ring has sounded, or could not."""
@@ -33,7 +37,7 @@ class Bell:
         while not self._wanted.empty():
             wanted.add(self._wanted.get())
         for name in wanted:
-            queues.ring(self._broker, self._publish, name)
+            queues.ring(self.broker, self._publish, name)
 
 
 Ring = Callable[[str], None]

@@ -29,6 +29,7 @@ from worker.deadlines import deadlines_for
 from worker.engine import EngineModel
 from worker.follow import follow, wait_for_end, wait_for_stop
 from worker.lease import HeldLease, LeaseKeeper
+from worker.live import LiveOutput, Teller
 from worker.lookahead import LookAhead
 from worker.monitor import EngineMonitor
 from worker.outcome import Failed, Finished, LeaseLost, Outcome, Recounted, RunEnded, Stopped, Yielded, record
@@ -69,6 +70,7 @@ class Runner:
     monitor: EngineMonitor
     keeper: LeaseKeeper
     ahead: LookAhead
+    live: LiveOutput
     ring: Ring
     stopping: threading.Event
 
@@ -84,6 +86,7 @@ class Runner:
         log = telemetry.logger().bind(job_id=ids.job_id(claim.job.id), attempt=claim.job.attempt)
         log.info(telemetry.JOB_CLAIMED, blocks=claim.blocks, prompt_tokens=claim.job.prompt_tokens)
         answer = self._empty_answer(claim.job)
+        teller = self.live.teller(claim.job, answer)
         stream: Stream | None = None
         outcome: Outcome | None
         is_confirmed = True
@@ -96,7 +99,7 @@ class Runner:
             while outcome is None:
                 answer.begin_run(until=until)
                 stream = self._open(claim, held, prompt, answer, model)
-                outcome, is_confirmed = self._stream(claim.job, held, answer, stream, model)
+                outcome, is_confirmed = self._stream(claim.job, held, answer, stream, model, teller)
                 if isinstance(outcome, RunEnded) and is_confirmed:
                     stream.close()
                     going_on = self._extend(claim, held, answer)
@@ -112,7 +115,7 @@ class Runner:
         held.is_ending = True
         if stream is not None and is_confirmed:
             free(answer.num_tokens)
-        self._end(claim, held, answer, outcome, stream, is_confirmed=is_confirmed, log=log)
+        self._end(claim, held, answer, outcome, stream, teller, is_confirmed=is_confirmed, log=log)
 
     @staticmethod
     def _settled(job: Job, prompt: CountedPrompt, answer: Answer) -> Outcome | None:
@@ -183,7 +186,13 @@ class Runner:
         return Stream(self.settings.triton, request, inputs=model.inputs, put=held.inbox.put)
 
     def _stream(
-        self, job: Job, held: HeldLease, answer: Answer, stream: Stream, model: EngineModel
+        self,
+        job: Job,
+        held: HeldLease,
+        answer: Answer,
+        stream: Stream,
+        model: EngineModel,
+        teller: Teller,
     ) -> tuple[Outcome, bool]:
         """How the stream ended, and whether the engine is known to be done with it."""
         stream.start()
@@ -196,6 +205,7 @@ class Runner:
                 capacity=model.capacity,
                 time_scale=self.settings.engine.time_scale,
             ),
+            tell=teller.tell,
             lease_seconds=self.settings.jobs.lease_seconds,
             snapshot_seconds=self.settings.jobs.checkpoint_seconds,
         )
@@ -216,6 +226,7 @@ class Runner:
         answer: Answer,
         outcome: Outcome,
         stream: Stream | None,
+        teller: Teller,
         *,
         is_confirmed: bool,
         log: FilteringBoundLogger,
@@ -223,6 +234,7 @@ class Runner:
         """The outcome is recorded; then the booking goes too, should the engine confirm its end late."""
         try:
             state = self._record(claim, held, answer, outcome, is_confirmed=is_confirmed)
+            teller.tell(is_last=True)
             log.info(
                 _event(state, outcome),
                 state=state,

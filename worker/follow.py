@@ -2,6 +2,7 @@
 
 import queue
 import time
+from collections.abc import Callable
 from typing import Final
 
 from jobs.errors import EngineError, StreamTimeoutError
@@ -17,7 +18,13 @@ _FINAL_SECONDS: Final = 5.0
 
 
 def follow(
-    held: HeldLease, answer: Answer, deadlines: Deadlines, *, lease_seconds: float, snapshot_seconds: float
+    held: HeldLease,
+    answer: Answer,
+    deadlines: Deadlines,
+    *,
+    tell: Callable[[], None],
+    lease_seconds: float,
+    snapshot_seconds: float,
 ) -> tuple[Outcome, bool]:
     """How the run ends, and whether its stream has ended too with the engine's word for it.
 
@@ -28,6 +35,7 @@ def follow(
         held: the job; its inbox gets all that happens.
         answer: takes the tokens.
         deadlines: of the stream, counted from now.
+        tell: called whenever there is more to read.
         lease_seconds: of a whole lease; the stream is ended a little before.
         snapshot_seconds: how often the answer so far is left to be saved.
     """
@@ -53,6 +61,7 @@ def follow(
                 answer.push(ids)
                 held.first_token_at = held.first_token_at or heard
                 held.num_tokens = answer.num_tokens
+                tell()
                 if heard - snapped >= snapshot_seconds:
                     held.snapshot, snapped = answer.snapshot(), heard
                 # At max_tokens the engine ends by itself, with a final response that is on its way.

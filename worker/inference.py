@@ -15,6 +15,7 @@ from worker.bell import Bell
 from worker.dispatcher import Dispatcher
 from worker.execute import Runner
 from worker.lease import LeaseKeeper
+from worker.live import LiveOutput
 from worker.lookahead import LookAhead
 from worker.monitor import EngineMonitor
 
@@ -37,6 +38,7 @@ class InferenceWorker:
         self.keeper = LeaseKeeper(heartbeats, settings.jobs)
         self.monitor = EngineMonitor(settings, heartbeats, self.keeper, end_id=tokenizer.end_id)
         terms, counter = _terms(settings), PromptCounter(tokenizer)
+        self._live = LiveOutput(bell.broker)
         runner = Runner(
             settings=settings,
             terms=terms,
@@ -45,6 +47,7 @@ class InferenceWorker:
             monitor=self.monitor,
             keeper=self.keeper,
             ahead=LookAhead(work, settings.engine.name, terms, counter),
+            live=self._live,
             ring=bell.ring,
             stopping=threading.Event(),
         )
@@ -55,6 +58,7 @@ class InferenceWorker:
         """Jobs are claimed as soon as the engine has been seen."""
         for loop in (
             self._bell.loop,
+            self._live.loop,
             self.keeper.loop,
             self.monitor.loop,
             self.dispatcher.loop,
@@ -75,9 +79,9 @@ class InferenceWorker:
     def stop(self) -> None:
         """No thread of ours runs, no job is ours."""
         self.dispatcher.stop(grace_seconds=self._settings.jobs.shutdown_grace_seconds)
-        for part in (self.monitor, self.keeper.loop, self._bell.loop):
+        for part in (self.monitor, self.keeper.loop, self._live.loop, self._bell.loop):
             part.begin_stop()
-        for loop in (self.monitor.loop, self.keeper.loop, self._bell.loop):
+        for loop in (self.monitor.loop, self.keeper.loop, self._live.loop, self._bell.loop):
             loop.join()
         self.monitor.close()
         self._heartbeats.dispose()

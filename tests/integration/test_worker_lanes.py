@@ -1,12 +1,19 @@
-"""Somebody waits for an answer while four long jobs fill the engine."""
+"""Somebody waits for an answer while four long jobs fill the engine, and reads it as it comes."""
 
 from collections.abc import Callable
+from contextlib import closing
+from functools import partial
+from typing import Any
 from uuid import UUID
 
+from cli.stack.valkey import EmbeddedValkey
+from jobs import live, queues
+from jobs.live import Piece
 from jobs.packing import Rules
 from jobs.settings import Settings
 from jobs.states import Lane
 from jobs.tokens import unpack_ids
+from support import eventually
 from worker_support import Queue, running_worker
 
 LONG = "A long story, number {}. [[tokens=3000]]"
@@ -39,3 +46,36 @@ def test_an_interactive_job_is_answered_while_four_long_ones_run_and_all_complet
     ] * 4
     assert ids_of(queue, long[0]) == ids_of(queue, undisturbed)
     assert queue.bookings() == []
+
+
+def pieces_of(valkey: EmbeddedValkey, job_id: UUID) -> list[Piece]:
+    with closing(queues.connect(valkey.url, socket_timeout=5)) as broker:
+        entries: Any = broker.xrange(live.stream_key(job_id))
+        return [live.decode(fields) for _, fields in entries]
+
+
+def test_what_is_told_while_it_comes_adds_up_to_the_result(
+    queue: Queue, feeding: Callable[..., Settings], valkey: EmbeddedValkey
+) -> None:
+    with running_worker(feeding(), queue.tokenizer):
+        told = [
+            queue.submit("Say something. [[tokens=300]]", max_tokens=400, lane=Lane.INTERACTIVE),
+            queue.submit("日本語 and 🙂. [[tokens=300]]", max_tokens=400, sampling={"stop": ["every word"]}),
+        ]
+        for each in told:
+            queue.ended(each)
+        pieces = [eventually(partial(_when_whole, valkey, each)) for each in told]
+    for job_id, found in zip(told, pieces, strict=True):
+        result = queue.result(job_id)
+        assert result is not None
+        assert "".join(piece.text for piece in found) == result.output
+        assert [piece.at for piece in found] == [
+            sum(len(piece.text) for piece in found[:place]) for place in range(len(found))
+        ]
+    assert len(pieces[0]) > 10
+    assert pieces[0][-1].num_tokens == 300
+
+
+def _when_whole(valkey: EmbeddedValkey, job_id: UUID) -> list[Piece]:
+    found = pieces_of(valkey, job_id)
+    return found if found and found[-1].is_last else []

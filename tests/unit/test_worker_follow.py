@@ -1,6 +1,7 @@
 """Following a stream: what ends it, whatever else happens."""
 
 import time
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,7 @@ from worker.outcome import Failed, Finished, LeaseLost, Stopped
 from worker.stream import Ended, Tokens
 
 PATIENT = Deadlines(first_token=60, between_tokens=60, total=60)
+PACE: Any = {"tell": lambda: None, "lease_seconds": 60, "snapshot_seconds": 5}
 HASTY = Deadlines(first_token=0.05, between_tokens=0.05, total=60)
 
 
@@ -39,7 +41,7 @@ def held(*events: Tokens | Ended | StopAsked, seconds: float = 60) -> HeldLease:
 
 def test_a_final_response_without_tokens_is_an_end_token(answer: Answer) -> None:
     given = held(Tokens([1000]), Ended(None, confirmed=True))
-    assert follow(given, answer, PATIENT, lease_seconds=60, snapshot_seconds=5) == (
+    assert follow(given, answer, PATIENT, **PACE) == (
         Finished(FinishReason.STOP),
         True,
     )
@@ -47,7 +49,7 @@ def test_a_final_response_without_tokens_is_an_end_token(answer: Answer) -> None
 
 def test_as_many_tokens_as_were_asked_for_are_a_length(answer: Answer) -> None:
     given = held(Tokens([1000, 1001, 1002]), Ended(None, confirmed=True))
-    assert follow(given, answer, PATIENT, lease_seconds=60, snapshot_seconds=5) == (
+    assert follow(given, answer, PATIENT, **PACE) == (
         Finished(FinishReason.LENGTH),
         True,
     )
@@ -55,7 +57,7 @@ def test_as_many_tokens_as_were_asked_for_are_a_length(answer: Answer) -> None:
 
 def test_an_error_behind_the_last_token_changes_nothing(answer: Answer) -> None:
     given = held(Tokens([1000, 1001, 1002]), Ended(EngineLostError(), confirmed=False))
-    assert follow(given, answer, PATIENT, lease_seconds=60, snapshot_seconds=5) == (
+    assert follow(given, answer, PATIENT, **PACE) == (
         Finished(FinishReason.LENGTH),
         False,
     )
@@ -64,12 +66,12 @@ def test_an_error_behind_the_last_token_changes_nothing(answer: Answer) -> None:
 def test_an_error_before_it_fails_the_run(answer: Answer) -> None:
     error = EngineLostError()
     given = held(Tokens([1000]), Ended(error, confirmed=False))
-    assert follow(given, answer, PATIENT, lease_seconds=60, snapshot_seconds=5) == (Failed(error), False)
+    assert follow(given, answer, PATIENT, **PACE) == (Failed(error), False)
 
 
 @pytest.mark.parametrize("events", [[], [Tokens([1000])]])
 def test_silence_past_a_deadline_fails_the_run(answer: Answer, events: list[Tokens]) -> None:
-    outcome, is_confirmed = follow(held(*events), answer, HASTY, lease_seconds=60, snapshot_seconds=5)
+    outcome, is_confirmed = follow(held(*events), answer, HASTY, **PACE)
     assert isinstance(outcome, Failed)
     assert isinstance(outcome.error, StreamTimeoutError)
     assert not is_confirmed
@@ -77,7 +79,7 @@ def test_silence_past_a_deadline_fails_the_run(answer: Answer, events: list[Toke
 
 def test_a_request_to_stop_ends_it_with_its_reason(answer: Answer) -> None:
     given = held(Tokens([1000]), StopAsked(StopReason.CANCEL), Tokens([1001]))
-    assert follow(given, answer, PATIENT, lease_seconds=60, snapshot_seconds=5) == (
+    assert follow(given, answer, PATIENT, **PACE) == (
         Stopped(StopReason.CANCEL),
         False,
     )
@@ -85,7 +87,7 @@ def test_a_request_to_stop_ends_it_with_its_reason(answer: Answer) -> None:
 
 
 def test_a_lost_lease_ends_it(answer: Answer) -> None:
-    assert follow(held(StopAsked(None)), answer, PATIENT, lease_seconds=60, snapshot_seconds=5) == (
+    assert follow(held(StopAsked(None)), answer, PATIENT, **PACE) == (
         LeaseLost(),
         False,
     )
@@ -93,7 +95,7 @@ def test_a_lost_lease_ends_it(answer: Answer) -> None:
 
 def test_a_backlog_of_tokens_does_not_carry_it_past_its_lease(answer: Answer) -> None:
     given = held(Tokens([1000]), Tokens([1001]), Ended(None, confirmed=True), seconds=-1)
-    assert follow(given, answer, PATIENT, lease_seconds=60, snapshot_seconds=5) == (LeaseLost(), False)
+    assert follow(given, answer, PATIENT, **PACE) == (LeaseLost(), False)
     assert answer.num_tokens == 0
 
 

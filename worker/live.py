@@ -1,0 +1,93 @@
+"""Output told as it comes: from a thread of its own, so that a frozen broker delays no token."""
+
+import queue
+import time
+from collections.abc import Callable
+from typing import Final
+from uuid import UUID
+
+import redis
+
+from jobs import live
+from jobs.live import Piece
+from jobs.models import Job
+from jobs.states import Lane
+from worker.answer import Answer
+from worker.loops import Loop
+
+# While the broker is away pieces are dropped rather than kept.
+_MAX_WAITING: Final = 10_000
+_MAX_BATCH: Final = 500
+# Nobody looks at batch jobs token by token.
+_BATCH_SECONDS: Final = 0.5
+
+
+class LiveOutput:
+    """Tells what running jobs generate."""
+
+    def __init__(self, broker: redis.Redis) -> None:
+        self._broker = broker
+        self._waiting: queue.Queue[tuple[UUID, Piece]] = queue.Queue(_MAX_WAITING)
+        self.loop = Loop("live", self.run_once, interval=3600)
+
+    def teller(self, job: Job, answer: Answer) -> "Teller":
+        """What tells this job's output."""
+        return Teller(
+            self._put, job.id, answer, interval=0 if job.lane == Lane.INTERACTIVE else _BATCH_SECONDS
+        )
+
+    def run_once(self) -> None:
+        """Every piece has been told, or was dropped because the broker is away."""
+        while batch := self._next():
+            pipeline = self._broker.pipeline(transaction=False)
+            for job_id, piece in batch:
+                pipeline.xadd(
+                    live.stream_key(job_id),
+                    live.encode(piece),  # type: ignore[arg-type]  # a dict of texts is not one of anything
+                    maxlen=live.MAX_ENTRIES,
+                    approximate=True,
+                )
+            for job_id in {each for each, _ in batch}:
+                pipeline.expire(live.stream_key(job_id), live.EXPIRES)
+            pipeline.execute()
+
+    def _put(self, job_id: UUID, piece: Piece) -> None:
+        try:
+            self._waiting.put_nowait((job_id, piece))
+        except queue.Full:
+            return
+        self.loop.wake()
+
+    def _next(self) -> list[tuple[UUID, Piece]]:
+        batch: list[tuple[UUID, Piece]] = []
+        while len(batch) < _MAX_BATCH:
+            try:
+                batch.append(self._waiting.get_nowait())
+            except queue.Empty:
+                break
+        return batch
+
+
+class Teller:
+    """Tells one job's output; used by its slot's thread alone."""
+
+    def __init__(
+        self, put: Callable[[UUID, Piece], None], job_id: UUID, answer: Answer, *, interval: float
+    ) -> None:
+        """Args: interval: seconds between pieces, at least."""
+        self._put = put
+        self._job_id = job_id
+        self._answer = answer
+        self._interval = interval
+        self._num_told = 0
+        self._told_at = float("-inf")
+
+    def tell(self, *, is_last: bool = False) -> None:
+        """What is new is on its way to whoever listens, unless something was told just now."""
+        now = time.monotonic()
+        if not is_last and now - self._told_at < self._interval:
+            return
+        text = self._answer.take_text()
+        self._put(self._job_id, Piece(self._num_told, text, self._answer.num_tokens, is_last=is_last))
+        self._num_told += len(text)
+        self._told_at = now
