@@ -11,7 +11,6 @@ from typing import Final, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from api import errors
 from api.schemas import JobRequest
 from jobs import webhooks
 from jobs.addresses import is_allowed_address
@@ -23,6 +22,7 @@ from jobs.settings import Settings
 from jobs.submission import JobSpec
 from jobs.texts import CountedPrompt, NewText
 from jobs.tokens import Tokenizer
+from jobs.validation import from_validation
 from jobs.views import PRIORITIES
 
 _WINDOWS: Final = {"1h": timedelta(hours=1), "24h": timedelta(hours=24), "7d": timedelta(days=7)}
@@ -60,7 +60,7 @@ def parse(model: type[Body], raw: bytes | bytearray) -> Body:
         complaint = error.errors(include_url=False, include_context=False, include_input=False)[0]
         if complaint["type"] == "json_invalid" and any(hint in complaint["msg"] for hint in _TEXT_COMPLAINTS):
             _name_unstorable_field(model, raw)
-        raise errors.from_validation(error) from None  # the original holds the prompt
+        raise from_validation(error) from None  # the original holds the prompt
 
 
 def request_sha256(request: JobRequest) -> bytes:
@@ -137,5 +137,5 @@ def _name_unstorable_field(model: type[BaseModel], raw: bytes | bytearray) -> No
     try:
         model.model_validate(value)
     except ValidationError as error:
-        named = errors.from_validation(error)
+        named = from_validation(error)
         raise named from None

@@ -1,43 +1,40 @@
 """How errors look on the wire: always `{"error": {"message", "type", "param", "code"}}`."""
 
-from collections.abc import Mapping, Sequence
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Final
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from jobs.errors import (
+    ConflictError,
     IdempotencyConflictError,
     InvalidRequestError,
     JobNotFinishedError,
     LongbatchError,
-    MalformedJsonError,
-    MissingFieldError,
     NotFoundError,
     TooLargeError,
     UnavailableError,
-    UnknownFieldError,
 )
+from jobs.validation import from_validation
 
 # A class answers for its subclasses; what is not listed is our own fault.
 _STATUSES: Final[dict[type[LongbatchError], int]] = {
     InvalidRequestError: 400,
     NotFoundError: 404,
+    ConflictError: 409,
     IdempotencyConflictError: 409,
     JobNotFinishedError: 409,
     TooLargeError: 413,
     UnavailableError: 503,
 }
 _RETRY_AFTER: Final = {"Retry-After": "1"}  # seconds
-# A caller's own field name is repeated, but never more of it than names anything.
-_MAX_PARAM_CHARS: Final = 64
-# What pydantic puts into a location beside field names: the branches of a union, and "this is a key".
-_BRANCHES: Final = frozenset({"text", "messages", "[key]"})
+# OpenAI's clients repeat a 409 by themselves unless they are told not to.
+_NO_RETRY: Final = {"x-should-retry": "false"}
+_MAX_PATH_CHARS: Final = 64
 
 
 def add_handlers(app: FastAPI) -> None:
@@ -62,6 +59,8 @@ def response(error: LongbatchError) -> JSONResponse:
     if status == HTTPStatus.INTERNAL_SERVER_ERROR:
         return internal_response()
     headers = _RETRY_AFTER if status == HTTPStatus.SERVICE_UNAVAILABLE else None
+    if status == HTTPStatus.CONFLICT and not error.retryable:
+        headers = _NO_RETRY
     return JSONResponse(envelope(status, error.code, error.message, param=error.param), status, headers)
 
 
@@ -77,43 +76,9 @@ def envelope(status: int, code: str, message: str, *, param: str | None = None) 
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
-def from_validation(found: Sequence[Any] | ValidationError, *, outer: int = 0) -> InvalidRequestError:
-    """The first of pydantic's complaints as one error that names the field and never repeats its value.
-
-    Args:
-        found: the exception, or the list that FastAPI makes of it.
-        outer: how many leading parts of a location are no field names ("query").
-    """
-    if isinstance(found, ValidationError):
-        found = found.errors(include_url=False, include_context=False, include_input=False)
-    first: Mapping[str, Any] = found[0]
-    param = _param(first["loc"][outer:])
-    match first["type"]:
-        case "json_invalid":
-            return MalformedJsonError(first["msg"])
-        case "model_type" | "dict_type" if param is None:
-            return MalformedJsonError("The request body must be a JSON object.")
-        case "extra_forbidden":
-            return UnknownFieldError(f"There is no field {param!r} here.", param=param)
-        case "missing":
-            return MissingFieldError(f"The field {param!r} is required.", param=param)
-        case _:
-            return InvalidRequestError(f"{param or 'a name'}: {first['msg']}", param=param)
-
-
-def _param(location: Sequence[str | int]) -> str | None:
-    """The dotted name of a field: `input.0.content`; a pair of `metadata` is named by the field alone."""
-    parts = [str(part) for part in location if part not in _BRANCHES]
-    if not parts:
-        return None
-    name = parts[0] if parts[0] == "metadata" else ".".join(parts)
-    shown = "".join(char if char.isprintable() else "?" for char in name[:_MAX_PARAM_CHARS])
-    return shown or "?"
-
-
 def _framework_response(request: Request, error: HTTPException) -> JSONResponse:
     """404 and 405 of the router, and the few others that the framework raises by itself."""
-    path = request.url.path[:_MAX_PARAM_CHARS]
+    path = request.url.path[:_MAX_PATH_CHARS]
     match error.status_code:
         case HTTPStatus.NOT_FOUND:
             body = envelope(404, "unknown_route", f"There is nothing at {path!r}; see /docs.")

@@ -2,24 +2,14 @@
 
 from typing import Annotated, Final, Literal
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Discriminator,
-    Field,
-    Tag,
-    WithJsonSchema,
-)
-from pydantic_core import PydanticCustomError
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
 from jobs.prompts import Role, Task
 from jobs.queue_place import WaitReason
 from jobs.states import JobState
+from jobs.validation import MAX_TOP_K, Closed, CustomId, Metadata, NonEmpty, Stop, Text
 
 MAX_TOKENS: Final = 131_072  # the whole context of the served model: no answer is longer
-MAX_TOP_K: Final = 1024  # TensorRT-LLM's sampling kernels take no more
 MAX_MESSAGES: Final = 4096  # a conversation; far above any real one, far below what 8 MiB could hold
 
 Priority = Literal["low", "normal", "high"]
@@ -43,59 +33,10 @@ WaitReasonName = Literal[
 assert set(WaitReasonName.__args__) == set(WaitReason)  # type: ignore[attr-defined]  # noqa: S101  # literals have args
 
 
-def _storable(text: str) -> str:
-    if "\0" in text:
-        raise PydanticCustomError("nul", "the character U+0000 cannot be stored.")
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise PydanticCustomError(
-            "lone_surrogate", "half of a surrogate pair is no character and cannot be stored."
-        ) from None
-    return text
-
-
 def _input_kind(value: object) -> str | None:
     if isinstance(value, str):
         return "text"
     return "messages" if isinstance(value, list) else None
-
-
-def _as_list(value: object) -> object:
-    return [value] if isinstance(value, str) else value
-
-
-Text = Annotated[str, AfterValidator(_storable)]
-NonEmpty = Annotated[Text, Field(min_length=1)]
-CustomId = Annotated[NonEmpty, Field(max_length=256)]
-Metadata = Annotated[
-    dict[Annotated[NonEmpty, Field(max_length=64)], Annotated[Text, Field(max_length=512)]],
-    Field(max_length=16),
-]
-StopString = Annotated[NonEmpty, Field(max_length=256)]
-Stop = Annotated[
-    list[StopString],
-    Field(max_length=4),
-    BeforeValidator(_as_list),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"type": "string", "minLength": 1, "maxLength": 256},
-                {
-                    "type": "array",
-                    "maxItems": 4,
-                    "items": {"type": "string", "minLength": 1, "maxLength": 256},
-                },
-            ]
-        }
-    ),
-]
-
-
-class Closed(BaseModel):
-    """A JSON object of exact types that refuses fields it does not know."""
-
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class InputMessage(Closed):

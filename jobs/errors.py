@@ -55,6 +55,24 @@ class UnknownFieldError(InvalidRequestError):
     code = "unknown_field"
 
 
+class UnsupportedParameterError(InvalidRequestError):
+    """The request has a parameter that this server does not support."""
+
+    code = "unsupported_parameter"
+
+
+class ModelNotFoundError(LongbatchError):
+    """No model of this name is served here."""
+
+    code = "model_not_found"
+
+
+class ConflictError(LongbatchError):
+    """What is there does not allow this any more; asking again cannot help."""
+
+    code = "conflict"
+
+
 class IdempotencyConflictError(LongbatchError):
     """The Idempotency-Key was already used with another request body."""
 

@@ -6,10 +6,21 @@ from uuid_utils.compat import uuid7
 
 from jobs.errors import NotFoundError
 
-__all__ = ["event_id", "job_id", "parse_job_id", "uuid7"]
+__all__ = [
+    "batch_id",
+    "event_id",
+    "file_id",
+    "job_id",
+    "parse_batch_id",
+    "parse_file_id",
+    "parse_job_id",
+    "uuid7",
+]
 
 _JOB = "job_"
 _EVENT = "evt_"
+_FILE = "file-"
+_BATCH = "batch_"
 
 
 def job_id(value: UUID) -> str:
@@ -22,16 +33,40 @@ def event_id(value: UUID) -> str:
     return _EVENT + value.hex
 
 
+def file_id(value: UUID) -> str:
+    """`file-` and 32 hex digits."""
+    return _FILE + value.hex
+
+
+def batch_id(value: UUID) -> str:
+    """`batch_` and 32 hex digits."""
+    return _BATCH + value.hex
+
+
 def parse_job_id(text: str) -> UUID:
     """The UUID behind a printed job id.
 
     Raises:
         NotFoundError: the text is no job id, so no job has it.
     """
-    digits = text.removeprefix(_JOB)
-    if text.startswith(_JOB) and len(digits) == 32 and digits == digits.lower() and digits.isalnum():
+    return _parse(text, _JOB, kind="job")
+
+
+def parse_file_id(text: str) -> UUID:
+    """The UUID behind a printed file id; raises as `parse_job_id` does."""
+    return _parse(text, _FILE, kind="file")
+
+
+def parse_batch_id(text: str) -> UUID:
+    """The UUID behind a printed batch id; raises as `parse_job_id` does."""
+    return _parse(text, _BATCH, kind="batch")
+
+
+def _parse(text: str, prefix: str, *, kind: str) -> UUID:
+    digits = text.removeprefix(prefix)
+    if text.startswith(prefix) and len(digits) == 32 and digits == digits.lower() and digits.isalnum():
         try:
             return UUID(hex=digits)
         except ValueError:
             pass
-    raise NotFoundError(f"there is no job {text[:64]!r}")
+    raise NotFoundError(f"there is no {kind} {text[:64]!r}")

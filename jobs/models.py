@@ -17,6 +17,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
 # Whoever imports this module knows every table.
+from jobs.batch_models import Batch, File, FilePart
 from jobs.engine_models import Engine, Reservation, TenantAccount
 from jobs.ids import uuid7
 from jobs.orm import Base, JsonObject, one_of
@@ -27,8 +28,11 @@ __all__ = [
     "NUM_SIZE_CLASSES",
     "SIZE_CLASS",
     "Base",
+    "Batch",
     "Checkpoint",
     "Engine",
+    "File",
+    "FilePart",
     "IdempotencyKey",
     "Job",
     "JsonObject",
@@ -107,6 +111,9 @@ class Job(Base):
         num_yields: times it left the engine to let others go on; after one it books all it may need.
         num_preemptions: times it made room for the interactive lane.
         run_after: not before this, after a failed attempt.
+        batch_id: of the batch whose line it is; without a foreign key, which would lock the batch.
+        batch_line: counted from 1.
+        is_reported: its batch has counted it and holds its line; else it must not go.
     """
 
     __tablename__ = "jobs"
@@ -143,6 +150,9 @@ class Job(Base):
     first_token_at: Mapped[datetime | None]
     finalized_at: Mapped[datetime | None]
     expires_at: Mapped[datetime | None]
+    batch_id: Mapped[UUID | None]
+    batch_line: Mapped[int | None]
+    is_reported: Mapped[bool] = mapped_column(server_default=text("false"))
 
     __table_args__ = (
         CheckConstraint(one_of("state", sorted(JobState)), name="state"),
@@ -206,6 +216,13 @@ class Job(Base):
             postgresql_where=text("custom_id IS NOT NULL"),
         ),
         Index("ix_jobs_text_id", "text_id"),
+        # What a batch still waits for, and what of it has ended since it looked.
+        Index(
+            "ix_jobs_batch",
+            "batch_id",
+            "finalized_at",
+            postgresql_where=text("batch_id IS NOT NULL AND NOT is_reported"),
+        ),
         {
             # Leases and progress are not indexed: their updates stay on the page (HOT) if it has room.
             "postgresql_with": {
@@ -259,11 +276,11 @@ class Checkpoint(Base):
 
 
 class WebhookEvent(Base):
-    """Something that happened to a job, written in the transaction that made it so.
+    """Something that happened to a job or a batch, written in the transaction that made it so.
 
     Attributes:
         url: where to tell it; None: nobody asked.
-        payload: the body to deliver, a snapshot; None without url.
+        payload: the body to deliver, a snapshot; None for a job without url.
         state: none (nobody asked), pending, delivered, failed (given up).
         num_deliveries: tries so far.
         next_delivery_at: earliest next try while pending.
@@ -273,6 +290,8 @@ class WebhookEvent(Base):
     __table_args__ = (
         # job_id carries no foreign key: an event outlives a job that its owner deletes.
         UniqueConstraint("job_id", "type"),
+        UniqueConstraint("batch_id", "type"),
+        CheckConstraint("num_nonnulls(job_id, batch_id) = 1", name="one_subject"),
         CheckConstraint(one_of("state", ["delivered", "failed", "none", "pending"]), name="state"),
         CheckConstraint("(state = 'none') = (url IS NULL)", name="url_iff_asked"),
         CheckConstraint("(state = 'pending') = (next_delivery_at IS NOT NULL)", name="next_iff_pending"),
@@ -282,7 +301,8 @@ class WebhookEvent(Base):
 
     id: Mapped[UUID] = mapped_column(primary_key=True, default=uuid7)
     tenant_id: Mapped[UUID] = mapped_column(ForeignKey("tenants.id"))
-    job_id: Mapped[UUID]
+    job_id: Mapped[UUID | None]
+    batch_id: Mapped[UUID | None]
     type: Mapped[str]
     url: Mapped[str | None]
     payload: Mapped[JsonObject | None] = mapped_column(JSONB(none_as_null=True))

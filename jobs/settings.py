@@ -133,6 +133,25 @@ class JobSettings(Group):
         return self
 
 
+class FileSettings(Group):
+    """Uploaded files and the results of batches."""
+
+    directory: str | None = Field(
+        default=None,
+        description="their bytes are kept there; API and service workers must share it. None: in Postgres",
+    )
+    max_bytes: int = Field(default=200 * 2**20, ge=1024, description="of one upload; above it: 413")
+    retention_days: float = Field(default=30, gt=0, description="files without a life of their own go then")
+
+
+class BatchSettings(Group):
+    """OpenAI-compatible batches."""
+
+    max_lines: int = Field(default=50_000, ge=1, le=1_000_000)
+    default_max_tokens: int = Field(default=4096, ge=1, description="of a line that names no limit")
+    retention_days: float = Field(default=30, gt=0, description="batches that have ended are pruned then")
+
+
 class WebhookSettings(Group):
     """Callbacks at terminal states."""
 
@@ -153,6 +172,9 @@ class MaintenanceSettings(Group):
     doorbell_seconds: float = Field(default=5, gt=0)
     deliver_seconds: float = Field(default=0.5, gt=0)
     prune_seconds: float = Field(default=300, gt=0)
+    batch_seconds: float = Field(
+        default=0.5, gt=0, description="how old request_counts and result files may be"
+    )
 
 
 class Settings(BaseSettings):
@@ -169,6 +191,8 @@ class Settings(BaseSettings):
     tokenizer: TokenizerSettings = TokenizerSettings()
     api: ApiSettings = ApiSettings()
     jobs: JobSettings = JobSettings()
+    files: FileSettings = FileSettings()
+    batches: BatchSettings = BatchSettings()
     webhooks: WebhookSettings = WebhookSettings()
     maintenance: MaintenanceSettings = MaintenanceSettings()
 

@@ -34,7 +34,7 @@ class Due:
     """
 
     event_id: UUID
-    job_id: UUID
+    job_id: UUID | None
     url: str
     payload: JsonObject
     attempt: int
@@ -52,7 +52,9 @@ def deliver_next(sessions: sessionmaker[Session], settings: WebhookSettings) -> 
     answer = _send(due, settings, sessions)
     with transaction(sessions) as session:
         state = record(session, due, answer)
-    log = telemetry.logger().bind(job_id=ids.job_id(due.job_id), event_id=ids.event_id(due.event_id))
+    log = telemetry.logger().bind(
+        job_id=due.job_id and ids.job_id(due.job_id), event_id=ids.event_id(due.event_id)
+    )
     name = telemetry.WEBHOOK_DELIVERED if state == "delivered" else telemetry.WEBHOOK_FAILED
     log.info(name, try_number=due.attempt, status=answer.status, error=answer.error_code, state=state)
     return True

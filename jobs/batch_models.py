@@ -1,0 +1,159 @@
+"""The tables of files and batches. File bytes are parts: here, or elsewhere under a key (see `storage`)."""
+
+from datetime import datetime
+from uuid import UUID
+
+from sqlalchemy import BigInteger, CheckConstraint, ForeignKey, Index, text
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.orm import Mapped, mapped_column
+
+from jobs.batch_states import ACTIVE, TERMINAL, BatchState, Endpoint, FileState
+from jobs.ids import uuid7
+from jobs.orm import Base, JsonObject, one_of
+
+_ACTIVE_SQL = one_of("state", sorted(ACTIVE))
+
+
+class File(Base):
+    """A file of a tenant: uploaded, or the results of a batch.
+
+    Attributes:
+        purpose: `batch`, or `batch_output` for results.
+        num_bytes: that can be read by now.
+        created_at: for results: when they began, and once complete, when they were completed.
+        expires_at: gone from then on; None while it grows.
+        deleted_at: when it was deleted; its bytes stay for a while, for those who are reading them.
+    """
+
+    __tablename__ = "files"
+    __table_args__ = (
+        CheckConstraint(one_of("state", sorted(FileState)), name="state"),
+        CheckConstraint("(state = 'deleted') = (deleted_at IS NOT NULL)", name="deleted_at"),
+        CheckConstraint("num_bytes >= 0", name="num_bytes"),
+        Index("ix_files_tenant", "tenant_id", "id"),
+        Index("ix_files_expiring", "expires_at", postgresql_where=text("state = 'complete'")),
+        Index("ix_files_deleted", "deleted_at", postgresql_where=text("state = 'deleted'")),
+        Index("ix_files_uploading", "created_at", postgresql_where=text("state = 'uploading'")),
+    )
+
+    id: Mapped[UUID] = mapped_column(primary_key=True, default=uuid7)
+    tenant_id: Mapped[UUID] = mapped_column(ForeignKey("tenants.id"))
+    purpose: Mapped[str]
+    filename: Mapped[str]
+    state: Mapped[str]
+    num_bytes: Mapped[int] = mapped_column(BigInteger, server_default="0")
+    created_at: Mapped[datetime]
+    expires_at: Mapped[datetime | None]
+    deleted_at: Mapped[datetime | None]
+
+
+class FilePart(Base):
+    """Some bytes of a file; never changed once written.
+
+    Attributes:
+        start: offset of its first byte in the file.
+        num_bytes: how many, uncompressed.
+        content: the bytes, zstd-compressed, if they are kept here.
+        key: under which the store keeps them otherwise.
+    """
+
+    __tablename__ = "file_parts"
+    __table_args__ = (
+        CheckConstraint("num_nonnulls(content, key) = 1", name="one_place"),
+        CheckConstraint("start >= 0 AND num_bytes > 0", name="extent"),
+    )
+
+    file_id: Mapped[UUID] = mapped_column(ForeignKey("files.id", ondelete="CASCADE"), primary_key=True)
+    start: Mapped[int] = mapped_column(BigInteger, primary_key=True)
+    tenant_id: Mapped[UUID] = mapped_column(ForeignKey("tenants.id"))
+    num_bytes: Mapped[int]
+    content: Mapped[bytes | None]
+    key: Mapped[str | None]
+
+
+class Batch(Base):
+    """Many requests in one file, run as jobs. Files are named without foreign keys: they go on their own.
+
+    Attributes:
+        endpoint: that every line asks for.
+        output_expires_seconds: life of the result files from their completion; None: the default.
+        retry_of: the batch whose failed lines these are.
+        model: of the first line.
+        errors: why the file was not accepted: `{code, line, message, param}` each.
+        num_lines: requests in the file; 0 until it is accepted.
+        num_completed, num_failed: as callers see them.
+        num_stopped: lines that were cancelled or expired.
+        next_offset, next_line: where in the file the lines begin that are neither jobs nor refused yet.
+        is_expanded: no such lines are left.
+        request_sha256: of what was asked, to recognize a client that repeats itself.
+    """
+
+    __tablename__ = "batches"
+    __table_args__ = (
+        CheckConstraint(one_of("state", sorted(BatchState)), name="state"),
+        CheckConstraint(one_of("endpoint", sorted(Endpoint)), name="endpoint"),
+        CheckConstraint(
+            " AND ".join(
+                f"(state = '{each}') = ({each}_at IS NOT NULL)"
+                for each in ("failed", "completed", "expired", "cancelled")
+            ),
+            name="ended_at",
+        ),
+        CheckConstraint("(state = 'failed') = (errors IS NOT NULL)", name="errors_iff_failed"),
+        CheckConstraint(
+            "num_completed >= 0 AND num_failed >= 0 AND num_stopped >= 0"
+            " AND num_completed + num_failed + num_stopped <= num_lines",
+            name="counts",
+        ),
+        CheckConstraint(
+            "state NOT IN ('finalizing', 'completed', 'expired', 'cancelled')"
+            " OR num_completed + num_failed + num_stopped = num_lines",
+            name="ends_whole",
+        ),
+        Index("ix_batches_tenant", "tenant_id", "id"),
+        Index("ix_batches_active", "id", postgresql_where=text(_ACTIVE_SQL)),
+    )
+
+    id: Mapped[UUID] = mapped_column(primary_key=True, default=uuid7)
+    tenant_id: Mapped[UUID] = mapped_column(ForeignKey("tenants.id"))
+    state: Mapped[str]
+    endpoint: Mapped[str]
+    completion_window: Mapped[str]
+    input_file_id: Mapped[UUID]
+    output_file_id: Mapped[UUID | None]
+    error_file_id: Mapped[UUID | None]
+    output_expires_seconds: Mapped[int | None]
+    retry_of: Mapped[UUID | None]
+    model: Mapped[str | None]
+    # `metadata` is SQLAlchemy's own attribute name; the column has the public name.
+    labels: Mapped[JsonObject | None] = mapped_column("metadata", JSONB(none_as_null=True))
+    errors: Mapped[list[JsonObject] | None] = mapped_column(JSONB(none_as_null=True))
+    num_lines: Mapped[int] = mapped_column(server_default="0")
+    num_completed: Mapped[int] = mapped_column(server_default="0")
+    num_failed: Mapped[int] = mapped_column(server_default="0")
+    num_stopped: Mapped[int] = mapped_column(server_default="0")
+    input_tokens: Mapped[int] = mapped_column(BigInteger, server_default="0")
+    output_tokens: Mapped[int] = mapped_column(BigInteger, server_default="0")
+    next_offset: Mapped[int] = mapped_column(BigInteger, server_default="0")
+    next_line: Mapped[int] = mapped_column(server_default="1")
+    is_expanded: Mapped[bool] = mapped_column(server_default=text("false"))
+    request_sha256: Mapped[bytes]
+    created_at: Mapped[datetime]
+    expires_at: Mapped[datetime]
+    in_progress_at: Mapped[datetime | None]
+    finalizing_at: Mapped[datetime | None]
+    completed_at: Mapped[datetime | None]
+    failed_at: Mapped[datetime | None]
+    expired_at: Mapped[datetime | None]
+    cancelling_at: Mapped[datetime | None]
+    cancelled_at: Mapped[datetime | None]
+
+    @property
+    def num_ended(self) -> int:
+        """Lines that need no more work."""
+        return self.num_completed + self.num_failed + self.num_stopped
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether it has ended."""
+        return self.state in TERMINAL

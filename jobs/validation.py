@@ -1,0 +1,109 @@
+"""What callers may send: the types of fields, and pydantic's complaints as errors that name the field."""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Final
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    WithJsonSchema,
+)
+from pydantic_core import PydanticCustomError
+
+from jobs.errors import InvalidRequestError, MalformedJsonError, MissingFieldError, UnknownFieldError
+
+MAX_TOP_K: Final = 1024  # TensorRT-LLM's sampling kernels take no more
+# A caller's own field name is repeated, but never more of it than names anything.
+_MAX_PARAM_CHARS: Final = 64
+# What pydantic puts into a location beside field names: the branches of a union, and "this is a key".
+_BRANCHES: Final = frozenset({"text", "messages", "[key]"})
+
+
+def _storable(text: str) -> str:
+    if "\0" in text:
+        raise PydanticCustomError("nul", "the character U+0000 cannot be stored.")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise PydanticCustomError(
+            "lone_surrogate", "half of a surrogate pair is no character and cannot be stored."
+        ) from None
+    return text
+
+
+def _as_list(value: object) -> object:
+    return [value] if isinstance(value, str) else value
+
+
+Text = Annotated[str, AfterValidator(_storable)]
+NonEmpty = Annotated[Text, Field(min_length=1)]
+CustomId = Annotated[NonEmpty, Field(max_length=256)]
+Metadata = Annotated[
+    dict[Annotated[NonEmpty, Field(max_length=64)], Annotated[Text, Field(max_length=512)]],
+    Field(max_length=16),
+]
+StopString = Annotated[NonEmpty, Field(max_length=256)]
+Stop = Annotated[
+    list[StopString],
+    Field(max_length=4),
+    BeforeValidator(_as_list),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string", "minLength": 1, "maxLength": 256},
+                {
+                    "type": "array",
+                    "maxItems": 4,
+                    "items": {"type": "string", "minLength": 1, "maxLength": 256},
+                },
+            ]
+        }
+    ),
+]
+
+
+class Closed(BaseModel):
+    """A JSON object of exact types that refuses fields it does not know."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+def from_validation(
+    found: Sequence[Any] | ValidationError, *, outer: int = 0, branches: frozenset[str] = _BRANCHES
+) -> InvalidRequestError:
+    """The first of pydantic's complaints as one error that names the field and never repeats its value.
+
+    Args:
+        found: the exception, or the list that FastAPI makes of it.
+        outer: how many leading parts of a location are no field names ("query").
+        branches: parts of a location that name no field.
+    """
+    if isinstance(found, ValidationError):
+        found = found.errors(include_url=False, include_context=False, include_input=False)
+    first: Mapping[str, Any] = found[0]
+    param = _param(first["loc"][outer:], branches)
+    match first["type"]:
+        case "json_invalid":
+            return MalformedJsonError(first["msg"])
+        case "model_type" | "dict_type" if param is None:
+            return MalformedJsonError("The request body must be a JSON object.")
+        case "extra_forbidden":
+            return UnknownFieldError(f"There is no field {param!r} here.", param=param)
+        case "missing":
+            return MissingFieldError(f"The field {param!r} is required.", param=param)
+        case _:
+            return InvalidRequestError(f"{param or 'a name'}: {first['msg']}", param=param)
+
+
+def _param(location: Sequence[str | int], branches: frozenset[str]) -> str | None:
+    """The dotted name of a field: `input.0.content`; a pair of `metadata` is named by the field alone."""
+    parts = [str(part) for part in location if part not in branches]
+    if not parts:
+        return None
+    name = parts[0] if parts[0] == "metadata" else ".".join(parts)
+    shown = "".join(char if char.isprintable() else "?" for char in name[:_MAX_PARAM_CHARS])
+    return shown or "?"
