@@ -23,12 +23,16 @@ class PromptCounter:
         return self.tokenizer.fingerprint
 
     def count_prompt(self, canonical: str) -> CountedPrompt:
-        """The prompt's ids, rendered by the model's chat template.
+        """The prompt's ids, rendered by the model's chat template; a plain text begins a text as it is.
 
         Raises:
             ChatTemplateError: the template refuses these messages.
         """
-        ids = self.tokenizer.encode_messages(prompts.parse(canonical))
+        plain = prompts.plain_text(canonical)
+        if plain is None:
+            ids = self.tokenizer.encode_messages(prompts.parse(canonical))
+        else:
+            ids = self.tokenizer.encode_plain(plain)
         return CountedPrompt(
             packed_ids=pack_ids(ids), num_tokens=len(ids), fingerprint=self.tokenizer.fingerprint
         )

@@ -1,4 +1,4 @@
-"""What happened, told once: an event row per job and terminal type, in the transaction that made it so."""
+"""What happened, told once: a row per subject and terminal type, in the transaction that made it so."""
 
 from collections.abc import Sequence
 
@@ -7,6 +7,8 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
 from jobs import ids
+from jobs.batch_models import Batch
+from jobs.database import database_now
 from jobs.ids import uuid7
 from jobs.models import Job, WebhookEvent
 from jobs.views import job_object
@@ -20,6 +22,28 @@ def append(session: Session, ended: Sequence[Job]) -> None:
     for start in range(0, len(ended), _MAX_ROWS):
         rows = [_row(job) for job in ended[start : start + _MAX_ROWS]]
         session.execute(insert(WebhookEvent).values(rows))
+
+
+def append_batch(session: Session, batch: Batch) -> None:
+    """The batch, in a terminal state now, has its event."""
+    event_id = uuid7()
+    kind = f"batch.{batch.state}"
+    now = database_now(session)
+    row = {
+        "id": event_id,
+        "tenant_id": batch.tenant_id,
+        "batch_id": batch.id,
+        "type": kind,
+        "state": "none",
+        "payload": {
+            "id": ids.event_id(event_id),
+            "object": "event",
+            "created_at": int(now.timestamp()),
+            "type": kind,
+            "data": {"id": ids.batch_id(batch.id)},
+        },
+    }
+    session.execute(insert(WebhookEvent).values(row))
 
 
 def _row(job: Job) -> dict[str, object]:

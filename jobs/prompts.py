@@ -98,6 +98,19 @@ def canonical(messages: Sequence[Message]) -> str:
     return to_json(turns).decode()  # keys in this order; five times as fast as `json.dumps`
 
 
+def canonical_text(prompt: str) -> str:
+    """The one JSON text of a prompt that is sent as it is, without a chat template: a JSON string."""
+    return to_json(prompt).decode()
+
+
+def plain_text(canonical: str) -> str | None:
+    """The prompt that `canonical_text` wrote; None: these are messages."""
+    if not canonical.startswith('"'):
+        return None
+    text: str = json.loads(canonical)
+    return text
+
+
 def parse(text: str) -> list[Message]:
     """The messages that `canonical` wrote.
 

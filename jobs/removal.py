@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from uuid import UUID
 
-from sqlalchemy import delete, select, tuple_
+from sqlalchemy import delete, or_, select, tuple_
 from sqlalchemy.orm import Session
 
 from jobs import texts
@@ -22,7 +22,7 @@ def remove(session: Session, job_id: UUID, *, tenant_id: UUID) -> bool:
     job = session.scalar(select(Job).where(Job.id == job_id, Job.tenant_id == tenant_id).with_for_update())
     if job is None:
         raise NotFoundError("there is no such job")
-    if job.state not in TERMINAL:
+    if job.state not in TERMINAL or _is_awaited(job):
         return False
     _remove_all(session, [job])
     return True
@@ -33,6 +33,7 @@ def prune_jobs(session: Session, *, before: datetime, limit: int = 500) -> int:
     old = session.scalars(
         select(Job)
         .where(Job.finalized_at.is_not(None), Job.finalized_at < before)
+        .where(or_(Job.batch_id.is_(None), Job.is_reported))
         .order_by(Job.finalized_at)
         .limit(limit)
         .with_for_update(skip_locked=True)
@@ -66,6 +67,11 @@ def prune_idempotency_keys(session: Session, *, before: datetime, limit: int = 5
         delete(IdempotencyKey).where(tuple_(IdempotencyKey.tenant_id, IdempotencyKey.key).in_(doomed))
     )
     return len(doomed)
+
+
+def _is_awaited(job: Job) -> bool:
+    """Whether its batch has not taken note of it yet, and could never end without it."""
+    return job.batch_id is not None and not job.is_reported
 
 
 def _remove_all(session: Session, jobs: Iterable[Job]) -> int:

@@ -37,7 +37,8 @@ class JobSpec:
         text: the prompt; with its ids when it was small enough to count at once.
         rank: -1 low, 0 normal, 1 high.
         lane: who waits for it.
-        window: it expires this long after it was accepted; None: never.
+        window: it expires this long after it was accepted; None: never, unless `expires_at` says when.
+        batch_id: of the batch that it is line `batch_line` of.
         sampling: temperature, top_p, top_k, seed, stop as given.
     """
 
@@ -52,6 +53,9 @@ class JobSpec:
     metadata: JsonObject | None = None
     webhook_url: str | None = None
     window: timedelta | None = None
+    expires_at: datetime | None = None
+    batch_id: UUID | None = None
+    batch_line: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +279,9 @@ def _new_job(spec: JobSpec, *, tenant_id: UUID, text_id: UUID, now: datetime) ->
         num_yields=0,
         num_preemptions=0,
         created_at=now,
-        expires_at=now + spec.window if spec.window else None,
+        expires_at=now + spec.window if spec.window else spec.expires_at,
+        batch_id=spec.batch_id,
+        batch_line=spec.batch_line,
     )
 
 

@@ -122,6 +122,15 @@ class Tokenizer:
             ]
         )
 
+    def encode_plain(self, text: str) -> TokenIds:
+        """The text as a prompt without a chat template: its beginning is marked where the model has a mark.
+
+        Raises:
+            UnsafeTextError: as `encode_text`.
+        """
+        begin = [] if self.bos_id is None else [np.array([self.bos_id], dtype=np.int32)]
+        return concatenate([*begin, self.encode_text(text)])
+
     def encode_text(self, text: str) -> TokenIds:
         """The text as ordinary tokens: no beginning-of-text, no control tokens, whatever it holds.
 

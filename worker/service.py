@@ -1,18 +1,20 @@
 """The service worker: maintenance loops and webhook deliveries, woken by the bell or by their intervals."""
 
+from datetime import timedelta
 from typing import Final
 
 from jobs import database, engines, webhooks
+from jobs.batch_work import BatchTools
 from jobs.counting import PromptCounter
 from jobs.database import database_now, transaction
 from jobs.queues import INFERENCE, SERVICE
 from jobs.settings import Settings
 from jobs.tokens import Tokenizer
-from worker import deliver, maintenance
+from worker import batches, deliver, maintenance
 from worker.bell import Bell
 from worker.loops import Loop
 
-_NUM_LOOPS: Final = 5
+_NUM_LOOPS: Final = 7
 # Prompts per round: engines hear of the first ones while the others are being counted.
 _PREPARED_AT_ONCE: Final = 20
 # An exchange takes until its deadline; one that is cut off here is sent again by somebody else.
@@ -40,6 +42,9 @@ class ServiceWorker:
         self._sessions = database.make_sessions(self._engine)
         every = settings.maintenance
         self._prepare = Loop("prepare", self.prepare, interval=every.prepare_seconds)
+        self._batch_tools = BatchTools.of(settings, self._counter)
+        self._validate = Loop("validate", self.validate, interval=every.batch_seconds)
+        self._advance = Loop("batches", self.advance, interval=every.batch_seconds)
         self._senders = [
             Loop(f"deliver-{number}", self.deliver, interval=every.deliver_seconds, daemon=True)
             for number in range(num_senders)
@@ -50,6 +55,8 @@ class ServiceWorker:
             Loop("expire", self.expire, interval=every.expire_seconds),
             Loop("doorbell", self.ring, interval=every.doorbell_seconds),
             Loop("prune", self.prune, interval=every.prune_seconds),
+            self._validate,
+            self._advance,
         ]
 
     def start(self) -> None:
@@ -58,9 +65,9 @@ class ServiceWorker:
             loop.start()
 
     def heard(self) -> None:
-        """The doorbell rang: prompts wait to be counted, or events to be told."""
+        """The doorbell rang: prompts wait to be counted, events to be told, or a batch is new."""
         self._bell.heard(SERVICE)
-        for loop in (self._prepare, *self._senders):
+        for loop in (self._prepare, self._validate, self._advance, *self._senders):
             loop.wake()
 
     def begin_stop(self) -> None:
@@ -98,6 +105,22 @@ class ServiceWorker:
         if deliver.deliver_next(self._sessions, self._settings.webhooks):
             self._wake_senders()
 
+    def validate(self) -> None:
+        """One batch is accepted or refused; another round follows at once, as there may be more."""
+        if batches.validate_next(self._sessions, self._batch_tools):
+            self._validate.wake()
+            self._advance.wake()
+
+    def advance(self) -> None:
+        """Every batch is a part further; the next round follows at once while one was."""
+        moved = batches.advance(self._sessions, self._batch_tools, is_stopping=self._is_stopping)
+        if moved.num_steps:
+            self._advance.wake()
+        if moved.any_preparing:
+            self._prepare.wake()
+        if moved.any_queued:
+            self._bell.ring(INFERENCE)
+
     def rescue(self) -> None:
         """Silent workers' jobs are free again."""
         with transaction(self._sessions) as session:
@@ -124,6 +147,12 @@ class ServiceWorker:
     def prune(self) -> None:
         """What is past its retention is gone."""
         maintenance.prune(self._sessions, self._settings.jobs, is_stopping=self._is_stopping)
+        batches.prune(
+            self._sessions,
+            self._batch_tools,
+            retention=timedelta(days=self._settings.batches.retention_days),
+            is_stopping=self._is_stopping,
+        )
 
     def _is_stopping(self) -> bool:
         return self._prepare.is_stopping

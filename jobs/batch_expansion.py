@@ -1,0 +1,159 @@
+"""The lines of an accepted batch become jobs, a part in each transaction; refused lines end at once."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Final
+from uuid import UUID
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from jobs import batch_results, engines, file_lines, files, submission
+from jobs.batch_lines import CANCELLED, EXPIRED, Envelope, answered_line, read_envelope, unanswered_line
+from jobs.batch_models import Batch
+from jobs.batch_states import BatchState, Endpoint
+from jobs.batch_work import BatchTools
+from jobs.chat_template import ChatTemplateError
+from jobs.database import database_now
+from jobs.errors import InvalidRequestError, LongbatchError, ModelNotFoundError
+from jobs.file_lines import FileLine
+from jobs.ids import uuid7
+from jobs.models import Job
+from jobs.openai_chat import error_object, understand
+from jobs.submission import JobSpec
+from jobs.texts import CountedPrompt, NewText
+
+# A part is one transaction: large enough that its commit does not matter, small enough to hold in memory and
+# to let others wait for the batch.
+_MAX_LINES: Final = 500
+_MAX_BYTES: Final = 4 * 2**20
+
+
+@dataclass(slots=True)
+class _Part:
+    """Lines that were understood, and those that were refused as they stand in the error file."""
+
+    specs: list[JobSpec] = field(default_factory=list)
+    refused: list[bytes] = field(default_factory=list)
+
+
+def expand(session: Session, batch_id: UUID, tools: BatchTools) -> Sequence[Job] | None:
+    """The next lines of the batch are jobs, or stand in its error file; None: there are none, or not now.
+
+    Once the batch is being cancelled, or its window is over, its other lines end without becoming jobs.
+    The row's lock and the offset in it fence: each line is taken once, whoever dies when.
+    """
+    query = select(Batch).where(
+        Batch.id == batch_id,
+        Batch.state.in_([BatchState.IN_PROGRESS, BatchState.CANCELLING]),
+        ~Batch.is_expanded,
+        Batch.num_lines > 0,
+    )
+    batch = session.scalar(query.with_for_update(skip_locked=True))
+    if batch is None:
+        return None
+    lines, is_end = _next_lines(session, batch, tools)
+    jobs: Sequence[Job] = ()
+    requests = [line for line in lines if not line.is_blank]
+    if batch.state == BatchState.CANCELLING or database_now(session) >= batch.expires_at:
+        _stop(session, batch, requests, tools)
+    else:
+        jobs = _submit(session, batch, requests, tools)
+    if lines:
+        batch.next_offset = lines[-1].end
+        batch.next_line = lines[-1].number + 1
+    batch.is_expanded = is_end
+    session.flush()
+    return jobs
+
+
+def _next_lines(session: Session, batch: Batch, tools: BatchTools) -> tuple[list[FileLine], bool]:
+    """The lines of one part, and whether they are the last ones."""
+    chunks = files.read_chunks(session, batch.input_file_id, tools.store, offset=batch.next_offset)
+    found: list[FileLine] = []
+    num_bytes = 0
+    lines = file_lines.split(
+        chunks, max_line_bytes=tools.max_line_bytes, offset=batch.next_offset, number=batch.next_line
+    )
+    for line in islice(lines, _MAX_LINES):
+        found.append(line)
+        num_bytes += len(line.content or b"")
+        if num_bytes >= _MAX_BYTES:
+            return found, False
+    return found, len(found) < _MAX_LINES
+
+
+def _stop(session: Session, batch: Batch, lines: Sequence[FileLine], tools: BatchTools) -> None:
+    """The lines have ended without an answer."""
+    reason = CANCELLED if batch.state == BatchState.CANCELLING else EXPIRED
+    ended = [unanswered_line(uuid7().hex, _envelope(line, batch, tools).custom_id, reason) for line in lines]
+    batch_results.append_errors(session, batch, ended, tools.store)
+    batch.num_stopped += len(ended)
+
+
+def _submit(session: Session, batch: Batch, lines: Sequence[FileLine], tools: BatchTools) -> Sequence[Job]:
+    models = {tools.model, *engines.registered_capacities(session)}
+    part = _Part()
+    for line in lines:
+        envelope = _envelope(line, batch, tools)
+        try:
+            part.specs.append(_specification(envelope, line.number, batch, tools, models))
+        except LongbatchError as error:
+            part.refused.append(_refusal(envelope, error))
+    batch_results.append_errors(session, batch, part.refused, tools.store)
+    batch.num_failed += len(part.refused)
+    return submission.submit(session, part.specs, tenant_id=batch.tenant_id, fallback=tools.fallback)
+
+
+def _envelope(line: FileLine, batch: Batch, tools: BatchTools) -> Envelope:
+    return read_envelope(line, Endpoint(batch.endpoint), max_line_bytes=tools.max_line_bytes)
+
+
+def _specification(
+    envelope: Envelope, number: int, batch: Batch, tools: BatchTools, models: set[str]
+) -> JobSpec:
+    """The job of a line.
+
+    Raises:
+        InvalidRequestError: its body asks for what there is not.
+        ModelNotFoundError: nobody serves its model.
+    """
+    asked = understand(Endpoint(batch.endpoint), envelope.body)
+    if asked.stream:
+        raise InvalidRequestError("A batch has no streams.", param="stream")
+    if asked.model not in models:
+        raise ModelNotFoundError(param="model")
+    max_tokens = asked.max_tokens or tools.default_max_tokens
+    if max_tokens > _MAX_INTEGER:
+        raise InvalidRequestError("max_tokens is far too large.", param="max_tokens")
+    return JobSpec(
+        text=NewText(asked.canonical, _count(asked.canonical, tools)),
+        task="generate",
+        model=asked.model,
+        max_tokens=max_tokens,
+        sampling=asked.sampling,
+        custom_id=envelope.custom_id,
+        expires_at=batch.expires_at,
+        batch_id=batch.id,
+        batch_line=number,
+    )
+
+
+def _count(canonical: str, tools: BatchTools) -> CountedPrompt | None:
+    if len(canonical) > tools.max_inline_chars:
+        return None
+    try:
+        return tools.counter.count_prompt(canonical)
+    except ChatTemplateError:
+        return None  # counting it later meets the same error and ends the job with it
+
+
+def _refusal(envelope: Envelope, error: LongbatchError) -> bytes:
+    status = _STATUSES.get(type(error), 400)
+    body = error_object(error.code, error.message, param=error.param, status=status)
+    return answered_line(uuid7().hex, envelope.custom_id, status=status, body=body)
+
+
+_STATUSES: Final[Mapping[type[LongbatchError], int]] = {ModelNotFoundError: 404}
+_MAX_INTEGER: Final = 2**31 - 1

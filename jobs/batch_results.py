@@ -1,0 +1,234 @@
+"""Lines that have ended are written to a batch's files and counted, until the batch itself has ended.
+
+Each part is one transaction under the batch's lock: the lines, the counts and the notes in the jobs that they
+are reported. So the files and the counts are right at every moment, and nothing is left to do at the end.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Final
+from uuid import UUID
+
+from sqlalchemy import Row, func, or_, select, update
+from sqlalchemy.orm import Session
+
+from jobs import batches, files, ids, lifecycle
+from jobs.batch_lines import CANCELLED, EXPIRED, answered_line, unanswered_line
+from jobs.batch_models import Batch, File
+from jobs.batch_states import BatchState, Endpoint, FileState
+from jobs.database import database_now
+from jobs.models import Job, JsonObject, Result
+from jobs.openai_chat import chat_completion, error_object, text_completion, too_long_message, usage_object
+from jobs.states import JobState
+from jobs.storage import PartStore
+
+_MAX_LINES: Final = 500
+_MAX_BYTES: Final = 4 * 2**20  # of output in one transaction
+# A line of a batch that goes on, whose job somebody cancelled by itself.
+_CANCELLED_ALONE: Final = ("request_cancelled", "This request was cancelled.")
+# What is wrong with a request rather than with us.
+_CALLERS_FAULTS: Final = frozenset(
+    {"context_length_exceeded", "invalid_prompt", "invalid_value", "unsafe_text", "chat_template_error"}
+)
+
+_Ended = Row[Any]
+
+
+@dataclass(slots=True)
+class _Written:
+    """What became of some lines."""
+
+    output: list[bytes] = field(default_factory=list)
+    errors: list[bytes] = field(default_factory=list)
+    num_failed: int = 0
+    num_stopped: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+
+
+def find_due(session: Session) -> list[tuple[UUID, BatchState]]:
+    """Batches that may have something to do now, oldest first."""
+    ended = select(Job.id).where(Job.batch_id == Batch.id, ~Job.is_reported, Job.finalized_at.is_not(None))
+    has_work = or_(
+        Batch.state != BatchState.IN_PROGRESS,
+        ~Batch.is_expanded,
+        Batch.num_completed + Batch.num_failed + Batch.num_stopped == Batch.num_lines,
+        ended.exists(),
+    )
+    active = [BatchState.IN_PROGRESS, BatchState.FINALIZING, BatchState.CANCELLING]
+    rows = session.execute(
+        select(Batch.id, Batch.state).where(Batch.state.in_(active), has_work).order_by(Batch.id)
+    )
+    return [(batch_id, BatchState(state)) for batch_id, state in rows]
+
+
+def stop_jobs(session: Session, batch_id: UUID) -> int:
+    """Some jobs of a batch that is being cancelled are cancelled, or asked to stop; how many."""
+    query = select(Batch.tenant_id).where(Batch.id == batch_id, Batch.state == BatchState.CANCELLING)
+    tenant_id = session.scalar(query)
+    if tenant_id is None:
+        return 0
+    mine = [Job.batch_id == batch_id, ~Job.is_reported, Job.finalized_at.is_(None)]
+    return lifecycle.cancel_where(session, mine, tenant_id=tenant_id)
+
+
+def collect(session: Session, batch_id: UUID, store: PartStore, *, lifetime: timedelta) -> bool:
+    """Some lines that ended are in the batch's files, and it has moved on if it could; whether anything did."""
+    query = select(Batch).where(
+        Batch.id == batch_id,
+        Batch.state.in_([BatchState.IN_PROGRESS, BatchState.FINALIZING, BatchState.CANCELLING]),
+    )
+    batch = session.scalar(query.with_for_update(skip_locked=True))
+    if batch is None:
+        return False
+    if batch.state == BatchState.FINALIZING:
+        batches.end(session, batch, "complete", lifetime=lifetime)
+        return True
+    ended = _ended_jobs(session, batch)
+    if ended:
+        _report(session, batch, ended, store)
+    return _move_on(session, batch, lifetime=lifetime) or bool(ended)
+
+
+def append_errors(session: Session, batch: Batch, lines: Sequence[bytes], store: PartStore) -> None:
+    """The lines stand in the batch's error file, which is made for the first of them."""
+    if lines:
+        file = _result_file(session, batch, batch.error_file_id, "errors")
+        batch.error_file_id = file.id
+        files.append(session, file, lines, store)
+
+
+def _append_output(session: Session, batch: Batch, lines: Sequence[bytes], store: PartStore) -> None:
+    if lines:
+        file = _result_file(session, batch, batch.output_file_id, "output")
+        batch.output_file_id = file.id
+        files.append(session, file, lines, store)
+
+
+def _result_file(session: Session, batch: Batch, file_id: UUID | None, kind: str) -> File:
+    if file_id is not None:
+        return session.get_one(File, file_id)
+    return files.create(
+        session,
+        tenant_id=batch.tenant_id,
+        purpose=files.OUTPUT,
+        filename=f"{ids.batch_id(batch.id)}_{kind}.jsonl",
+        state=FileState.GROWING,
+    )
+
+
+def _move_on(session: Session, batch: Batch, *, lifetime: timedelta) -> bool:
+    """The batch has ended, or is about to, if all of its lines have."""
+    is_whole = batch.is_expanded or not batch.num_lines
+    if not is_whole or batch.num_ended < batch.num_lines:
+        return False
+    if batch.state == BatchState.CANCELLING:
+        batches.end(session, batch, "end_cancelled", lifetime=lifetime)
+    elif batch.num_stopped:
+        batches.end(session, batch, "expire", lifetime=lifetime)
+    else:
+        batches.move(batch, "finalize", now=database_now(session))
+    return True
+
+
+def _ended_jobs(session: Session, batch: Batch) -> list[_Ended]:
+    """Jobs of the batch that ended and are not reported yet: as many as fit a part, one at least."""
+    size = func.coalesce(func.octet_length(Result.output), 0).label("size")
+    rows = session.execute(
+        select(
+            Job.id,
+            Job.custom_id,
+            Job.state,
+            Job.model,
+            Job.error,
+            Job.finish_reason,
+            Job.prompt_tokens,
+            Job.completion_tokens,
+            Job.finalized_at,
+            size,
+        )
+        .outerjoin(Result, Result.job_id == Job.id)
+        .where(Job.batch_id == batch.id, ~Job.is_reported, Job.finalized_at.is_not(None))
+        .order_by(Job.finalized_at)
+        .limit(_MAX_LINES)
+    ).all()
+    taken: list[_Ended] = []
+    num_bytes = 0
+    for row in rows:
+        num_bytes += row.size
+        if taken and num_bytes > _MAX_BYTES:
+            break
+        taken.append(row)
+    return taken
+
+
+def _report(session: Session, batch: Batch, ended: Sequence[_Ended], store: PartStore) -> None:
+    completed = [row.id for row in ended if row.state == JobState.COMPLETED]
+    found = session.execute(select(Result.job_id, Result.output).where(Result.job_id.in_(completed)))
+    outputs: dict[UUID, str] = dict(found.all())
+    written = _Written()
+    for row in ended:
+        _write(row, batch, outputs.get(row.id, ""), written)
+    _append_output(session, batch, written.output, store)
+    append_errors(session, batch, written.errors, store)
+    batch.num_completed += len(written.output)
+    batch.num_failed += written.num_failed
+    batch.num_stopped += written.num_stopped
+    batch.input_tokens += written.input_tokens
+    batch.output_tokens += written.output_tokens
+    session.execute(
+        update(Job)
+        .where(Job.id.in_([row.id for row in ended]))
+        .values(is_reported=True)
+        .execution_options(synchronize_session=False)
+    )
+
+
+def _write(row: _Ended, batch: Batch, output: str, written: _Written) -> None:
+    """The line of one job is in one of the two files, and counted."""
+    identifier = row.id.hex
+    if row.state == JobState.COMPLETED:
+        body = _completion(row, Endpoint(batch.endpoint), output)
+        written.output.append(answered_line(identifier, row.custom_id, status=200, body=body))
+        written.input_tokens += row.prompt_tokens
+        written.output_tokens += row.completion_tokens
+        return
+    if row.state == JobState.FAILED:
+        status, body = _failure(row.error, Endpoint(batch.endpoint))
+        written.errors.append(answered_line(identifier, row.custom_id, status=status, body=body))
+        written.num_failed += 1
+        return
+    is_whole_batch = batch.state == BatchState.CANCELLING or row.state == JobState.EXPIRED
+    written.num_stopped += is_whole_batch
+    written.num_failed += not is_whole_batch
+    reason = EXPIRED if row.state == JobState.EXPIRED else CANCELLED if is_whole_batch else _CANCELLED_ALONE
+    written.errors.append(unanswered_line(identifier, row.custom_id, reason))
+
+
+def _completion(row: _Ended, endpoint: Endpoint, output: str) -> JsonObject:
+    build: Callable[..., JsonObject] = chat_completion if endpoint is Endpoint.CHAT else text_completion
+    return build(
+        identifier=row.id.hex,
+        created=int(row.finalized_at.timestamp()),
+        model=row.model,
+        text=output,
+        finish_reason=row.finish_reason,
+        usage=usage_object(prompt_tokens=row.prompt_tokens, completion_tokens=row.completion_tokens),
+    )
+
+
+def _failure(error: JsonObject, endpoint: Endpoint) -> tuple[int, JsonObject]:
+    """The HTTP status that this failure would have had, and its body."""
+    code, message = str(error["code"]), str(error["message"])
+    if code not in _CALLERS_FAULTS:
+        return 500, error_object(code, message, status=500)
+    details = error.get("details")
+    if isinstance(details, dict) and {"limit", "prompt_tokens", "max_tokens"} <= details.keys():
+        message = too_long_message(
+            limit=details["limit"],
+            prompt_tokens=details["prompt_tokens"],
+            max_tokens=details["max_tokens"],
+        )
+    param = "messages" if endpoint is Endpoint.CHAT else "prompt"
+    return 400, error_object(code, message, param=param)

@@ -1,0 +1,256 @@
+"""The verbs of a batch that callers ask for, and the moves that end it."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from hashlib import sha256
+from typing import Final
+from uuid import UUID
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from jobs import events, files, ids, telemetry
+from jobs.batch_models import Batch
+from jobs.batch_states import TERMINAL, TRANSITIONS, BatchState, Endpoint, FileState
+from jobs.database import database_now
+from jobs.errors import ConflictError, InvalidRequestError, NotFoundError
+
+WINDOWS: Final[Mapping[str, timedelta]] = {
+    "1h": timedelta(hours=1),
+    "24h": timedelta(hours=24),
+    "7d": timedelta(days=7),
+}
+# OpenAI's clients repeat a request that was not answered twice within seconds.
+_REPEATED_WITHIN: Final = timedelta(minutes=10)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSpec:
+    """What a caller asks for, validated.
+
+    Attributes:
+        completion_window: a key of WINDOWS.
+        output_expires_seconds: life of the result files from their completion; None: the default.
+    """
+
+    input_file_id: UUID
+    endpoint: Endpoint
+    completion_window: str
+    metadata: Mapping[str, str] | None = None
+    output_expires_seconds: int | None = None
+
+    @property
+    def sha256(self) -> bytes:
+        """Of what is asked."""
+        fields = [
+            str(self.input_file_id),
+            self.endpoint,
+            self.completion_window,
+            self.metadata and dict(self.metadata),
+            self.output_expires_seconds,
+        ]
+        return sha256(json.dumps(fields, sort_keys=True).encode()).digest()
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPage:
+    """One page of a list.
+
+    Attributes:
+        batches: newest first.
+        has_more: older ones follow.
+    """
+
+    batches: Sequence[Batch]
+    has_more: bool
+
+
+def create(session: Session, spec: BatchSpec, *, tenant_id: UUID) -> Batch:
+    """A batch whose file waits to be validated.
+
+    Raises:
+        InvalidRequestError: the tenant has no such input file.
+    """
+    try:
+        file = files.get(session, spec.input_file_id, tenant_id=tenant_id)
+    except NotFoundError:
+        raise InvalidRequestError("There is no such file.", param="input_file_id") from None
+    if file.purpose != files.INPUT:
+        message = f"The file's purpose is {file.purpose}, not {files.INPUT}."
+        raise InvalidRequestError(message, param="input_file_id")
+    if file.state != FileState.COMPLETE:
+        raise InvalidRequestError("The file is not complete yet.", param="input_file_id")
+    return _add(session, spec, tenant_id=tenant_id, retry_of=None)
+
+
+def find_repeated(session: Session, spec: BatchSpec, *, tenant_id: UUID) -> Batch | None:
+    """The batch that a client which repeats itself has just made; None: it has not."""
+    query = (
+        select(Batch)
+        .where(
+            Batch.tenant_id == tenant_id,
+            Batch.request_sha256 == spec.sha256,
+            Batch.created_at >= database_now(session) - _REPEATED_WITHIN,
+            Batch.retry_of.is_(None),
+        )
+        .order_by(Batch.id.desc())
+        .limit(1)
+    )
+    return session.scalar(query)
+
+
+def retry(session: Session, batch_id: UUID, *, tenant_id: UUID) -> Batch:
+    """A new batch of the lines that were not completed; its file is written while it is validated.
+
+    Raises:
+        NotFoundError: the tenant has no such batch.
+        ConflictError: it has not ended, nothing in it failed, or its files are gone.
+    """
+    batch = get(session, batch_id, tenant_id=tenant_id)
+    if not batch.is_terminal:
+        raise ConflictError(f"A batch with status '{batch.state}' cannot be retried yet; cancel it first.")
+    if batch.error_file_id is None:
+        raise ConflictError("No line of this batch failed.")
+    try:
+        source = files.get(session, batch.input_file_id, tenant_id=tenant_id)
+        files.get(session, batch.error_file_id, tenant_id=tenant_id)
+    except NotFoundError:
+        raise ConflictError("The input or the error file of this batch is gone.") from None
+    failed = files.create(
+        session,
+        tenant_id=tenant_id,
+        purpose=files.INPUT,
+        filename=f"retry-{source.filename.removeprefix('retry-')}",
+        state=FileState.GROWING,
+    )
+    spec = BatchSpec(
+        input_file_id=failed.id,
+        endpoint=Endpoint(batch.endpoint),
+        completion_window=batch.completion_window,
+        metadata={name: str(value) for name, value in batch.labels.items()} if batch.labels else None,
+        output_expires_seconds=batch.output_expires_seconds,
+    )
+    return _add(session, spec, tenant_id=tenant_id, retry_of=batch.id)
+
+
+def cancel(session: Session, batch_id: UUID, *, tenant_id: UUID) -> Batch:
+    """The batch is being cancelled: a service worker stops its jobs; again is no error.
+
+    Raises:
+        NotFoundError: the tenant has no such batch.
+        ConflictError: it has ended, or is about to.
+    """
+    query = select(Batch).where(Batch.id == batch_id, Batch.tenant_id == tenant_id)
+    batch = session.scalar(query.with_for_update())
+    if batch is None:
+        raise NotFoundError("there is no such batch")
+    if batch.state in (BatchState.CANCELLING, BatchState.CANCELLED):
+        return batch
+    if batch.state not in TRANSITIONS["cancel"][0]:
+        raise ConflictError(f"Cannot cancel a batch with status '{batch.state}'.")
+    move(batch, "cancel", now=database_now(session))
+    return batch
+
+
+def get(session: Session, batch_id: UUID, *, tenant_id: UUID) -> Batch:
+    """The tenant's batch.
+
+    Raises:
+        NotFoundError: the tenant has no such batch.
+    """
+    batch = session.scalar(select(Batch).where(Batch.id == batch_id, Batch.tenant_id == tenant_id))
+    if batch is None:
+        raise NotFoundError("there is no such batch")
+    return batch
+
+
+def list_batches(session: Session, *, tenant_id: UUID, after: UUID | None, limit: int) -> BatchPage:
+    """The tenant's batches, newest first, from the one behind `after` on.
+
+    Raises:
+        InvalidRequestError: `after` is none of the tenant's batches.
+    """
+    query = select(Batch).where(Batch.tenant_id == tenant_id)
+    if after is not None:
+        known = select(Batch.id).where(Batch.id == after, Batch.tenant_id == tenant_id)
+        if session.scalar(known) is None:
+            raise InvalidRequestError("after names no batch of yours", param="after")
+        query = query.where(Batch.id < after)
+    found = session.scalars(query.order_by(Batch.id.desc()).limit(limit + 1)).all()
+    return BatchPage(batches=found[:limit], has_more=len(found) > limit)
+
+
+def move(batch: Batch, verb: str, *, now: datetime) -> None:
+    """The batch, which the caller holds locked, is in the verb's state, with its time.
+
+    Raises:
+        ValueError: it cannot get there from where it is.
+    """
+    allowed, target = TRANSITIONS[verb]
+    if batch.state not in allowed:
+        raise ValueError(f"{verb} does not lead on from {batch.state}")
+    batch.state = target
+    setattr(batch, f"{target}_at", now)
+
+
+def end(session: Session, batch: Batch, verb: str, *, lifetime: timedelta) -> None:
+    """The batch, which the caller holds locked, has ended: its files are complete and its event stands."""
+    now = database_now(session)
+    move(batch, verb, now=now)
+    if batch.output_expires_seconds is not None:
+        lifetime = timedelta(seconds=batch.output_expires_seconds)
+    for file_id in (batch.output_file_id, batch.error_file_id):
+        if file_id is not None:
+            files.complete(session, file_id, now=now, lifetime=lifetime)
+    session.flush()
+    events.append_batch(session, batch)
+    telemetry.logger().info(
+        telemetry.BATCH_ENDED,
+        batch_id=ids.batch_id(batch.id),
+        state=batch.state,
+        num_completed=batch.num_completed,
+        num_failed=batch.num_failed,
+        num_stopped=batch.num_stopped,
+    )
+
+
+def prune(session: Session, *, before: datetime, limit: int = 500) -> int:
+    """Batches that ended before this moment are gone; their files go on their own. How many went."""
+    ended = [getattr(Batch, f"{state}_at") < before for state in sorted(TERMINAL)]
+    condition = ended[0] | ended[1] | ended[2] | ended[3]
+    old = session.scalars(select(Batch).where(condition).limit(limit).with_for_update(skip_locked=True)).all()
+    for batch in old:
+        session.delete(batch)
+    session.flush()
+    return len(old)
+
+
+def _add(session: Session, spec: BatchSpec, *, tenant_id: UUID, retry_of: UUID | None) -> Batch:
+    now = database_now(session)
+    batch = Batch(
+        tenant_id=tenant_id,
+        state=BatchState.VALIDATING.value,
+        endpoint=spec.endpoint.value,
+        completion_window=spec.completion_window,
+        input_file_id=spec.input_file_id,
+        output_expires_seconds=spec.output_expires_seconds,
+        retry_of=retry_of,
+        labels=dict(spec.metadata) if spec.metadata is not None else None,
+        num_lines=0,
+        num_completed=0,
+        num_failed=0,
+        num_stopped=0,
+        input_tokens=0,
+        output_tokens=0,
+        next_offset=0,
+        next_line=1,
+        is_expanded=False,
+        request_sha256=spec.sha256,
+        created_at=now,
+        expires_at=now + WINDOWS[spec.completion_window],
+    )
+    session.add(batch)
+    session.flush()
+    return batch

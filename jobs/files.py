@@ -1,0 +1,265 @@
+"""Files of tenants: made, written in parts, read in parts, listed, deleted."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+from uuid import UUID
+
+from sqlalchemy import ColumnElement, delete, func, or_, select, update
+from sqlalchemy.orm import Session
+
+from jobs.batch_models import Batch, File, FilePart
+from jobs.batch_states import BatchState, FileState
+from jobs.database import database_now
+from jobs.errors import ConflictError, InvalidRequestError, NotFoundError
+from jobs.storage import PART_BYTES, PartStore, StoredPart
+
+INPUT: Final = "batch"
+OUTPUT: Final = "batch_output"
+# Bytes of a deleted file stay so long for whoever is reading them.
+_READING: Final = timedelta(minutes=10)
+# An upload that takes longer than this was cut off.
+_UPLOADING: Final = timedelta(hours=24)
+_MAX_PARTS: Final = 64  # small ones, read together
+
+
+@dataclass(frozen=True, slots=True)
+class FilePage:
+    """One page of a list.
+
+    Attributes:
+        files: in the order that was asked for.
+        has_more: others follow.
+    """
+
+    files: Sequence[File]
+    has_more: bool
+
+
+def create(session: Session, *, tenant_id: UUID, purpose: str, filename: str, state: FileState) -> File:
+    """An empty file."""
+    file = File(
+        tenant_id=tenant_id,
+        purpose=purpose,
+        filename=filename,
+        state=state,
+        num_bytes=0,
+        created_at=database_now(session),
+    )
+    session.add(file)
+    session.flush()
+    return file
+
+
+def add_part(session: Session, file_id: UUID, part: StoredPart, *, start: int, tenant_id: UUID) -> None:
+    """The part stands in the file from offset `start` on; readers see it once the file's size covers it."""
+    session.add(
+        FilePart(
+            file_id=file_id,
+            start=start,
+            tenant_id=tenant_id,
+            num_bytes=part.num_bytes,
+            content=part.content,
+            key=part.key,
+        )
+    )
+    session.flush()
+
+
+def append(session: Session, file: File, lines: Sequence[bytes], store: PartStore) -> None:
+    """The lines stand at the end of a file whose writers exclude each other."""
+    raw = b"".join(lines)
+    for begin in range(0, len(raw), PART_BYTES):
+        part = store.put(raw[begin : begin + PART_BYTES])
+        add_part(session, file.id, part, start=file.num_bytes, tenant_id=file.tenant_id)
+        file.num_bytes += part.num_bytes
+    session.flush()
+
+
+def finish_upload(
+    session: Session,
+    file_id: UUID,
+    *,
+    tenant_id: UUID,
+    filename: str,
+    num_bytes: int,
+    lifetime: timedelta,
+) -> File:
+    """The file is complete and can be seen.
+
+    Raises:
+        NotFoundError: it has been discarded since.
+    """
+    query = select(File).where(
+        File.id == file_id, File.tenant_id == tenant_id, File.state == FileState.UPLOADING
+    )
+    file = session.scalar(query.with_for_update())
+    if file is None:
+        raise NotFoundError("the upload took too long and was discarded")
+    file.filename = filename
+    file.num_bytes = num_bytes
+    file.state = FileState.COMPLETE
+    file.expires_at = file.created_at + lifetime
+    session.flush()
+    return file
+
+
+def complete(session: Session, file_id: UUID, *, now: datetime, lifetime: timedelta) -> None:
+    """A file that grew is complete, and its life begins; nothing happens to one that was deleted."""
+    session.execute(
+        update(File)
+        .where(File.id == file_id, File.state == FileState.GROWING)
+        .values(state=FileState.COMPLETE, created_at=now, expires_at=now + lifetime)
+    )
+
+
+def get(session: Session, file_id: UUID, *, tenant_id: UUID) -> File:
+    """The tenant's file.
+
+    Raises:
+        NotFoundError: the tenant has no such file, or not any more.
+    """
+    file = session.scalar(select(File).where(File.id == file_id, *_visible(tenant_id)))
+    if file is None:
+        raise NotFoundError("there is no such file")
+    return file
+
+
+def list_files(
+    session: Session,
+    *,
+    tenant_id: UUID,
+    purpose: str | None,
+    after: UUID | None,
+    limit: int,
+    descending: bool,
+) -> FilePage:
+    """The tenant's files by age, from the one behind `after` on.
+
+    Raises:
+        InvalidRequestError: `after` is none of the tenant's files.
+    """
+    query = select(File).where(*_visible(tenant_id))
+    if purpose is not None:
+        query = query.where(File.purpose == purpose)
+    if after is not None:
+        known = select(File.id).where(File.id == after, File.tenant_id == tenant_id)
+        if session.scalar(known) is None:
+            raise InvalidRequestError("after names no file of yours", param="after")
+        query = query.where(File.id < after if descending else File.id > after)
+    order = File.id.desc() if descending else File.id.asc()
+    files = session.scalars(query.order_by(order).limit(limit + 1)).all()
+    return FilePage(files=files[:limit], has_more=len(files) > limit)
+
+
+def remove(session: Session, file_id: UUID, *, tenant_id: UUID) -> None:
+    """The tenant's file is deleted: it can be seen no more, and its bytes go later.
+
+    Raises:
+        NotFoundError: the tenant has no such file.
+        ConflictError: its batch still writes to it.
+    """
+    query = select(File).where(File.id == file_id, *_visible(tenant_id)).with_for_update()
+    file = session.scalar(query)
+    if file is None:
+        raise NotFoundError("there is no such file")
+    if file.state == FileState.GROWING:
+        raise ConflictError("The file is still being written; cancel its batch first.")
+    file.state = FileState.DELETED
+    file.deleted_at = database_now(session)
+
+
+def discard(session: Session, file_id: UUID, *, tenant_id: UUID) -> None:
+    """An upload that failed leaves nothing."""
+    session.execute(
+        update(File)
+        .where(File.id == file_id, File.tenant_id == tenant_id, File.state == FileState.UPLOADING)
+        .values(state=FileState.DELETED, deleted_at=func.clock_timestamp())
+    )
+
+
+def load_parts(
+    session: Session, file_id: UUID, *, offset: int, max_bytes: int = PART_BYTES
+) -> list[FilePart]:
+    """The parts that hold the bytes from `offset` on, one at least, up to `max_bytes`; none at the end."""
+    first = (
+        select(func.max(FilePart.start))
+        .where(FilePart.file_id == file_id, FilePart.start <= offset)
+        .scalar_subquery()
+    )
+    extents = session.execute(
+        select(FilePart.start, FilePart.num_bytes)
+        .where(FilePart.file_id == file_id, FilePart.start >= first)
+        .order_by(FilePart.start)
+        .limit(_MAX_PARTS)
+    ).all()
+    wanted: list[int] = []
+    total = 0
+    for start, num_bytes in extents:
+        if start + num_bytes <= offset:
+            continue
+        total += num_bytes
+        if wanted and total > max_bytes:
+            break
+        wanted.append(start)
+    rows = select(FilePart).where(FilePart.file_id == file_id, FilePart.start.in_(wanted))
+    return list(session.scalars(rows.order_by(FilePart.start))) if wanted else []
+
+
+def unpack(parts: Sequence[FilePart], store: PartStore, *, offset: int) -> bytes:
+    """The bytes of consecutive parts from `offset` on, which lies in the first of them."""
+    raw = b"".join(store.get(StoredPart(part.num_bytes, part.content, part.key)) for part in parts)
+    return raw[offset - parts[0].start :]
+
+
+def read_chunks(session: Session, file_id: UUID, store: PartStore, *, offset: int = 0) -> Iterator[bytes]:
+    """The file's bytes from `offset` on, about a part at a time; parts are let go of once they are read."""
+    while parts := load_parts(session, file_id, offset=offset):
+        chunk = unpack(parts, store, offset=offset)
+        offset += len(chunk)
+        for part in parts:
+            session.expunge(part)
+        yield chunk
+
+
+def expire(session: Session, *, now: datetime, limit: int = 500) -> int:
+    """Files whose life is over, and uploads that were cut off, are deleted; how many."""
+    over = or_(
+        (File.state == FileState.COMPLETE) & (File.expires_at <= now),
+        (File.state == FileState.UPLOADING) & (File.created_at <= now - _UPLOADING),
+    )
+    due = session.scalars(select(File.id).where(over).limit(limit).with_for_update(skip_locked=True)).all()
+    session.execute(update(File).where(File.id.in_(due)).values(state=FileState.DELETED, deleted_at=now))
+    return len(due)
+
+
+def prune(session: Session, store: PartStore, *, now: datetime) -> int:
+    """One file that was deleted a while ago is gone, unless a batch still needs it; how many were."""
+    needed = select(Batch.id).where(
+        Batch.input_file_id == File.id,
+        Batch.state.in_([BatchState.VALIDATING, BatchState.IN_PROGRESS, BatchState.CANCELLING]),
+        ~Batch.is_expanded,
+    )
+    file_id = session.scalar(
+        select(File.id)
+        .where(File.state == FileState.DELETED, File.deleted_at <= now - _READING, ~needed.exists())
+        .order_by(File.deleted_at)
+        .limit(1)
+        .with_for_update(skip_locked=True)
+    )
+    if file_id is None:
+        return 0
+    keys = select(FilePart.key).where(FilePart.file_id == file_id, FilePart.key.is_not(None))
+    # Before the rows, which alone know them: what is cut off here is done again.
+    store.drop([key for key in session.scalars(keys) if key is not None])
+    session.execute(delete(File).where(File.id == file_id))
+    return 1
+
+
+def _visible(tenant_id: UUID) -> tuple[ColumnElement[bool], ...]:
+    return (
+        File.tenant_id == tenant_id,
+        File.state.in_([FileState.GROWING, FileState.COMPLETE]),
+        or_(File.expires_at.is_(None), File.expires_at > func.clock_timestamp()),
+    )

@@ -1,0 +1,254 @@
+"""OpenAI's requests for text and their answers: what is accepted, as a job; what came of it, as an object."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError
+from pydantic_core import PydanticCustomError
+
+from jobs import prompts
+from jobs.batch_states import Endpoint
+from jobs.errors import InvalidRequestError, UnsupportedParameterError
+from jobs.prompts import Message
+from jobs.validation import MAX_TOP_K, Closed, NonEmpty, Stop, Text, from_validation
+
+JsonObject = dict[str, object]
+
+_SAMPLING: Final = ("temperature", "top_p", "top_k", "seed", "stop")
+# Parameters that we do not support, with the values at which they ask for nothing; clients often send them.
+_NEUTRAL: Final[Mapping[str, tuple[object, ...]]] = {
+    "best_of": (1,),
+    "echo": (False,),
+    "frequency_penalty": (0,),
+    "function_call": ("none",),
+    "functions": ([],),
+    "logit_bias": ({},),
+    "logprobs": (False,),
+    "modalities": (["text"],),
+    "n": (1,),
+    "parallel_tool_calls": (False, True),
+    "presence_penalty": (0,),
+    "response_format": ({"type": "text"},),
+    "service_tier": ("auto", "default"),
+    "store": (False,),
+    "suffix": ("",),
+    "tool_choice": ("none", "auto"),
+    "tools": ([],),
+    "top_logprobs": (0,),
+}
+# They describe the caller and change nothing.
+_IGNORED: Final = frozenset({"metadata", "prompt_cache_key", "safety_identifier", "user"})
+
+
+def _role(value: object) -> object:
+    return "system" if value == "developer" else value
+
+
+def _content(value: object) -> object:
+    """The text of a content; parts of type text are joined as they follow each other."""
+    if not isinstance(value, list):
+        return value
+    texts: list[str] = []
+    for part in value:
+        match part:
+            case {"type": "text", "text": str(text), **rest} if not rest:
+                texts.append(text)
+            case _:
+                raise PydanticCustomError("content_part", "only parts of type text are supported.")
+    return "".join(texts)
+
+
+def _prompt(value: object) -> object:
+    match value:
+        case [str(only)]:
+            return only
+        case list():
+            raise PydanticCustomError("prompt", "only one text is supported.")
+        case _:
+            return value
+
+
+class ChatMessage(Closed):
+    """One turn of a conversation."""
+
+    role: Annotated[Literal["system", "user", "assistant"], BeforeValidator(_role)]
+    content: Annotated[Text, BeforeValidator(_content)]
+
+
+class StreamOptions(Closed):
+    """What a stream tells beside the text."""
+
+    include_usage: bool = False
+    include_obfuscation: bool = False
+
+
+class _Generation(Closed):
+    """What both endpoints take."""
+
+    model: NonEmpty
+    max_tokens: int | None = Field(None, ge=1)
+    temperature: float | None = Field(None, ge=0, le=2)
+    top_p: float | None = Field(None, gt=0, le=1)
+    top_k: int | None = Field(None, ge=1, le=MAX_TOP_K)
+    seed: int | None = Field(None, ge=0, le=2**63 - 1)
+    stop: Stop | None = None
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+
+
+class ChatRequest(_Generation):
+    """The body of /v1/chat/completions."""
+
+    messages: list[ChatMessage] = Field(min_length=1, max_length=4096)
+    max_completion_tokens: int | None = Field(None, ge=1)
+
+
+class TextRequest(_Generation):
+    """The body of /v1/completions; the prompt is not framed by a chat template."""
+
+    prompt: Annotated[NonEmpty, BeforeValidator(_prompt)]
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """What a request asks for, validated.
+
+    Attributes:
+        canonical: the prompt as it is stored.
+        max_tokens: None: the caller named no limit.
+        sampling: temperature, top_p, top_k, seed, stop as given.
+        stream: whether tokens are wanted as they come.
+        include_usage: whether the stream ends with the usage.
+    """
+
+    model: str
+    canonical: str
+    max_tokens: int | None
+    sampling: JsonObject
+    stream: bool
+    include_usage: bool
+
+
+def understand(endpoint: Endpoint, body: Mapping[str, Any]) -> Generation:
+    """The request that this body is.
+
+    Raises:
+        InvalidRequestError: a parameter is wrong or not supported; `param` names it.
+    """
+    given = _supported(body)
+    kind: type[ChatRequest | TextRequest] = ChatRequest if endpoint is Endpoint.CHAT else TextRequest
+    try:
+        request = kind.model_validate(given)
+    except ValidationError as error:
+        raise _translated(error, kind) from None  # the original holds the prompt
+    return Generation(
+        model=request.model,
+        canonical=_canonical(request),
+        max_tokens=_max_tokens(request),
+        sampling={name: value for name in _SAMPLING if (value := getattr(request, name)) is not None},
+        stream=request.stream,
+        include_usage=request.stream_options is not None and request.stream_options.include_usage,
+    )
+
+
+def chat_completion(
+    *, identifier: str, created: int, model: str, text: str, finish_reason: str, usage: JsonObject
+) -> JsonObject:
+    """A `chat.completion` object; `identifier` is its digits, `created` in seconds since 1970."""
+    choice: JsonObject = {
+        "index": 0,
+        "message": {"role": "assistant", "content": text, "refusal": None},
+        "logprobs": None,
+        "finish_reason": finish_reason,
+    }
+    return _object("chat.completion", f"chatcmpl-{identifier}", created, model, choice, usage)
+
+
+def text_completion(
+    *, identifier: str, created: int, model: str, text: str, finish_reason: str, usage: JsonObject
+) -> JsonObject:
+    """A `text_completion` object; arguments as of `chat_completion`."""
+    choice: JsonObject = {"index": 0, "text": text, "logprobs": None, "finish_reason": finish_reason}
+    return _object("text_completion", f"cmpl-{identifier}", created, model, choice, usage)
+
+
+def usage_object(*, prompt_tokens: int, completion_tokens: int) -> JsonObject:
+    """The `usage` of one completion."""
+    return {
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": completion_tokens,
+        "total_tokens": prompt_tokens + completion_tokens,
+    }
+
+
+def error_object(code: str, message: str, *, param: str | None = None, status: int = 400) -> JsonObject:
+    """The body of an error."""
+    kind = "invalid_request_error" if status < 500 else "server_error"
+    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
+
+
+def too_long_message(*, limit: int, prompt_tokens: int, max_tokens: int) -> str:
+    """What OpenAI says of a request that can never fit; clients look for its beginning."""
+    total = prompt_tokens + max_tokens
+    return (
+        f"This model's maximum context length is {limit} tokens. However, you requested {total} tokens"
+        f" ({prompt_tokens} in the prompt, {max_tokens} for the completion)."
+    )
+
+
+def _supported(body: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters that mean something here; null is as good as absent.
+
+    Raises:
+        UnsupportedParameterError: one asks for what there is not.
+    """
+    found: dict[str, Any] = {}
+    for name, value in body.items():
+        if value is None or name in _IGNORED:
+            continue
+        if name not in _NEUTRAL:
+            found[name] = value
+        # `0 == False`: types are compared too, but 0.0 may stand for 0.
+        elif not any(
+            value == each and isinstance(value, bool) == isinstance(each, bool) for each in _NEUTRAL[name]
+        ):
+            raise UnsupportedParameterError(f"{name} is not supported with this value.", param=name)
+    return found
+
+
+def _translated(error: ValidationError, kind: type[BaseModel]) -> InvalidRequestError:
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    named = from_validation(error, branches=frozenset())
+    if first["type"] == "extra_forbidden" and named.param not in kind.model_fields:
+        return UnsupportedParameterError(f"There is no parameter {named.param!r} here.", param=named.param)
+    return named
+
+
+def _max_tokens(request: ChatRequest | TextRequest) -> int | None:
+    newer = request.max_completion_tokens if isinstance(request, ChatRequest) else None
+    if newer is not None and request.max_tokens is not None and newer != request.max_tokens:
+        raise InvalidRequestError(
+            "max_tokens and max_completion_tokens must not differ.", param="max_completion_tokens"
+        )
+    return request.max_tokens if newer is None else newer
+
+
+def _canonical(request: ChatRequest | TextRequest) -> str:
+    if isinstance(request, TextRequest):
+        return prompts.canonical_text(request.prompt)
+    return prompts.canonical([Message(turn.role, turn.content) for turn in request.messages])
+
+
+def _object(
+    kind: str, identifier: str, created: int, model: str, choice: JsonObject, usage: JsonObject
+) -> JsonObject:
+    return {
+        "id": identifier,
+        "object": kind,
+        "created": created,
+        "model": model,
+        "choices": [choice],
+        "usage": usage,
+        "system_fingerprint": None,
+    }

@@ -1,0 +1,91 @@
+"""Batches as a service worker moves them on: short transactions, any number of workers at once."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from uuid import UUID
+
+from sqlalchemy.orm import Session, sessionmaker
+
+from jobs import batch_expansion, batch_results, batch_validation, files, ids, telemetry
+from jobs import batches as verbs
+from jobs.batch_states import BatchState
+from jobs.batch_work import BatchTools
+from jobs.database import database_now, transaction
+from jobs.errors import LongbatchError
+from jobs.states import JobState
+
+Sessions = sessionmaker[Session]
+
+
+@dataclass(slots=True)
+class Moved:
+    """What a round did.
+
+    Attributes:
+        num_steps: transactions that changed something.
+        any_queued: jobs for engines came in.
+        any_preparing: prompts to be counted came in.
+    """
+
+    num_steps: int = 0
+    any_queued: bool = False
+    any_preparing: bool = False
+
+
+def validate_next(sessions: Sessions, tools: BatchTools) -> bool:
+    """One batch that was new is accepted or refused; False: none was."""
+    with transaction(sessions) as session:
+        return batch_validation.validate_next(session, tools) is not None
+
+
+def advance(sessions: Sessions, tools: BatchTools, *, is_stopping: Callable[[], bool]) -> Moved:
+    """Every batch with something to do is one part further; one that fails harms no other."""
+    moved = Moved()
+    with transaction(sessions) as session:
+        due = batch_results.find_due(session)
+    for batch_id, state in due:
+        if is_stopping():
+            break
+        try:
+            _advance_one(sessions, tools, batch_id, state, moved)
+        except LongbatchError as error:
+            telemetry.logger().error(
+                telemetry.LOOP_FAILED, loop="batches", batch_id=ids.batch_id(batch_id), error=error.code
+            )
+    return moved
+
+
+def prune(
+    sessions: Sessions, tools: BatchTools, *, retention: timedelta, is_stopping: Callable[[], bool]
+) -> None:
+    """Files whose life is over, and batches past their retention, are gone."""
+    with transaction(sessions) as session:
+        now = database_now(session)
+    for remove in (
+        partial(files.expire, now=now),
+        partial(files.prune, store=tools.store, now=now),
+        partial(verbs.prune, before=now - retention),
+    ):
+        while not is_stopping():
+            with transaction(sessions) as session:
+                if not remove(session):
+                    break
+
+
+def _advance_one(
+    sessions: Sessions, tools: BatchTools, batch_id: UUID, state: BatchState, moved: Moved
+) -> None:
+    if state is BatchState.CANCELLING:
+        with transaction(sessions) as session:
+            moved.num_steps += batch_results.stop_jobs(session, batch_id) > 0
+    if state is not BatchState.FINALIZING:
+        with transaction(sessions) as session:
+            jobs = batch_expansion.expand(session, batch_id, tools)
+        if jobs is not None:
+            moved.num_steps += 1
+            moved.any_queued |= any(job.state == JobState.QUEUED for job in jobs)
+            moved.any_preparing |= any(job.state == JobState.PREPARING for job in jobs)
+    with transaction(sessions) as session:
+        moved.num_steps += batch_results.collect(session, batch_id, tools.store, lifetime=tools.lifetime)
