@@ -28,6 +28,12 @@ class Doorbell:
         self._thread.start()
         return self
 
+    def ring(self, queue: str) -> None:
+        """Workers of this queue will look soon, if the broker works; returns at once."""
+        with self._changed:
+            self._wanted.add(queue)
+            self._changed.notify()
+
     def ring_for(self, accepted: Iterable[Job]) -> None:
         """Whoever has work with these new jobs will look soon, if the broker works; returns at once."""
         wanted = {queue for job in accepted if (queue := _queue_of(job)) is not None}

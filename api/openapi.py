@@ -7,11 +7,12 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
+from api.openai_schemas import BatchRequest, UploadForm
 from api.replies import ErrorReply
 from api.schemas import CancelRequest, JobRequest
 
 _REF: Final = "#/components/schemas/{model}"
-_BODIES: Final[tuple[type[BaseModel], ...]] = (JobRequest, CancelRequest)
+_BODIES: Final[tuple[type[BaseModel], ...]] = (JobRequest, CancelRequest, UploadForm, BatchRequest)
 _REASONS: Final = {
     400: "A field is wrong or unknown; `param` names it",
     404: "There is no such job, or it is not yours",
@@ -22,10 +23,14 @@ _REASONS: Final = {
 
 
 def answers(
-    status: int, model: type[BaseModel], description: str, *errors: int
+    status: int, model: type[BaseModel] | None, description: str, *errors: int
 ) -> dict[int | str, dict[str, Any]]:
-    """The documented answers of an operation: its good one, then the errors it can end with."""
-    found: dict[int | str, dict[str, Any]] = {status: {"model": model, "description": description}}
+    """The documented answers of an operation: its good one, then the errors it can end with.
+
+    Without a model the good one is bytes.
+    """
+    good: dict[str, Any] = {"model": model} if model else {"content": {"application/octet-stream": {}}}
+    found: dict[int | str, dict[str, Any]] = {status: good | {"description": description}}
     return found | {error: {"model": ErrorReply, "description": _REASONS[error]} for error in errors}
 
 
@@ -39,6 +44,11 @@ def lines_body(model: type[BaseModel]) -> dict[str, Any]:
     schema = {"$ref": _REF.format(model=model.__name__)}
     example = '{"input":"first document","custom_id":"1"}\n{"input":"second document","custom_id":"2"}\n'
     return _body("application/x-ndjson", {"type": "string", "contentSchema": schema, "examples": [example]})
+
+
+def form_body(model: type[BaseModel]) -> dict[str, Any]:
+    """A multipart form of this shape, for an operation that reads it while it arrives."""
+    return _body("multipart/form-data", {"$ref": _REF.format(model=model.__name__)})
 
 
 def describe(app: FastAPI) -> dict[str, Any]:

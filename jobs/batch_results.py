@@ -74,7 +74,7 @@ def stop_jobs(session: Session, batch_id: UUID) -> int:
 
 
 def collect(session: Session, batch_id: UUID, store: PartStore, *, lifetime: timedelta) -> bool:
-    """Some lines that ended are in the batch's files, and it has moved on if it could; whether anything did."""
+    """Some lines that ended are in the batch's files, and it has moved on if it could; whether any did."""
     query = select(Batch).where(
         Batch.id == batch_id,
         Batch.state.in_([BatchState.IN_PROGRESS, BatchState.FINALIZING, BatchState.CANCELLING]),

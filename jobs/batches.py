@@ -8,7 +8,7 @@ from hashlib import sha256
 from typing import Final
 from uuid import UUID
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from jobs import events, files, ids, telemetry
@@ -23,6 +23,7 @@ WINDOWS: Final[Mapping[str, timedelta]] = {
     "7d": timedelta(days=7),
 }
 # OpenAI's clients repeat a request that was not answered twice within seconds.
+_LOCK: Final = 0x10C2  # the first half of our advisory locks' keys; `batch_validation` has the one before
 _REPEATED_WITHIN: Final = timedelta(minutes=10)
 
 
@@ -83,6 +84,11 @@ def create(session: Session, spec: BatchSpec, *, tenant_id: UUID) -> Batch:
     if file.state != FileState.COMPLETE:
         raise InvalidRequestError("The file is not complete yet.", param="input_file_id")
     return _add(session, spec, tenant_id=tenant_id, retry_of=None)
+
+
+def wait_for_others(session: Session, spec: BatchSpec) -> None:
+    """Nobody else creates a batch like this one until this transaction ends."""
+    session.execute(select(func.pg_advisory_xact_lock(_LOCK, func.hashtext(spec.sha256.hex()))))
 
 
 def find_repeated(session: Session, spec: BatchSpec, *, tenant_id: UUID) -> Batch | None:

@@ -1,0 +1,85 @@
+"""What callers of the OpenAI-compatible routes may send."""
+
+from typing import Annotated, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from jobs.validation import Closed, Metadata, NonEmpty
+
+MIN_EXPIRY_SECONDS: Final = 3600
+MAX_EXPIRY_SECONDS: Final = 2_592_000  # 30 days
+_FILE_ID: Final = "file-019c2f3e5a4b7c8d9e0f1a2b3c4d5e6f"
+
+
+class ExpiresAfter(Closed):
+    """How long a file lives."""
+
+    anchor: Literal["created_at"]
+    seconds: int = Field(ge=MIN_EXPIRY_SECONDS, le=MAX_EXPIRY_SECONDS)
+
+
+class Estimate(Closed):
+    """What to estimate: nothing is submitted."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"input_file_id": _FILE_ID, "endpoint": "/v1/chat/completions"}]}
+    )
+
+    input_file_id: NonEmpty
+    endpoint: Literal["/v1/chat/completions", "/v1/completions"]
+
+
+class BatchRequest(Estimate):
+    """A batch to run: every line of the file is a request to the endpoint."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "input_file_id": _FILE_ID,
+                    "endpoint": "/v1/chat/completions",
+                    "completion_window": "24h",
+                    "metadata": {"team": "research"},
+                }
+            ]
+        }
+    )
+
+    completion_window: Literal["1h", "24h", "7d"]
+    metadata: Metadata | None = None
+    output_expires_after: ExpiresAfter | None = Field(
+        None, description="life of the result files, from the end of the batch on"
+    )
+
+
+class UploadForm(BaseModel):
+    """The form of an upload; `file` may stand anywhere in it."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    file: Annotated[bytes, Field(json_schema_extra={"format": "binary"}, description="named *.jsonl")]
+    purpose: Literal["batch"]
+    expires_after_anchor: Literal["created_at"] | None = Field(None, alias="expires_after[anchor]")
+    expires_after_seconds: int | None = Field(
+        None, alias="expires_after[seconds]", ge=MIN_EXPIRY_SECONDS, le=MAX_EXPIRY_SECONDS
+    )
+
+
+class FileListQuery(BaseModel):
+    """Which files to list, and from where on."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    purpose: str | None = None
+    after: str | None = Field(None, description="id of the last file seen; the list goes on behind it")
+    limit: int = Field(10_000, ge=1, le=10_000)
+    order: Literal["asc", "desc"] = "desc"
+
+
+class BatchListQuery(BaseModel):
+    """From where on to list batches."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    after: str | None = Field(None, description="id of the last batch seen; the list goes on behind it")
+    limit: int = Field(20, ge=1, le=100)

@@ -1,0 +1,128 @@
+"""Batches over HTTP, as OpenAI has them: create, look, list, cancel; and beyond: retry, estimate."""
+
+from functools import partial
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Header, Query, Request
+from fastapi.responses import JSONResponse
+from sqlalchemy.orm import Session
+
+from api import accept
+from api.body import read_body
+from api.dependencies import PartsDep, TenantDep
+from api.openai_ids import BatchIdDep, parse_field
+from api.openai_replies import BatchListReply, BatchReply
+from api.openai_schemas import BatchListQuery, BatchRequest
+from api.openapi import answers, json_body
+from jobs import batches, ids
+from jobs.batch_models import Batch
+from jobs.batch_states import Endpoint
+from jobs.batch_views import MAX_LISTED_ERRORS, batch_object
+from jobs.batches import BatchSpec
+from jobs.queues import SERVICE
+
+router = APIRouter(tags=["batches"])
+
+# Far above what 16 pairs of metadata need.
+_MAX_BYTES: Final = 64 * 1024
+
+RetryCount = Annotated[
+    int,
+    Header(
+        alias="x-stainless-retry-count",
+        ge=0,
+        description="sent by OpenAI's clients; above 0 the same request within minutes makes no second batch",
+    ),
+]
+
+
+@router.post(
+    "/v1/batches",
+    summary="Create a batch",
+    responses=answers(200, BatchReply, "The batch, being validated", 400, 413, 503),
+    openapi_extra=json_body(BatchRequest),
+)
+async def create_batch(
+    request: Request, parts: PartsDep, tenant_id: TenantDep, retry_count: RetryCount = 0
+) -> JSONResponse:
+    """Every line of an uploaded file becomes a job. What is wrong with the file is told by the batch."""
+    asked = accept.parse(BatchRequest, await read_body(request, max_bytes=_MAX_BYTES))
+    spec = BatchSpec(
+        input_file_id=parse_field(
+            asked.input_file_id, ids.parse_file_id, param="input_file_id", message="There is no such file."
+        ),
+        endpoint=Endpoint(asked.endpoint),
+        completion_window=asked.completion_window,
+        metadata=asked.metadata,
+        output_expires_seconds=asked.output_expires_after.seconds if asked.output_expires_after else None,
+    )
+
+    def create(session: Session) -> Batch:
+        batches.wait_for_others(session, spec)
+        repeated = batches.find_repeated(session, spec, tenant_id=tenant_id) if retry_count else None
+        return repeated or batches.create(session, spec, tenant_id=tenant_id)
+
+    batch = await parts.transactions.run(create)
+    parts.doorbell.ring(SERVICE)
+    return JSONResponse(batch_object(batch))
+
+
+@router.get(
+    "/v1/batches",
+    summary="List batches",
+    responses=answers(200, BatchListReply, "One page", 400, 503),
+)
+async def list_batches(
+    parts: PartsDep, tenant_id: TenantDep, query: Annotated[BatchListQuery, Query()]
+) -> JSONResponse:
+    """Your batches, newest first."""
+    after = query.after and parse_field(
+        query.after, ids.parse_batch_id, param="after", message="after names no batch of yours"
+    )
+    read = partial(batches.list_batches, tenant_id=tenant_id, after=after or None, limit=query.limit)
+    page = await parts.transactions.run(read)
+    data = [batch_object(batch, max_errors=MAX_LISTED_ERRORS) for batch in page.batches]
+    return JSONResponse(
+        {
+            "object": "list",
+            "data": data,
+            "first_id": data[0]["id"] if data else None,
+            "last_id": data[-1]["id"] if data else None,
+            "has_more": page.has_more,
+        }
+    )
+
+
+@router.get(
+    "/v1/batches/{batch_id}",
+    summary="Look at a batch",
+    responses=answers(200, BatchReply, "The batch", 404, 503),
+)
+async def get_batch(batch_id: BatchIdDep, parts: PartsDep, tenant_id: TenantDep) -> JSONResponse:
+    """The batch as it is now; its counts are a second old at most."""
+    batch = await parts.transactions.run(partial(batches.get, batch_id=batch_id, tenant_id=tenant_id))
+    return JSONResponse(batch_object(batch))
+
+
+@router.post(
+    "/v1/batches/{batch_id}/cancel",
+    summary="Cancel a batch",
+    responses=answers(200, BatchReply, "The batch, being cancelled", 404, 409, 503),
+)
+async def cancel_batch(batch_id: BatchIdDep, parts: PartsDep, tenant_id: TenantDep) -> JSONResponse:
+    """Lines that have ended stay in the files; the others end within seconds."""
+    batch = await parts.transactions.run(partial(batches.cancel, batch_id=batch_id, tenant_id=tenant_id))
+    parts.doorbell.ring(SERVICE)
+    return JSONResponse(batch_object(batch))
+
+
+@router.post(
+    "/v1/batches/{batch_id}/retry",
+    summary="Run the failed lines again",
+    responses=answers(200, BatchReply, "A new batch; `retry_of` names the old one", 404, 409, 503),
+)
+async def retry_batch(batch_id: BatchIdDep, parts: PartsDep, tenant_id: TenantDep) -> JSONResponse:
+    """A new batch of every line that stands in the error file of this one, which must have ended."""
+    batch = await parts.transactions.run(partial(batches.retry, batch_id=batch_id, tenant_id=tenant_id))
+    parts.doorbell.ring(SERVICE)
+    return JSONResponse(batch_object(batch))

@@ -1,0 +1,129 @@
+"""Files over HTTP, as OpenAI has them: upload, list, look, read, delete."""
+
+from collections.abc import AsyncIterator
+from functools import partial
+from typing import Annotated
+from uuid import UUID
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import JSONResponse
+from starlette.responses import Response, StreamingResponse
+
+from api import uploads
+from api.dependencies import PartsDep, TenantDep
+from api.openai_ids import FileIdDep, parse_field
+from api.openai_replies import FileDeletedReply, FileListReply, FileReply
+from api.openai_schemas import FileListQuery, UploadForm
+from api.openapi import answers, form_body
+from api.parts import Parts
+from jobs import files, ids
+from jobs.batch_models import File
+from jobs.batch_states import FileState
+from jobs.batch_views import file_object
+from jobs.storage import BytesLostError, make_store
+
+router = APIRouter(tags=["files"])
+
+
+@router.post(
+    "/v1/files",
+    summary="Upload a file",
+    responses=answers(200, FileReply, "The file, stored for good", 400, 413, 503),
+    openapi_extra=form_body(UploadForm),
+)
+async def create_file(request: Request, parts: PartsDep, tenant_id: TenantDep) -> JSONResponse:
+    """A file of lines for a batch, streamed into storage."""
+    file = await uploads.receive(request, parts, tenant_id=tenant_id)
+    return JSONResponse(file_object(file))
+
+
+@router.get(
+    "/v1/files",
+    summary="List files",
+    responses=answers(200, FileListReply, "One page", 400, 503),
+)
+async def list_files(
+    parts: PartsDep, tenant_id: TenantDep, query: Annotated[FileListQuery, Query()]
+) -> JSONResponse:
+    """Your files by age, result files among them."""
+    after = query.after and parse_field(
+        query.after, ids.parse_file_id, param="after", message="after names no file of yours"
+    )
+    read = partial(
+        files.list_files,
+        tenant_id=tenant_id,
+        purpose=query.purpose,
+        after=after or None,
+        limit=query.limit,
+        descending=query.order == "desc",
+    )
+    page = await parts.transactions.run(read)
+    data = [file_object(file) for file in page.files]
+    return JSONResponse(
+        {
+            "object": "list",
+            "data": data,
+            "first_id": data[0]["id"] if data else None,
+            "last_id": data[-1]["id"] if data else None,
+            "has_more": page.has_more,
+        }
+    )
+
+
+@router.get(
+    "/v1/files/{file_id}",
+    summary="Look at a file",
+    responses=answers(200, FileReply, "The file", 404, 503),
+)
+async def get_file(file_id: FileIdDep, parts: PartsDep, tenant_id: TenantDep) -> JSONResponse:
+    """The file as it is now."""
+    return JSONResponse(file_object(await _get(parts, file_id, tenant_id)))
+
+
+@router.get(
+    "/v1/files/{file_id}/content",
+    summary="Read a file",
+    response_class=Response,
+    responses=answers(200, None, "Its bytes so far", 404, 503),
+)
+async def get_content(file_id: FileIdDep, parts: PartsDep, tenant_id: TenantDep) -> StreamingResponse:
+    """The file's bytes, whatever Accept says; `X-Incomplete: true` while its batch still writes to it."""
+    file = await _get(parts, file_id, tenant_id)
+    headers = {
+        "Content-Length": str(file.num_bytes),
+        "Content-Disposition": "attachment",
+        "X-Content-Type-Options": "nosniff",
+    }
+    if file.state != FileState.COMPLETE:
+        headers["X-Incomplete"] = "true"
+    content = _read(parts, file)
+    return StreamingResponse(content, media_type="application/octet-stream", headers=headers)
+
+
+@router.delete(
+    "/v1/files/{file_id}",
+    summary="Delete a file",
+    responses=answers(200, FileDeletedReply, "It is gone", 404, 409, 503),
+)
+async def delete_file(file_id: FileIdDep, parts: PartsDep, tenant_id: TenantDep) -> JSONResponse:
+    """The file is gone; a batch that has begun to read it goes on."""
+    await parts.transactions.run(partial(files.remove, file_id=file_id, tenant_id=tenant_id))
+    return JSONResponse({"id": ids.file_id(file_id), "object": "file", "deleted": True})
+
+
+async def _get(parts: Parts, file_id: UUID, tenant_id: UUID) -> File:
+    return await parts.transactions.run(partial(files.get, file_id=file_id, tenant_id=tenant_id))
+
+
+async def _read(parts: Parts, file: File) -> AsyncIterator[bytes]:
+    """As many bytes as the file had when it was looked up, a part at a time."""
+    store = make_store(parts.settings.files)
+    offset = 0
+    while offset < file.num_bytes:
+        load = partial(files.load_parts, file_id=file.id, offset=offset)
+        found = await parts.transactions.run(load)
+        if not found:
+            raise BytesLostError
+        chunk = await parts.compute(files.unpack, found, store, offset=offset)
+        yield chunk[: file.num_bytes - offset]
+        offset += len(chunk)

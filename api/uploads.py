@@ -1,0 +1,132 @@
+"""Uploads: streamed into storage part by part, with flat memory, and seen only once they are complete."""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
+from datetime import timedelta
+from functools import partial
+from typing import Final
+from uuid import UUID
+
+from starlette.requests import Request
+
+from api.form import Form, read_form
+from api.openai_schemas import MAX_EXPIRY_SECONDS, MIN_EXPIRY_SECONDS
+from api.parts import Parts
+from jobs import files
+from jobs.batch_models import File
+from jobs.batch_states import FileState
+from jobs.errors import (
+    InvalidRequestError,
+    LongbatchError,
+    MissingFieldError,
+    TooLargeError,
+    UnavailableError,
+    UnknownFieldError,
+)
+from jobs.storage import PART_BYTES, PartStore, make_store
+
+_ANCHOR: Final = "expires_after[anchor]"
+_SECONDS: Final = "expires_after[seconds]"
+_FIELDS: Final = frozenset({"purpose", _ANCHOR, _SECONDS})
+# What is refused is read on, so that the sender sees the answer instead of a broken connection; not for ever.
+_DRAINED_LIMITS: Final = 4
+
+
+async def receive(request: Request, parts: Parts, *, tenant_id: UUID) -> File:
+    """The file of this form, stored for good.
+
+    Raises:
+        InvalidRequestError: the form is not as it should be.
+        TooLargeError: the file has more bytes than this server accepts.
+    """
+    form = Form()
+    pieces = read_form(request, form, file_field="file")
+    create = partial(
+        files.create, tenant_id=tenant_id, purpose=files.INPUT, filename="", state=FileState.UPLOADING
+    )
+    file_id = (await parts.transactions.run(create)).id
+    try:
+        num_bytes = await _store(pieces, form, parts, file_id=file_id, tenant_id=tenant_id)
+        lifetime = _lifetime(form.fields, default=timedelta(days=parts.settings.files.retention_days))
+        _check(form)
+        finish = partial(
+            files.finish_upload,
+            file_id=file_id,
+            tenant_id=tenant_id,
+            filename=form.filename or "",
+            num_bytes=num_bytes,
+            lifetime=lifetime,
+        )
+        return await parts.transactions.run(finish)
+    except BaseException:
+        # Also when the sender has left; what cannot be discarded now goes with time.
+        with suppress(UnavailableError):
+            await parts.transactions.run(partial(files.discard, file_id=file_id, tenant_id=tenant_id))
+        raise
+
+
+async def _store(
+    pieces: AsyncIterator[bytes], form: Form, parts: Parts, *, file_id: UUID, tenant_id: UUID
+) -> int:
+    """All bytes are stored; how many."""
+    store = make_store(parts.settings.files)
+    limit = parts.settings.files.max_bytes
+    pending = bytearray()
+    num_bytes = 0
+    refusal: LongbatchError | None = None
+    async for piece in pieces:
+        num_bytes += len(piece)
+        if num_bytes > limit:
+            refusal = refusal or TooLargeError(f"A file may have {limit} bytes at most.", param="file")
+            pending.clear()
+            if num_bytes > _DRAINED_LIMITS * limit:
+                break
+            continue
+        pending += piece
+        while len(pending) >= PART_BYTES:
+            start = num_bytes - len(pending)
+            await _put(store, bytes(pending[:PART_BYTES]), start, parts, file_id, tenant_id)
+            del pending[:PART_BYTES]
+    if refusal is not None:
+        raise refusal
+    if form.filename is not None and pending:
+        await _put(store, bytes(pending), num_bytes - len(pending), parts, file_id, tenant_id)
+    return num_bytes
+
+
+async def _put(
+    store: PartStore, raw: bytes, start: int, parts: Parts, file_id: UUID, tenant_id: UUID
+) -> None:
+    part = await parts.compute(store.put, raw)
+    add = partial(files.add_part, file_id=file_id, part=part, start=start, tenant_id=tenant_id)
+    await parts.transactions.run(add)
+
+
+def _check(form: Form) -> None:
+    purpose = form.fields.get("purpose")
+    if purpose is None:
+        raise MissingFieldError("The field 'purpose' is required.", param="purpose")
+    if purpose != files.INPUT:
+        raise InvalidRequestError(f"The purpose must be {files.INPUT!r}.", param="purpose")
+    if form.filename is None:
+        raise MissingFieldError("The field 'file' is required.", param="file")
+    if not form.filename.lower().endswith(".jsonl"):
+        raise InvalidRequestError("Invalid file format for Batch API. Must be .jsonl", param="file")
+    if unknown := sorted(form.fields.keys() - _FIELDS):
+        shown = "".join(char if char.isprintable() else "?" for char in unknown[0][:64])
+        raise UnknownFieldError(f"There is no field {shown!r} here.", param=shown)
+
+
+def _lifetime(fields: Mapping[str, str], *, default: timedelta) -> timedelta:
+    seconds, anchor = fields.get(_SECONDS), fields.get(_ANCHOR)
+    if seconds is None and anchor is None:
+        return default
+    if anchor != "created_at":
+        raise InvalidRequestError("The anchor must be 'created_at'.", param=_ANCHOR)
+    if seconds is None or not seconds.isdecimal() or len(seconds) > 9:
+        raise InvalidRequestError("A number of seconds is required.", param=_SECONDS)
+    if not MIN_EXPIRY_SECONDS <= int(seconds) <= MAX_EXPIRY_SECONDS:
+        raise InvalidRequestError(
+            f"Must be {MIN_EXPIRY_SECONDS} to {MAX_EXPIRY_SECONDS} seconds.", param=_SECONDS
+        )
+    return timedelta(seconds=int(seconds))

@@ -1,0 +1,120 @@
+"""The public shapes of files and batches: OpenAI's objects, and what we add to them."""
+
+from datetime import datetime
+from typing import Final, TypedDict
+from uuid import UUID
+
+from jobs import ids
+from jobs.batch_models import Batch, File
+from jobs.batch_states import FileState
+from jobs.models import JsonObject
+
+# Pages of batches would else be dominated by one whose every line is wrong; the batch alone shows all.
+MAX_LISTED_ERRORS: Final = 100
+
+
+class FileObject(TypedDict):
+    """A file as JSON; times in seconds since 1970."""
+
+    id: str
+    object: str
+    bytes: int
+    created_at: int
+    expires_at: int | None
+    filename: str
+    purpose: str
+    status: str
+    status_details: None
+
+
+class BatchObject(TypedDict):
+    """A batch as JSON; times in seconds since 1970."""
+
+    id: str
+    object: str
+    endpoint: str
+    model: str | None
+    errors: JsonObject | None
+    input_file_id: str
+    completion_window: str
+    status: str
+    output_file_id: str | None
+    error_file_id: str | None
+    created_at: int
+    in_progress_at: int | None
+    expires_at: int
+    finalizing_at: int | None
+    completed_at: int | None
+    failed_at: int | None
+    expired_at: int | None
+    cancelling_at: int | None
+    cancelled_at: int | None
+    request_counts: JsonObject
+    usage: JsonObject
+    metadata: JsonObject | None
+    retry_of: str | None
+
+
+def file_object(file: File) -> FileObject:
+    """The file as callers see it; `processed` once nothing more is written to it."""
+    return FileObject(
+        id=ids.file_id(file.id),
+        object="file",
+        bytes=file.num_bytes,
+        created_at=int(file.created_at.timestamp()),
+        expires_at=_seconds(file.expires_at),
+        filename=file.filename,
+        purpose=file.purpose,
+        status="processed" if file.state == FileState.COMPLETE else "uploaded",
+        status_details=None,
+    )
+
+
+def batch_object(batch: Batch, *, max_errors: int | None = None) -> BatchObject:
+    """The batch as callers see it, with so many of its errors; None: with all."""
+    errors: JsonObject | None = None
+    if batch.errors is not None:
+        errors = {"object": "list", "data": batch.errors[:max_errors]}
+    return BatchObject(
+        id=ids.batch_id(batch.id),
+        object="batch",
+        endpoint=batch.endpoint,
+        model=batch.model,
+        errors=errors,
+        input_file_id=ids.file_id(batch.input_file_id),
+        completion_window=batch.completion_window,
+        status=batch.state,
+        output_file_id=_file_id(batch.output_file_id),
+        error_file_id=_file_id(batch.error_file_id),
+        created_at=int(batch.created_at.timestamp()),
+        in_progress_at=_seconds(batch.in_progress_at),
+        expires_at=int(batch.expires_at.timestamp()),
+        finalizing_at=_seconds(batch.finalizing_at),
+        completed_at=_seconds(batch.completed_at),
+        failed_at=_seconds(batch.failed_at),
+        expired_at=_seconds(batch.expired_at),
+        cancelling_at=_seconds(batch.cancelling_at),
+        cancelled_at=_seconds(batch.cancelled_at),
+        request_counts={
+            "total": batch.num_lines,
+            "completed": batch.num_completed,
+            "failed": batch.num_failed,
+        },
+        usage={
+            "input_tokens": batch.input_tokens,
+            "input_tokens_details": {"cached_tokens": 0},
+            "output_tokens": batch.output_tokens,
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": batch.input_tokens + batch.output_tokens,
+        },
+        metadata=batch.labels,
+        retry_of=None if batch.retry_of is None else ids.batch_id(batch.retry_of),
+    )
+
+
+def _file_id(value: UUID | None) -> str | None:
+    return None if value is None else ids.file_id(value)
+
+
+def _seconds(moment: datetime | None) -> int | None:
+    return None if moment is None else int(moment.timestamp())
