@@ -166,8 +166,9 @@ def remove(session: Session, file_id: UUID, *, tenant_id: UUID) -> None:
         raise NotFoundError("there is no such file")
     if file.state == FileState.GROWING:
         raise ConflictError("The file is still being written; cancel its batch first.")
+    now = database_now(session)  # before the changes: it is a query, and would write the first alone
     file.state = FileState.DELETED
-    file.deleted_at = database_now(session)
+    file.deleted_at = now
 
 
 def discard(session: Session, file_id: UUID, *, tenant_id: UUID) -> None:
