@@ -1,0 +1,250 @@
+"""`python -m bench.openai_batches`: how fast batches are accepted, and how much memory files take.
+
+A whole local stack runs on random ports; its inference worker is held, so that only acceptance is measured.
+"""
+
+import argparse
+import json
+import re
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+import httpx2
+from rich.console import Console
+from rich.table import Table
+from sqlalchemy import Engine, text
+
+from cli.stack.engine_options import EngineOptions
+from cli.stack.options import StackOptions
+from cli.stack.ports import free_port
+from cli.stack.ready import API, INFERENCE_WORKER, SERVICE_WORKER
+from cli.stack.stack import Stack
+from jobs import database
+from jobs.settings import DatabaseSettings
+from jobs.tokenizer_files import tokenizer_directory
+
+MIB: Final = 2**20
+_LARGE_LINE: Final = 25_000  # bytes: the 200 MB file has 8,000 such lines
+_POLL_SECONDS: Final = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One line of the table.
+
+    Attributes:
+        goal: what it should be; empty: nothing is asked.
+        met: whether it is; None without goal.
+    """
+
+    name: str
+    measured: float
+    unit: str
+    goal: str = ""
+    met: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """A stack and how to speak to it."""
+
+    stack: Stack
+    http: httpx2.Client
+    rows: Engine
+
+    def upload(self, content: Callable[[], Iterator[bytes]], num_bytes: int) -> str:
+        """The id of a new file with this content."""
+        head = (
+            b'--xx\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n--xx\r\n'
+            b'Content-Disposition: form-data; name="file"; filename="in.jsonl"\r\n\r\n'
+        )
+        tail = b"\r\n--xx--\r\n"
+
+        def body() -> Iterator[bytes]:
+            yield head
+            yield from content()
+            yield tail
+
+        headers = {
+            "content-type": "multipart/form-data; boundary=xx",
+            "content-length": str(len(head) + num_bytes + len(tail)),
+        }
+        answer = self.http.post("/v1/files", content=body(), headers=headers)
+        return str(answer.raise_for_status().json()["id"])
+
+    def accept(self, file_id: str) -> tuple[str, float]:
+        """A batch of the file and the seconds from its request until it is in progress."""
+        asked = {
+            "input_file_id": file_id,
+            "endpoint": "/v1/chat/completions",
+            "completion_window": "24h",
+        }
+        began = time.monotonic()
+        batch = self.http.post("/v1/batches", json=asked).raise_for_status().json()
+        while batch["status"] == "validating":
+            time.sleep(_POLL_SECONDS)
+            batch = self.http.get(f"/v1/batches/{batch['id']}").raise_for_status().json()
+        if batch["status"] != "in_progress":
+            raise SystemExit(f"the batch was not accepted: {batch}")
+        return batch["id"], time.monotonic() - began
+
+    def wait_for_jobs(self, batch_id: str, num_lines: int) -> float:
+        """Seconds until every line is a job."""
+        began = time.monotonic()
+        count = text("SELECT count(*) FROM jobs WHERE batch_id = CAST(:id AS uuid)")
+        while True:
+            with self.rows.connect() as connection:
+                if connection.scalar(count, {"id": batch_id.removeprefix("batch_")}) == num_lines:
+                    return time.monotonic() - began
+            time.sleep(_POLL_SECONDS)
+
+    def memory(self, part: str, *, peak: bool) -> float:
+        """Resident memory of a part in MiB, now or at its peak since `forget_peak`."""
+        status = Path(f"/proc/{self.stack.pids[part]}/status").read_text()
+        found = re.search(rf"^{'VmHWM' if peak else 'VmRSS'}:\s+(\d+) kB", status, re.MULTILINE)
+        return int(found[1]) / 1024 if found else 0.0
+
+    @contextmanager
+    def growth(self, part: str, figures: list[Figure], name: str, *, goal: int) -> Iterator[None]:
+        """How far the part's memory was above its size at the beginning, at the most."""
+        pid = self.stack.pids[part]
+        before = self.memory(part, peak=False)
+        Path(f"/proc/{pid}/clear_refs").write_text("5")
+        yield
+        grown = self.memory(part, peak=True) - before
+        figures.append(Figure(name, grown, "MiB", f"< {goal}", grown < goal))
+
+
+def main() -> None:
+    """The table is printed, and written if a file was asked for; exit 1 if a goal was missed."""
+    asked = _arguments()
+    with (
+        tempfile.TemporaryDirectory(prefix="longbatch-bench-") as directory,
+        _stack(Path(directory)) as bench,
+    ):
+        figures = [*_small_lines(bench, asked.lines), *_large_file(bench, asked.bytes)]
+    _print(figures)
+    if asked.json:
+        asked.json.write_text(json.dumps([asdict(each) for each in figures], indent=1) + "\n")
+    if any(each.met is False for each in figures):
+        raise SystemExit(1)
+
+
+def _small_lines(bench: Bench, num_lines: int) -> list[Figure]:
+    figures: list[Figure] = []
+    lines = [_line(number, f"What is {number} times seven?") for number in range(num_lines)]
+    content = b"".join(lines)
+    bench.accept(bench.upload(lambda: iter(lines[:100]), sum(map(len, lines[:100]))))  # all is loaded now
+    began = time.monotonic()
+    file_id = bench.upload(lambda: iter([content]), len(content))
+    figures.append(
+        Figure(f"upload of {num_lines:,} lines", num_lines / (time.monotonic() - began), "lines/s")
+    )
+    with bench.growth(SERVICE_WORKER, figures, f"{num_lines:,} lines: service worker grows by", goal=100):
+        batch_id, accepted = bench.accept(file_id)
+        expanded = bench.wait_for_jobs(batch_id, num_lines)
+    rate = num_lines / accepted
+    figures.append(Figure("lines accepted", rate, "lines/s", "≥ 10,000", rate >= 10_000))
+    figures.append(Figure("accepted lines to jobs", num_lines / expanded, "lines/s"))
+    began = time.monotonic()
+    for _ in range(100):
+        bench.http.get(f"/v1/batches/{batch_id}").raise_for_status()
+    figures.append(Figure("poll of its counts", (time.monotonic() - began) * 10, "ms"))
+    began = time.monotonic()
+    _cancel(bench, batch_id)
+    figures.append(Figure("cancelled lines", num_lines / (time.monotonic() - began), "lines/s"))
+    return figures
+
+
+def _large_file(bench: Bench, num_bytes: int) -> list[Figure]:
+    figures: list[Figure] = []
+    lines = [_line(number, f"{number} " + "word " * (_LARGE_LINE // 5)) for number in range(10)]
+    num_lines = num_bytes // len(lines[0])
+    lines = [_line(number, f"{number} " + "word " * (_LARGE_LINE // 5)) for number in range(num_lines)]
+    size = sum(map(len, lines))
+    shown = f"{size / 1e6:.0f} MB"
+    began = time.monotonic()
+    with bench.growth(API, figures, f"upload of {shown}: API grows by", goal=100):
+        file_id = bench.upload(lambda: iter(lines), size)
+    figures.append(Figure(f"upload of {shown}", size / 1e6 / (time.monotonic() - began), "MB/s"))
+    with bench.growth(SERVICE_WORKER, figures, f"validating {shown}: service worker grows by", goal=100):
+        batch_id, accepted = bench.accept(file_id)
+    figures.append(Figure(f"validating {shown}", size / 1e6 / accepted, "MB/s"))
+    began = time.monotonic()
+    with bench.growth(API, figures, f"download of {shown}: API grows by", goal=100):
+        _download(bench, file_id, size)
+    figures.append(Figure(f"download of {shown}", size / 1e6 / (time.monotonic() - began), "MB/s"))
+    _cancel(bench, batch_id)
+    return figures
+
+
+def _download(bench: Bench, file_id: str, size: int) -> None:
+    with bench.http.stream("GET", f"/v1/files/{file_id}/content") as answer:
+        received = sum(len(chunk) for chunk in answer.iter_bytes())
+    if received != size:
+        raise SystemExit(f"{received} of {size} bytes came back")
+
+
+def _cancel(bench: Bench, batch_id: str) -> None:
+    status = bench.http.post(f"/v1/batches/{batch_id}/cancel").raise_for_status().json()["status"]
+    while status != "cancelled":
+        time.sleep(_POLL_SECONDS)
+        status = bench.http.get(f"/v1/batches/{batch_id}").raise_for_status().json()["status"]
+
+
+def _line(number: int, question: str) -> bytes:
+    body = {
+        "model": "llama-3.1-8b-instruct",
+        "messages": [{"role": "user", "content": question}],
+        "max_tokens": 16,
+    }
+    line = {"custom_id": f"line-{number}", "method": "POST", "url": "/v1/chat/completions", "body": body}
+    return json.dumps(line).encode() + b"\n"
+
+
+@contextmanager
+def _stack(directory: Path) -> Iterator[Bench]:
+    options = StackOptions(
+        directory=directory,
+        api_port=free_port(),
+        engine=EngineOptions(mode="synthetic", tokenizer_dir=tokenizer_directory(None)),
+    )
+    stack = Stack(options)
+    stack.start()
+    try:
+        stack.hold(INFERENCE_WORKER)
+        assert stack.urls.database_url is not None  # noqa: S101  # it runs its own
+        rows = database.make_engine(DatabaseSettings.model_validate({"url": stack.urls.database_url}))
+        with httpx2.Client(base_url=stack.urls.api_url or "", timeout=120, trust_env=False) as http:
+            yield Bench(stack, http, rows)
+        rows.dispose()
+    finally:
+        stack.stop()
+        stack.remove_data()
+
+
+def _print(figures: list[Figure]) -> None:
+    table = Table(title="Batches as OpenAI's clients send them; the inference worker is held")
+    for heading in ("figure", "measured", "unit", "goal", ""):
+        table.add_column(heading, justify="right" if heading in {"measured", "goal"} else "left")
+    marks = {True: "met", False: "MISSED", None: ""}
+    for each in figures:
+        table.add_row(each.name, f"{each.measured:,.1f}", each.unit, each.goal, marks[each.met])
+    Console(width=None if Console().is_terminal else 120).print(table)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench.openai_batches", description=__doc__)
+    parser.add_argument("--lines", type=int, default=10_000, help="small lines of the first batch")
+    parser.add_argument("--bytes", type=int, default=200_000_000, help="size of the second one's file")
+    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
