@@ -282,6 +282,7 @@ def _new_job(spec: JobSpec, *, tenant_id: UUID, text_id: UUID, now: datetime) ->
         expires_at=now + spec.window if spec.window else spec.expires_at,
         batch_id=spec.batch_id,
         batch_line=spec.batch_line,
+        is_reported=False,
     )
 
 
