@@ -1,16 +1,69 @@
 """What callers of the OpenAI-compatible routes get back, described for the documentation."""
 
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
+
+from api.replies import ErrorBody
 
 Seconds = int
+
+_FILE_ID = "file-019c2f3e5a4b7c8d9e0f1a2b3c4d5e6f"
+_BATCH_ID = "batch_019c2f3e5a4b7c8d9e0f1a2b3c4d5e70"
+_FILE: dict[str, Any] = {
+    "id": _FILE_ID,
+    "object": "file",
+    "bytes": 5231,
+    "created_at": 1769860800,
+    "expires_at": 1772452800,
+    "filename": "requests.jsonl",
+    "purpose": "batch",
+    "status": "processed",
+    "status_details": None,
+}
+_BATCH: dict[str, Any] = {
+    "id": _BATCH_ID,
+    "object": "batch",
+    "endpoint": "/v1/chat/completions",
+    "model": "llama-3.1-8b-instruct",
+    "errors": None,
+    "input_file_id": _FILE_ID,
+    "completion_window": "24h",
+    "status": "in_progress",
+    "output_file_id": "file-019c2f3e5a4b7c8d9e0f1a2b3c4d5e71",
+    "error_file_id": None,
+    "created_at": 1769860810,
+    "in_progress_at": 1769860811,
+    "expires_at": 1769947210,
+    "finalizing_at": None,
+    "completed_at": None,
+    "failed_at": None,
+    "expired_at": None,
+    "cancelling_at": None,
+    "cancelled_at": None,
+    "request_counts": {"total": 100, "completed": 12, "failed": 0},
+    "usage": {
+        "input_tokens": 120_000,
+        "input_tokens_details": {"cached_tokens": 0},
+        "output_tokens": 6144,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": 126_144,
+    },
+    "metadata": {"team": "research"},
+    "retry_of": None,
+}
+
+
+def _example(**fields: Any) -> ConfigDict:  # noqa: ANN401  # JSON
+    return ConfigDict(json_schema_extra={"examples": [fields]})
 
 
 class FileReply(BaseModel):
     """A file; times in seconds since 1970."""
 
-    id: str = Field(examples=["file-019c2f3e5a4b7c8d9e0f1a2b3c4d5e6f"])
+    model_config = _example(**_FILE)
+
+    id: str
     object: Literal["file"]
     bytes: int = Field(description="that can be read by now")
     created_at: Seconds
@@ -24,6 +77,8 @@ class FileReply(BaseModel):
 class FileListReply(BaseModel):
     """A page of files."""
 
+    model_config = _example(object="list", data=[_FILE], first_id=_FILE_ID, last_id=_FILE_ID, has_more=False)
+
     object: Literal["list"]
     data: list[FileReply]
     first_id: str | None
@@ -33,6 +88,8 @@ class FileListReply(BaseModel):
 
 class FileDeletedReply(BaseModel):
     """A file that is gone."""
+
+    model_config = _example(id=_FILE_ID, object="file", deleted=True)
 
     id: str
     object: Literal["file"]
@@ -88,7 +145,9 @@ class BatchUsage(BaseModel):
 class BatchReply(BaseModel):
     """A batch; times in seconds since 1970."""
 
-    id: str = Field(examples=["batch_019c2f3e5a4b7c8d9e0f1a2b3c4d5e6f"])
+    model_config = _example(**_BATCH)
+
+    id: str
     object: Literal["batch"]
     endpoint: Literal["/v1/chat/completions", "/v1/completions"]
     model: str | None
@@ -122,8 +181,76 @@ class BatchReply(BaseModel):
     retry_of: str | None = Field(description="the batch whose failed lines these are")
 
 
+class RefusedLine(BaseModel):
+    """A line that would fail alone."""
+
+    line: int
+    custom_id: str
+    error: ErrorBody
+
+
+class NeverFitLine(BaseModel):
+    """A line that no engine can hold; it would fail alone with `context_length_exceeded`."""
+
+    line: int
+    custom_id: str
+    prompt_tokens: int
+    max_tokens: int
+    limit: int
+
+
+class EstimateCounts(BaseModel):
+    """Lines by what would become of them."""
+
+    total: int
+    runnable: int
+    refused: int
+    never_fit: int
+    faulty: int = Field(description="any of them would fail the whole batch")
+
+
+class EstimateReply(BaseModel):
+    """What a batch would take; of refused, faulty and never fitting lines the first hundred are listed."""
+
+    model_config = _example(
+        object="batch.estimate",
+        input_file_id=_FILE_ID,
+        endpoint="/v1/chat/completions",
+        request_counts={"total": 100, "runnable": 100, "refused": 0, "never_fit": 0, "faulty": 0},
+        prompt_tokens=1_200_000,
+        max_output_tokens=51_200,
+        kv_blocks=19_600,
+        is_exact=True,
+        refused=[],
+        never_fit=[],
+        errors={"object": "list", "data": []},
+        estimated_seconds=840,
+        estimated_finish_at=1769861650,
+    )
+
+    object: Literal["batch.estimate"]
+    input_file_id: str
+    endpoint: Literal["/v1/chat/completions", "/v1/completions"]
+    request_counts: EstimateCounts
+    prompt_tokens: int
+    max_output_tokens: int
+    kv_blocks: int = Field(description="of all runnable lines together, were they to run at once")
+    is_exact: bool = Field(description="false: the file is so large that part of it was counted by length")
+    refused: list[RefusedLine]
+    never_fit: list[NeverFitLine]
+    errors: BatchErrors
+    estimated_seconds: int | None = Field(
+        description="behind what is queued now, were every answer as long as it may; null: no engine runs"
+    )
+    estimated_finish_at: Seconds | None
+
+
 class BatchListReply(BaseModel):
     """A page of batches, newest first."""
+
+    model_config = _example(
+        object="list", data=[_BATCH], first_id=_BATCH_ID, last_id=_BATCH_ID, has_more=False
+    )
 
     object: Literal["list"]
     data: list[BatchReply]

@@ -18,7 +18,7 @@ class ExpiresAfter(Closed):
     seconds: int = Field(ge=MIN_EXPIRY_SECONDS, le=MAX_EXPIRY_SECONDS)
 
 
-class Estimate(Closed):
+class EstimateRequest(Closed):
     """What to estimate: nothing is submitted."""
 
     model_config = ConfigDict(
@@ -29,7 +29,7 @@ class Estimate(Closed):
     endpoint: Literal["/v1/chat/completions", "/v1/completions"]
 
 
-class BatchRequest(Estimate):
+class BatchRequest(EstimateRequest):
     """A batch to run: every line of the file is a request to the endpoint."""
 
     model_config = ConfigDict(
@@ -55,7 +55,12 @@ class BatchRequest(Estimate):
 class UploadForm(BaseModel):
     """The form of an upload; `file` may stand anywhere in it."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={
+            "examples": [{"file": '{"custom_id":"a","method":"POST",…}\n', "purpose": "batch"}]
+        },
+    )
 
     file: Annotated[bytes, Field(json_schema_extra={"format": "binary"}, description="named *.jsonl")]
     purpose: Literal["batch"]

@@ -7,12 +7,19 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from api.openai_schemas import BatchRequest, UploadForm
+from api.openai_schemas import BatchRequest, EstimateRequest, UploadForm
 from api.replies import ErrorReply
 from api.schemas import CancelRequest, JobRequest
 
+_LINE: Final = '{"id":"batch_req_…","custom_id":"a","response":{…},"error":null}\n'
 _REF: Final = "#/components/schemas/{model}"
-_BODIES: Final[tuple[type[BaseModel], ...]] = (JobRequest, CancelRequest, UploadForm, BatchRequest)
+_BODIES: Final[tuple[type[BaseModel], ...]] = (
+    JobRequest,
+    CancelRequest,
+    UploadForm,
+    BatchRequest,
+    EstimateRequest,
+)
 _REASONS: Final = {
     400: "A field is wrong or unknown; `param` names it",
     404: "There is no such job, or it is not yours",
@@ -29,7 +36,9 @@ def answers(
 
     Without a model the good one is bytes.
     """
-    good: dict[str, Any] = {"model": model} if model else {"content": {"application/octet-stream": {}}}
+    good: dict[str, Any] = (
+        {"model": model} if model else {"content": {"application/octet-stream": {"example": _LINE}}}
+    )
     found: dict[int | str, dict[str, Any]] = {status: good | {"description": description}}
     return found | {error: {"model": ErrorReply, "description": _REASONS[error]} for error in errors}
 

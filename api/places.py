@@ -1,20 +1,25 @@
 """Where queued jobs stand: one look at a model's queue each second answers everybody who asks."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Final, TypeVar
 
 import anyio.to_thread
 from anyio import CapacityLimiter
+from sqlalchemy.exc import InterfaceError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from api.shared import Shared
-from jobs import database, explain, outlooks, queue_depth, telemetry
+from jobs import batch_estimate, database, explain, outlooks, queue_depth, telemetry
+from jobs.batch_estimate import Estimate
 from jobs.bookings import Terms
+from jobs.errors import UnavailableError
 from jobs.explain import Snapshot
 from jobs.history import History
 from jobs.models import Job
+from jobs.playback import Outlook
 from jobs.prediction import Foresight
 from jobs.queue_depth import Depth
 from jobs.queue_place import QueuePlace
@@ -64,6 +69,21 @@ class Places:
             telemetry.logger().error(telemetry.LOOP_FAILED, loop="places", error=type(error).__name__)
             return None
 
+    async def seconds_until_done(self, estimate: Estimate, model: str) -> float | None:
+        """Until lines like these had run behind all that is queued; None: no engine runs.
+
+        Raises:
+            UnavailableError: the database does not answer.
+        """
+        try:
+            async with asyncio.timeout(_PATIENCE_SECONDS):
+                view = (await self._snapshot(model).get()).view
+                engines = [outlook for _, outlook in view.up]
+                compute = partial(self._seconds_until_done, estimate, model, engines)
+                return await self._in_thread(compute) if engines else None
+        except (OperationalError, InterfaceError, TimeoutError, PoolTimeoutError) as error:
+            raise UnavailableError("The database does not answer at the moment; try again.") from error
+
     async def close(self) -> None:
         """No look is under way, and the connections are closed."""
         for snapshot in self._snapshots.values():
@@ -92,6 +112,10 @@ class Places:
     def _count(self, model: str) -> Depth:
         with database.transaction(self._sessions) as session:
             return queue_depth.count(session, model)
+
+    def _seconds_until_done(self, estimate: Estimate, model: str, engines: Sequence[Outlook]) -> float:
+        with database.transaction(self._sessions) as session:
+            return batch_estimate.seconds_until_done(session, estimate, model, engines)
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await anyio.to_thread.run_sync(work, limiter=self._threads, abandon_on_cancel=True)

@@ -24,27 +24,52 @@ class FileLine:
         return self.content is not None and not self.content.strip()
 
 
+class Splitter:
+    """Takes chunks and gives lines; the first chunk begins with line `number` at `offset`."""
+
+    def __init__(self, *, max_line_bytes: int, offset: int = 0, number: int = 1) -> None:
+        self._max_line_bytes = max_line_bytes
+        self._offset = offset
+        self._number = number
+        self._pending = bytearray()
+        self._is_skipping = False
+
+    def feed(self, chunk: bytes) -> Iterator[FileLine]:
+        """The lines that end in this chunk."""
+        *whole, rest = chunk.split(b"\n")
+        for piece in whole:
+            self._offset += 1
+            self._take(piece)
+            yield self._line()
+        self._take(rest)
+
+    def close(self) -> Iterator[FileLine]:
+        """The last line, if no line feed ends it."""
+        if self._pending or self._is_skipping:
+            yield self._line()
+
+    def _take(self, piece: bytes) -> None:
+        self._offset += len(piece)
+        if self._is_skipping or len(self._pending) + len(piece) > self._max_line_bytes:
+            self._is_skipping = True
+            self._pending.clear()
+        else:
+            self._pending += piece
+
+    def _line(self) -> FileLine:
+        content = None if self._is_skipping else bytes(self._pending)
+        line = FileLine(self._number, content, self._offset)
+        self._number += 1
+        self._pending.clear()
+        self._is_skipping = False
+        return line
+
+
 def split(
     chunks: Iterable[bytes], *, max_line_bytes: int, offset: int = 0, number: int = 1
 ) -> Iterator[FileLine]:
     """The lines of the chunks, the first of which begins with line `number` at `offset`."""
-    pending = bytearray()
-    is_skipping = False
+    splitter = Splitter(max_line_bytes=max_line_bytes, offset=offset, number=number)
     for chunk in chunks:
-        *whole, rest = chunk.split(b"\n")
-        for piece in whole:
-            offset += len(piece) + 1
-            is_skipping = is_skipping or len(pending) + len(piece) > max_line_bytes
-            whole_line = bytes(pending) + piece if pending else piece
-            yield FileLine(number, None if is_skipping else whole_line, offset)
-            pending.clear()
-            is_skipping = False
-            number += 1
-        offset += len(rest)
-        is_skipping = is_skipping or len(pending) + len(rest) > max_line_bytes
-        if is_skipping:
-            pending.clear()
-        else:
-            pending += rest
-    if pending or is_skipping:
-        yield FileLine(number, None if is_skipping else bytes(pending), offset)
+        yield from splitter.feed(chunk)
+    yield from splitter.close()

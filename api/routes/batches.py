@@ -7,12 +7,12 @@ from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import JSONResponse
 from sqlalchemy.orm import Session
 
-from api import accept
+from api import accept, estimates
 from api.body import read_body
 from api.dependencies import PartsDep, TenantDep
 from api.openai_ids import BatchIdDep, parse_field
-from api.openai_replies import BatchListReply, BatchReply
-from api.openai_schemas import BatchListQuery, BatchRequest
+from api.openai_replies import BatchListReply, BatchReply, EstimateReply
+from api.openai_schemas import BatchListQuery, BatchRequest, EstimateRequest
 from api.openapi import answers, json_body
 from jobs import batches, ids
 from jobs.batch_models import Batch
@@ -65,6 +65,18 @@ async def create_batch(
     batch = await parts.transactions.run(create)
     parts.doorbell.ring(SERVICE)
     return JSONResponse(batch_object(batch))
+
+
+@router.post(
+    "/v1/batches/estimate",
+    summary="Estimate a batch",
+    responses=answers(200, EstimateReply, "What it would take", 400, 413, 503),
+    openapi_extra=json_body(EstimateRequest),
+)
+async def estimate_batch(request: Request, parts: PartsDep, tenant_id: TenantDep) -> JSONResponse:
+    """Tokens, KV blocks, lines that would fail and the time, without submitting anything."""
+    asked = accept.parse(EstimateRequest, await read_body(request, max_bytes=_MAX_BYTES))
+    return JSONResponse(await estimates.estimate(parts, asked, tenant_id=tenant_id))
 
 
 @router.get(

@@ -1,4 +1,5 @@
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -146,6 +147,25 @@ def test_two_workers_do_not_validate_one_batch_twice(
         assert found is not None
         assert found.id == second
         assert batch_validation.validate_next(other, service.tools) is None
+
+
+def test_workers_that_move_one_batch_together_write_each_line_once(service: Service) -> None:
+    batch_ids = [service.create(lines(1100)), service.create(lines(300))]
+    for _ in batch_ids:
+        assert rounds.validate_next(service.sessions, service.tools)
+    service.advance()
+    service.cancel(batch_ids[0])
+    service.cancel(batch_ids[1])
+
+    def work() -> None:
+        while not all(service.batch(batch_id).is_terminal for batch_id in batch_ids):
+            service.advance()
+
+    with ThreadPoolExecutor(3) as pool:
+        for done in [pool.submit(work) for _ in range(3)]:
+            done.result(timeout=60)
+    for batch_id, num_lines in zip(batch_ids, (1100, 300), strict=True):
+        assert service.outcome(batch_id) == ([], sorted(f"line-{number}" for number in range(num_lines)))
 
 
 def test_a_batch_cancelled_while_it_is_validated_ends_without_files(service: Service) -> None:

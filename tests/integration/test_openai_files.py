@@ -11,10 +11,11 @@ import pytest
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session, sessionmaker
 
+from api.openai_replies import BatchReply, EstimateReply, FileReply
 from api_server import ApiProcess, error_of
 from cli.stack.valkey import EmbeddedValkey
 from jobs import files, ids
-from jobs.batch_models import File, FilePart
+from jobs.batch_models import Batch, File, FilePart
 from jobs.batch_states import FileState
 from jobs.database import database_now
 from jobs.ids import uuid7
@@ -70,6 +71,16 @@ def test_a_file_is_stored_described_read_and_deleted(sdk: openai.OpenAI) -> None
         with pytest.raises(openai.NotFoundError) as caught:
             look(file.id)
         assert caught.value.code == "not_found"
+
+
+def test_the_documented_objects_have_the_fields_of_the_real_ones(http: httpx2.Client) -> None:
+    content, headers = multipart([("purpose", None, b"batch"), ("file", "a.jsonl", b"{}")])
+    file = http.post("/v1/files", content=content, headers=headers).json()
+    assert set(file) == set(FileReply.model_fields)
+    asked = {"input_file_id": file["id"], "endpoint": CHAT, "completion_window": "1h"}
+    batch = http.post("/v1/batches", json=asked).json()
+    assert set(batch) == set(BatchReply.model_fields)
+    assert BatchReply.model_validate(batch).model_dump() == batch
 
 
 def test_a_life_of_its_own_is_kept(sdk: openai.OpenAI) -> None:
@@ -301,6 +312,31 @@ def test_a_batch_that_is_not_there_is_absent(sdk: openai.OpenAI, batch_id: str) 
     assert caught.value.code in ("not_found", "unknown_route")
     with pytest.raises(openai.NotFoundError):
         sdk.batches.cancel(batch_id)
+
+
+def test_an_estimate_tells_what_a_batch_would_take_and_submits_nothing(
+    sdk: openai.OpenAI, sessions: sessionmaker[Session]
+) -> None:
+    lines = [
+        chat_line("a", "Why is the sky blue?", max_tokens=7),
+        chat_line("b", max_tokens=131_072),
+        chat_line("c", temperature=9),
+        chat_line("d", model="gpt-17"),
+        chat_line("a"),
+    ]
+    file = upload(sdk, jsonl(lines))
+    asked = {"input_file_id": file.id, "endpoint": CHAT}
+    found = sdk.post("/batches/estimate", body=asked, cast_to=httpx2.Response).json()
+    assert EstimateReply.model_validate(found).model_dump() == found
+    assert found["request_counts"] == {"total": 5, "runnable": 1, "refused": 2, "never_fit": 1, "faulty": 1}
+    assert (found["prompt_tokens"], found["max_output_tokens"], found["kv_blocks"]) == (16, 7, 1)
+    assert [line["custom_id"] for line in found["never_fit"]] == ["b"]
+    assert [line["error"]["param"] for line in found["refused"]] == ["temperature", "model"]
+    faults = [(fault["line"], fault["code"]) for fault in found["errors"]["data"]]
+    assert faults == [(5, "duplicate_custom_id")]
+    assert (found["is_exact"], found["estimated_seconds"]) == (True, None)
+    with sessions() as session:
+        assert session.scalar(select(func.count()).select_from(Batch)) == 0
 
 
 def test_content_is_read_with_the_clients_own_accept_header(sdk: openai.OpenAI) -> None:

@@ -1,0 +1,101 @@
+"""Dry runs of batches: their file is read part by part, and nothing is written."""
+
+import time
+from collections.abc import Iterable
+from functools import partial
+from uuid import UUID
+
+from api.openai_ids import parse_field
+from api.openai_schemas import EstimateRequest
+from api.parts import Parts
+from jobs import engines, files, ids
+from jobs.batch_estimate import Estimate, Estimator
+from jobs.batch_lines import LineFaultError
+from jobs.batch_models import FilePart
+from jobs.batch_states import Endpoint
+from jobs.counting import PromptCounter
+from jobs.errors import InvalidRequestError, NotFoundError, UnavailableError
+from jobs.file_lines import FileLine, Splitter
+from jobs.models import JsonObject
+from jobs.storage import PartStore, make_store
+
+
+async def estimate(parts: Parts, asked: EstimateRequest, *, tenant_id: UUID) -> JsonObject:
+    """What a batch of this file would take.
+
+    Raises:
+        InvalidRequestError: the tenant has no such file.
+        UnavailableError: the tokenizer or the database is not available.
+    """
+    wrong_file = "There is no such file."
+    file_id = parse_field(asked.input_file_id, ids.parse_file_id, param="input_file_id", message=wrong_file)
+    try:
+        file = await parts.transactions.run(partial(files.get, file_id=file_id, tenant_id=tenant_id))
+    except NotFoundError:
+        raise InvalidRequestError(wrong_file, param="input_file_id") from None
+    estimator = await _make_estimator(parts, Endpoint(asked.endpoint))
+    splitter = Splitter(max_line_bytes=parts.settings.api.max_body_bytes)
+    store = make_store(parts.settings.files)
+    offset = 0
+    while offset < file.num_bytes:
+        found = await parts.transactions.run(partial(files.load_parts, file_id=file.id, offset=offset))
+        if not found:
+            raise InvalidRequestError(wrong_file, param="input_file_id")  # deleted meanwhile
+        offset += await parts.compute(_take_parts, estimator, splitter, found, store, offset)
+    await parts.compute(estimator.take, splitter.close())
+    seconds = await parts.places.seconds_until_done(estimator.found, parts.settings.engine.model)
+    return _object(asked, estimator.found, seconds)
+
+
+async def _make_estimator(parts: Parts, endpoint: Endpoint) -> Estimator:
+    tokenizer = parts.tokenizer.current
+    if tokenizer is None:
+        raise UnavailableError("The tokenizer is not loaded yet; try again.")
+    settings = parts.settings
+    registered = await parts.transactions.run(engines.registered_capacities)
+    return Estimator(
+        endpoint,
+        registered.get(settings.engine.model) or [engines.configured_capacity(settings.engine)],
+        PromptCounter(tokenizer),
+        models={settings.engine.model, *registered},
+        max_line_bytes=settings.api.max_body_bytes,
+        default_max_tokens=settings.batches.default_max_tokens,
+    )
+
+
+def _take_parts(
+    estimator: Estimator, splitter: Splitter, found: list[FilePart], store: PartStore, offset: int
+) -> int:
+    """The parts are in the estimate; how many bytes they had."""
+    chunk = files.unpack(found, store, offset=offset)
+    lines: Iterable[FileLine] = splitter.feed(chunk)
+    estimator.take(lines)
+    return len(chunk)
+
+
+def _object(asked: EstimateRequest, found: Estimate, seconds: float | None) -> JsonObject:
+    faults = found.faults
+    if not found.num_lines:
+        faults = [LineFaultError("empty_file", "The file holds no requests.").as_object(None)]
+    failing = found.num_refused + found.num_never_fit + found.num_faults
+    return {
+        "object": "batch.estimate",
+        "input_file_id": asked.input_file_id,
+        "endpoint": asked.endpoint,
+        "request_counts": {
+            "total": found.num_lines,
+            "runnable": found.num_lines - failing,
+            "refused": found.num_refused,
+            "never_fit": found.num_never_fit,
+            "faulty": found.num_faults,
+        },
+        "prompt_tokens": found.prompt_tokens,
+        "max_output_tokens": found.max_output_tokens,
+        "kv_blocks": found.kv_blocks,
+        "is_exact": found.is_exact,
+        "refused": found.refused,
+        "never_fit": found.never_fit,
+        "errors": {"object": "list", "data": faults},
+        "estimated_seconds": None if seconds is None else round(seconds),
+        "estimated_finish_at": None if seconds is None else round(time.time() + seconds),
+    }

@@ -1,0 +1,174 @@
+"""What a batch would take, found without submitting it: tokens, KV blocks, lines that never fit, time."""
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from sqlalchemy import BigInteger, cast, func, literal_column, select
+from sqlalchemy.orm import Session
+
+from jobs.admission import Capacity, Excess, blocks_for, find_excess
+from jobs.batch_lines import LineFaultError, SeenIds, duplicate, read_envelope
+from jobs.batch_states import Endpoint
+from jobs.errors import LongbatchError, ModelNotFoundError
+from jobs.file_lines import FileLine
+from jobs.models import Job, JsonObject
+from jobs.openai_chat import Generation, error_object, understand
+from jobs.playback import Length, Outlook
+from jobs.speeds import reading_work
+from jobs.texts import Counter
+
+# So many characters are counted with the tokenizer, two seconds of work; the others by what these gave.
+_MAX_COUNTED: Final = 4_000_000
+_MAX_LISTED: Final = 100
+_USUAL_CHARS: Final = 4.0  # of a token of English, until something was counted
+
+
+@dataclass(slots=True)
+class Estimate:
+    """What the lines so far would take.
+
+    Attributes:
+        num_lines: with a request.
+        num_refused: lines that would fail alone; the first are in `refused`.
+        num_faults: lines that would fail the batch; the first are in `faults`.
+        num_never_fit: runnable by their form, but no engine can hold them; the first are in `never_fit`.
+        prompt_tokens, max_output_tokens, kv_blocks: of the lines that would run.
+        reading: of their prompts, in units of `speeds.reading_work`.
+        is_exact: every prompt was counted.
+    """
+
+    num_lines: int = 0
+    num_refused: int = 0
+    num_faults: int = 0
+    num_never_fit: int = 0
+    prompt_tokens: int = 0
+    max_output_tokens: int = 0
+    kv_blocks: int = 0
+    refused: list[JsonObject] = field(default_factory=list)
+    faults: list[JsonObject] = field(default_factory=list)
+    never_fit: list[JsonObject] = field(default_factory=list)
+    reading: float = 0.0
+    is_exact: bool = True
+
+
+class Estimator:
+    """Reads the lines of one file.
+
+    Attributes:
+        found: so far.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        capacities: Sequence[Capacity],
+        counter: Counter,
+        *,
+        models: Collection[str],
+        max_line_bytes: int,
+        default_max_tokens: int,
+    ) -> None:
+        """Args: capacities: of the engines that would run the lines, one at least; models: all served."""
+        self.found = Estimate()
+        self._endpoint = endpoint
+        self._capacities = capacities
+        self._counter = counter
+        self._models = models
+        self._max_line_bytes = max_line_bytes
+        self._default_max_tokens = default_max_tokens
+        self._seen = SeenIds()
+        self._num_chars = 0
+        self._num_counted = 0
+
+    def take(self, lines: Iterable[FileLine]) -> None:
+        """These lines are part of the estimate."""
+        for line in lines:
+            if not line.is_blank:
+                self.found.num_lines += 1
+                self._take(line)
+
+    def _take(self, line: FileLine) -> None:
+        found = self.found
+        try:
+            envelope = read_envelope(line, self._endpoint, max_line_bytes=self._max_line_bytes)
+            if not self._seen.add(envelope.custom_id):
+                raise duplicate(envelope.custom_id)
+            asked = understand(self._endpoint, envelope.body)
+            if asked.model not in self._models:
+                raise ModelNotFoundError(param="model")
+            self._add(line.number, envelope.custom_id, asked)
+        except LineFaultError as fault:
+            found.num_faults += 1
+            if len(found.faults) < _MAX_LISTED:
+                found.faults.append(fault.as_object(line.number))
+        except LongbatchError as error:
+            found.num_refused += 1
+            if len(found.refused) < _MAX_LISTED:
+                body = error_object(error.code, error.message, param=error.param)["error"]
+                found.refused.append({"line": line.number, "custom_id": envelope.custom_id, "error": body})
+
+    def _add(self, number: int, custom_id: str, asked: Generation) -> None:
+        found = self.found
+        prompt_tokens = self._count(asked.canonical)
+        max_tokens = asked.max_tokens or self._default_max_tokens
+        excess = self._excess(prompt_tokens, max_tokens)
+        if excess is not None:
+            found.num_never_fit += 1
+            if len(found.never_fit) < _MAX_LISTED:
+                listed: JsonObject = {"line": number, "custom_id": custom_id, "limit": excess.limit}
+                sizes: JsonObject = {"prompt_tokens": prompt_tokens, "max_tokens": max_tokens}
+                found.never_fit.append(listed | sizes)
+            return
+        found.prompt_tokens += prompt_tokens
+        found.max_output_tokens += max_tokens
+        found.reading += reading_work(prompt_tokens)
+        found.kv_blocks += blocks_for(prompt_tokens + max_tokens, self._capacities[0].tokens_per_block)
+
+    def _count(self, canonical: str) -> int:
+        """Tokens of a prompt, exact as long as there is time for it.
+
+        Raises:
+            ChatTemplateError: the model's template refuses it.
+        """
+        if self._num_chars + len(canonical) > _MAX_COUNTED:
+            self.found.is_exact = False
+            chars = self._num_chars / self._num_counted if self._num_counted else _USUAL_CHARS
+            return round(len(canonical) / chars)
+        num_tokens = self._counter.count_prompt(canonical).num_tokens
+        self._num_chars += len(canonical)
+        self._num_counted += num_tokens
+        return num_tokens
+
+    def _excess(self, prompt_tokens: int, max_tokens: int) -> Excess | None:
+        excesses = [
+            find_excess(each, prompt_tokens=prompt_tokens, max_tokens=max_tokens) for each in self._capacities
+        ]
+        if any(each is None for each in excesses):
+            return None
+        return max((each for each in excesses if each), key=lambda each: each.limit)
+
+
+def seconds_until_done(session: Session, estimate: Estimate, model: str, engines: Sequence[Outlook]) -> float:
+    """Until these lines had run behind all that is queued, every answer being as long as it may.
+
+    Args:
+        session: any transaction that sees the queues of all tenants.
+        estimate: of the lines.
+        model: that they ask for.
+        engines: that run; one at least.
+    """
+    prompt = Job.prompt_tokens
+    square = cast(prompt, BigInteger) * prompt
+    queued = session.execute(
+        select(func.sum(prompt), func.sum(square), func.sum(Job.max_tokens)).where(
+            Job.state == literal_column("'queued'"), Job.model == model
+        )
+    ).one()
+    tokens, squares, output = (int(value or 0) for value in queued)
+    # The work of reading grows with the square of a prompt: with this mean it is that of all of them.
+    mean = squares / tokens if tokens else 0.0
+    reading = estimate.reading + (tokens * reading_work(mean) / mean if mean else 0.0)
+    output += estimate.max_output_tokens
+    rates = [1 / (reading * each.speed.read_s + each.cost_s(Length(0, output))) for each in engines]
+    return 1 / sum(rates)
