@@ -21,7 +21,7 @@ from jobs.file_lines import FileLine
 from jobs.models import JsonObject
 from jobs.storage import PART_BYTES, BytesLostError
 
-_LOCK: Final = 0x10C1  # the first half of our advisory locks' keys; `submission` has the one before
+_LOCK: Final = 0x10D0  # the first half of our advisory locks' keys
 # Batches that are looked through for one that nobody validates: more than there will be service workers.
 _MAX_VALIDATORS: Final = 64
 _MAX_IDLE: Final = "5min"  # far above what the largest file takes

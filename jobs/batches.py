@@ -23,7 +23,7 @@ WINDOWS: Final[Mapping[str, timedelta]] = {
     "7d": timedelta(days=7),
 }
 # OpenAI's clients repeat a request that was not answered twice within seconds.
-_LOCK: Final = 0x10C2  # the first half of our advisory locks' keys; `batch_validation` has the one before
+_LOCK: Final = 0x10D1  # the first half of our advisory locks' keys
 _REPEATED_WITHIN: Final = timedelta(minutes=10)
 
 
