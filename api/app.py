@@ -10,7 +10,7 @@ from api import errors, openapi
 from api.edge import Edge
 from api.metrics import HttpMetrics
 from api.parts import open_parts
-from api.routes import batches, files, many, system
+from api.routes import asks, batches, files, many, models, system
 from api.routes import jobs as jobs_routes
 from jobs.settings import Settings
 
@@ -41,7 +41,15 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.http_metrics = HttpMetrics()
     app.add_middleware(Edge, metrics=app.state.http_metrics)
     errors.add_handlers(app)
-    for router in (many.router, jobs_routes.router, files.router, batches.router, system.router):
+    for router in (
+        many.router,
+        jobs_routes.router,
+        files.router,
+        batches.router,
+        asks.router,
+        models.router,
+        system.router,
+    ):
         app.include_router(router)
     app.openapi = lambda: openapi.describe(app)  # type: ignore[method-assign]  # FastAPI documents this way
     return app

@@ -15,7 +15,11 @@ from jobs.errors import (
     InvalidRequestError,
     JobNotFinishedError,
     LongbatchError,
+    ModelNotFoundError,
     NotFoundError,
+    RequestCancelledError,
+    RequestExpiredError,
+    RequestFailedError,
     TooLargeError,
     UnavailableError,
 )
@@ -24,12 +28,16 @@ from jobs.validation import from_validation
 # A class answers for its subclasses; what is not listed is our own fault.
 _STATUSES: Final[dict[type[LongbatchError], int]] = {
     InvalidRequestError: 400,
+    ModelNotFoundError: 404,
     NotFoundError: 404,
     ConflictError: 409,
+    RequestCancelledError: 409,
     IdempotencyConflictError: 409,
     JobNotFinishedError: 409,
     TooLargeError: 413,
+    RequestFailedError: 500,
     UnavailableError: 503,
+    RequestExpiredError: 504,
 }
 _RETRY_AFTER: Final = {"Retry-After": "1"}  # seconds
 # OpenAI's clients repeat a 409 by themselves unless they are told not to.
@@ -55,13 +63,18 @@ def add_handlers(app: FastAPI) -> None:
 
 def response(error: LongbatchError) -> JSONResponse:
     """The error as an answer; what a caller cannot mend says nothing about our insides."""
-    status = next((code for kind, code in _STATUSES.items() if isinstance(error, kind)), 500)
-    if status == HTTPStatus.INTERNAL_SERVER_ERROR:
+    status = status_of(error)
+    if status == HTTPStatus.INTERNAL_SERVER_ERROR and not isinstance(error, RequestFailedError):
         return internal_response()
     headers = _RETRY_AFTER if status == HTTPStatus.SERVICE_UNAVAILABLE else None
     if status == HTTPStatus.CONFLICT and not error.retryable:
         headers = _NO_RETRY
     return JSONResponse(envelope(status, error.code, error.message, param=error.param), status, headers)
+
+
+def status_of(error: LongbatchError) -> int:
+    """The status that tells a caller of this error."""
+    return next((code for kind, code in _STATUSES.items() if isinstance(error, kind)), 500)
 
 
 def internal_response() -> JSONResponse:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import suppress
 from typing import Any, Final
 from uuid import UUID
@@ -35,7 +35,7 @@ class LiveReader:
         self._heard = b"$"
         self._wanted = asyncio.Event()
 
-    async def pieces(self, job_id: UUID) -> AsyncIterator[Piece]:
+    async def pieces(self, job_id: UUID) -> AsyncGenerator[Piece, None]:
         """What the job has generated since it began and goes on to generate; without end.
 
         Nothing comes while Redis is away, and pieces may overlap: see `live.Piece`.

@@ -4,7 +4,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from jobs.validation import Closed, Metadata, NonEmpty
+from jobs.validation import MAX_TOP_K, Closed, Metadata, NonEmpty, Stop
 
 MIN_EXPIRY_SECONDS: Final = 3600
 MAX_EXPIRY_SECONDS: Final = 2_592_000  # 30 days
@@ -50,6 +50,22 @@ class BatchRequest(EstimateRequest):
     output_expires_after: ExpiresAfter | None = Field(
         None, description="life of the result files, from the end of the batch on"
     )
+
+
+class GenerateRequest(Closed):
+    """A prompt as it is, and how to go on from it."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"prompt": "Once upon", "max_tokens": 64, "temperature": 0.7}]}
+    )
+
+    prompt: NonEmpty
+    max_tokens: int | None = Field(None, ge=1)
+    temperature: float | None = Field(None, ge=0, le=2)
+    top_p: float | None = Field(None, gt=0, le=1)
+    top_k: int | None = Field(None, ge=1, le=MAX_TOP_K)
+    seed: int | None = Field(None, ge=0, le=2**63 - 1)
+    stop: Stop | None = None
 
 
 class UploadForm(BaseModel):

@@ -7,9 +7,10 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from api.openai_schemas import BatchRequest, EstimateRequest, UploadForm
+from api.openai_schemas import BatchRequest, EstimateRequest, GenerateRequest, UploadForm
 from api.replies import ErrorReply
 from api.schemas import CancelRequest, JobRequest
+from jobs.openai_chat import ChatRequest, TextRequest
 
 _LINE: Final = '{"id":"batch_req_…","custom_id":"a","response":{…},"error":null}\n'
 _REF: Final = "#/components/schemas/{model}"
@@ -19,13 +20,18 @@ _BODIES: Final[tuple[type[BaseModel], ...]] = (
     UploadForm,
     BatchRequest,
     EstimateRequest,
+    ChatRequest,
+    TextRequest,
+    GenerateRequest,
 )
 _REASONS: Final = {
     400: "A field is wrong or unknown; `param` names it",
     404: "There is no such job, or it is not yours",
     409: "The request does not go with what is there",
     413: "The body is too large",
+    500: "The engine failed",
     503: "A part is not available; try again after Retry-After seconds",
+    504: "No engine had room in time",
 }
 
 

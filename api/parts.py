@@ -13,6 +13,7 @@ from anyio import CapacityLimiter
 from api.accept import Acceptance
 from api.doorbell import Doorbell
 from api.intake import NUM_LANES, Intake
+from api.live import LiveReader
 from api.places import Places
 from api.readiness import Readiness
 from api.tokenizer import LoadedTokenizer
@@ -38,6 +39,7 @@ class Parts:
     doorbell: Doorbell
     intake: Intake
     watch: Watch
+    live: LiveReader
     places: Places
     tokenizer: LoadedTokenizer
     readiness: Readiness
@@ -64,12 +66,18 @@ async def open_parts(settings: Settings) -> AsyncIterator[Parts]:
         doorbell=Doorbell(settings.broker).start(),
         intake=Intake(transactions, engines.configured_capacity(settings.engine)),
         watch=Watch(transactions),
+        live=LiveReader(settings.broker),
         places=Places(settings),
         tokenizer=tokenizer,
         readiness=Readiness(settings, transactions, tokenizer),
         cpu=CapacityLimiter(max(2, os.cpu_count() or 1)),
     )
-    loops = [tokenizer.load(), parts.watch.run(), *(parts.intake.run() for _ in range(NUM_LANES))]
+    loops = [
+        tokenizer.load(),
+        parts.watch.run(),
+        parts.live.run(),
+        *(parts.intake.run() for _ in range(NUM_LANES)),
+    ]
     beside = [asyncio.create_task(loop) for loop in loops]
     try:
         yield parts

@@ -8,6 +8,7 @@ from sqlalchemy.orm import Session
 
 from jobs import reservations
 from jobs.admission import Capacity
+from jobs.database import database_now
 from jobs.models import Engine
 from jobs.settings import EngineSettings
 
@@ -88,6 +89,13 @@ def look(session: Session) -> tuple[datetime, dict[str, list[Capacity]]]:
         if engine is not None:
             found.setdefault(engine.model, []).append(capacity_of(engine))
     return rows[0][0], found
+
+
+def served_models(session: Session, *, always: str) -> dict[str, datetime]:
+    """The models of registered engines by name, with when one was last seen; `always` is one of them."""
+    seen = select(Engine.model, func.max(Engine.seen_at)).group_by(Engine.model).order_by(Engine.model)
+    found: dict[str, datetime] = dict(session.execute(seen).tuples().all())
+    return found if always in found else {always: database_now(session), **found}
 
 
 def registered_capacities(session: Session) -> dict[str, list[Capacity]]:

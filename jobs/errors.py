@@ -67,6 +67,31 @@ class ModelNotFoundError(LongbatchError):
     code = "model_not_found"
 
 
+class ContextLengthExceededError(InvalidRequestError):
+    """The prompt and max_tokens are more than the model's context holds."""
+
+    code = "context_length_exceeded"
+
+
+class RequestCancelledError(LongbatchError):
+    """The request was cancelled before it had its answer."""
+
+    code = "request_cancelled"
+
+
+class RequestExpiredError(LongbatchError):
+    """No engine had room for the request in time; try again."""
+
+    code = "request_expired"
+    retryable = True
+
+
+class RequestFailedError(LongbatchError):
+    """The engine failed to answer the request."""
+
+    code = "engine_error"
+
+
 class ConflictError(LongbatchError):
     """What is there does not allow this any more; asking again cannot help."""
 

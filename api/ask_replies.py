@@ -1,0 +1,135 @@
+"""What callers of the interactive routes get back, described for the documentation."""
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+Seconds = int
+FinishReason = Literal["stop", "length"]
+
+_USAGE: dict[str, Any] = {"prompt_tokens": 21, "completion_tokens": 9, "total_tokens": 30}
+_MODEL: dict[str, Any] = {
+    "id": "llama-3.1-8b-instruct",
+    "object": "model",
+    "created": 1769860800,
+    "owned_by": "longbatch",
+}
+
+
+def _example(**fields: Any) -> ConfigDict:  # noqa: ANN401  # JSON
+    return ConfigDict(json_schema_extra={"examples": [fields]})
+
+
+class TokenUsage(BaseModel):
+    """Tokens of one answer."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+
+class AssistantMessage(BaseModel):
+    """What the model said."""
+
+    role: Literal["assistant"]
+    content: str
+    refusal: None
+
+
+class ChatChoice(BaseModel):
+    """The only choice."""
+
+    index: Literal[0]
+    message: AssistantMessage
+    logprobs: None
+    finish_reason: FinishReason
+
+
+class ChatCompletionReply(BaseModel):
+    """A chat completion."""
+
+    model_config = _example(
+        id="chatcmpl-019c2f3e5a4b7c8d9e0f1a2b3c4d5e6f",
+        object="chat.completion",
+        created=1769860800,
+        model="llama-3.1-8b-instruct",
+        choices=[
+            {
+                "index": 0,
+                "message": {"role": "assistant", "content": "Paris is the capital.", "refusal": None},
+                "logprobs": None,
+                "finish_reason": "stop",
+            }
+        ],
+        usage=_USAGE,
+        system_fingerprint=None,
+    )
+
+    id: str
+    object: Literal["chat.completion"]
+    created: Seconds
+    model: str
+    choices: list[ChatChoice]
+    usage: TokenUsage
+    system_fingerprint: None
+
+
+class TextChoice(BaseModel):
+    """The only choice."""
+
+    index: Literal[0]
+    text: str
+    logprobs: None
+    finish_reason: FinishReason
+
+
+class TextCompletionReply(BaseModel):
+    """A text completion."""
+
+    model_config = _example(
+        id="cmpl-019c2f3e5a4b7c8d9e0f1a2b3c4d5e6f",
+        object="text_completion",
+        created=1769860800,
+        model="llama-3.1-8b-instruct",
+        choices=[{"index": 0, "text": " a time", "logprobs": None, "finish_reason": "length"}],
+        usage=_USAGE,
+        system_fingerprint=None,
+    )
+
+    id: str
+    object: Literal["text_completion"]
+    created: Seconds
+    model: str
+    choices: list[TextChoice]
+    usage: TokenUsage
+    system_fingerprint: None
+
+
+class GenerateReply(BaseModel):
+    """A generated text."""
+
+    model_config = _example(text=" a time", finish_reason="length", usage=_USAGE)
+
+    text: str
+    finish_reason: FinishReason
+    usage: TokenUsage
+
+
+class ModelReply(BaseModel):
+    """A model that is served here."""
+
+    model_config = _example(**_MODEL)
+
+    id: str
+    object: Literal["model"]
+    created: Seconds
+    owned_by: str
+
+
+class ModelListReply(BaseModel):
+    """The models that are served here."""
+
+    model_config = _example(object="list", data=[_MODEL])
+
+    object: Literal["list"]
+    data: list[ModelReply]

@@ -1,0 +1,117 @@
+"""How answers look: as OpenAI's chat and text completions, whole or in chunks, and plain."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from api.asks import Ended
+from jobs.models import Job
+from jobs.openai_chat import JsonObject, chat_completion, text_completion, usage_object
+
+JSON = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """One way to write an answer.
+
+    Attributes:
+        whole: the answer of a request without stream.
+        first: what a stream begins with.
+        text: new text.
+        last: what tells the reason of the end.
+        usage: the tokens, which end a stream if they were asked for; None: `last` tells them.
+        closing: what comes behind everything, as it is sent.
+    """
+
+    whole: Callable[[Ended], JsonObject]
+    first: Callable[[Job], list[JsonObject]]
+    text: Callable[[Job, str], JsonObject]
+    last: Callable[[Ended], JsonObject]
+    usage: Callable[[Ended], JsonObject] | None = None
+    closing: bytes = b""
+
+
+def _created(job: Job) -> int:
+    return int(job.created_at.timestamp())
+
+
+def _usage(ended: Ended) -> JsonObject:
+    job = ended.job
+    return usage_object(prompt_tokens=job.prompt_tokens or 0, completion_tokens=job.completion_tokens)
+
+
+def _whole(make: Callable[..., JsonObject]) -> Callable[[Ended], JsonObject]:
+    def whole(ended: Ended) -> JsonObject:
+        job = ended.job
+        return make(
+            identifier=job.id.hex,
+            created=_created(job),
+            model=job.model,
+            text=ended.output,
+            finish_reason=job.finish_reason,
+            usage=_usage(ended),
+        )
+
+    return whole
+
+
+def _chat_chunk(job: Job, choices: list[JSON], usage: JsonObject | None = None) -> JsonObject:
+    chunk: JsonObject = {
+        "id": f"chatcmpl-{job.id.hex}",
+        "object": "chat.completion.chunk",
+        "created": _created(job),
+        "model": job.model,
+        "system_fingerprint": None,
+        "choices": choices,
+    }
+    return chunk if usage is None else chunk | {"usage": usage}
+
+
+def _delta(delta: JSON, finish_reason: str | None = None) -> list[JSON]:
+    return [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}]
+
+
+def _text_chunk(job: Job, choices: list[JSON], usage: JsonObject | None = None) -> JsonObject:
+    chunk: JsonObject = {
+        "id": f"cmpl-{job.id.hex}",
+        "object": "text_completion",
+        "created": _created(job),
+        "model": job.model,
+        "system_fingerprint": None,
+        "choices": choices,
+    }
+    return chunk if usage is None else chunk | {"usage": usage}
+
+
+def _said(text: str, finish_reason: str | None = None) -> list[JSON]:
+    return [{"index": 0, "text": text, "logprobs": None, "finish_reason": finish_reason}]
+
+
+def _plain(ended: Ended) -> JsonObject:
+    return {"text": ended.output, "finish_reason": ended.job.finish_reason, "usage": _usage(ended)}
+
+
+_DONE: Final = b"data: [DONE]\n\n"
+CHAT: Final = Shape(
+    whole=_whole(chat_completion),
+    first=lambda job: [_chat_chunk(job, _delta({"role": "assistant", "content": ""}))],
+    text=lambda job, text: _chat_chunk(job, _delta({"content": text})),
+    last=lambda ended: _chat_chunk(ended.job, _delta({}, ended.job.finish_reason)),
+    usage=lambda ended: _chat_chunk(ended.job, [], _usage(ended)),
+    closing=_DONE,
+)
+TEXT: Final = Shape(
+    whole=_whole(text_completion),
+    first=lambda _job: [],
+    text=lambda job, text: _text_chunk(job, _said(text)),
+    last=lambda ended: _text_chunk(ended.job, _said("", ended.job.finish_reason)),
+    usage=lambda ended: _text_chunk(ended.job, [], _usage(ended)),
+    closing=_DONE,
+)
+PLAIN: Final = Shape(
+    whole=_plain,
+    first=lambda _job: [],
+    text=lambda _job, text: {"text": text},
+    last=lambda ended: {"finish_reason": ended.job.finish_reason, "usage": _usage(ended)},
+)

@@ -1,0 +1,222 @@
+"""Requests that somebody waits for: understood and counted, submitted to the interactive lane, followed."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from typing import Any, Final
+from uuid import UUID
+
+from pydantic import TypeAdapter, ValidationError
+from sqlalchemy.orm import Session
+
+from api.parts import Parts
+from jobs import engines, lifecycle, openai_chat, queries, submission
+from jobs.admission import Capacity
+from jobs.batch_states import Endpoint
+from jobs.chat_template import ChatTemplateError
+from jobs.counting import PromptCounter
+from jobs.errors import (
+    ContextLengthExceededError,
+    InvalidRequestError,
+    ModelNotFoundError,
+    UnavailableError,
+)
+from jobs.live import Piece
+from jobs.models import Job
+from jobs.openai_chat import Generation
+from jobs.states import Lane
+from jobs.submission import JobSpec
+from jobs.texts import NewText
+from jobs.tokens import Tokenizer
+from jobs.validation import from_validation
+
+# Nobody waits longer; a caller that is gone cancels its job long before.
+_WINDOW: Final = timedelta(hours=1)
+_MAX_INTEGER: Final = 2**31 - 1
+_LOOK_SECONDS: Final = 60.0
+_BODY: Final = TypeAdapter(dict[str, Any])
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A request that was understood.
+
+    Attributes:
+        generation: what it asks for.
+        text: its prompt, counted.
+    """
+
+    generation: Generation
+    text: NewText
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Counted."""
+        return self.text.counted.num_tokens if self.text.counted else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The job has ended.
+
+    Attributes:
+        job: its row.
+        output: whole or partial.
+    """
+
+    job: Job
+    output: str
+
+
+async def understand(parts: Parts, endpoint: Endpoint, raw: bytes | bytearray) -> Ask:
+    """The request of this body, its prompt counted.
+
+    Raises:
+        InvalidRequestError: a field is wrong; `param` names it.
+        ModelNotFoundError: nobody serves its model.
+        UnavailableError: the tokenizer is not loaded yet.
+    """
+    return await parts.compute(_understand, endpoint, _parse(raw), parts.tokenizer.current)
+
+
+async def understand_plain(parts: Parts, body: Mapping[str, Any]) -> Ask:
+    """As `understand`, of a text completion's fields with the served model."""
+    named = {**body, "model": parts.settings.engine.model}
+    return await parts.compute(_understand, Endpoint.TEXT, named, parts.tokenizer.current)
+
+
+async def submit(parts: Parts, ask: Ask, *, tenant_id: UUID) -> Job:
+    """Its job waits in the interactive lane.
+
+    Raises:
+        ModelNotFoundError: nobody serves its model.
+        ContextLengthExceededError: it can never fit; nothing was stored.
+    """
+    fallback = engines.configured_capacity(parts.settings.engine)
+    default = parts.settings.batches.default_max_tokens
+    served = parts.settings.engine.model
+    work = partial(
+        _submit, ask=ask, tenant_id=tenant_id, fallback=fallback, default_max_tokens=default, served=served
+    )
+    job = await parts.transactions.run(work)
+    parts.doorbell.ring_for([job])
+    return job
+
+
+async def follow(parts: Parts, job_id: UUID) -> AsyncGenerator[str | Ended, None]:
+    """New text as it comes, in order and each character once, then how the job ended.
+
+    What Redis did not tell comes with the end.
+    """
+    num_sent = 0
+    row = asyncio.create_task(until_ended(parts, job_id))
+    try:
+        async with aclosing(parts.live.pieces(job_id)) as pieces:
+            while not row.done():
+                piece = await _next(pieces, row)
+                if piece is None:
+                    break
+                # A piece beyond what was sent means that one before it was lost: the rest comes at the end.
+                if new := piece.text[num_sent - piece.at :] if piece.at <= num_sent else "":
+                    num_sent += len(new)
+                    yield new
+                if piece.is_last:
+                    found = await parts.watch.now(job_id)
+                    if found is None or found.finalized_at is not None:
+                        break
+        ended = await row
+        if rest := ended.output[num_sent:]:
+            yield rest
+        yield ended
+    finally:
+        row.cancel()
+
+
+async def cancel(parts: Parts, job_id: UUID, *, tenant_id: UUID) -> None:
+    """Nobody waits for the answer any more: the job ends, and its blocks are free within a second."""
+    await parts.transactions.run(partial(lifecycle.cancel, job_id=job_id, tenant_id=tenant_id))
+
+
+async def _next(pieces: AsyncIterator[Piece], row: "asyncio.Task[Ended]") -> Piece | None:
+    """The next piece; None: the job has ended, as its row says."""
+    piece = asyncio.ensure_future(anext(pieces))
+    try:
+        await asyncio.wait({piece, row}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        if not piece.done():
+            piece.cancel()
+            await asyncio.gather(piece, return_exceptions=True)
+    return piece.result() if not piece.cancelled() else None
+
+
+async def until_ended(parts: Parts, job_id: UUID) -> Ended:
+    """How the job ended, once it has.
+
+    Raises:
+        UnavailableError: its row is gone, or the database is.
+    """
+    job: Job | None = None
+    while job is None or job.finalized_at is None:
+        job = await parts.watch.until_ended(job_id, seconds=_LOOK_SECONDS)
+        if job is None:
+            raise UnavailableError("The request's job was deleted.")
+    result = await parts.transactions.run(partial(queries.get_result, job_id=job_id))
+    return Ended(job, result.output if result else "")
+
+
+def _parse(raw: bytes | bytearray) -> dict[str, Any]:
+    try:
+        return _BODY.validate_json(raw)
+    except ValidationError as error:
+        raise from_validation(error) from None  # the original holds the prompt
+
+
+def _understand(endpoint: Endpoint, body: Mapping[str, Any], tokenizer: Tokenizer | None) -> Ask:
+    generation = openai_chat.understand(endpoint, body)
+    if generation.max_tokens is not None and generation.max_tokens > _MAX_INTEGER:
+        raise InvalidRequestError("max_tokens is far too large.", param="max_tokens")
+    if tokenizer is None:
+        raise UnavailableError("The tokenizer is not loaded yet.")
+    try:
+        counted = PromptCounter(tokenizer).count_prompt(generation.canonical)
+    except ChatTemplateError as error:
+        raise InvalidRequestError(error.message, param="messages") from None
+    return Ask(generation, NewText(generation.canonical, counted))
+
+
+def _submit(
+    session: Session,
+    *,
+    ask: Ask,
+    tenant_id: UUID,
+    fallback: Capacity,
+    default_max_tokens: int,
+    served: str,
+) -> Job:
+    registered = engines.registered_capacities(session)
+    model = ask.generation.model
+    if model not in registered and model != served:
+        raise ModelNotFoundError(f"The model {model!r} is not served here.", param="model")
+    capacities = registered.get(model) or [fallback]
+    room = max(min(each.max_seq_len, each.max_tokens_in_pool) for each in capacities) - ask.prompt_tokens
+    max_tokens = ask.generation.max_tokens or max(1, min(default_max_tokens, room))
+    spec = JobSpec(
+        text=ask.text,
+        task="chat",
+        model=model,
+        max_tokens=max_tokens,
+        lane=Lane.INTERACTIVE,
+        sampling=ask.generation.sampling,
+        window=_WINDOW,
+    )
+    (job,) = submission.submit(session, [spec], tenant_id=tenant_id, fallback=fallback)
+    if job.error is not None:
+        limit = max(each.max_seq_len for each in capacities)
+        message = openai_chat.too_long_message(
+            limit=limit, prompt_tokens=ask.prompt_tokens, max_tokens=max_tokens
+        )
+        raise ContextLengthExceededError(message, param="messages")
+    return job

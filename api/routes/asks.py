@@ -1,0 +1,224 @@
+"""Answers that somebody waits for: chat and text completions as OpenAI has them, and plain generate."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
+from contextlib import aclosing, suppress
+from typing import Any, Final, TypeVar
+from uuid import UUID
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse
+from pydantic_core import to_json
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response, StreamingResponse
+
+from api import accept, ask_shapes, asks
+from api.ask_replies import ChatCompletionReply, GenerateReply, TextCompletionReply
+from api.ask_shapes import Shape
+from api.asks import Ask, Ended
+from api.body import read_body
+from api.dependencies import PartsDep, TenantDep
+from api.errors import envelope, status_of
+from api.openai_schemas import GenerateRequest
+from api.openapi import answers, json_body
+from api.parts import Parts
+from jobs import telemetry
+from jobs.batch_states import Endpoint
+from jobs.errors import LongbatchError, RequestCancelledError, RequestExpiredError, RequestFailedError
+from jobs.models import Job
+from jobs.openai_chat import ChatRequest, JsonObject, TextRequest
+from jobs.states import JobState
+
+router = APIRouter(tags=["interactive"])
+
+T = TypeVar("T")
+# Proxies close connections on which nothing comes for long; a job may wait for its turn.
+_HEARTBEAT_SECONDS: Final = 10.0
+_HEARTBEAT: Final = b": waiting\n\n"
+_STREAM_HEADERS: Final = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+_ERRORS: Final = (400, 404, 409, 413, 500, 503, 504)
+
+
+@router.post(
+    "/v1/chat/completions",
+    summary="Chat",
+    responses=answers(200, ChatCompletionReply, "The answer, or with `stream` its chunks", *_ERRORS),
+    openapi_extra=json_body(ChatRequest),
+)
+async def create_chat_completion(request: Request, parts: PartsDep, tenant_id: TenantDep) -> Response:
+    """An answer that you wait for; it goes ahead of batch work. Closing the connection ends it."""
+    raw = await read_body(request, max_bytes=parts.settings.api.max_body_bytes)
+    ask = await asks.understand(parts, Endpoint.CHAT, raw)
+    return await _answer(request, parts, ask, ask_shapes.CHAT, tenant_id=tenant_id)
+
+
+@router.post(
+    "/v1/completions",
+    summary="Complete a text",
+    responses=answers(200, TextCompletionReply, "The answer, or with `stream` its chunks", *_ERRORS),
+    openapi_extra=json_body(TextRequest),
+)
+async def create_completion(request: Request, parts: PartsDep, tenant_id: TenantDep) -> Response:
+    """As chat, of a prompt that no chat template frames."""
+    raw = await read_body(request, max_bytes=parts.settings.api.max_body_bytes)
+    ask = await asks.understand(parts, Endpoint.TEXT, raw)
+    return await _answer(request, parts, ask, ask_shapes.TEXT, tenant_id=tenant_id)
+
+
+@router.post(
+    "/generate",
+    summary="Generate",
+    responses=answers(200, GenerateReply, "The text", *_ERRORS),
+    openapi_extra=json_body(GenerateRequest),
+)
+async def generate(request: Request, parts: PartsDep, tenant_id: TenantDep) -> Response:
+    """The plainest request: a prompt, as it is, and its continuation."""
+    ask = await _plain(request, parts, stream=False)
+    return await _answer(request, parts, ask, ask_shapes.PLAIN, tenant_id=tenant_id)
+
+
+@router.post(
+    "/generate_stream",
+    summary="Generate, in pieces",
+    responses=answers(200, None, "Server-sent events: `{text}`, then `{finish_reason,usage}`", *_ERRORS),
+    openapi_extra=json_body(GenerateRequest),
+)
+async def generate_stream(request: Request, parts: PartsDep, tenant_id: TenantDep) -> Response:
+    """As generate, told as it comes."""
+    ask = await _plain(request, parts, stream=True)
+    return await _answer(request, parts, ask, ask_shapes.PLAIN, tenant_id=tenant_id)
+
+
+async def _plain(request: Request, parts: Parts, *, stream: bool) -> Ask:
+    raw = await read_body(request, max_bytes=parts.settings.api.max_body_bytes)
+    asked = accept.parse(GenerateRequest, raw)
+    return await asks.understand_plain(parts, asked.model_dump(exclude_none=True) | {"stream": stream})
+
+
+async def _answer(request: Request, parts: Parts, ask: Ask, shape: Shape, *, tenant_id: UUID) -> Response:
+    job = await asks.submit(parts, ask, tenant_id=tenant_id)
+    if ask.generation.stream:
+        include_usage = ask.generation.include_usage
+        return StreamingResponse(
+            _events(parts, job, shape, include_usage=include_usage, tenant_id=tenant_id),
+            media_type="text/event-stream",
+            headers=_STREAM_HEADERS,
+        )
+    ended: Ended | None = None
+    try:
+        ended = await _unless_gone(request, asks.until_ended(parts, job.id))
+    finally:
+        if ended is None:
+            await _give_up(parts, job.id, tenant_id=tenant_id)
+    if (error := _error_of(ended.job)) is not None:
+        raise error
+    return JSONResponse(shape.whole(ended))
+
+
+async def _events(
+    parts: Parts, job: Job, shape: Shape, *, include_usage: bool, tenant_id: UUID
+) -> AsyncIterator[bytes]:
+    """The answer as server-sent events; a reader that leaves ends the job."""
+    has_ended = False
+    try:
+        for chunk in shape.first(job):
+            yield _event(chunk)
+        async with aclosing(_with_heartbeats(asks.follow(parts, job.id))) as told:
+            async for each in told:
+                if isinstance(each, Ended):
+                    has_ended = True
+                    for event in _closing(each, shape, include_usage=include_usage):
+                        yield event
+                else:
+                    yield _HEARTBEAT if each is None else _event(shape.text(job, each))
+    except LongbatchError as error:
+        yield _event(envelope(status_of(error), error.code, error.message))
+    finally:
+        if not has_ended:
+            await asyncio.shield(_give_up(parts, job.id, tenant_id=tenant_id))
+
+
+def _closing(ended: Ended, shape: Shape, *, include_usage: bool) -> list[bytes]:
+    if (error := _error_of(ended.job)) is not None:
+        return [_event(envelope(status_of(error), error.code, error.message))]
+    chunks = [_event(shape.last(ended))]
+    if include_usage and shape.usage is not None:
+        chunks.append(_event(shape.usage(ended)))
+    return [*chunks, shape.closing]
+
+
+def _event(chunk: JsonObject) -> bytes:
+    return b"data: " + to_json(chunk) + b"\n\n"
+
+
+def _error_of(job: Job) -> LongbatchError | None:
+    """Why there is no whole answer; None: there is."""
+    match job.state:
+        case JobState.COMPLETED:
+            return None
+        case JobState.CANCELLED:
+            return RequestCancelledError()
+        case JobState.EXPIRED:
+            return RequestExpiredError()
+    error: Any = job.error or {}
+    return RequestFailedError(f"The engine failed: {error.get('message', 'no more is known')}")
+
+
+async def _give_up(parts: Parts, job_id: UUID, *, tenant_id: UUID) -> None:
+    try:
+        await asks.cancel(parts, job_id, tenant_id=tenant_id)
+    except LongbatchError as error:  # the job goes on to its end; its window bounds that
+        telemetry.logger().warning(telemetry.LOOP_FAILED, loop="cancel", error=error.code)
+
+
+async def _unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """What the work returned.
+
+    Raises:
+        ClientDisconnect: the caller closed the connection before.
+    """
+    working, gone = asyncio.create_task(work), asyncio.create_task(_disconnected(request))
+    try:
+        await asyncio.wait({working, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise ClientDisconnect
+        return working.result()
+    finally:
+        for task in (working, gone):
+            task.cancel()
+        await asyncio.gather(working, gone, return_exceptions=True)
+
+
+async def _disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _with_heartbeats(
+    told: AsyncGenerator[str | Ended, None],
+) -> AsyncGenerator[str | Ended | None, None]:
+    """What is told, and None when nothing was for a while."""
+    following: asyncio.Future[str | Ended] | None = None
+    try:
+        while True:
+            following = following or asyncio.ensure_future(_next(told))
+            done, _ = await asyncio.wait({following}, timeout=_HEARTBEAT_SECONDS)
+            if not done:
+                yield None
+                continue
+            try:
+                each = following.result()
+            except StopAsyncIteration:
+                return
+            following = None
+            yield each
+    finally:
+        if following is not None:
+            following.cancel()
+            with suppress(asyncio.CancelledError, Exception):
+                await following
+        await told.aclose()
+
+
+async def _next(told: AsyncIterator[T]) -> T:
+    return await anext(told)

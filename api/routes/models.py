@@ -1,0 +1,47 @@
+"""The models that engines serve, as OpenAI lists them."""
+
+from functools import partial
+
+from fastapi import APIRouter
+from fastapi.responses import JSONResponse
+
+from api.ask_replies import ModelListReply, ModelReply
+from api.dependencies import PartsDep, TenantDep
+from api.openapi import answers
+from api.parts import Parts
+from jobs import engines
+from jobs.errors import ModelNotFoundError
+from jobs.models import JsonObject
+
+router = APIRouter(tags=["models"])
+
+
+@router.get(
+    "/v1/models",
+    summary="List models",
+    responses=answers(200, ModelListReply, "Every model that an engine serves", 503),
+)
+async def list_models(parts: PartsDep, tenant_id: TenantDep) -> JSONResponse:  # noqa: ARG001  # needs a key
+    """What `model` may name in a request."""
+    return JSONResponse({"object": "list", "data": await _models(parts)})
+
+
+@router.get(
+    "/v1/models/{model}",
+    summary="Look at a model",
+    responses=answers(200, ModelReply, "The model", 404, 503),
+)
+async def get_model(model: str, parts: PartsDep, tenant_id: TenantDep) -> JSONResponse:  # noqa: ARG001  # needs a key
+    """One of them."""
+    for each in await _models(parts):
+        if each["id"] == model:
+            return JSONResponse(each)
+    raise ModelNotFoundError(param="model")
+
+
+async def _models(parts: Parts) -> list[JsonObject]:
+    read = partial(engines.served_models, always=parts.settings.engine.model)
+    return [
+        {"id": name, "object": "model", "created": int(since.timestamp()), "owned_by": "longbatch"}
+        for name, since in (await parts.transactions.run(read)).items()
+    ]
