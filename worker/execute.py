@@ -1,7 +1,6 @@
 """One job from its claim to its record: load the prompt, stream it, write down how it ended."""
 
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -10,9 +9,8 @@ import numpy as np
 from sqlalchemy.exc import InterfaceError, OperationalError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import Session, sessionmaker
-from structlog.typing import FilteringBoundLogger
 
-from jobs import checkpoints, claims, ids, queues, reservations, telemetry, texts
+from jobs import checkpoints, claims, ids, telemetry, texts
 from jobs.bookings import Terms
 from jobs.claims import Claim
 from jobs.counting import PromptCounter
@@ -20,11 +18,10 @@ from jobs.database import transaction
 from jobs.errors import EngineLostError, EngineUnavailableError, LongbatchError
 from jobs.models import Job
 from jobs.settings import Settings
-from jobs.states import TERMINAL, JobState, StopReason
+from jobs.states import StopReason
 from jobs.texts import CountedPrompt
 from jobs.tokens import unpack_ids
 from worker.answer import Answer
-from worker.bell import Ring
 from worker.deadlines import deadlines_for
 from worker.engine import EngineModel
 from worker.follow import follow, wait_for_end, wait_for_stop
@@ -32,14 +29,13 @@ from worker.lease import HeldLease, LeaseKeeper
 from worker.live import LiveOutput, Teller
 from worker.lookahead import LookAhead
 from worker.monitor import EngineMonitor
-from worker.outcome import Failed, Finished, LeaseLost, Outcome, Recounted, RunEnded, Stopped, Yielded, record
+from worker.outcome import Failed, Finished, LeaseLost, Outcome, Recounted, RunEnded, Stopped, Yielded
+from worker.record import Recorder, Run
 from worker.request import Request, Sampling
 from worker.stream import Stream
 
 # A request that was asked to stop ends at the next iteration: at once, or after a prompt chunk (seconds).
 _SETTLE_SECONDS: Final = 0.5
-_LINGER_SECONDS: Final = 10.0
-_RECORD_RETRY_SECONDS: Final = 1.0
 # A job that waits for blocks looks for them so often; each look is one short transaction.
 _ASK_AGAIN_SECONDS: Final = 0.2
 
@@ -71,7 +67,7 @@ class Runner:
     keeper: LeaseKeeper
     ahead: LookAhead
     live: LiveOutput
-    ring: Ring
+    recorder: Recorder
     stopping: threading.Event
 
     def run(self, claim: Claim, held: HeldLease, model: EngineModel, *, free: Free) -> None:
@@ -115,7 +111,7 @@ class Runner:
         held.is_ending = True
         if stream is not None and is_confirmed:
             free(answer.num_tokens)
-        self._end(claim, held, answer, outcome, stream, teller, is_confirmed=is_confirmed, log=log)
+        self.recorder.end(Run(claim, held, answer, teller, log), outcome, stream, is_confirmed=is_confirmed)
 
     @staticmethod
     def _settled(job: Job, prompt: CountedPrompt, answer: Answer) -> Outcome | None:
@@ -218,88 +214,6 @@ class Runner:
             stream.stop()
             is_confirmed = wait_for_end(held, seconds=_SETTLE_SECONDS)
         return outcome, is_confirmed
-
-    def _end(
-        self,
-        claim: Claim,
-        held: HeldLease,
-        answer: Answer,
-        outcome: Outcome,
-        stream: Stream | None,
-        teller: Teller,
-        *,
-        is_confirmed: bool,
-        log: FilteringBoundLogger,
-    ) -> None:
-        """The outcome is recorded; then the booking goes too, should the engine confirm its end late."""
-        try:
-            state = self._record(claim, held, answer, outcome, is_confirmed=is_confirmed)
-            teller.tell(is_last=True)
-            log.info(
-                _event(state, outcome),
-                state=state,
-                outcome=type(outcome).__name__,
-                completion_tokens=answer.num_tokens,
-                error=outcome.error.code if isinstance(outcome, Failed) else None,
-            )
-            if state in TERMINAL and claim.job.webhook_url is not None:
-                self.ring(queues.SERVICE)
-            if stream is not None and not is_confirmed:
-                self._settle(claim, held, outcome, log)
-        finally:
-            self.keeper.drop(held)
-            if stream is not None:
-                stream.close()
-
-    def _settle(self, claim: Claim, held: HeldLease, outcome: Outcome, log: FilteringBoundLogger) -> None:
-        """The booking drains, and goes if the engine confirms the end of its request after all."""
-        log.info(telemetry.RESERVATION_DRAINING, blocks=claim.blocks)
-        if isinstance(outcome, Finished | Stopped):
-            linger = 1.0 if self.stopping.is_set() else _LINGER_SECONDS
-            if wait_for_end(held, seconds=linger):
-                self._close_booking(claim)
-
-    def _record(
-        self, claim: Claim, held: HeldLease, answer: Answer, outcome: Outcome, *, is_confirmed: bool
-    ) -> JobState | None:
-        """Where the job is now; None: its lease was lost. Tried until the database takes it.
-
-        The fence makes it harmless that a commit's outcome can be unknown, and that somebody else may have
-        the job by now; a finished answer is too dear to drop because the database was away for a minute.
-        """
-        output = answer.output()
-        give_up_at = time.monotonic() + 2 * self.settings.jobs.lease_seconds
-        while True:
-            try:
-                with transaction(self.sessions) as session:
-                    self.keeper.tell_first_token(session, held)
-                    return record(
-                        session,
-                        claim.lease,
-                        outcome,
-                        output,
-                        settings=self.settings.jobs,
-                        is_confirmed=is_confirmed,
-                    )
-            except SQLAlchemyError as error:
-                telemetry.logger().warning(telemetry.LOOP_FAILED, loop="record", error=type(error).__name__)
-                if time.monotonic() > give_up_at or self.stopping.wait(_RECORD_RETRY_SECONDS):
-                    return None
-
-    def _close_booking(self, claim: Claim) -> None:
-        try:
-            with transaction(self.sessions) as session:
-                reservations.close(session, claim.lease.lease_id)
-        except SQLAlchemyError as error:  # it drains; the monitor sees to it
-            telemetry.logger().warning(telemetry.LOOP_FAILED, loop="booking", error=type(error).__name__)
-
-
-def _event(state: JobState | None, outcome: Outcome) -> str:
-    if state is None:
-        return telemetry.LEASE_LOST
-    if state in TERMINAL:
-        return telemetry.JOB_ENDED
-    return telemetry.JOB_RETRIED if isinstance(outcome, Failed) else telemetry.JOB_RELEASED
 
 
 def _sampling(job: Job) -> Sampling:

@@ -18,6 +18,7 @@ from worker.lease import LeaseKeeper
 from worker.live import LiveOutput
 from worker.lookahead import LookAhead
 from worker.monitor import EngineMonitor
+from worker.record import Recorder
 
 # Leases must be renewed although all other connections wait for something.
 _HEARTBEAT_CONNECTIONS = 3
@@ -39,6 +40,7 @@ class InferenceWorker:
         self.monitor = EngineMonitor(settings, heartbeats, self.keeper, end_id=tokenizer.end_id)
         terms, counter = _terms(settings), PromptCounter(tokenizer)
         self._live = LiveOutput(bell.broker)
+        stopping = threading.Event()
         runner = Runner(
             settings=settings,
             terms=terms,
@@ -48,8 +50,8 @@ class InferenceWorker:
             keeper=self.keeper,
             ahead=LookAhead(work, settings.engine.name, terms, counter),
             live=self._live,
-            ring=bell.ring,
-            stopping=threading.Event(),
+            recorder=Recorder(settings, work, self.keeper, bell.ring, stopping),
+            stopping=stopping,
         )
         self.dispatcher = Dispatcher(settings, work, monitor=self.monitor, keeper=self.keeper, runner=runner)
         self.monitor.on_ready.append(self.dispatcher.loop)

@@ -1,0 +1,136 @@
+"""The end of a run, written down: the outcome under the fence, then what becomes of the booking."""
+
+import threading
+import time
+from dataclasses import dataclass
+from typing import Final
+
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session, sessionmaker
+from structlog.typing import FilteringBoundLogger
+
+from jobs import queues, reservations, telemetry
+from jobs.claims import Claim
+from jobs.database import transaction
+from jobs.settings import Settings
+from jobs.states import TERMINAL, JobState
+from worker.answer import Answer
+from worker.bell import Ring
+from worker.follow import wait_for_end
+from worker.lease import HeldLease, LeaseKeeper
+from worker.live import Teller
+from worker.outcome import Failed, Finished, Outcome, Stopped, record
+from worker.stream import Stream
+
+_LINGER_SECONDS: Final = 10.0
+_RECORD_RETRY_SECONDS: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run of one job.
+
+    Attributes:
+        claim: of the job.
+        held: its lease.
+        answer: what it has generated.
+        teller: tells that to whoever listens.
+        log: names the job.
+    """
+
+    claim: Claim
+    held: HeldLease
+    answer: Answer
+    teller: Teller
+    log: FilteringBoundLogger
+
+
+@dataclass(frozen=True)
+class Recorder:
+    """What recording the ends of runs takes; shared by all slots.
+
+    Attributes:
+        stopping: set when the process is to end soon.
+    """
+
+    settings: Settings
+    sessions: sessionmaker[Session]
+    keeper: LeaseKeeper
+    ring: Ring
+    stopping: threading.Event
+
+    def end(self, run: Run, outcome: Outcome, stream: Stream | None, *, is_confirmed: bool) -> None:
+        """The outcome is recorded; then the booking goes too, should the engine confirm its end late.
+
+        Args:
+            run: that has ended.
+            outcome: of it.
+            stream: its last one, closed afterwards; None: nothing was sent.
+            is_confirmed: the engine holds nothing for the job any more.
+        """
+        try:
+            state = self._record(run, outcome, is_confirmed=is_confirmed)
+            run.teller.tell(is_last=True)
+            run.log.info(
+                _event(state, outcome),
+                state=state,
+                outcome=type(outcome).__name__,
+                completion_tokens=run.answer.num_tokens,
+                error=outcome.error.code if isinstance(outcome, Failed) else None,
+            )
+            if state in TERMINAL and run.claim.job.webhook_url is not None:
+                self.ring(queues.SERVICE)
+            if stream is not None and not is_confirmed:
+                self._settle(run, outcome)
+        finally:
+            self.keeper.drop(run.held)
+            if stream is not None:
+                stream.close()
+
+    def _record(self, run: Run, outcome: Outcome, *, is_confirmed: bool) -> JobState | None:
+        """Where the job is now; None: its lease was lost. Tried until the database takes it.
+
+        The fence makes it harmless that a commit's outcome can be unknown, and that somebody else may have
+        the job by now; a finished answer is too dear to drop because the database was away for a minute.
+        """
+        output = run.answer.output()
+        give_up_at = time.monotonic() + 2 * self.settings.jobs.lease_seconds
+        while True:
+            try:
+                with transaction(self.sessions) as session:
+                    self.keeper.tell_first_token(session, run.held)
+                    return record(
+                        session,
+                        run.claim.lease,
+                        outcome,
+                        output,
+                        settings=self.settings.jobs,
+                        is_confirmed=is_confirmed,
+                    )
+            except SQLAlchemyError as error:
+                telemetry.logger().warning(telemetry.LOOP_FAILED, loop="record", error=type(error).__name__)
+                if time.monotonic() > give_up_at or self.stopping.wait(_RECORD_RETRY_SECONDS):
+                    return None
+
+    def _settle(self, run: Run, outcome: Outcome) -> None:
+        """The booking drains, and goes if the engine confirms the end of its request after all."""
+        run.log.info(telemetry.RESERVATION_DRAINING, blocks=run.claim.blocks)
+        if isinstance(outcome, Finished | Stopped):
+            linger = 1.0 if self.stopping.is_set() else _LINGER_SECONDS
+            if wait_for_end(run.held, seconds=linger):
+                self._close_booking(run.claim)
+
+    def _close_booking(self, claim: Claim) -> None:
+        try:
+            with transaction(self.sessions) as session:
+                reservations.close(session, claim.lease.lease_id)
+        except SQLAlchemyError as error:  # it drains; the monitor sees to it
+            telemetry.logger().warning(telemetry.LOOP_FAILED, loop="booking", error=type(error).__name__)
+
+
+def _event(state: JobState | None, outcome: Outcome) -> str:
+    if state is None:
+        return telemetry.LEASE_LOST
+    if state in TERMINAL:
+        return telemetry.JOB_ENDED
+    return telemetry.JOB_RETRIED if isinstance(outcome, Failed) else telemetry.JOB_RELEASED
