@@ -1,7 +1,8 @@
 """The claim: one transaction that books slots and blocks and puts a job under a lease."""
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 from sqlalchemy import insert, select
@@ -14,10 +15,9 @@ from jobs.ids import uuid7
 from jobs.lifecycle import Lease
 from jobs.loads import Load
 from jobs.models import Engine, Job, Reservation
-from jobs.packing import Candidate, Choice, choose
+from jobs.packing import Choice, Running, choose
 from jobs.preemption import make_room
 from jobs.ranking import Ranked, Ranking, charged
-from jobs.segments import extend_or_yield
 from jobs.states import Lane
 
 
@@ -30,14 +30,12 @@ class Claim:
         blocks: KV blocks booked for it.
         output_tokens: that the blocks cover beside the prompt, those of earlier runs included.
         job: its row at the claim; not tracked by any session.
-        free_slots: that the engine has left.
     """
 
     lease: Lease
     blocks: int
     output_tokens: int
     job: Job
-    free_slots: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,50 +62,77 @@ class Foreseen:
 
     Attributes:
         candidates: the head of the queue.
-        text_ids: the prompts of jobs that would start next: now, or when one of the running jobs ends.
+        text_ids: the prompts of jobs that would start next: now, or when one or all running jobs end.
     """
 
     candidates: Sequence[Ranked] = ()
     text_ids: Sequence[UUID] = ()
 
 
-def claim(
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """What one look at the queue came to.
+
+    Attributes:
+        claims: of the jobs that are running now.
+        free_slots: that the engine has left.
+        asked_for_room: batch jobs were asked to leave for an interactive one.
+    """
+
+    claims: Sequence[Claim] = ()
+    free_slots: int = 0
+    asked_for_room: bool = False
+
+
+def claim(session: Session, engine_name: str, terms: Terms) -> Claim | MakingRoom | None:
+    """The next job for this engine is running, its blocks booked; None: nothing may start now."""
+    found = claim_all(session, engine_name, terms, limit=1)
+    if found.claims:
+        return found.claims[0]
+    return MakingRoom() if found.asked_for_room else None
+
+
+def claim_all(
     session: Session,
     engine_name: str,
     terms: Terms,
     *,
-    ended: Ended | None = None,
+    ended: Sequence[Ended] = (),
     foreseen: Foreseen | None = None,
-) -> Claim | MakingRoom | None:
-    """The next job for this engine is running, its blocks booked; None: nothing may start now.
+    limit: int | None = None,
+) -> Claimed:
+    """Every job that may start on this engine now is running, its blocks booked.
 
     Args:
         session: the caller's transaction.
-        engine_name: where it is to run.
-        terms: of the claim.
-        ended: a job whose booking is closed first.
-        foreseen: candidates that were read a moment ago, so that the queue need not be read again; it is
-            when none of them may start.
+        engine_name: where they are to run.
+        terms: of the claims.
+        ended: jobs whose bookings are closed first.
+        foreseen: candidates that were read a moment ago; the queue is read again only if a slot stays free.
+        limit: most jobs to start; None: as many as there are slots.
     """
     locked = loads.lock(session, engine_name)
-    if ended is not None:  # behind the lock: accounts come after engines, here as everywhere
-        reservations.close(session, ended.lease_id, produced=ended.produced)
+    for each in ended:  # behind the lock: accounts come after engines, here as everywhere
+        reservations.close(session, each.lease_id, produced=each.produced)
     if locked is None or locked[0].paused_reason is not None:
-        return None
+        return Claimed()
     engine, now = locked
     load = loads.read(session, engine)
     if load.budget.free_slots < 1 and not queue_window.has_interactive(session, engine.model):
-        return None
+        return Claimed()
+    starting = _Starting(session, engine_name, load, terms, limit)
     if foreseen is not None:
-        claimed, _ = _start_one(session, engine_name, list(foreseen.candidates), load, terms)
-        if claimed is not None:
-            return claimed
-    books = Bookkeeper(session, load.capacity, terms)
-    candidates = Ranking(session, engine.model, load.capacity, terms, books, now).head()
-    claimed, left = _start_one(session, engine_name, candidates, load, terms)
-    if claimed is None and left and _ask_for_room(session, left, load, terms):
-        return MakingRoom()
-    return claimed
+        starting.start(list(foreseen.candidates))
+    asked_for_room = False
+    if not starting.claims or not starting.is_full:
+        books = Bookkeeper(session, load.capacity, terms)
+        candidates = Ranking(session, engine.model, load.capacity, terms, books, now).head()
+        left = starting.start(candidates)
+        asked_for_room = (
+            bool(left) and not starting.is_done and _ask_for_room(session, left, starting.load, terms)
+        )
+    starting.book()
+    return Claimed(starting.claims, starting.load.budget.free_slots, asked_for_room)
 
 
 def foresee(session: Session, engine_name: str, terms: Terms) -> Foreseen:
@@ -124,92 +149,79 @@ def foresee(session: Session, engine_name: str, terms: Terms) -> Foreseen:
     for ended in (None, *load.running):
         choice = _choose(candidates, load if ended is None else _without(load, ended), terms)
         found.update({each.job.text_id: None for each in candidates if each.job.id == choice.start})
+    found.update(dict.fromkeys(_texts_of_next_round(candidates, load, terms)))
     return Foreseen(candidates, list(found))
 
 
-def _start_one(
-    session: Session, engine_name: str, candidates: list[Ranked], load: Load, terms: Terms
-) -> tuple[Claim | None, list[Ranked]]:
-    """The chosen one of them runs; None: none may. And those that are still there."""
-    while candidates:
-        choice = _choose(candidates, load, terms)
-        if choice.start is None:
-            break
-        chosen = next(each for each in candidates if each.job.id == choice.start)
-        claimed = _book(session, engine_name, chosen, choice, load, terms)
-        candidates.remove(chosen)
-        if claimed is not None:
-            return claimed, candidates
-        # Another engine was faster, or it was recounted.
-    return None, candidates
+@dataclass(slots=True)
+class _Starting:
+    """Jobs start on an engine within one transaction, which holds its row."""
 
+    session: Session
+    engine_name: str
+    load: Load
+    terms: Terms
+    limit: int | None
+    claims: list[Claim] = field(default_factory=list)
+    _bookings: list[dict[str, object]] = field(default_factory=list)
+    _charges: Counter[tuple[UUID, str]] = field(default_factory=Counter)
 
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    """No block is free; others will end and leave theirs. The job keeps its booking and asks again."""
+    @property
+    def is_full(self) -> bool:
+        """Whether no slot is left."""
+        return self.load.budget.free_slots < 1
 
+    @property
+    def is_done(self) -> bool:
+        """Whether as many have started as were wanted."""
+        return self.limit is not None and len(self.claims) >= self.limit
 
-@dataclass(frozen=True, slots=True)
-class Yielding:
-    """The job goes back to the queue: nobody could go on, or a job that it overtook would wait for it."""
+    def start(self, candidates: list[Ranked]) -> list[Ranked]:
+        """Those of them that may start now run; the others are returned."""
+        while candidates and not self.is_done:
+            choice = _choose(candidates, self.load, self.terms)
+            if choice.start is None:
+                break
+            chosen = next(each for each in candidates if each.job.id == choice.start)
+            candidates.remove(chosen)
+            self._start(chosen, choice)  # else another engine was faster, or it was recounted
+        return candidates
 
+    def book(self) -> None:
+        """What has started is booked and charged."""
+        if self._bookings:
+            self.session.execute(insert(Reservation), self._bookings)
+        for (tenant_id, model), num_tokens in sorted(self._charges.items()):
+            accounts.charge(self.session, tenant_id, model, num_tokens)
 
-def extend(
-    session: Session, engine_name: str, lease: Lease, *, produced: int, terms: Terms
-) -> int | Waiting | Yielding | None:
-    """A job at the end of its booking may generate so many tokens in all now, or has to wait or to yield.
-
-    Args:
-        session: the caller's transaction.
-        engine_name: where it runs.
-        lease: its fence; None is returned when it is lost.
-        produced: tokens it has generated.
-        terms: as at its claim.
-    """
-    locked = loads.lock(session, engine_name)
-    held = select(Job).where(Job.id == lease.job_id, Job.lease_id == lease.lease_id, Job.state == "running")
-    job = session.scalar(held)
-    mine = session.get(Reservation, lease.lease_id, populate_existing=True)
-    if locked is None or job is None or mine is None:
-        return None
-    load = loads.read(session, locked[0])
-    books = Bookkeeper(session, load.capacity, terms)
-    wanted = books.booking(job, produced=produced)
-    extension = extend_or_yield(
-        replace(
-            load.running[lease.lease_id],
-            steps_left=0,
-            recompute_tokens=(job.prompt_tokens or 0) + produced,
-        ),
-        [each for lease_id, each in load.running.items() if lease_id != lease.lease_id],
-        load.budget,
-        wanted_blocks=max(1, wanted.blocks - mine.blocks),
-        overtaken=_overtaken(session, mine, books, terms),
-    )
-    if extension.yields == job.id:
-        return Yielding()
-    mine.is_waiting = extension.blocks == 0
-    if mine.is_waiting:
-        return Waiting()
-    mine.blocks += extension.blocks
-    room = mine.blocks * load.capacity.tokens_per_block - (job.prompt_tokens or 0)
-    granted = min(job.max_tokens, room)
-    accounts.charge(session, job.tenant_id, job.model, granted - mine.output_tokens)
-    mine.output_tokens = granted
-    return granted
-
-
-def _overtaken(session: Session, mine: Reservation, books: Bookkeeper, terms: Terms) -> Candidate | None:
-    """The job that this one started ahead of, if it still waits."""
-    if mine.overtakes is None:
-        return None
-    waiting = session.scalar(select(Job).where(Job.id == mine.overtakes, Job.state == "queued"))
-    if waiting is None:
-        return None
-    booking = books.booking(waiting, produced=waiting.completion_tokens)
-    return Candidate(
-        waiting.id, booking.blocks, booking.steps, alone=waiting.num_rescues >= terms.max_rescues
-    )
+    def _start(self, chosen: Ranked, choice: Choice) -> None:
+        seen, booking = chosen.job, chosen.booking
+        lease = Lease(seen.id, uuid7())
+        job = lifecycle.start(
+            self.session,
+            lease,
+            prompt_tokens=seen.prompt_tokens,
+            completion_tokens=seen.completion_tokens,
+            lasting=self.terms.lease,
+            engine_name=self.engine_name,
+        )
+        if job is None:
+            return
+        self.load = _with(self.load, chosen, lease)
+        self.claims.append(Claim(lease, booking.blocks, booking.output_tokens, job))
+        self._charges[job.tenant_id, job.model] += charged(seen, booking)
+        self._bookings.append(
+            {
+                "lease_id": lease.lease_id,
+                "engine_name": self.engine_name,
+                "job_id": job.id,
+                "blocks": booking.blocks,
+                "output_tokens": booking.output_tokens,
+                "output_before": job.completion_tokens,
+                "overtakes": choice.overtakes,
+                "alone": chosen.candidate.alone,
+            }
+        )
 
 
 def _choose(candidates: Sequence[Ranked], load: Load, terms: Terms) -> Choice:
@@ -222,6 +234,19 @@ def _choose(candidates: Sequence[Ranked], load: Load, terms: Terms) -> Choice:
     )
 
 
+def _texts_of_next_round(candidates: Sequence[Ranked], load: Load, terms: Terms) -> list[UUID]:
+    """The texts of jobs that would start if all that run ended together, as equal ones do."""
+    left, text_ids = list(candidates), []
+    for lease_id in load.running:
+        load = _without(load, lease_id)
+    while left and (choice := _choose(left, load, terms)).start is not None:
+        chosen = next(each for each in left if each.job.id == choice.start)
+        left.remove(chosen)
+        text_ids.append(chosen.job.text_id)
+        load = _with(load, chosen, Lease(chosen.job.id, uuid7()))
+    return text_ids
+
+
 def _without(load: Load, lease_id: UUID) -> Load:
     """The engine once this job has ended."""
     rest = {each: running for each, running in load.running.items() if each != lease_id}
@@ -232,6 +257,25 @@ def _without(load: Load, lease_id: UUID) -> Load:
         idle=not rest,
     )
     return replace(load, running=rest, budget=budget)
+
+
+def _with(load: Load, chosen: Ranked, lease: Lease) -> Load:
+    """The engine once this job has started."""
+    candidate = chosen.candidate
+    started = Running(
+        candidate.job_id,
+        candidate.blocks,
+        candidate.steps,
+        lane=candidate.lane,
+        recompute_tokens=None if chosen.job.num_yields else chosen.job.prompt_tokens,
+    )
+    budget = replace(
+        load.budget,
+        free_slots=0 if candidate.alone else load.budget.free_slots - 1,
+        free_blocks=load.budget.free_blocks - candidate.blocks,
+        idle=False,
+    )
+    return replace(load, running={**load.running, lease.lease_id: started}, budget=budget)
 
 
 def _ask_for_room(session: Session, candidates: Sequence[Ranked], load: Load, terms: Terms) -> bool:
@@ -247,40 +291,3 @@ def _ask_for_room(session: Session, candidates: Sequence[Ranked], load: Load, te
         batch_waits=any(each.candidate.lane is Lane.BATCH for each in candidates),
     )
     return bool(leaving) and lifecycle.ask_to_make_room(session, leaving) > 0
-
-
-def _book(
-    session: Session, engine_name: str, chosen: Ranked, choice: Choice, load: Load, terms: Terms
-) -> Claim | None:
-    seen, booking = chosen.job, chosen.booking
-    lease = Lease(seen.id, uuid7())
-    job = lifecycle.start(
-        session,
-        lease,
-        prompt_tokens=seen.prompt_tokens,
-        completion_tokens=seen.completion_tokens,
-        lasting=terms.lease,
-        engine_name=engine_name,
-    )
-    if job is None:
-        return None
-    session.execute(
-        insert(Reservation).values(
-            lease_id=lease.lease_id,
-            engine_name=engine_name,
-            job_id=job.id,
-            blocks=booking.blocks,
-            output_tokens=booking.output_tokens,
-            output_before=job.completion_tokens,
-            overtakes=choice.overtakes,
-            alone=chosen.candidate.alone,
-        )
-    )
-    accounts.charge(session, job.tenant_id, job.model, charged(seen, booking))
-    return Claim(
-        lease=lease,
-        blocks=booking.blocks,
-        output_tokens=booking.output_tokens,
-        job=job,
-        free_slots=load.budget.free_slots - 1,
-    )

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
@@ -9,9 +10,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import claims, telemetry
-from jobs.claims import Claim
+from jobs.claims import Claim, Claimed, Ended, Foreseen
 from jobs.database import transaction
-from jobs.lifecycle import Lease
 from jobs.settings import Settings
 from jobs.states import StopReason
 from worker.engine import EngineModel
@@ -19,6 +19,7 @@ from worker.execute import Runner
 from worker.lease import HeldLease, LeaseKeeper
 from worker.loops import Loop
 from worker.monitor import EngineMonitor
+from worker.refill import Hurry, Refill
 
 # Threads are made only when a job needs one; an engine has far fewer slots.
 _MAX_SLOTS: Final = 256
@@ -40,12 +41,15 @@ class Dispatcher:
         monitor: EngineMonitor,
         keeper: LeaseKeeper,
         runner: Runner,
+        hurry: Hurry,
     ) -> None:
         self._settings = settings
         self._sessions = sessions
         self._monitor = monitor
         self._keeper = keeper
         self._runner = runner
+        self._hurry = hurry
+        self._refill = Refill(self._fill, hurry)
         self._slots = ThreadPoolExecutor(max_workers=_MAX_SLOTS, thread_name_prefix="slot")
         self._num_running = 0
         self._changed = threading.Condition()
@@ -54,8 +58,8 @@ class Dispatcher:
 
     def run_once(self) -> None:
         """Every job that may start now has started."""
-        while not self._runner.stopping.is_set() and self._claim_one():
-            pass
+        if not self._runner.stopping.is_set():
+            self._claim()
 
     def begin_stop(self) -> None:
         """No job is claimed any more; returns at once."""
@@ -77,60 +81,81 @@ class Dispatcher:
         if self._monitor.model is not None:
             self._runner.ahead.look()
 
-    def _claim_one(self, ended: claims.Ended | None = None) -> Claim | None:
-        """One more job has started, perhaps in the place of one whose request is over; None: none may."""
+    def _claim(self, ended: Sequence[Ended] = (), *, foreseen: Foreseen | None = None) -> Claimed:
+        """Every job that may start now has started, some perhaps in the places of those that have ended."""
         model = self._monitor.model
         if model is None:
-            return None
+            return Claimed()
         # Read before the claim: our idea of the lease's end is never later than the database's.
         valid_until = time.monotonic() + self._settings.jobs.lease_seconds
         with transaction(self._sessions) as session:
-            found = claims.claim(
-                session,
-                self._settings.engine.name,
-                self._runner.terms,
-                ended=ended,
-                foreseen=self._runner.ahead.candidates() if ended is not None else None,
+            found = claims.claim_all(
+                session, self._settings.engine.name, self._runner.terms, ended=ended, foreseen=foreseen
             )
-        if isinstance(found, claims.MakingRoom):
+        if found.asked_for_room:
             self._keeper.loop.wake()  # it hands the requests on
-        if not isinstance(found, Claim):
-            return None
-        self._start(found, HeldLease(found.lease, valid_until), model)
-        self._runner.ahead.forget(found.lease.job_id)
-        self.ahead_loop.wake()
+        for claim in found.claims:
+            self._start(claim, HeldLease(claim.lease, valid_until), model)
+        self._runner.ahead.forget(claim.job.id for claim in found.claims)
+        if found.claims:
+            self.ahead_loop.wake()
         return found
 
-    def _refill(self, ended: Lease, produced: int) -> bool:
-        """Whether the slot is taken again; the job's result is not even written down yet."""
+    def _fill(self, ended: Sequence[Ended]) -> bool:
+        """Whether the slots are taken again; the results of those that have ended come later."""
         if self._runner.stopping.is_set():
             return False
         try:
-            found = self._claim_one(claims.Ended(ended.lease_id, produced))
-        except SQLAlchemyError as error:  # its record closes the booking, and the loop claims
+            found = self._claim(ended, foreseen=self._runner.ahead.candidates())
+        except SQLAlchemyError as error:  # their records close the bookings, and the loop claims
             telemetry.logger().warning(telemetry.LOOP_FAILED, loop="refill", error=type(error).__name__)
             return False
-        return found is not None and found.free_slots == 0
+        return bool(found.claims) and found.free_slots == 0
 
     def _start(self, claim: Claim, held: HeldLease, model: EngineModel) -> None:
         self._keeper.hold(held)
+        self._hurry.begin()
         with self._changed:
             self._num_running += 1
         self._slots.submit(self._occupy, claim, held, model)
 
     def _occupy(self, claim: Claim, held: HeldLease, model: EngineModel) -> None:
-        taken: list[bool] = []
+        slot = _Slot(claim, self._refill, self._hurry)
         try:
-            self._runner.run(
-                claim, held, model, free=lambda produced: taken.append(self._refill(claim.lease, produced))
-            )
+            self._runner.run(claim, held, model, sent=slot.sent, free=slot.free)
         except Exception:  # noqa: BLE001  # the thread's entry point
             # The lease ends by itself and the job is rescued.
             telemetry.logger().exception(telemetry.LOOP_FAILED, loop="slot")
         finally:
+            slot.sent()
             self._keeper.drop(held)
             with self._changed:
                 self._num_running -= 1
                 self._changed.notify_all()
-            if not any(taken):
+            if not slot.is_taken:
                 self.loop.wake()
+
+
+class _Slot:
+    """One slot while one job has it.
+
+    Attributes:
+        is_taken: somebody has seen to the next job.
+    """
+
+    def __init__(self, claim: Claim, refill: Refill, hurry: Hurry) -> None:
+        self._claim = claim
+        self._refill = refill
+        self._hurry = hurry
+        self._was_sent = False
+        self.is_taken = False
+
+    def sent(self) -> None:
+        """Its request is with the engine, or never will be."""
+        if not self._was_sent:
+            self._was_sent = True
+            self._hurry.done()
+
+    def free(self, produced: int) -> None:
+        """The engine holds nothing for the job any more."""
+        self.is_taken = self._refill.after(Ended(self._claim.lease.lease_id, produced))

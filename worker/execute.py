@@ -10,12 +10,13 @@ from sqlalchemy.exc import InterfaceError, OperationalError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import checkpoints, claims, ids, telemetry, texts
+from jobs import checkpoints, extensions, ids, telemetry, texts
 from jobs.bookings import Terms
 from jobs.claims import Claim
 from jobs.counting import PromptCounter
 from jobs.database import transaction
 from jobs.errors import EngineLostError, EngineUnavailableError, LongbatchError
+from jobs.extensions import Waiting, Yielding
 from jobs.models import Job
 from jobs.settings import Settings
 from jobs.states import StopReason
@@ -70,13 +71,16 @@ class Runner:
     recorder: Recorder
     stopping: threading.Event
 
-    def run(self, claim: Claim, held: HeldLease, model: EngineModel, *, free: Free) -> None:
+    def run(
+        self, claim: Claim, held: HeldLease, model: EngineModel, *, sent: Callable[[], None], free: Free
+    ) -> None:
         """The job has ended, is back in the queue or is lost; its booking is closed or drains.
 
         Args:
             claim: the job.
             held: its lease.
             model: what the engine can hold.
+            sent: called when the job's first request is on its way.
             free: called with the tokens generated as soon as the engine holds nothing for the job any more.
         """
         log = telemetry.logger().bind(job_id=ids.job_id(claim.job.id), attempt=claim.job.attempt)
@@ -95,7 +99,9 @@ class Runner:
             while outcome is None:
                 answer.begin_run(until=until)
                 stream = self._open(claim, held, prompt, answer, model)
-                outcome, is_confirmed = self._stream(claim.job, held, answer, stream, model, teller)
+                stream.start()
+                sent()
+                outcome, is_confirmed = self._follow(claim.job, held, answer, stream, model, teller)
                 if isinstance(outcome, RunEnded) and is_confirmed:
                     stream.close()
                     going_on = self._extend(claim, held, answer)
@@ -127,7 +133,7 @@ class Runner:
             match granted:
                 case int():
                     return granted
-                case claims.Yielding():
+                case Yielding():
                     return Yielded()
                 case None:
                     return LeaseLost()
@@ -135,10 +141,10 @@ class Runner:
             if stopped is not None:
                 return stopped
 
-    def _ask_for_more(self, claim: Claim, answer: Answer) -> int | claims.Waiting | claims.Yielding | None:
+    def _ask_for_more(self, claim: Claim, answer: Answer) -> int | Waiting | Yielding | None:
         try:
             with transaction(self.sessions) as session:
-                return claims.extend(
+                return extensions.extend(
                     session,
                     self.settings.engine.name,
                     claim.lease,
@@ -147,7 +153,7 @@ class Runner:
                 )
         except SQLAlchemyError as error:  # the lease bounds how long it is asked again
             telemetry.logger().warning(telemetry.LOOP_FAILED, loop="extend", error=type(error).__name__)
-            return claims.Waiting()
+            return Waiting()
 
     def _empty_answer(self, job: Job) -> Answer:
         stops = job.sampling.get("stop") or []
@@ -181,7 +187,7 @@ class Runner:
         )
         return Stream(self.settings.triton, request, inputs=model.inputs, put=held.inbox.put)
 
-    def _stream(
+    def _follow(
         self,
         job: Job,
         held: HeldLease,
@@ -191,7 +197,6 @@ class Runner:
         teller: Teller,
     ) -> tuple[Outcome, bool]:
         """How the stream ended, and whether the engine is known to be done with it."""
-        stream.start()
         outcome, is_confirmed = follow(
             held,
             answer,

@@ -19,6 +19,7 @@ from worker.live import LiveOutput
 from worker.lookahead import LookAhead
 from worker.monitor import EngineMonitor
 from worker.record import Recorder
+from worker.refill import Hurry
 
 # Leases must be renewed although all other connections wait for something.
 _HEARTBEAT_CONNECTIONS = 3
@@ -40,7 +41,7 @@ class InferenceWorker:
         self.monitor = EngineMonitor(settings, heartbeats, self.keeper, end_id=tokenizer.end_id)
         terms, counter = _terms(settings), PromptCounter(tokenizer)
         self._live = LiveOutput(bell.broker)
-        stopping = threading.Event()
+        stopping, hurry = threading.Event(), Hurry()
         runner = Runner(
             settings=settings,
             terms=terms,
@@ -50,10 +51,12 @@ class InferenceWorker:
             keeper=self.keeper,
             ahead=LookAhead(work, settings.engine.name, terms, counter),
             live=self._live,
-            recorder=Recorder(settings, work, self.keeper, bell.ring, stopping),
+            recorder=Recorder(settings, work, self.keeper, bell.ring, hurry, stopping),
             stopping=stopping,
         )
-        self.dispatcher = Dispatcher(settings, work, monitor=self.monitor, keeper=self.keeper, runner=runner)
+        self.dispatcher = Dispatcher(
+            settings, work, monitor=self.monitor, keeper=self.keeper, runner=runner, hurry=hurry
+        )
         self.monitor.on_ready.append(self.dispatcher.loop)
 
     def start(self) -> None:

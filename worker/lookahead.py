@@ -3,6 +3,7 @@
 import threading
 import time
 from collections import OrderedDict
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final
@@ -63,10 +64,11 @@ class LookAhead:
             is_fresh = time.monotonic() - self._looked_at < _FRESH_SECONDS
             return self._foreseen if is_fresh else None
 
-    def forget(self, job_id: UUID) -> None:
-        """No claim tries this job: it has started."""
+    def forget(self, job_ids: Iterable[UUID]) -> None:
+        """No claim tries these jobs: they have started."""
+        started = set(job_ids)
         with self._lock:
-            left = [each for each in self._foreseen.candidates if each.job.id != job_id]
+            left = [each for each in self._foreseen.candidates if each.job.id not in started]
             self._foreseen = replace(self._foreseen, candidates=left)
 
     def take(self, text_id: UUID) -> CountedPrompt | None:

@@ -20,6 +20,7 @@ from worker.follow import wait_for_end
 from worker.lease import HeldLease, LeaseKeeper
 from worker.live import Teller
 from worker.outcome import Failed, Finished, Outcome, Stopped, record
+from worker.refill import Hurry
 from worker.stream import Stream
 
 _LINGER_SECONDS: Final = 10.0
@@ -57,6 +58,7 @@ class Recorder:
     sessions: sessionmaker[Session]
     keeper: LeaseKeeper
     ring: Ring
+    hurry: Hurry
     stopping: threading.Event
 
     def end(self, run: Run, outcome: Outcome, stream: Stream | None, *, is_confirmed: bool) -> None:
@@ -68,6 +70,7 @@ class Recorder:
             stream: its last one, closed afterwards; None: nothing was sent.
             is_confirmed: the engine holds nothing for the job any more.
         """
+        self.hurry.give_way()
         try:
             state = self._record(run, outcome, is_confirmed=is_confirmed)
             run.teller.tell(is_last=True)

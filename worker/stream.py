@@ -18,6 +18,7 @@ from worker.request import Request, Tensors, request_tensors, stop_tensors
 # Triton drops a client that pings more often than every 300 s unless its flags allow more.
 _SLOW_PING_MS: Final = 310_000
 _JOIN_SECONDS: Final = 2.0
+_SEND_SECONDS: Final = 0.1
 
 # Triton tells no status code inside a stream, only a message. What is not listed here is tried again.
 _REFUSED: Final = (
@@ -113,12 +114,14 @@ class Stream:
         self._sending = threading.Lock()  # a request that nobody wants any more is never sent
         self._is_unwanted = False
         self._got_token = False
+        self._is_on_its_way = threading.Event()
         # Daemon: a reader that gRPC never wakes up must not keep the process alive.
         self._thread = threading.Thread(target=self._read, name=f"read-{request.request_id[:8]}", daemon=True)
 
     def start(self) -> None:
-        """The request is on its way."""
+        """The request is with the server, or will be soon, or never."""
         self._thread.start()
+        self._is_on_its_way.wait(_SEND_SECONDS)
 
     def stop(self) -> None:
         """The engine is asked to end the request, if it was sent; the stream goes on until it has.
@@ -153,6 +156,7 @@ class Stream:
 
     def _read(self) -> None:
         call = self._send() if self._can_be_sent() else None
+        self._is_on_its_way.set()
         self._put(_NOT_SENT if call is None else self._follow(call))
 
     def _send(self) -> Any | None:  # noqa: ANN401  # a call of generated code

@@ -179,8 +179,9 @@ def test_a_full_engine_makes_room_for_somebody_who_waits_for_an_answer(session: 
     (leaving,) = [each for each in running if reasons[each.lease.lease_id] == StopReason.PREEMPT]
     assert leaving.job.prompt_tokens == 500
     lifecycle.make_room(session, leaving.lease, output_of("so far", 301))
-    found = claims.claim(session, ENGINE, TERMS, ended=Ended(leaving.lease.lease_id, 301))
-    assert isinstance(found, Claim)
+    (found,) = claims.claim_all(
+        session, ENGINE, TERMS, ended=[Ended(leaving.lease.lease_id, 301)], limit=1
+    ).claims
     assert found.lease.job_id == asking.id
     finish(session, found, 3)
     back = claim_one(session)

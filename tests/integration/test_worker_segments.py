@@ -6,9 +6,10 @@ from uuid import UUID
 
 from sqlalchemy.orm import Session
 
-from jobs import claims, lifecycle, reservations
+from jobs import extensions, lifecycle, reservations
 from jobs.bookings import Terms
-from jobs.claims import Waiting, Yielding
+from jobs.claims import Claim
+from jobs.extensions import Waiting, Yielding
 from jobs.models import Job, Reservation
 from jobs.prediction import FEW
 from jobs.settings import Settings
@@ -66,13 +67,13 @@ def test_jobs_that_outgrow_the_pool_all_complete(queue: Queue, feeding: Callable
     assert all(job.num_yields <= 1 for job in ended)
 
 
-def running(session: Session, prompt_tokens: int, *, max_tokens: int) -> claims.Claim:
+def running(session: Session, prompt_tokens: int, *, max_tokens: int) -> Claim:
     submit_one(session, spec(prompt_tokens, max_tokens=max_tokens))
     return claim_one(session)
 
 
-def extend(session: Session, claim: claims.Claim, terms: Terms = TERMS) -> object:
-    return claims.extend(session, ENGINE, claim.lease, produced=claim.output_tokens, terms=terms)
+def extend(session: Session, claim: Claim, terms: Terms = TERMS) -> object:
+    return extensions.extend(session, ENGINE, claim.lease, produced=claim.output_tokens, terms=terms)
 
 
 def test_a_cold_booking_covers_2048_tokens_and_a_long_prompt_s_warm_one_what_peers_needed(

@@ -1,0 +1,81 @@
+"""How a job that reached the end of its booking goes on: in a larger one, after a wait, or later."""
+
+from dataclasses import dataclass, replace
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from jobs import accounts, loads
+from jobs.bookings import Bookkeeper, Terms
+from jobs.lifecycle import Lease
+from jobs.models import Job, Reservation
+from jobs.packing import Candidate
+from jobs.segments import extend_or_yield
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """No block is free; others will end and leave theirs. The job keeps its booking and asks again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Yielding:
+    """The job goes back to the queue: nobody could go on, or a job that it overtook would wait for it."""
+
+
+def extend(
+    session: Session, engine_name: str, lease: Lease, *, produced: int, terms: Terms
+) -> int | Waiting | Yielding | None:
+    """A job at the end of its booking may generate so many tokens in all now, or has to wait or to yield.
+
+    Args:
+        session: the caller's transaction.
+        engine_name: where it runs.
+        lease: its fence; None is returned when it is lost.
+        produced: tokens it has generated.
+        terms: as at its claim.
+    """
+    locked = loads.lock(session, engine_name)
+    held = select(Job).where(Job.id == lease.job_id, Job.lease_id == lease.lease_id, Job.state == "running")
+    job = session.scalar(held)
+    mine = session.get(Reservation, lease.lease_id, populate_existing=True)
+    if locked is None or job is None or mine is None:
+        return None
+    load = loads.read(session, locked[0])
+    books = Bookkeeper(session, load.capacity, terms)
+    wanted = books.booking(job, produced=produced)
+    extension = extend_or_yield(
+        replace(
+            load.running[lease.lease_id],
+            steps_left=0,
+            recompute_tokens=(job.prompt_tokens or 0) + produced,
+        ),
+        [each for lease_id, each in load.running.items() if lease_id != lease.lease_id],
+        load.budget,
+        wanted_blocks=max(1, wanted.blocks - mine.blocks),
+        overtaken=_overtaken(session, mine, books, terms),
+    )
+    if extension.yields == job.id:
+        return Yielding()
+    mine.is_waiting = extension.blocks == 0
+    if mine.is_waiting:
+        return Waiting()
+    mine.blocks += extension.blocks
+    room = mine.blocks * load.capacity.tokens_per_block - (job.prompt_tokens or 0)
+    granted = min(job.max_tokens, room)
+    accounts.charge(session, job.tenant_id, job.model, granted - mine.output_tokens)
+    mine.output_tokens = granted
+    return granted
+
+
+def _overtaken(session: Session, mine: Reservation, books: Bookkeeper, terms: Terms) -> Candidate | None:
+    """The job that this one started ahead of, if it still waits."""
+    if mine.overtakes is None:
+        return None
+    waiting = session.scalar(select(Job).where(Job.id == mine.overtakes, Job.state == "queued"))
+    if waiting is None:
+        return None
+    booking = books.booking(waiting, produced=waiting.completion_tokens)
+    return Candidate(
+        waiting.id, booking.blocks, booking.steps, alone=waiting.num_rescues >= terms.max_rescues
+    )
