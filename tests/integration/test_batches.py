@@ -274,6 +274,10 @@ def test_a_batch_whose_bytes_are_lost_holds_up_no_other(service: Service, tmp_pa
     assert [error["code"] for error in service.batch(refused).errors or []] == ["file_bytes_lost"]
     assert service.batch(stuck).state == "in_progress"
     assert service.outcome(good) == (["line-0", "line-1"], [])
+    service.cancel(stuck)
+    service.settle()
+    batch = service.batch(stuck)
+    assert (batch.state, batch.num_stopped) == ("cancelled", 600)
 
 
 def test_an_input_file_that_is_deleted_goes_only_when_its_batch_has_read_it(
