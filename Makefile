@@ -26,7 +26,7 @@ bench: setup ## simulate the packing against its peers, and print the targets (J
 COMPILE = uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header pyproject.toml
 lock: ## write both lock files anew (needs uv)
 	@$(COMPILE) --extra local --group dev -o requirements.lock
-	@$(COMPILE) --extra llama -o requirements-server.lock
+	@$(COMPILE) --extra llama --extra s3 -o requirements-server.lock
 
 clean: ## remove what setup and the tools made
 	@rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

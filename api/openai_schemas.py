@@ -4,7 +4,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from jobs.validation import MAX_TOP_K, Closed, Metadata, NonEmpty, Stop
+from jobs.validation import MAX_TOP_K, Closed, Metadata, NonEmpty, Stop, Text
 
 MIN_EXPIRY_SECONDS: Final = 3600
 MAX_EXPIRY_SECONDS: Final = 2_592_000  # 30 days
@@ -91,7 +91,7 @@ class FileListQuery(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    purpose: str | None = None
+    purpose: Text | None = None
     after: str | None = Field(None, description="id of the last file seen; the list goes on behind it")
     limit: int = Field(10_000, ge=1, le=10_000)
     order: Literal["asc", "desc"] = "desc"

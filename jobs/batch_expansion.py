@@ -6,7 +6,7 @@ from itertools import islice
 from typing import Final
 from uuid import UUID
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from jobs import batch_results, engines, file_lines, files, submission
@@ -21,6 +21,7 @@ from jobs.file_lines import FileLine
 from jobs.ids import uuid7
 from jobs.models import Job
 from jobs.openai_chat import error_object, understand
+from jobs.storage import BytesLostError
 from jobs.submission import JobSpec
 from jobs.texts import CountedPrompt, NewText
 
@@ -53,10 +54,16 @@ def expand(session: Session, batch_id: UUID, tools: BatchTools) -> Sequence[Job]
     batch = session.scalar(query.with_for_update(skip_locked=True))
     if batch is None:
         return None
-    lines, is_end = _next_lines(session, batch, tools)
+    is_stopping = batch.state == BatchState.CANCELLING or database_now(session) >= batch.expires_at
+    try:
+        lines, is_end = _next_lines(session, batch, tools)
+    except BytesLostError:
+        if not is_stopping:
+            raise
+        return _give_up(session, batch)
     jobs: Sequence[Job] = ()
     requests = [line for line in lines if not line.is_blank]
-    if batch.state == BatchState.CANCELLING or database_now(session) >= batch.expires_at:
+    if is_stopping:
         _stop(session, batch, requests, tools)
     else:
         jobs = _submit(session, batch, requests, tools)
@@ -90,6 +97,15 @@ def _stop(session: Session, batch: Batch, lines: Sequence[FileLine], tools: Batc
     ended = [unanswered_line(uuid7().hex, _envelope(line, batch, tools).custom_id, reason) for line in lines]
     batch_results.append_errors(session, batch, ended, tools.store)
     batch.num_stopped += len(ended)
+
+
+def _give_up(session: Session, batch: Batch) -> Sequence[Job]:
+    """Lines that can be read no more are counted as stopped, so that the batch ends."""
+    outstanding = select(func.count()).where(Job.batch_id == batch.id, ~Job.is_reported)
+    batch.num_stopped += batch.num_lines - batch.num_ended - (session.scalar(outstanding) or 0)
+    batch.is_expanded = True
+    session.flush()
+    return ()
 
 
 def _submit(session: Session, batch: Batch, lines: Sequence[FileLine], tools: BatchTools) -> Sequence[Job]:

@@ -9,6 +9,7 @@ from uuid import UUID
 
 from pydantic_core import from_json
 from sqlalchemy import Text, cast, func, select
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from jobs import batches, events, file_lines, files, ids, telemetry
@@ -17,6 +18,7 @@ from jobs.batch_models import Batch, File
 from jobs.batch_states import BatchState, Endpoint, FileState
 from jobs.batch_work import BatchTools
 from jobs.database import database_now
+from jobs.errors import LongbatchError
 from jobs.file_lines import FileLine
 from jobs.models import JsonObject
 from jobs.storage import PART_BYTES, BytesLostError
@@ -55,13 +57,22 @@ def validate_next(session: Session, tools: BatchTools) -> Batch | None:
                 _write_retried_lines(session, waiting, tools)
             found = _examine(session, waiting, tools)
         except BytesLostError as error:
-            found = Findings(errors=[LineFaultError(error.code, error.message).as_object(None)])
+            found = _unreadable(error.code, error.message)
+        except (DBAPIError, LongbatchError):
+            raise
+        except Exception:  # noqa: BLE001  # one file that nobody foresaw must not stop all other batches
+            telemetry.logger().exception(telemetry.LOOP_FAILED, loop="validate")
+            found = _unreadable(LongbatchError.code, "The file could not be validated.")
         still = select(Batch).where(Batch.id == waiting.id, Batch.state == BatchState.VALIDATING)
         batch = session.scalar(still.with_for_update().execution_options(populate_existing=True))
         if batch is not None:
             _decide(session, batch, found)
             return batch
     return None
+
+
+def _unreadable(code: str, message: str) -> Findings:
+    return Findings(errors=[LineFaultError(code, message).as_object(None)])
 
 
 def _next(session: Session) -> Batch | None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, BeforeValidator, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_core import PydanticCustomError
 
 from jobs import prompts
@@ -100,12 +100,32 @@ class _Generation(Closed):
 class ChatRequest(_Generation):
     """The body of /v1/chat/completions."""
 
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "model": "llama-3.1-8b-instruct",
+                    "messages": [{"role": "user", "content": "Why is the sky blue?"}],
+                    "max_tokens": 512,
+                }
+            ]
+        }
+    )
+
     messages: list[ChatMessage] = Field(min_length=1, max_length=4096)
     max_completion_tokens: int | None = Field(None, ge=1)
 
 
 class TextRequest(_Generation):
     """The body of /v1/completions; the prompt is not framed by a chat template."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"model": "llama-3.1-8b-instruct", "prompt": "The sky is blue because", "max_tokens": 512}
+            ]
+        }
+    )
 
     prompt: Annotated[NonEmpty, BeforeValidator(_prompt)]
 

@@ -140,8 +140,17 @@ class FileSettings(Group):
         default=None,
         description="their bytes are kept there; API and service workers must share it. None: in Postgres",
     )
+    url: str | None = Field(
+        default=None, description="s3://bucket/prefix instead; keys and endpoint by AWS_…, needs the extra s3"
+    )
     max_bytes: int = Field(default=200 * 2**20, ge=1024, description="of one upload; above it: 413")
     retention_days: float = Field(default=30, gt=0, description="files without a life of their own go then")
+
+    @model_validator(mode="after")
+    def _one_place(self) -> Self:
+        if self.directory is not None and self.url is not None:
+            raise ValueError("set one of files.directory and files.url, not both")
+        return self
 
 
 class BatchSettings(Group):

@@ -1,5 +1,6 @@
-"""Where the bytes of files are kept: one interface, behind it Postgres or a directory."""
+"""Where the bytes of files are kept: one interface, behind it Postgres, a directory or object storage."""
 
+import functools
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -64,7 +65,7 @@ class RowStore:
 
     def put(self, raw: bytes) -> StoredPart:
         """Compressed, for the row to take along."""
-        return StoredPart(len(raw), content=_pack(raw))
+        return StoredPart(len(raw), content=pack(raw))
 
     def get(self, part: StoredPart) -> bytes:
         """As `PartStore.get`."""
@@ -72,7 +73,7 @@ class RowStore:
             raise BytesLostError(
                 "A part was stored in a directory, but LONGBATCH_FILES__DIRECTORY is not set."
             )
-        return _unpack(part.content)
+        return unpack(part.content)
 
     def drop(self, keys: Sequence[str]) -> None:
         """Rows go by themselves."""
@@ -90,7 +91,7 @@ class DirectoryStore(RowStore):
         path = self._path(key)
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("xb") as file:
-            file.write(_pack(raw))
+            file.write(pack(raw))
             file.flush()
             os.fsync(file.fileno())
         return StoredPart(len(raw), key=key)
@@ -100,7 +101,7 @@ class DirectoryStore(RowStore):
         if part.key is None:
             return super().get(part)
         try:
-            return _unpack(self._path(part.key).read_bytes())
+            return unpack(self._path(part.key).read_bytes())
         except OSError as error:
             raise BytesLostError from error
 
@@ -115,13 +116,24 @@ class DirectoryStore(RowStore):
 
 
 def make_store(settings: FileSettings) -> PartStore:
-    """The store that is configured; costs nothing."""
-    return DirectoryStore(Path(settings.directory)) if settings.directory else RowStore()
+    """The store that is configured."""
+    return _make_store(settings.directory, settings.url)
 
 
-def _pack(raw: bytes) -> bytes:
+@functools.cache
+def _make_store(directory: str | None, url: str | None) -> PartStore:
+    if url is not None:
+        from jobs.object_storage import ObjectStore
+
+        return ObjectStore(url)
+    return DirectoryStore(Path(directory)) if directory is not None else RowStore()
+
+
+def pack(raw: bytes) -> bytes:
+    """Compressed, as every store keeps it."""
     return zstandard.ZstdCompressor(level=_LEVEL).compress(raw)
 
 
-def _unpack(packed: bytes) -> bytes:
+def unpack(packed: bytes) -> bytes:
+    """What `pack` was given."""
     return zstandard.ZstdDecompressor().decompress(packed)

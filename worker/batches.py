@@ -6,6 +6,7 @@ from datetime import timedelta
 from functools import partial
 from uuid import UUID
 
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import batch_expansion, batch_results, batch_validation, files, ids, telemetry
@@ -13,7 +14,6 @@ from jobs import batches as verbs
 from jobs.batch_states import BatchState
 from jobs.batch_work import BatchTools
 from jobs.database import database_now, transaction
-from jobs.errors import LongbatchError
 from jobs.states import JobState
 
 Sessions = sessionmaker[Session]
@@ -50,9 +50,11 @@ def advance(sessions: Sessions, tools: BatchTools, *, is_stopping: Callable[[], 
             break
         try:
             _advance_one(sessions, tools, batch_id, state, moved)
-        except LongbatchError as error:
-            telemetry.logger().error(
-                telemetry.LOOP_FAILED, loop="batches", batch_id=ids.batch_id(batch_id), error=error.code
+        except Exception as error:
+            if isinstance(error, DBAPIError) and error.connection_invalidated:
+                raise
+            telemetry.logger().exception(
+                telemetry.LOOP_FAILED, loop="batches", batch_id=ids.batch_id(batch_id)
             )
     return moved
 

@@ -42,6 +42,7 @@ class ServiceWorker:
         self._sessions = database.make_sessions(self._engine)
         every = settings.maintenance
         self._prepare = Loop("prepare", self.prepare, interval=every.prepare_seconds)
+        self._expire = Loop("expire", self.expire, interval=every.expire_seconds)
         self._batch_tools = BatchTools.of(settings, self._counter)
         self._validate = Loop("validate", self.validate, interval=every.batch_seconds)
         self._advance = Loop("batches", self.advance, interval=every.batch_seconds)
@@ -52,7 +53,7 @@ class ServiceWorker:
         self._loops = [
             self._prepare,
             Loop("rescue", self.rescue, interval=every.rescue_seconds),
-            Loop("expire", self.expire, interval=every.expire_seconds),
+            self._expire,
             Loop("doorbell", self.ring, interval=every.doorbell_seconds),
             Loop("prune", self.prune, interval=every.prune_seconds),
             self._validate,
@@ -131,9 +132,10 @@ class ServiceWorker:
             self._bell.ring(INFERENCE)
 
     def expire(self) -> None:
-        """Overdue jobs, and jobs that no engine can hold, have ended."""
+        """Some overdue jobs, and jobs that no engine can hold, have ended; more of them follow at once."""
         with transaction(self._sessions) as session:
-            maintenance.expire(session, now=database_now(session))
+            if maintenance.expire(session, now=database_now(session)):
+                self._expire.wake()
         with transaction(self._sessions) as session:
             maintenance.reject_misfits(session)
 

@@ -258,6 +258,28 @@ def test_a_line_over_the_limit_refuses_the_batch_and_the_next_line_is_read(servi
     assert errors == [(1, "request_too_large"), (2, "invalid_json_line")]
 
 
+def test_a_batch_whose_bytes_are_lost_holds_up_no_other(service: Service, tmp_path: Path) -> None:
+    store = DirectoryStore(tmp_path)
+    service.tools = tools(store)
+    refused, stuck = service.create(lines(1)), service.create(lines(600))
+    with service.sessions() as session:
+        keys = dict(session.execute(select(FilePart.file_id, FilePart.key)).all())
+    store.drop([keys[service.batch(refused).input_file_id]])
+    for _ in range(2):
+        assert rounds.validate_next(service.sessions, service.tools)
+    store.drop([keys[service.batch(stuck).input_file_id]])
+    good = service.accepted(lines(2))
+    service.complete()
+    service.settle()
+    assert [error["code"] for error in service.batch(refused).errors or []] == ["file_bytes_lost"]
+    assert service.batch(stuck).state == "in_progress"
+    assert service.outcome(good) == (["line-0", "line-1"], [])
+    service.cancel(stuck)
+    service.settle()
+    batch = service.batch(stuck)
+    assert (batch.state, batch.num_stopped) == ("cancelled", 600)
+
+
 def test_an_input_file_that_is_deleted_goes_only_when_its_batch_has_read_it(
     service: Service, sessions: sessionmaker[Session]
 ) -> None:

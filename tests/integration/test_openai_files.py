@@ -113,7 +113,10 @@ def test_120_files_are_listed_once_each_by_the_clients_own_paginator(sdk: openai
     assert (page.has_more, [file.id for file in page.data]) == (False, made[:50][::-1])
 
 
-@pytest.mark.parametrize("query", [{"limit": 0}, {"limit": 10_001}, {"order": "up"}, {"after": "file-1"}])
+@pytest.mark.parametrize(
+    "query",
+    [{"limit": 0}, {"limit": 10_001}, {"order": "up"}, {"after": "file-1"}, {"purpose": "\0"}],
+)
 def test_a_wrong_query_names_its_parameter(sdk: openai.OpenAI, query: dict[str, object]) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
         sdk.files.list(**query)  # type: ignore[arg-type]  # wrong on purpose

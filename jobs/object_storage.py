@@ -1,0 +1,99 @@
+"""File bytes in object storage, S3-compatible or another that `obstore` speaks; needs the extra `s3`."""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final
+
+from jobs.errors import UnavailableError
+from jobs.ids import uuid7
+from jobs.storage import BytesLostError, RowStore, StoredPart, pack, unpack
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore as Client
+
+# A part is put while its batch is locked: below the time after which Postgres ends an idle transaction.
+_TIMEOUT: Final = "10s"
+_RETRIES_FOR: Final = timedelta(seconds=10)
+_MAX_RETRIES: Final = 3
+
+
+class ObjectStore(RowStore):
+    """Parts as objects below a URL such as `s3://bucket/prefix`.
+
+    Region, keys and another endpoint come from AWS_REGION, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and
+    AWS_ENDPOINT_URL, or from the machine's role.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._client = _connect(url)
+        self._is_bulk = url.startswith("s3")  # where what is gone is no error, and many go in one request
+
+    def put(self, raw: bytes) -> StoredPart:
+        """Compressed, in an object of its own.
+
+        Raises:
+            UnavailableError: the storage does not take it.
+        """
+        import obstore
+
+        key = uuid7().hex
+        try:
+            obstore.put(self._client, _path(key), pack(raw))
+        except (obstore.exceptions.BaseError, OSError) as error:
+            raise UnavailableError("The object storage does not answer; try again.") from error
+        return StoredPart(len(raw), key=key)
+
+    def get(self, part: StoredPart) -> bytes:
+        """As `PartStore.get`; parts that were stored in rows before are found there.
+
+        Raises:
+            BytesLostError: there is no such object.
+            UnavailableError: the storage does not answer.
+        """
+        import obstore
+
+        if part.key is None:
+            return super().get(part)
+        try:
+            return unpack(obstore.get(self._client, _path(part.key)).bytes().to_bytes())
+        except FileNotFoundError as error:
+            raise BytesLostError from error
+        except (obstore.exceptions.BaseError, OSError) as error:
+            raise UnavailableError("The object storage does not answer; try again.") from error
+
+    def drop(self, keys: Sequence[str]) -> None:
+        """The objects are gone.
+
+        Raises:
+            UnavailableError: the storage does not answer.
+        """
+        import obstore
+
+        try:
+            if self._is_bulk and keys:
+                obstore.delete(self._client, [_path(key) for key in keys])
+                return
+            for key in keys:
+                with suppress(FileNotFoundError):
+                    obstore.delete(self._client, _path(key))
+        except (obstore.exceptions.BaseError, OSError) as error:
+            raise UnavailableError("The object storage does not answer; try again.") from error
+
+
+def _connect(url: str) -> "Client":
+    from obstore.store import from_url
+
+    if url.startswith("file:"):
+        return from_url(url, mkdir=True)
+    return from_url(
+        url,
+        # Plain http is for endpoints of one's own, which AWS_ENDPOINT_URL must name.
+        client_options={"timeout": _TIMEOUT, "allow_http": True},
+        retry_config={"max_retries": _MAX_RETRIES, "retry_timeout": _RETRIES_FOR},
+    )
+
+
+def _path(key: str) -> str:
+    # By the random digits: storage spreads its load by the beginning of a name.
+    return f"{key[-2:]}/{key}.zst"
