@@ -36,7 +36,7 @@ class Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Long polls have their answer, and nothing is accepted any more."""
         app = self.config.app
-        app.state.parts.watch.release()  # type: ignore[union-attr]  # it is our own application
+        app.state.parts.release()  # type: ignore[union-attr]  # it is our own application
         await super().shutdown(sockets)
         telemetry.logger().info(telemetry.API_STOPPED)
 

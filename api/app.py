@@ -10,7 +10,7 @@ from api import errors, openapi
 from api.edge import Edge
 from api.metrics import HttpMetrics
 from api.parts import open_parts
-from api.routes import asks, batches, files, many, models, system
+from api.routes import asks, batches, events, files, many, models, system
 from api.routes import jobs as jobs_routes
 from jobs.settings import Settings
 
@@ -46,6 +46,7 @@ def create_app(settings: Settings) -> FastAPI:
         jobs_routes.router,
         files.router,
         batches.router,
+        events.router,
         asks.router,
         models.router,
         system.router,

@@ -160,6 +160,8 @@ async def until_ended(parts: Parts, job_id: UUID) -> Ended:
     """
     job: Job | None = None
     while job is None or job.finalized_at is None:
+        if parts.watch.is_released:
+            raise UnavailableError("The server is stopping; try again.")
         job = await parts.watch.until_ended(job_id, seconds=_LOOK_SECONDS)
         if job is None:
             raise UnavailableError("The request's job was deleted.")

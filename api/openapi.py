@@ -49,6 +49,14 @@ def answers(
     return found | {error: {"model": ErrorReply, "description": _REASONS[error]} for error in errors}
 
 
+def event_answers(example: str) -> dict[int | str, dict[str, Any]]:
+    """The documented answers of an operation that sends server-sent events of one thing."""
+    content = {"text/event-stream": {"schema": {"type": "string"}, "example": example}}
+    return {200: {"description": "Server-sent events", "content": content}} | answers(
+        200, None, "", 400, 404, 503
+    )
+
+
 def json_body(model: type[BaseModel]) -> dict[str, Any]:
     """A JSON body of this shape, for an operation that reads it as bytes."""
     return _body("application/json", {"$ref": _REF.format(model=model.__name__)})

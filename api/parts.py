@@ -12,6 +12,7 @@ from anyio import CapacityLimiter
 
 from api.accept import Acceptance
 from api.doorbell import Doorbell
+from api.followers import Followers
 from api.intake import NUM_LANES, Intake
 from api.live import LiveReader
 from api.places import Places
@@ -19,7 +20,9 @@ from api.readiness import Readiness
 from api.tokenizer import LoadedTokenizer
 from api.transactions import Transactions
 from api.watch import Watch
-from jobs import engines
+from jobs import batches, engines, queries
+from jobs.batches import BatchGlance
+from jobs.queries import Glance
 from jobs.settings import Settings
 
 P = ParamSpec("P")
@@ -40,6 +43,8 @@ class Parts:
     intake: Intake
     watch: Watch
     live: LiveReader
+    job_followers: Followers[Glance]
+    batch_followers: Followers[BatchGlance]
     places: Places
     tokenizer: LoadedTokenizer
     readiness: Readiness
@@ -49,6 +54,12 @@ class Parts:
         """What turns requests into jobs at this moment."""
         chars = self.settings.api.inline_count_chars if max_inline_chars is None else max_inline_chars
         return Acceptance(self.settings, self.tokenizer.current, chars)
+
+    def release(self) -> None:
+        """Nobody waits any more; used when the server stops."""
+        self.watch.release()
+        self.job_followers.release()
+        self.batch_followers.release()
 
     async def compute(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """What `work` returned, computed in a thread."""
@@ -67,6 +78,8 @@ async def open_parts(settings: Settings) -> AsyncIterator[Parts]:
         intake=Intake(transactions, engines.configured_capacity(settings.engine)),
         watch=Watch(transactions),
         live=LiveReader(settings.broker),
+        job_followers=Followers(transactions, queries.glance),
+        batch_followers=Followers(transactions, batches.glance),
         places=Places(settings),
         tokenizer=tokenizer,
         readiness=Readiness(settings, transactions, tokenizer),
@@ -76,6 +89,8 @@ async def open_parts(settings: Settings) -> AsyncIterator[Parts]:
         tokenizer.load(),
         parts.watch.run(),
         parts.live.run(),
+        parts.job_followers.run(),
+        parts.batch_followers.run(),
         *(parts.intake.run() for _ in range(NUM_LANES)),
     ]
     beside = [asyncio.create_task(loop) for loop in loops]

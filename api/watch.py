@@ -70,6 +70,11 @@ class Watch:
         self._waiting.clear()
         self._asked.set()
 
+    @property
+    def is_released(self) -> bool:
+        """Whether nobody waits any more."""
+        return self._released
+
     async def run(self) -> None:
         """Answers until cancelled."""
         while True:

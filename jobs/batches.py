@@ -172,6 +172,26 @@ def get(session: Session, batch_id: UUID, *, tenant_id: UUID) -> Batch:
     return batch
 
 
+@dataclass(frozen=True, slots=True)
+class BatchGlance:
+    """What changes of a batch."""
+
+    state: str
+    num_lines: int
+    num_completed: int
+    num_failed: int
+
+
+def glance(session: Session, batch_ids: Sequence[UUID]) -> dict[UUID, BatchGlance]:
+    """The batches at a glance, whoever they belong to; those that are gone are left out."""
+    rows = session.execute(
+        select(Batch.id, Batch.state, Batch.num_lines, Batch.num_completed, Batch.num_failed).where(
+            Batch.id.in_(batch_ids)
+        )
+    )
+    return {row.id: BatchGlance(row.state, row.num_lines, row.num_completed, row.num_failed) for row in rows}
+
+
 def list_batches(session: Session, *, tenant_id: UUID, after: UUID | None, limit: int) -> BatchPage:
     """The tenant's batches, newest first, from the one behind `after` on.
 

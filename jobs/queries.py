@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 
 from jobs.errors import InvalidRequestError, NotFoundError
 from jobs.models import Engine, Job, Reservation, Result, WebhookEvent
+from jobs.states import StopReason
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,27 @@ def find_jobs(session: Session, *, job_ids: Sequence[UUID], ended_ids: Sequence[
         and_(Job.id == any_(cast(ended_ids, ARRAY(Uuid))), Job.finalized_at.is_not(None)),
     )
     return {job.id: job for job in session.scalars(select(Job).where(wanted))}
+
+
+@dataclass(frozen=True, slots=True)
+class Glance:
+    """What changes of a job while it waits and runs."""
+
+    state: str
+    completion_tokens: int
+    cancel_requested: bool
+
+
+def glance(session: Session, job_ids: Sequence[UUID]) -> dict[UUID, Glance]:
+    """The jobs at a glance, whoever they belong to; those that are gone are left out."""
+    rows = session.execute(
+        select(Job.id, Job.state, Job.completion_tokens, Job.stop_reason).where(
+            Job.id == any_(cast(job_ids, ARRAY(Uuid)))
+        )
+    )
+    return {
+        row.id: Glance(row.state, row.completion_tokens, row.stop_reason == StopReason.CANCEL) for row in rows
+    }
 
 
 def list_jobs(session: Session, which: JobFilter, *, tenant_id: UUID, after: UUID | None, limit: int) -> Page:

@@ -1,0 +1,166 @@
+"""What happens to a job or a batch, as server-sent events that a reader can take up where it left off.
+
+Events carry `id: N`, the characters of output sent so far; after a break a reader sends it back as
+`Last-Event-ID` and gets the present state, then the text behind it.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
+from functools import partial
+from typing import Any, Final, TypeVar
+
+from pydantic_core import to_json
+
+from api.parts import Parts
+from jobs import queries
+from jobs.batch_models import Batch
+from jobs.batch_states import TERMINAL as ENDED_BATCH
+from jobs.batch_views import batch_object
+from jobs.live import Piece
+from jobs.models import Job
+from jobs.queries import Glance
+from jobs.states import TERMINAL
+from jobs.views import job_object
+
+T = TypeVar("T")
+# Proxies close connections on which nothing comes for long.
+HEARTBEAT_SECONDS: Final = 10.0
+HEARTBEAT: Final = b": still here\n\n"
+# Who reads no text is told how many tokens there are at most so often.
+_PROGRESS_SECONDS: Final = 0.5
+
+
+class JobEvents:
+    """One reader of one job's events."""
+
+    def __init__(self, parts: Parts, job: Job, *, text: bool, num_sent: int) -> None:
+        """Args: text: whether new text is sent too; num_sent: characters that the reader has."""
+        self._parts = parts
+        self._job = job
+        self._wants_text = text
+        self._num_sent = num_sent
+        self._told_tokens = -1
+        self._told_at = float("-inf")
+
+    async def stream(self) -> AsyncGenerator[bytes, None]:
+        """Events until the job has ended."""
+        yield self._state()
+        had_ended = self._job.state in TERMINAL
+        if not had_ended:
+            async with aclosing(self._while_it_lasts()) as events:
+                async for each in events:
+                    yield each
+        if self._wants_text and (rest := await self._rest()):
+            yield rest
+        if not had_ended and self._job.state in TERMINAL:
+            yield self._state()
+
+    async def _while_it_lasts(self) -> AsyncGenerator[bytes, None]:
+        rows: AsyncIterator[Glance | Piece] = self._parts.job_followers.changes(self._job.id)
+        pieces: AsyncIterator[Glance | Piece] = self._parts.live.pieces(self._job.id)
+        async with aclosing(merged(rows, pieces)) as changes:
+            async for change in changes:
+                if change is None:
+                    yield HEARTBEAT
+                elif isinstance(change, Piece):
+                    for each in self._of_piece(change):
+                        yield each
+                    if change.is_last and await self._has_ended():
+                        return
+                elif change.state != self._job.state or change.cancel_requested:
+                    if await self._has_ended():
+                        return
+                    yield self._state()
+                elif told := self._progress(change.completion_tokens):
+                    yield told
+
+    def _of_piece(self, piece: Piece) -> list[bytes]:
+        events = []
+        if self._wants_text and piece.at <= self._num_sent:
+            new = piece.text[self._num_sent - piece.at :]
+            if new:
+                self._num_sent += len(new)
+                events.append(self._event("text", {"text": new}))
+        if told := self._progress(piece.num_tokens):
+            events.append(told)
+        return events
+
+    def _progress(self, num_tokens: int) -> bytes | None:
+        now = asyncio.get_running_loop().time()
+        if num_tokens <= self._told_tokens or now - self._told_at < _PROGRESS_SECONDS:
+            return None
+        self._told_tokens, self._told_at = num_tokens, now
+        return self._event("progress", {"completion_tokens": num_tokens, "max_tokens": self._job.max_tokens})
+
+    def _state(self) -> bytes:
+        self._told_tokens = max(self._told_tokens, self._job.completion_tokens)
+        return self._event("job", job_object(self._job))
+
+    def _event(self, name: str, fields: Any) -> bytes:  # noqa: ANN401  # JSON
+        return event(name, fields, identifier=self._num_sent)
+
+    async def _has_ended(self) -> bool:
+        found = await self._parts.watch.now(self._job.id)
+        self._job = found or self._job
+        return found is None or found.state in TERMINAL
+
+    async def _rest(self) -> bytes | None:
+        result = await self._parts.transactions.run(partial(queries.get_result, job_id=self._job.id))
+        text = result.output[self._num_sent :] if result else ""
+        self._num_sent += len(text)
+        return self._event("text", {"text": text}) if text else None
+
+
+async def batch_events(
+    parts: Parts, batch: Batch, read: Callable[[], Awaitable[Batch]]
+) -> AsyncGenerator[bytes, None]:
+    """The batch at first and whenever its state or counts have changed, until it has ended.
+
+    Args:
+        parts: of the application.
+        batch: as it is.
+        read: reads it again.
+    """
+    async with aclosing(merged(parts.batch_followers.changes(batch.id))) as changes:
+        async for change in changes:
+            if change is None:
+                yield HEARTBEAT
+                continue
+            batch = await read()
+            yield event("batch", batch_object(batch), identifier=0)
+            if batch.state in ENDED_BATCH:
+                return
+
+
+def event(name: str, fields: Any, *, identifier: int) -> bytes:  # noqa: ANN401  # JSON
+    """One server-sent event."""
+    return b"id: %d\nevent: %s\ndata: %s\n\n" % (identifier, name.encode(), to_json(fields))
+
+
+async def merged(*sources: AsyncIterator[T]) -> AsyncGenerator[T | None, None]:
+    """What comes from any of the sources until one of them ends, and None when nothing did for a while."""
+    found: asyncio.Queue[T] = asyncio.Queue()
+
+    async def pump(source: AsyncIterator[T]) -> None:
+        async for each in source:
+            await found.put(each)
+
+    pumps = [asyncio.create_task(pump(source)) for source in sources]
+    try:
+        while True:
+            following = asyncio.create_task(found.get())
+            done, _ = await asyncio.wait(
+                {following, *pumps}, timeout=HEARTBEAT_SECONDS, return_when=asyncio.FIRST_COMPLETED
+            )
+            if following in done:
+                yield following.result()
+                continue
+            following.cancel()
+            if done:
+                return
+            yield None
+    finally:
+        for task in pumps:
+            task.cancel()
+        await asyncio.gather(*pumps, return_exceptions=True)

@@ -1,0 +1,84 @@
+"""What many callers follow is looked up for all of them at once, twice a second."""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncGenerator, Callable, Hashable, Mapping, Sequence
+from functools import partial
+from typing import Final, Generic, TypeVar
+from uuid import UUID
+
+from sqlalchemy.orm import Session
+
+from api.transactions import Transactions
+from jobs import telemetry
+
+Seen = TypeVar("Seen", bound=Hashable)
+Read = Callable[[Session, Sequence[UUID]], Mapping[UUID, Seen]]
+
+INTERVAL: Final = 0.5
+
+
+class Followers(Generic[Seen]):
+    """Tells each follower of a row when what is seen of it has changed; one query serves all."""
+
+    def __init__(self, transactions: Transactions, read: "Read[Seen]") -> None:
+        """Args: read: what is seen of rows, by id; rows that are gone are left out."""
+        self._transactions = transactions
+        self._read = read
+        self._listeners: dict[UUID, set[asyncio.Queue[Seen | None]]] = defaultdict(set)
+        self._seen: dict[UUID, Seen] = {}
+        self._wanted = asyncio.Event()
+        self._released = False
+
+    async def changes(self, row_id: UUID) -> AsyncGenerator[Seen, None]:
+        """What is seen of the row, at first and whenever it has changed; ends when it is gone."""
+        mine: asyncio.Queue[Seen | None] = asyncio.Queue()
+        self._listeners[row_id].add(mine)
+        if row_id in self._seen:
+            mine.put_nowait(self._seen[row_id])
+        self._wanted.set()
+        try:
+            while not self._released and (seen := await mine.get()) is not None:
+                yield seen
+        finally:
+            self._listeners[row_id].discard(mine)
+            if not self._listeners[row_id]:
+                del self._listeners[row_id]
+                self._seen.pop(row_id, None)
+
+    def release(self) -> None:
+        """Nobody is told anything any more; used when the server stops."""
+        self._released = True
+        for row_id in list(self._listeners):
+            self._tell(row_id, None)
+
+    async def run(self) -> None:
+        """Looks until cancelled."""
+        while True:
+            if not self._listeners:
+                self._wanted.clear()
+                await self._wanted.wait()
+            try:
+                await self._look()
+            except Exception as error:  # noqa: BLE001  # the loop must outlive any one failure
+                telemetry.logger().warning(
+                    telemetry.LOOP_FAILED, loop="followers", error=type(error).__name__
+                )
+            await asyncio.sleep(INTERVAL)
+
+    async def _look(self) -> None:
+        asked = list(self._listeners)
+        found = await self._transactions.run(partial(self._read_rows, row_ids=asked))
+        for row_id in asked:
+            seen = found.get(row_id)
+            if row_id in self._listeners and (seen is None or seen != self._seen.get(row_id)):
+                if seen is not None:
+                    self._seen[row_id] = seen
+                self._tell(row_id, seen)
+
+    def _read_rows(self, session: Session, *, row_ids: Sequence[UUID]) -> Mapping[UUID, Seen]:
+        return self._read(session, row_ids)
+
+    def _tell(self, row_id: UUID, seen: Seen | None) -> None:
+        for listener in self._listeners.get(row_id, ()):
+            listener.put_nowait(seen)

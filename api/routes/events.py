@@ -1,0 +1,63 @@
+"""What happens, told as it happens: the events of one job, of one batch."""
+
+from collections.abc import AsyncIterator
+from functools import partial
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Header, Query
+from starlette.responses import StreamingResponse
+
+from api.dependencies import JobIdDep, PartsDep, TenantDep
+from api.events import JobEvents, batch_events
+from api.openai_ids import BatchIdDep
+from api.openapi import event_answers
+from jobs import batches
+from jobs.errors import NotFoundError
+
+router = APIRouter(tags=["events"])
+
+_HEADERS: Final = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+LastEventId = Annotated[
+    str | None,
+    Header(alias="Last-Event-ID", description="the id of the last event seen; text goes on behind it"),
+]
+
+
+@router.get(
+    "/v1/jobs/{job_id}/events",
+    summary="Follow a job",
+    responses=event_answers('id: 12\nevent: progress\ndata: {"completion_tokens":3,"max_tokens":64}\n\n'),
+)
+async def follow_job(
+    job_id: JobIdDep,
+    parts: PartsDep,
+    tenant_id: TenantDep,
+    text: Annotated[bool, Query(description="send new text too")] = False,  # noqa: FBT002  # a query parameter
+    last_event_id: LastEventId = None,
+) -> StreamingResponse:
+    """Server-sent events until the job has ended.
+
+    `job` is the job, at first and whenever its state has changed; `progress` tells its tokens so far; `text`
+    is new text, each character once. Comments keep the connection open while nothing happens.
+    """
+    job = await parts.watch.now(job_id)
+    if job is None or job.tenant_id != tenant_id:
+        raise NotFoundError("there is no such job")
+    num_sent = int(last_event_id) if last_event_id and last_event_id.isdecimal() else 0
+    return _stream(JobEvents(parts, job, text=text, num_sent=num_sent).stream())
+
+
+@router.get(
+    "/v1/batches/{batch_id}/events",
+    summary="Follow a batch",
+    responses=event_answers('id: 0\nevent: batch\ndata: {"id":"batch_…","status":"in_progress"}\n\n'),
+)
+async def follow_batch(batch_id: BatchIdDep, parts: PartsDep, tenant_id: TenantDep) -> StreamingResponse:
+    """Server-sent events until the batch has ended: the batch, whenever its counts have changed."""
+    read = partial(batches.get, batch_id=batch_id, tenant_id=tenant_id)
+    batch = await parts.transactions.run(read)
+    return _stream(batch_events(parts, batch, lambda: parts.transactions.run(read)))
+
+
+def _stream(events: AsyncIterator[bytes]) -> StreamingResponse:
+    return StreamingResponse(events, media_type="text/event-stream", headers=_HEADERS)

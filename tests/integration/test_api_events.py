@@ -1,0 +1,65 @@
+"""A thousand readers of events on one API process."""
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx2
+import pytest
+from sqlalchemy import text
+from sqlalchemy.orm import Session, sessionmaker
+
+from api_server import ApiProcess
+from jobs import ids, lifecycle
+from jobs.lifecycle import Lease
+from jobs.states import FinishReason
+from support import claim_one, eventually, output_of, register_engine, submit_one
+
+NUM_READERS = 1000
+
+
+@pytest.fixture
+def running(sessions: sessionmaker[Session]) -> Lease:
+    """A job that runs."""
+    with sessions.begin() as session:
+        register_engine(session)
+        submit_one(session)
+        return claim_one(session).lease
+
+
+def test_a_thousand_readers_share_the_connections_and_all_see_the_end(
+    server: ApiProcess, http: httpx2.Client, sessions: sessionmaker[Session], running: Lease
+) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        ends = pool.submit(asyncio.run, many_readers(server, running))
+        eventually(
+            lambda: f"longbatch_http_open_requests {NUM_READERS + 1}.0" in http.get("/metrics").text,
+            timeout=60,
+        )
+        busiest = max(num_connections(sessions) for _ in range(20))
+        with sessions.begin() as session:
+            assert lifecycle.complete(session, running, output_of("done"), FinishReason.STOP)
+        assert ends.result(timeout=60) == [b'"state":"completed"'] * NUM_READERS
+    assert busiest <= 12  # the API's pool is 10
+
+
+def num_connections(sessions: sessionmaker[Session]) -> int:
+    query = text("SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'longbatch-api%'")
+    with sessions() as session:
+        return session.execute(query).scalar_one()
+
+
+async def many_readers(server: ApiProcess, lease: Lease) -> list[bytes]:
+    """How the job's last event began for each reader. Bare sockets: clients' pools are quadratic."""
+    port = int(server.url.rsplit(":", 1)[1])
+    path = f"/v1/jobs/{ids.job_id(lease.job_id)}/events"
+    request = f"GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
+
+    async def read() -> bytes:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(request.encode())
+        answer = await reader.read()
+        writer.close()
+        last = answer.rpartition(b"event: job")[2]
+        return last[last.index(b'"state"') :].split(b",")[0]
+
+    return list(await asyncio.gather(*(read() for _ in range(NUM_READERS))))
