@@ -100,14 +100,16 @@ class _Generation(Closed):
 class ChatRequest(_Generation):
     """The body of /v1/chat/completions."""
 
-    messages: list[ChatMessage] = Field(min_length=1, max_length=4096)
+    messages: list[ChatMessage] = Field(
+        min_length=1, max_length=4096, examples=[[{"role": "user", "content": "Why is the sky blue?"}]]
+    )
     max_completion_tokens: int | None = Field(None, ge=1)
 
 
 class TextRequest(_Generation):
     """The body of /v1/completions; the prompt is not framed by a chat template."""
 
-    prompt: Annotated[NonEmpty, BeforeValidator(_prompt)]
+    prompt: Annotated[NonEmpty, BeforeValidator(_prompt)] = Field(examples=["Once upon a time"])
 
 
 @dataclass(frozen=True, slots=True)
