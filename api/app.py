@@ -8,9 +8,10 @@ from fastapi import FastAPI
 
 from api import errors, openapi
 from api.edge import Edge
+from api.gate import Gate
 from api.metrics import HttpMetrics
 from api.parts import open_parts
-from api.routes import asks, batches, events, files, many, models, system
+from api.routes import asks, batches, events, files, many, models, system, usage
 from api.routes import jobs as jobs_routes
 from jobs.settings import Settings
 
@@ -39,6 +40,7 @@ def create_app(settings: Settings) -> FastAPI:
         redoc_url=None,
     )
     app.state.http_metrics = HttpMetrics()
+    app.add_middleware(Gate)
     app.add_middleware(Edge, metrics=app.state.http_metrics)
     errors.add_handlers(app)
     for router in (
@@ -49,6 +51,7 @@ def create_app(settings: Settings) -> FastAPI:
         events.router,
         asks.router,
         models.router,
+        usage.router,
         system.router,
     ):
         app.include_router(router)

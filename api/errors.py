@@ -10,10 +10,14 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from jobs.errors import (
+    AlreadyExistsError,
+    AuthenticationError,
     ConflictError,
+    ForbiddenError,
     IdempotencyConflictError,
     InvalidRequestError,
     JobNotFinishedError,
+    LimitError,
     LongbatchError,
     ModelNotFoundError,
     NotFoundError,
@@ -28,13 +32,17 @@ from jobs.validation import from_validation
 # A class answers for its subclasses; what is not listed is our own fault.
 _STATUSES: Final[dict[type[LongbatchError], int]] = {
     InvalidRequestError: 400,
+    AuthenticationError: 401,
+    ForbiddenError: 403,
     ModelNotFoundError: 404,
     NotFoundError: 404,
+    AlreadyExistsError: 409,
     ConflictError: 409,
     RequestCancelledError: 409,
     IdempotencyConflictError: 409,
     JobNotFinishedError: 409,
     TooLargeError: 413,
+    LimitError: 429,
     RequestFailedError: 500,
     UnavailableError: 503,
     RequestExpiredError: 504,
@@ -42,6 +50,7 @@ _STATUSES: Final[dict[type[LongbatchError], int]] = {
 _RETRY_AFTER: Final = {"Retry-After": "1"}  # seconds
 # OpenAI's clients repeat a 409 by themselves unless they are told not to.
 _NO_RETRY: Final = {"x-should-retry": "false"}
+_CHALLENGE: Final = {"WWW-Authenticate": "Bearer"}
 _MAX_PATH_CHARS: Final = 64
 
 
@@ -66,10 +75,27 @@ def response(error: LongbatchError) -> JSONResponse:
     status = status_of(error)
     if status == HTTPStatus.INTERNAL_SERVER_ERROR and not isinstance(error, RequestFailedError):
         return internal_response()
-    headers = _RETRY_AFTER if status == HTTPStatus.SERVICE_UNAVAILABLE else None
-    if status == HTTPStatus.CONFLICT and not error.retryable:
-        headers = _NO_RETRY
-    return JSONResponse(envelope(status, error.code, error.message, param=error.param), status, headers)
+    is_final = not error.retryable and status < HTTPStatus.INTERNAL_SERVER_ERROR
+    headers: dict[str, str] = dict(_NO_RETRY) if is_final else {}
+    if status == HTTPStatus.SERVICE_UNAVAILABLE:
+        headers |= _RETRY_AFTER
+    elif status == HTTPStatus.UNAUTHORIZED:
+        headers |= _CHALLENGE
+    kind = None
+    if isinstance(error, LimitError):
+        headers |= _limit_headers(error)
+        kind = error.limited
+    body = envelope(status, error.code, error.message, param=error.param, kind=kind)
+    return JSONResponse(body, status, headers)
+
+
+def _limit_headers(error: LimitError) -> dict[str, str]:
+    return {
+        "Retry-After": str(error.retry_after_seconds),
+        f"x-ratelimit-limit-{error.limited}": str(error.limit),
+        f"x-ratelimit-remaining-{error.limited}": str(error.remaining),
+        f"x-ratelimit-reset-{error.limited}": f"{error.retry_after_seconds}s",
+    }
 
 
 def status_of(error: LongbatchError) -> int:
@@ -83,9 +109,12 @@ def internal_response() -> JSONResponse:
     return JSONResponse(envelope(500, "internal_error", message), 500)
 
 
-def envelope(status: int, code: str, message: str, *, param: str | None = None) -> dict[str, object]:
+def envelope(
+    status: int, code: str, message: str, *, param: str | None = None, kind: str | None = None
+) -> dict[str, object]:
     """The body of an error."""
-    kind = "server_error" if status >= HTTPStatus.INTERNAL_SERVER_ERROR else "invalid_request_error"
+    if kind is None:
+        kind = "server_error" if status >= HTTPStatus.INTERNAL_SERVER_ERROR else "invalid_request_error"
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
@@ -99,4 +128,4 @@ def _framework_response(request: Request, error: HTTPException) -> JSONResponse:
             body = envelope(405, "method_not_allowed", f"{request.method} does not work at {path!r}.")
         case status:
             body = envelope(status, "http_error", HTTPStatus(status).phrase)
-    return JSONResponse(body, error.status_code, error.headers)
+    return JSONResponse(body, error.status_code, _NO_RETRY | dict(error.headers or {}))

@@ -92,10 +92,10 @@ class ApiSettings(Group):
     """The HTTP service."""
 
     host: str = "127.0.0.1"
-    allow_unauthenticated_network: bool = Field(
-        default=False, description="serve other hosts than this one although there are no keys yet"
-    )
     port: int = Field(default=8080, ge=0, le=65535)
+    key_cache_seconds: float = Field(
+        default=5, ge=0, le=60, description="a revoked key works for so long at most"
+    )
     max_body_bytes: int = Field(default=8 * 2**20, ge=1024, description="of a single job; above it: 413")
     max_bulk_bytes: int = Field(default=2**30, ge=1024, description="of one bulk request")
     max_bulk_lines: int = Field(default=50_000, ge=1)
@@ -161,6 +161,16 @@ class BatchSettings(Group):
     retention_days: float = Field(default=30, gt=0, description="batches that have ended are pruned then")
 
 
+class LimitSettings(Group):
+    """What each tenant may ask for unless it has limits of its own."""
+
+    max_enqueued_tokens: int = Field(
+        default=1_000_000_000, ge=0, description="prompt and max_tokens of all unfinished jobs together"
+    )
+    max_jobs: int = Field(default=500_000, ge=0, description="unfinished ones")
+    max_requests: int = Field(default=12_000, ge=1, description="in a minute")
+
+
 class WebhookSettings(Group):
     """Callbacks at terminal states."""
 
@@ -202,6 +212,7 @@ class Settings(BaseSettings):
     jobs: JobSettings = JobSettings()
     files: FileSettings = FileSettings()
     batches: BatchSettings = BatchSettings()
+    limits: LimitSettings = LimitSettings()
     webhooks: WebhookSettings = WebhookSettings()
     maintenance: MaintenanceSettings = MaintenanceSettings()
 

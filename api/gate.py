@@ -1,0 +1,105 @@
+"""The gate: no request gets past it without a key that may do what it asks; no body is read before."""
+
+import asyncio
+from dataclasses import dataclass
+from typing import Final
+
+from starlette.datastructures import MutableHeaders
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from api import errors
+from api.allowances import Allowances
+from api.callers import Caller
+from api.parts import Parts
+from api.rates import Rate
+from api.scopes import needed_scope
+from api.transactions import request_tenant
+from jobs.errors import ForbiddenError, LongbatchError
+
+# A refused body is read and forgotten up to here, so that a caller who is sending sees the answer.
+_DRAINED_BYTES: Final = 64 * 2**20
+_DRAINED_SECONDS: Final = 10
+
+
+class Gate:
+    """ASGI middleware in front of all routes. Behind it, `scope["state"]["caller"]` says who it is."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The request has passed, bound to its tenant, or was refused."""
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            await send({"type": "websocket.close"})  # there is nothing behind it
+            return
+        try:
+            passed = await _admit(scope)
+        except LongbatchError as error:
+            await _refuse(errors.response(error), scope, receive, send)
+            return
+        await self._app(scope, receive, passed.adding_headers(send) if passed else send)
+
+
+@dataclass(frozen=True, slots=True)
+class _Passed:
+    """A request that may go on."""
+
+    caller: Caller
+    rate: Rate
+    allowances: Allowances
+
+    def adding_headers(self, send: Send) -> Send:
+        """The answer says what is left of the caller's limits, unless it is about a limit anyway."""
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                limits = self.allowances.headers(self.caller.tenant_id, self.caller.limits)
+                for name, value in (*self.rate.headers().items(), *limits.items()):
+                    headers.setdefault(name, value)
+            await send(message)
+
+        return send_with_headers
+
+
+async def _admit(scope: Scope) -> _Passed | None:
+    """Who may go on; None: whoever it is."""
+    needed = needed_scope(scope)
+    if needed is None:
+        return None
+    parts: Parts = scope["app"].state.parts
+    caller = await parts.callers.verify(_header(scope, b"authorization"))
+    if needed not in caller.scopes:
+        raise ForbiddenError(f"This API key has not the scope {needed.value!r} that the request needs.")
+    rate = await parts.rates.hit(caller.tenant_id, caller.limits.max_requests)
+    scope.setdefault("state", {})["caller"] = caller
+    request_tenant.set(caller.tenant_id)
+    return _Passed(caller, rate, parts.allowances)
+
+
+async def _refuse(response: Response, scope: Scope, receive: Receive, send: Send) -> None:
+    if _header(scope, b"expect") is None:  # else the caller asks before it sends
+        await _drain(receive)
+    await response(scope, receive, send)
+
+
+async def _drain(receive: Receive) -> None:
+    num_bytes = 0
+    try:
+        async with asyncio.timeout(_DRAINED_SECONDS):
+            while num_bytes < _DRAINED_BYTES:
+                message = await receive()
+                num_bytes += len(message.get("body", b""))
+                if not message.get("more_body", False):
+                    return
+    except TimeoutError:
+        return
+
+
+def _header(scope: Scope, name: bytes) -> str | None:
+    found = next((value for each, value in scope["headers"] if each == name), None)
+    return found.decode("latin-1") if found is not None else None
