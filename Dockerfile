@@ -13,6 +13,7 @@ RUN pip install --require-hashes -r requirements-server.lock
 COPY jobs ./jobs
 COPY worker ./worker
 COPY api ./api
+COPY cli ./cli
 COPY migrations ./migrations
 COPY alembic.ini LICENSE NOTICE ./
 USER longbatch

@@ -11,11 +11,13 @@ from typing import Final
 
 import uvicorn
 from pydantic import ValidationError
+from sqlalchemy.exc import OperationalError, ProgrammingError
+from sqlalchemy.orm import Session
 
 from api.app import create_app
+from jobs import database, keys, telemetry
 from jobs import settings as settings_module
-from jobs import telemetry
-from jobs.settings import ApiSettings, Settings
+from jobs.settings import Settings
 
 # Long polls are answered at once when the server stops; this is for uploads and slow readers.
 _GRACE_SECONDS: Final = 2
@@ -47,7 +49,7 @@ def main() -> int:
     _give_back_large_buffers()
     try:
         settings = settings_module.load()
-        _refuse_open_network(settings.api)
+        _refuse_network_without_keys(settings)
     except ValidationError as error:
         problems = (f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
         sys.stderr.write(f"settings: {'; '.join(problems)}\n")
@@ -90,13 +92,31 @@ def _end(_number: int, _frame: FrameType | None) -> None:
     sys.exit(0)
 
 
-def _refuse_open_network(api: ApiSettings) -> None:
-    if not _is_loopback(api.host) and not api.allow_unauthenticated_network:
+def _refuse_network_without_keys(settings: Settings) -> None:
+    """Raises ValueError when others than this host could reach a service that nobody has a key for yet.
+
+    A database that does not answer is no reason: until it does, no key is accepted.
+    """
+    host = settings.api.host
+    if _is_loopback(host):
+        return
+    engine = database.make_engine(settings.database, pool_size=1, name="longbatch-api-start")
+    try:
+        with Session(engine) as session:
+            if keys.any_usable(session):
+                return
+    except ProgrammingError:
         raise ValueError(
-            f"api.host is {api.host}, but there are no API keys yet: anybody who reaches it could read and"
-            " delete every job. Use 127.0.0.1, or set LONGBATCH_API__ALLOW_UNAUTHENTICATED_NETWORK=true"
-            " where only trusted machines reach it."
-        )
+            f"api.host is {host}, but the database has no tables for API keys: run `alembic upgrade head`."
+        ) from None
+    except OperationalError:
+        return
+    finally:
+        engine.dispose()
+    raise ValueError(
+        f"api.host is {host}, but there are no API keys yet: make one with `longbatch keys create` (or"
+        " `python -m cli keys create`) and start again, or use 127.0.0.1."
+    )
 
 
 def _is_loopback(host: str) -> bool:

@@ -8,6 +8,7 @@ from fastapi import FastAPI
 
 from api import errors, openapi
 from api.edge import Edge
+from api.gate import Gate
 from api.metrics import HttpMetrics
 from api.parts import open_parts
 from api.routes import asks, batches, events, files, many, models, system
@@ -39,6 +40,7 @@ def create_app(settings: Settings) -> FastAPI:
         redoc_url=None,
     )
     app.state.http_metrics = HttpMetrics()
+    app.add_middleware(Gate)
     app.add_middleware(Edge, metrics=app.state.http_metrics)
     errors.add_handlers(app)
     for router in (

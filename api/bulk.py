@@ -3,16 +3,23 @@
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from hashlib import sha256
 from typing import Final, TypedDict
 from uuid import UUID
+
+from sqlalchemy.orm import Session
 
 from api import accept
 from api.accept import Acceptance
 from api.body import Line
+from api.once import Promise
 from api.parts import Parts
 from api.schemas import JobRequest
 from jobs import engines, ids, submission
-from jobs.errors import LongbatchError, TooLargeError, UnavailableError
+from jobs.admission import Capacity
+from jobs.errors import IdempotencyConflictError, LongbatchError, TooLargeError, UnavailableError
+from jobs.idempotency import Once
+from jobs.models import Job
 from jobs.submission import JobSpec
 
 # A part is one transaction: large enough that the commit does not matter, small enough to hold in memory.
@@ -50,18 +57,24 @@ class Report:
         self.errors.append(LineError(line=number, code=error.code, message=error.message, param=error.param))
 
 
-async def submit_lines(parts: Parts, lines: AsyncIterator[Line], *, tenant_id: UUID) -> Report:
+async def submit_lines(
+    parts: Parts, lines: AsyncIterator[Line], *, tenant_id: UUID, promise: Promise
+) -> Report:
     """Every good line is a job that stands in the table; the report names the others.
 
     Raises:
         UnavailableError: the database failed before any job was stored.
+        IdempotencyConflictError: the key was used with other lines, from the first part on.
         TooLargeError: the body was too large before any job was stored.
     """
     report = Report()
     failure: LongbatchError | None = None
+    number = 0
     async for part in _in_parts(_within_limit(lines, report, max_lines=parts.settings.api.max_bulk_lines)):
         if failure is None:
-            failure = await _submit_part(parts, part, report, tenant_id=tenant_id)
+            once = _once(promise, part, number=number)
+            failure = await _submit_part(parts, part, report, tenant_id=tenant_id, once=once)
+            number += 1
         else:  # read to the end, so that the caller gets to see the report
             for line in part:
                 report.reject(line.number, failure)
@@ -106,8 +119,8 @@ async def _in_parts(lines: AsyncIterator[Line]) -> AsyncIterator[list[Line]]:
 
 
 async def _submit_part(
-    parts: Parts, part: Sequence[Line], report: Report, *, tenant_id: UUID
-) -> UnavailableError | None:
+    parts: Parts, part: Sequence[Line], report: Report, *, tenant_id: UUID, once: Once | None
+) -> LongbatchError | None:
     """The part's good lines are jobs; None, or what kept all of them from it."""
     chars = parts.settings.api.inline_count_chars // _INLINE_FRACTION
     acceptance = parts.acceptance(max_inline_chars=chars)
@@ -117,20 +130,43 @@ async def _submit_part(
     if not specs:
         return None
     submit = partial(
-        submission.submit,
+        _store,
         specs=list(specs.values()),
+        once=once,
         tenant_id=tenant_id,
         fallback=engines.configured_capacity(parts.settings.engine),
     )
     try:
-        jobs = await parts.transactions.run(submit)
-    except UnavailableError as error:
+        job_ids, new = await parts.transactions.run(submit)
+    except (UnavailableError, IdempotencyConflictError) as error:
         for number in specs:
             report.reject(number, error)
         return error
-    parts.doorbell.ring_for(jobs)
-    report.ids += [ids.job_id(job.id) for job in jobs]
+    parts.doorbell.ring_for(new)
+    report.ids += [ids.job_id(job_id) for job_id in job_ids]
     return None
+
+
+def _store(
+    session: Session, specs: Sequence[JobSpec], once: Once | None, *, tenant_id: UUID, fallback: Capacity
+) -> tuple[list[UUID], list[Job]]:
+    """The ids of the jobs in their order, and the jobs that are new."""
+    if once is not None:
+        return submission.submit_part_once(session, specs, once, tenant_id=tenant_id, fallback=fallback)
+    jobs = submission.submit(session, specs, tenant_id=tenant_id, fallback=fallback)
+    return [job.id for job in jobs], jobs
+
+
+def _once(promise: Promise, part: Sequence[Line], *, number: int) -> Once | None:
+    """The promise for one part: its boundaries follow from the lines, so they are the same the next time."""
+    if not promise.is_given:
+        return None
+    digest = sha256()
+    for line in part:
+        digest.update(line.content or b"")
+        digest.update(b"\n")
+    once = promise.once(digest.digest())
+    return once.part(f"part {number}") if once else None
 
 
 def _understand(

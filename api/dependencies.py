@@ -8,10 +8,10 @@ from uuid import UUID
 
 from fastapi import Depends, Path, Request
 
+from api.callers import Caller
 from api.parts import Parts
 from jobs import ids
 from jobs.errors import NotFoundError
-from jobs.models import DEFAULT_TENANT
 
 
 async def find_parts(request: Request) -> Parts:
@@ -20,9 +20,16 @@ async def find_parts(request: Request) -> Parts:
     return parts
 
 
-async def find_tenant() -> UUID:
-    """Whose jobs this request sees; everybody's are one tenant's until there are keys."""
-    return DEFAULT_TENANT
+async def find_caller(request: Request) -> Caller:
+    """Who sends this request, as the gate found out; only routes that need a key have one."""
+    caller: Caller = request.state.caller
+    return caller
+
+
+async def find_tenant(request: Request) -> UUID:
+    """Whose rows this request sees."""
+    caller: Caller = request.state.caller
+    return caller.tenant_id
 
 
 async def parse_path_id(
@@ -40,5 +47,6 @@ async def parse_path_id(
 
 
 PartsDep = Annotated[Parts, Depends(find_parts)]
+CallerDep = Annotated[Caller, Depends(find_caller)]
 TenantDep = Annotated[UUID, Depends(find_tenant)]
 JobIdDep = Annotated[UUID, Depends(parse_path_id)]

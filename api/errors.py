@@ -10,7 +10,10 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from jobs.errors import (
+    AlreadyExistsError,
+    AuthenticationError,
     ConflictError,
+    ForbiddenError,
     IdempotencyConflictError,
     InvalidRequestError,
     JobNotFinishedError,
@@ -28,8 +31,11 @@ from jobs.validation import from_validation
 # A class answers for its subclasses; what is not listed is our own fault.
 _STATUSES: Final[dict[type[LongbatchError], int]] = {
     InvalidRequestError: 400,
+    AuthenticationError: 401,
+    ForbiddenError: 403,
     ModelNotFoundError: 404,
     NotFoundError: 404,
+    AlreadyExistsError: 409,
     ConflictError: 409,
     RequestCancelledError: 409,
     IdempotencyConflictError: 409,
@@ -42,6 +48,7 @@ _STATUSES: Final[dict[type[LongbatchError], int]] = {
 _RETRY_AFTER: Final = {"Retry-After": "1"}  # seconds
 # OpenAI's clients repeat a 409 by themselves unless they are told not to.
 _NO_RETRY: Final = {"x-should-retry": "false"}
+_CHALLENGE: Final = {"WWW-Authenticate": "Bearer"}
 _MAX_PATH_CHARS: Final = 64
 
 
@@ -66,9 +73,12 @@ def response(error: LongbatchError) -> JSONResponse:
     status = status_of(error)
     if status == HTTPStatus.INTERNAL_SERVER_ERROR and not isinstance(error, RequestFailedError):
         return internal_response()
-    headers = _RETRY_AFTER if status == HTTPStatus.SERVICE_UNAVAILABLE else None
-    if status == HTTPStatus.CONFLICT and not error.retryable:
-        headers = _NO_RETRY
+    is_final = not error.retryable and status < HTTPStatus.INTERNAL_SERVER_ERROR
+    headers: dict[str, str] = dict(_NO_RETRY) if is_final else {}
+    if status == HTTPStatus.SERVICE_UNAVAILABLE:
+        headers |= _RETRY_AFTER
+    elif status == HTTPStatus.UNAUTHORIZED:
+        headers |= _CHALLENGE
     return JSONResponse(envelope(status, error.code, error.message, param=error.param), status, headers)
 
 
@@ -99,4 +109,4 @@ def _framework_response(request: Request, error: HTTPException) -> JSONResponse:
             body = envelope(405, "method_not_allowed", f"{request.method} does not work at {path!r}.")
         case status:
             body = envelope(status, "http_error", HTTPStatus(status).phrase)
-    return JSONResponse(body, error.status_code, error.headers)
+    return JSONResponse(body, error.status_code, _NO_RETRY | dict(error.headers or {}))

@@ -82,7 +82,7 @@ class Intake:
             fallback=self._fallback,
         )
         try:
-            jobs = await self._transactions.run(submit)
+            jobs = await self._transactions.run(submit, tenant_ids=[together[0].tenant_id])
         except Exception as error:  # noqa: BLE001  # whatever it is, it belongs to those who wait
             await self._store_apart(together, error)
             return

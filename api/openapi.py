@@ -10,9 +10,13 @@ from pydantic.json_schema import models_json_schema
 from api.openai_schemas import BatchRequest, EstimateRequest, GenerateRequest, UploadForm
 from api.replies import ErrorReply
 from api.schemas import CancelRequest, JobRequest
+from api.scopes import OPEN
 from jobs.openai_chat import ChatRequest, TextRequest
 
 _LINE: Final = '{"id":"batch_req_…","custom_id":"a","response":{…},"error":null}\n'
+_SCHEME: Final = "key"
+# How the gate in front of all routes ends a request.
+_OF_THE_GATE: Final = (401, 403, 429, 503)
 _REF: Final = "#/components/schemas/{model}"
 _BODIES: Final[tuple[type[BaseModel], ...]] = (
     JobRequest,
@@ -26,10 +30,13 @@ _BODIES: Final[tuple[type[BaseModel], ...]] = (
 )
 _REASONS: Final = {
     400: "A field is wrong or unknown; `param` names it",
-    404: "There is no such job, or it is not yours",
+    401: "The API key is missing or wrong",
+    403: "The API key has not the scope that this needs",
+    404: "There is nothing with this id, or it is not yours",
     409: "The request does not go with what is there",
     413: "The body is too large",
     500: "The engine failed",
+    429: "A limit of yours is reached, the message says which; try again after Retry-After seconds",
     503: "A part is not available; try again after Retry-After seconds",
     504: "No engine had room in time",
 }
@@ -85,11 +92,23 @@ def describe(app: FastAPI) -> dict[str, Any]:
         schemas |= definitions["$defs"]
         for unused in ("HTTPValidationError", "ValidationError"):
             schemas.pop(unused, None)
-        for operations in document["paths"].values():
+        document["components"]["securitySchemes"] = {_SCHEME: {"type": "http", "scheme": "bearer"}}
+        for path, operations in document["paths"].items():
             for operation in operations.values():
                 operation["responses"].pop("422", None)
+                if path not in OPEN:
+                    _add_key(operation)
         app.openapi_schema = document
     return app.openapi_schema
+
+
+def _add_key(operation: dict[str, Any]) -> None:
+    """The operation says that it needs a key, and how requests end that do not get past the gate."""
+    operation["security"] = [{_SCHEME: []}]
+    content = {"application/json": {"schema": {"$ref": _REF.format(model=ErrorReply.__name__)}}}
+    for status in _OF_THE_GATE:
+        operation["responses"].setdefault(str(status), {"description": _REASONS[status], "content": content})
+    operation["responses"] = dict(sorted(operation["responses"].items()))
 
 
 def _body(media_type: str, schema: dict[str, Any]) -> dict[str, Any]:

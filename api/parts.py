@@ -11,6 +11,7 @@ import anyio.to_thread
 from anyio import CapacityLimiter
 
 from api.accept import Acceptance
+from api.callers import Callers
 from api.doorbell import Doorbell
 from api.followers import Followers
 from api.intake import NUM_LANES, Intake
@@ -39,6 +40,7 @@ class Parts:
 
     settings: Settings
     transactions: Transactions
+    callers: Callers
     doorbell: Doorbell
     intake: Intake
     watch: Watch
@@ -74,6 +76,7 @@ async def open_parts(settings: Settings) -> AsyncIterator[Parts]:
     parts = Parts(
         settings=settings,
         transactions=transactions,
+        callers=Callers(transactions, seconds=settings.api.key_cache_seconds),
         doorbell=Doorbell(settings.broker).start(),
         intake=Intake(transactions, engines.configured_capacity(settings.engine)),
         watch=Watch(transactions),

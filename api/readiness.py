@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from api.tokenizer import LoadedTokenizer
 from api.transactions import Transactions
-from jobs import queries, schema
+from jobs import isolation, queries, schema
 from jobs.database import database_now
 from jobs.errors import LongbatchError
 from jobs.settings import Settings
@@ -51,10 +51,10 @@ class Readiness:
         return found | {"tokenizer": Component(loaded, self._tokenizer.detail)}
 
     async def _database(self) -> Component:
-        revision = await self._transactions.run(schema.current)
+        revision, is_bound = await self._transactions.run_across(_look_at_database)
         if revision != self._head:
             return Component(ready=False, detail=f"schema is at {revision}, this version needs {self._head}")
-        return Component(ready=True, detail=f"schema is at {revision}")
+        return Component(ready=True, detail=f"schema is at {revision}; {isolation.describe(is_bound)}")
 
     async def _broker(self) -> Component:
         async with redis.asyncio.Redis.from_url(
@@ -73,7 +73,11 @@ class Readiness:
         return Component(ready, "ready" if ready else f"answers {answer.status_code}")
 
     async def _triton_by_its_worker(self) -> Component:
-        return await self._transactions.run(_engines_seen)
+        return await self._transactions.run_across(_engines_seen)
+
+
+def _look_at_database(session: Session) -> tuple[str | None, bool]:
+    return schema.current(session), isolation.is_bound(session)
 
 
 def _engines_seen(session: Session) -> Component:

@@ -2,7 +2,7 @@
 
 import asyncio
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
@@ -21,10 +21,11 @@ class _Ask:
 
     Attributes:
         waits: until the job has ended; else for whatever its row says now.
-        answer: the row; None: there is no such job.
+        answer: the row; None: the tenant has no such job.
     """
 
     job_id: UUID
+    tenant_id: UUID
     waits: bool
     answer: asyncio.Future[Job | None]
 
@@ -40,26 +41,26 @@ class Watch:
         self._released = False
         self._looked_at = 0.0
 
-    async def now(self, job_id: UUID) -> Job | None:
-        """The job as it is; None: there is no such job.
+    async def now(self, job_id: UUID, *, tenant_id: UUID) -> Job | None:
+        """The job as it is; None: the tenant has no such job.
 
         Raises:
             UnavailableError: the database does not answer.
         """
-        return await self._ask(job_id, waits=False).answer
+        return await self._ask(job_id, tenant_id, waits=False).answer
 
-    async def until_ended(self, job_id: UUID, *, seconds: float) -> Job | None:
-        """The job once it has ended or the time is up; None: there is no such job.
+    async def until_ended(self, job_id: UUID, *, tenant_id: UUID, seconds: float) -> Job | None:
+        """The job once it has ended or the time is up; None: the tenant has no such job.
 
         Raises:
             UnavailableError: the database does not answer.
         """
-        ask = self._ask(job_id, waits=True)
+        ask = self._ask(job_id, tenant_id, waits=True)
         try:
             async with asyncio.timeout(seconds):
                 return await ask.answer
         except TimeoutError:
-            return await self.now(job_id)
+            return await self.now(job_id, tenant_id=tenant_id)
         finally:
             self._waiting.discard(ask)
 
@@ -86,8 +87,8 @@ class Watch:
                 _fail(asks, error)
                 await asyncio.sleep(INTERVAL)
 
-    def _ask(self, job_id: UUID, *, waits: bool) -> _Ask:
-        ask = _Ask(job_id, waits, asyncio.get_running_loop().create_future())
+    def _ask(self, job_id: UUID, tenant_id: UUID, *, waits: bool) -> _Ask:
+        ask = _Ask(job_id, tenant_id, waits, asyncio.get_running_loop().create_future())
         self._new.append(ask)
         self._asked.set()
         return ask
@@ -112,18 +113,25 @@ class Watch:
             job_ids=list({ask.job_id for ask in asks}),
             ended_ids=list({ask.job_id for ask in due}),
         )
-        found = await self._transactions.run(find)
+        tenant_ids = {ask.tenant_id for ask in (*asks, *due)}
+        found = await self._transactions.run(find, tenant_ids=tenant_ids) if tenant_ids else {}
         for ask in asks:
-            job = found.get(ask.job_id)
+            job = _of_its_tenant(found, ask)
             if ask.waits and job is not None and job.finalized_at is None and not self._released:
                 self._waiting.add(ask)
             else:
                 _answer(ask, job)
         for ask in due:
-            job = found.get(ask.job_id)
+            job = _of_its_tenant(found, ask)
             if job is not None and job.finalized_at is not None:
                 self._waiting.discard(ask)
                 _answer(ask, job)
+
+
+def _of_its_tenant(found: Mapping[UUID, Job], ask: _Ask) -> Job | None:
+    """The job that was asked for, unless it is another tenant's: several share the query."""
+    job = found.get(ask.job_id)
+    return job if job is not None and job.tenant_id == ask.tenant_id else None
 
 
 def _answer(ask: _Ask, job: Job | None) -> None:

@@ -47,10 +47,13 @@ class RefusedError(LongbatchError):
 class Client:
     """A server's jobs. Every call can be repeated without harm, and is while the server is away."""
 
-    def __init__(self, api_url: str) -> None:
+    def __init__(self, api_url: str, api_key: str | None = None) -> None:
         self._api_url = api_url
+        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         try:
-            self._http = httpx2.Client(base_url=api_url, timeout=_TIMEOUT_SECONDS, trust_env=False)
+            self._http = httpx2.Client(
+                base_url=api_url, timeout=_TIMEOUT_SECONDS, trust_env=False, headers=headers
+            )
         except (httpx2.InvalidURL, ValueError) as error:
             raise ServerUnreachableError(f"{api_url!r} is no URL of a server") from error
 

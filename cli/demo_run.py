@@ -20,6 +20,7 @@ from cli import demo_documents
 from cli.demo_documents import Document
 from cli.stack.engine_options import EngineOptions
 from cli.stack.options import StackOptions
+from cli.stack.ready import Urls
 from cli.stack.stack import Stack
 from jobs.tokenizer_files import tokenizer_directory
 from jobs.tokens import Tokenizer
@@ -70,7 +71,7 @@ def run(docs: Path | None, *, time_scale: float) -> bool:
             with console.status("Starting Postgres, Valkey, Triton, API and workers…"):
                 stack.start()
             console.print(f"Ready after {time.monotonic() - began:.1f} s at {stack.urls.api_url}.")
-            rows = _summarize(console, stack.urls.api_url or "", documents)
+            rows = _summarize(console, stack.urls, documents)
         finally:
             stack.stop()
             stack.remove_data()
@@ -78,9 +79,11 @@ def run(docs: Path | None, *, time_scale: float) -> bool:
     return all(row.job["state"] == "completed" for row in rows)
 
 
-def _summarize(console: Console, api_url: str, documents: Sequence[Document]) -> list[Row]:
+def _summarize(console: Console, urls: Urls, documents: Sequence[Document]) -> list[Row]:
     """Every document was submitted and followed to its end."""
-    with httpx2.Client(base_url=api_url, timeout=30, trust_env=False) as client:
+    headers = {"Authorization": f"Bearer {urls.api_key}"}
+    api_url = urls.api_url or ""
+    with httpx2.Client(base_url=api_url, timeout=30, trust_env=False, headers=headers) as client:
         rows = [Row(document, _submit(client, document)) for document in documents]
         with Live(_progress(rows), console=console, refresh_per_second=4, transient=True) as live:
             while any(row.job["state"] not in _TERMINAL for row in rows):

@@ -12,10 +12,11 @@ from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from cli import verbs
+from cli import local
 from cli.client import Client, RefusedError, ServerUnreachableError
+from cli.local import Server
 from cli.verbs import ApiUrl, AsJson, output, print_json
-from jobs import database, queues, schema, settings
+from jobs import database, isolation, queues, schema, settings
 from jobs.errors import LongbatchError
 from jobs.settings import Settings
 from jobs.tokens import Tokenizer
@@ -55,9 +56,9 @@ def register(app: typer.Typer) -> None:
     app.command("doctor", epilog="Exit codes: 0 every part works, 1 one does not.")(doctor)
 
 
-def doctor(*, as_json: AsJson = False, api_url: ApiUrl = verbs.DEFAULT_API_URL) -> None:
+def doctor(*, as_json: AsJson = False, api_url: ApiUrl = None) -> None:
     """Check every part by name: API, database, broker, Triton, tokenizer."""
-    findings = list(_examine(api_url))
+    findings = list(_examine(local.find_server(api_url)))
     if as_json:
         print_json([asdict(finding) for finding in findings])
     else:
@@ -67,18 +68,28 @@ def doctor(*, as_json: AsJson = False, api_url: ApiUrl = verbs.DEFAULT_API_URL) 
         raise typer.Exit(1)
 
 
-def _examine(api_url: str) -> Iterator[Finding]:
+def _examine(server: Server) -> Iterator[Finding]:
     """The server's own view; where no server answers, this machine's by its settings."""
     try:
-        with Client(api_url) as client:
-            version = client.version()
-            detail = f"{api_url} serves {version['model']}, version {version['version']}"
-            yield Finding("api", "ok", detail)
+        with Client(server.url, server.api_key) as client:
+            yield _look_at_api(server, client)
             yield from _as_the_server_sees_it(client.readiness())
     except (ServerUnreachableError, RefusedError) as error:
         yield Finding("api", "failed", error.message, "`longbatch up` starts one; else see --api-url")
         yield from _as_seen_from_here()
     yield Finding("triton keepalive", "unknown", _KEEPALIVE)
+
+
+def _look_at_api(server: Server, client: Client) -> Finding:
+    try:
+        version = client.version()
+    except RefusedError as error:
+        if error.status != httpx2.codes.UNAUTHORIZED:
+            raise
+        advice = "LONGBATCH_API_KEY; `longbatch keys create` makes one"
+        return Finding("api", "failed", f"{server.url} answers, but: {error.message}", advice)
+    detail = f"{server.url} serves {version['model']}, version {version['version']}"
+    return Finding("api", "ok", detail)
 
 
 def _as_the_server_sees_it(components: Mapping[str, Mapping[str, object]]) -> Iterator[Finding]:
@@ -119,11 +130,12 @@ def _look_at_database(found: Settings) -> str:
     try:
         with Session(engine) as session:
             current = schema.current(session)
+            binding = isolation.describe(isolation.is_bound(session))
     finally:
         engine.dispose()
     if current != schema.head():
         raise LongbatchError(f"its schema is at {current}, this version needs {schema.head()}")
-    return f"its schema is at {current}"
+    return f"its schema is at {current}; {binding}"
 
 
 def _look_at_broker(found: Settings) -> str:

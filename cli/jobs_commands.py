@@ -70,7 +70,7 @@ def submit(  # noqa: PLR0913  # every field of a job is an option
     idempotency_key: Annotated[str | None, typer.Option(help="The same key never makes two jobs.")] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait, then print the output.")] = False,
     as_json: AsJson = False,
-    api_url: ApiUrl = verbs.DEFAULT_API_URL,
+    api_url: ApiUrl = None,
 ) -> None:
     """Submit a text as a job and print its id, or wait and print its output."""
     fields: dict[str, object] = {
@@ -109,7 +109,7 @@ def list_jobs(
     limit: Annotated[int, typer.Option(min=1, max=100, help="At most so many.")] = 20,
     after: Annotated[str | None, typer.Option(help="Go on behind this job.")] = None,
     as_json: AsJson = False,
-    api_url: ApiUrl = verbs.DEFAULT_API_URL,
+    api_url: ApiUrl = None,
 ) -> None:
     """List jobs, newest first."""
     given = {"state": state, "task": task, "custom_id": custom_id, "after": after, "limit": limit}
@@ -142,7 +142,7 @@ def show(
     *,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until it has ended.")] = False,
     as_json: AsJson = False,
-    api_url: ApiUrl = verbs.DEFAULT_API_URL,
+    api_url: ApiUrl = None,
 ) -> None:
     """Show a job's state, what is known about it, and why it waits."""
     with client_of(api_url) as client:
@@ -166,7 +166,7 @@ def result(
     *,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until it has ended.")] = False,
     as_json: AsJson = False,
-    api_url: ApiUrl = verbs.DEFAULT_API_URL,
+    api_url: ApiUrl = None,
 ) -> None:
     """Print a job's output; what there is of it when it did not complete."""
     with client_of(api_url) as client:
@@ -183,7 +183,7 @@ def cancel(
     custom_id: Annotated[str | None, typer.Option(help="Filter; instead of ids.")] = None,
     metadata: Metadata = None,
     as_json: AsJson = False,
-    api_url: ApiUrl = verbs.DEFAULT_API_URL,
+    api_url: ApiUrl = None,
 ) -> None:
     """Cancel jobs by id, or all that match every filter; jobs that have ended stay as they are."""
     labels = pairs(metadata, option="--metadata") or None

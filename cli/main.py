@@ -6,7 +6,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from cli import demo_command, doctor, jobs_commands, up_command
+from cli import demo_command, doctor, jobs_commands, keys_commands, tenants_commands, up_command
 from jobs.errors import LongbatchError
 
 app = typer.Typer(
@@ -18,6 +18,8 @@ app = typer.Typer(
 up_command.register(app)
 demo_command.register(app)
 jobs_commands.register(app)
+tenants_commands.register(app)
+keys_commands.register(app)
 doctor.register(app)
 
 

@@ -69,6 +69,9 @@ def _show(console: Console, stack: Stack) -> None:
     for name, value in _rows(urls, stack):
         table.add_row(f"[bold]{name}[/]", value)
     console.print("[green]Longbatch is ready.[/]", table, sep="\n")
+    if urls.api_key:
+        # On a line of its own, which no table breaks; nothing works without it.
+        console.print(f"[bold]API key[/]: {urls.api_key}")
     if stack.runs_local_engine:
         console.print(_STAND_IN)
 

@@ -10,9 +10,8 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from cli import local
 from cli.client import Client, RefusedError, ServerUnreachableError
-
-DEFAULT_API_URL: Final = "http://127.0.0.1:8080"
 
 EXIT_NOT_COMPLETED: Final = 1
 EXIT_USAGE: Final = 2
@@ -24,7 +23,12 @@ EXIT_CODES: Final = (
 )
 
 ApiUrl = Annotated[
-    str, typer.Option("--api-url", envvar="LONGBATCH_API_URL", help="The server.", show_default=True)
+    str | None,
+    typer.Option(
+        "--api-url",
+        envvar="LONGBATCH_API_URL",
+        help="The server; its key is LONGBATCH_API_KEY. [default: the local stack]",
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the server's JSON.")]
 JobId = Annotated[str, typer.Argument(metavar="JOB", help="job_…")]
@@ -34,10 +38,11 @@ notes = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
 @contextmanager
-def client_of(api_url: str) -> Iterator[Client]:
+def client_of(api_url: str | None) -> Iterator[Client]:
     """A client of this server; its errors end the verb with one line and their exit code."""
+    server = local.find_server(api_url)
     try:
-        with Client(api_url) as client:
+        with Client(server.url, server.api_key) as client:
             yield client
     except ServerUnreachableError as error:
         complain(error.message)

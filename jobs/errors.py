@@ -104,6 +104,30 @@ class IdempotencyConflictError(LongbatchError):
     code = "idempotency_conflict"
 
 
+class AuthenticationError(LongbatchError):
+    """The API key is missing or wrong; send `Authorization: Bearer lb_…`."""
+
+    code = "invalid_api_key"
+
+
+class ForbiddenError(LongbatchError):
+    """The API key may not do this."""
+
+    code = "insufficient_scope"
+
+
+class AlreadyExistsError(LongbatchError):
+    """There is one of this name already."""
+
+    code = "already_exists"
+
+
+class KeyNotUsableError(LongbatchError):
+    """The key has expired or was revoked; make a new one with `longbatch keys create`."""
+
+    code = "key_not_usable"
+
+
 class NotFoundError(LongbatchError):
     """There is nothing with this id."""
 

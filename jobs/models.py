@@ -22,11 +22,13 @@ from jobs.engine_models import Engine, Reservation, TenantAccount
 from jobs.ids import uuid7
 from jobs.orm import Base, JsonObject, one_of
 from jobs.states import TERMINAL, FinishReason, JobState, Lane, StopReason
+from jobs.tenant_models import ApiKey, IdempotencyKey, TenantLimit, UsageDay, UsageEntry
 
 __all__ = [
     "DEFAULT_TENANT",
     "NUM_SIZE_CLASSES",
     "SIZE_CLASS",
+    "ApiKey",
     "Base",
     "Batch",
     "Checkpoint",
@@ -41,11 +43,14 @@ __all__ = [
     "Result",
     "Tenant",
     "TenantAccount",
+    "TenantLimit",
+    "UsageDay",
+    "UsageEntry",
     "WebhookDelivery",
     "WebhookEvent",
 ]
 
-# The tenant of every row until there are keys that name others.
+# The tenant that every database has from the start.
 DEFAULT_TENANT = UUID("00000000-0000-7000-8000-000000000001")
 
 # Queued jobs by the size of their prompts: below 2k tokens, 4k, 8k, ... and the last from 64k on.
@@ -102,6 +107,8 @@ class Job(Base):
         lane: who waits for it: `interactive` goes ahead of `batch`.
         rank: -1 low, 0 normal, 1 high; orders within a tenant.
         prompt_tokens: exact, of the rendered prompt; None until counted.
+        reserved_tokens: what it takes of its tenant's quota while unfinished: prompt and max_tokens, with a
+            bound in place of the prompt until it is counted.
         completion_tokens: streamed so far, and final at the end; written by the worker.
         sampling: temperature, top_p, top_k, seed, stop as given.
         attempt: attempts spent so far, from 0.
@@ -128,6 +135,7 @@ class Job(Base):
     model: Mapped[str]
     max_tokens: Mapped[int]
     prompt_tokens: Mapped[int | None]
+    reserved_tokens: Mapped[int] = mapped_column(server_default="0")
     completion_tokens: Mapped[int] = mapped_column(server_default="0")
     sampling: Mapped[JsonObject] = mapped_column(server_default=text("'{}'"))
     custom_id: Mapped[str | None]
@@ -200,6 +208,13 @@ class Job(Base):
         ),
         Index("ix_jobs_finalized", "finalized_at", postgresql_where=text("finalized_at IS NOT NULL")),
         Index("ix_jobs_tenant", "tenant_id", "id"),
+        # Quotas: a tenant's unfinished jobs are summed from the index alone.
+        Index(
+            "ix_jobs_unfinished",
+            "tenant_id",
+            postgresql_include=["reserved_tokens"],
+            postgresql_where=text("finalized_at IS NULL"),
+        ),
         # Predictions: the newest outputs of a tenant's task.
         Index(
             "ix_jobs_recent_outputs",
@@ -333,16 +348,3 @@ class WebhookDelivery(Base):
     num_bytes: Mapped[int] = mapped_column(BigInteger, server_default="0")
     latency_ms: Mapped[int]
     created_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
-
-
-class IdempotencyKey(Base):
-    """A caller's promise that two requests with this key are one."""
-
-    __tablename__ = "idempotency_keys"
-    __table_args__ = (Index("ix_idempotency_keys_created_at", "created_at"),)
-
-    tenant_id: Mapped[UUID] = mapped_column(ForeignKey("tenants.id"), primary_key=True)
-    key: Mapped[str] = mapped_column(primary_key=True)
-    request_sha256: Mapped[bytes]
-    job_id: Mapped[UUID] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"))
-    created_at: Mapped[datetime]

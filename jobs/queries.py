@@ -66,7 +66,10 @@ def get_job(session: Session, job_id: UUID, *, tenant_id: UUID) -> Job:
 
 
 def find_jobs(session: Session, *, job_ids: Sequence[UUID], ended_ids: Sequence[UUID]) -> dict[UUID, Job]:
-    """The jobs with one of `job_ids`, and those of `ended_ids` that have ended; whoever they belong to."""
+    """The jobs with one of `job_ids`, and those of `ended_ids` that have ended.
+
+    The tenants are those that the session is bound to; callers that serve several compare `tenant_id`.
+    """
     wanted = or_(
         Job.id == any_(cast(job_ids, ARRAY(Uuid))),
         and_(Job.id == any_(cast(ended_ids, ARRAY(Uuid))), Job.finalized_at.is_not(None)),

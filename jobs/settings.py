@@ -92,10 +92,10 @@ class ApiSettings(Group):
     """The HTTP service."""
 
     host: str = "127.0.0.1"
-    allow_unauthenticated_network: bool = Field(
-        default=False, description="serve other hosts than this one although there are no keys yet"
-    )
     port: int = Field(default=8080, ge=0, le=65535)
+    key_cache_seconds: float = Field(
+        default=5, ge=0, le=60, description="a revoked key works for so long at most"
+    )
     max_body_bytes: int = Field(default=8 * 2**20, ge=1024, description="of a single job; above it: 413")
     max_bulk_bytes: int = Field(default=2**30, ge=1024, description="of one bulk request")
     max_bulk_lines: int = Field(default=50_000, ge=1)

@@ -6,16 +6,16 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 from sqlalchemy import Text, cast, func, literal_column, or_, select, update
-from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import DBAPIError, NoResultFound
 from sqlalchemy.orm import Session
 
 from jobs import engines, events, texts
 from jobs.admission import Capacity, Excess, find_excess
 from jobs.database import database_now
-from jobs.errors import IdempotencyConflictError, LongbatchError
+from jobs.errors import LongbatchError
+from jobs.idempotency import Kind, Once, run_once
 from jobs.ids import uuid7
-from jobs.models import IdempotencyKey, Job, JsonObject, PromptText
+from jobs.models import Job, JsonObject, PromptText
 from jobs.states import TERMINAL, TRANSITIONS, JobState, Lane
 from jobs.texts import CountedPrompt, Counter, NewText
 
@@ -58,21 +58,6 @@ class JobSpec:
     batch_line: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Once:
-    """A caller's idempotency key.
-
-    Attributes:
-        key: as sent.
-        request_sha256: of the request's body; another body under the same key is a conflict.
-        valid_for: how long the key is remembered.
-    """
-
-    key: str
-    request_sha256: bytes
-    valid_for: timedelta
-
-
 def submit(session: Session, specs: Sequence[JobSpec], *, tenant_id: UUID, fallback: Capacity) -> list[Job]:
     """The jobs stand in the table, in the given order: queued, preparing, or failed if they never fit.
 
@@ -105,26 +90,30 @@ def submit_once(
     Raises:
         IdempotencyConflictError: the key was used with another body.
     """
-    oldest = database_now(session) - once.valid_for
-    earlier = session.get(IdempotencyKey, (tenant_id, once.key))
-    if earlier is not None and earlier.created_at >= oldest:
-        replayed = _replay(session, earlier, once)
-        if replayed is not None:
-            return replayed, True
-        session.expunge(earlier)
-    savepoint = session.begin_nested()
-    (job,) = submit(session, [spec], tenant_id=tenant_id, fallback=fallback)
-    if _take_key(session, job, once, oldest=oldest):
-        savepoint.commit()
-        return job, False
-    savepoint.rollback()  # a concurrent request with this key committed first
-    session.expire_all()
-    earlier = session.get(IdempotencyKey, (tenant_id, once.key))
-    replayed = _replay(session, earlier, once) if earlier is not None else None
-    if replayed is not None:
-        return replayed, True
-    # Its job has been deleted since, and the key with it.
-    return submit_once(session, spec, once, tenant_id=tenant_id, fallback=fallback)
+
+    def make(session: Session) -> Job:
+        (job,) = submit(session, [spec], tenant_id=tenant_id, fallback=fallback)
+        return job
+
+    return run_once(session, once, make, tenant_id=tenant_id, kind=_ONE_JOB)
+
+
+def submit_part_once(
+    session: Session, specs: Sequence[JobSpec], once: Once, *, tenant_id: UUID, fallback: Capacity
+) -> tuple[list[UUID], list[Job]]:
+    """The ids of this key's jobs in the order of `specs`, and those of them that are new: all or none.
+
+    Raises:
+        IdempotencyConflictError: the key was used for other jobs.
+    """
+    new: list[Job] = []
+
+    def make(session: Session) -> list[UUID]:
+        new.extend(submit(session, specs, tenant_id=tenant_id, fallback=fallback))
+        return [job.id for job in new]
+
+    job_ids, _ = run_once(session, once, make, tenant_id=tenant_id, kind=_SOME_JOBS)
+    return job_ids, new
 
 
 def prepare_next(session: Session, counter: Counter, *, fallback: Capacity) -> Job | None:
@@ -308,28 +297,19 @@ def _refuse(job: Job, error: BaseException, *, now: datetime) -> None:
         job.error = {"code": "invalid_prompt", "message": "the stored prompt cannot be read"}
 
 
-def _take_key(session: Session, job: Job, once: Once, *, oldest: datetime) -> bool:
-    """Whether the key is now this job's; waits for a concurrent request, and replaces an old row."""
-    statement = insert(IdempotencyKey).values(
-        tenant_id=job.tenant_id,
-        key=once.key,
-        request_sha256=once.request_sha256,
-        job_id=job.id,
-        created_at=job.created_at,
-    )
-    new = statement.excluded
-    taken = session.scalar(
-        statement.on_conflict_do_update(
-            index_elements=["tenant_id", "key"],
-            set_={"request_sha256": new.request_sha256, "job_id": new.job_id, "created_at": new.created_at},
-            where=IdempotencyKey.created_at < oldest,
-        ).returning(IdempotencyKey.job_id)
-    )
-    return taken is not None
+def _find_job(session: Session, noted: UUID | JsonObject) -> Job | None:
+    return session.get(Job, noted)
 
 
-def _replay(session: Session, earlier: IdempotencyKey, once: Once) -> Job | None:
-    """The job that this key made; None: it has just been deleted."""
-    if earlier.request_sha256 != once.request_sha256:
-        raise IdempotencyConflictError(param="Idempotency-Key")
-    return session.get(Job, earlier.job_id)
+def _find_ids(_session: Session, noted: UUID | JsonObject) -> list[UUID] | None:
+    """Jobs that were deleted since are named too: a part is never made anew in pieces."""
+    ids = noted.get("job_ids") if isinstance(noted, dict) else None
+    return [UUID(hex=each) for each in ids] if isinstance(ids, list) else None
+
+
+def _note_ids(job_ids: list[UUID]) -> JsonObject:
+    return {"job_ids": [each.hex for each in job_ids]}
+
+
+_ONE_JOB: Kind[Job] = Kind("job", note=lambda job: job.id, find=_find_job)
+_SOME_JOBS: Kind[list[UUID]] = Kind("jobs", note=_note_ids, find=_find_ids)

@@ -7,6 +7,7 @@ from sqlalchemy.engine import Connection
 from jobs.database import sqlalchemy_url
 from jobs.models import Base
 from jobs.settings import load_database
+from migrations import isolation
 
 # Any constant of our own: two starting processes must not migrate at once.
 _ADVISORY_LOCK = 0x6C6F6E67  # "long"
@@ -19,6 +20,7 @@ def run(connection: Connection) -> None:
         connection.execute(text("SET LOCAL lock_timeout = '5s'"))
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _ADVISORY_LOCK})
         context.run_migrations()
+        isolation.apply(connection)
 
 
 def main() -> None:

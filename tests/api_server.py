@@ -10,6 +10,7 @@ from pathlib import Path
 import httpx2
 
 from jobs.settings import DatabaseSettings
+from support import API_KEY
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 # A secret of the right shape; it signs nothing outside these tests.
@@ -48,8 +49,10 @@ class ApiProcess:
         self._reader = threading.Thread(target=self._collect, daemon=True)
         self._reader.start()
 
-    def client(self, *, timeout: float = 30) -> httpx2.Client:
-        return httpx2.Client(base_url=self.url, timeout=timeout, trust_env=False)
+    def client(self, *, timeout: float = 30, api_key: str | None = API_KEY) -> httpx2.Client:
+        """A client with the tests' key, another one, or none."""
+        headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
+        return httpx2.Client(base_url=self.url, timeout=timeout, trust_env=False, headers=headers)
 
     def stop(self, *, timeout: float = 10) -> int:
         self.process.terminate()

@@ -12,7 +12,7 @@ from cli.stack.postgres import EmbeddedPostgres
 from cli.stack.valkey import EmbeddedValkey
 from jobs import database, schema
 from jobs.settings import DatabaseSettings
-from support import empty_database
+from support import empty_database, ensure_api_key
 
 
 @pytest.fixture(scope="session")
@@ -43,6 +43,8 @@ def engine(database_settings: DatabaseSettings) -> Iterator[Engine]:
     """Connections to a migrated database."""
     made = database.make_engine(database_settings, name="tests")
     schema.upgrade(made)
+    with Session(made) as session, session.begin():
+        ensure_api_key(session)
     yield made
     made.dispose()
 

@@ -10,13 +10,14 @@ from uuid import UUID
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from jobs import claims, engines, lifecycle, submission
+from jobs import claims, engines, keys, lifecycle, submission
 from jobs.admission import Capacity
 from jobs.bookings import Terms
 from jobs.checkpoints import Output
 from jobs.claims import Claim
 from jobs.database import database_now
 from jobs.ids import uuid7
+from jobs.keys import Scope
 from jobs.lifecycle import Lease
 from jobs.models import DEFAULT_TENANT, Base, Job
 from jobs.states import FinishReason, JobState, StopReason
@@ -30,6 +31,8 @@ CAPACITY = Capacity(
 TERMS = Terms(lease=timedelta(seconds=60), max_rescues=2)
 ENGINE = "engine-a"
 MODEL = "test-model"
+# A key of the shape that callers send; it opens nothing outside these tests.
+API_KEY = "lb_0123456789abcdef_" + "t" * 43
 ERROR: dict[str, object] = {"code": "engine_error", "message": "it broke"}
 
 
@@ -56,13 +59,22 @@ def eventually(look: Callable[[], T], *, timeout: float = 20, interval: float = 
 
 
 def empty_database(session: Session) -> None:
-    """No job, engine or event is left; the tenants stay."""
-    names = [table.name for table in Base.metadata.sorted_tables if table.name != "tenants"]
+    """No job, engine or event is left; the tenants and their keys stay."""
+    kept = {"tenants", "api_keys"}
+    names = [table.name for table in Base.metadata.sorted_tables if table.name not in kept]
     session.execute(text(f"TRUNCATE {', '.join(names)} CASCADE"))
 
 
-def register_engine(session: Session, name: str = ENGINE, capacity: Capacity = CAPACITY) -> None:
-    engines.register(session, name, MODEL, capacity, now=database_now(session))
+def ensure_api_key(session: Session) -> None:
+    """The default tenant has the tests' key, with every scope."""
+    if keys.find(session, API_KEY) is None:
+        keys.store(session, API_KEY, tenant_id=DEFAULT_TENANT, name="tests", scopes=list(Scope))
+
+
+def register_engine(
+    session: Session, name: str = ENGINE, capacity: Capacity = CAPACITY, *, model: str = MODEL
+) -> None:
+    engines.register(session, name, model, capacity, now=database_now(session))
 
 
 def spec(

@@ -13,6 +13,7 @@ from typing import Any, Self
 
 import httpx2
 
+from cli.stack.ready import Urls
 from support import eventually
 
 # An A6000 reads 90,000 tokens in 46 s; here in 4.
@@ -31,8 +32,9 @@ def text_of(num_chars: int, *, start: int = 0) -> str:
 class Client:
     """Speaks to the API; every answer is checked to be no server error."""
 
-    def __init__(self, api_url: str) -> None:
-        self._http = httpx2.Client(base_url=api_url, timeout=70, trust_env=False)
+    def __init__(self, urls: Urls) -> None:
+        headers = {"Authorization": f"Bearer {urls.api_key}"}
+        self._http = httpx2.Client(base_url=urls.api_url or "", timeout=70, trust_env=False, headers=headers)
 
     def __enter__(self) -> Self:
         return self

@@ -1,6 +1,5 @@
 """Jobs over HTTP: submit, look, list, read the result, cancel, delete."""
 
-from datetime import timedelta
 from functools import partial
 from typing import Annotated
 from uuid import UUID
@@ -13,6 +12,7 @@ from starlette.responses import Response
 from api import accept
 from api.body import read_body
 from api.dependencies import JobIdDep, PartsDep, TenantDep
+from api.once import Promise, PromiseDep
 from api.openapi import answers, json_body
 from api.parts import Parts
 from api.render import job_response, seen_job_response
@@ -20,10 +20,11 @@ from api.replies import DeletedReply, JobListReply, JobReply, ResultReply, SeenJ
 from api.schemas import JobRequest, ListQuery
 from jobs import engines, ids, lifecycle, queries, removal, submission
 from jobs.errors import InvalidRequestError, JobNotFinishedError, NotFoundError
+from jobs.idempotency import Once
 from jobs.models import Job, Result
 from jobs.queries import JobFilter
 from jobs.states import TERMINAL
-from jobs.submission import JobSpec, Once
+from jobs.submission import JobSpec
 from jobs.views import job_object
 
 router = APIRouter(tags=["jobs"])
@@ -32,16 +33,6 @@ MAX_WAIT_SECONDS = 60
 # A body of this size is understood in half a millisecond, less than a thread's coming and going costs.
 _SMALL_BYTES = 2048
 
-IdempotencyKey = Annotated[
-    str | None,
-    Header(
-        alias="Idempotency-Key",
-        min_length=1,
-        max_length=255,
-        pattern=r"^[ -~]+$",
-        description="printable ASCII; the same key and body give the same job for 24 hours",
-    ),
-]
 IfNoneMatch = Annotated[str | None, Header(alias="If-None-Match", description="an ETag seen before")]
 
 
@@ -53,14 +44,14 @@ IfNoneMatch = Annotated[str | None, Header(alias="If-None-Match", description="a
     openapi_extra=json_body(JobRequest),
 )
 async def create_job(
-    request: Request, parts: PartsDep, tenant_id: TenantDep, idempotency_key: IdempotencyKey = None
+    request: Request, parts: PartsDep, tenant_id: TenantDep, promise: PromiseDep
 ) -> Response:
     """The job is stored for good when this answers; its prompt is counted at once if it is short."""
     raw = await read_body(request, max_bytes=parts.settings.api.max_body_bytes)
     if len(raw) <= _SMALL_BYTES:
-        spec, once = _understand(raw, parts, idempotency_key)
+        spec, once = _understand(raw, parts, promise)
     else:
-        spec, once = await parts.compute(_understand, raw, parts, idempotency_key)
+        spec, once = await parts.compute(_understand, raw, parts, promise)
     del raw  # megabytes that nobody needs while the database works
     job, replayed = await _submit(parts, spec, once, tenant_id=tenant_id)
     headers = {"Location": f"/v1/jobs/{ids.job_id(job.id)}", "Retry-After": "1"}
@@ -127,8 +118,9 @@ async def get_job(
     `queue` is shown here alone. It lies outside the ETag: who follows it sends no If-None-Match.
     """
     watch = parts.watch
-    job = await (watch.until_ended(job_id, seconds=wait) if wait else watch.now(job_id))
-    if job is None or job.tenant_id != tenant_id:
+    look = partial(watch.until_ended, seconds=wait) if wait else watch.now
+    job = await look(job_id, tenant_id=tenant_id)
+    if job is None:
         raise NotFoundError("there is no such job")
     return await seen_job_response(job, parts.places.of, if_none_match=if_none_match)
 
@@ -182,13 +174,10 @@ async def delete_job(job_id: JobIdDep, parts: PartsDep, tenant_id: TenantDep) ->
     return JSONResponse({"id": ids.job_id(job_id), "object": "job", "deleted": True})
 
 
-def _understand(raw: bytearray, parts: Parts, key: str | None) -> tuple[JobSpec, Once | None]:
+def _understand(raw: bytearray, parts: Parts, promise: Promise) -> tuple[JobSpec, Once | None]:
     request = accept.parse(JobRequest, raw)
     spec = accept.specification(request, parts.acceptance())
-    if key is None:
-        return spec, None
-    valid_for = timedelta(hours=parts.settings.jobs.idempotency_hours)
-    return spec, Once(key, accept.request_sha256(request), valid_for)
+    return spec, promise.once(accept.request_sha256(request))
 
 
 async def _submit(parts: Parts, spec: JobSpec, once: Once | None, *, tenant_id: UUID) -> tuple[Job, bool]:

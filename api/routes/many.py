@@ -8,6 +8,7 @@ from fastapi.responses import JSONResponse
 from api import accept, bulk
 from api.body import read_body, read_lines
 from api.dependencies import PartsDep, TenantDep
+from api.once import PromiseDep
 from api.openapi import answers, json_body, lines_body
 from api.replies import BulkReply, CancelReply
 from api.schemas import CancelRequest, JobRequest
@@ -21,18 +22,20 @@ router = APIRouter(tags=["many jobs"])
 @router.post(
     "/v1/jobs/bulk",
     summary="Submit many jobs",
-    responses=answers(200, BulkReply, "What became of each line", 400, 413, 503),
+    responses=answers(200, BulkReply, "What became of each line", 400, 409, 413, 503),
     openapi_extra=lines_body(JobRequest),
 )
-async def create_jobs(request: Request, parts: PartsDep, tenant_id: TenantDep) -> JSONResponse:
+async def create_jobs(
+    request: Request, parts: PartsDep, tenant_id: TenantDep, promise: PromiseDep
+) -> JSONResponse:
     """One job for each line of JSON, stored while the lines arrive; a bad line harms no other.
 
-    Lines are stored in parts of a few hundred. When the connection breaks, the parts before it stand:
-    list your jobs by `custom_id` before you send the lines again.
+    Lines are stored in parts of a few hundred. When the connection breaks, the parts before it stand: send
+    the same lines again with the same Idempotency-Key, and only those that are missing become jobs.
     """
     limits = parts.settings.api
     lines = read_lines(request, max_line_bytes=limits.max_body_bytes, max_bytes=limits.max_bulk_bytes)
-    report = await bulk.submit_lines(parts, lines, tenant_id=tenant_id)
+    report = await bulk.submit_lines(parts, lines, tenant_id=tenant_id, promise=promise)
     return JSONResponse(
         {
             "object": "bulk",

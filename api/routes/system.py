@@ -56,7 +56,7 @@ async def scrape(request: Request, parts: PartsDep) -> Response:
     counted: HttpMetrics = request.app.state.http_metrics
     snapshot: metrics.Snapshot | None = None
     with contextlib.suppress(UnavailableError):
-        snapshot = await parts.transactions.run(metrics.read_snapshot)
+        snapshot = await parts.transactions.run_across(metrics.read_snapshot)
     return Response(counted.exposition() + metrics.queue_exposition(snapshot), media_type=CONTENT_TYPE_LATEST)
 
 

@@ -1,7 +1,7 @@
 """Where a running stack can be reached, and the file that says so."""
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from cli.stack.files import write_private
@@ -21,12 +21,14 @@ class Urls:
     """Addresses of the stack's servers; None: this stack has no such server.
 
     Attributes:
+        api_key: the stack's first key; None also for a stack without a database.
         triton_grpc: host:port, as gRPC clients want it.
         triton_http: None also for a server of yours without LONGBATCH_TRITON__HTTP_URL.
         triton_metrics: None also for a server of yours without LONGBATCH_TRITON__METRICS_URL.
     """
 
     api_url: str | None = None
+    api_key: str | None = field(default=None, repr=False)
     database_url: str | None = None
     broker_url: str | None = None
     triton_grpc: str | None = None
@@ -35,6 +37,6 @@ class Urls:
 
 
 def write_ready_file(path: Path, urls: Urls, pids: dict[str, int | None]) -> None:
-    """The file tells these addresses and process ids; it holds the database's password, so it is private."""
+    """The file tells these addresses and process ids; it holds secrets, so it is private."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_private(path, json.dumps({**asdict(urls), "pids": pids}, indent=2) + "\n")

@@ -7,12 +7,10 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Self
-
-from pydantic import SecretStr
-from sqlalchemy.exc import DBAPIError
 
 from cli.stack import programs
 from cli.stack.engine_options import EngineOptions
@@ -100,7 +98,7 @@ class Stack:
             api_port = self._api_port()
             self._start_servers(api_port)
             if self.urls.database_url is not None:
-                _migrate(self.urls.database_url)
+                self._prepare_database(self.urls.database_url)
             self._start_programs(api_port)
             self._is_ready = True
             self._write_ready_file()
@@ -183,6 +181,13 @@ class Stack:
             triton_metrics=triton.metrics_url if triton else given.get("LONGBATCH_TRITON__METRICS_URL"),
         )
 
+    def _prepare_database(self, url: str) -> None:
+        """Its schema is the newest, and there is a key."""
+        from cli.stack.database import first_key, migrated
+
+        with migrated(url) as engine:
+            self.urls = replace(self.urls, api_key=first_key(engine, self.directory))
+
     def _start_programs(self, api_port: int) -> None:
         local = self.options.engine if self.runs_local_engine else None
         time_scale = local.time_scale if local else 1
@@ -253,18 +258,3 @@ def _wait_until_api_is_ready(port: int) -> None:
         if time.monotonic() > deadline:
             raise StackError(f"The API answers, but is not ready: {missing}")
         time.sleep(0.05)
-
-
-def _migrate(database_url: str) -> None:
-    """The database's schema is the newest."""
-    from jobs import database, schema
-    from jobs.settings import DatabaseSettings
-
-    settings = DatabaseSettings(url=SecretStr(database_url))
-    engine = database.make_engine(settings, name="longbatch-migrate")
-    try:
-        schema.upgrade(engine)
-    except DBAPIError as error:
-        raise StackError(f"The database cannot be brought to the newest schema: {error.orig}") from error
-    finally:
-        engine.dispose()

@@ -1,6 +1,7 @@
 """What tests of the service and of workers share: each server is started once for all of a module."""
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 
 import httpx2
@@ -36,6 +37,13 @@ def http(server: ApiProcess, sessions: sessionmaker[Session]) -> Iterator[httpx2
     """A client of the service, whose database holds no jobs."""
     with server.client() as client:
         yield client
+
+
+@pytest.fixture
+def background() -> Iterator[Callable[..., Future[object]]]:
+    """Runs a function beside the test."""
+    with ThreadPoolExecutor(4) as pool:
+        yield pool.submit
 
 
 @pytest.fixture(scope="session")

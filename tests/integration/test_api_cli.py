@@ -1,4 +1,5 @@
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -19,7 +20,7 @@ from jobs.database import database_now
 from jobs.engines import register
 from jobs.lifecycle import Lease
 from jobs.states import FinishReason, JobState
-from support import ENGINE, TERMS, eventually, job_in, output_of, register_engine
+from support import API_KEY, ENGINE, TERMS, eventually, job_in, output_of, register_engine
 
 # The command line with these arguments; `stdin` and `api_url` by name.
 Run = Callable[..., Result]
@@ -29,9 +30,13 @@ SERVED_MODEL = "llama-3.1-8b-instruct"
 @pytest.fixture
 def run(server: ApiProcess, sessions: sessionmaker[Session]) -> Run:  # noqa: ARG001  # without jobs
     def invoke(*arguments: str, stdin: str | None = None, api_url: str = server.url) -> Result:
-        return CliRunner().invoke(app, arguments, input=stdin, env={"LONGBATCH_API_URL": api_url})
+        return CliRunner().invoke(app, arguments, input=stdin, env=environment(api_url))
 
     return invoke
+
+
+def environment(api_url: str) -> dict[str, str]:
+    return {"LONGBATCH_API_URL": api_url, "LONGBATCH_API_KEY": API_KEY}
 
 
 def claim(sessions: sessionmaker[Session]) -> Lease | None:
@@ -171,11 +176,12 @@ def test_doctor_looks_by_itself_where_no_server_answers(run: Run) -> None:
 
 def test_the_command_is_usable_in_a_pipe(server: ApiProcess, sessions: sessionmaker[Session]) -> None:  # noqa: ARG001  # without jobs
     done = subprocess.run(
-        [sys.executable, "-c", "from cli.main import main; main()", "submit", "-", "--api-url", server.url],
+        [sys.executable, "-c", "from cli.main import main; main()", "submit", "-"],
         input=b"a text",
         capture_output=True,
         check=False,
         cwd=REPOSITORY,
+        env={**os.environ, **environment(server.url)},
     )
     assert done.returncode == 0
     assert done.stdout.startswith(b"job_")

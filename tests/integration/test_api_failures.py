@@ -206,10 +206,29 @@ def test_no_prompt_reaches_the_log_or_the_broker(
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "example.com"])  # noqa: S104  # must be refused
 def test_a_network_without_keys_is_refused(
-    database_settings: DatabaseSettings, valkey: EmbeddedValkey, host: str
+    database_settings: DatabaseSettings, valkey: EmbeddedValkey, sessions: sessionmaker[Session], host: str
 ) -> None:
-    with pytest.raises(AssertionError, match="there are no API keys yet"):
-        ApiProcess(database_settings, valkey.url, LONGBATCH_API__HOST=host)
+    with sessions.begin() as session:
+        session.execute(text("UPDATE api_keys SET revoked_at = now()"))
+    try:
+        with pytest.raises(AssertionError, match=r"there are no API keys yet.*keys create"):
+            ApiProcess(database_settings, valkey.url, LONGBATCH_API__HOST=host)
+    finally:
+        with sessions.begin() as session:
+            session.execute(text("UPDATE api_keys SET revoked_at = NULL"))
+
+
+def test_a_network_before_the_first_migration_is_refused(engine: Engine, valkey: EmbeddedValkey) -> None:
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.execute(text("CREATE DATABASE bare"))
+    try:
+        url = engine.url.set(drivername="postgresql", database="bare")
+        bare = DatabaseSettings(url=SecretStr(url.render_as_string(hide_password=False)))
+        with pytest.raises(AssertionError, match="alembic upgrade head"):
+            ApiProcess(bare, valkey.url, LONGBATCH_API__HOST="0.0.0.0")  # noqa: S104  # must be refused
+    finally:
+        with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            connection.execute(text("DROP DATABASE bare"))
 
 
 def test_a_misspelt_setting_is_refused(database_settings: DatabaseSettings, valkey: EmbeddedValkey) -> None:

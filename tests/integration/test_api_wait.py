@@ -12,7 +12,7 @@ from api_server import ApiProcess
 from jobs import ids, lifecycle
 from jobs.lifecycle import Lease
 from jobs.states import FinishReason
-from support import claim_one, eventually, output_of, register_engine, submit_one
+from support import API_KEY, claim_one, eventually, output_of, register_engine, submit_one
 
 # What a 100 ms poll, two round trips and two busy cores may add.
 BOUND_SECONDS = 2
@@ -101,7 +101,8 @@ async def many_waits(server: ApiProcess, lease: Lease, num_waits: int) -> set[st
     """The states that so many callers at once have waited for. Bare sockets: clients' pools are quadratic."""
     port = int(server.url.rsplit(":", 1)[1])
     request = (
-        f"GET /v1/jobs/{ids.job_id(lease.job_id)}?wait=60 HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
+        f"GET /v1/jobs/{ids.job_id(lease.job_id)}?wait=60 HTTP/1.1\r\nHost: a\r\n"
+        f"Authorization: Bearer {API_KEY}\r\nConnection: close\r\n\r\n"
     )
 
     async def wait() -> str:

@@ -41,6 +41,5 @@ def stack(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.fixture
 def client(stack: Stack) -> Iterator[Client]:
-    assert stack.urls.api_url is not None
-    with Client(stack.urls.api_url) as made:
+    with Client(stack.urls) as made:
         yield made

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
 
 import pytest
 
@@ -116,17 +117,18 @@ def descendants(pid: int) -> set[int]:
     return found - {pid}
 
 
-def call(url: str, body: object = None) -> dict[str, Any]:
+def call(ready: dict[str, Any], path: str, body: object = None, *, key: str | None = None) -> dict[str, Any]:
     data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(url, data, {"Content-Type": "application/json"})  # noqa: S310 loopback
+    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {key or ready['api_key']}"}
+    request = urllib.request.Request(ready["api_url"] + path, data, headers)  # noqa: S310 loopback
     with urllib.request.urlopen(request, timeout=70) as answer:  # noqa: S310 loopback
         found: dict[str, Any] = json.load(answer)
         return found
 
 
-def submit(api_url: str) -> str:
+def submit(ready: dict[str, Any]) -> str:
     body = {"input": "The stack came up. It will go down. Then it comes up again.", "task": "summarize"}
-    return str(call(f"{api_url}/v1/jobs", body)["id"])
+    return str(call(ready, "/v1/jobs", body)["id"])
 
 
 def test_every_part_is_told_survives_a_kill_and_is_gone_at_the_end(directory: Path) -> None:
@@ -135,6 +137,7 @@ def test_every_part_is_told_survives_a_kill_and_is_gone_at_the_end(directory: Pa
         ready = running.wait_ready()
         assert list(ready) == [
             "api_url",
+            "api_key",
             "database_url",
             "broker_url",
             "triton_grpc",
@@ -143,6 +146,9 @@ def test_every_part_is_told_survives_a_kill_and_is_gone_at_the_end(directory: Pa
             "pids",
         ]
         assert ready["api_url"] == f"http://{LOOPBACK}:{port}"
+        eventually(lambda: ready["api_key"] in running.console.read_text())
+        with pytest.raises(HTTPError, match="401"):
+            call(ready, "/v1/jobs", key="lb_wrong")
         assert list(ready["pids"]) == list(_SERVING)
         for name, words in _SERVING.items():
             arguments = Path(f"/proc/{ready['pids'][name]}/cmdline").read_bytes().replace(b"\0", b" ")
@@ -155,8 +161,8 @@ def test_every_part_is_told_survives_a_kill_and_is_gone_at_the_end(directory: Pa
         eventually(lambda: all(new != killed[name] for name, new in running.pids.items()))
         assert {**running.ready, "pids": None} == {**ready, "pids": None}
         assert all(f"{name} ended (SIGKILL)" in running.console.read_text() for name in _SERVING)
-        job_id = eventually(lambda: submitted(ready["api_url"]), timeout=60)
-        assert call(f"{ready['api_url']}/v1/jobs/{job_id}?wait=60")["state"] == "completed"
+        job_id = eventually(lambda: submitted(ready), timeout=60)
+        assert call(ready, f"/v1/jobs/{job_id}?wait=60")["state"] == "completed"
 
         everything = descendants(running.process.pid)
         assert everything.issuperset(pid for pid in running.pids.values() if pid)
@@ -168,10 +174,10 @@ def test_every_part_is_told_survives_a_kill_and_is_gone_at_the_end(directory: Pa
         assert not running.ready_file.exists()
 
 
-def submitted(api_url: str) -> str | None:
+def submitted(ready: dict[str, Any]) -> str | None:
     """A new job's id; None while the API is not there."""
     try:
-        return submit(api_url)
+        return submit(ready)
     except OSError:
         return None
 
@@ -179,14 +185,15 @@ def submitted(api_url: str) -> str | None:
 def test_a_kill_leaves_no_process_and_the_next_run_finds_the_jobs(directory: Path) -> None:
     with up(directory) as running:
         ready = running.wait_ready()
-        job_id = submit(ready["api_url"])
+        job_id = submit(ready)
         everything = descendants(running.process.pid)
         running.process.kill()
         running.process.wait()
         eventually(lambda: not [pid for pid in everything if is_alive(pid)])
     with up(directory) as running:
         eventually(lambda: running.ready_file.exists() and running.ready != ready, timeout=90)
-        job = call(f"{running.ready['api_url']}/v1/jobs/{job_id}?wait=60")
+        assert running.ready["api_key"] == ready["api_key"]
+        job = call(running.ready, f"/v1/jobs/{job_id}?wait=60")
         assert job["state"] == "completed"
 
 
@@ -226,7 +233,7 @@ def test_servers_of_the_users_own_take_the_place_of_embedded_ones(directory: Pat
                 ready = running.wait_ready()
                 assert (ready["database_url"], ready["broker_url"]) == tuple(urls.values())
                 assert [name for name, pid in ready["pids"].items() if pid is None] == ["postgres", "redis"]
-                job_id = submit(ready["api_url"])
-                assert call(f"{ready['api_url']}/v1/jobs/{job_id}?wait=60")["state"] == "completed"
+                job_id = submit(ready)
+                assert call(ready, f"/v1/jobs/{job_id}?wait=60")["state"] == "completed"
         finally:
             postgres.remove()

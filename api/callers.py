@@ -1,0 +1,119 @@
+"""Who sends a request: keys verified against the database, and remembered for a few seconds."""
+
+import asyncio
+import contextlib
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from hashlib import sha256
+from typing import Final
+from uuid import UUID
+
+from sqlalchemy.orm import Session
+
+from api.transactions import Transactions
+from jobs import keys
+from jobs.errors import AuthenticationError, LongbatchError
+from jobs.keys import Scope
+from jobs.tenant_models import ApiKey
+
+# Keys that are remembered; above it the oldest are looked up again. Wrong ones are kept apart, so that
+# guessing does not push out the good ones.
+_MAX_KNOWN: Final = 10_000
+_MAX_UNKNOWN: Final = 1_000
+_BEARER: Final = "bearer "
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """A key that may be used now, and whom it speaks for."""
+
+    key_id: UUID
+    tenant_id: UUID
+    scopes: frozenset[Scope]
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What the database said about a key, and until when (monotonic seconds) it is believed."""
+
+    row: ApiKey | None
+    until: float
+
+
+class Callers:
+    """Verifies keys. A key that was revoked works for `seconds` more at most, and a new one as late."""
+
+    def __init__(self, transactions: Transactions, *, seconds: float) -> None:
+        self._transactions = transactions
+        self._seconds = seconds
+        # By the hash of what was sent: whoever reads this process's memory later finds no key here.
+        self._known: dict[bytes, _Found] = {}
+        self._unknown: dict[bytes, _Found] = {}
+        self._asking: dict[bytes, asyncio.Task[_Found]] = {}
+
+    async def verify(self, authorization: str | None) -> Caller:
+        """The caller whose key stands in the header.
+
+        Raises:
+            AuthenticationError: there is no usable key in it.
+            UnavailableError: the database does not answer.
+        """
+        if authorization is None:
+            raise AuthenticationError
+        secret = authorization[len(_BEARER) :].strip()
+        if not authorization.lower().startswith(_BEARER) or keys.handle_of(secret) is None:
+            raise AuthenticationError("This is no API key; send `Authorization: Bearer lb_…`.")
+        row = (await self._find(secret)).row
+        now = datetime.now(UTC)
+        if row is None:
+            raise AuthenticationError("The API key is wrong.")
+        if row.revoked_at is not None:
+            raise AuthenticationError("The API key was revoked.")
+        if not keys.is_usable(row, now):
+            raise AuthenticationError("The API key has expired.")
+        return Caller(row.id, row.tenant_id, frozenset(Scope(scope) for scope in row.scopes))
+
+    async def _find(self, secret: str) -> _Found:
+        """What is known about this key; whoever asks for the same one at the same time shares the look."""
+        digest = sha256(secret.encode()).digest()
+        found = self._known.get(digest) or self._unknown.get(digest)
+        if found is not None and time.monotonic() < found.until:
+            return found
+        if digest not in self._asking:
+            task = asyncio.create_task(self._look_up(secret, digest))
+            task.add_done_callback(lambda _: self._asking.pop(digest, None))
+            self._asking[digest] = task
+        return await asyncio.shield(self._asking[digest])
+
+    async def _look_up(self, secret: str, digest: bytes) -> _Found:
+        asked_at = time.monotonic()
+        row = await self._transactions.run_across(partial(keys.find, secret=secret))
+        found = _Found(row, asked_at + self._seconds)
+        self._known.pop(digest, None)
+        self._unknown.pop(digest, None)
+        if row is None:
+            _keep(self._unknown, digest, found, at_most=_MAX_UNKNOWN)
+            return found
+        _keep(self._known, digest, found, at_most=_MAX_KNOWN)
+        await self._note_use(row)
+        return found
+
+    async def _note_use(self, row: ApiKey) -> None:
+        now = datetime.now(UTC)
+        if keys.is_use_noted(row, now) or not keys.is_usable(row, now):
+            return
+
+        def note(session: Session) -> None:
+            keys.note_use(session, row.id, now=now)
+
+        with contextlib.suppress(LongbatchError):  # it is for people to look at; the request goes on
+            await self._transactions.run(note, tenant_ids=[row.tenant_id])
+
+
+def _keep(where: dict[bytes, _Found], digest: bytes, found: _Found, *, at_most: int) -> None:
+    """It is the newest; the oldest goes when there are too many."""
+    if len(where) >= at_most:
+        del where[next(iter(where))]
+    where[digest] = found

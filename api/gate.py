@@ -1,0 +1,73 @@
+"""The gate: no request gets past it without a key that may do what it asks; no body is read before."""
+
+import asyncio
+from typing import Final
+
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from api import errors
+from api.callers import Caller
+from api.parts import Parts
+from api.scopes import needed_scope
+from api.transactions import request_tenant
+from jobs.errors import ForbiddenError, LongbatchError
+
+# A refused body is read and forgotten up to here, so that a caller who is sending sees the answer.
+_DRAINED_BYTES: Final = 64 * 2**20
+_DRAINED_SECONDS: Final = 10
+
+
+class Gate:
+    """ASGI middleware in front of all routes. Behind it, `scope["state"]["caller"]` says who it is."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The request has passed, bound to its tenant, or was refused."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        try:
+            await _admit(scope)
+        except LongbatchError as error:
+            await _refuse(errors.response(error), scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+
+async def _admit(scope: Scope) -> None:
+    needed = needed_scope(scope)
+    if needed is None:
+        return
+    parts: Parts = scope["app"].state.parts
+    caller: Caller = await parts.callers.verify(_header(scope, b"authorization"))
+    if needed not in caller.scopes:
+        raise ForbiddenError(f"This API key has not the scope {needed.value!r} that the request needs.")
+    scope.setdefault("state", {})["caller"] = caller
+    request_tenant.set(caller.tenant_id)
+
+
+async def _refuse(response: Response, scope: Scope, receive: Receive, send: Send) -> None:
+    if _header(scope, b"expect") is None:  # else the caller asks before it sends
+        await _drain(receive)
+    await response(scope, receive, send)
+
+
+async def _drain(receive: Receive) -> None:
+    num_bytes = 0
+    try:
+        async with asyncio.timeout(_DRAINED_SECONDS):
+            while num_bytes < _DRAINED_BYTES:
+                message = await receive()
+                num_bytes += len(message.get("body", b""))
+                if not message.get("more_body", False):
+                    return
+    except TimeoutError:
+        return
+
+
+def _header(scope: Scope, name: bytes) -> str | None:
+    found = next((value for each, value in scope["headers"] if each == name), None)
+    return found.decode("latin-1") if found is not None else None

@@ -1,0 +1,132 @@
+"""The verbs for API keys: create, list, revoke, rotate; they work on the database itself."""
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+from sqlalchemy.orm import Session
+
+from cli.admin import parse_span, shown, transaction
+from cli.verbs import AsJson, notes, output, print_json, print_text
+from jobs import keys, tenants
+from jobs.database import database_now
+from jobs.keys import NewKey, Scope
+from jobs.models import Tenant
+from jobs.tenant_models import ApiKey
+from jobs.views import rfc3339
+
+app = typer.Typer(no_args_is_help=True, help="API keys, in the database of LONGBATCH_DATABASE__URL.")
+
+KeyName = Annotated[str, typer.Argument(metavar="KEY", help="lb_ and 16 digits, as `keys list` shows it.")]
+
+
+def register(parent: typer.Typer) -> None:
+    """The application has the verbs."""
+    parent.add_typer(app, name="keys")
+
+
+@app.command()
+def create(
+    *,
+    tenant: Annotated[str, typer.Option(help="Whom the key speaks for.")] = "default",
+    name: Annotated[str, typer.Option(help="For yourself.")] = "",
+    scope: Annotated[
+        list[Scope] | None, typer.Option(help="May be given several times. [default: submit and read]")
+    ] = None,
+    expires_in: Annotated[str | None, typer.Option(help="30m, 12h or 7d; never without it.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a key and print it: this once, it is stored as a hash."""
+    span = parse_span(expires_in, option="--expires-in") if expires_in else None
+    with transaction() as session:
+        made = keys.create(
+            session,
+            tenant_id=tenants.named(session, tenant).id,
+            name=name,
+            scopes=scope or [Scope.SUBMIT, Scope.READ],
+            expires_at=database_now(session) + span if span else None,
+        )
+    _print_new(made, as_json=as_json)
+
+
+@app.command("list")
+def list_keys(
+    *,
+    tenant: Annotated[str | None, typer.Option(help="Only this tenant's.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List keys, never their secrets."""
+    with transaction() as session:
+        rows = keys.list_keys(session, tenant_id=tenants.named(session, tenant).id if tenant else None)
+        names = _tenant_names(session, rows)
+        now = database_now(session)
+    if as_json:
+        print_json([_object(row, names) for row in rows])
+        return
+    table = Table(box=None, pad_edge=False)
+    for heading in ("key", "tenant", "name", "scopes", "state", "created", "expires", "last used"):
+        table.add_column(heading, no_wrap=heading == "key")
+    for row in rows:
+        state = "revoked" if row.revoked_at else "valid" if keys.is_usable(row, now) else "expired"
+        table.add_row(
+            f"lb_{row.handle}",
+            escape(str(names[row.tenant_id])),
+            escape(row.name),
+            " ".join(row.scopes),
+            state,
+            *(shown(moment) for moment in (row.created_at, row.expires_at, row.last_used_at)),
+        )
+    output.print(table)
+
+
+@app.command()
+def revoke(key: KeyName) -> None:
+    """Revoke a key; servers that saw it lately learn it within seconds."""
+    with transaction() as session:
+        row = keys.named(session, key)
+        keys.revoke(session, row)
+    print_text(f"lb_{row.handle} is revoked")
+
+
+@app.command()
+def rotate(
+    key: KeyName,
+    *,
+    overlap: Annotated[str, typer.Option(help="The old key stays valid: 30m, 12h, 7d, or 0.")] = "1d",
+    as_json: AsJson = False,
+) -> None:
+    """Make a key like this one and print it; the old one ends after a while."""
+    span = parse_span(overlap, option="--overlap")
+    with transaction() as session:
+        row = keys.named(session, key)
+        made = keys.rotate(session, row, overlap=span)
+    _print_new(made, as_json=as_json)
+    notes.print(f"lb_{row.handle} is valid until {shown(row.expires_at)}.")
+
+
+def _print_new(made: NewKey, *, as_json: bool) -> None:
+    if as_json:
+        print_json({"id": f"lb_{made.row.handle}", "api_key": made.secret, "scopes": made.row.scopes})
+        return
+    print_text(made.secret)
+    notes.print("Keep it: it is not shown again.")
+
+
+def _tenant_names(session: Session, rows: Sequence[ApiKey]) -> dict[object, str]:
+    return {
+        tenant_id: session.get_one(Tenant, tenant_id).name for tenant_id in {row.tenant_id for row in rows}
+    }
+
+
+def _object(row: ApiKey, names: dict[object, str]) -> dict[str, object]:
+    moments = ("created_at", "expires_at", "revoked_at", "last_used_at")
+    times = {name: rfc3339(moment) if (moment := getattr(row, name)) else None for name in moments}
+    return {
+        "id": f"lb_{row.handle}",
+        "tenant": names[row.tenant_id],
+        "name": row.name,
+        "scopes": row.scopes,
+        **times,
+    }

@@ -1,0 +1,50 @@
+"""The stack's database made ready: its schema the newest, and a first key that opens the API."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from pydantic import SecretStr
+from sqlalchemy import Engine
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session
+
+from cli.stack.errors import StackError
+from cli.stack.files import write_private
+from jobs import database, keys, schema
+from jobs.keys import Scope
+from jobs.models import DEFAULT_TENANT
+from jobs.settings import DatabaseSettings
+
+KEY_FILE: Final = "api-key"
+
+
+@contextmanager
+def migrated(url: str) -> Iterator[Engine]:
+    """Connections to the database, whose schema is the newest.
+
+    Raises:
+        StackError: it cannot be brought there.
+    """
+    engine = database.make_engine(DatabaseSettings(url=SecretStr(url)), name="longbatch-migrate")
+    try:
+        schema.upgrade(engine)
+        yield engine
+    except DBAPIError as error:
+        raise StackError(f"The database cannot be brought to the newest schema: {error.orig}") from error
+    finally:
+        engine.dispose()
+
+
+def first_key(engine: Engine, directory: Path) -> str:
+    """A key of the default tenant with every scope: the one kept in this directory while it is good."""
+    file = directory / KEY_FILE
+    with Session(engine) as session, session.begin():
+        kept = file.read_text().strip() if file.exists() else ""
+        row = keys.find(session, kept)
+        if row is not None and keys.is_usable(row, database.database_now(session)):
+            return kept
+        made = keys.create(session, tenant_id=DEFAULT_TENANT, name="local stack", scopes=list(Scope))
+    write_private(file, made.secret + "\n")
+    return made.secret

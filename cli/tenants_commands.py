@@ -1,0 +1,106 @@
+"""The verbs for tenants: create, list, set; they work on the database itself."""
+
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+from sqlalchemy import update
+
+from cli.admin import shown, transaction
+from cli.verbs import AsJson, output, print_json, print_text
+from jobs import tenants
+from jobs.models import Tenant
+from jobs.tenant_models import TenantLimit
+from jobs.views import rfc3339
+
+app = typer.Typer(no_args_is_help=True, help="Tenants, in the database of LONGBATCH_DATABASE__URL.")
+
+_LIMITS = ("max_enqueued_tokens", "max_jobs", "max_requests")
+
+TenantName = Annotated[str, typer.Argument(metavar="TENANT", help="Its name.")]
+MaxTokens = Annotated[
+    int | None, typer.Option("--max-enqueued-tokens", min=-1, help="Prompts and max_tokens; -1: the default.")
+]
+MaxJobs = Annotated[int | None, typer.Option("--max-jobs", min=-1, help="Unfinished ones; -1: the default.")]
+MaxRequests = Annotated[
+    int | None, typer.Option("--max-requests", min=-1, help="In a minute; -1: the default.")
+]
+Weight = Annotated[
+    float | None, typer.Option("--weight", min=0.001, help="Its share of an engine relative to others'.")
+]
+
+
+def register(parent: typer.Typer) -> None:
+    """The application has the verbs."""
+    parent.add_typer(app, name="tenants")
+
+
+@app.command()
+def create(
+    name: TenantName,
+    *,
+    max_enqueued_tokens: MaxTokens = None,
+    max_jobs: MaxJobs = None,
+    max_requests: MaxRequests = None,
+    weight: Weight = None,
+) -> None:
+    """Make a tenant; `keys create --tenant` gives it a key."""
+    with transaction() as session:
+        row = tenants.create(session, name)
+        tenants.set_limits(session, row.id, _given(max_enqueued_tokens, max_jobs, max_requests))
+        if weight is not None:
+            row.weight = weight
+    print_text(name)
+
+
+@app.command("set")
+def set_(
+    name: TenantName,
+    *,
+    max_enqueued_tokens: MaxTokens = None,
+    max_jobs: MaxJobs = None,
+    max_requests: MaxRequests = None,
+    weight: Weight = None,
+) -> None:
+    """Change a tenant's limits or weight; what is not given stays as it is."""
+    with transaction() as session:
+        row = tenants.named(session, name)
+        tenants.set_limits(session, row.id, _given(max_enqueued_tokens, max_jobs, max_requests))
+        if weight is not None:
+            session.execute(update(Tenant).where(Tenant.id == row.id).values(weight=weight))
+
+
+@app.command("list")
+def list_tenants(*, as_json: AsJson = False) -> None:
+    """List tenants with the limits of their own."""
+    with transaction() as session:
+        rows = tenants.list_tenants(session)
+    if as_json:
+        print_json([_object(tenant, limit) for tenant, limit in rows])
+        return
+    table = Table(box=None, pad_edge=False)
+    for heading in ("tenant", "weight", "enqueued tokens", "jobs", "requests a minute", "created"):
+        table.add_column(heading)
+    for tenant, limit in rows:
+        own = [getattr(limit, name, None) for name in _LIMITS]
+        cells = ["default" if value is None else f"{value:,}" for value in own]
+        table.add_row(escape(tenant.name), f"{tenant.weight:g}", *cells, shown(tenant.created_at))
+    output.print(table)
+
+
+def _given(*values: int | None) -> dict[str, int | None]:
+    """The limits that were given; -1 takes a limit of the tenant's own away."""
+    given = zip(_LIMITS, values, strict=True)
+    return {name: None if value == -1 else value for name, value in given if value is not None}
+
+
+def _object(tenant: Tenant, limit: TenantLimit | None) -> dict[str, object]:
+    own = {name: getattr(limit, name, None) for name in _LIMITS}
+    return {
+        "id": str(tenant.id),
+        "name": tenant.name,
+        "weight": tenant.weight,
+        "created_at": rfc3339(tenant.created_at),
+        **own,
+    }

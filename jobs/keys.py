@@ -1,0 +1,205 @@
+"""API keys: made, found, rotated and revoked. A key is shown once, when it is made; its hash stays."""
+
+import hmac
+import re
+import secrets
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+from hashlib import sha256
+from typing import Final
+from uuid import UUID
+
+from sqlalchemy import ColumnElement, and_, func, or_, select, update
+from sqlalchemy.orm import Session
+
+from jobs.database import database_now
+from jobs.errors import KeyNotUsableError, NotFoundError
+from jobs.ids import uuid7
+from jobs.tenant_models import ApiKey
+
+_PREFIX: Final = "lb_"
+_HANDLE_BYTES: Final = 8
+_SECRET_BYTES: Final = 32  # 256 random bits: nobody guesses them, so one fast hash is as good as a slow one
+_SHAPE: Final = re.compile(r"lb_([0-9a-f]{16})_[A-Za-z0-9_-]{43}")
+_NAMED: Final = re.compile(r"(?:lb_)?([0-9a-f]{16})(?:_[A-Za-z0-9_-]{43})?")
+_MINUTE: Final = timedelta(minutes=1)
+
+
+class Scope(StrEnum):
+    """What a key may do; none implies another."""
+
+    SUBMIT = "submit"  # make, cancel and delete what is the tenant's
+    READ = "read"  # look at it
+    ADMIN = "admin"  # see what is nobody's: metrics from another host
+
+
+@dataclass(frozen=True, slots=True)
+class NewKey:
+    """A key at the one moment when it can be shown.
+
+    Attributes:
+        secret: the whole key, as callers send it.
+    """
+
+    row: ApiKey
+    secret: str = field(repr=False)
+
+
+def create(
+    session: Session,
+    *,
+    tenant_id: UUID,
+    name: str,
+    scopes: Collection[Scope],
+    expires_at: datetime | None = None,
+) -> NewKey:
+    """A new key of this tenant."""
+    handle = secrets.token_hex(_HANDLE_BYTES)
+    return store(
+        session,
+        f"{_PREFIX}{handle}_{secrets.token_urlsafe(_SECRET_BYTES)}",
+        tenant_id=tenant_id,
+        name=name,
+        scopes=scopes,
+        expires_at=expires_at,
+    )
+
+
+def store(
+    session: Session,
+    secret: str,
+    *,
+    tenant_id: UUID,
+    name: str,
+    scopes: Collection[Scope],
+    expires_at: datetime | None = None,
+) -> NewKey:
+    """The secret is a key of the tenant from now on.
+
+    Raises:
+        ValueError: the secret has not the shape of a key.
+    """
+    handle = handle_of(secret)
+    if handle is None:
+        raise ValueError("a key is lb_, 16 hex digits, _, and 43 characters of URL-safe base64")
+    row = ApiKey(
+        id=uuid7(),
+        tenant_id=tenant_id,
+        handle=handle,
+        secret_sha256=_hash(secret),
+        name=name,
+        scopes=sorted(scopes),
+        expires_at=expires_at,
+    )
+    session.add(row)
+    session.flush()
+    return NewKey(row, secret)
+
+
+def handle_of(secret: str) -> str | None:
+    """The public part of a key; None: this is no key, whatever the database holds."""
+    found = _SHAPE.fullmatch(secret)
+    return found.group(1) if found else None
+
+
+def find(session: Session, secret: str) -> ApiKey | None:
+    """The key's row, also of one that has expired or was revoked; None: there is no such key.
+
+    Found by its public part; what is secret is compared in a time that does not depend on it.
+    """
+    handle = handle_of(secret)
+    if handle is None:
+        return None
+    row = session.scalar(select(ApiKey).where(ApiKey.handle == handle))
+    known = row.secret_sha256 if row is not None else bytes(sha256().digest_size)
+    return row if hmac.compare_digest(known, _hash(secret)) and row is not None else None
+
+
+def is_usable(row: ApiKey, now: datetime) -> bool:
+    """Whether the key opens anything at this moment."""
+    return row.revoked_at is None and (row.expires_at is None or now < row.expires_at)
+
+
+def note_use(session: Session, key_id: UUID, *, now: datetime) -> None:
+    """The key's row says that it was used in this minute; written once a minute at most."""
+    minute = now.replace(second=0, microsecond=0)
+    session.execute(
+        update(ApiKey)
+        .where(ApiKey.id == key_id, or_(ApiKey.last_used_at.is_(None), ApiKey.last_used_at < minute))
+        .values(last_used_at=minute)
+        .execution_options(synchronize_session=False)
+    )
+
+
+def is_use_noted(row: ApiKey, now: datetime) -> bool:
+    """Whether the row says already that the key was used in this minute."""
+    return row.last_used_at is not None and now - row.last_used_at < _MINUTE
+
+
+def named(session: Session, name: str) -> ApiKey:
+    """The key that a person means: by its handle, with `lb_` or without, or by the whole key.
+
+    Raises:
+        NotFoundError: there is none.
+    """
+    found = _NAMED.fullmatch(name.strip())
+    row = session.scalar(select(ApiKey).where(ApiKey.handle == found.group(1))) if found else None
+    if row is None:
+        raise NotFoundError("there is no such key; `longbatch keys list` shows them")
+    return row
+
+
+def list_keys(session: Session, *, tenant_id: UUID | None = None) -> Sequence[ApiKey]:
+    """The keys of this tenant, or of all, oldest first."""
+    query = select(ApiKey).order_by(ApiKey.tenant_id, ApiKey.id)
+    if tenant_id is not None:
+        query = query.where(ApiKey.tenant_id == tenant_id)
+    return session.scalars(query).all()
+
+
+def revoke(session: Session, row: ApiKey) -> None:
+    """The key opens nothing any more; servers that saw it lately learn it within seconds."""
+    session.execute(
+        update(ApiKey)
+        .where(ApiKey.id == row.id, ApiKey.revoked_at.is_(None))
+        .values(revoked_at=func.clock_timestamp())
+    )
+
+
+def rotate(session: Session, row: ApiKey, *, overlap: timedelta) -> NewKey:
+    """A new key like this one; the old one stays valid for `overlap`, if it would have been so long.
+
+    A key that expires is followed by one that lives as long.
+
+    Raises:
+        KeyNotUsableError: it has expired or was revoked, so nothing can follow it.
+    """
+    session.refresh(row, with_for_update=True)
+    now = database_now(session)
+    if not is_usable(row, now):
+        raise KeyNotUsableError
+    lifetime = row.expires_at - row.created_at if row.expires_at else None
+    row.expires_at = min(now + overlap, row.expires_at or now + overlap)
+    return create(
+        session,
+        tenant_id=row.tenant_id,
+        name=row.name,
+        scopes=[Scope(scope) for scope in row.scopes],
+        expires_at=now + lifetime if lifetime else None,
+    )
+
+
+def any_usable(session: Session) -> bool:
+    """Whether somebody has a key that opens something."""
+    return session.scalar(select(ApiKey.id).where(_usable()).limit(1)) is not None
+
+
+def _usable() -> ColumnElement[bool]:
+    lives = or_(ApiKey.expires_at.is_(None), ApiKey.expires_at > func.clock_timestamp())
+    return and_(ApiKey.revoked_at.is_(None), lives)
+
+
+def _hash(secret: str) -> bytes:
+    return sha256(secret.encode()).digest()

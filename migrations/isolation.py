@@ -1,0 +1,107 @@
+"""Who may see which rows: roles, grants and row-level security, brought up to date after every upgrade.
+
+Not a revision: it must hold for tables that later revisions add, and for roles that are made later.
+Nothing is locked or written where everything is in place already.
+"""
+
+from sqlalchemy import Connection, text
+
+from jobs.isolation import APP_ROLE, TENANT_SETTING, WORKER_ROLE
+
+_MINE = f"ANY ((SELECT string_to_array(nullif(current_setting('{TENANT_SETTING}', true), ''), ','))::uuid[])"
+# Tables without tenant_id: whose rows they are stands in another table, where the policy holds already.
+_THROUGH_ANOTHER = {
+    "tenants": f"id = {_MINE}",
+    "results": "EXISTS (SELECT FROM jobs WHERE jobs.id = job_id)",
+    "checkpoints": "EXISTS (SELECT FROM jobs WHERE jobs.id = job_id)",
+    "webhook_deliveries": "EXISTS (SELECT FROM webhook_events WHERE webhook_events.id = event_id)",
+}
+# Nobody's, and the API may read them.
+SHARED = ("engines", "reservations")
+_ROLES = (APP_ROLE, WORKER_ROLE)
+
+
+def apply(connection: Connection) -> None:
+    """Every table with a tenant has its policies, and the roles, where they exist, their rights."""
+    if connection.scalar(text("SELECT to_regclass('tenants')")) is None:
+        return
+    existing = [role for role in _ROLES if _ensure_role(connection, role)]
+    own = text(
+        "SELECT c.relname FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid"
+        " WHERE c.relnamespace = current_schema()::regnamespace AND c.relkind IN ('r', 'p')"
+        " AND a.attname = 'tenant_id' AND NOT a.attisdropped ORDER BY 1"
+    )
+    conditions = dict.fromkeys(connection.scalars(own), f"tenant_id = {_MINE}") | _THROUGH_ANOTHER
+    for table, condition in conditions.items():
+        if connection.scalar(text("SELECT to_regclass(:table)"), {"table": table}) is not None:
+            _protect(connection, table, condition, existing)
+    if APP_ROLE in existing:
+        for table in SHARED:
+            _grant(connection, "SELECT", table, APP_ROLE)
+    if WORKER_ROLE in existing:
+        tables = text(
+            "SELECT relname FROM pg_class WHERE relnamespace = current_schema()::regnamespace"
+            " AND relkind IN ('r', 'p') ORDER BY 1"
+        )
+        for table in connection.scalars(tables).all():
+            _grant(connection, "SELECT, INSERT, UPDATE, DELETE", table, WORKER_ROLE)
+
+
+def _ensure_role(connection: Connection, role: str) -> bool:
+    """Whether the role exists; it is made if this login may. Roles belong to the whole server: never dropped."""
+    known = text("SELECT EXISTS (SELECT FROM pg_roles WHERE rolname = :role)")
+    if not connection.scalar(known, {"role": role}):
+        may = "SELECT rolsuper OR rolcreaterole FROM pg_roles WHERE rolname = current_user"
+        if not connection.scalar(text(may)):
+            return False
+        connection.execute(
+            text(f"DO $$ BEGIN CREATE ROLE {role} NOLOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END $$")
+        )
+        # So that one login for everything can take it, if it is no superuser.
+        connection.execute(text(f"GRANT {role} TO CURRENT_USER"))
+    usable = text("SELECT has_schema_privilege(:role, current_schema()::text, 'USAGE')")
+    if not connection.scalar(usable, {"role": role}):
+        schema = connection.scalar(text("SELECT quote_ident(current_schema()::text)"))
+        connection.execute(text(f"GRANT USAGE ON SCHEMA {schema} TO {role}"))
+    return True
+
+
+def _protect(connection: Connection, table: str, condition: str, roles: list[str]) -> None:
+    policies = set(
+        connection.scalars(
+            text("SELECT polname FROM pg_policy WHERE polrelid = to_regclass(:table)"), {"table": table}
+        )
+    )
+    if "tenant" not in policies:
+        connection.execute(text(f"CREATE POLICY tenant ON {table} USING ({condition})"))
+    enabled = text("SELECT relrowsecurity FROM pg_class WHERE oid = to_regclass(:table)")
+    if not connection.scalar(enabled, {"table": table}):
+        connection.execute(text(f"ALTER TABLE {table} ENABLE ROW LEVEL SECURITY"))
+    if WORKER_ROLE in roles and "across_tenants" not in policies:
+        across = f"CREATE POLICY across_tenants ON {table} TO {WORKER_ROLE} USING (true)"
+        connection.execute(text(across))
+    if APP_ROLE in roles:
+        for right in _rights_of_app(table):
+            _grant(connection, right, table, APP_ROLE)
+
+
+def _rights_of_app(table: str) -> list[str]:
+    """What the API does to a tenant's rows in the tenant's name; keys and limits are given by others."""
+    match table:
+        case "tenants" | "tenant_limits" | "usage_days" | "accounts":
+            return ["SELECT"]
+        case "api_keys":
+            return ["SELECT (id, tenant_id, last_used_at)", "UPDATE (last_used_at)"]
+        case _:
+            return ["SELECT, INSERT, UPDATE, DELETE"]
+
+
+def _grant(connection: Connection, rights: str, table: str, role: str) -> None:
+    """The role has the rights; written only where one is missing."""
+    if "(" not in rights:
+        has_all = " AND ".join(
+            f"has_table_privilege(:role, to_regclass(:table), '{right}')" for right in rights.split(", ")
+        )
+        if connection.scalar(text(f"SELECT {has_all}"), {"role": role, "table": table}):
+            return
+    connection.execute(text(f"GRANT {rights} ON {table} TO {role}"))

@@ -1,0 +1,210 @@
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+import httpx2
+import pytest
+from sqlalchemy import select
+from sqlalchemy.orm import Session, sessionmaker
+
+from api_server import ApiProcess, error_of
+from cli.stack.valkey import EmbeddedValkey
+from jobs import keys, tenants
+from jobs.database import database_now
+from jobs.errors import NotFoundError
+from jobs.keys import NewKey, Scope
+from jobs.models import DEFAULT_TENANT
+from jobs.settings import DatabaseSettings
+from jobs.tenant_models import ApiKey
+from support import API_KEY, eventually
+
+BOUND_SECONDS = 5  # how long a revoked key works, as documented
+Make = Callable[..., NewKey]
+
+
+@pytest.fixture
+def make(sessions: sessionmaker[Session]) -> Make:
+    def made(*scopes: Scope, **fields: object) -> NewKey:
+        with sessions.begin() as session:
+            return keys.create(
+                session,
+                tenant_id=DEFAULT_TENANT,
+                name="",
+                scopes=scopes or list(Scope),
+                **fields,  # type: ignore[arg-type]  # named by the caller
+            )
+
+    return made
+
+
+@contextmanager
+def caller(server: ApiProcess, secret: str | None) -> Iterator[httpx2.Client]:
+    with server.client(api_key=secret) as client:
+        yield client
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        None,
+        "",
+        "Bearer",
+        "Bearer lb_wrong",
+        f"Basic {API_KEY}",
+        API_KEY,
+        f"Bearer {API_KEY}x",
+        f"Bearer {API_KEY[:-1]}u",
+        f"Bearer lb_ffffffffffffffff_{'t' * 43}",
+        "Bearer " + "x" * 8000,
+        "Bearer \xff\xfe",
+    ],
+)
+def test_whoever_has_no_key_is_401_everywhere(server: ApiProcess, header: str | None) -> None:
+    headers = {} if header is None else {"Authorization": header.encode("latin-1")}
+    with server.client(api_key=None) as http:
+        for method, path in (
+            ("GET", "/v1/jobs"),
+            ("POST", "/v1/jobs"),
+            ("POST", "/v1/jobs/bulk"),
+            ("GET", "/v1/version"),
+            ("GET", "/nowhere"),
+        ):
+            refused = http.request(method, path, headers=headers, content=b"x" * 100_000)
+            assert (refused.status_code, error_of(refused)["code"]) == (401, "invalid_api_key")
+            assert refused.headers["www-authenticate"] == "Bearer"
+            assert refused.headers["x-should-retry"] == "false"
+            assert refused.headers["x-request-id"]
+            assert API_KEY not in refused.text
+
+
+def test_what_is_open_needs_no_key(server: ApiProcess) -> None:
+    with server.client(api_key=None) as http:
+        for path in ("/health/live", "/docs", "/openapi.json", "/metrics"):
+            assert http.get(path).status_code == 200, path
+        assert http.get("/health/ready").json()["components"]["database"]["ready"] is True
+
+
+def test_a_large_body_without_a_key_gets_its_answer(server: ApiProcess) -> None:
+    with server.client(api_key=None) as http:
+        refused = http.post("/v1/jobs/bulk", content=b'{"input": "a"}\n' * 2_000_000)
+        assert refused.status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("scope", "reads", "submits"), [(Scope.READ, 200, 403), (Scope.SUBMIT, 403, 202), (Scope.ADMIN, 403, 403)]
+)
+def test_a_key_does_what_its_scopes_say(
+    server: ApiProcess, make: Make, scope: Scope, reads: int, submits: int
+) -> None:
+    with caller(server, make(scope).secret) as http:
+        answers = (http.get("/v1/jobs"), http.post("/v1/jobs", json={"input": "a"}))
+        assert [answer.status_code for answer in answers] == [reads, submits]
+        for answer in answers:
+            if answer.status_code == 403:
+                assert error_of(answer)["code"] == "insufficient_scope"
+
+
+def test_a_key_ends_when_it_expires(server: ApiProcess, make: Make, sessions: sessionmaker[Session]) -> None:
+    with sessions() as session:
+        now = database_now(session)
+    with caller(server, make(expires_at=now + timedelta(seconds=1.5)).secret) as http:
+        assert http.get("/v1/jobs").status_code == 200
+        refused = eventually(lambda: (a := http.get("/v1/jobs")).status_code == 401 and a, timeout=5)
+        assert error_of(refused)["message"] == "The API key has expired."
+
+
+def test_a_revoked_key_ends_within_the_documented_bound(
+    server: ApiProcess, make: Make, sessions: sessionmaker[Session]
+) -> None:
+    made = make()
+    with caller(server, made.secret) as http:
+        assert http.get("/v1/jobs").status_code == 200
+        with sessions.begin() as session:
+            keys.revoke(session, made.row)
+        revoked_at = time.monotonic()
+        eventually(lambda: http.get("/v1/jobs").status_code == 401, timeout=BOUND_SECONDS + 2)
+        assert time.monotonic() - revoked_at < BOUND_SECONDS + 1
+
+
+def test_a_rotated_key_overlaps_with_its_successor(
+    server: ApiProcess, make: Make, sessions: sessionmaker[Session]
+) -> None:
+    old = make(Scope.READ)
+    with sessions.begin() as session:
+        new = keys.rotate(session, keys.named(session, f"lb_{old.row.handle}"), overlap=timedelta(hours=1))
+    assert new.row.scopes == [Scope.READ]
+    for secret in (old.secret, new.secret):
+        with caller(server, secret) as http:
+            assert http.get("/v1/jobs").status_code == 200
+    with sessions.begin() as session:
+        newest = keys.rotate(session, keys.named(session, new.secret), overlap=timedelta(0))
+        row = session.get_one(ApiKey, new.row.id)
+        assert not keys.is_usable(row, database_now(session))
+    with caller(server, newest.secret) as http:
+        assert http.get("/v1/jobs").status_code == 200
+
+
+def test_only_the_hash_is_stored_and_use_is_noted_by_the_minute(
+    server: ApiProcess, make: Make, sessions: sessionmaker[Session]
+) -> None:
+    made = make()
+    assert made.secret not in repr(made)
+    with caller(server, made.secret) as http:
+        http.get("/v1/jobs")
+    with sessions() as session:
+        row = session.scalars(select(ApiKey).where(ApiKey.id == made.row.id)).one()
+        stored = [str(value) for value in vars(row).values()]
+        assert not any(made.secret in value or made.secret[20:] in value for value in stored)
+        assert row.last_used_at is not None
+        assert (row.last_used_at.second, row.last_used_at.microsecond) == (0, 0)
+
+
+def test_the_log_never_holds_a_key(server: ApiProcess, make: Make) -> None:
+    made = make()
+    with caller(server, made.secret) as http:
+        http.get("/v1/jobs")
+        http.post("/v1/jobs", json={"input": 1})
+    assert made.secret not in "".join(server.lines)
+
+
+def test_metrics_are_for_this_host_or_for_admins(
+    database_settings: DatabaseSettings,
+    valkey: EmbeddedValkey,
+    make: Make,
+) -> None:
+    admin, reader = make(Scope.ADMIN), make(Scope.READ)
+    everywhere = ApiProcess(database_settings, valkey.url, LONGBATCH_API__HOST="0.0.0.0")  # noqa: S104  # with keys
+    try:
+        port = everywhere.url.rpartition(":")[2]
+        own_address = next(iter(_addresses()), None)
+        if own_address is None:
+            pytest.skip("this host has no address but loopback")
+        with httpx2.Client(base_url=f"http://{own_address}:{port}", trust_env=False) as http:
+            answers = [
+                http.get("/metrics", headers={"Authorization": f"Bearer {secret}"})
+                for secret in ("lb_none", reader.secret, admin.secret)
+            ]
+            assert [answer.status_code for answer in answers] == [401, 403, 200]
+    finally:
+        everywhere.stop()
+
+
+def test_an_unknown_tenant_s_name_is_no_key(sessions: sessionmaker[Session]) -> None:
+    with sessions() as session:
+        for wrong in ("", "lb_", "lb_0", "default", API_KEY[:-1] + " x"):
+            with pytest.raises(NotFoundError, match="no such key"):
+                keys.named(session, wrong)
+        assert tenants.named(session, "default").id == DEFAULT_TENANT
+
+
+def _addresses() -> list[str]:
+    """Of this host, loopback left out."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # sends nothing: it only chooses the address
+        except OSError:
+            return []
+        found: str = probe.getsockname()[0]
+    return [] if found.startswith("127.") else [found]

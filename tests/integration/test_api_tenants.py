@@ -1,0 +1,161 @@
+"""Every route of the OpenAPI document, walked with another tenant's ids: nothing is there or told."""
+
+import re
+import secrets
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import httpx2
+import pytest
+from sqlalchemy.orm import Session, sessionmaker
+
+from api_server import ApiProcess, error_of
+from jobs import keys, lifecycle, tenants
+from jobs.keys import Scope
+from jobs.states import FinishReason
+from support import claim_one, eventually, output_of, register_engine
+
+# Nothing of a tenant's is there, whoever asks.
+NO_TENANT = {"/health/live", "/health/ready", "/metrics", "/v1/version"}
+CANARY = "canary-4e1f"
+MODEL = "llama-3.1-8b-instruct"
+
+
+@pytest.fixture
+def stranger(server: ApiProcess, sessions: sessionmaker[Session]) -> Iterator[httpx2.Client]:
+    """A client of another tenant, with every scope."""
+    with sessions.begin() as session:
+        tenant = tenants.create(session, f"t-{secrets.token_hex(4)}")
+        made = keys.create(session, tenant_id=tenant.id, name="", scopes=list(Scope))
+    with server.client(api_key=made.secret) as client:
+        yield client
+
+
+@pytest.fixture
+def owned(http: httpx2.Client) -> dict[str, str]:
+    """Ids of the default tenant, by the name that paths have for them."""
+    sent = {"input": CANARY, "custom_id": CANARY, "metadata": {"who": CANARY}, "max_tokens": 8}
+    job_id = http.post("/v1/jobs", json=sent, headers={"Idempotency-Key": CANARY}).json()["id"]
+    found = {"job_id": job_id}
+    if "/v1/files" in http.get("/openapi.json").json()["paths"]:
+        found |= _file_and_batch(http)
+    return found
+
+
+def test_another_tenant_s_ids_are_404_on_every_route_and_nothing_leaks(
+    http: httpx2.Client, stranger: httpx2.Client, owned: dict[str, str], sessions: sessionmaker[Session]
+) -> None:
+    before = http.get(f"/v1/jobs/{owned['job_id']}").json()
+    walked = 0
+    for method, path, operation in operations(http):
+        if path in NO_TENANT:
+            continue
+        names = re.findall(r"{(\w+)}", path)
+        for name in names:
+            assert name in owned, f"give the walk an id of another tenant for {{{name}}} of {path}"
+        answer = stranger.request(method, path.format(**owned), **body_of(operation))
+        if names:
+            assert answer.status_code == 404, (method, path, answer.text)
+            assert error_of(answer)["code"] == "not_found"
+        else:
+            assert answer.status_code < 500, (method, path, answer.text)
+        assert not leaks(answer, owned), (method, path, answer.text)
+        walked += 1
+    assert walked >= 8
+    assert http.get(f"/v1/jobs/{owned['job_id']}").json() == before
+    end_job(sessions)
+    path = f"/v1/jobs/{owned['job_id']}/result"
+    assert (stranger.get(path).status_code, http.get(path).json()["output"]) == (404, "said")
+    assert stranger.get(f"/v1/jobs/{owned['job_id']}?wait=1").status_code == 404
+
+
+def test_a_walk_without_a_key_is_401_on_every_route(server: ApiProcess, owned: dict[str, str]) -> None:
+    with server.client(api_key=None) as nobody:
+        for method, path, operation in operations(nobody):
+            if path in NO_TENANT - {"/v1/version"}:
+                continue
+            answer = nobody.request(method, path.format(**owned), **body_of(operation))
+            assert answer.status_code == 401, (method, path)
+
+
+def test_lists_filters_and_cursors_reach_nobody_else(
+    http: httpx2.Client, stranger: httpx2.Client, owned: dict[str, str]
+) -> None:
+    assert stranger.get("/v1/jobs").json()["data"] == []
+    assert stranger.get("/v1/jobs", params={"custom_id": CANARY}).json()["data"] == []
+    wrong = stranger.get("/v1/jobs", params={"after": owned["job_id"]})
+    assert (wrong.status_code, error_of(wrong)["param"]) == (400, "after")
+    for filters in ({"custom_id": CANARY}, {"metadata": {"who": CANARY}}, {"state": "queued"}):
+        assert stranger.post("/v1/jobs/cancel", json=filters).json()["cancelled"] == 0
+    assert http.get(f"/v1/jobs/{owned['job_id']}").json()["state"] == "queued"
+
+
+def test_equal_keys_and_texts_of_two_tenants_are_two_jobs(
+    stranger: httpx2.Client, owned: dict[str, str]
+) -> None:
+    sent = {"input": CANARY, "custom_id": CANARY, "metadata": {"who": CANARY}, "max_tokens": 8}
+    answer = stranger.post("/v1/jobs", json=sent, headers={"Idempotency-Key": CANARY})
+    assert answer.status_code == 202
+    assert "idempotent-replayed" not in answer.headers
+    assert answer.json()["id"] != owned["job_id"]
+
+
+def test_waits_of_two_tenants_share_a_query_and_nothing_else(
+    http: httpx2.Client,
+    stranger: httpx2.Client,
+    owned: dict[str, str],
+    sessions: sessionmaker[Session],
+    background: Callable[..., Any],
+) -> None:
+    theirs = stranger.post("/v1/jobs", json={"input": "a"}).json()["id"]
+    waits = [
+        background(client.get, f"/v1/jobs/{job_id}?wait=30")
+        for client, job_id in ((http, owned["job_id"]), (stranger, theirs))
+    ]
+    eventually(lambda: "longbatch_http_open_requests 3.0" in http.get("/metrics").text)
+    end_job(sessions)
+    end_job(sessions)
+    ended = [wait.result().json() for wait in waits]
+    assert [job["id"] for job in ended] == [owned["job_id"], theirs]
+    assert [job["state"] for job in ended] == ["completed"] * 2
+
+
+def operations(http: httpx2.Client) -> list[tuple[str, str, dict[str, Any]]]:
+    document = http.get("/openapi.json").json()
+    return [
+        (method.upper(), path, operation)
+        for path, methods in document["paths"].items()
+        for method, operation in methods.items()
+    ]
+
+
+def body_of(operation: dict[str, Any]) -> dict[str, Any]:
+    """A body that the operation reads: the smallest that is not refused for its form."""
+    content = operation.get("requestBody", {}).get("content", {})
+    if "application/x-ndjson" in content:
+        return {"content": b'{"input": "a"}\n'}
+    if "multipart/form-data" in content:
+        return {"files": {"file": ("a.jsonl", b"{}\n")}, "data": {"purpose": "batch"}}
+    return {"json": {"input": "a"}} if content else {}
+
+
+def leaks(answer: httpx2.Response, owned: dict[str, str]) -> bool:
+    told = answer.text + str(answer.headers)
+    return CANARY in told or any(each in answer.text.replace(str(answer.url), "") for each in owned.values())
+
+
+def end_job(sessions: sessionmaker[Session]) -> None:
+    with sessions.begin() as session:
+        register_engine(session, model=MODEL)
+        lifecycle.complete(session, claim_one(session).lease, output_of("said"), FinishReason.STOP)
+
+
+def _file_and_batch(http: httpx2.Client) -> dict[str, str]:
+    line = (
+        f'{{"custom_id":"{CANARY}","method":"POST","url":"/v1/chat/completions",'
+        f'"body":{{"model":"{MODEL}","messages":[{{"role":"user","content":"{CANARY}"}}],"max_tokens":8}}}}\n'
+    )
+    uploaded = http.post("/v1/files", files={"file": ("a.jsonl", line.encode())}, data={"purpose": "batch"})
+    sent = {"endpoint": "/v1/chat/completions", "completion_window": "24h"}
+    batch = http.post("/v1/batches", json=sent | {"input_file_id": uploaded.json()["id"]})
+    return {"file_id": uploaded.json()["id"], "batch_id": batch.json()["id"]}

@@ -1,0 +1,241 @@
+"""Two walls between tenants, each tested with the other one taken away."""
+
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass
+from uuid import UUID
+
+import pytest
+from pydantic import SecretStr
+from sqlalchemy import Engine, delete, func, select, text, update
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session, sessionmaker
+
+from jobs import database, isolation, lifecycle, queries, schema, tenants
+from jobs.isolation import APP_ROLE, WORKER_ROLE, TenantSession
+from jobs.models import DEFAULT_TENANT, Base, Checkpoint, Job, PromptText, Result, Tenant, WebhookEvent
+from jobs.settings import DatabaseSettings
+from jobs.states import JobState
+from migrations.isolation import SHARED
+from support import job_in, spec, submit_one
+
+# Tables without tenant_id whose rows follow those of another table, or are nobody's.
+THROUGH_ANOTHER = {"tenants", "results", "checkpoints", "webhook_deliveries"}
+NOBODYS = {*SHARED, "alembic_version"}
+
+
+@dataclass(frozen=True)
+class Theirs:
+    """Another tenant with a finished and a queued job."""
+
+    tenant_id: UUID
+    done: Job
+    queued: Job
+
+
+@pytest.fixture
+def theirs(sessions: sessionmaker[Session]) -> Theirs:
+    with sessions.begin() as session:
+        tenant = tenants.create(session, f"t-{secrets.token_hex(4)}")
+        done = job_in(session, JobState.COMPLETED)
+        session.execute(text("UPDATE jobs SET tenant_id = :id"), {"id": tenant.id})
+        session.execute(text("UPDATE texts SET tenant_id = :id"), {"id": tenant.id})
+        session.execute(text("UPDATE webhook_events SET tenant_id = :id"), {"id": tenant.id})
+        queued = submit_one(session, spec(), tenant_id=tenant.id)
+        return Theirs(tenant.id, done, queued)
+
+
+@pytest.fixture
+def mine(sessions: sessionmaker[Session], theirs: Theirs) -> Job:  # noqa: ARG001  # stored before
+    with sessions.begin() as session:
+        return submit_one(session)
+
+
+@pytest.fixture
+def bound(engine: Engine, mine: Job) -> Iterator[TenantSession]:  # noqa: ARG001  # stored before
+    with TenantSession(engine) as session:
+        isolation.enter(session, [DEFAULT_TENANT])
+        yield session
+        session.rollback()
+
+
+def test_row_level_security_alone_hides_others_rows_from_every_query(
+    bound: TenantSession, mine: Job, theirs: Theirs
+) -> None:
+    """Plain SQL: the first wall sees ORM queries only, so these have nothing but the second."""
+    assert bound.scalars(text("SELECT id FROM jobs")).all() == [mine.id]
+    assert bound.scalars(text("SELECT name FROM tenants")).all() == ["default"]
+    for table in ("results", "webhook_events", "checkpoints", "usage_entries", "usage_days"):
+        assert bound.scalar(text(f"SELECT count(*) FROM {table}")) == 0, table  # noqa: S608  # ours
+    assert bound.scalars(text("SELECT tenant_id FROM texts")).all() == [DEFAULT_TENANT]
+    changed = text("UPDATE jobs SET stop_reason = 'cancel' WHERE id = :id RETURNING id")
+    assert bound.execute(changed, {"id": theirs.queued.id}).all() == []
+    gone = text("DELETE FROM jobs RETURNING id")
+    assert bound.scalars(gone).all() == [mine.id]
+
+
+def test_row_level_security_refuses_rows_in_another_s_name(bound: TenantSession, theirs: Theirs) -> None:
+    with pytest.raises(DBAPIError, match="row-level security"):
+        submit_one(bound, tenant_id=theirs.tenant_id)
+
+
+def test_the_api_s_role_cannot_give_itself_keys_or_limits(bound: TenantSession, theirs: Theirs) -> None:
+    for statement in (
+        "UPDATE api_keys SET scopes = ARRAY['admin']",
+        "SELECT secret_sha256 FROM api_keys",
+        "INSERT INTO tenant_limits (tenant_id) VALUES (:mine)",
+        "UPDATE tenants SET weight = 1000",
+        "DELETE FROM usage_days",
+        "SELECT * FROM alembic_version",
+        f"CREATE TABLE x{theirs.tenant_id.hex} (id int)",
+    ):
+        with pytest.raises(DBAPIError, match="permission denied"), bound.begin_nested():
+            bound.execute(text(statement), {"mine": DEFAULT_TENANT} if ":mine" in statement else {})
+
+
+def test_a_query_that_forgot_its_filter_gets_it(engine: Engine, mine: Job, theirs: Theirs) -> None:
+    """As a login that no policy binds: only the condition that every ORM query gets is left."""
+    with TenantSession(engine) as session:
+        session.connection().info["longbatch.roles"] = frozenset()
+        isolation.enter(session, [DEFAULT_TENANT])
+        assert session.scalar(text("SELECT count(*) FROM jobs")) == 3, "nothing binds this session"
+        assert session.scalars(select(Job.id)).all() == [mine.id]
+        assert session.get(Job, theirs.done.id) is None
+        assert session.scalars(select(Tenant.name)).all() == ["default"]
+        assert session.scalar(select(func.count()).select_from(PromptText)) == 1
+        assert session.scalar(select(func.count(WebhookEvent.id))) == 0
+        changed = update(Job).values(stop_reason="cancel").returning(Job.id)
+        assert session.scalars(changed).all() == [mine.id]
+        assert session.scalars(delete(Job).returning(Job.id)).all() == [mine.id]
+        session.rollback()
+        session.connection().info.pop("longbatch.roles", None)
+
+
+def test_several_tenants_at_once_are_all_that_is_seen(engine: Engine, mine: Job, theirs: Theirs) -> None:
+    with TenantSession(engine) as session:
+        isolation.enter(session, [DEFAULT_TENANT, theirs.tenant_id])
+        found = queries.find_jobs(session, job_ids=[mine.id, theirs.done.id], ended_ids=[])
+        assert set(found) == {mine.id, theirs.done.id}
+    with TenantSession(engine) as session:
+        isolation.enter(session, [theirs.tenant_id])
+        assert set(session.scalars(select(Job.id))) == {theirs.done.id, theirs.queued.id}
+
+
+def test_looking_across_tenants_writes_nothing(engine: Engine, mine: Job, theirs: Theirs) -> None:
+    with TenantSession(engine) as session:
+        isolation.enter_across(session)
+        assert set(session.scalars(select(Job.id))) == {mine.id, theirs.done.id, theirs.queued.id}
+        with pytest.raises(DBAPIError, match="read-only"):
+            lifecycle.cancel(session, theirs.queued.id, tenant_id=theirs.tenant_id)
+
+
+def test_the_binding_ends_with_its_transaction(engine: Engine, mine: Job) -> None:  # noqa: ARG001  # stored
+    with TenantSession(engine) as session:
+        isolation.enter(session, [DEFAULT_TENANT])
+        session.commit()
+        left = "SELECT current_user, coalesce(current_setting('app.tenant_ids', true), '')"
+        assert session.execute(text(left)).one() == ("longbatch", "")
+
+
+def test_an_owner_without_powers_over_the_server_is_bound_too(
+    engine: Engine, database_settings: DatabaseSettings
+) -> None:
+    """One login that owns the tables and may create roles, but is no superuser; then one that may not."""
+    url = make_url(database_settings.url.get_secret_value())
+    for option, expected in (("CREATEROLE", True), ("NOCREATEROLE", False)):
+        name = f"own_{secrets.token_hex(3)}"
+        with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            connection.execute(text(f"CREATE ROLE {name} LOGIN PASSWORD 'x' {option}"))
+            if option == "CREATEROLE":  # as if it had made them itself
+                connection.execute(text(f"GRANT {APP_ROLE}, {WORKER_ROLE} TO {name} WITH ADMIN OPTION"))
+            connection.execute(text(f"CREATE DATABASE {name} OWNER {name}"))
+        named = url.set(username=name, password="x", database=name)
+        made = database.make_engine(
+            DatabaseSettings(url=SecretStr(named.render_as_string(hide_password=False))), pool_size=1
+        )
+        try:
+            schema.upgrade(made)
+            with TenantSession(made) as session, session.begin():
+                isolation.enter(session, [DEFAULT_TENANT])
+                assert isolation.is_bound(session) is expected
+                submit_one(session)
+        finally:
+            made.dispose()
+            with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+                connection.execute(text(f"DROP DATABASE {name}"))
+                connection.execute(text(f"DROP OWNED BY {name}"))
+                connection.execute(text(f"DROP ROLE {name}"))
+
+
+def test_every_table_with_rows_of_tenants_is_protected(engine: Engine) -> None:
+    """A table that a later revision adds must not be forgotten."""
+    with engine.connect() as connection:
+        protected = set(connection.scalars(text("SELECT relname FROM pg_class WHERE relrowsecurity")))
+        policies = connection.execute(text("SELECT tablename, policyname FROM pg_policies")).all()
+    for table in Base.metadata.sorted_tables:
+        if "tenant_id" in table.columns or table.name in THROUGH_ANOTHER:
+            assert table.name in protected, table.name
+            assert {(table.name, "tenant"), (table.name, "across_tenants")} <= set(policies)
+        else:
+            assert table.name in NOBODYS, f"whose are the rows of {table.name}?"
+
+
+@pytest.fixture
+def logins(engine: Engine, database_settings: DatabaseSettings) -> Iterator[dict[str, DatabaseSettings]]:
+    """Logins as a careful operator makes them: one for the API, one for workers, one with neither role."""
+    url = make_url(database_settings.url.get_secret_value())
+    roles = {"api": [APP_ROLE, WORKER_ROLE], "worker": [WORKER_ROLE], "stranger": []}
+    found = {}
+    with engine.begin() as connection:
+        for name, groups in roles.items():
+            login = f"test_{name}_{secrets.token_hex(3)}"
+            connection.execute(text(f"CREATE ROLE {login} LOGIN PASSWORD 'x'"))
+            for group in groups:
+                connection.execute(text(f"GRANT {group} TO {login}"))
+            if not groups:
+                connection.execute(text(f"GRANT SELECT ON jobs TO {login}"))
+            named = url.set(username=login, password="x").render_as_string(hide_password=False)
+            found[name] = DatabaseSettings(url=SecretStr(named))
+    yield found
+    with engine.begin() as connection:
+        for settings in found.values():
+            login = make_url(settings.url.get_secret_value()).username
+            connection.execute(text(f"DROP OWNED BY {login}"))
+            connection.execute(text(f"DROP ROLE {login}"))
+
+
+def test_roles_of_their_own_see_what_they_need(
+    logins: dict[str, DatabaseSettings], mine: Job, theirs: Theirs
+) -> None:
+    for name, expected in (("api", {mine.id}), ("worker", {mine.id, theirs.done.id, theirs.queued.id})):
+        made = database.make_engine(logins[name], pool_size=1)
+        with TenantSession(made) as session:
+            if name == "api":
+                isolation.enter(session, [DEFAULT_TENANT])
+                assert isolation.is_bound(session)
+            assert set(session.scalars(text("SELECT id FROM jobs"))) == expected
+        made.dispose()
+
+
+def test_a_login_without_roles_sees_nobody_s_rows(
+    logins: dict[str, DatabaseSettings], mine: Job, theirs: Theirs
+) -> None:
+    assert mine.tenant_id != theirs.tenant_id
+    made = database.make_engine(logins["stranger"], pool_size=1)
+    with TenantSession(made) as session:
+        assert session.scalars(text("SELECT id FROM jobs")).all() == []
+        isolation.enter(session, [DEFAULT_TENANT])
+        assert not isolation.is_bound(session)
+        assert "does not bind" in isolation.describe(isolation.is_bound(session))
+        assert session.scalars(text("SELECT id FROM jobs")).all() == [mine.id]
+    made.dispose()
+
+
+def test_a_worker_does_its_work_as_a_login_of_its_own(logins: dict[str, DatabaseSettings], mine: Job) -> None:
+    made = database.make_engine(logins["worker"], pool_size=1)
+    with Session(made) as session, session.begin():
+        lifecycle.cancel(session, mine.id, tenant_id=DEFAULT_TENANT)
+        assert session.get(Result, mine.id) is None
+        assert session.get(Checkpoint, mine.id) is None
+    made.dispose()
