@@ -11,7 +11,7 @@ from api.edge import Edge
 from api.gate import Gate
 from api.metrics import HttpMetrics
 from api.parts import open_parts
-from api.routes import asks, batches, events, files, many, models, system
+from api.routes import asks, batches, events, files, many, models, system, usage
 from api.routes import jobs as jobs_routes
 from jobs.settings import Settings
 
@@ -51,6 +51,7 @@ def create_app(settings: Settings) -> FastAPI:
         events.router,
         asks.router,
         models.router,
+        usage.router,
         system.router,
     ):
         app.include_router(router)

@@ -12,14 +12,16 @@ from sqlalchemy.orm import Session
 from api import accept
 from api.accept import Acceptance
 from api.body import Line
+from api.callers import Caller
 from api.once import Promise
 from api.parts import Parts
 from api.schemas import JobRequest
 from jobs import engines, ids, submission
 from jobs.admission import Capacity
-from jobs.errors import IdempotencyConflictError, LongbatchError, TooLargeError, UnavailableError
+from jobs.errors import IdempotencyConflictError, LimitError, LongbatchError, TooLargeError, UnavailableError
 from jobs.idempotency import Once
 from jobs.models import Job
+from jobs.quotas import Admit
 from jobs.submission import JobSpec
 
 # A part is one transaction: large enough that the commit does not matter, small enough to hold in memory.
@@ -58,12 +60,13 @@ class Report:
 
 
 async def submit_lines(
-    parts: Parts, lines: AsyncIterator[Line], *, tenant_id: UUID, promise: Promise
+    parts: Parts, lines: AsyncIterator[Line], *, caller: Caller, promise: Promise
 ) -> Report:
     """Every good line is a job that stands in the table; the report names the others.
 
     Raises:
         UnavailableError: the database failed before any job was stored.
+        LimitError: the tenant's quota is full, and no job was stored.
         IdempotencyConflictError: the key was used with other lines, from the first part on.
         TooLargeError: the body was too large before any job was stored.
     """
@@ -73,7 +76,7 @@ async def submit_lines(
     async for part in _in_parts(_within_limit(lines, report, max_lines=parts.settings.api.max_bulk_lines)):
         if failure is None:
             once = _once(promise, part, number=number)
-            failure = await _submit_part(parts, part, report, tenant_id=tenant_id, once=once)
+            failure = await _submit_part(parts, part, report, caller=caller, once=once)
             number += 1
         else:  # read to the end, so that the caller gets to see the report
             for line in part:
@@ -119,7 +122,7 @@ async def _in_parts(lines: AsyncIterator[Line]) -> AsyncIterator[list[Line]]:
 
 
 async def _submit_part(
-    parts: Parts, part: Sequence[Line], report: Report, *, tenant_id: UUID, once: Once | None
+    parts: Parts, part: Sequence[Line], report: Report, *, caller: Caller, once: Once | None
 ) -> LongbatchError | None:
     """The part's good lines are jobs; None, or what kept all of them from it."""
     chars = parts.settings.api.inline_count_chars // _INLINE_FRACTION
@@ -133,12 +136,13 @@ async def _submit_part(
         _store,
         specs=list(specs.values()),
         once=once,
-        tenant_id=tenant_id,
+        tenant_id=caller.tenant_id,
         fallback=engines.configured_capacity(parts.settings.engine),
+        admit=parts.allowances.admit_for(caller.tenant_id, caller.limits),
     )
     try:
         job_ids, new = await parts.transactions.run(submit)
-    except (UnavailableError, IdempotencyConflictError) as error:
+    except (UnavailableError, LimitError, IdempotencyConflictError) as error:
         for number in specs:
             report.reject(number, error)
         return error
@@ -148,12 +152,20 @@ async def _submit_part(
 
 
 def _store(
-    session: Session, specs: Sequence[JobSpec], once: Once | None, *, tenant_id: UUID, fallback: Capacity
+    session: Session,
+    specs: Sequence[JobSpec],
+    once: Once | None,
+    *,
+    tenant_id: UUID,
+    fallback: Capacity,
+    admit: Admit,
 ) -> tuple[list[UUID], list[Job]]:
     """The ids of the jobs in their order, and the jobs that are new."""
     if once is not None:
-        return submission.submit_part_once(session, specs, once, tenant_id=tenant_id, fallback=fallback)
-    jobs = submission.submit(session, specs, tenant_id=tenant_id, fallback=fallback)
+        return submission.submit_part_once(
+            session, specs, once, tenant_id=tenant_id, fallback=fallback, admit=admit
+        )
+    jobs = submission.submit(session, specs, tenant_id=tenant_id, fallback=fallback, admit=admit)
     return [job.id for job in jobs], jobs
 
 

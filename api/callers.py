@@ -13,15 +13,18 @@ from uuid import UUID
 from sqlalchemy.orm import Session
 
 from api.transactions import Transactions
-from jobs import keys
+from jobs import keys, quotas
 from jobs.errors import AuthenticationError, LongbatchError
 from jobs.keys import Scope
-from jobs.tenant_models import ApiKey
+from jobs.quotas import Limits
+from jobs.settings import Settings
+from jobs.tenant_models import ApiKey, TenantLimit
 
 # Keys that are remembered; above it the oldest are looked up again. Wrong ones are kept apart, so that
 # guessing does not push out the good ones.
 _MAX_KNOWN: Final = 10_000
 _MAX_UNKNOWN: Final = 1_000
+_MAX_GUESSES: Final = 2
 _BEARER: Final = "bearer "
 
 
@@ -32,6 +35,7 @@ class Caller:
     key_id: UUID
     tenant_id: UUID
     scopes: frozenset[Scope]
+    limits: Limits
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,19 +43,23 @@ class _Found:
     """What the database said about a key, and until when (monotonic seconds) it is believed."""
 
     row: ApiKey | None
+    limits: Limits
     until: float
 
 
 class Callers:
-    """Verifies keys. A key that was revoked works for `seconds` more at most, and a new one as late."""
+    """Verifies keys. What changes about one is seen after `api.key_cache_seconds` at most."""
 
-    def __init__(self, transactions: Transactions, *, seconds: float) -> None:
+    def __init__(self, transactions: Transactions, settings: Settings) -> None:
         self._transactions = transactions
-        self._seconds = seconds
+        self._seconds = settings.api.key_cache_seconds
+        self._limits = settings.limits
         # By the hash of what was sent: whoever reads this process's memory later finds no key here.
         self._known: dict[bytes, _Found] = {}
         self._unknown: dict[bytes, _Found] = {}
         self._asking: dict[bytes, asyncio.Task[_Found]] = {}
+        # Keys that were never good take few connections, so that guessing keeps nobody else waiting.
+        self._guesses = asyncio.Semaphore(_MAX_GUESSES)
 
     async def verify(self, authorization: str | None) -> Caller:
         """The caller whose key stands in the header.
@@ -65,7 +73,8 @@ class Callers:
         secret = authorization[len(_BEARER) :].strip()
         if not authorization.lower().startswith(_BEARER) or keys.handle_of(secret) is None:
             raise AuthenticationError("This is no API key; send `Authorization: Bearer lb_…`.")
-        row = (await self._find(secret)).row
+        found = await self._find(secret)
+        row = found.row
         now = datetime.now(UTC)
         if row is None:
             raise AuthenticationError("The API key is wrong.")
@@ -73,7 +82,8 @@ class Callers:
             raise AuthenticationError("The API key was revoked.")
         if not keys.is_usable(row, now):
             raise AuthenticationError("The API key has expired.")
-        return Caller(row.id, row.tenant_id, frozenset(Scope(scope) for scope in row.scopes))
+        scopes = frozenset(Scope(scope) for scope in row.scopes)
+        return Caller(row.id, row.tenant_id, scopes, found.limits)
 
     async def _find(self, secret: str) -> _Found:
         """What is known about this key; whoever asks for the same one at the same time shares the look."""
@@ -88,9 +98,10 @@ class Callers:
         return await asyncio.shield(self._asking[digest])
 
     async def _look_up(self, secret: str, digest: bytes) -> _Found:
-        asked_at = time.monotonic()
-        row = await self._transactions.run_across(partial(keys.find, secret=secret))
-        found = _Found(row, asked_at + self._seconds)
+        async with contextlib.nullcontext() if digest in self._known else self._guesses:
+            asked_at = time.monotonic()
+            row, own = await self._transactions.run_across(partial(_read, secret=secret))
+        found = _Found(row, quotas.limits_of(self._limits, own), asked_at + self._seconds)
         self._known.pop(digest, None)
         self._unknown.pop(digest, None)
         if row is None:
@@ -110,6 +121,11 @@ class Callers:
 
         with contextlib.suppress(LongbatchError):  # it is for people to look at; the request goes on
             await self._transactions.run(note, tenant_ids=[row.tenant_id])
+
+
+def _read(session: Session, *, secret: str) -> tuple[ApiKey | None, TenantLimit | None]:
+    row = keys.find(session, secret)
+    return row, session.get(TenantLimit, row.tenant_id) if row else None
 
 
 def _keep(where: dict[bytes, _Found], digest: bytes, found: _Found, *, at_most: int) -> None:

@@ -17,6 +17,7 @@ from jobs.errors import (
     IdempotencyConflictError,
     InvalidRequestError,
     JobNotFinishedError,
+    LimitError,
     LongbatchError,
     ModelNotFoundError,
     NotFoundError,
@@ -41,6 +42,7 @@ _STATUSES: Final[dict[type[LongbatchError], int]] = {
     IdempotencyConflictError: 409,
     JobNotFinishedError: 409,
     TooLargeError: 413,
+    LimitError: 429,
     RequestFailedError: 500,
     UnavailableError: 503,
     RequestExpiredError: 504,
@@ -79,7 +81,20 @@ def response(error: LongbatchError) -> JSONResponse:
         headers |= _RETRY_AFTER
     elif status == HTTPStatus.UNAUTHORIZED:
         headers |= _CHALLENGE
-    return JSONResponse(envelope(status, error.code, error.message, param=error.param), status, headers)
+    body = envelope(status, error.code, error.message, param=error.param)
+    if isinstance(error, LimitError):
+        headers |= _limit_headers(error)
+        body = {"error": {**body["error"], "type": error.limited}}
+    return JSONResponse(body, status, headers)
+
+
+def _limit_headers(error: LimitError) -> dict[str, str]:
+    return {
+        "Retry-After": str(error.retry_after_seconds),
+        f"x-ratelimit-limit-{error.limited}": str(error.limit),
+        f"x-ratelimit-remaining-{error.limited}": str(error.remaining),
+        f"x-ratelimit-reset-{error.limited}": f"{error.retry_after_seconds}s",
+    }
 
 
 def status_of(error: LongbatchError) -> int:
@@ -93,7 +108,9 @@ def internal_response() -> JSONResponse:
     return JSONResponse(envelope(500, "internal_error", message), 500)
 
 
-def envelope(status: int, code: str, message: str, *, param: str | None = None) -> dict[str, object]:
+def envelope(
+    status: int, code: str, message: str, *, param: str | None = None
+) -> dict[str, dict[str, str | None]]:
     """The body of an error."""
     kind = "server_error" if status >= HTTPStatus.INTERNAL_SERVER_ERROR else "invalid_request_error"
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}

@@ -1,14 +1,18 @@
 """The gate: no request gets past it without a key that may do what it asks; no body is read before."""
 
 import asyncio
+from dataclasses import dataclass
 from typing import Final
 
+from starlette.datastructures import MutableHeaders
 from starlette.responses import Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api import errors
+from api.allowances import Allowances
 from api.callers import Caller
 from api.parts import Parts
+from api.rates import Rate
 from api.scopes import needed_scope
 from api.transactions import request_tenant
 from jobs.errors import ForbiddenError, LongbatchError
@@ -26,27 +30,55 @@ class Gate:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The request has passed, bound to its tenant, or was refused."""
-        if scope["type"] != "http":
+        if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
+        if scope["type"] != "http":
+            await send({"type": "websocket.close"})  # there is nothing behind it
+            return
         try:
-            await _admit(scope)
+            passed = await _admit(scope)
         except LongbatchError as error:
             await _refuse(errors.response(error), scope, receive, send)
             return
-        await self._app(scope, receive, send)
+        await self._app(scope, receive, passed.adding_headers(send) if passed else send)
 
 
-async def _admit(scope: Scope) -> None:
+@dataclass(frozen=True, slots=True)
+class _Passed:
+    """A request that may go on."""
+
+    caller: Caller
+    rate: Rate
+    allowances: Allowances
+
+    def adding_headers(self, send: Send) -> Send:
+        """The answer says what is left of the caller's limits, unless it is about a limit anyway."""
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                limits = self.allowances.headers(self.caller.tenant_id, self.caller.limits)
+                for name, value in (*self.rate.headers().items(), *limits.items()):
+                    headers.setdefault(name, value)
+            await send(message)
+
+        return send_with_headers
+
+
+async def _admit(scope: Scope) -> _Passed | None:
+    """Who may go on; None: whoever it is."""
     needed = needed_scope(scope)
     if needed is None:
-        return
+        return None
     parts: Parts = scope["app"].state.parts
-    caller: Caller = await parts.callers.verify(_header(scope, b"authorization"))
+    caller = await parts.callers.verify(_header(scope, b"authorization"))
     if needed not in caller.scopes:
         raise ForbiddenError(f"This API key has not the scope {needed.value!r} that the request needs.")
+    rate = await parts.rates.hit(caller.tenant_id, caller.limits.max_requests)
     scope.setdefault("state", {})["caller"] = caller
     request_tenant.set(caller.tenant_id)
+    return _Passed(caller, rate, parts.allowances)
 
 
 async def _refuse(response: Response, scope: Scope, receive: Receive, send: Send) -> None:

@@ -16,6 +16,7 @@ from jobs import submission
 from jobs.admission import Capacity
 from jobs.errors import UnavailableError
 from jobs.models import Job
+from jobs.quotas import Admit
 from jobs.submission import JobSpec
 
 # One transaction is on its way to the disk while the next is being filled.
@@ -28,6 +29,7 @@ _MAX_BYTES: Final = 4 * 2**20  # of compressed text in one transaction
 class _Entry:
     spec: JobSpec
     tenant_id: UUID
+    admit: Admit
     answer: asyncio.Future[Job]
 
 
@@ -40,13 +42,14 @@ class Intake:
         self._waiting: list[_Entry] = []
         self._arrived = asyncio.Event()
 
-    async def submit(self, spec: JobSpec, *, tenant_id: UUID) -> Job:
+    async def submit(self, spec: JobSpec, *, tenant_id: UUID, admit: Admit) -> Job:
         """The job, committed.
 
         Raises:
+            LimitError: `admit` says no.
             UnavailableError: the database does not answer.
         """
-        entry = _Entry(spec, tenant_id, asyncio.get_running_loop().create_future())
+        entry = _Entry(spec, tenant_id, admit, asyncio.get_running_loop().create_future())
         self._waiting.append(entry)
         self._arrived.set()
         return await entry.answer
@@ -79,6 +82,7 @@ class Intake:
             submission.submit,
             specs=[entry.spec for entry in together],
             tenant_id=together[0].tenant_id,
+            admit=together[0].admit,
             fallback=self._fallback,
         )
         try:

@@ -10,7 +10,7 @@ from pydantic.json_schema import models_json_schema
 from api.openai_schemas import BatchRequest, EstimateRequest, GenerateRequest, UploadForm
 from api.replies import ErrorReply
 from api.schemas import CancelRequest, JobRequest
-from api.scopes import OPEN
+from api.scopes import METRICS, OPEN
 from jobs.openai_chat import ChatRequest, TextRequest
 
 _LINE: Final = '{"id":"batch_req_…","custom_id":"a","response":{…},"error":null}\n'
@@ -98,6 +98,8 @@ def describe(app: FastAPI) -> dict[str, Any]:
                 operation["responses"].pop("422", None)
                 if path not in OPEN:
                     _add_key(operation)
+                if path == METRICS:
+                    operation["security"].append({})  # none from the same host
         app.openapi_schema = document
     return app.openapi_schema
 

@@ -11,12 +11,14 @@ import anyio.to_thread
 from anyio import CapacityLimiter
 
 from api.accept import Acceptance
+from api.allowances import Allowances
 from api.callers import Callers
 from api.doorbell import Doorbell
 from api.followers import Followers
 from api.intake import NUM_LANES, Intake
 from api.live import LiveReader
 from api.places import Places
+from api.rates import Rates
 from api.readiness import Readiness
 from api.tokenizer import LoadedTokenizer
 from api.transactions import Transactions
@@ -41,6 +43,8 @@ class Parts:
     settings: Settings
     transactions: Transactions
     callers: Callers
+    rates: Rates
+    allowances: Allowances
     doorbell: Doorbell
     intake: Intake
     watch: Watch
@@ -76,7 +80,9 @@ async def open_parts(settings: Settings) -> AsyncIterator[Parts]:
     parts = Parts(
         settings=settings,
         transactions=transactions,
-        callers=Callers(transactions, seconds=settings.api.key_cache_seconds),
+        callers=Callers(transactions, settings),
+        rates=Rates(settings.broker),
+        allowances=Allowances(),
         doorbell=Doorbell(settings.broker).start(),
         intake=Intake(transactions, engines.configured_capacity(settings.engine)),
         watch=Watch(transactions),
@@ -105,4 +111,5 @@ async def open_parts(settings: Settings) -> AsyncIterator[Parts]:
         await asyncio.gather(*beside, return_exceptions=True)
         await parts.places.close()
         parts.doorbell.close()
+        await parts.rates.close()
         await transactions.close()

@@ -12,7 +12,7 @@ from sqlalchemy.exc import InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from api.shared import Shared
-from jobs import batch_estimate, database, explain, outlooks, queue_depth, telemetry
+from jobs import batch_estimate, database, explain, isolation, outlooks, queue_depth, telemetry
 from jobs.batch_estimate import Estimate
 from jobs.bookings import Terms
 from jobs.errors import UnavailableError
@@ -106,15 +106,18 @@ class Places:
 
     def _look(self, model: str) -> Snapshot:
         with database.transaction(self._sessions) as session:
+            isolation.enter_across(session)
             view = outlooks.look(session, model, self._terms, unmeasured=self._unmeasured)
         return explain.play(view, self._terms)
 
     def _count(self, model: str) -> Depth:
         with database.transaction(self._sessions) as session:
+            isolation.enter_across(session)
             return queue_depth.count(session, model)
 
     def _seconds_until_done(self, estimate: Estimate, model: str, engines: Sequence[Outlook]) -> float:
         with database.transaction(self._sessions) as session:
+            isolation.enter_across(session)
             return batch_estimate.seconds_until_done(session, estimate, model, engines)
 
     async def _in_thread(self, work: Callable[[], T]) -> T:

@@ -67,7 +67,7 @@ def list_keys(
         return
     table = Table(box=None, pad_edge=False)
     for heading in ("key", "tenant", "name", "scopes", "state", "created", "expires", "last used"):
-        table.add_column(heading, no_wrap=heading == "key")
+        table.add_column(heading, overflow="fold", min_width=19 if heading == "key" else None)
     for row in rows:
         state = "revoked" if row.revoked_at else "valid" if keys.is_usable(row, now) else "expired"
         table.add_row(

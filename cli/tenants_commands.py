@@ -80,8 +80,10 @@ def list_tenants(*, as_json: AsJson = False) -> None:
         print_json([_object(tenant, limit) for tenant, limit in rows])
         return
     table = Table(box=None, pad_edge=False)
-    for heading in ("tenant", "weight", "enqueued tokens", "jobs", "requests a minute", "created"):
-        table.add_column(heading)
+    longest = max((len(tenant.name) for tenant, _ in rows), default=0)
+    table.add_column("tenant", min_width=longest)  # a name cut short is of no use
+    for heading in ("weight", "enqueued tokens", "jobs", "requests a minute", "created"):
+        table.add_column(heading, overflow="fold")
     for tenant, limit in rows:
         own = [getattr(limit, name, None) for name in _LIMITS]
         cells = ["default" if value is None else f"{value:,}" for value in own]

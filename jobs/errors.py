@@ -147,6 +147,51 @@ class TooLargeError(LongbatchError):
     code = "request_too_large"
 
 
+class LimitError(LongbatchError):
+    """A limit of yours is reached; try again later.
+
+    Attributes:
+        limited: what is limited, in OpenAI's words: requests, tokens or jobs.
+        limit: so many.
+        remaining: of them, what is left for smaller requests.
+        retry_after_seconds: when it may go better.
+    """
+
+    code = "rate_limit_exceeded"
+    retryable = True
+    limited: ClassVar[str] = "requests"
+
+    def __init__(self, message: str, *, limit: int, remaining: int, retry_after_seconds: int = 10) -> None:
+        super().__init__(message)
+        self.limit = limit
+        self.remaining = max(0, remaining)
+        self.retry_after_seconds = retry_after_seconds
+
+
+class RequestRateError(LimitError):
+    """Too many requests in the last minute."""
+
+
+class TokenQuotaError(LimitError):
+    """Your unfinished jobs hold as many tokens as they may."""
+
+    code = "token_limit_exceeded"
+    limited = "tokens"
+
+
+class OverTokenQuotaError(TokenQuotaError):
+    """The request alone needs more tokens than all your unfinished jobs together may hold."""
+
+    retryable = False
+
+
+class JobQuotaError(LimitError):
+    """You have as many unfinished jobs as you may."""
+
+    code = "job_limit_exceeded"
+    limited = "jobs"
+
+
 class UnavailableError(LongbatchError):
     """A part that this call needs is not available at the moment; try again."""
 

@@ -6,7 +6,7 @@ from sqlalchemy import func
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
-from jobs import ids
+from jobs import ids, usage
 from jobs.batch_models import Batch
 from jobs.database import database_now
 from jobs.ids import uuid7
@@ -18,7 +18,11 @@ _MAX_ROWS = 1000
 
 
 def append(session: Session, ended: Sequence[Job]) -> None:
-    """Each of these jobs, in a terminal state now, has its event; pending delivery if it named a URL."""
+    """Each of these jobs, in a terminal state now, has its event; pending delivery if it named a URL.
+
+    It is on its tenant's record too: this is the one place that every job passes once, when it ends.
+    """
+    usage.note(session, ended)
     for start in range(0, len(ended), _MAX_ROWS):
         rows = [_row(job) for job in ended[start : start + _MAX_ROWS]]
         session.execute(insert(WebhookEvent).values(rows))

@@ -173,7 +173,8 @@ def recount(session: Session, lease: Lease, *, prompt_tokens: int) -> JobState |
 
     Another tokenizer than the one that counted would else send more than was booked.
     """
-    return _requeue(session, "release", lease, None, prompt_tokens=prompt_tokens)
+    reserved = prompt_tokens + Job.max_tokens
+    return _requeue(session, "release", lease, None, prompt_tokens=prompt_tokens, reserved_tokens=reserved)
 
 
 def retry(

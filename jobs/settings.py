@@ -161,6 +161,16 @@ class BatchSettings(Group):
     retention_days: float = Field(default=30, gt=0, description="batches that have ended are pruned then")
 
 
+class LimitSettings(Group):
+    """What each tenant may ask for unless it has limits of its own."""
+
+    max_enqueued_tokens: int = Field(
+        default=1_000_000_000, ge=0, description="prompt and max_tokens of all unfinished jobs together"
+    )
+    max_jobs: int = Field(default=500_000, ge=0, description="unfinished ones")
+    max_requests: int = Field(default=12_000, ge=1, description="in a minute")
+
+
 class WebhookSettings(Group):
     """Callbacks at terminal states."""
 
@@ -202,6 +212,7 @@ class Settings(BaseSettings):
     jobs: JobSettings = JobSettings()
     files: FileSettings = FileSettings()
     batches: BatchSettings = BatchSettings()
+    limits: LimitSettings = LimitSettings()
     webhooks: WebhookSettings = WebhookSettings()
     maintenance: MaintenanceSettings = MaintenanceSettings()
 

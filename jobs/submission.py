@@ -16,6 +16,7 @@ from jobs.errors import LongbatchError
 from jobs.idempotency import Kind, Once, run_once
 from jobs.ids import uuid7
 from jobs.models import Job, JsonObject, PromptText
+from jobs.quotas import Admit, Held
 from jobs.states import TERMINAL, TRANSITIONS, JobState, Lane
 from jobs.texts import CountedPrompt, Counter, NewText
 
@@ -25,6 +26,8 @@ _MAX_COUNTING = "5min"
 _MAX_COUNTERS = 64
 _COUNTING_LOCK = 0x10C0  # the first half of our advisory locks' keys
 _PUT_OFF = timedelta(minutes=1)
+# What a chat template adds around a message, far above what any does.
+_TEMPLATE_TOKENS = 256
 
 _Count = tuple[PromptText, CountedPrompt] | BaseException
 
@@ -58,7 +61,14 @@ class JobSpec:
     batch_line: int | None = None
 
 
-def submit(session: Session, specs: Sequence[JobSpec], *, tenant_id: UUID, fallback: Capacity) -> list[Job]:
+def submit(
+    session: Session,
+    specs: Sequence[JobSpec],
+    *,
+    tenant_id: UUID,
+    fallback: Capacity,
+    admit: Admit | None = None,
+) -> list[Job]:
     """The jobs stand in the table, in the given order: queued, preparing, or failed if they never fit.
 
     Args:
@@ -66,6 +76,10 @@ def submit(session: Session, specs: Sequence[JobSpec], *, tenant_id: UUID, fallb
         specs: at most a few thousand; callers with more send them in parts.
         tenant_id: whose jobs they are.
         fallback: the limits while no engine has registered yet.
+        admit: asked for what the jobs take of the tenant's quota; None: it is not limited.
+
+    Raises:
+        LimitError: `admit` says no; the caller's transaction must not be committed.
     """
     text_ids = texts.store(session, [spec.text for spec in specs], tenant_id=tenant_id)
     now, capacities = engines.look(session)
@@ -73,9 +87,14 @@ def submit(session: Session, specs: Sequence[JobSpec], *, tenant_id: UUID, fallb
         _new_job(spec, tenant_id=tenant_id, text_id=text_ids[spec.text.sha256], now=now) for spec in specs
     ]
     for job, spec in zip(jobs, specs, strict=True):
+        limits = capacities.get(job.model) or [fallback]
         if spec.text.counted:
-            limits = capacities.get(job.model) or [fallback]
             _settle_count(job, num_tokens=spec.text.counted.num_tokens, limits=limits, now=now)
+        else:
+            job.reserved_tokens = _bound(spec, limits) + job.max_tokens
+    taken = [job.reserved_tokens for job in jobs if job.state not in TERMINAL]
+    if admit is not None and taken:
+        admit(session, Held(tokens=sum(taken), jobs=len(taken)))
     session.add_all(jobs)
     session.flush()
     events.append(session, [job for job in jobs if job.state in TERMINAL])
@@ -83,33 +102,47 @@ def submit(session: Session, specs: Sequence[JobSpec], *, tenant_id: UUID, fallb
 
 
 def submit_once(
-    session: Session, spec: JobSpec, once: Once, *, tenant_id: UUID, fallback: Capacity
+    session: Session,
+    spec: JobSpec,
+    once: Once,
+    *,
+    tenant_id: UUID,
+    fallback: Capacity,
+    admit: Admit | None = None,
 ) -> tuple[Job, bool]:
     """The job of this idempotency key, and whether an earlier request made it.
 
     Raises:
         IdempotencyConflictError: the key was used with another body.
+        LimitError: as `submit`.
     """
 
     def make(session: Session) -> Job:
-        (job,) = submit(session, [spec], tenant_id=tenant_id, fallback=fallback)
+        (job,) = submit(session, [spec], tenant_id=tenant_id, fallback=fallback, admit=admit)
         return job
 
     return run_once(session, once, make, tenant_id=tenant_id, kind=_ONE_JOB)
 
 
 def submit_part_once(
-    session: Session, specs: Sequence[JobSpec], once: Once, *, tenant_id: UUID, fallback: Capacity
+    session: Session,
+    specs: Sequence[JobSpec],
+    once: Once,
+    *,
+    tenant_id: UUID,
+    fallback: Capacity,
+    admit: Admit | None = None,
 ) -> tuple[list[UUID], list[Job]]:
     """The ids of this key's jobs in the order of `specs`, and those of them that are new: all or none.
 
     Raises:
         IdempotencyConflictError: the key was used for other jobs.
+        LimitError: as `submit`.
     """
     new: list[Job] = []
 
     def make(session: Session) -> list[UUID]:
-        new.extend(submit(session, specs, tenant_id=tenant_id, fallback=fallback))
+        new.extend(submit(session, specs, tenant_id=tenant_id, fallback=fallback, admit=admit))
         return [job.id for job in new]
 
     job_ids, _ = run_once(session, once, make, tenant_id=tenant_id, kind=_SOME_JOBS)
@@ -275,9 +308,16 @@ def _new_job(spec: JobSpec, *, tenant_id: UUID, text_id: UUID, now: datetime) ->
     )
 
 
+def _bound(spec: JobSpec, limits: Sequence[Capacity]) -> int:
+    """More tokens than the prompt will have, or than any engine takes: a token is a byte at least."""
+    longest = max(limit.max_input_len for limit in limits)
+    return min(spec.text.num_bytes + _TEMPLATE_TOKENS, longest)
+
+
 def _settle_count(job: Job, *, num_tokens: int, limits: Sequence[Capacity], now: datetime) -> None:
     """The count decides: queued, or failed when no engine can ever run it."""
     job.prompt_tokens = num_tokens
+    job.reserved_tokens = num_tokens + job.max_tokens
     excesses = [find_excess(limit, prompt_tokens=num_tokens, max_tokens=job.max_tokens) for limit in limits]
     if any(excess is None for excess in excesses):
         job.state = TRANSITIONS["prepare"][1].value

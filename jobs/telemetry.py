@@ -29,6 +29,7 @@ WEBHOOK_DELIVERED: Final = "webhook.delivered"
 WEBHOOK_FAILED: Final = "webhook.failed"
 LOOP_FAILED: Final = "loop.failed"
 REQUEST_FAILED: Final = "request.failed"
+RATES_ALONE: Final = "rates.alone"
 API_READY: Final = "api.ready"
 API_STOPPED: Final = "api.stopped"
 

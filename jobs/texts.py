@@ -50,15 +50,19 @@ class NewText:
         counted: its token ids if they are known already.
         sha256: the content's address.
         packed: the content, compressed.
+        num_bytes: of the canonical JSON in UTF-8.
     """
 
     canonical: InitVar[str]
     counted: CountedPrompt | None = None
     sha256: bytes = field(init=False)
     packed: bytes = field(init=False)
+    num_bytes: int = field(init=False)
 
     def __post_init__(self, canonical: str) -> None:
-        object.__setattr__(self, "sha256", sha256(canonical.encode()).digest())
+        encoded = canonical.encode()
+        object.__setattr__(self, "num_bytes", len(encoded))
+        object.__setattr__(self, "sha256", sha256(encoded).digest())
         object.__setattr__(self, "packed", pack_text(canonical))
 
 

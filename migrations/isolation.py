@@ -17,7 +17,7 @@ _THROUGH_ANOTHER = {
     "webhook_deliveries": "EXISTS (SELECT FROM webhook_events WHERE webhook_events.id = event_id)",
 }
 # Nobody's, and the API may read them.
-SHARED = ("engines", "reservations")
+SHARED = ("engines",)
 _ROLES = (APP_ROLE, WORKER_ROLE)
 
 

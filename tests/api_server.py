@@ -83,6 +83,10 @@ def error_of(answer: httpx2.Response) -> dict[str, str | None]:
     assert set(body) == {"error"}, body
     error: dict[str, str | None] = body["error"]
     assert set(error) == {"message", "type", "param", "code"}
-    assert error["type"] == ("server_error" if answer.status_code >= 500 else "invalid_request_error")
+    if answer.status_code == 429:
+        assert error["type"] in {"requests", "tokens", "jobs"}
+        assert int(answer.headers["retry-after"]) >= 1
+    else:
+        assert error["type"] == ("server_error" if answer.status_code >= 500 else "invalid_request_error")
     assert error["message"]
     return error

@@ -7,7 +7,7 @@ from functools import partial
 from sqlalchemy import literal_column, select
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import ids, lifecycle, removal, submission, telemetry
+from jobs import ids, lifecycle, removal, submission, telemetry, usage
 from jobs.admission import Capacity
 from jobs.database import database_now, transaction
 from jobs.models import Job
@@ -81,6 +81,7 @@ def prune(
     return {
         "jobs": _until_none(sessions, partial(removal.prune_jobs, before=kept_since), is_stopping),
         "events": _until_none(sessions, partial(removal.prune_events, before=kept_since), is_stopping),
+        "usage_entries": _until_none(sessions, usage.add_up, is_stopping),
         "idempotency_keys": _until_none(
             sessions, partial(removal.prune_idempotency_keys, before=keys_since), is_stopping
         ),

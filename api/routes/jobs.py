@@ -11,7 +11,8 @@ from starlette.responses import Response
 
 from api import accept
 from api.body import read_body
-from api.dependencies import JobIdDep, PartsDep, TenantDep
+from api.callers import Caller
+from api.dependencies import CallerDep, JobIdDep, PartsDep, TenantDep
 from api.once import Promise, PromiseDep
 from api.openapi import answers, json_body
 from api.parts import Parts
@@ -43,9 +44,7 @@ IfNoneMatch = Annotated[str | None, Header(alias="If-None-Match", description="a
     responses=answers(202, JobReply, "Accepted; Location names the job", 400, 409, 413, 503),
     openapi_extra=json_body(JobRequest),
 )
-async def create_job(
-    request: Request, parts: PartsDep, tenant_id: TenantDep, promise: PromiseDep
-) -> Response:
+async def create_job(request: Request, parts: PartsDep, caller: CallerDep, promise: PromiseDep) -> Response:
     """The job is stored for good when this answers; its prompt is counted at once if it is short."""
     raw = await read_body(request, max_bytes=parts.settings.api.max_body_bytes)
     if len(raw) <= _SMALL_BYTES:
@@ -53,7 +52,7 @@ async def create_job(
     else:
         spec, once = await parts.compute(_understand, raw, parts, promise)
     del raw  # megabytes that nobody needs while the database works
-    job, replayed = await _submit(parts, spec, once, tenant_id=tenant_id)
+    job, replayed = await _submit(parts, spec, once, caller)
     headers = {"Location": f"/v1/jobs/{ids.job_id(job.id)}", "Retry-After": "1"}
     if replayed:
         headers["Idempotent-Replayed"] = "true"
@@ -180,12 +179,15 @@ def _understand(raw: bytearray, parts: Parts, promise: Promise) -> tuple[JobSpec
     return spec, promise.once(accept.request_sha256(request))
 
 
-async def _submit(parts: Parts, spec: JobSpec, once: Once | None, *, tenant_id: UUID) -> tuple[Job, bool]:
+async def _submit(parts: Parts, spec: JobSpec, once: Once | None, caller: Caller) -> tuple[Job, bool]:
     """The job, and whether an earlier request made it."""
+    tenant_id, admit = caller.tenant_id, parts.allowances.admit_for(caller.tenant_id, caller.limits)
     if once is None:
-        return await parts.intake.submit(spec, tenant_id=tenant_id), False
+        return await parts.intake.submit(spec, tenant_id=tenant_id, admit=admit), False
     fallback = engines.configured_capacity(parts.settings.engine)
-    submit = partial(submission.submit_once, spec=spec, once=once, tenant_id=tenant_id, fallback=fallback)
+    submit = partial(
+        submission.submit_once, spec=spec, once=once, tenant_id=tenant_id, fallback=fallback, admit=admit
+    )
     return await parts.transactions.run(submit)
 
 

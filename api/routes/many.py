@@ -7,7 +7,7 @@ from fastapi.responses import JSONResponse
 
 from api import accept, bulk
 from api.body import read_body, read_lines
-from api.dependencies import PartsDep, TenantDep
+from api.dependencies import CallerDep, PartsDep, TenantDep
 from api.once import PromiseDep
 from api.openapi import answers, json_body, lines_body
 from api.replies import BulkReply, CancelReply
@@ -26,7 +26,7 @@ router = APIRouter(tags=["many jobs"])
     openapi_extra=lines_body(JobRequest),
 )
 async def create_jobs(
-    request: Request, parts: PartsDep, tenant_id: TenantDep, promise: PromiseDep
+    request: Request, parts: PartsDep, caller: CallerDep, promise: PromiseDep
 ) -> JSONResponse:
     """One job for each line of JSON, stored while the lines arrive; a bad line harms no other.
 
@@ -35,7 +35,7 @@ async def create_jobs(
     """
     limits = parts.settings.api
     lines = read_lines(request, max_line_bytes=limits.max_body_bytes, max_bytes=limits.max_bulk_bytes)
-    report = await bulk.submit_lines(parts, lines, tenant_id=tenant_id, promise=promise)
+    report = await bulk.submit_lines(parts, lines, caller=caller, promise=promise)
     return JSONResponse(
         {
             "object": "bulk",

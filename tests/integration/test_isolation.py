@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import database, isolation, lifecycle, queries, schema, tenants
 from jobs.isolation import APP_ROLE, WORKER_ROLE, TenantSession
-from jobs.models import DEFAULT_TENANT, Base, Checkpoint, Job, PromptText, Result, Tenant, WebhookEvent
+from jobs.models import DEFAULT_TENANT, Base, Job, PromptText, Tenant, WebhookEvent
 from jobs.settings import DatabaseSettings
 from jobs.states import JobState
 from migrations.isolation import SHARED
@@ -22,7 +22,7 @@ from support import job_in, spec, submit_one
 
 # Tables without tenant_id whose rows follow those of another table, or are nobody's.
 THROUGH_ANOTHER = {"tenants", "results", "checkpoints", "webhook_deliveries"}
-NOBODYS = {*SHARED, "alembic_version"}
+NOBODYS = {*SHARED, "reservations", "alembic_version"}
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,7 @@ def theirs(sessions: sessionmaker[Session]) -> Theirs:
         session.execute(text("UPDATE jobs SET tenant_id = :id"), {"id": tenant.id})
         session.execute(text("UPDATE texts SET tenant_id = :id"), {"id": tenant.id})
         session.execute(text("UPDATE webhook_events SET tenant_id = :id"), {"id": tenant.id})
+        session.execute(text("UPDATE usage_entries SET tenant_id = :id"), {"id": tenant.id})
         queued = submit_one(session, spec(), tenant_id=tenant.id)
         return Theirs(tenant.id, done, queued)
 
@@ -179,63 +180,3 @@ def test_every_table_with_rows_of_tenants_is_protected(engine: Engine) -> None:
             assert {(table.name, "tenant"), (table.name, "across_tenants")} <= set(policies)
         else:
             assert table.name in NOBODYS, f"whose are the rows of {table.name}?"
-
-
-@pytest.fixture
-def logins(engine: Engine, database_settings: DatabaseSettings) -> Iterator[dict[str, DatabaseSettings]]:
-    """Logins as a careful operator makes them: one for the API, one for workers, one with neither role."""
-    url = make_url(database_settings.url.get_secret_value())
-    roles = {"api": [APP_ROLE, WORKER_ROLE], "worker": [WORKER_ROLE], "stranger": []}
-    found = {}
-    with engine.begin() as connection:
-        for name, groups in roles.items():
-            login = f"test_{name}_{secrets.token_hex(3)}"
-            connection.execute(text(f"CREATE ROLE {login} LOGIN PASSWORD 'x'"))
-            for group in groups:
-                connection.execute(text(f"GRANT {group} TO {login}"))
-            if not groups:
-                connection.execute(text(f"GRANT SELECT ON jobs TO {login}"))
-            named = url.set(username=login, password="x").render_as_string(hide_password=False)
-            found[name] = DatabaseSettings(url=SecretStr(named))
-    yield found
-    with engine.begin() as connection:
-        for settings in found.values():
-            login = make_url(settings.url.get_secret_value()).username
-            connection.execute(text(f"DROP OWNED BY {login}"))
-            connection.execute(text(f"DROP ROLE {login}"))
-
-
-def test_roles_of_their_own_see_what_they_need(
-    logins: dict[str, DatabaseSettings], mine: Job, theirs: Theirs
-) -> None:
-    for name, expected in (("api", {mine.id}), ("worker", {mine.id, theirs.done.id, theirs.queued.id})):
-        made = database.make_engine(logins[name], pool_size=1)
-        with TenantSession(made) as session:
-            if name == "api":
-                isolation.enter(session, [DEFAULT_TENANT])
-                assert isolation.is_bound(session)
-            assert set(session.scalars(text("SELECT id FROM jobs"))) == expected
-        made.dispose()
-
-
-def test_a_login_without_roles_sees_nobody_s_rows(
-    logins: dict[str, DatabaseSettings], mine: Job, theirs: Theirs
-) -> None:
-    assert mine.tenant_id != theirs.tenant_id
-    made = database.make_engine(logins["stranger"], pool_size=1)
-    with TenantSession(made) as session:
-        assert session.scalars(text("SELECT id FROM jobs")).all() == []
-        isolation.enter(session, [DEFAULT_TENANT])
-        assert not isolation.is_bound(session)
-        assert "does not bind" in isolation.describe(isolation.is_bound(session))
-        assert session.scalars(text("SELECT id FROM jobs")).all() == [mine.id]
-    made.dispose()
-
-
-def test_a_worker_does_its_work_as_a_login_of_its_own(logins: dict[str, DatabaseSettings], mine: Job) -> None:
-    made = database.make_engine(logins["worker"], pool_size=1)
-    with Session(made) as session, session.begin():
-        lifecycle.cancel(session, mine.id, tenant_id=DEFAULT_TENANT)
-        assert session.get(Result, mine.id) is None
-        assert session.get(Checkpoint, mine.id) is None
-    made.dispose()

@@ -1,0 +1,83 @@
+"""What a tenant used, by day and model, and what it holds of its quota."""
+
+from datetime import UTC, date, datetime, timedelta
+from functools import partial
+from itertools import groupby
+from typing import Annotated, Final
+from uuid import UUID
+
+from fastapi import APIRouter, Query
+from sqlalchemy.orm import Session
+
+from api.dependencies import CallerDep, PartsDep
+from api.openapi import answers
+from api.replies import EnqueuedReply, UsageDayReply, UsageReply
+from jobs import quotas, usage
+from jobs.errors import InvalidRequestError
+from jobs.quotas import Held
+from jobs.states import TERMINAL
+from jobs.usage import Usage
+
+router = APIRouter(tags=["usage"])
+
+_DEFAULT_DAYS: Final = 30
+_MAX_DAYS: Final = 366
+
+
+@router.get(
+    "/v1/usage",
+    summary="See what you used",
+    responses=answers(200, UsageReply, "By day and model", 400, 503),
+)
+async def get_usage(
+    parts: PartsDep,
+    caller: CallerDep,
+    start: Annotated[date | None, Query(description="first day, UTC; default: 30 days up to `end`")] = None,
+    end: Annotated[date | None, Query(description="last day, UTC; default: today")] = None,
+) -> UsageReply:
+    """Jobs and tokens of the days on which the jobs ended; deleted jobs stay in it."""
+    last = end or datetime.now(UTC).date()
+    try:
+        first = start or last - timedelta(days=_DEFAULT_DAYS - 1)
+    except OverflowError:
+        first = last
+    if not timedelta(0) <= last - first < timedelta(days=_MAX_DAYS):
+        raise InvalidRequestError(f"start must lie before end, by less than {_MAX_DAYS} days.", param="start")
+    look = partial(_read, tenant_id=caller.tenant_id, first=first, last=last)
+    found, held = await parts.transactions.run(look)
+    limits = caller.limits
+    return UsageReply(
+        object="list",
+        data=[_day(day, model, list(each)) for (day, model), each in groupby(found, _day_and_model)],
+        enqueued=EnqueuedReply(
+            tokens=held.tokens,
+            max_tokens=limits.max_enqueued_tokens,
+            jobs=held.jobs,
+            max_jobs=limits.max_jobs,
+        ),
+    )
+
+
+def _read(session: Session, *, tenant_id: UUID, first: date, last: date) -> tuple[list[Usage], Held]:
+    return usage.read(session, tenant_id, first=first, last=last), quotas.held(session, tenant_id)
+
+
+def _day_and_model(each: Usage) -> tuple[date, str]:
+    return each.day, each.model
+
+
+def _day(day: date, model: str, of_states: list[Usage]) -> UsageDayReply:
+    num_jobs = {str(state): 0 for state in TERMINAL} | {each.state: each.num_jobs for each in of_states}
+    prompt_tokens = sum(each.prompt_tokens for each in of_states)
+    completion_tokens = sum(each.completion_tokens for each in of_states)
+    return UsageDayReply.model_validate(
+        {
+            "object": "usage",
+            "date": day,
+            "model": model,
+            "num_jobs": num_jobs,
+            "prompt_tokens": prompt_tokens,
+            "completion_tokens": completion_tokens,
+            "total_tokens": prompt_tokens + completion_tokens,
+        }
+    )

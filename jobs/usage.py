@@ -1,0 +1,92 @@
+"""What tenants used: noted in the transaction that ends a job, added up by day later, never forgotten.
+
+Each such transaction adds rows of its own and changes none, so that workers never wait for each other.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, date
+from typing import Any, Final
+from uuid import UUID
+
+from sqlalchemy import delete, func, select, union_all
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.orm import InstrumentedAttribute, Session
+
+from jobs.ids import uuid7
+from jobs.models import Job
+from jobs.tenant_models import UsageDay, UsageEntry
+
+_SUMS: Final = ("num_jobs", "prompt_tokens", "completion_tokens")
+_KEYS: Final = ("tenant_id", "day", "model", "state")
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """A day's jobs of one model that ended in one state.
+
+    Attributes:
+        day: in UTC, on which they ended.
+        prompt_tokens: of those that an engine has begun.
+    """
+
+    day: date
+    model: str
+    state: str
+    num_jobs: int
+    prompt_tokens: int
+    completion_tokens: int
+
+
+def note(session: Session, ended: Sequence[Job]) -> None:
+    """These jobs, in a terminal state now, are on their tenants' records."""
+    groups: dict[tuple[UUID, date, str, str], list[int]] = defaultdict(lambda: [0, 0, 0])
+    for job in ended:
+        if job.finalized_at is None:
+            continue
+        group = groups[job.tenant_id, job.finalized_at.astimezone(UTC).date(), job.model, job.state]
+        group[0] += 1
+        group[1] += (job.prompt_tokens or 0) if job.started_at else 0
+        group[2] += job.completion_tokens
+    rows = [
+        dict(zip(_KEYS, key, strict=True)) | dict(zip(_SUMS, sums, strict=True)) | {"id": uuid7()}
+        for key, sums in groups.items()
+    ]
+    if rows:
+        session.execute(insert(UsageEntry), rows)
+
+
+def add_up(session: Session, *, limit: int = 5000) -> int:
+    """Some of the notes have become part of their days; how many. Readers see the same sums all the time."""
+    some = select(UsageEntry.id).order_by(UsageEntry.id).limit(limit).with_for_update(skip_locked=True)
+    taken = session.scalars(some).all()
+    gone = delete(UsageEntry).where(UsageEntry.id.in_(taken)).returning(*_columns(UsageEntry)).cte("gone")
+    keys = [gone.c[name] for name in _KEYS]
+    sums = [func.sum(gone.c[name]) for name in _SUMS]
+    # In one order, so that two rounds cannot wait for each other.
+    summed = select(*keys, *sums).group_by(*keys).order_by(*keys)
+    statement = insert(UsageDay).from_select([*_KEYS, *_SUMS], summed)
+    more = {name: getattr(UsageDay, name) + statement.excluded[name] for name in _SUMS}
+    if taken:
+        session.execute(statement.on_conflict_do_update(index_elements=list(_KEYS), set_=more))
+    return len(taken)
+
+
+def read(session: Session, tenant_id: UUID, *, first: date, last: date) -> list[Usage]:
+    """The tenant's use from the first to the last of these days, newest first."""
+    parts = [
+        select(*_columns(table)).where(table.tenant_id == tenant_id, table.day.between(first, last))
+        for table in (UsageDay, UsageEntry)
+    ]
+    every = union_all(*parts).subquery()
+    keys = [every.c[name] for name in _KEYS[1:]]
+    sums = [func.sum(every.c[name]) for name in _SUMS]
+    rows = session.execute(
+        select(*keys, *sums).group_by(*keys).order_by(every.c.day.desc(), every.c.model, every.c.state)
+    )
+    return [Usage(day, model, state, int(a), int(b), int(c)) for day, model, state, a, b, c in rows]
+
+
+def _columns(table: type[UsageDay] | type[UsageEntry]) -> list[InstrumentedAttribute[Any]]:
+    return [getattr(table, name) for name in (*_KEYS, *_SUMS)]

@@ -1,0 +1,229 @@
+"""Whatever jobs go through, their tenants' quotas and usage say exactly what is there."""
+
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, timedelta
+from uuid import UUID
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+from sqlalchemy import func, select, update
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.orm import Session, sessionmaker
+
+from jobs import claims, lifecycle, quotas, removal, reservations, submission, usage
+from jobs.admission import Capacity
+from jobs.bookings import Terms
+from jobs.database import database_now
+from jobs.errors import LimitError
+from jobs.lifecycle import Lease
+from jobs.models import DEFAULT_TENANT, Job, Tenant, UsageDay
+from jobs.quotas import Held, Limits
+from jobs.states import TERMINAL, FinishReason, StopReason
+from support import ERROR, WordCounter, empty_database, output_of, register_engine, spec
+
+SMALL = Capacity(max_batch_size=2, max_blocks=20, tokens_per_block=64, max_input_len=1000, max_seq_len=1280)
+ENGINE = "engine-a"
+TERMS = Terms(lease=timedelta(seconds=60), max_rescues=1)
+LIMITS = Limits(max_enqueued_tokens=4000, max_jobs=8, max_requests=1)
+LATER = timedelta(minutes=5)
+DAY = timedelta(days=1)
+OTHER_TENANT = UUID("00000000-0000-7000-8000-000000000002")
+TENANTS = (DEFAULT_TENANT, OTHER_TENANT)
+places = st.integers(0, 9)
+
+
+class Life(RuleBasedStateMachine):
+    """Completions, failures, cancels, expiries, crashes and deletions of two tenants' jobs in any order."""
+
+    sessions: sessionmaker[Session]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.leases: list[Lease] = []
+        self.ended: Counter[tuple[UUID, str]] = Counter()
+        self.known: set[UUID] = set()
+        with self.sessions.begin() as session:
+            empty_database(session)
+            session.execute(insert(Tenant).values(id=OTHER_TENANT, name="other").on_conflict_do_nothing())
+            register_engine(session, ENGINE, SMALL)
+
+    @rule(
+        sizes=st.lists(st.sampled_from([None, 10, 400, 1000, 1001]), min_size=1, max_size=6),
+        max_tokens=st.integers(1, 300),
+        tenant_id=st.sampled_from(TENANTS),
+    )
+    def submit(self, sizes: list[int | None], max_tokens: int, tenant_id: UUID) -> None:
+        given = [spec(size, max_tokens=max_tokens, window=timedelta(minutes=4)) for size in sizes]
+
+        def admit(session: Session, more: Held) -> None:
+            quotas.admit(session, tenant_id, more, limits=LIMITS)
+
+        with self.sessions() as session:
+            before = quotas.held(session, tenant_id)
+            try:
+                submission.submit(session, given, tenant_id=tenant_id, fallback=SMALL, admit=admit)
+                session.commit()
+            except LimitError:
+                session.rollback()
+                assert quotas.held(session, tenant_id) == before, "a refused request takes nothing"
+
+    @rule()
+    def prepare(self) -> None:
+        with self.sessions.begin() as session:
+            submission.prepare_next(session, WordCounter(), fallback=SMALL)
+
+    @rule()
+    def fill(self) -> None:
+        while True:
+            with self.sessions.begin() as session:
+                claimed = claims.claim(session, ENGINE, TERMS)
+            if claimed is None:
+                return
+            self.leases.append(claimed.lease)
+
+    @rule(
+        place=places,
+        verb=st.sampled_from(["complete", "fail", "cancel", "expire", "release", "retry", "recount", "lose"]),
+    )
+    def write(self, place: int, verb: str) -> None:
+        if not self.leases:
+            return
+        lease = self.leases[place % len(self.leases)]
+        with self.sessions.begin() as session:
+            {
+                "complete": lambda: lifecycle.complete(session, lease, output_of("x", 1), FinishReason.STOP),
+                "fail": lambda: lifecycle.fail(session, lease, ERROR, output_of("part", 1)),
+                "cancel": lambda: lifecycle.end_stopped(session, lease, StopReason.CANCEL, None),
+                "expire": lambda: lifecycle.end_stopped(session, lease, StopReason.EXPIRE, None),
+                "release": lambda: lifecycle.release(session, lease, output_of("part", 1)),
+                "retry": lambda: lifecycle.retry(
+                    session, lease, ERROR, max_attempts=2, backoff=timedelta(microseconds=1)
+                ),
+                "recount": lambda: lifecycle.recount(session, lease, prompt_tokens=17),
+                "lose": lambda: lifecycle.lose_engine(session, lease, max_rescues=TERMS.max_rescues),
+            }[verb]()
+            reservations.close(session, lease.lease_id)
+
+    @rule()
+    def workers_crash(self) -> None:
+        with self.sessions.begin() as session:
+            lifecycle.rescue(session, now=database_now(session) + LATER, max_rescues=TERMS.max_rescues)
+            rows = reservations.draining(session, ENGINE)
+            reservations.drained(session, [row.lease_id for row in rows])
+
+    @rule(place=places, tenant_id=st.sampled_from(TENANTS))
+    def cancel(self, place: int, tenant_id: UUID) -> None:
+        with self.sessions.begin() as session:
+            mine = session.scalars(select(Job.id).where(Job.tenant_id == tenant_id).order_by(Job.id)).all()
+            if mine:
+                lifecycle.cancel(session, mine[place % len(mine)], tenant_id=tenant_id)
+
+    @rule()
+    def expire(self) -> None:
+        with self.sessions.begin() as session:
+            lifecycle.expire(session, now=database_now(session) + LATER)
+
+    @rule()
+    def a_smaller_engine_comes(self) -> None:
+        with self.sessions.begin() as session:
+            submission.reject_misfits(session)
+
+    @rule(place=places)
+    def delete(self, place: int) -> None:
+        self.note_ends()
+        with self.sessions.begin() as session:
+            rows = session.execute(select(Job.id, Job.tenant_id).order_by(Job.id)).all()
+            if rows:
+                job_id, tenant_id = rows[place % len(rows)]
+                removal.remove(session, job_id, tenant_id=tenant_id)
+
+    @rule()
+    def add_up(self) -> None:
+        with self.sessions.begin() as session:
+            usage.add_up(session, limit=3)
+
+    @rule()
+    def time_passes(self) -> None:
+        with self.sessions.begin() as session:
+            session.execute(update(Job).values(run_after=None))
+
+    def note_ends(self) -> None:
+        with self.sessions() as session:
+            rows = session.execute(
+                select(Job.id, Job.tenant_id, Job.state).where(Job.state.in_(sorted(TERMINAL)))
+            )
+            for job_id, tenant_id, state in rows:
+                if job_id not in self.known:
+                    self.known.add(job_id)
+                    self.ended[tenant_id, state] += 1
+
+    @invariant()
+    def what_is_held_is_what_is_unfinished(self) -> None:
+        with self.sessions() as session:
+            for tenant_id in TENANTS:
+                found = quotas.held(session, tenant_id)
+                rows = session.execute(
+                    select(Job.prompt_tokens, Job.max_tokens, Job.reserved_tokens).where(
+                        Job.tenant_id == tenant_id, Job.state.not_in(sorted(TERMINAL))
+                    )
+                ).all()
+                assert found == Held(sum(row.reserved_tokens for row in rows), len(rows))
+                assert found.jobs <= LIMITS.max_jobs
+                for row in rows:
+                    if row.prompt_tokens is not None:
+                        assert row.reserved_tokens == row.prompt_tokens + row.max_tokens
+
+    @invariant()
+    def usage_counts_every_end_once(self) -> None:
+        self.note_ends()
+        with self.sessions() as session:
+            today = database_now(session).astimezone(UTC).date()
+            for tenant_id in TENANTS:
+                found: Counter[tuple[UUID, str]] = Counter()
+                for each in usage.read(session, tenant_id, first=today - DAY, last=today + DAY):
+                    found[tenant_id, each.state] += each.num_jobs
+                assert found == Counter({key: n for key, n in self.ended.items() if key[0] == tenant_id})
+
+    def teardown(self) -> None:
+        """When all has ended, in whatever way, nothing is held."""
+        self.workers_crash()
+        with self.sessions.begin() as session:
+            for tenant_id in TENANTS:
+                lifecycle.cancel_where(session, [], tenant_id=tenant_id)
+                assert quotas.held(session, tenant_id) == Held()
+
+
+@pytest.mark.timeout(300)
+def test_any_sequence_of_verbs_leaves_quotas_and_usage_exact(sessions: sessionmaker[Session]) -> None:
+    machine = type("LifeOnThisDatabase", (Life,), {"sessions": sessions})
+    run_state_machine_as_test(  # type: ignore[no-untyped-call]  # hypothesis leaves it untyped
+        machine,
+        settings=settings(
+            max_examples=25,
+            stateful_step_count=40,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+            phases=(Phase.explicit, Phase.reuse, Phase.generate),  # shrinking takes minutes here
+        ),
+    )
+
+
+def test_adding_up_at_once_loses_and_doubles_nothing(sessions: sessionmaker[Session]) -> None:
+    with sessions.begin() as session:
+        register_engine(session, ENGINE)
+        for _ in range(5):
+            submission.submit(session, [spec(10, max_tokens=8)], tenant_id=DEFAULT_TENANT, fallback=SMALL)
+            lifecycle.cancel_where(session, [], tenant_id=DEFAULT_TENANT)
+    with ThreadPoolExecutor(4) as pool:
+        rounds = pool.map(lambda _: _round(sessions), range(12))
+    assert sum(rounds) == 5
+    with sessions() as session:
+        assert session.scalar(select(func.sum(UsageDay.num_jobs))) == 5
+
+
+def _round(sessions: sessionmaker[Session]) -> int:
+    with sessions.begin() as session:
+        return usage.add_up(session, limit=2)
