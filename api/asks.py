@@ -12,6 +12,7 @@ from uuid import UUID
 from pydantic import TypeAdapter, ValidationError
 from sqlalchemy.orm import Session
 
+from api.callers import Caller
 from api.parts import Parts
 from jobs import engines, lifecycle, openai_chat, queries, submission
 from jobs.admission import Capacity
@@ -27,6 +28,7 @@ from jobs.errors import (
 from jobs.live import Piece
 from jobs.models import Job
 from jobs.openai_chat import Generation
+from jobs.quotas import Admit
 from jobs.states import Lane
 from jobs.submission import JobSpec
 from jobs.texts import NewText
@@ -88,10 +90,11 @@ async def understand_plain(parts: Parts, body: Mapping[str, Any]) -> Ask:
     return await parts.compute(_understand, Endpoint.TEXT, named, parts.tokenizer.current)
 
 
-async def submit(parts: Parts, ask: Ask, *, tenant_id: UUID) -> Job:
+async def submit(parts: Parts, ask: Ask, *, caller: Caller) -> Job:
     """Its job waits in the interactive lane.
 
     Raises:
+        LimitError: the tenant's quota is full.
         ModelNotFoundError: nobody serves its model.
         ContextLengthExceededError: it can never fit; nothing was stored.
     """
@@ -99,20 +102,26 @@ async def submit(parts: Parts, ask: Ask, *, tenant_id: UUID) -> Job:
     default = parts.settings.batches.default_max_tokens
     served = parts.settings.engine.model
     work = partial(
-        _submit, ask=ask, tenant_id=tenant_id, fallback=fallback, default_max_tokens=default, served=served
+        _submit,
+        ask=ask,
+        tenant_id=caller.tenant_id,
+        fallback=fallback,
+        default_max_tokens=default,
+        served=served,
+        admit=parts.allowances.admit_for(caller.tenant_id, caller.limits),
     )
     job = await parts.transactions.run(work)
     parts.doorbell.ring_for([job])
     return job
 
 
-async def follow(parts: Parts, job_id: UUID) -> AsyncGenerator[str | Ended, None]:
+async def follow(parts: Parts, job_id: UUID, *, tenant_id: UUID) -> AsyncGenerator[str | Ended, None]:
     """New text as it comes, in order and each character once, then how the job ended.
 
     What Redis did not tell comes with the end.
     """
     num_sent = 0
-    row = asyncio.create_task(until_ended(parts, job_id))
+    row = asyncio.create_task(until_ended(parts, job_id, tenant_id=tenant_id))
     try:
         async with aclosing(parts.live.pieces(job_id)) as pieces:
             while not row.done():
@@ -124,7 +133,7 @@ async def follow(parts: Parts, job_id: UUID) -> AsyncGenerator[str | Ended, None
                     num_sent += len(new)
                     yield new
                 if piece.is_last:
-                    found = await parts.watch.now(job_id)
+                    found = await parts.watch.now(job_id, tenant_id=tenant_id)
                     if found is None or found.finalized_at is not None:
                         break
         ended = await row
@@ -137,7 +146,8 @@ async def follow(parts: Parts, job_id: UUID) -> AsyncGenerator[str | Ended, None
 
 async def cancel(parts: Parts, job_id: UUID, *, tenant_id: UUID) -> None:
     """Nobody waits for the answer any more: the job ends, and its blocks are free within a second."""
-    await parts.transactions.run(partial(lifecycle.cancel, job_id=job_id, tenant_id=tenant_id))
+    end = partial(lifecycle.cancel, job_id=job_id, tenant_id=tenant_id)
+    await parts.transactions.run(end, tenant_ids=[tenant_id])  # the request's own task may be gone
 
 
 async def _next(pieces: AsyncIterator[Piece], row: "asyncio.Task[Ended]") -> Piece | None:
@@ -152,7 +162,7 @@ async def _next(pieces: AsyncIterator[Piece], row: "asyncio.Task[Ended]") -> Pie
     return piece.result() if not piece.cancelled() else None
 
 
-async def until_ended(parts: Parts, job_id: UUID) -> Ended:
+async def until_ended(parts: Parts, job_id: UUID, *, tenant_id: UUID) -> Ended:
     """How the job ended, once it has.
 
     Raises:
@@ -162,10 +172,11 @@ async def until_ended(parts: Parts, job_id: UUID) -> Ended:
     while job is None or job.finalized_at is None:
         if parts.watch.is_released:
             raise UnavailableError("The server is stopping; try again.")
-        job = await parts.watch.until_ended(job_id, seconds=_LOOK_SECONDS)
+        job = await parts.watch.until_ended(job_id, tenant_id=tenant_id, seconds=_LOOK_SECONDS)
         if job is None:
             raise UnavailableError("The request's job was deleted.")
-    result = await parts.transactions.run(partial(queries.get_result, job_id=job_id))
+    read = partial(queries.get_result, job_id=job_id)
+    result = await parts.transactions.run(read, tenant_ids=[tenant_id])
     return Ended(job, result.output if result else "")
 
 
@@ -197,6 +208,7 @@ def _submit(
     fallback: Capacity,
     default_max_tokens: int,
     served: str,
+    admit: Admit,
 ) -> Job:
     registered = engines.registered_capacities(session)
     model = ask.generation.model
@@ -214,7 +226,7 @@ def _submit(
         sampling=ask.generation.sampling,
         window=_WINDOW,
     )
-    (job,) = submission.submit(session, [spec], tenant_id=tenant_id, fallback=fallback)
+    (job,) = submission.submit(session, [spec], tenant_id=tenant_id, fallback=fallback, admit=admit)
     if job.error is not None:
         limit = max(each.max_seq_len for each in capacities)
         message = openai_chat.too_long_message(

@@ -81,10 +81,11 @@ def response(error: LongbatchError) -> JSONResponse:
         headers |= _RETRY_AFTER
     elif status == HTTPStatus.UNAUTHORIZED:
         headers |= _CHALLENGE
-    body = envelope(status, error.code, error.message, param=error.param)
+    kind = None
     if isinstance(error, LimitError):
         headers |= _limit_headers(error)
-        body = {"error": {**body["error"], "type": error.limited}}
+        kind = error.limited
+    body = envelope(status, error.code, error.message, param=error.param, kind=kind)
     return JSONResponse(body, status, headers)
 
 
@@ -109,10 +110,11 @@ def internal_response() -> JSONResponse:
 
 
 def envelope(
-    status: int, code: str, message: str, *, param: str | None = None
-) -> dict[str, dict[str, str | None]]:
+    status: int, code: str, message: str, *, param: str | None = None, kind: str | None = None
+) -> dict[str, object]:
     """The body of an error."""
-    kind = "server_error" if status >= HTTPStatus.INTERNAL_SERVER_ERROR else "invalid_request_error"
+    if kind is None:
+        kind = "server_error" if status >= HTTPStatus.INTERNAL_SERVER_ERROR else "invalid_request_error"
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 

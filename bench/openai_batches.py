@@ -220,7 +220,8 @@ def _stack(directory: Path) -> Iterator[Bench]:
         stack.hold(INFERENCE_WORKER)
         assert stack.urls.database_url is not None  # noqa: S101  # it runs its own
         rows = database.make_engine(DatabaseSettings.model_validate({"url": stack.urls.database_url}))
-        with httpx2.Client(base_url=stack.urls.api_url or "", timeout=120, trust_env=False) as http:
+        url, headers = stack.urls.api_url or "", {"Authorization": f"Bearer {stack.urls.api_key}"}
+        with httpx2.Client(base_url=url, timeout=120, trust_env=False, headers=headers) as http:
             yield Bench(stack, http, rows)
         rows.dispose()
     finally:

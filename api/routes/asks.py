@@ -17,7 +17,8 @@ from api.ask_replies import ChatCompletionReply, GenerateReply, TextCompletionRe
 from api.ask_shapes import Shape
 from api.asks import Ask, Ended
 from api.body import read_body
-from api.dependencies import PartsDep, TenantDep
+from api.callers import Caller
+from api.dependencies import CallerDep, PartsDep
 from api.errors import envelope, status_of
 from api.openai_schemas import GenerateRequest
 from api.openapi import answers, json_body
@@ -45,11 +46,11 @@ _ERRORS: Final = (400, 404, 409, 413, 500, 503, 504)
     responses=answers(200, ChatCompletionReply, "The answer, or with `stream` its chunks", *_ERRORS),
     openapi_extra=json_body(ChatRequest),
 )
-async def create_chat_completion(request: Request, parts: PartsDep, tenant_id: TenantDep) -> Response:
+async def create_chat_completion(request: Request, parts: PartsDep, caller: CallerDep) -> Response:
     """An answer that you wait for; it goes ahead of batch work. Closing the connection ends it."""
     raw = await read_body(request, max_bytes=parts.settings.api.max_body_bytes)
     ask = await asks.understand(parts, Endpoint.CHAT, raw)
-    return await _answer(request, parts, ask, ask_shapes.CHAT, tenant_id=tenant_id)
+    return await _answer(request, parts, ask, ask_shapes.CHAT, caller)
 
 
 @router.post(
@@ -58,11 +59,11 @@ async def create_chat_completion(request: Request, parts: PartsDep, tenant_id: T
     responses=answers(200, TextCompletionReply, "The answer, or with `stream` its chunks", *_ERRORS),
     openapi_extra=json_body(TextRequest),
 )
-async def create_completion(request: Request, parts: PartsDep, tenant_id: TenantDep) -> Response:
+async def create_completion(request: Request, parts: PartsDep, caller: CallerDep) -> Response:
     """As chat, of a prompt that no chat template frames."""
     raw = await read_body(request, max_bytes=parts.settings.api.max_body_bytes)
     ask = await asks.understand(parts, Endpoint.TEXT, raw)
-    return await _answer(request, parts, ask, ask_shapes.TEXT, tenant_id=tenant_id)
+    return await _answer(request, parts, ask, ask_shapes.TEXT, caller)
 
 
 @router.post(
@@ -71,10 +72,10 @@ async def create_completion(request: Request, parts: PartsDep, tenant_id: Tenant
     responses=answers(200, GenerateReply, "The text", *_ERRORS),
     openapi_extra=json_body(GenerateRequest),
 )
-async def generate(request: Request, parts: PartsDep, tenant_id: TenantDep) -> Response:
+async def generate(request: Request, parts: PartsDep, caller: CallerDep) -> Response:
     """The plainest request: a prompt, as it is, and its continuation."""
     ask = await _plain(request, parts, stream=False)
-    return await _answer(request, parts, ask, ask_shapes.PLAIN, tenant_id=tenant_id)
+    return await _answer(request, parts, ask, ask_shapes.PLAIN, caller)
 
 
 @router.post(
@@ -83,10 +84,10 @@ async def generate(request: Request, parts: PartsDep, tenant_id: TenantDep) -> R
     responses=answers(200, None, "Server-sent events: `{text}`, then `{finish_reason,usage}`", *_ERRORS),
     openapi_extra=json_body(GenerateRequest),
 )
-async def generate_stream(request: Request, parts: PartsDep, tenant_id: TenantDep) -> Response:
+async def generate_stream(request: Request, parts: PartsDep, caller: CallerDep) -> Response:
     """As generate, told as it comes."""
     ask = await _plain(request, parts, stream=True)
-    return await _answer(request, parts, ask, ask_shapes.PLAIN, tenant_id=tenant_id)
+    return await _answer(request, parts, ask, ask_shapes.PLAIN, caller)
 
 
 async def _plain(request: Request, parts: Parts, *, stream: bool) -> Ask:
@@ -95,8 +96,9 @@ async def _plain(request: Request, parts: Parts, *, stream: bool) -> Ask:
     return await asks.understand_plain(parts, asked.model_dump(exclude_none=True) | {"stream": stream})
 
 
-async def _answer(request: Request, parts: Parts, ask: Ask, shape: Shape, *, tenant_id: UUID) -> Response:
-    job = await asks.submit(parts, ask, tenant_id=tenant_id)
+async def _answer(request: Request, parts: Parts, ask: Ask, shape: Shape, caller: Caller) -> Response:
+    tenant_id = caller.tenant_id
+    job = await asks.submit(parts, ask, caller=caller)
     if ask.generation.stream:
         include_usage = ask.generation.include_usage
         return StreamingResponse(
@@ -106,7 +108,7 @@ async def _answer(request: Request, parts: Parts, ask: Ask, shape: Shape, *, ten
         )
     ended: Ended | None = None
     try:
-        ended = await _unless_gone(request, asks.until_ended(parts, job.id))
+        ended = await _unless_gone(request, asks.until_ended(parts, job.id, tenant_id=tenant_id))
     finally:
         if ended is None:
             await _give_up(parts, job.id, tenant_id=tenant_id)
@@ -123,7 +125,7 @@ async def _events(
     try:
         for chunk in shape.first(job):
             yield _event(chunk)
-        async with aclosing(_with_heartbeats(asks.follow(parts, job.id))) as told:
+        async with aclosing(_with_heartbeats(asks.follow(parts, job.id, tenant_id=tenant_id))) as told:
             async for each in told:
                 if isinstance(each, Ended):
                     has_ended = True

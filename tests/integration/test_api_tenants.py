@@ -16,7 +16,8 @@ from jobs.states import FinishReason
 from support import claim_one, eventually, output_of, register_engine
 
 # Nothing of a tenant's is there, whoever asks.
-NO_TENANT = {"/health/live", "/health/ready", "/metrics", "/v1/version"}
+OPEN = {"/health/live", "/health/ready", "/metrics"}
+NO_TENANT = OPEN | {"/v1/version", "/v1/models", "/v1/models/{model}"}
 CANARY = "canary-4e1f"
 MODEL = "llama-3.1-8b-instruct"
 
@@ -36,10 +37,7 @@ def owned(http: httpx2.Client) -> dict[str, str]:
     """Ids of the default tenant, by the name that paths have for them."""
     sent = {"input": CANARY, "custom_id": CANARY, "metadata": {"who": CANARY}, "max_tokens": 8}
     job_id = http.post("/v1/jobs", json=sent, headers={"Idempotency-Key": CANARY}).json()["id"]
-    found = {"job_id": job_id}
-    if "/v1/files" in http.get("/openapi.json").json()["paths"]:
-        found |= _file_and_batch(http)
-    return found
+    return {"job_id": job_id} | _file_and_batch(http)
 
 
 def test_another_tenant_s_ids_are_404_on_every_route_and_nothing_leaks(
@@ -72,9 +70,9 @@ def test_another_tenant_s_ids_are_404_on_every_route_and_nothing_leaks(
 def test_a_walk_without_a_key_is_401_on_every_route(server: ApiProcess, owned: dict[str, str]) -> None:
     with server.client(api_key=None) as nobody:
         for method, path, operation in operations(nobody):
-            if path in NO_TENANT - {"/v1/version"}:
+            if path in OPEN:
                 continue
-            answer = nobody.request(method, path.format(**owned), **body_of(operation))
+            answer = nobody.request(method, path.format(model=MODEL, **owned), **body_of(operation))
             assert answer.status_code == 401, (method, path)
 
 
@@ -88,6 +86,21 @@ def test_lists_filters_and_cursors_reach_nobody_else(
     for filters in ({"custom_id": CANARY}, {"metadata": {"who": CANARY}}, {"state": "queued"}):
         assert stranger.post("/v1/jobs/cancel", json=filters).json()["cancelled"] == 0
     assert http.get(f"/v1/jobs/{owned['job_id']}").json()["state"] == "queued"
+
+
+def test_another_tenant_s_file_is_no_input_and_its_ids_are_no_cursors(
+    stranger: httpx2.Client, owned: dict[str, str]
+) -> None:
+    sent = {"input_file_id": owned["file_id"], "endpoint": "/v1/chat/completions", "completion_window": "24h"}
+    for path in ("/v1/batches", "/v1/batches/estimate"):
+        refused = stranger.post(path, json=sent)
+        assert refused.status_code in (400, 404), refused.text
+        assert CANARY not in refused.text
+    for path in ("/v1/batches", "/v1/files"):
+        assert stranger.get(path).json()["data"] == []
+        cursor = owned["batch_id"] if path.endswith("batches") else owned["file_id"]
+        refused = stranger.get(path, params={"after": cursor})
+        assert (refused.status_code, error_of(refused)["param"]) == (400, "after")
 
 
 def test_equal_keys_and_texts_of_two_tenants_are_two_jobs(

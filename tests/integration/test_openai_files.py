@@ -23,13 +23,14 @@ from jobs.models import Tenant
 from jobs.settings import DatabaseSettings
 from jobs.storage import RowStore
 from openai_support import CHAT, chat_line, jsonl, upload
+from support import API_KEY
 
 DAY = 24 * 3600
 
 
 @pytest.fixture
 def sdk(server: ApiProcess, sessions: sessionmaker[Session]) -> Iterator[openai.OpenAI]:  # noqa: ARG001  # without files
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none yet", max_retries=0) as client:
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key=API_KEY, max_retries=0) as client:
         yield client
 
 
@@ -195,7 +196,7 @@ def test_a_file_over_the_limit_is_refused_and_leaves_nothing(
 ) -> None:
     small = ApiProcess(database_settings, valkey.url, LONGBATCH_FILES__MAX_BYTES=str(2**20))
     try:
-        with openai.OpenAI(base_url=f"{small.url}/v1", api_key="none yet", max_retries=0) as sdk:
+        with openai.OpenAI(base_url=f"{small.url}/v1", api_key=API_KEY, max_retries=0) as sdk:
             with pytest.raises(openai.APIStatusError) as caught:
                 upload(sdk, b"x" * (2**20 + 1))
             assert (caught.value.status_code, caught.value.code) == (413, "request_too_large")
@@ -214,7 +215,7 @@ def test_bytes_can_be_kept_in_a_directory(
     process = ApiProcess(database_settings, valkey.url, LONGBATCH_FILES__DIRECTORY=str(tmp_path))
     content = jsonl([chat_line(f"line-{number}", "x" * 500) for number in range(4000)])
     try:
-        with openai.OpenAI(base_url=f"{process.url}/v1", api_key="none yet", max_retries=0) as sdk:
+        with openai.OpenAI(base_url=f"{process.url}/v1", api_key=API_KEY, max_retries=0) as sdk:
             file = upload(sdk, content)
             assert sdk.files.content(file.id).content == content
     finally:

@@ -19,7 +19,8 @@ TIME_SCALE = 40.0
 
 @pytest.fixture(scope="module")
 def sdk(stack: Stack) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{stack.urls.api_url}/v1", api_key="none yet", max_retries=0) as client:
+    base_url, api_key = f"{stack.urls.api_url}/v1", stack.urls.api_key or ""
+    with openai.OpenAI(base_url=base_url, api_key=api_key, max_retries=0) as client:
         yield client
 
 

@@ -20,7 +20,8 @@ TIME_SCALE = 12.0
 
 @pytest.fixture(scope="module")
 def sdk(stack: Stack) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{stack.urls.api_url}/v1", api_key="none yet", max_retries=0) as client:
+    base_url, api_key = f"{stack.urls.api_url}/v1", stack.urls.api_key or ""
+    with openai.OpenAI(base_url=base_url, api_key=api_key, max_retries=0) as client:
         yield client
 
 
@@ -33,7 +34,8 @@ def gauges(stack: Stack) -> Gauges:
 @pytest.fixture
 def plain(stack: Stack) -> Iterator[httpx2.Client]:
     assert stack.urls.api_url is not None
-    with httpx2.Client(base_url=stack.urls.api_url, timeout=30) as client:
+    headers = {"Authorization": f"Bearer {stack.urls.api_key}"}
+    with httpx2.Client(base_url=stack.urls.api_url, timeout=30, headers=headers) as client:
         yield client
 
 
