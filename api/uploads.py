@@ -1,15 +1,18 @@
 """Uploads: streamed into storage part by part, with flat memory, and seen only once they are complete."""
 
-from collections.abc import AsyncIterator, Mapping
+import hashlib
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from typing import Final
 from uuid import UUID
 
+from sqlalchemy.orm import Session
 from starlette.requests import Request
 
 from api.form import Form, read_form
+from api.once import Promise
 from api.openai_schemas import MAX_EXPIRY_SECONDS, MIN_EXPIRY_SECONDS
 from api.parts import Parts
 from jobs import files
@@ -23,6 +26,8 @@ from jobs.errors import (
     UnavailableError,
     UnknownFieldError,
 )
+from jobs.idempotency import Kind, Once, run_once
+from jobs.orm import JsonObject
 from jobs.storage import PART_BYTES, PartStore, make_store
 
 _ANCHOR: Final = "expires_after[anchor]"
@@ -32,15 +37,19 @@ _FIELDS: Final = frozenset({"purpose", _ANCHOR, _SECONDS})
 _DRAINED_LIMITS: Final = 4
 
 
-async def receive(request: Request, parts: Parts, *, tenant_id: UUID) -> File:
-    """The file of this form, stored for good.
+async def receive(request: Request, parts: Parts, *, tenant_id: UUID, promise: Promise) -> File:
+    """The file of this form, stored for good, once for each promise.
 
     Raises:
+        IdempotencyConflictError: the key was used for another file.
         InvalidRequestError: the form is not as it should be.
         TooLargeError: the file has more bytes than this server accepts.
     """
     form = Form()
+    digest = hashlib.sha256()
     pieces = read_form(request, form, file_field="file")
+    if promise.is_given:
+        pieces = _hashed(pieces, digest)
     create = partial(
         files.create, tenant_id=tenant_id, purpose=files.INPUT, filename="", state=FileState.UPLOADING
     )
@@ -57,12 +66,41 @@ async def receive(request: Request, parts: Parts, *, tenant_id: UUID) -> File:
             num_bytes=num_bytes,
             lifetime=lifetime,
         )
-        return await parts.transactions.run(finish)
+        digest.update(repr((form.filename, sorted(form.fields.items()))).encode())
+        once = promise.once(digest.digest())
+        end = partial(_finish_once, finish=finish, once=once, file_id=file_id, tenant_id=tenant_id)
+        return await parts.transactions.run(end)
     except BaseException:
         # Also when the sender has left; what cannot be discarded now goes with time.
         with suppress(UnavailableError):
             await parts.transactions.run(partial(files.discard, file_id=file_id, tenant_id=tenant_id))
         raise
+
+
+async def _hashed(pieces: AsyncIterator[bytes], digest: "hashlib._Hash") -> AsyncIterator[bytes]:
+    async for piece in pieces:
+        digest.update(piece)
+        yield piece
+
+
+def _finish_once(
+    session: Session, *, finish: Callable[[Session], File], once: Once | None, file_id: UUID, tenant_id: UUID
+) -> File:
+    """The file, complete; the one that an earlier request made, in which case the new bytes are gone."""
+    if once is None:
+        return finish(session)
+    file, is_replay = run_once(session, once, finish, tenant_id=tenant_id, kind=_FILE)
+    if is_replay:
+        files.discard(session, file_id=file_id, tenant_id=tenant_id)
+    return file
+
+
+def _find_file(session: Session, noted: UUID | JsonObject) -> File | None:
+    file = session.get(File, noted)
+    return file if file is not None and file.deleted_at is None else None
+
+
+_FILE: Final[Kind[File]] = Kind("file", note=lambda file: file.id, find=_find_file)
 
 
 async def _store(

@@ -3,24 +3,26 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Final
+from typing import Final, Self
 from uuid import UUID
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from jobs import batch_results, engines, file_lines, files, submission
+from jobs import batch_results, engines, file_lines, files, quotas, submission
+from jobs.admission import Capacity
 from jobs.batch_lines import CANCELLED, EXPIRED, Envelope, answered_line, read_envelope, unanswered_line
 from jobs.batch_models import Batch
 from jobs.batch_states import BatchState, Endpoint
 from jobs.batch_work import BatchTools
 from jobs.chat_template import ChatTemplateError
 from jobs.database import database_now
-from jobs.errors import InvalidRequestError, LongbatchError, ModelNotFoundError
+from jobs.errors import InvalidRequestError, LongbatchError, ModelNotFoundError, OverTokenQuotaError
 from jobs.file_lines import FileLine
 from jobs.ids import uuid7
 from jobs.models import Job
 from jobs.openai_chat import error_object, understand
+from jobs.quotas import Held, Limits
 from jobs.storage import BytesLostError
 from jobs.submission import JobSpec
 from jobs.texts import CountedPrompt, NewText
@@ -39,11 +41,58 @@ class _Part:
     refused: list[bytes] = field(default_factory=list)
 
 
+@dataclass(slots=True)
+class _Quota:
+    """What a batch's tenant holds, with the lines that were taken on since.
+
+    Attributes:
+        held: read without a lock; `admit` has the last word.
+    """
+
+    tenant_id: UUID
+    limits: Limits
+    held: Held
+
+    @classmethod
+    def of(cls, session: Session, batch: Batch, tools: BatchTools) -> Self:
+        """As it is now."""
+        limits = quotas.read_limits(session, batch.tenant_id, tools.limits)
+        return cls(batch.tenant_id, limits, quotas.held(session, batch.tenant_id))
+
+    @property
+    def is_full(self) -> bool:
+        """Whether not even the smallest line has room."""
+        return not (self.held + Held(tokens=1, jobs=1)).is_within(self.limits)
+
+    def takes(self, spec: JobSpec, capacities: Sequence[Capacity]) -> bool:
+        """Whether there is room for this job, which is taken.
+
+        Raises:
+            OverTokenQuotaError: there will never be.
+        """
+        need = Held(tokens=submission.demand(spec, capacities), jobs=1)
+        if need.tokens > self.limits.max_enqueued_tokens:
+            quotas.check(need, need, limits=self.limits)
+        if not (self.held + need).is_within(self.limits):
+            return False
+        self.held += need
+        return True
+
+    def admit(self, session: Session, more: Held) -> None:
+        """Returns when there still is room, under the tenant's lock."""
+        quotas.admit(session, self.tenant_id, more, limits=self.limits)
+
+
 def expand(session: Session, batch_id: UUID, tools: BatchTools) -> Sequence[Job] | None:
     """The next lines of the batch are jobs, or stand in its error file; None: there are none, or not now.
 
+    Lines for which the tenant's quota has no room wait until it has.
+
     Once the batch is being cancelled, or its window is over, its other lines end without becoming jobs.
     The row's lock and the offset in it fence: each line is taken once, whoever dies when.
+
+    Raises:
+        LimitError: somebody else filled the quota meanwhile; nothing may be committed.
     """
     query = select(Batch).where(
         Batch.id == batch_id,
@@ -55,6 +104,9 @@ def expand(session: Session, batch_id: UUID, tools: BatchTools) -> Sequence[Job]
     if batch is None:
         return None
     is_stopping = batch.state == BatchState.CANCELLING or database_now(session) >= batch.expires_at
+    quota = None if is_stopping else _Quota.of(session, batch, tools)
+    if quota is not None and quota.is_full:
+        return None
     try:
         lines, is_end = _next_lines(session, batch, tools)
     except BytesLostError:
@@ -63,10 +115,14 @@ def expand(session: Session, batch_id: UUID, tools: BatchTools) -> Sequence[Job]
         return _give_up(session, batch)
     jobs: Sequence[Job] = ()
     requests = [line for line in lines if not line.is_blank]
-    if is_stopping:
+    if quota is None:
         _stop(session, batch, requests, tools)
     else:
-        jobs = _submit(session, batch, requests, tools)
+        jobs, left = _submit(session, batch, requests, tools, quota)
+        if left is not None:
+            lines, is_end = [line for line in lines if line.number < left], False
+            if not lines:
+                return None
     if lines:
         batch.next_offset = lines[-1].end
         batch.next_line = lines[-1].number + 1
@@ -108,18 +164,30 @@ def _give_up(session: Session, batch: Batch) -> Sequence[Job]:
     return ()
 
 
-def _submit(session: Session, batch: Batch, lines: Sequence[FileLine], tools: BatchTools) -> Sequence[Job]:
-    models = {tools.model, *engines.registered_capacities(session)}
+def _submit(
+    session: Session, batch: Batch, lines: Sequence[FileLine], tools: BatchTools, quota: _Quota
+) -> tuple[Sequence[Job], int | None]:
+    """The jobs of these lines, and the number of the first line that found no room; None: all did."""
+    registered = engines.registered_capacities(session)
+    models = {tools.model, *registered}
     part = _Part()
+    left = None
     for line in lines:
         envelope = _envelope(line, batch, tools)
         try:
-            part.specs.append(_specification(envelope, line.number, batch, tools, models))
+            spec = _specification(envelope, line.number, batch, tools, models)
+            if not quota.takes(spec, registered.get(spec.model) or [tools.fallback]):
+                left = line.number
+                break
+            part.specs.append(spec)
         except LongbatchError as error:
             part.refused.append(_refusal(envelope, error))
     batch_results.append_errors(session, batch, part.refused, tools.store)
     batch.num_failed += len(part.refused)
-    return submission.submit(session, part.specs, tenant_id=batch.tenant_id, fallback=tools.fallback)
+    jobs = submission.submit(
+        session, part.specs, tenant_id=batch.tenant_id, fallback=tools.fallback, admit=quota.admit
+    )
+    return jobs, left
 
 
 def _envelope(line: FileLine, batch: Batch, tools: BatchTools) -> Envelope:
@@ -171,5 +239,5 @@ def _refusal(envelope: Envelope, error: LongbatchError) -> bytes:
     return answered_line(uuid7().hex, envelope.custom_id, status=status, body=body)
 
 
-_STATUSES: Final[Mapping[type[LongbatchError], int]] = {ModelNotFoundError: 404}
+_STATUSES: Final[Mapping[type[LongbatchError], int]] = {ModelNotFoundError: 404, OverTokenQuotaError: 429}
 _MAX_INTEGER: Final = 2**31 - 1

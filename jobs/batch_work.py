@@ -6,7 +6,7 @@ from typing import Self
 
 from jobs import engines
 from jobs.admission import Capacity
-from jobs.settings import Settings
+from jobs.settings import LimitSettings, Settings
 from jobs.storage import PartStore, make_store
 from jobs.texts import Counter
 
@@ -25,6 +25,7 @@ class BatchTools:
         default_max_tokens: of a line that names no limit.
         max_inline_chars: prompts up to this length are counted at once.
         lifetime: of files that have no other.
+        limits: of tenants without limits of their own.
     """
 
     store: PartStore
@@ -36,6 +37,7 @@ class BatchTools:
     default_max_tokens: int
     max_inline_chars: int
     lifetime: timedelta
+    limits: LimitSettings
 
     @classmethod
     def of(cls, settings: Settings, counter: Counter) -> Self:
@@ -51,4 +53,5 @@ class BatchTools:
             # A part of the lines is counted inside its transaction: half a second at most.
             max_inline_chars=settings.api.inline_count_chars // 8,
             lifetime=timedelta(days=settings.files.retention_days),
+            limits=settings.limits,
         )

@@ -47,6 +47,10 @@ class Held:
     def __add__(self, other: "Held") -> "Held":
         return Held(self.tokens + other.tokens, self.jobs + other.jobs)
 
+    def is_within(self, limits: Limits) -> bool:
+        """Whether a tenant with these limits may hold it."""
+        return self.tokens <= limits.max_enqueued_tokens and self.jobs <= limits.max_jobs
+
 
 # Raises LimitError unless so much more may be taken by this transaction.
 Admit = Callable[[Session, Held], None]
@@ -74,13 +78,9 @@ def held(session: Session, tenant_id: UUID) -> Held:
     return Held(tokens=int(row[0]), jobs=row[1])
 
 
-def admit_exactly(settings: LimitSettings, tenant_id: UUID) -> Admit:
-    """What admits a submission that comes from no request, such as the lines of a batch."""
-
-    def decide(session: Session, more: Held) -> None:
-        admit(session, tenant_id, more, limits=limits_of(settings, session.get(TenantLimit, tenant_id)))
-
-    return decide
+def read_limits(session: Session, tenant_id: UUID, settings: LimitSettings) -> Limits:
+    """What the tenant may ask for."""
+    return limits_of(settings, session.get(TenantLimit, tenant_id))
 
 
 def admit(session: Session, tenant_id: UUID, more: Held, *, limits: Limits) -> Held:

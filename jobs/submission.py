@@ -91,7 +91,7 @@ def submit(
         if spec.text.counted:
             _settle_count(job, num_tokens=spec.text.counted.num_tokens, limits=limits, now=now)
         else:
-            job.reserved_tokens = _bound(spec, limits) + job.max_tokens
+            job.reserved_tokens = demand(spec, limits)
     taken = [job.reserved_tokens for job in jobs if job.state not in TERMINAL]
     if admit is not None and taken:
         admit(session, Held(tokens=sum(taken), jobs=len(taken)))
@@ -99,6 +99,17 @@ def submit(
     session.flush()
     events.append(session, [job for job in jobs if job.state in TERMINAL])
     return jobs
+
+
+def demand(spec: JobSpec, limits: Sequence[Capacity]) -> int:
+    """Tokens that the job takes of its tenant's quota: max_tokens, and its prompt or a bound of it.
+
+    A prompt that is not counted yet has no more tokens than bytes, and none stays that no engine takes.
+    """
+    if spec.text.counted:
+        return spec.text.counted.num_tokens + spec.max_tokens
+    longest = max(limit.max_input_len for limit in limits)
+    return min(spec.text.num_bytes + _TEMPLATE_TOKENS, longest) + spec.max_tokens
 
 
 def submit_once(
@@ -306,12 +317,6 @@ def _new_job(spec: JobSpec, *, tenant_id: UUID, text_id: UUID, now: datetime) ->
         batch_line=spec.batch_line,
         is_reported=False,
     )
-
-
-def _bound(spec: JobSpec, limits: Sequence[Capacity]) -> int:
-    """More tokens than the prompt will have, or than any engine takes: a token is a byte at least."""
-    longest = max(limit.max_input_len for limit in limits)
-    return min(spec.text.num_bytes + _TEMPLATE_TOKENS, longest)
 
 
 def _settle_count(job: Job, *, num_tokens: int, limits: Sequence[Capacity], now: datetime) -> None:

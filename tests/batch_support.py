@@ -16,6 +16,7 @@ from jobs.batch_work import BatchTools
 from jobs.batches import BatchSpec
 from jobs.database import database_now
 from jobs.models import DEFAULT_TENANT, Job
+from jobs.settings import LimitSettings
 from jobs.states import FinishReason, JobState
 from jobs.storage import PartStore, RowStore
 from openai_support import chat_line, jsonl
@@ -36,6 +37,7 @@ def tools(store: PartStore | None = None, **changed: object) -> BatchTools:
             "default_max_tokens": 64,
             "max_inline_chars": 2048,
             "lifetime": timedelta(days=30),
+            "limits": LimitSettings(),
             **changed,
         }  # type: ignore[arg-type]  # named by the caller
     )

@@ -1,6 +1,7 @@
 """Batches as a service worker moves them on: short transactions, any number of workers at once."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -14,6 +15,7 @@ from jobs import batches as verbs
 from jobs.batch_states import BatchState
 from jobs.batch_work import BatchTools
 from jobs.database import database_now, transaction
+from jobs.errors import LimitError
 from jobs.states import JobState
 
 Sessions = sessionmaker[Session]
@@ -83,7 +85,8 @@ def _advance_one(
         with transaction(sessions) as session:
             moved.num_steps += batch_results.stop_jobs(session, batch_id) > 0
     if state is not BatchState.FINALIZING:
-        with transaction(sessions) as session:
+        jobs = None
+        with suppress(LimitError), transaction(sessions) as session:  # full: its lines wait
             jobs = batch_expansion.expand(session, batch_id, tools)
         if jobs is not None:
             moved.num_steps += 1

@@ -1,7 +1,9 @@
 """Batches over HTTP, as OpenAI has them: create, look, list, cancel; and beyond: retry, estimate."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Annotated, Final
+from uuid import UUID
 
 from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import JSONResponse
@@ -10,6 +12,7 @@ from sqlalchemy.orm import Session
 from api import accept, estimates
 from api.body import read_body
 from api.dependencies import PartsDep, TenantDep
+from api.once import Promise, PromiseDep
 from api.openai_ids import BatchIdDep, parse_field
 from api.openai_replies import BatchListReply, BatchReply, EstimateReply
 from api.openai_schemas import BatchListQuery, BatchRequest, EstimateRequest
@@ -19,6 +22,7 @@ from jobs.batch_models import Batch
 from jobs.batch_states import Endpoint
 from jobs.batch_views import MAX_LISTED_ERRORS, batch_object
 from jobs.batches import BatchSpec
+from jobs.idempotency import Kind, run_once
 from jobs.queues import SERVICE
 
 router = APIRouter(tags=["batches"])
@@ -39,11 +43,15 @@ RetryCount = Annotated[
 @router.post(
     "/v1/batches",
     summary="Create a batch",
-    responses=answers(200, BatchReply, "The batch, being validated", 400, 413, 503),
+    responses=answers(200, BatchReply, "The batch, being validated", 400, 409, 413, 503),
     openapi_extra=json_body(BatchRequest),
 )
 async def create_batch(
-    request: Request, parts: PartsDep, tenant_id: TenantDep, retry_count: RetryCount = 0
+    request: Request,
+    parts: PartsDep,
+    tenant_id: TenantDep,
+    promise: PromiseDep,
+    retry_count: RetryCount = 0,
 ) -> JSONResponse:
     """Every line of an uploaded file becomes a job. What is wrong with the file is told by the batch."""
     asked = accept.parse(BatchRequest, await read_body(request, max_bytes=_MAX_BYTES))
@@ -58,6 +66,9 @@ async def create_batch(
     )
 
     def create(session: Session) -> Batch:
+        if promise.key is not None:
+            make = partial(batches.create, spec=spec, tenant_id=tenant_id)
+            return _once(session, promise, spec.sha256, make, tenant_id=tenant_id)
         batches.wait_for_others(session, spec)
         repeated = batches.find_repeated(session, spec, tenant_id=tenant_id) if retry_count else None
         return repeated or batches.create(session, spec, tenant_id=tenant_id)
@@ -133,8 +144,36 @@ async def cancel_batch(batch_id: BatchIdDep, parts: PartsDep, tenant_id: TenantD
     summary="Run the failed lines again",
     responses=answers(200, BatchReply, "A new batch; `retry_of` names the old one", 404, 409, 503),
 )
-async def retry_batch(batch_id: BatchIdDep, parts: PartsDep, tenant_id: TenantDep) -> JSONResponse:
+async def retry_batch(
+    batch_id: BatchIdDep, parts: PartsDep, tenant_id: TenantDep, promise: PromiseDep
+) -> JSONResponse:
     """A new batch of every line that stands in the error file of this one, which must have ended."""
-    batch = await parts.transactions.run(partial(batches.retry, batch_id=batch_id, tenant_id=tenant_id))
+    make = partial(batches.retry, batch_id=batch_id, tenant_id=tenant_id)
+
+    def retry(session: Session) -> Batch:
+        return _once(session, promise, batch_id.bytes, make, tenant_id=tenant_id)
+
+    batch = await parts.transactions.run(retry)
     parts.doorbell.ring(SERVICE)
     return JSONResponse(batch_object(batch))
+
+
+def _once(
+    session: Session,
+    promise: Promise,
+    request_sha256: bytes,
+    make: Callable[[Session], Batch],
+    *,
+    tenant_id: UUID,
+) -> Batch:
+    """The batch that this request makes, or that it made when it came before."""
+    once = promise.once(request_sha256)
+    if once is None:
+        return make(session)
+    batch, _ = run_once(session, once, make, tenant_id=tenant_id, kind=_BATCH)
+    return batch
+
+
+_BATCH: Kind[Batch] = Kind(
+    "batch", note=lambda batch: batch.id, find=lambda session, noted: session.get(Batch, noted)
+)

@@ -11,6 +11,7 @@ from starlette.responses import Response, StreamingResponse
 
 from api import uploads
 from api.dependencies import PartsDep, TenantDep
+from api.once import PromiseDep
 from api.openai_ids import FileIdDep, parse_field
 from api.openai_replies import FileDeletedReply, FileListReply, FileReply
 from api.openai_schemas import FileListQuery, UploadForm
@@ -28,12 +29,14 @@ router = APIRouter(tags=["files"])
 @router.post(
     "/v1/files",
     summary="Upload a file",
-    responses=answers(200, FileReply, "The file, stored for good", 400, 413, 503),
+    responses=answers(200, FileReply, "The file, stored for good", 400, 409, 413, 503),
     openapi_extra=form_body(UploadForm),
 )
-async def create_file(request: Request, parts: PartsDep, tenant_id: TenantDep) -> JSONResponse:
+async def create_file(
+    request: Request, parts: PartsDep, tenant_id: TenantDep, promise: PromiseDep
+) -> JSONResponse:
     """A file of lines for a batch, streamed into storage."""
-    file = await uploads.receive(request, parts, tenant_id=tenant_id)
+    file = await uploads.receive(request, parts, tenant_id=tenant_id, promise=promise)
     return JSONResponse(file_object(file))
 
 

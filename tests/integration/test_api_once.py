@@ -138,3 +138,42 @@ def num_waiting(sessions: sessionmaker[Session]) -> int:
     with sessions() as session:
         waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted"
         return session.scalar(text(waiting)) or 0
+
+
+def upload(http: httpx2.Client, content: bytes = b'{"a":1}\n', **headers: str) -> httpx2.Response:
+    sent = {"file": ("a.jsonl", content)}
+    return http.post("/v1/files", files=sent, data={"purpose": "batch"}, headers=headers)
+
+
+def test_a_file_uploaded_twice_with_a_key_or_by_an_sdk_s_retry_is_one(http: httpx2.Client) -> None:
+    for first, second in (
+        ({"Idempotency-Key": "f"}, {"Idempotency-Key": "f"}),
+        ({RETRIES: "0"}, {RETRIES: "1"}),
+    ):
+        ids = [upload(http, **headers).json()["id"] for headers in (first, second)]
+        assert ids[0] == ids[1]
+    assert len(http.get("/v1/files").json()["data"]) == 2
+    assert upload(http, **{RETRIES: "0"}).json()["id"] not in ids
+    conflict = upload(http, b'{"a":2}\n', **{"Idempotency-Key": "f"})
+    assert (conflict.status_code, error_of(conflict)["code"]) == (409, "idempotency_conflict")
+    assert len(http.get("/v1/files").json()["data"]) == 3
+
+
+def test_a_file_that_was_deleted_since_is_made_anew(http: httpx2.Client) -> None:
+    first = upload(http, **{"Idempotency-Key": "f"}).json()["id"]
+    assert http.delete(f"/v1/files/{first}").status_code == 200
+    assert upload(http, **{"Idempotency-Key": "f"}).json()["id"] != first
+
+
+def test_a_batch_created_twice_with_a_key_is_one(http: httpx2.Client) -> None:
+    sent = {
+        "input_file_id": upload(http).json()["id"],
+        "endpoint": "/v1/chat/completions",
+        "completion_window": "24h",
+    }
+    headers = {"Idempotency-Key": "b"}
+    ids = [http.post("/v1/batches", json=sent, headers=headers).json()["id"] for _ in range(2)]
+    assert ids[0] == ids[1]
+    other = http.post("/v1/batches", json=sent | {"completion_window": "1h"}, headers=headers)
+    assert (other.status_code, error_of(other)["param"]) == (409, "Idempotency-Key")
+    assert http.post("/v1/batches", json=sent).json()["id"] != ids[0]

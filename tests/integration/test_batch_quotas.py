@@ -1,0 +1,70 @@
+"""A batch of any size waits in its file for room in its tenant's quota."""
+
+from uuid import UUID
+
+import pytest
+from sqlalchemy.orm import Session, sessionmaker
+
+from batch_support import Service, lines, tools
+from jobs import quotas
+from jobs.models import DEFAULT_TENANT
+from jobs.quotas import Held
+from jobs.settings import LimitSettings
+from openai_support import chat_line
+from support import MODEL
+from worker import batches as rounds
+
+
+def service_with(sessions: sessionmaker[Session], **limits: int) -> Service:
+    return Service(sessions, tools(limits=LimitSettings(**limits)))
+
+
+def held(sessions: sessionmaker[Session]) -> Held:
+    with sessions() as session:
+        return quotas.held(session, DEFAULT_TENANT)
+
+
+def begun(service: Service, content: list[dict[str, object]]) -> UUID:
+    batch_id = service.create(content)
+    assert rounds.validate_next(service.sessions, service.tools)
+    service.settle()
+    return batch_id
+
+
+@pytest.mark.parametrize("limits", [{"max_jobs": 3}, {"max_enqueued_tokens": 60}])
+def test_lines_become_jobs_as_the_quota_has_room_and_each_once(
+    sessions: sessionmaker[Session], limits: dict[str, int]
+) -> None:
+    service = service_with(sessions, **limits)
+    batch_id = begun(service, lines(10))
+    assert 0 < len(service.jobs(batch_id)) < 10
+    assert not service.batch(batch_id).is_expanded
+    for _ in range(10):
+        assert held(sessions).is_within(quotas.limits_of(service.tools.limits, None))
+        service.complete()
+        service.settle()
+    assert service.batch(batch_id).state == "completed"
+    assert service.outcome(batch_id) == (sorted(f"line-{number}" for number in range(10)), [])
+    assert held(sessions) == Held()
+
+
+def test_a_line_larger_than_the_whole_quota_fails_alone(sessions: sessionmaker[Session]) -> None:
+    service = service_with(sessions, max_enqueued_tokens=300)
+    batch_id = begun(service, [*lines(2), chat_line("huge", model=MODEL, max_tokens=1000)])
+    service.complete()
+    service.settle()
+    assert service.outcome(batch_id) == (["line-0", "line-1"], ["huge"])
+    (line,) = service.read(service.batch(batch_id).error_file_id)
+    response = line["response"]
+    assert isinstance(response, dict)
+    assert response["status_code"] == 429
+    assert response["body"]["error"]["code"] == "token_limit_exceeded"
+
+
+def test_a_batch_that_waits_for_room_can_be_cancelled(sessions: sessionmaker[Session]) -> None:
+    service = service_with(sessions, max_jobs=3)
+    batch_id = begun(service, lines(10))
+    service.cancel(batch_id)
+    service.settle()
+    assert service.batch(batch_id).state == "cancelled"
+    assert held(sessions) == Held()
