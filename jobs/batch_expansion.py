@@ -31,6 +31,8 @@ from jobs.texts import CountedPrompt, NewText
 # to let others wait for the batch.
 _MAX_LINES: Final = 500
 _MAX_BYTES: Final = 4 * 2**20
+# Of a quota, so that a tenant's large batch does not keep out its other requests.
+_FILLED: Final = 0.9
 
 
 @dataclass(slots=True)
@@ -53,6 +55,13 @@ class _Quota:
     limits: Limits
     held: Held
 
+    def has_room_for(self, need: Held) -> bool:
+        """Whether a line may become a job: batches leave some of the quota to what somebody waits for."""
+        together = self.held + need
+        return together.is_within(self.limits.part(_FILLED)) or (
+            self.held.jobs == 0 and together.is_within(self.limits)
+        )
+
     @classmethod
     def of(cls, session: Session, batch: Batch, tools: BatchTools) -> Self:
         """As it is now."""
@@ -62,7 +71,7 @@ class _Quota:
     @property
     def is_full(self) -> bool:
         """Whether not even the smallest line has room."""
-        return not (self.held + Held(tokens=1, jobs=1)).is_within(self.limits)
+        return not self.has_room_for(Held(tokens=1, jobs=1))
 
     def takes(self, spec: JobSpec, capacities: Sequence[Capacity]) -> bool:
         """Whether there is room for this job, which is taken.
@@ -73,7 +82,7 @@ class _Quota:
         need = Held(tokens=submission.demand(spec, capacities), jobs=1)
         if need.tokens > self.limits.max_enqueued_tokens:
             quotas.check(need, need, limits=self.limits)
-        if not (self.held + need).is_within(self.limits):
+        if not self.has_room_for(need):
             return False
         self.held += need
         return True

@@ -36,6 +36,12 @@ class Limits:
     max_jobs: int
     max_requests: int
 
+    def part(self, fraction: float) -> "Limits":
+        """Such a part of what may be held."""
+        return Limits(
+            int(self.max_enqueued_tokens * fraction), int(self.max_jobs * fraction), self.max_requests
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Held:

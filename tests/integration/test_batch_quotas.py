@@ -61,6 +61,12 @@ def test_a_line_larger_than_the_whole_quota_fails_alone(sessions: sessionmaker[S
     assert response["body"]["error"]["code"] == "token_limit_exceeded"
 
 
+def test_a_full_batch_leaves_room_for_what_somebody_waits_for(sessions: sessionmaker[Session]) -> None:
+    service = service_with(sessions, max_jobs=20)
+    begun(service, lines(30))
+    assert held(sessions).jobs == 18
+
+
 def test_a_batch_that_waits_for_room_can_be_cancelled(sessions: sessionmaker[Session]) -> None:
     service = service_with(sessions, max_jobs=3)
     batch_id = begun(service, lines(10))
