@@ -101,12 +101,13 @@ class JobEvents:
         return event(name, fields, identifier=self._num_sent)
 
     async def _has_ended(self) -> bool:
-        found = await self._parts.watch.now(self._job.id)
+        found = await self._parts.watch.now(self._job.id, tenant_id=self._job.tenant_id)
         self._job = found or self._job
         return found is None or found.state in TERMINAL
 
     async def _rest(self) -> bytes | None:
-        result = await self._parts.transactions.run(partial(queries.get_result, job_id=self._job.id))
+        read = partial(queries.get_result, job_id=self._job.id)
+        result = await self._parts.transactions.run(read, tenant_ids=[self._job.tenant_id])
         text = result.output[self._num_sent :] if result else ""
         self._num_sent += len(text)
         return self._event("text", {"text": text}) if text else None

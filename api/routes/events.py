@@ -40,8 +40,8 @@ async def follow_job(
     `job` is the job, at first and whenever its state has changed; `progress` tells its tokens so far; `text`
     is new text, each character once. Comments keep the connection open while nothing happens.
     """
-    job = await parts.watch.now(job_id)
-    if job is None or job.tenant_id != tenant_id:
+    job = await parts.watch.now(job_id, tenant_id=tenant_id)
+    if job is None:
         raise NotFoundError("there is no such job")
     num_sent = int(last_event_id) if last_event_id and last_event_id.isdecimal() else 0
     return _stream(JobEvents(parts, job, text=text, num_sent=num_sent).stream())

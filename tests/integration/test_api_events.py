@@ -12,7 +12,7 @@ from api_server import ApiProcess
 from jobs import ids, lifecycle
 from jobs.lifecycle import Lease
 from jobs.states import FinishReason
-from support import claim_one, eventually, output_of, register_engine, submit_one
+from support import API_KEY, claim_one, eventually, output_of, register_engine, submit_one
 
 NUM_READERS = 1000
 
@@ -52,7 +52,8 @@ async def many_readers(server: ApiProcess, lease: Lease) -> list[bytes]:
     """How the job's last event began for each reader. Bare sockets: clients' pools are quadratic."""
     port = int(server.url.rsplit(":", 1)[1])
     path = f"/v1/jobs/{ids.job_id(lease.job_id)}/events"
-    request = f"GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
+    key = f"Authorization: Bearer {API_KEY}"
+    request = f"GET {path} HTTP/1.1\r\nHost: a\r\n{key}\r\nConnection: close\r\n\r\n"
 
     async def read() -> bytes:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)

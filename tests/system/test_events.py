@@ -23,7 +23,8 @@ Event = tuple[str, str, dict[str, Any]]
 @pytest.fixture
 def http(stack: Stack) -> Iterator[httpx2.Client]:
     assert stack.urls.api_url is not None
-    with httpx2.Client(base_url=stack.urls.api_url, timeout=60) as client:
+    headers = {"Authorization": f"Bearer {stack.urls.api_key}"}
+    with httpx2.Client(base_url=stack.urls.api_url, timeout=60, headers=headers) as client:
         yield client
 
 
@@ -77,7 +78,8 @@ def test_a_reader_that_comes_back_gets_the_rest_and_nothing_twice(
 
 def test_a_batch_is_followed_to_its_end(stack: Stack, http: httpx2.Client) -> None:
     lines = [chat_line(str(number), f"[[tokens=200]] {number}", max_tokens=300) for number in range(12)]
-    with openai.OpenAI(base_url=f"{stack.urls.api_url}/v1", api_key="none yet", max_retries=0) as sdk:
+    base_url, api_key = f"{stack.urls.api_url}/v1", stack.urls.api_key or ""
+    with openai.OpenAI(base_url=base_url, api_key=api_key, max_retries=0) as sdk:
         batch = run(sdk, jsonl(lines))
     found = list(events(http, f"/v1/batches/{batch.id}/events"))
     counts = [data["request_counts"]["completed"] for _, _, data in found]
