@@ -68,6 +68,7 @@ class Followers(Generic[Seen]):
 
     async def _look(self) -> None:
         asked = list(self._listeners)
+        # Of several tenants: who follows a row has been found to be its owner before.
         found = await self._transactions.run_across(partial(self._read_rows, row_ids=asked))
         for row_id in asked:
             seen = found.get(row_id)

@@ -52,10 +52,8 @@ async def many_readers(server: ApiProcess, lease: Lease) -> list[bytes]:
     """How the job's last event began for each reader. Bare sockets: clients' pools are quadratic."""
     port = int(server.url.rsplit(":", 1)[1])
     path = f"/v1/jobs/{ids.job_id(lease.job_id)}/events"
-    request = (
-        f"GET {path} HTTP/1.1\r\nHost: a\r\n"
-        f"Authorization: Bearer {API_KEY}\r\nConnection: close\r\n\r\n"
-    )
+    key = f"Authorization: Bearer {API_KEY}"
+    request = f"GET {path} HTTP/1.1\r\nHost: a\r\n{key}\r\nConnection: close\r\n\r\n"
 
     async def read() -> bytes:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)

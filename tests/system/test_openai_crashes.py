@@ -20,7 +20,8 @@ NUM_LINES = 1200
 @pytest.fixture(scope="module")
 def sdk(stack: Stack) -> Iterator[openai.OpenAI]:
     # Its own retries bridge the moments in which the API is away.
-    with openai.OpenAI(base_url=f"{stack.urls.api_url}/v1", api_key="none yet", max_retries=10) as client:
+    base_url, api_key = f"{stack.urls.api_url}/v1", stack.urls.api_key or ""
+    with openai.OpenAI(base_url=base_url, api_key=api_key, max_retries=10) as client:
         yield client
 
 
