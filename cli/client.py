@@ -1,7 +1,8 @@
 """A small client of the HTTP API: retries what can be repeated, and puts every error into one line."""
 
+import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -20,6 +21,7 @@ _BACKOFF_SECONDS: Final = 0.5  # doubles with every try
 # A wait goes on over a restart of the server, which takes seconds.
 _MAX_WAIT_TRIES: Final = 8
 _UNAVAILABLE: Final = 503
+_MAX_PAUSE_SECONDS: Final = 5.0
 
 
 class ServerUnreachableError(LongbatchError):
@@ -94,6 +96,32 @@ class Client:
             )
         return job
 
+    def events(self, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
+        """The name and data of each event until they end, also over a restart of the server.
+
+        Args:
+            path: of the events; text goes on behind what was received.
+        """
+        last_id, tries = "", 0
+        while True:
+            try:
+                headers = {"Last-Event-ID": last_id} if last_id else {}
+                timeout = httpx2.Timeout(_TIMEOUT_SECONDS)
+                with self._http.stream("GET", path, headers=headers, timeout=timeout) as answer:
+                    if not answer.is_success:
+                        answer.read()
+                        _content(answer)
+                    for identifier, name, fields in _events(answer.iter_lines()):
+                        last_id, tries = identifier, 0
+                        yield name, fields
+            except httpx2.TransportError as error:
+                tries += 1
+                if tries >= _MAX_WAIT_TRIES:
+                    raise self._unreachable(error) from error
+                time.sleep(min(_BACKOFF_SECONDS * 2**tries, _MAX_PAUSE_SECONDS))
+            else:
+                return
+
     def result(self, job_id: str) -> dict[str, Any]:
         """What the ended job produced."""
         found: dict[str, Any] = self._send("GET", f"/v1/jobs/{_quoted(job_id)}/result")
@@ -163,6 +191,20 @@ def _content(answer: httpx2.Response) -> Any:  # noqa: ANN401  # JSON
     except (ValueError, KeyError, TypeError):
         message = f"status {answer.status_code} from something that is no Longbatch server"
         raise RefusedError(message, status=answer.status_code, server_code="unknown") from None
+
+
+def _events(lines: Iterator[str]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """The id, name and data of each whole event."""
+    fields: dict[str, str] = {}
+    for line in lines:
+        if line.startswith(":"):
+            continue
+        if line:
+            name, _, value = line.partition(":")
+            fields[name] = value.removeprefix(" ")
+        elif "data" in fields:
+            yield fields.get("id", ""), fields.get("event", "message"), json.loads(fields["data"])
+            fields = {}
 
 
 def _quoted(job_id: str) -> str:

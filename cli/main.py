@@ -6,7 +6,15 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from cli import demo_command, doctor, jobs_commands, keys_commands, tenants_commands, up_command
+from cli import (
+    demo_command,
+    doctor,
+    jobs_commands,
+    keys_commands,
+    tenants_commands,
+    up_command,
+    watch_command,
+)
 from jobs.errors import LongbatchError
 
 app = typer.Typer(
@@ -18,6 +26,7 @@ app = typer.Typer(
 up_command.register(app)
 demo_command.register(app)
 jobs_commands.register(app)
+watch_command.register(app)
 tenants_commands.register(app)
 keys_commands.register(app)
 doctor.register(app)

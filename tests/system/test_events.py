@@ -1,6 +1,9 @@
 """Callers follow jobs and batches as server-sent events, and take them up where they broke off."""
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -90,3 +93,20 @@ def test_a_batch_is_followed_to_its_end(stack: Stack, http: httpx2.Client) -> No
 def test_what_does_not_exist_cannot_be_followed(http: httpx2.Client) -> None:
     assert http.get(f"/v1/jobs/job_{'0' * 32}/events").status_code == 404
     assert http.get(f"/v1/batches/batch_{'0' * 32}/events").status_code == 404
+
+
+def test_the_command_line_follows_a_job_and_prints_what_it_says(stack: Stack, client: Client) -> None:
+    job_id = client.submit("Say it. [[tokens=900]]", task="generate", max_tokens=1000)["id"]
+    assert stack.urls.api_url is not None
+    environment = {"LONGBATCH_API_URL": stack.urls.api_url, "LONGBATCH_API_KEY": stack.urls.api_key or ""}
+    done = subprocess.run(
+        [sys.executable, "-m", "cli", "watch", job_id, "--text"],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == client.result(job_id)["output"] + "\n"
+    assert "completed, 900 tokens" in done.stderr
