@@ -7,6 +7,7 @@ import pytest
 
 from cli.stack.engine_options import EngineOptions
 from cli.stack.options import StackOptions
+from cli.stack.ports import free_port
 from cli.stack.stack import Stack
 from jobs.tokenizer_files import tokenizer_directory
 from system_support import TIME_SCALE, Client
@@ -20,6 +21,7 @@ def stack(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     """
     options = StackOptions(
         directory=tmp_path_factory.mktemp("stack"),
+        api_port=free_port(),
         engine=EngineOptions(
             mode=getattr(request.module, "ENGINE_MODE", "extractive"),
             tokenizer_dir=tokenizer_directory(None),
