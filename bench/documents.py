@@ -1,0 +1,77 @@
+"""Prompts of exactly so many tokens whose answers have exactly so many, and never two alike."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from bench.workloads import Spec
+from jobs.prompts import Message
+from jobs.tokens import TokenIds, Tokenizer
+
+_NUM_WORDS = 2048  # different ones; four characters each with their space, as English has a token
+_FIRST_WORD_IDS = 20_000  # common tokens come first in a vocabulary
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """One job's prompt.
+
+    Attributes:
+        text: what a caller of the product sends.
+        ids: the same as the engine gets it, chat template included.
+        spec: its sizes; the local engine in synthetic mode answers with `output_tokens` of them.
+    """
+
+    text: str
+    ids: TokenIds
+    spec: Spec
+
+
+@dataclass(frozen=True)
+class Author:
+    """Writes prompts out of words that are one token each."""
+
+    tokenizer: Tokenizer
+
+    def write(self, specs: list[Spec], *, seed: int) -> list[Prompt]:
+        """One prompt for each spec; the same for the same seed.
+
+        Raises:
+            ValueError: a spec asks for a prompt that is shorter than its markup.
+        """
+        rng = np.random.default_rng([seed, len(specs)])
+        return [self._prompt(spec, rng) for spec in specs]
+
+    def _prompt(self, spec: Spec, rng: np.random.Generator) -> Prompt:
+        mark = f" [[tokens={spec.output_tokens}]]"
+        words, word_ids = self._words
+        head, tail = self._around(mark)
+        num_words = spec.prompt_tokens - len(head) - len(tail)
+        if num_words < 1:
+            raise ValueError(f"a prompt of {spec.prompt_tokens} tokens has no room for its markup")
+        chosen = rng.integers(len(words), size=num_words)
+        text = "".join([words[place] for place in chosen]) + mark
+        return Prompt(text, np.concatenate([head, word_ids[chosen], tail]), spec)
+
+    def _around(self, mark: str) -> tuple[TokenIds, TokenIds]:
+        """What the template puts before the words, and what stands behind them."""
+        words, word_ids = self._words
+        ids = self.tokenizer.encode_messages([Message("user", words[0] + mark)])
+        (place,) = np.flatnonzero(ids == word_ids[0])[:1]
+        return ids[:place], ids[place + 1 :]
+
+    @cached_property
+    def _words(self) -> tuple[list[str], TokenIds]:
+        """Words with a space before, and their ids: lower-case tokens that the tokenizer finds again."""
+        texts = {token_id: self.tokenizer.decode([token_id]) for token_id in range(_FIRST_WORD_IDS)}
+        words = {
+            text: token_id
+            for token_id, text in texts.items()
+            if 3 <= len(text) <= 5 and text[0] == " " and text[1:].isascii() and text[1:].islower()
+        }
+        ids = np.array(list(words.values()), dtype=np.int32)
+        found = self.tokenizer.encode_text("".join(words))
+        if found.tolist() != ids.tolist():
+            raise ValueError("this tokenizer does not give its own words back")
+        return list(words)[:_NUM_WORDS], ids[:_NUM_WORDS]

@@ -1,0 +1,199 @@
+"""The test stand: real servers and the product's processes, a gate before its worker, and meters."""
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+import httpx2
+import psycopg
+
+from bench.documents import Author, Prompt
+from bench.engine_model import EngineModel
+from cli.stack import programs
+from cli.stack.engine_options import EngineOptions
+from cli.stack.options import StackOptions
+from cli.stack.ports import free_port
+from cli.stack.ready import API, INFERENCE_WORKER, PARTS, TRITON
+from cli.stack.signing import VARIABLE as WEBHOOK_SECRET
+from cli.stack.stack import Stack
+from cli.stack.supervised import DEFAULT_BACKOFF, SupervisedServer
+from jobs.admission import Capacity
+from jobs.tokenizer_files import tokenizer_directory
+from jobs.tokens import Tokenizer
+
+T = TypeVar("T")
+_TRACE = "LOCAL_ENGINE_TRACE"  # triton/local/tensorrt_llm/1/trace.py
+_TICKS = os.sysconf("SC_CLK_TCK")
+# Everything but tenants, engines and the texts, which are counted once and are the same in each run.
+_EMPTY = "TRUNCATE jobs, results, checkpoints, reservations, webhook_events, webhook_deliveries CASCADE"
+
+
+class Stand:
+    """Postgres, Valkey, Triton with the local engine, API and service worker; inference workers come and go."""
+
+    def __init__(self, directory: Path, *, time_scale: float, environment: Mapping[str, str] | None = None) -> None:
+        """Args: environment: settings of the product that differ from its defaults."""
+        self.directory = directory
+        self.time_scale = time_scale
+        self.trace = directory / "engine-trace.jsonl"
+        path = tokenizer_directory(None)
+        self.options = EngineOptions(mode="synthetic", tokenizer_dir=path, time_scale=time_scale)
+        self.author = Author(Tokenizer.load())
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("LONGBATCH_")}
+        self._environment = {**inherited, "LONGBATCH_ENGINE__REUSES_PREFIX": "false", **(environment or {})}
+        self.stack = Stack(
+            StackOptions(
+                directory=directory / "stack",
+                engine=self.options,
+                api_port=free_port(),
+                parts=frozenset(PARTS) - {INFERENCE_WORKER},
+                environment=self._environment,
+            )
+        )
+
+    def __enter__(self) -> Self:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self.trace.touch()
+        os.environ[_TRACE] = str(self.trace)
+        self.stack.start()
+        self.database = psycopg.connect(self.url("database_url"), autocommit=True)
+        self.http = httpx2.Client(base_url=self.url("api_url"), timeout=600, trust_env=False)
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.http.close()
+        self.database.close()
+        self.stack.stop()
+        self.stack.remove_data()
+        del os.environ[_TRACE]
+
+    def url(self, name: str) -> str:
+        """Of a part, as `Urls` names it."""
+        return str(getattr(self.stack.urls, name))
+
+    @property
+    def model(self) -> EngineModel:
+        """The constants of the engine at its time scale, in seconds of the wall clock."""
+        options, scale = self.options, self.time_scale
+        return EngineModel(
+            capacity=Capacity(
+                max_batch_size=options.max_batch_size,
+                max_blocks=options.kv_cache_tokens // options.tokens_per_block,
+                tokens_per_block=options.tokens_per_block,
+                max_input_len=options.max_input_len,
+                max_seq_len=options.max_seq_len,
+            ),
+            chunk=options.max_num_tokens,
+            weights_s=options.gpu.iteration / scale,
+            kv_s=options.gpu.kv_token / scale,
+            prefill_s=options.gpu.prefill_token / scale,
+            pair_s=options.gpu.attention_pair / scale,
+        )
+
+    @contextmanager
+    def worker(self, environment: Mapping[str, str] | None = None) -> Iterator["Worker"]:
+        """An inference worker that has found its engine; it has ended when the block is left."""
+        urls = self.stack.urls
+        env = programs.environment(
+            {**self._environment, WEBHOOK_SECRET: self.stack.webhook_secret, **(environment or {})},
+            urls,
+            api_port=int(self.url("api_url").rsplit(":", 1)[1]),
+            time_scale=self.time_scale,
+        )
+        program = programs.program(INFERENCE_WORKER, env, api_port=0, directory=self.directory)
+        log = self.directory / "inference-worker.log"
+        running = SupervisedServer(program, log, report=lambda _event: None, backoff=DEFAULT_BACKOFF)
+        self.database.execute("UPDATE engines SET paused_reason = 'not seen yet'")
+        running.start()
+        try:
+            running.wait_ready(timedelta(seconds=60))
+            self.until(lambda: self.count("engines", "paused_reason IS NULL"), seconds=60)
+            time.sleep(1.0)  # its consumer connects to the broker beside
+            yield Worker(running)
+        finally:
+            running.send(signal.SIGCONT)
+            running.stop()
+
+    def clear(self) -> None:
+        """No job is in the database, and no doorbell rings."""
+        self.database.execute(_EMPTY)
+
+    def submit(self, prompts: Sequence[Prompt]) -> list[str]:
+        """Ids of jobs that are all queued, their prompts counted.
+
+        Raises:
+            ValueError: a line was refused.
+        """
+        answer = self.http.post("/v1/jobs/bulk", content=(line(each).encode() for each in prompts)).json()
+        if answer["rejected"]:
+            raise ValueError(f"refused: {answer['errors'][:3]}")
+        self.until(lambda: not self.count("jobs", "state = 'preparing'"), seconds=600)
+        ids: list[str] = answer["ids"]
+        return ids
+
+    def count(self, table: str, condition: str) -> int:
+        """Rows that meet it."""
+        row = self.database.execute(f"SELECT count(*) FROM {table} WHERE {condition}").fetchone()  # noqa: S608  # ours
+        return int(row[0]) if row else 0
+
+    def until(self, look: Callable[[], T], *, seconds: float, every: float = 0.2) -> T:
+        """The first truthy answer.
+
+        Raises:
+            TimeoutError: there was none in time.
+        """
+        deadline = time.monotonic() + seconds
+        while not (answer := look()):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"nothing within {seconds} s")
+            time.sleep(every)
+        return answer
+
+    def engine_cpu_s(self) -> float:
+        """CPU seconds that the engine has taken so far: the process that runs the model, not the server."""
+        server = self.stack.pids[TRITON]
+        return sum(_cpu_s(pid) for pid in _descendants(server or 0))
+
+
+class Worker:
+    """An inference worker behind a gate."""
+
+    def __init__(self, running: SupervisedServer) -> None:
+        self._running = running
+
+    def freeze(self) -> None:
+        """It does nothing until `thaw`, as if the machine had stopped it."""
+        self._running.send(signal.SIGSTOP)
+
+    def thaw(self) -> float:
+        """It goes on; returns the monotonic time of that."""
+        now = time.monotonic()
+        self._running.send(signal.SIGCONT)
+        return now
+
+
+def line(prompt: Prompt, **fields: object) -> str:
+    """The job as a line of a bulk request."""
+    asked: dict[str, Any] = {"input": prompt.text, "max_tokens": prompt.spec.max_tokens, **fields}
+    return json.dumps(asked) + "\n"
+
+
+def _descendants(pid: int) -> Iterator[int]:
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in map(int, task.read_text().split()):
+            yield child
+            yield from _descendants(child)
+
+
+def _cpu_s(pid: int) -> float:
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / _TICKS

@@ -1,0 +1,119 @@
+"""What the local engine saw: its trace as requests, how full they kept it, and the gaps between them."""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from bench.occupancy import Moment
+from jobs.admission import Capacity
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request on the engine; times are the machine's monotonic seconds.
+
+    Attributes:
+        request_id: its sender's name for it; the segments of a job share one.
+        prompt_tokens: that were sent.
+        limit: output tokens that it was allowed.
+        generated: output tokens when it ended.
+        came: when the engine had it.
+        began: when its first iteration started.
+        ended: when its slot was free and its final response left.
+    """
+
+    request_id: str
+    prompt_tokens: int
+    limit: int
+    generated: int
+    came: float
+    began: float
+    ended: float
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """All requests that came within a span of time.
+
+    Attributes:
+        requests: those that ended, in the order in which they came.
+        num_open: those that did not.
+        lost_s: how far the engine fell behind the modelled GPU meanwhile.
+    """
+
+    requests: list[Request]
+    num_open: int
+    lost_s: float
+
+
+def read(path: Path, *, since: float, until: float) -> Seen:
+    """What the trace says of the time between two monotonic moments."""
+    opened: dict[str, list[Request]] = {}
+    ended: list[Request] = []
+    lost: list[float] = []
+    for line in path.read_text().splitlines():
+        at, event, request_id, prompt, limit, generated, so_far = json.loads(line)
+        if not since <= at <= until:
+            continue
+        if event == "came":
+            request = Request(request_id, prompt, limit, 0, at, at, at)
+            opened.setdefault(request_id, []).append(request)
+            continue
+        lost.append(so_far)
+        if request_id not in opened or not opened[request_id]:
+            continue
+        if event == "began":
+            place = next((i for i, each in enumerate(opened[request_id]) if each.began == each.came), 0)
+            opened[request_id][place] = replace(opened[request_id][place], began=at, limit=limit)
+        else:
+            first = opened[request_id].pop(0)
+            ended.append(replace(first, ended=at, generated=generated))
+    num_open = sum(map(len, opened.values()))
+    lost_s = lost[-1] - lost[0] if lost else 0.0
+    return Seen(sorted(ended, key=lambda each: each.came), num_open, lost_s)
+
+
+def occupancy(requests: Iterable[Request], capacity: Capacity, *, since: float) -> list[Moment]:
+    """Slots and blocks over time, from 0 at `since`, as the engine had them booked."""
+    changes = []
+    for each in requests:
+        blocks = -(-(each.prompt_tokens + each.limit) // capacity.tokens_per_block)
+        changes += [(each.began, 1, blocks, each.prompt_tokens), (each.ended, -1, -blocks, -each.prompt_tokens)]
+    slots = booked = tokens = 0
+    moments = [Moment(0.0, 0, 0, 0)]
+    for at, slot, blocks, prompt in sorted(changes):
+        slots, booked, tokens = slots + slot, booked + blocks, tokens + prompt
+        moments.append(Moment(at - since, slots, booked, tokens))
+    return moments
+
+
+def most_asked(requests: Iterable[Request], capacity: Capacity) -> tuple[int, int]:
+    """The most slots and the most blocks that were asked of the engine at any instant, whether free or not.
+
+    A request that came at the instant at which another ended counts after it.
+    """
+    changes = []
+    for each in requests:
+        blocks = -(-(each.prompt_tokens + each.limit) // capacity.tokens_per_block)
+        changes += [(each.came, 1, blocks), (each.ended, -1, -blocks)]
+    slots = booked = most_slots = most_blocks = 0
+    for _, slot, blocks in sorted(changes):
+        slots, booked = slots + slot, booked + blocks
+        most_slots, most_blocks = max(most_slots, slots), max(most_blocks, booked)
+    return most_slots, most_blocks
+
+
+def refills(requests: Sequence[Request], *, slots: int) -> list[tuple[float, float]]:
+    """For each slot that became free, seconds until a successor came, and until its prefill began.
+
+    Only where slots are what binds: then the n-th end makes room for the request that comes `slots` later.
+    Ends that nobody follows any more are left out.
+    """
+    ends = sorted(each.ended for each in requests)
+    in_order = sorted(requests, key=lambda each: each.came)
+    return [
+        (each.came - end, each.began - end)
+        for end, each in zip(ends, in_order[slots:], strict=False)
+        if each.came >= end
+    ]
