@@ -20,12 +20,17 @@ class Prompt:
     Attributes:
         text: what a caller of the product sends.
         ids: the same as the engine gets it, chat template included.
-        spec: its sizes; the local engine in synthetic mode answers with `output_tokens` of them.
+        spec: its sizes; the end token counts as the last of the output, since it takes an iteration too.
     """
 
     text: str
     ids: TokenIds
     spec: Spec
+
+    @property
+    def answer_tokens(self) -> int:
+        """Tokens of the answer before its end token, as the local engine in synthetic mode gives them."""
+        return answer_tokens(self.spec)
 
 
 @dataclass(frozen=True)
@@ -44,7 +49,7 @@ class Author:
         return [self._prompt(spec, rng) for spec in specs]
 
     def _prompt(self, spec: Spec, rng: np.random.Generator) -> Prompt:
-        mark = f" [[tokens={spec.output_tokens}]]"
+        mark = f" [[tokens={answer_tokens(spec)}]]"
         words, word_ids = self._words
         head, tail = self._around(mark)
         num_words = spec.prompt_tokens - len(head) - len(tail)
@@ -75,3 +80,8 @@ class Author:
         if found.tolist() != ids.tolist():
             raise ValueError("this tokenizer does not give its own words back")
         return list(words)[:_NUM_WORDS], ids[:_NUM_WORDS]
+
+
+def answer_tokens(spec: Spec) -> int:
+    """Without the end token; an empty answer is none."""
+    return max(1, spec.output_tokens - 1)

@@ -2,17 +2,14 @@
 
 import argparse
 import json
-from dataclasses import asdict
 from pathlib import Path
-
-from rich.console import Console
-from rich.table import Table
 
 from bench.engine_model import A6000
 from bench.occupancy import columns
 from bench.policies import FCFS, LONGBATCH, policies
+from bench.report import print_table, write_json
 from bench.simulator import Conditions, simulate
-from bench.targets import Plan, Row, rows
+from bench.targets import Plan, rows
 from bench.workloads import WORKLOADS, make
 
 
@@ -23,9 +20,9 @@ def main() -> None:
         num_jobs=asked.jobs, seeds=asked.seeds, first_seed=asked.first_seed, only=frozenset(asked.workload)
     )
     found = list(rows(plan))
-    Console(width=None if Console().is_terminal else 150).print(_table(found, plan))
+    print_table(found, f"Simulated: A6000 roofline, {plan.num_jobs} jobs, medians of {plan.seeds} seeds")
     if asked.json:
-        asked.json.write_text(json.dumps([asdict(row) for row in found], indent=1) + "\n")
+        write_json(found, asked.json)
     if asked.occupancy:
         asked.occupancy.write_text(json.dumps(occupancy(plan.num_jobs)) + "\n")
     if any(row.met is False for row in found):
@@ -39,28 +36,6 @@ def occupancy(num_jobs: int) -> dict[str, dict[str, list[float]]]:
     return {
         name: columns(simulate(specs, named[name], Conditions(A6000)).occupancy) for name in (LONGBATCH, FCFS)
     }
-
-
-def _table(found: list[Row], plan: Plan) -> Table:
-    table = Table(title=f"Simulated: A6000 roofline, {plan.num_jobs} jobs, medians of {plan.seeds} seeds")
-    for heading in ("target", "workload", "measured", "goal", "", "peer", "scale", "seeds"):
-        table.add_column(heading, justify="right" if heading in {"measured", "goal", "seeds"} else "left")
-    marks = {True: "met", False: "MISSED", None: ""}
-    for row in found:
-        measured = f"{row.measured:.4f}"
-        table.add_row(
-            *(
-                row.target,
-                row.workload,
-                measured,
-                row.goal,
-                marks[row.met],
-                row.peer,
-                row.scale,
-                str(row.seeds),
-            )
-        )
-    return table
 
 
 def _arguments() -> argparse.Namespace:

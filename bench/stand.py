@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Self, TypeVar
+from uuid import UUID
 
 import httpx2
 import psycopg
@@ -19,11 +20,12 @@ from cli.stack import programs
 from cli.stack.engine_options import EngineOptions
 from cli.stack.options import StackOptions
 from cli.stack.ports import free_port
-from cli.stack.ready import API, INFERENCE_WORKER, PARTS, TRITON
+from cli.stack.ready import INFERENCE_WORKER, PARTS, TRITON
 from cli.stack.signing import VARIABLE as WEBHOOK_SECRET
 from cli.stack.stack import Stack
 from cli.stack.supervised import DEFAULT_BACKOFF, SupervisedServer
 from jobs.admission import Capacity
+from jobs.ids import parse_job_id
 from jobs.tokenizer_files import tokenizer_directory
 from jobs.tokens import Tokenizer
 
@@ -41,6 +43,7 @@ class Stand:
         """Args: environment: settings of the product that differ from its defaults."""
         self.directory = directory
         self.time_scale = time_scale
+        self.keeps_jobs = False
         self.trace = directory / "engine-trace.jsonl"
         path = tokenizer_directory(None)
         self.options = EngineOptions(mode="synthetic", tokenizer_dir=path, time_scale=time_scale)
@@ -130,7 +133,7 @@ class Stand:
         Raises:
             ValueError: a line was refused.
         """
-        answer = self.http.post("/v1/jobs/bulk", content=(line(each).encode() for each in prompts)).json()
+        answer = self.http.post("/v1/jobs/bulk", content=(f"{job_line(each)}\n".encode() for each in prompts)).json()
         if answer["rejected"]:
             raise ValueError(f"refused: {answer['errors'][:3]}")
         self.until(lambda: not self.count("jobs", "state = 'preparing'"), seconds=600)
@@ -141,6 +144,42 @@ class Stand:
         """Rows that meet it."""
         row = self.database.execute(f"SELECT count(*) FROM {table} WHERE {condition}").fetchone()  # noqa: S608  # ours
         return int(row[0]) if row else 0
+
+    def post(self, body: str) -> str:
+        """The id of a job that was submitted by itself."""
+        answer = self.http.post("/v1/jobs", content=body.encode(), headers={"Content-Type": "application/json"})
+        job_id: str = answer.raise_for_status().json()["id"]
+        return job_id
+
+    def unfinished(self) -> int:
+        """Jobs that have not ended; each count reads a partial index."""
+        return sum(self.count("jobs", f"state = '{state}'") for state in ("preparing", "queued", "running"))
+
+    def last_end(self, ids: Sequence[str]) -> float:
+        """When the last of these jobs was recorded as ended, on the monotonic clock."""
+        return max(self._ages(ids, "finalized_at"))
+
+    def first_tokens(self, ids: Sequence[str]) -> list[float]:
+        """When each of these jobs had its first token, on the monotonic clock."""
+        return self._ages(ids, "first_token_at")
+
+    def _ages(self, ids: Sequence[str], column: str) -> list[float]:
+        ages = self._by_id(ids, f"extract(epoch FROM clock_timestamp() - {column})::float8")
+        now = time.monotonic()
+        return [now - ages[parse_job_id(each)] for each in ids]
+
+    def outputs(self, ids: Sequence[str]) -> list[int]:
+        """Output tokens of these jobs that are completed and have their one result; 0 for all others."""
+        found = self._by_id(
+            ids,
+            "CASE WHEN state = 'completed' AND EXISTS (SELECT FROM results WHERE job_id = jobs.id)"
+            " THEN completion_tokens ELSE 0 END",
+        )
+        return [found[parse_job_id(each)] for each in ids]
+
+    def _by_id(self, ids: Sequence[str], expression: str) -> dict[UUID, Any]:
+        query = f"SELECT id, {expression} FROM jobs WHERE id = ANY(%s)"  # noqa: S608  # ours
+        return dict(self.database.execute(query, [[parse_job_id(each) for each in ids]]).fetchall())
 
     def until(self, look: Callable[[], T], *, seconds: float, every: float = 0.2) -> T:
         """The first truthy answer.
@@ -178,10 +217,10 @@ class Worker:
         return now
 
 
-def line(prompt: Prompt, **fields: object) -> str:
-    """The job as a line of a bulk request."""
+def job_line(prompt: Prompt, **fields: object) -> str:
+    """The job as a request's body, or as a line of a bulk request."""
     asked: dict[str, Any] = {"input": prompt.text, "max_tokens": prompt.spec.max_tokens, **fields}
-    return json.dumps(asked) + "\n"
+    return json.dumps(asked)
 
 
 def _descendants(pid: int) -> Iterator[int]:

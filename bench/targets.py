@@ -3,12 +3,13 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from statistics import fmean, median
+from statistics import fmean
 
 from bench import policies as known
 from bench.engine_model import A6000, H200, EngineModel
 from bench.lower_bound import lower_bound_s
 from bench.policies import Policy, policies
+from bench.report import Row, judge
 from bench.simulator import Conditions, Outcome, simulate
 from bench.workloads import Arrivals, Spec, bursty, make, poisson
 
@@ -23,31 +24,6 @@ PACKED_SIZES = (
 LEAST_EFFICIENCY = {"MIX-20": 0.96, "MIX-40": 0.96, "MOON": 0.985}
 LEAST_OVER_FCFS = {("MIX-20", 2048): 1.06, ("MIX-20", 32_768): 1.28}
 WEIGHTS = {"small": 3.0, "large": 1.0}
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One line of the table.
-
-    Attributes:
-        target: its number and name; without a number: shown for comparison.
-        workload: its name, and what of it.
-        measured: the median over the seeds.
-        goal: what it should be; empty: nothing is asked.
-        met: whether it is; None without goal.
-        peer: what it was measured against.
-        scale: how much faster than the modelled engine it ran.
-        seeds: how many workloads.
-    """
-
-    target: str
-    workload: str
-    measured: float
-    goal: str
-    met: bool | None
-    peer: str
-    scale: str
-    seeds: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +49,9 @@ class Plan:
 
     def row(self, target: str, workload: str, values: Sequence[float], *, peer: str, goal: str = "") -> Row:
         """The median of these values as a line; the goal is written as `>= 0.96` or `<= 1.1`."""
-        measured, met = round(median(values), 4), None
-        if goal:
-            sign, limit = goal.split()
-            met = measured >= float(limit) if sign == ">=" else measured <= float(limit)
-        return Row(target, workload, measured, goal, met, peer, "virtual time", self.seeds)
+        return judge(
+            target, workload, values, peer=peer, goal=goal, scale="virtual time", seeds=self.seeds
+        )
 
     def wants(self, workload: str) -> bool:
         """Whether the workload was asked for."""

@@ -25,7 +25,7 @@ def main() -> None:
         began = time.monotonic()
         if asked.one_at_a_time:
             for number, (ids, limit) in enumerate(prompts):
-                num_tokens[str(number)] = len(engine.ask(ids, limit, request_id=str(number)))
+                num_tokens[str(number)] = len(engine.ask(ids, limit, request_id=str(number))[0])
                 ended[str(number)] = time.monotonic()
         else:
             for number, (ids, limit) in enumerate(prompts):

@@ -1,6 +1,7 @@
 """One request to Triton as a short script sends it: tritonclient, a stream, tokens until the final response."""
 
 import queue
+import time
 from typing import Any, Self
 
 import numpy as np
@@ -56,15 +57,15 @@ class EngineClient:
         ids: list[int] = [] if found is None else found.ravel().tolist()
         return response.id, ids, response.parameters["triton_final_response"].bool_param
 
-    def ask(self, ids: npt.NDArray[np.int32], limit: int, *, request_id: str) -> list[int]:
-        """The whole answer to one prompt."""
+    def ask(self, ids: npt.NDArray[np.int32], limit: int, *, request_id: str) -> tuple[list[int], float]:
+        """The whole answer to one prompt, and the monotonic time of its first response."""
         self.send(ids, limit, request_id=request_id)
-        said: list[int] = []
-        is_final = False
+        _, said, is_final = self.next()
+        first_at = time.monotonic()
         while not is_final:
             _, more, is_final = self.next()
             said += more
-        return said
+        return said, first_at
 
     def close(self) -> None:
         """The connection is gone."""

@@ -72,15 +72,15 @@ def ready(seconds: float) -> int:
 
 
 @app.task(name=TASK)  # type: ignore[misc]
-def generate(number: int, ids_file: str, limit: int) -> tuple[int, float]:
-    """How many tokens the answer has, and when it was stored."""
+def generate(number: int, ids_file: str, limit: int) -> tuple[int, float, float]:
+    """How many tokens the answer has, when the first of them came, and when the last was stored."""
     database = child.database
     if database is not None:
         claimed = "UPDATE plain_pool_jobs SET state = 'running' WHERE id = %s AND state = 'queued'"
         if database.execute(claimed, [number]).rowcount != 1:
-            return 0, time.monotonic()
-    said = child.engine.ask(Item(Path(ids_file), limit).load(), limit, request_id=str(number))
+            return 0, time.monotonic(), time.monotonic()
+    said, first_at = child.engine.ask(Item(Path(ids_file), limit).load(), limit, request_id=str(number))
     if database is not None:
         ended = "UPDATE plain_pool_jobs SET state = 'done', output_ids = %s, finished_at = now() WHERE id = %s"
         database.execute(ended, [said, number])
-    return len(said), time.monotonic()
+    return len(said), first_at, time.monotonic()

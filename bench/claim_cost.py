@@ -1,0 +1,126 @@
+"""Target 6: what a claim costs in a long-used table and a deep queue, and beside a snapshot that nobody ends."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+
+import numpy as np
+import psycopg
+from pydantic import SecretStr
+from sqlalchemy.orm import Session, sessionmaker
+
+from bench.fill import MODEL, fill
+from bench.report import Row, judge
+from bench.stand import Stand
+from jobs import claims, database, engines, lifecycle, reservations
+from jobs.bookings import Terms
+from jobs.checkpoints import Output
+from jobs.claims import Claim
+from jobs.settings import DatabaseSettings
+from jobs.states import FinishReason
+
+_ENGINE = "bench-engine"
+_TERMS = Terms(lease=timedelta(minutes=10), max_rescues=2)
+_OUTPUT = Output(text="an answer", packed_ids=b"ids", num_tokens=64)
+_WARM_UP = 50  # claims
+
+
+@dataclass(frozen=True, slots=True)
+class Depth:
+    """How much stands in the table.
+
+    Attributes:
+        completed: jobs that ended, in the large table.
+        queued: jobs that wait, in the large table.
+        few_queued: jobs that wait, in the small table; nothing else stands there.
+        num_claims: that are timed in each table.
+    """
+
+    completed: int = 1_000_000
+    queued: int = 200_000
+    few_queued: int = 10_000
+    num_claims: int = 500
+
+
+def claim_cost(stand: Stand, depth: Depth) -> Iterator[Row]:
+    """The small table, the large one, the large one under a snapshot, the small one again."""
+    connections = database.make_engine(DatabaseSettings(url=SecretStr(stand.url("database_url"))), name="bench")
+    sessions = database.make_sessions(connections)
+    try:
+        few = _timed(stand, sessions, depth.num_claims, queued=depth.few_queued)
+        many = _timed(stand, sessions, depth.num_claims, queued=depth.queued, completed=depth.completed)
+        with _snapshot(stand):
+            held = _loop(sessions, 4 * depth.num_claims)[-depth.num_claims :]
+        few += _timed(stand, sessions, depth.num_claims, queued=depth.few_queued)
+    finally:
+        stand.clear()
+        connections.dispose()
+    where = f"{depth.completed:,} done + {depth.queued:,} queued"
+    peer = f"{depth.few_queued:,} queued alone"
+
+    def row(name: str, value: float, goal: str = "", against: str = peer) -> Row:
+        return judge(name, where, [value], goal=goal, peer=against, scale="wall clock", seeds=depth.num_claims)
+
+    yield row("6 claim, p50", _at(many, 50) / _at(few, 50), "<= 1.3")
+    yield row("6 claim, p99", _at(many, 99) / _at(few, 99), "<= 2")
+    yield row("6 claim, p50, snapshot held", _at(held, 50) / _at(many, 50), "<= 2", "without snapshot")
+    yield row("claim, p50, ms", 1000 * _at(many, 50), against="")
+    yield row("claim, p99, ms", 1000 * _at(many, 99), against="")
+
+
+def _at(seconds: list[float], percentile: float) -> float:
+    return float(np.percentile(seconds, percentile))
+
+
+def _timed(
+    stand: Stand, sessions: sessionmaker[Session], num_claims: int, *, queued: int, completed: int = 0
+) -> list[float]:
+    """Seconds of each claim in a table with so much in it."""
+    stand.clear()
+    fill(stand.database, completed=completed, queued=queued)
+    with database.transaction(sessions) as session:
+        engines.register(session, _ENGINE, MODEL, stand.model.capacity, now=database.database_now(session))
+    return _loop(sessions, num_claims + _WARM_UP)[_WARM_UP:]
+
+
+def _loop(sessions: sessionmaker[Session], num_claims: int) -> list[float]:
+    """As a worker goes on: three slots stay taken, in the fourth one job after the other runs and ends."""
+    taken: list[Claim] = []
+    while len(taken) < 3 and (claim := _claim(sessions)[0]) is not None:
+        taken.append(claim)
+    found = []
+    for _ in range(num_claims):
+        claim, seconds = _claim(sessions)
+        if claim is None:
+            raise RuntimeError("nothing could be claimed: the sizes leave no room for a fourth job")
+        found.append(seconds)
+        _end(sessions, claim)
+    for each in taken:
+        _end(sessions, each)
+    return found
+
+
+def _claim(sessions: sessionmaker[Session]) -> tuple[Claim | None, float]:
+    """The claim and its time, without its commit, whose fsync costs the same everywhere."""
+    with database.transaction(sessions) as session:
+        began = time.perf_counter()
+        claim = claims.claim(session, _ENGINE, _TERMS)
+        session.flush()
+        return claim, time.perf_counter() - began
+
+
+def _end(sessions: sessionmaker[Session], claim: Claim) -> None:
+    with database.transaction(sessions) as session:
+        lifecycle.complete(session, claim.lease, _OUTPUT, FinishReason.STOP)
+        reservations.close(session, claim.lease.lease_id)
+
+
+@contextmanager
+def _snapshot(stand: Stand) -> Iterator[None]:
+    """A transaction that sees the database as it is now is open, so nothing it sees can be cleaned up."""
+    with psycopg.connect(stand.url("database_url")) as connection:
+        connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        connection.execute("SELECT count(*) FROM engines")
+        yield

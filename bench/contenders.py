@@ -1,0 +1,97 @@
+"""Those who compete: the product and its peers, each run from an open gate to its last stored result."""
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from bench.documents import Prompt
+from bench.stand import Stand, job_line
+
+PRODUCT = "longbatch"
+POOL = "plain Celery pool of 4"
+CLAIMING_POOL = "Celery pool of 4 with claims"
+DIRECT = "direct client, all at once"
+ONE_AT_A_TIME = "direct client, one at a time"
+_LONGEST_S = 3000.0
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """What a contender reports.
+
+    Attributes:
+        began: monotonic time at which its gate opened.
+        ended: monotonic time at which its last result was stored.
+        tokens: output tokens that it has of each job; 0 for a job that it lost.
+        waits_s: of each job, from its being sent to its first token; empty where all were sent at once.
+    """
+
+    began: float
+    ended: float
+    tokens: list[int]
+    waits_s: list[float] = field(default_factory=list)
+
+    @property
+    def seconds(self) -> float:
+        """The makespan."""
+        return self.ended - self.began
+
+
+class Contender(Protocol):
+    """A way to get a workload done."""
+
+    @property
+    def admits(self) -> bool:
+        """Whether it promises to ask no more of the engine than it has."""
+
+    def run(self, stand: Stand, prompts: Sequence[Prompt]) -> Span:
+        """Every job has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Longbatch:
+    """The product.
+
+    Attributes:
+        settings: of its inference worker, as environment variables.
+    """
+
+    settings: Mapping[str, str] = field(default_factory=dict)
+    admits: bool = True
+
+    def run(self, stand: Stand, prompts: Sequence[Prompt]) -> Span:
+        """Jobs that arrive at once are queued before the worker goes on; others are sent one by one."""
+        if not stand.keeps_jobs:
+            stand.clear()
+        with stand.worker(self.settings) as worker:
+            if any(prompt.spec.arrives_at for prompt in prompts):
+                return _arriving(stand, prompts)
+            worker.freeze()
+            ids = stand.submit(prompts)
+            began = worker.thaw()
+            stand.until(lambda: not stand.unfinished(), seconds=_LONGEST_S, every=0.25)
+            return Span(began, stand.last_end(ids), stand.outputs(ids))
+
+
+def _arriving(stand: Stand, prompts: Sequence[Prompt]) -> Span:
+    """Each job sent at its time, on a connection that is not kept waiting by the one before."""
+    ids = [""] * len(prompts)
+    sent = [0.0] * len(prompts)
+
+    def send(place: int) -> None:
+        sent[place] = time.monotonic()
+        ids[place] = stand.post(job_line(prompts[place]))
+
+    threads = []
+    began = time.monotonic()
+    for place, prompt in enumerate(prompts):
+        time.sleep(max(0.0, began + prompt.spec.arrives_at - time.monotonic()))
+        threads.append(threading.Thread(target=send, args=(place,)))
+        threads[-1].start()
+    for thread in threads:
+        thread.join()
+    stand.until(lambda: not stand.unfinished(), seconds=_LONGEST_S, every=0.25)
+    waits = [first - before for first, before in zip(stand.first_tokens(ids), sent, strict=True)]
+    return Span(began, stand.last_end(ids), stand.outputs(ids), waits)

@@ -1,0 +1,178 @@
+"""One workload, several contenders, the same engine: makespans from the open gate to the last stored result.
+
+The clock starts when everything is in place: the product's jobs are queued in Postgres and its worker, frozen
+until then, goes on; the plain pool's tasks are queued in Redis and its worker goes on; a direct client has its
+prompts in memory and is connected. It stops when the last result is stored: in Postgres, in Redis, or received.
+"""
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from bench import trace
+from bench.contenders import Contender, Span
+from bench.documents import Prompt
+from bench.lower_bound import lower_bound_s
+from bench.occupancy import Moment
+from bench.stand import Stand
+from bench.workloads import Spec, make
+
+MAX_ENGINE_CPU = 0.1  # of a core
+MAX_LOST = 0.01  # of the makespan; the engine's thread was kept from its pace by other programs
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One contender on one workload.
+
+    Attributes:
+        contender: its name.
+        workload: its name and max_tokens.
+        seed: of the workload.
+        num_jobs: in it.
+        scale: how much faster than the modelled GPU the engine ran.
+        makespan_s: wall clock.
+        bound_s: the clairvoyant least makespan at that scale.
+        engine_cpu: of a core, that the engine took.
+        lost_s: how far the engine fell behind its model.
+        load: the machine's load average when it began.
+        faults: what must never be: jobs lost, work done twice, more asked than the engine has.
+        noise: why its times do not count.
+        recomputed: prompt tokens that the engine read again, of all tokens.
+        span: what the contender itself reported.
+        refills_s: from each slot's becoming free to the next request, and to its prefill; where slots bind.
+        occupancy: of the engine over time.
+    """
+
+    contender: str
+    workload: str
+    seed: int
+    num_jobs: int
+    scale: float
+    makespan_s: float
+    bound_s: float
+    engine_cpu: float
+    lost_s: float
+    load: float
+    faults: tuple[str, ...]
+    noise: tuple[str, ...]
+    recomputed: float
+    span: Span = field(repr=False)
+    refills_s: list[tuple[float, float]] = field(repr=False)
+    occupancy: list[Moment] = field(repr=False)
+
+    @property
+    def efficiency(self) -> float:
+        """Lower bound by makespan."""
+        return self.bound_s / self.makespan_s
+
+    @property
+    def counts(self) -> bool:
+        """Whether it broke no gate."""
+        return not self.faults and not self.noise
+
+
+Say = Callable[[Run], None]
+
+
+def contest(
+    stand: Stand,
+    workload: str,
+    max_tokens: int,
+    *,
+    num_jobs: int,
+    seeds: Sequence[int],
+    contenders: Mapping[str, Contender],
+    say: Say,
+) -> list[Run]:
+    """Every contender on every seed; the order turns round from one seed to the next: drift harms all alike."""
+    runs = []
+    for seed in seeds:
+        specs = make(workload, seed=seed, num_jobs=num_jobs, max_tokens=max_tokens)
+        runs += rounds(stand, f"{workload} {max_tokens}", specs, seed=seed, contenders=contenders, say=say)
+    return runs
+
+
+def rounds(
+    stand: Stand,
+    workload: str,
+    specs: list[Spec],
+    *,
+    seed: int,
+    contenders: Mapping[str, Contender],
+    say: Say,
+) -> list[Run]:
+    """Every contender once on these jobs."""
+    prompts = stand.author.write(specs, seed=seed)
+    runs = []
+    for name in list(contenders)[:: -1 if seed % 2 else 1]:
+        run = compete(stand, name, contenders[name], prompts, workload=workload, seed=seed)
+        say(run)
+        runs.append(run)
+    return runs
+
+
+def compete(
+    stand: Stand, name: str, contender: Contender, prompts: Sequence[Prompt], *, workload: str, seed: int
+) -> Run:
+    """One run, judged by what the engine saw of it."""
+    load, cpu_before = os.getloadavg()[0], stand.engine_cpu_s()
+    span = contender.run(stand, prompts)
+    engine_cpu = (stand.engine_cpu_s() - cpu_before) / span.seconds
+    seen = trace.read(stand.trace, since=span.began, until=time.monotonic())
+    specs = [prompt.spec for prompt in prompts]
+    capacity = stand.model.capacity
+    bound_s = lower_bound_s(stand.model, specs)  # with arrivals it holds all the more
+    needed = sum(spec.prompt_tokens for spec in specs)
+    sent = sum(each.prompt_tokens for each in seen.requests)
+    faults = _faults(span, seen, prompts)
+    if span.seconds < bound_s:
+        faults.append("faster than the lower bound")
+    if contender.admits:
+        faults += _overbooked(trace.most_asked(seen.requests, capacity), stand)
+    return Run(
+        contender=name,
+        workload=workload,
+        seed=seed,
+        num_jobs=len(prompts),
+        scale=stand.time_scale,
+        makespan_s=span.seconds,
+        bound_s=bound_s,
+        engine_cpu=engine_cpu,
+        lost_s=seen.lost_s,
+        load=load,
+        faults=tuple(faults),
+        noise=tuple(_noise(span, seen, engine_cpu=engine_cpu)),
+        recomputed=(sent - needed) / (needed + sum(spec.output_tokens for spec in specs)),
+        span=span,
+        refills_s=trace.refills(seen.requests, slots=capacity.max_batch_size),
+        occupancy=trace.occupancy(seen.requests, capacity, since=span.began),
+    )
+
+
+def _faults(span: Span, seen: trace.Seen, prompts: Sequence[Prompt]) -> list[str]:
+    wanted = [prompt.answer_tokens for prompt in prompts]
+    num_wrong = sum(found != right for found, right in zip(span.tokens, wanted, strict=True))
+    twice = sum(each.generated for each in seen.requests) - len(prompts) - sum(wanted)  # an end token each
+    found = {
+        f"{num_wrong} jobs lost or cut": num_wrong,
+        f"{twice} tokens generated twice": twice,
+        f"{seen.num_open} requests still open": seen.num_open,
+    }
+    return [fault for fault, is_so in found.items() if is_so]
+
+
+def _noise(span: Span, seen: trace.Seen, *, engine_cpu: float) -> list[str]:
+    found = {
+        f"the engine took {engine_cpu:.0%} of a core": engine_cpu > MAX_ENGINE_CPU,
+        f"the engine lost {seen.lost_s:.2f} s": seen.lost_s > MAX_LOST * span.seconds,
+    }
+    return [noise for noise, is_so in found.items() if is_so]
+
+
+def _overbooked(most: tuple[int, int], stand: Stand) -> list[str]:
+    capacity = stand.model.capacity
+    limits = (capacity.max_batch_size, capacity.max_blocks)
+    names = ("slots", "blocks")
+    return [f"{a} {name} asked" for a, limit, name in zip(most, limits, names, strict=True) if a > limit]

@@ -1,0 +1,66 @@
+"""Measured against what was asked: the lines of the table of targets, printed and kept as JSON."""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+
+from rich.console import Console
+from rich.table import Table
+
+_HEADINGS = ("target", "workload", "measured", "goal", "", "peer", "scale", "seeds")
+_MARKS = {True: "met", False: "MISSED", None: ""}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the table.
+
+    Attributes:
+        target: its number and name; without a number: shown for comparison.
+        workload: its name, and what of it.
+        measured: the median over the seeds.
+        goal: what it should be; empty: nothing is asked.
+        met: whether it is; None without goal.
+        peer: what it was measured against.
+        scale: how much faster than the modelled engine it ran.
+        seeds: how many workloads, or repetitions.
+    """
+
+    target: str
+    workload: str
+    measured: float
+    goal: str
+    met: bool | None
+    peer: str
+    scale: str
+    seeds: int
+
+
+def judge(
+    target: str, workload: str, values: Sequence[float], *, peer: str, scale: str, seeds: int, goal: str = ""
+) -> Row:
+    """The median of these values as a line; the goal is written as `>= 0.96` or `<= 1.1`."""
+    measured, met = round(median(values), 4), None
+    if goal:
+        sign, limit = goal.split()
+        met = measured >= float(limit) if sign == ">=" else measured <= float(limit)
+    return Row(target, workload, measured, goal, met, peer, scale, seeds)
+
+
+def print_table(rows: Iterable[Row], title: str) -> None:
+    """The table is on standard output."""
+    table = Table(title=title)
+    for heading in _HEADINGS:
+        table.add_column(heading, justify="right" if heading in {"measured", "goal", "seeds"} else "left")
+    for row in rows:
+        cells = (row.target, row.workload, f"{row.measured:.4f}", row.goal, _MARKS[row.met], row.peer, row.scale)
+        table.add_row(*cells, str(row.seeds))
+    Console(width=None if Console().is_terminal else 150).print(table)
+
+
+def write_json(rows: Iterable[Row], file: Path) -> None:
+    """The rows as a list of objects."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
