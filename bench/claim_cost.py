@@ -1,4 +1,4 @@
-"""Target 6: what a claim costs in a long-used table and a deep queue, and beside a snapshot that nobody ends."""
+"""Target 6: what a claim costs in a long-used table with a deep queue, and beside an old snapshot."""
 
 import time
 from collections.abc import Iterator
@@ -46,7 +46,9 @@ class Depth:
 
 def claim_cost(stand: Stand, depth: Depth) -> Iterator[Row]:
     """The small table, the large one, the large one under a snapshot, the small one again."""
-    connections = database.make_engine(DatabaseSettings(url=SecretStr(stand.url("database_url"))), name="bench")
+    connections = database.make_engine(
+        DatabaseSettings(url=SecretStr(stand.url("database_url"))), name="bench"
+    )
     sessions = database.make_sessions(connections)
     try:
         few = _timed(stand, sessions, depth.num_claims, queued=depth.few_queued)
@@ -61,7 +63,9 @@ def claim_cost(stand: Stand, depth: Depth) -> Iterator[Row]:
     peer = f"{depth.few_queued:,} queued alone"
 
     def row(name: str, value: float, goal: str = "", against: str = peer) -> Row:
-        return judge(name, where, [value], goal=goal, peer=against, scale="wall clock", seeds=depth.num_claims)
+        return judge(
+            name, where, [value], goal=goal, peer=against, scale="wall clock", seeds=depth.num_claims
+        )
 
     yield row("6 claim, p50", _at(many, 50) / _at(few, 50), "<= 1.3")
     yield row("6 claim, p99", _at(many, 99) / _at(few, 99), "<= 2")

@@ -1,8 +1,9 @@
 """One workload, several contenders, the same engine: makespans from the open gate to the last stored result.
 
 The clock starts when everything is in place: the product's jobs are queued in Postgres and its worker, frozen
-until then, goes on; the plain pool's tasks are queued in Redis and its worker goes on; a direct client has its
-prompts in memory and is connected. It stops when the last result is stored: in Postgres, in Redis, or received.
+until then, goes on; the plain pool's tasks are queued in Redis and its worker goes on; a direct client has
+its prompts in memory and is connected. It stops when the last result is stored: in Postgres, in Redis, or,
+with a direct client, received.
 """
 
 import os
@@ -86,7 +87,7 @@ def contest(
     contenders: Mapping[str, Contender],
     say: Say,
 ) -> list[Run]:
-    """Every contender on every seed; the order turns round from one seed to the next: drift harms all alike."""
+    """Every contender on every seed; the order turns round from seed to seed: drift harms all."""
     runs = []
     for seed in seeds:
         specs = make(workload, seed=seed, num_jobs=num_jobs, max_tokens=max_tokens)

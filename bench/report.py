@@ -55,7 +55,15 @@ def print_table(rows: Iterable[Row], title: str) -> None:
     for heading in _HEADINGS:
         table.add_column(heading, justify="right" if heading in {"measured", "goal", "seeds"} else "left")
     for row in rows:
-        cells = (row.target, row.workload, f"{row.measured:.4f}", row.goal, _MARKS[row.met], row.peer, row.scale)
+        cells = (
+            row.target,
+            row.workload,
+            f"{row.measured:.4f}",
+            row.goal,
+            _MARKS[row.met],
+            row.peer,
+            row.scale,
+        )
         table.add_row(*cells, str(row.seeds))
     Console(width=None if Console().is_terminal else 150).print(table)
 

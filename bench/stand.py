@@ -37,9 +37,11 @@ _EMPTY = "TRUNCATE jobs, results, checkpoints, reservations, webhook_events, web
 
 
 class Stand:
-    """Postgres, Valkey, Triton with the local engine, API and service worker; inference workers come and go."""
+    """Postgres, Valkey, Triton with the local engine, API, service worker; inference workers come and go."""
 
-    def __init__(self, directory: Path, *, time_scale: float, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, directory: Path, *, time_scale: float, environment: Mapping[str, str] | None = None
+    ) -> None:
         """Args: environment: settings of the product that differ from its defaults."""
         self.directory = directory
         self.time_scale = time_scale
@@ -133,7 +135,9 @@ class Stand:
         Raises:
             ValueError: a line was refused.
         """
-        answer = self.http.post("/v1/jobs/bulk", content=(f"{job_line(each)}\n".encode() for each in prompts)).json()
+        answer = self.http.post(
+            "/v1/jobs/bulk", content=(f"{job_line(each)}\n".encode() for each in prompts)
+        ).json()
         if answer["rejected"]:
             raise ValueError(f"refused: {answer['errors'][:3]}")
         self.until(lambda: not self.count("jobs", "state = 'preparing'"), seconds=600)
@@ -147,7 +151,9 @@ class Stand:
 
     def post(self, body: str) -> str:
         """The id of a job that was submitted by itself."""
-        answer = self.http.post("/v1/jobs", content=body.encode(), headers={"Content-Type": "application/json"})
+        answer = self.http.post(
+            "/v1/jobs", content=body.encode(), headers={"Content-Type": "application/json"}
+        )
         job_id: str = answer.raise_for_status().json()["id"]
         return job_id
 

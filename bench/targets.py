@@ -49,9 +49,7 @@ class Plan:
 
     def row(self, target: str, workload: str, values: Sequence[float], *, peer: str, goal: str = "") -> Row:
         """The median of these values as a line; the goal is written as `>= 0.96` or `<= 1.1`."""
-        return judge(
-            target, workload, values, peer=peer, goal=goal, scale="virtual time", seeds=self.seeds
-        )
+        return judge(target, workload, values, peer=peer, goal=goal, scale="virtual time", seeds=self.seeds)
 
     def wants(self, workload: str) -> bool:
         """Whether the workload was asked for."""

@@ -79,7 +79,10 @@ def occupancy(requests: Iterable[Request], capacity: Capacity, *, since: float) 
     changes = []
     for each in requests:
         blocks = -(-(each.prompt_tokens + each.limit) // capacity.tokens_per_block)
-        changes += [(each.began, 1, blocks, each.prompt_tokens), (each.ended, -1, -blocks, -each.prompt_tokens)]
+        changes += [
+            (each.began, 1, blocks, each.prompt_tokens),
+            (each.ended, -1, -blocks, -each.prompt_tokens),
+        ]
     slots = booked = tokens = 0
     moments = [Moment(0.0, 0, 0, 0)]
     for at, slot, blocks, prompt in sorted(changes):

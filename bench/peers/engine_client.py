@@ -1,4 +1,4 @@
-"""One request to Triton as a short script sends it: tritonclient, a stream, tokens until the final response."""
+"""One request to Triton as a short script sends it: tritonclient, a stream, tokens to the final response."""
 
 import queue
 import time

@@ -44,4 +44,6 @@ def write(directory: Path, prompts: Sequence[tuple[npt.NDArray[np.int32], int, f
 
 def read(manifest: Path) -> list[Item]:
     """The requests in their order."""
-    return [Item(manifest.parent / name, limit, at_s) for name, limit, at_s in json.loads(manifest.read_text())]
+    return [
+        Item(manifest.parent / name, limit, at_s) for name, limit, at_s in json.loads(manifest.read_text())
+    ]

@@ -1,8 +1,8 @@
 """A plain Celery pool: each task sends its prompt straight to Triton; what people build today.
 
-Nothing about it is slow on purpose: prompts are tokenized before the clock starts, children connect before their
-first task, results go to Redis as they are. With a database it also claims a row and stores the result in it, as
-those do who need to know what became of a job.
+Nothing about it is slow on purpose: prompts are tokenized before the clock starts, children connect before
+their first task, results go to Redis as they are. With a database it also claims a row and stores the result
+in it, as those do who need to know what became of a job.
 """
 
 import os
@@ -40,6 +40,10 @@ class Child:
         self._engine: EngineClient | None = None
         self._database: psycopg.Connection | None = None
 
+    def connect(self) -> None:
+        """No task has to wait for a connection."""
+        _, _ = self.engine, self.database
+
     @property
     def engine(self) -> EngineClient:
         """Its connection to Triton."""
@@ -59,19 +63,19 @@ app = make_app(os.environ.get("PEER_BROKER", "memory://"))
 child = Child()
 
 
-@signals.worker_process_init.connect
+@signals.worker_process_init.connect  # type: ignore[untyped-decorator]  # celery has no types
 def _connect(**_: object) -> None:
-    _ = child.engine, child.database
+    child.connect()
 
 
-@app.task(name=READY)  # type: ignore[misc]  # celery has no types
+@app.task(name=READY)  # type: ignore[untyped-decorator]
 def ready(seconds: float) -> int:
     """The process that ran it; it is busy so long, so that each of several falls to another one."""
     time.sleep(seconds)
     return os.getpid()
 
 
-@app.task(name=TASK)  # type: ignore[misc]
+@app.task(name=TASK)  # type: ignore[untyped-decorator]
 def generate(number: int, ids_file: str, limit: int) -> tuple[int, float, float]:
     """How many tokens the answer has, when the first of them came, and when the last was stored."""
     database = child.database
@@ -81,6 +85,8 @@ def generate(number: int, ids_file: str, limit: int) -> tuple[int, float, float]
             return 0, time.monotonic(), time.monotonic()
     said, first_at = child.engine.ask(Item(Path(ids_file), limit).load(), limit, request_id=str(number))
     if database is not None:
-        ended = "UPDATE plain_pool_jobs SET state = 'done', output_ids = %s, finished_at = now() WHERE id = %s"
+        ended = (
+            "UPDATE plain_pool_jobs SET state = 'done', output_ids = %s, finished_at = now() WHERE id = %s"
+        )
         database.execute(ended, [said, number])
     return len(said), first_at, time.monotonic()

@@ -1,0 +1,114 @@
+"""`python -m bench`: every target, simulated and on real servers, as one table; exit 1 if one was missed."""
+
+import argparse
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from bench import full_targets as full
+from bench import targets as simulated
+from bench.claim_cost import Depth, claim_cost
+from bench.contenders import DIRECT, ONE_AT_A_TIME, POOL, PRODUCT
+from bench.draw import draw
+from bench.full_targets import Scope
+from bench.latency import SETTINGS, SMALL, latency
+from bench.report import Row, print_table, write_json
+from bench.runs import Runs
+from bench.stand import Stand
+from bench.targets import PACKED_SIZES
+
+_RESULTS = Path(__file__).with_name("results")
+_DRAWN = ("MIX-20 32768", (PRODUCT, POOL))
+_SHALLOW = Depth(completed=200_000, queued=50_000, few_queued=5_000, num_claims=200)
+PARTS = ("simulation", "packing", "claims", "latency", "refill", "overcommit", "starvation")
+_LONG_ONLY = {"overcommit", "starvation"}
+
+
+def main() -> None:
+    """The table is printed; the files that were asked for, and those of the runs, are written."""
+    asked = _arguments()
+    rows: list[Row] = []
+    if "simulation" in asked.parts:
+        rows += simulated.rows(simulated.Plan(num_jobs=300, seeds=3))
+    runs = Runs()
+    if set(asked.parts) - {"simulation"}:
+        with tempfile.TemporaryDirectory(prefix="longbatch-bench-") as directory:
+            stand = Stand(Path(directory), time_scale=asked.scale, environment=SETTINGS)
+            with stand:
+                rows += _on_real_servers(stand, asked, runs)
+            _draw(runs, stand)
+    print_table(
+        rows, f"Targets; load average {os.getloadavg()[0]:.1f} at the end; {runs.invalid} runs do not count"
+    )
+    if asked.json:
+        write_json(rows, asked.json)
+    if any(row.met is False for row in rows):
+        raise SystemExit(1)
+
+
+def _on_real_servers(stand: Stand, asked: argparse.Namespace, runs: Runs) -> Iterator[Row]:
+    seeds = range(asked.first_seed, asked.first_seed + asked.seeds)
+    runs.file = _RESULTS / ("runs-long.json" if asked.long else "runs.json")
+    scope = Scope(num_jobs=asked.jobs, seeds=seeds, say=runs.note)
+    if "claims" in asked.parts:
+        yield from claim_cost(stand, Depth() if asked.long else _SHALLOW)
+    if "latency" in asked.parts:
+        yield from latency(stand, SMALL, repeats=100 if asked.long else 40)
+    if "refill" in asked.parts:
+        yield from full.refill(stand, scope, completed=1_000_000 if asked.long else 200_000)
+    if "packing" in asked.parts:
+        yield from _packing(stand, asked, scope)
+    if "overcommit" in asked.parts:
+        yield from full.overcommit(stand, Scope(min(asked.jobs, 60), seeds, runs.note))
+    if "starvation" in asked.parts:
+        yield from full.starvation(stand, scope)
+
+
+def _packing(stand: Stand, asked: argparse.Namespace, scope: Scope) -> Iterator[Row]:
+    sizes = (
+        PACKED_SIZES if asked.long else (("MIX-20", 2048), ("MIX-20", 32_768), ("MOON", 2048), ("TINY", 2048))
+    )
+    for workload, max_tokens in sizes:
+        if asked.workload and workload not in asked.workload:
+            continue
+        peers = {"TINY": (POOL, DIRECT, ONE_AT_A_TIME), "MIX-20": (POOL, DIRECT)}.get(workload, (POOL,))
+        if (workload, max_tokens) == ("MIX-20", 32_768):
+            peers = (POOL,)
+        yield from full.packing(stand, scope, workload, max_tokens, peers=peers)
+
+
+def _draw(runs: Runs, stand: Stand) -> None:
+    """The product and the plain pool on the same jobs."""
+    workload, names = _DRAWN
+    found = {run.contender: run for run in reversed(runs.all) if run.workload == workload}
+    if set(names) <= set(found):
+        first = found[PRODUCT]
+        draw(
+            {name: found[name].occupancy for name in names},
+            stand.model.capacity,
+            title=f"{first.num_jobs} jobs of {workload}, engine {first.scale:g} times as fast as an A6000",
+            file=_RESULTS / "occupancy.png",
+        )
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("--long", action="store_true", help="all workloads, deep tables, N=300")
+    parser.add_argument("--parts", nargs="*", choices=PARTS, help="only these")
+    parser.add_argument("--workload", nargs="*", default=(), help="only these, of packing")
+    parser.add_argument("--jobs", type=int, help="of each workload on real servers")
+    parser.add_argument("--seeds", type=int, default=1, help="of each workload on real servers")
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument(
+        "--scale", type=float, default=20, help="how much faster than an A6000 the engine runs"
+    )
+    parser.add_argument("--json", type=Path, help="write the table here")
+    asked = parser.parse_args()
+    asked.parts = asked.parts or [part for part in PARTS if asked.long or part not in _LONG_ONLY]
+    asked.jobs = asked.jobs or (300 if asked.long else 60)
+    return asked
+
+
+if __name__ == "__main__":
+    main()

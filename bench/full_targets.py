@@ -1,0 +1,174 @@
+"""The targets on real servers: contests of the product with its peers, as lines of the table."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from bench.contenders import CLAIMING_POOL, DIRECT, ONE_AT_A_TIME, POOL, PRODUCT, Contender, Longbatch
+from bench.contest import Run, Say, contest, rounds
+from bench.fill import fill
+from bench.lower_bound import lower_bound_s
+from bench.peers.drive import Direct, Pool
+from bench.report import Row, judge
+from bench.stand import Stand
+from bench.targets import LEAST_EFFICIENCY, LEAST_OVER_FCFS
+from bench.workloads import make, poisson
+
+LEAST_OVER_DIRECT = {"TINY": 0.98, "MIX-20": 1.05}
+BOOKS_MAX = Longbatch({"LONGBATCH_ENGINE__BOOK_PREDICTED": "false"})
+BOOKING_MAX = "longbatch booking max_tokens"
+ORACLE = "longbatch told the true lengths"
+_PEERS: dict[str, Contender] = {
+    PRODUCT: Longbatch(),
+    POOL: Pool(),
+    CLAIMING_POOL: Pool(claims=True),
+    DIRECT: Direct(),
+    ONE_AT_A_TIME: Direct(one_at_a_time=True),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """How much to run.
+
+    Attributes:
+        num_jobs: of each workload.
+        seeds: of each workload.
+        say: told of every run.
+    """
+
+    num_jobs: int
+    seeds: Sequence[int]
+    say: Say
+
+
+def packing(
+    stand: Stand, scope: Scope, workload: str, max_tokens: int, *, peers: Sequence[str] = (POOL, DIRECT)
+) -> Iterator[Row]:
+    """Targets 1 and 2: all at t=0."""
+    contenders = {name: _PEERS[name] for name in (PRODUCT, *peers)}
+    runs = contest(
+        stand,
+        workload,
+        max_tokens,
+        num_jobs=scope.num_jobs,
+        seeds=scope.seeds,
+        contenders=contenders,
+        say=scope.say,
+    )
+    where = f"{workload} {max_tokens}, N={scope.num_jobs}"
+    least = LEAST_EFFICIENCY.get(workload)
+    yield from _efficiency(runs, PRODUCT, "1 efficiency", where, f">= {least}" if least else "")
+    for peer in peers:
+        yield from _efficiency(runs, peer, f"efficiency of: {peer}", where)
+    goals = {
+        POOL: ("1 speed-up", LEAST_OVER_FCFS.get((workload, max_tokens))),
+        DIRECT: ("2 speed-up", LEAST_OVER_DIRECT.get(workload) if max_tokens == 2048 else None),
+    }
+    for peer in peers:
+        name, least = goals.get(peer, ("speed-up", None))
+        ratios = _ratios(runs, peer, PRODUCT)
+        yield from _row(runs, name, where, ratios, goal=f">= {least}" if least else "", peer=peer)
+
+
+def refill(stand: Stand, scope: Scope, *, completed: int) -> Iterator[Row]:
+    """Target 3: a slot's becoming free until its successor, in a long-used table, and in a pool."""
+    stand.clear()
+    fill(stand.database, completed=completed)
+    stand.keeps_jobs = True
+    try:
+        contenders = {name: _PEERS[name] for name in (PRODUCT, CLAIMING_POOL)}
+        runs = contest(
+            stand,
+            "TINY",
+            2048,
+            num_jobs=scope.num_jobs,
+            seeds=scope.seeds,
+            contenders=contenders,
+            say=scope.say,
+        )
+    finally:
+        stand.keeps_jobs = False
+        stand.clear()
+    where = f"TINY, {completed:,} rows in the table"
+    for name in contenders:
+        gaps = np.array([gap for run in _valid(runs, name) for gap in run.refills_s]).reshape(-1, 2) * 1000
+        if not len(gaps):
+            continue
+        own = name == PRODUCT
+        for column, what in enumerate(("next request", "next prefill")):
+            for percentile, goal in ((50, "<= 10"), (99, "<= 40")):
+                label = f"slot free to {what}, p{percentile}, ms"
+                yield from _row(
+                    runs,
+                    f"3 {label}" if own and not column else label,
+                    where,
+                    [float(np.percentile(gaps[:, column], percentile))],
+                    goal=goal if own and not column else "",
+                    peer=CLAIMING_POOL if own else f"of: {name}",
+                )
+
+
+def overcommit(stand: Stand, scope: Scope) -> Iterator[Row]:
+    """Target 4: long answers of unknown length, on an engine that keeps no prefix."""
+    runs: list[Run] = []
+    for seed in scope.seeds:
+        specs = make("REASON", seed=seed, num_jobs=scope.num_jobs, max_tokens=32_768)
+        known = [replace(spec, max_tokens=spec.output_tokens) for spec in specs]
+        unknowing = {PRODUCT: _PEERS[PRODUCT], BOOKING_MAX: BOOKS_MAX}
+        runs += rounds(stand, "REASON", specs, seed=seed, contenders=unknowing, say=scope.say)
+        runs += rounds(stand, "REASON", known, seed=seed, contenders={ORACLE: BOOKS_MAX}, say=scope.say)
+    where = f"REASON, N={scope.num_jobs}, no prefix cache"
+    ours = list(_valid(runs, PRODUCT))
+    for peer, name, goal in ((BOOKING_MAX, "4 speed-up", ">= 1.25"), (ORACLE, "4 of the oracle", ">= 0.95")):
+        yield from _row(runs, name, where, _ratios(runs, peer, PRODUCT), goal=goal, peer=peer)
+    again = [run.recomputed for run in ours]
+    yield from _row(runs, "4 recomputed tokens", where, again, goal="<= 0.02", peer="all tokens")
+    failed = [float(sum(not tokens for tokens in run.span.tokens)) for run in ours]
+    yield from _row(runs, "4 failed", where, failed, goal="<= 0", peer="all jobs")
+
+
+def starvation(stand: Stand, scope: Scope) -> Iterator[Row]:
+    """Target 5: the longest wait for a first token when jobs arrive at 0.9 of what the engine can serve."""
+    runs: list[Run] = []
+    for seed in scope.seeds:
+        specs = make("STARVE", seed=seed, num_jobs=scope.num_jobs, max_tokens=2048)
+        gap_s = lower_bound_s(stand.model, specs) / len(specs) / 0.9
+        arriving = poisson(specs, seed=seed, mean_gap_s=gap_s)
+        contenders = {name: _PEERS[name] for name in (PRODUCT, POOL)}
+        runs += rounds(stand, "STARVE", arriving, seed=seed, contenders=contenders, say=scope.say)
+    where = f"STARVE at 0.9 load, N={scope.num_jobs}"
+    longest = [
+        max(ours.span.waits_s) / max(theirs.span.waits_s) for ours, theirs in _pairs(runs, PRODUCT, POOL)
+    ]
+    yield from _row(runs, "5 longest wait", where, longest, goal="<= 1.1", peer=POOL)
+    yield from _row(runs, "speed-up", where, _ratios(runs, POOL, PRODUCT), peer=POOL)
+
+
+def _efficiency(runs: Sequence[Run], contender: str, name: str, where: str, goal: str = "") -> Iterator[Row]:
+    reached = [run.efficiency for run in _valid(runs, contender)]
+    yield from _row(runs, name, where, reached, goal=goal, peer="lower bound")
+
+
+def _row(
+    runs: Sequence[Run], name: str, where: str, values: Sequence[float], *, peer: str, goal: str = ""
+) -> Iterator[Row]:
+    """The line, unless no run counts."""
+    if values:
+        scale = f"S={runs[0].scale:g}"
+        yield judge(name, where, values, peer=peer, scale=scale, seeds=len(values), goal=goal)
+
+
+def _valid(runs: Iterable[Run], contender: str) -> Iterator[Run]:
+    return (run for run in runs if run.contender == contender and run.counts)
+
+
+def _ratios(runs: Sequence[Run], above: str, below: str) -> list[float]:
+    """Makespans of one by those of the other, on the same seeds."""
+    return [one.makespan_s / other.makespan_s for one, other in _pairs(runs, above, below)]
+
+
+def _pairs(runs: Sequence[Run], first: str, second: str) -> Iterator[tuple[Run, Run]]:
+    by_seed = {run.seed: run for run in _valid(runs, second)}
+    return ((run, by_seed[run.seed]) for run in _valid(runs, first) if run.seed in by_seed)
