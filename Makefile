@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint bench lock clean
+.PHONY: help setup demo test lint bench prove lock clean
 BIN := .venv/bin
 
 help: ## say what can be made
@@ -20,8 +20,11 @@ lint: setup ## style, types and import contracts
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
-bench: setup ## simulate the packing against its peers, and print the targets (JSON=file keeps them)
-	@$(BIN)/python -m bench.simulate $(if $(JSON),--json "$(JSON)")
+bench: setup ## print the targets, simulated and on real servers, about 12 minutes (JSON=file keeps them)
+	@$(BIN)/python -m bench $(if $(JSON),--json "$(JSON)") $(BENCH)
+
+prove: setup ## the same at full length, for hours: 300 jobs of each workload, a million rows (SEEDS=3)
+	@$(BIN)/python -m bench --long --json bench/results/targets.json $(if $(SEEDS),--seeds $(SEEDS)) $(BENCH)
 
 COMPILE = uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header pyproject.toml
 lock: ## write both lock files anew (needs uv)

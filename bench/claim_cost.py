@@ -57,7 +57,7 @@ def claim_cost(stand: Stand, depth: Depth) -> Iterator[Row]:
             held = _loop(sessions, 4 * depth.num_claims)[-depth.num_claims :]
         few += _timed(stand, sessions, depth.num_claims, queued=depth.few_queued)
     finally:
-        stand.clear()
+        stand.ledger.clear()
         connections.dispose()
     where = f"{depth.completed:,} done + {depth.queued:,} queued"
     peer = f"{depth.few_queued:,} queued alone"
@@ -82,8 +82,8 @@ def _timed(
     stand: Stand, sessions: sessionmaker[Session], num_claims: int, *, queued: int, completed: int = 0
 ) -> list[float]:
     """Seconds of each claim in a table with so much in it."""
-    stand.clear()
-    fill(stand.database, completed=completed, queued=queued)
+    stand.ledger.clear()
+    fill(stand.ledger.database, completed=completed, queued=queued)
     with database.transaction(sessions) as session:
         engines.register(session, _ENGINE, MODEL, stand.model.capacity, now=database.database_now(session))
     return _loop(sessions, num_claims + _WARM_UP)[_WARM_UP:]
@@ -92,13 +92,13 @@ def _timed(
 def _loop(sessions: sessionmaker[Session], num_claims: int) -> list[float]:
     """As a worker goes on: three slots stay taken, in the fourth one job after the other runs and ends."""
     taken: list[Claim] = []
-    while len(taken) < 3 and (claim := _claim(sessions)[0]) is not None:
+    while len(taken) < 3 and isinstance(claim := _claim(sessions)[0], Claim):
         taken.append(claim)
     found = []
     for _ in range(num_claims):
         claim, seconds = _claim(sessions)
-        if claim is None:
-            raise RuntimeError("nothing could be claimed: the sizes leave no room for a fourth job")
+        if not isinstance(claim, Claim):
+            raise TypeError("nothing could be claimed: the sizes leave no room for a fourth job")
         found.append(seconds)
         _end(sessions, claim)
     for each in taken:
@@ -106,7 +106,7 @@ def _loop(sessions: sessionmaker[Session], num_claims: int) -> list[float]:
     return found
 
 
-def _claim(sessions: sessionmaker[Session]) -> tuple[Claim | None, float]:
+def _claim(sessions: sessionmaker[Session]) -> tuple[object, float]:
     """The claim and its time, without its commit, whose fsync costs the same everywhere."""
     with database.transaction(sessions) as session:
         began = time.perf_counter()

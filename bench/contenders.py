@@ -26,12 +26,14 @@ class Span:
         ended: monotonic time at which its last result was stored.
         tokens: output tokens that it has of each job; 0 for a job that it lost.
         waits_s: of each job, from its being sent to its first token; empty where all were sent at once.
+        served: tokens by tenant, while each of them had jobs that waited; empty where there is one tenant.
     """
 
     began: float
     ended: float
     tokens: list[int]
     waits_s: list[float] = field(default_factory=list)
+    served: dict[str, float] = field(default_factory=dict)
 
     @property
     def seconds(self) -> float:
@@ -56,23 +58,27 @@ class Longbatch:
 
     Attributes:
         settings: of its inference worker, as environment variables.
+        weights: of the tenants that the specs name; empty: all jobs are one tenant's.
     """
 
     settings: Mapping[str, str] = field(default_factory=dict)
+    weights: Mapping[str, float] = field(default_factory=dict)
     admits: bool = True
 
     def run(self, stand: Stand, prompts: Sequence[Prompt]) -> Span:
         """Jobs that arrive at once are queued before the worker goes on; others are sent one by one."""
         if not stand.keeps_jobs:
-            stand.clear()
+            stand.ledger.clear()
         with stand.worker(self.settings) as worker:
             if any(prompt.spec.arrives_at for prompt in prompts):
                 return _arriving(stand, prompts)
             worker.freeze()
             ids = stand.submit(prompts)
+            stand.ledger.assign(ids, prompts, self.weights)
             began = worker.thaw()
-            stand.until(lambda: not stand.unfinished(), seconds=_LONGEST_S, every=0.25)
-            return Span(began, stand.last_end(ids), stand.outputs(ids))
+            stand.until(lambda: not stand.ledger.unfinished(), seconds=_LONGEST_S, every=0.25)
+            served = stand.ledger.served(self.weights) if self.weights else {}
+            return Span(began, stand.ledger.last_end(ids), stand.ledger.outputs(ids), served=served)
 
 
 def _arriving(stand: Stand, prompts: Sequence[Prompt]) -> Span:
@@ -92,6 +98,6 @@ def _arriving(stand: Stand, prompts: Sequence[Prompt]) -> Span:
         threads[-1].start()
     for thread in threads:
         thread.join()
-    stand.until(lambda: not stand.unfinished(), seconds=_LONGEST_S, every=0.25)
-    waits = [first - before for first, before in zip(stand.first_tokens(ids), sent, strict=True)]
-    return Span(began, stand.last_end(ids), stand.outputs(ids), waits)
+    stand.until(lambda: not stand.ledger.unfinished(), seconds=_LONGEST_S, every=0.25)
+    waits = [first - before for first, before in zip(stand.ledger.first_tokens(ids), sent, strict=True)]
+    return Span(began, stand.ledger.last_end(ids), stand.ledger.outputs(ids), waits)

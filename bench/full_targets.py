@@ -12,7 +12,7 @@ from bench.lower_bound import lower_bound_s
 from bench.peers.drive import Direct, Pool
 from bench.report import Row, judge
 from bench.stand import Stand
-from bench.targets import LEAST_EFFICIENCY, LEAST_OVER_FCFS
+from bench.targets import LEAST_EFFICIENCY, LEAST_OVER_FCFS, WEIGHTS, two_tenants
 from bench.workloads import make, poisson
 
 LEAST_OVER_DIRECT = {"TINY": 0.98, "MIX-20": 1.05}
@@ -73,41 +73,49 @@ def packing(
 
 
 def refill(stand: Stand, scope: Scope, *, completed: int) -> Iterator[Row]:
-    """Target 3: a slot's becoming free until its successor, in a long-used table, and in a pool."""
-    stand.clear()
-    fill(stand.database, completed=completed)
+    """Target 3: a slot's becoming free until its successor, in a long-used table; and in a pool.
+
+    Slots of SMALL become free one by one. Those of TINY do all at once, so the last waits for four claims.
+    """
+    contenders = {name: _PEERS[name] for name in (PRODUCT, CLAIMING_POOL)}
+    stand.ledger.clear()
+    fill(stand.ledger.database, completed=completed)
     stand.keeps_jobs = True
     try:
-        contenders = {name: _PEERS[name] for name in (PRODUCT, CLAIMING_POOL)}
-        runs = contest(
-            stand,
-            "TINY",
-            2048,
-            num_jobs=scope.num_jobs,
-            seeds=scope.seeds,
-            contenders=contenders,
-            say=scope.say,
-        )
+        for workload in ("SMALL", "TINY"):
+            runs = contest(
+                stand,
+                workload,
+                2048,
+                num_jobs=scope.num_jobs,
+                seeds=scope.seeds,
+                contenders=contenders,
+                say=scope.say,
+            )
+            where = f"{workload}, {completed:,} rows in the table"
+            yield from _gaps(runs, PRODUCT, where, is_judged=workload == "SMALL")
+            yield from _gaps(runs, CLAIMING_POOL, where, is_judged=False)
     finally:
         stand.keeps_jobs = False
-        stand.clear()
-    where = f"TINY, {completed:,} rows in the table"
-    for name in contenders:
-        gaps = np.array([gap for run in _valid(runs, name) for gap in run.refills_s]).reshape(-1, 2) * 1000
-        if not len(gaps):
-            continue
-        own = name == PRODUCT
-        for column, what in enumerate(("next request", "next prefill")):
-            for percentile, goal in ((50, "<= 10"), (99, "<= 40")):
-                label = f"slot free to {what}, p{percentile}, ms"
-                yield from _row(
-                    runs,
-                    f"3 {label}" if own and not column else label,
-                    where,
-                    [float(np.percentile(gaps[:, column], percentile))],
-                    goal=goal if own and not column else "",
-                    peer=CLAIMING_POOL if own else f"of: {name}",
-                )
+        stand.ledger.clear()
+
+
+def _gaps(runs: Sequence[Run], contender: str, where: str, *, is_judged: bool) -> Iterator[Row]:
+    """How long slots were free; what is judged is what a dispatcher decides: when the next request comes.
+
+    Its prefill begins at the engine's next iteration, which may be in the middle of another one's prompt.
+    """
+    gaps = np.array([gap for run in _valid(runs, contender) for gap in run.refills_s]).reshape(-1, 2) * 1000
+    for column, what in enumerate(("next request", "next prefill")) if len(gaps) else ():
+        for percentile, goal in ((50, "<= 10"), (99, "<= 40")):
+            yield from _row(
+                runs,
+                f"{'3 ' if is_judged and not column else ''}slot free to {what}, p{percentile}, ms",
+                where,
+                [float(np.percentile(gaps[:, column], percentile))],
+                goal=goal if is_judged and not column else "",
+                peer=f"of: {contender}",
+            )
 
 
 def overcommit(stand: Stand, scope: Scope) -> Iterator[Row]:
@@ -144,6 +152,23 @@ def starvation(stand: Stand, scope: Scope) -> Iterator[Row]:
     ]
     yield from _row(runs, "5 longest wait", where, longest, goal="<= 1.1", peer=POOL)
     yield from _row(runs, "speed-up", where, _ratios(runs, POOL, PRODUCT), peer=POOL)
+
+
+def shares(stand: Stand, scope: Scope) -> Iterator[Row]:
+    """Target 5: tokens served to two tenants, one with ten times the backlog, while both have one."""
+    for weights in ({"small": 1.0, "large": 1.0}, WEIGHTS):
+        runs: list[Run] = []
+        contenders = {PRODUCT: Longbatch(weights=weights)}
+        for seed in scope.seeds:
+            specs = two_tenants(seed, scope.num_jobs)
+            runs += rounds(stand, "two tenants", specs, seed=seed, contenders=contenders, say=scope.say)
+        wanted = weights["small"] / sum(weights.values())
+        off = [
+            abs(run.span.served["small"] / sum(run.span.served.values()) / wanted - 1)
+            for run in _valid(runs, PRODUCT)
+        ]
+        where = f"MIX-20, 10:1 backlog, N={scope.num_jobs}, weights {weights['small']:g}:1"
+        yield from _row(runs, "5 share off its weight", where, off, goal="<= 0.1", peer="weights")
 
 
 def _efficiency(runs: Sequence[Run], contender: str, name: str, where: str, goal: str = "") -> Iterator[Row]:

@@ -58,7 +58,7 @@ def latency(stand: Stand, spec: Spec, *, repeats: int) -> Iterator[Row]:
     prompts = stand.author.write([spec] * (2 * repeats), seed=9)
     ours: list[Timed] = []
     direct: list[float] = []
-    stand.clear()
+    stand.ledger.clear()
     with stand.worker(), _receiver() as receiver, EngineClient(stand.url("triton_grpc")) as engine:
         for number, prompt in enumerate(prompts):
             if number % 4 in {0, 3}:  # ABBA

@@ -9,13 +9,12 @@ from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Self, TypeVar
-from uuid import UUID
 
 import httpx2
-import psycopg
 
 from bench.documents import Author, Prompt
 from bench.engine_model import EngineModel
+from bench.ledger import Ledger
 from cli.stack import programs
 from cli.stack.engine_options import EngineOptions
 from cli.stack.options import StackOptions
@@ -25,15 +24,12 @@ from cli.stack.signing import VARIABLE as WEBHOOK_SECRET
 from cli.stack.stack import Stack
 from cli.stack.supervised import DEFAULT_BACKOFF, SupervisedServer
 from jobs.admission import Capacity
-from jobs.ids import parse_job_id
 from jobs.tokenizer_files import tokenizer_directory
 from jobs.tokens import Tokenizer
 
 T = TypeVar("T")
 _TRACE = "LOCAL_ENGINE_TRACE"  # triton/local/tensorrt_llm/1/trace.py
 _TICKS = os.sysconf("SC_CLK_TCK")
-# Everything but tenants, engines and the texts, which are counted once and are the same in each run.
-_EMPTY = "TRUNCATE jobs, results, checkpoints, reservations, webhook_events, webhook_deliveries CASCADE"
 
 
 class Stand:
@@ -67,13 +63,13 @@ class Stand:
         self.trace.touch()
         os.environ[_TRACE] = str(self.trace)
         self.stack.start()
-        self.database = psycopg.connect(self.url("database_url"), autocommit=True)
+        self.ledger = Ledger(self.url("database_url"))
         self.http = httpx2.Client(base_url=self.url("api_url"), timeout=600, trust_env=False)
         return self
 
     def __exit__(self, *_error: object) -> None:
         self.http.close()
-        self.database.close()
+        self.ledger.close()
         self.stack.stop()
         self.stack.remove_data()
         del os.environ[_TRACE]
@@ -114,20 +110,16 @@ class Stand:
         program = programs.program(INFERENCE_WORKER, env, api_port=0, directory=self.directory)
         log = self.directory / "inference-worker.log"
         running = SupervisedServer(program, log, report=lambda _event: None, backoff=DEFAULT_BACKOFF)
-        self.database.execute("UPDATE engines SET paused_reason = 'not seen yet'")
+        self.ledger.database.execute("UPDATE engines SET paused_reason = 'not seen yet'")
         running.start()
         try:
             running.wait_ready(timedelta(seconds=60))
-            self.until(lambda: self.count("engines", "paused_reason IS NULL"), seconds=60)
+            self.until(lambda: self.ledger.count("engines", "paused_reason IS NULL"), seconds=60)
             time.sleep(1.0)  # its consumer connects to the broker beside
             yield Worker(running)
         finally:
             running.send(signal.SIGCONT)
             running.stop()
-
-    def clear(self) -> None:
-        """No job is in the database, and no doorbell rings."""
-        self.database.execute(_EMPTY)
 
     def submit(self, prompts: Sequence[Prompt]) -> list[str]:
         """Ids of jobs that are all queued, their prompts counted.
@@ -140,14 +132,9 @@ class Stand:
         ).json()
         if answer["rejected"]:
             raise ValueError(f"refused: {answer['errors'][:3]}")
-        self.until(lambda: not self.count("jobs", "state = 'preparing'"), seconds=600)
+        self.until(lambda: not self.ledger.count("jobs", "state = 'preparing'"), seconds=600)
         ids: list[str] = answer["ids"]
         return ids
-
-    def count(self, table: str, condition: str) -> int:
-        """Rows that meet it."""
-        row = self.database.execute(f"SELECT count(*) FROM {table} WHERE {condition}").fetchone()  # noqa: S608  # ours
-        return int(row[0]) if row else 0
 
     def post(self, body: str) -> str:
         """The id of a job that was submitted by itself."""
@@ -156,36 +143,6 @@ class Stand:
         )
         job_id: str = answer.raise_for_status().json()["id"]
         return job_id
-
-    def unfinished(self) -> int:
-        """Jobs that have not ended; each count reads a partial index."""
-        return sum(self.count("jobs", f"state = '{state}'") for state in ("preparing", "queued", "running"))
-
-    def last_end(self, ids: Sequence[str]) -> float:
-        """When the last of these jobs was recorded as ended, on the monotonic clock."""
-        return max(self._ages(ids, "finalized_at"))
-
-    def first_tokens(self, ids: Sequence[str]) -> list[float]:
-        """When each of these jobs had its first token, on the monotonic clock."""
-        return self._ages(ids, "first_token_at")
-
-    def _ages(self, ids: Sequence[str], column: str) -> list[float]:
-        ages = self._by_id(ids, f"extract(epoch FROM clock_timestamp() - {column})::float8")
-        now = time.monotonic()
-        return [now - ages[parse_job_id(each)] for each in ids]
-
-    def outputs(self, ids: Sequence[str]) -> list[int]:
-        """Output tokens of these jobs that are completed and have their one result; 0 for all others."""
-        found = self._by_id(
-            ids,
-            "CASE WHEN state = 'completed' AND EXISTS (SELECT FROM results WHERE job_id = jobs.id)"
-            " THEN completion_tokens ELSE 0 END",
-        )
-        return [found[parse_job_id(each)] for each in ids]
-
-    def _by_id(self, ids: Sequence[str], expression: str) -> dict[UUID, Any]:
-        query = f"SELECT id, {expression} FROM jobs WHERE id = ANY(%s)"  # noqa: S608  # ours
-        return dict(self.database.execute(query, [[parse_job_id(each) for each in ids]]).fetchall())
 
     def until(self, look: Callable[[], T], *, seconds: float, every: float = 0.2) -> T:
         """The first truthy answer.

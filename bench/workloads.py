@@ -114,6 +114,14 @@ def tiny(_rng: np.random.Generator, num_jobs: int, max_tokens: int) -> list[Spec
     return [_spec("tiny", 4_000, 256, max_tokens)] * num_jobs
 
 
+def small(rng: np.random.Generator, num_jobs: int, max_tokens: int) -> list[Spec]:
+    """Small jobs whose slots become free one by one, not all at once as those of TINY."""
+    return [
+        _spec("small", int(rng.integers(2_000, 6_000)), _lognormal(rng, 256, 0.5), max_tokens)
+        for _ in range(num_jobs)
+    ]
+
+
 def reason(rng: np.random.Generator, num_jobs: int, max_tokens: int) -> list[Spec]:
     """Long answers of unknown length to prompts of one size."""
     return [
@@ -139,6 +147,7 @@ WORKLOADS: dict[str, Maker] = {
     "MIX-40": mix40,
     "MOON": moon,
     "TINY": tiny,
+    "SMALL": small,
     "REASON": reason,
     "STARVE": starve,
 }

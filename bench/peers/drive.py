@@ -78,10 +78,10 @@ class Pool:
 
 def _fill(stand: Stand, num_jobs: int) -> None:
     """The pool's own table holds these jobs, queued."""
-    stand.database.execute(plain_pool.TABLE)
-    stand.database.execute("TRUNCATE plain_pool_jobs")
+    stand.ledger.database.execute(plain_pool.TABLE)
+    stand.ledger.database.execute("TRUNCATE plain_pool_jobs")
     rows = "INSERT INTO plain_pool_jobs SELECT n, 'queued' FROM generate_series(0, %s) n"
-    stand.database.execute(rows, [num_jobs - 1])
+    stand.ledger.database.execute(rows, [num_jobs - 1])
 
 
 @contextmanager

@@ -1,0 +1,95 @@
+"""What the product's database says of a run: read beside it, so that no contender reports on itself."""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+from uuid import UUID
+
+import psycopg
+
+from bench.documents import Prompt
+from jobs.ids import parse_job_id
+
+# Everything but tenants, engines and the texts, which are counted once and are the same in each run.
+_EMPTY = "TRUNCATE jobs, results, checkpoints, reservations, accounts, webhook_events CASCADE"
+
+
+class Ledger:
+    """The tables of one stand."""
+
+    def __init__(self, url: str) -> None:
+        self.database = psycopg.connect(url, autocommit=True)
+
+    def close(self) -> None:
+        """The connection is gone."""
+        self.database.close()
+
+    def clear(self) -> None:
+        """No job is in the database, and no doorbell rings."""
+        self.database.execute(_EMPTY)
+
+    def count(self, table: str, condition: str) -> int:
+        """Rows that meet it."""
+        row = self.database.execute(f"SELECT count(*) FROM {table} WHERE {condition}").fetchone()  # noqa: S608  # ours
+        return int(row[0]) if row else 0
+
+    def unfinished(self) -> int:
+        """Jobs that have not ended; each count reads a partial index."""
+        return sum(self.count("jobs", f"state = '{state}'") for state in ("preparing", "queued", "running"))
+
+    def last_end(self, ids: Sequence[str]) -> float:
+        """When the last of these jobs was recorded as ended, on the monotonic clock."""
+        return max(self._ages(ids, "finalized_at"))
+
+    def first_tokens(self, ids: Sequence[str]) -> list[float]:
+        """When each of these jobs had its first token, on the monotonic clock."""
+        return self._ages(ids, "first_token_at")
+
+    def _ages(self, ids: Sequence[str], column: str) -> list[float]:
+        ages = self._by_id(ids, f"extract(epoch FROM clock_timestamp() - {column})::float8")
+        now = time.monotonic()
+        return [now - ages[parse_job_id(each)] for each in ids]
+
+    def outputs(self, ids: Sequence[str]) -> list[int]:
+        """Output tokens of these jobs that are completed and have their one result; 0 for all others."""
+        found = self._by_id(
+            ids,
+            "CASE WHEN state = 'completed' AND EXISTS (SELECT FROM results WHERE job_id = jobs.id)"
+            " THEN completion_tokens ELSE 0 END",
+        )
+        return [found[parse_job_id(each)] for each in ids]
+
+    def _by_id(self, ids: Sequence[str], expression: str) -> dict[UUID, Any]:
+        query = f"SELECT id, {expression} FROM jobs WHERE id = ANY(%s)"  # noqa: S608  # ours
+        return dict(self.database.execute(query, [[parse_job_id(each) for each in ids]]).fetchall())
+
+    def assign(self, ids: Sequence[str], prompts: Sequence[Prompt], weights: Mapping[str, float]) -> None:
+        """Each queued job is its spec's tenant's, which has this weight."""
+        for name, weight in weights.items():
+            self.database.execute(
+                "INSERT INTO tenants (id, name, weight) VALUES (gen_random_uuid(), %s, %s)"
+                " ON CONFLICT (name) DO UPDATE SET weight = excluded.weight",
+                [name, weight],
+            )
+            own = [parse_job_id(each) for each, p in zip(ids, prompts, strict=True) if p.spec.tenant == name]
+            self.database.execute(
+                "UPDATE jobs SET tenant_id = (SELECT id FROM tenants WHERE name = %s) WHERE id = ANY(%s)",
+                [name, own],
+            )
+
+    def served(self, weights: Mapping[str, float]) -> dict[str, float]:
+        """Tokens that each of these tenants was served up to the last start of the first to run out of jobs.
+
+        A job that ran then counts by the share of its time that had passed.
+        """
+        rows = self.database.execute(
+            "SELECT t.name, extract(epoch FROM j.started_at)::float8,"
+            " extract(epoch FROM j.finalized_at)::float8, j.prompt_tokens + j.completion_tokens"
+            " FROM jobs j JOIN tenants t ON t.id = j.tenant_id WHERE t.name = ANY(%s)",
+            [list(weights)],
+        ).fetchall()
+        until = min(max(start for who, start, _, _ in rows if who == name) for name in weights)
+        found = dict.fromkeys(weights, 0.0)
+        for who, start, end, tokens in rows:
+            found[who] += tokens * min(1.0, max(0.0, (until - start) / (end - start)))
+        return found
