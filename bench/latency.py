@@ -30,11 +30,15 @@ class Timed:
 
     Attributes:
         to_engine: from before it is sent until its prefill starts.
+        to_claim: of that, until a worker has claimed it.
+        to_record: from its slot's becoming free until its end is in the database.
         to_get: from its slot's becoming free until the waiting GET has its answer.
         to_webhook: from there until the receiver has its event.
     """
 
     to_engine: float
+    to_claim: float
+    to_record: float
     to_get: float
     to_webhook: float
 
@@ -80,6 +84,9 @@ def latency(stand: Stand, spec: Spec, *, repeats: int) -> Iterator[Row]:
             "<= 25",
             "engine's last response",
         ),
+        ("of it: submit to claim, p50, ms", [each.to_claim for each in ours], 50, "", ""),
+        ("of it: submit to claim, p90, ms", [each.to_claim for each in ours], 90, "", ""),
+        ("of it: end to record, p50, ms", [each.to_record for each in ours], 50, "", ""),
         ("end to GET, p99, ms", [each.to_get for each in ours], 99, "", "engine's last response"),
         ("end to webhook, p99, ms", [each.to_webhook for each in ours], 99, "", "engine's last response"),
         ("direct client to engine start, p50, ms", direct, 50, "", ""),
@@ -98,7 +105,13 @@ def _through_us(stand: Stand, prompt: Prompt, receiver: Receiver) -> Timed:
     if answer.json()["state"] != "completed" or not receiver.heard.wait(_LIMIT_S):
         raise TimeoutError(f"no answer or no webhook within {_LIMIT_S:g} s: {answer.text[:200]}")
     request = _last(stand, since=sent_at)
-    return Timed(request.began - sent_at, got_at - request.ended, receiver.heard_at - request.ended)
+    return Timed(
+        to_engine=request.began - sent_at,
+        to_claim=stand.ledger.starts([job_id])[0] - sent_at,
+        to_record=stand.ledger.last_end([job_id]) - request.ended,
+        to_get=got_at - request.ended,
+        to_webhook=receiver.heard_at - request.ended,
+    )
 
 
 def _straight(stand: Stand, prompt: Prompt, engine: EngineClient) -> float:

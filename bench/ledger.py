@@ -41,6 +41,10 @@ class Ledger:
         """When the last of these jobs was recorded as ended, on the monotonic clock."""
         return max(self._ages(ids, "finalized_at"))
 
+    def starts(self, ids: Sequence[str]) -> list[float]:
+        """When each of these jobs was first claimed, on the monotonic clock."""
+        return self._ages(ids, "started_at")
+
     def first_tokens(self, ids: Sequence[str]) -> list[float]:
         """When each of these jobs had its first token, on the monotonic clock."""
         return self._ages(ids, "first_token_at")
