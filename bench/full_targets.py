@@ -166,6 +166,7 @@ def shares(stand: Stand, scope: Scope) -> Iterator[Row]:
         off = [
             abs(run.span.served["small"] / sum(run.span.served.values()) / wanted - 1)
             for run in _valid(runs, PRODUCT)
+            if any(run.span.served.values())  # not where the small tenant's only job started first
         ]
         where = f"MIX-20, 10:1 backlog, N={scope.num_jobs}, weights {weights['small']:g}:1"
         yield from _row(runs, "5 share off its weight", where, off, goal="<= 0.1", peer="weights")
