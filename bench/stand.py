@@ -29,6 +29,8 @@ from jobs.tokens import Tokenizer
 
 T = TypeVar("T")
 _TRACE = "LOCAL_ENGINE_TRACE"  # triton/local/tensorrt_llm/1/trace.py
+# The local engine keeps nothing of a request that has ended.
+_SETTINGS = {"LONGBATCH_ENGINE__REUSES_PREFIX": "false"}
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -47,7 +49,7 @@ class Stand:
         self.options = EngineOptions(mode="synthetic", tokenizer_dir=path, time_scale=time_scale)
         self.author = Author(Tokenizer.load())
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("LONGBATCH_")}
-        self._environment = {**inherited, "LONGBATCH_ENGINE__REUSES_PREFIX": "false", **(environment or {})}
+        self._environment = {**inherited, **_SETTINGS, **(environment or {})}
         self.stack = Stack(
             StackOptions(
                 directory=directory / "stack",
@@ -64,7 +66,12 @@ class Stand:
         os.environ[_TRACE] = str(self.trace)
         self.stack.start()
         self.ledger = Ledger(self.url("database_url"))
-        self.http = httpx2.Client(base_url=self.url("api_url"), timeout=600, trust_env=False)
+        self.http = httpx2.Client(
+            base_url=self.url("api_url"),
+            headers={"Authorization": f"Bearer {self.url('api_key')}"},
+            timeout=600,
+            trust_env=False,
+        )
         return self
 
     def __exit__(self, *_error: object) -> None:
@@ -127,9 +134,8 @@ class Stand:
         Raises:
             ValueError: a line was refused.
         """
-        answer = self.http.post(
-            "/v1/jobs/bulk", content=(f"{job_line(each)}\n".encode() for each in prompts)
-        ).json()
+        lines = (f"{job_line(each)}\n".encode() for each in prompts)
+        answer = self.http.post("/v1/jobs/bulk", content=lines).raise_for_status().json()
         if answer["rejected"]:
             raise ValueError(f"refused: {answer['errors'][:3]}")
         self.until(lambda: not self.ledger.count("jobs", "state = 'preparing'"), seconds=600)

@@ -19,7 +19,7 @@ from bench.workloads import make
 
 pytestmark = pytest.mark.timeout(180)
 
-NUM_JOBS = 10
+NUM_JOBS = 6
 # Faster than what times would count at; here only what became of the jobs does.
 TIME_SCALE = 60.0
 CONTENDERS: dict[str, Contender] = {
