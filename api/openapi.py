@@ -64,10 +64,7 @@ def answers(
     if model is not None:
         good["model"] = model
     if raw:
-        good["content"] = {
-            media_type: {"schema": {"type": "string"}, "example": example}
-            for media_type, example in raw.items()
-        }
+        good["content"] = {media_type: {"example": example} for media_type, example in raw.items()}
     found: dict[int | str, dict[str, Any]] = {status: good}
     return found | {error: {"model": ErrorReply, "description": _REASONS[error]} for error in errors}
 
