@@ -71,10 +71,7 @@ def answers(
 
 def event_answers(example: str) -> dict[int | str, dict[str, Any]]:
     """The documented answers of an operation that sends server-sent events of one thing."""
-    content = {"text/event-stream": {"schema": {"type": "string"}, "example": example}}
-    return {200: {"description": "Server-sent events", "content": content}} | answers(
-        200, None, "", 400, 404, 503
-    )
+    return answers(200, None, "Server-sent events", 400, 404, 503, raw={"text/event-stream": example})
 
 
 def json_body(model: type[BaseModel]) -> dict[str, Any]:

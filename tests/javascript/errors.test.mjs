@@ -5,7 +5,7 @@ import { test } from 'node:test';
 
 import OpenAI from 'openai';
 
-import { CHAT, MODEL, client, upload } from './support.mjs';
+import { CHAT, MODEL, client, clientWith, upload } from './support.mjs';
 
 const CHAT_FIELDS = { model: MODEL, messages: [{ role: 'user', content: 'Hello' }], max_tokens: 8 };
 
@@ -78,5 +78,13 @@ test('what does not exist is not found', async () => {
     () => client.models.retrieve('gpt-9'),
   ]) {
     assert.equal((await refused(call(), OpenAI.NotFoundError)).status, 404);
+  }
+});
+
+test('a wrong key is refused', async () => {
+  const stranger = clientWith('lb_nobody');
+  for (const call of [() => stranger.files.list(), () => stranger.chat.completions.create(CHAT_FIELDS)]) {
+    const error = await refused(call(), OpenAI.AuthenticationError);
+    assert.deepEqual([error.status, error.code], [401, 'invalid_api_key']);
   }
 });
