@@ -32,4 +32,4 @@ lock: ## write both lock files anew (needs uv)
 	@$(COMPILE) --extra llama --extra s3 -o requirements-server.lock
 
 clean: ## remove what setup and the tools made
-	@rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	@rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis tests/javascript/node_modules

@@ -1,5 +1,7 @@
 """The API's own description: bodies that routes read as bytes are added, the framework's 422 is taken out."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 from fastapi import FastAPI
@@ -13,10 +15,10 @@ from api.schemas import CancelRequest, JobRequest
 from api.scopes import METRICS, OPEN
 from jobs.openai_chat import ChatRequest, TextRequest
 
-_LINE: Final = '{"id":"batch_req_…","custom_id":"a","response":{…},"error":null}\n'
 _SCHEME: Final = "key"
 # How the gate in front of all routes ends a request.
 _OF_THE_GATE: Final = (401, 403, 429, 503)
+_NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 _REF: Final = "#/components/schemas/{model}"
 _BODIES: Final[tuple[type[BaseModel], ...]] = (
     JobRequest,
@@ -43,25 +45,33 @@ _REASONS: Final = {
 
 
 def answers(
-    status: int, model: type[BaseModel] | None, description: str, *errors: int
+    status: int,
+    model: type[BaseModel] | None,
+    description: str,
+    *errors: int,
+    raw: Mapping[str, str] = _NOTHING,
 ) -> dict[int | str, dict[str, Any]]:
     """The documented answers of an operation: its good one, then the errors it can end with.
 
-    Without a model the good one is bytes.
+    Args:
+        status: of the good one.
+        model: of the good one as JSON; None: it is never JSON.
+        description: of the good one.
+        errors: statuses.
+        raw: other media types that the good one can have, each with an example.
     """
-    good: dict[str, Any] = (
-        {"model": model} if model else {"content": {"application/octet-stream": {"example": _LINE}}}
-    )
-    found: dict[int | str, dict[str, Any]] = {status: good | {"description": description}}
+    good: dict[str, Any] = {"description": description}
+    if model is not None:
+        good["model"] = model
+    if raw:
+        good["content"] = {media_type: {"example": example} for media_type, example in raw.items()}
+    found: dict[int | str, dict[str, Any]] = {status: good}
     return found | {error: {"model": ErrorReply, "description": _REASONS[error]} for error in errors}
 
 
 def event_answers(example: str) -> dict[int | str, dict[str, Any]]:
     """The documented answers of an operation that sends server-sent events of one thing."""
-    content = {"text/event-stream": {"schema": {"type": "string"}, "example": example}}
-    return {200: {"description": "Server-sent events", "content": content}} | answers(
-        200, None, "", 400, 404, 503
-    )
+    return answers(200, None, "Server-sent events", 400, 404, 503, raw={"text/event-stream": example})
 
 
 def json_body(model: type[BaseModel]) -> dict[str, Any]:

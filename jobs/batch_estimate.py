@@ -170,5 +170,7 @@ def seconds_until_done(session: Session, estimate: Estimate, model: str, engines
     mean = squares / tokens if tokens else 0.0
     reading = estimate.reading + (tokens * reading_work(mean) / mean if mean else 0.0)
     output += estimate.max_output_tokens
+    if not reading and not output:
+        return 0.0
     rates = [1 / (reading * each.speed.read_s + each.cost_s(Length(0, output))) for each in engines]
     return 1 / sum(rates)

@@ -87,7 +87,7 @@ install_dependencies() {
     local wanted
     wanted=$(sha256sum <requirements.lock)
     [ "$(cat .venv/longbatch-lock 2>/dev/null)" = "$wanted" ] && return
-    echo "setup: installing the locked dependencies into .venv (about 800 MB, some minutes)"
+    echo "setup: installing the locked dependencies into .venv (about 1.1 GB, some minutes)"
     .venv/bin/python -m pip install --quiet --no-input --disable-pip-version-check \
         --require-hashes -r requirements.lock || die "pip could not install requirements.lock (its words stand above)."
     printf '%s\n' "$wanted" >.venv/longbatch-lock
@@ -100,6 +100,18 @@ install_longbatch() {
     .venv/bin/python -m pip install --quiet --no-input --disable-pip-version-check \
         --no-deps --no-build-isolation --editable . || die "pip could not install longbatch (its words stand above)."
     printf '%s\n' "$wanted" >.venv/longbatch-package
+}
+
+# Only tests need it: a machine that reaches no npm registry still gets a working longbatch.
+install_javascript_client() {
+    local wanted folder=tests/javascript
+    wanted=$(sha256sum <"$folder/package-lock.json")
+    [ "$(cat "$folder/node_modules/.longbatch-lock" 2>/dev/null)" = "$wanted" ] && return
+    if .venv/bin/npm ci --prefix "$folder" --cache .venv/npm-cache --loglevel=error >/dev/null; then
+        printf '%s\n' "$wanted" >"$folder/node_modules/.longbatch-lock"
+    else
+        echo "setup: npm could not install $folder (its words stand above); only its tests need it" >&2
+    fi
 }
 
 build_tokenizer() {
@@ -115,4 +127,5 @@ check_libpython
 make_environment
 install_dependencies
 install_longbatch
+install_javascript_client
 build_tokenizer

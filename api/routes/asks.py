@@ -38,12 +38,23 @@ _HEARTBEAT_SECONDS: Final = 10.0
 _HEARTBEAT: Final = b": waiting\n\n"
 _STREAM_HEADERS: Final = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 _ERRORS: Final = (400, 404, 409, 413, 500, 503, 504)
+_EVENTS: Final = "text/event-stream"
+_CHAT_EVENTS: Final = {
+    _EVENTS: 'data: {"object":"chat.completion.chunk","choices":[{"delta":{"content":"Paris"},…}],…}\n\n'
+    "data: [DONE]\n\n"
+}
+_TEXT_EVENTS: Final = {
+    _EVENTS: 'data: {"object":"text_completion","choices":[{"text":" a time",…}],…}\n\ndata: [DONE]\n\n'
+}
+_PLAIN_EVENTS: Final = {_EVENTS: 'data: {"text":" a time"}\n\ndata: {"finish_reason":"stop","usage":{…}}\n\n'}
 
 
 @router.post(
     "/v1/chat/completions",
     summary="Chat",
-    responses=answers(200, ChatCompletionReply, "The answer, or with `stream` its chunks", *_ERRORS),
+    responses=answers(
+        200, ChatCompletionReply, "The answer, or with `stream` its chunks", *_ERRORS, raw=_CHAT_EVENTS
+    ),
     openapi_extra=json_body(ChatRequest),
 )
 async def create_chat_completion(request: Request, parts: PartsDep, caller: CallerDep) -> Response:
@@ -56,7 +67,9 @@ async def create_chat_completion(request: Request, parts: PartsDep, caller: Call
 @router.post(
     "/v1/completions",
     summary="Complete a text",
-    responses=answers(200, TextCompletionReply, "The answer, or with `stream` its chunks", *_ERRORS),
+    responses=answers(
+        200, TextCompletionReply, "The answer, or with `stream` its chunks", *_ERRORS, raw=_TEXT_EVENTS
+    ),
     openapi_extra=json_body(TextRequest),
 )
 async def create_completion(request: Request, parts: PartsDep, caller: CallerDep) -> Response:
@@ -81,7 +94,10 @@ async def generate(request: Request, parts: PartsDep, caller: CallerDep) -> Resp
 @router.post(
     "/generate_stream",
     summary="Generate, in pieces",
-    responses=answers(200, None, "Server-sent events: `{text}`, then `{finish_reason,usage}`", *_ERRORS),
+    response_class=Response,
+    responses=answers(
+        200, None, "`{text}` again and again, then `{finish_reason,usage}`", *_ERRORS, raw=_PLAIN_EVENTS
+    ),
     openapi_extra=json_body(GenerateRequest),
 )
 async def generate_stream(request: Request, parts: PartsDep, caller: CallerDep) -> Response:
@@ -103,7 +119,7 @@ async def _answer(request: Request, parts: Parts, ask: Ask, shape: Shape, caller
         include_usage = ask.generation.include_usage
         return StreamingResponse(
             _events(parts, job, shape, include_usage=include_usage, tenant_id=tenant_id),
-            media_type="text/event-stream",
+            media_type=_EVENTS,
             headers=_STREAM_HEADERS,
         )
     ended: Ended | None = None

@@ -142,7 +142,7 @@ async def cancel_batch(batch_id: BatchIdDep, parts: PartsDep, tenant_id: TenantD
 @router.post(
     "/v1/batches/{batch_id}/retry",
     summary="Run the failed lines again",
-    responses=answers(200, BatchReply, "A new batch; `retry_of` names the old one", 404, 409, 503),
+    responses=answers(200, BatchReply, "A new batch; `retry_of` names the old one", 400, 404, 409, 503),
 )
 async def retry_batch(
     batch_id: BatchIdDep, parts: PartsDep, tenant_id: TenantDep, promise: PromiseDep

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Annotated, Final
 
 from fastapi import APIRouter, Header, Query
-from starlette.responses import StreamingResponse
+from starlette.responses import Response, StreamingResponse
 
 from api.dependencies import JobIdDep, PartsDep, TenantDep
 from api.events import JobEvents, batch_events
@@ -26,6 +26,7 @@ LastEventId = Annotated[
 @router.get(
     "/v1/jobs/{job_id}/events",
     summary="Follow a job",
+    response_class=Response,
     responses=event_answers('id: 12\nevent: progress\ndata: {"completion_tokens":3,"max_tokens":64}\n\n'),
 )
 async def follow_job(
@@ -50,6 +51,7 @@ async def follow_job(
 @router.get(
     "/v1/batches/{batch_id}/events",
     summary="Follow a batch",
+    response_class=Response,
     responses=event_answers('id: 0\nevent: batch\ndata: {"id":"batch_…","status":"in_progress"}\n\n'),
 )
 async def follow_batch(batch_id: BatchIdDep, parts: PartsDep, tenant_id: TenantDep) -> StreamingResponse:

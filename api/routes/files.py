@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Final
 from uuid import UUID
 
 from fastapi import APIRouter, Query, Request
@@ -24,6 +24,9 @@ from jobs.batch_views import file_object
 from jobs.storage import BytesLostError, make_store
 
 router = APIRouter(tags=["files"])
+
+_BYTES: Final = "application/octet-stream"
+_LINE: Final = '{"id":"batch_req_…","custom_id":"a","response":{…},"error":null}\n'
 
 
 @router.post(
@@ -87,7 +90,7 @@ async def get_file(file_id: FileIdDep, parts: PartsDep, tenant_id: TenantDep) ->
     "/v1/files/{file_id}/content",
     summary="Read a file",
     response_class=Response,
-    responses=answers(200, None, "Its bytes so far", 404, 503),
+    responses=answers(200, None, "Its bytes so far", 404, 503, raw={_BYTES: _LINE}),
 )
 async def get_content(file_id: FileIdDep, parts: PartsDep, tenant_id: TenantDep) -> StreamingResponse:
     """The file's bytes, whatever Accept says; `X-Incomplete: true` while its batch still writes to it."""
@@ -100,7 +103,7 @@ async def get_content(file_id: FileIdDep, parts: PartsDep, tenant_id: TenantDep)
     if file.state != FileState.COMPLETE:
         headers["X-Incomplete"] = "true"
     content = _read(parts, file)
-    return StreamingResponse(content, media_type="application/octet-stream", headers=headers)
+    return StreamingResponse(content, media_type=_BYTES, headers=headers)
 
 
 @router.delete(

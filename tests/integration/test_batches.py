@@ -11,11 +11,15 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from batch_support import Service, lines, tools
 from jobs import files, ids, lifecycle, removal
+from jobs.admission import Budget
+from jobs.batch_estimate import Estimate, seconds_until_done
 from jobs.batch_models import File, FilePart
 from jobs.batch_states import FileState
 from jobs.database import database_now
 from jobs.errors import ConflictError
 from jobs.models import DEFAULT_TENANT, Job, WebhookEvent
+from jobs.playback import Outlook
+from jobs.speeds import Speed
 from jobs.states import JobState
 from jobs.storage import DirectoryStore
 from openai_support import chat_line, jsonl
@@ -347,3 +351,10 @@ def test_the_custom_ids_of_jobs_are_those_of_the_lines(service: Service) -> None
     batch_id = service.accepted([{**lines(1)[0], "custom_id": "x" * 512}])
     with service.sessions() as session:
         assert session.scalar(select(Job.custom_id).where(Job.batch_id == batch_id)) == "x" * 512
+
+
+def test_a_batch_of_nothing_that_would_run_is_estimated_to_take_no_time(session: Session) -> None:
+    idle = Outlook([], [], Budget(free_slots=4, free_blocks=100, idle=True), 4, Speed(0.1, 0.001))
+    assert seconds_until_done(session, Estimate(num_lines=1, num_faults=1), MODEL, [idle]) == 0
+    one = Estimate(num_lines=1, prompt_tokens=10, max_output_tokens=100)
+    assert seconds_until_done(session, one, MODEL, [idle]) > 0

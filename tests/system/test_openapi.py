@@ -1,0 +1,121 @@
+"""Requests made from the API's own description, right and wrong: no server error, nothing undocumented."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+import requests
+import schemathesis
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from pydantic import SecretStr
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from api.app import create_app
+from cli.stack.stack import Stack
+from jobs.settings import BrokerSettings, DatabaseSettings, Settings
+from openai_support import CHAT, chat_line, jsonl
+
+pytestmark = pytest.mark.timeout(120)
+
+TIME_SCALE = 200.0
+_SETTINGS = Settings(
+    database=DatabaseSettings(url=SecretStr("postgresql://a@b/c")),
+    broker=BrokerSettings(url=SecretStr("redis://a")),
+)
+_ASKING = {"/v1/chat/completions", "/v1/completions", "/generate", "/generate_stream"}
+_LINES = "application/x-ndjson"
+_EXAMPLES = settings(max_examples=8, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+_CHECKS = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_schema_conformance,
+    response_headers_conformance,
+]
+
+schema = schemathesis.openapi.from_dict(create_app(_SETTINGS).openapi())
+schemathesis.openapi.media_type(
+    _LINES,
+    st.lists(
+        st.one_of(
+            st.binary(max_size=99),
+            st.fixed_dictionaries({"input": st.text()}, optional={"seed": st.integers()}).map(
+                lambda fields: json.dumps(fields).encode()
+            ),
+        )
+    ).map(b"\n".join),
+)
+
+
+@schemathesis.serializer(_LINES)
+def lines_as_bytes(_context: schemathesis.SerializationContext, value: object) -> bytes:
+    """Whatever was made for a body of lines, sent as it is."""
+    match value:
+        case bytes():
+            return value
+        case str():
+            return value.encode(errors="replace")
+        case _:
+            return json.dumps(value).encode()
+
+
+class Caller(requests.Session):
+    """Speaks to the API, and makes what paths and bodies name."""
+
+    def __init__(self, stack: Stack) -> None:
+        super().__init__()
+        self.trust_env = False
+        self.url = stack.urls.api_url or ""
+        self.headers["Authorization"] = f"Bearer {stack.urls.api_key}"
+        self.turns: Counter[str] = Counter()
+
+    def is_turn(self, name: str, *, every: int) -> bool:
+        """One time in so many of this name."""
+        self.turns[name] += 1
+        return self.turns[name] % every == 0
+
+    def job_id(self) -> str:
+        return str(self.post(f"{self.url}/v1/jobs", json={"input": "Hello", "max_tokens": 4}).json()["id"])
+
+    def file_id(self) -> str:
+        content = ("in.jsonl", jsonl([chat_line("a", max_tokens=1)]))
+        made = self.post(f"{self.url}/v1/files", files={"file": content}, data={"purpose": "batch"})
+        return str(made.json()["id"])
+
+    def batch_id(self) -> str:
+        asked = {"input_file_id": self.file_id(), "endpoint": CHAT, "completion_window": "1h"}
+        return str(self.post(f"{self.url}/v1/batches", json=asked).json()["id"])
+
+
+@pytest.fixture(scope="module")
+def caller(stack: Stack) -> Iterator[Caller]:
+    with Caller(stack) as made:
+        yield made
+
+
+@schema.parametrize()
+@_EXAMPLES
+def test_whatever_is_asked_the_answer_is_a_documented_one(case: schemathesis.Case, caller: Caller) -> None:
+    is_good = case.meta is not None and case.meta.generation.mode.is_positive
+    # Each of these waits for the engine, a fifth of a second; wrong ones do not.
+    if case.path in _ASKING and is_good and not caller.is_turn(case.path, every=6):
+        return
+    if caller.is_turn("there", every=2):
+        name_what_there_is(case, caller)
+    case.call_and_validate(base_url=caller.url, session=caller, checks=_CHECKS, timeout=30)
+
+
+def name_what_there_is(case: schemathesis.Case, caller: Caller) -> None:
+    """Ids in the path, and the file that the body names, exist."""
+    for name in case.path_parameters.keys() & {"job_id", "file_id", "batch_id"}:
+        case.path_parameters[name] = getattr(caller, name)()
+    if isinstance(case.body, dict) and isinstance(case.body.get("input_file_id"), str):
+        case.body["input_file_id"] = caller.file_id()
