@@ -1,7 +1,6 @@
 """What a policy sees when it chooses: the queue, the engine's bookings, what peers produced, the accounts."""
 
-from bisect import insort
-from collections import defaultdict
+from collections import abc, defaultdict
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -9,8 +8,10 @@ from bench.engine import Sequence
 from bench.workloads import Spec
 from jobs.admission import Budget, Capacity, Held, free_budget
 from jobs.fair_share import Account, charge, lift
+from jobs.prediction import Peers
 from jobs.segments import Segment
 
+_RECENT = 200  # as `jobs.history` reads
 NOTHING = Segment(new_tokens=0, blocks=0)
 
 
@@ -70,7 +71,7 @@ class World:
 
     Attributes:
         chunk: most prompt tokens of one iteration.
-        outputs: of ended jobs by tenant and template, ascending.
+        outputs: prompt and output tokens of ended jobs by tenant and template, the newest last.
         accounts: what each tenant was served.
     """
 
@@ -79,17 +80,22 @@ class World:
     now: float = 0.0
     queue: list[SimulatedJob] = field(default_factory=list)
     running: list[SimulatedJob] = field(default_factory=list)
-    outputs: dict[tuple[str, str], list[int]] = field(default_factory=lambda: defaultdict(list))
+    outputs: dict[tuple[str, str], list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
     accounts: dict[str, Account] = field(default_factory=dict)
+    _peers: dict[tuple[str, str], tuple[int, Peers]] = field(default_factory=dict)
 
     @property
     def budget(self) -> Budget:
         """What the bookings leave free."""
         return free_budget(self.capacity, [Held(each.blocks) for each in self.running])
 
-    def peers(self, job: SimulatedJob) -> list[int]:
-        """Outputs of ended jobs of the same tenant and template, ascending."""
-        return self.outputs[job.spec.tenant, job.spec.template]
+    def peers(self, job: SimulatedJob) -> abc.Sequence[int]:
+        """Outputs of the newest ended jobs of the same tenant and template with such prompts, ascending."""
+        key = (job.spec.tenant, job.spec.template)
+        ended = self.outputs[key]
+        if key not in self._peers or self._peers[key][0] != len(ended):
+            self._peers[key] = (len(ended), Peers.of(ended[-_RECENT:]))
+        return self._peers[key][1].near(job.spec.prompt_tokens)
 
     def steps(self, job: SimulatedJob, segment: Segment) -> int:
         """Iterations of a segment that starts now: its chunks, then one a token."""
@@ -129,7 +135,7 @@ class World:
         """The job ended: its output is known, its account settled."""
         self.running.remove(job)
         self._charge(job, job.held_tokens)
-        insort(self.outputs[job.spec.tenant, job.spec.template], job.produced)
+        self.outputs[job.spec.tenant, job.spec.template].append((job.spec.prompt_tokens, job.produced))
 
     def _charge(self, job: SimulatedJob, num_tokens: int) -> None:
         """So many tokens in all are on its tenant's account for this job."""

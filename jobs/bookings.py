@@ -1,6 +1,5 @@
 """What a job books on an engine: its prompt and the output that its peers make likely."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Protocol
@@ -11,7 +10,7 @@ from sqlalchemy.orm import Session
 from jobs.admission import Capacity
 from jobs.history import History
 from jobs.packing import Rules
-from jobs.prediction import Foresight
+from jobs.prediction import Foresight, Peers
 from jobs.segments import next_segment, whole_blocks
 
 # Prompt tokens that an engine reads in one iteration; only the order of expected ends depends on it.
@@ -83,7 +82,7 @@ class Bookkeeper:
     session: Session
     capacity: Capacity
     terms: Terms
-    _recent: dict[tuple[UUID, str], Sequence[int]] = field(default_factory=dict)
+    _recent: dict[tuple[UUID, str], Peers] = field(default_factory=dict)
 
     def booking(self, job: Bookable, *, produced: int) -> Booking:
         """What this job books with so many tokens generated: at least one more, at most all it may need."""
@@ -95,7 +94,7 @@ class Bookkeeper:
         else:
             segment = next_segment(
                 self.capacity,
-                self._outputs(job),
+                self._peers(job).near(prompt_tokens),
                 prompt_tokens=prompt_tokens,
                 produced=produced,
                 max_tokens=job.max_tokens,
@@ -107,10 +106,10 @@ class Bookkeeper:
             steps=steps(prompt_tokens + produced, segment.new_tokens),
         )
 
-    def _outputs(self, job: Bookable) -> Sequence[int]:
+    def _peers(self, job: Bookable) -> Peers:
         key = (job.tenant_id, job.task)
         if key not in self._recent:
-            self._recent[key] = self.terms.history.outputs(self.session, job.tenant_id, job.task)
+            self._recent[key] = self.terms.history.peers(self.session, job.tenant_id, job.task)
         return self._recent[key]
 
 

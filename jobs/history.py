@@ -1,7 +1,6 @@
 """What peers of a job generated: the newest outputs of its tenant's task."""
 
 import time
-from collections.abc import Sequence
 from datetime import timedelta
 from typing import Final
 from uuid import UUID
@@ -10,6 +9,7 @@ from sqlalchemy import literal_column, select
 from sqlalchemy.orm import Session
 
 from jobs.models import Job
+from jobs.prediction import Peers
 
 # Enough for a 95th percentile, few enough to read at claims.
 _RECENT: Final = 200
@@ -24,21 +24,21 @@ class History:
 
     def __init__(self, keep: timedelta = timedelta(0)) -> None:
         self._keep_seconds = keep.total_seconds()
-        self._known: dict[tuple[UUID, str], tuple[float, Sequence[int]]] = {}
+        self._known: dict[tuple[UUID, str], tuple[float, Peers]] = {}
 
-    def outputs(self, session: Session, tenant_id: UUID, task: str) -> Sequence[int]:
-        """Output tokens of the newest completed jobs of this tenant and task, ascending."""
-        read_at, outputs = self._known.get((tenant_id, task), (float("-inf"), ()))
+    def peers(self, session: Session, tenant_id: UUID, task: str) -> Peers:
+        """What the newest completed jobs of this tenant and task generated."""
+        read_at, peers = self._known.get((tenant_id, task), (float("-inf"), Peers.of(())))
         if time.monotonic() - read_at < self._keep_seconds:
-            return outputs
+            return peers
         newest = (
-            select(Job.completion_tokens)
+            select(Job.prompt_tokens, Job.completion_tokens)
             .where(Job.tenant_id == tenant_id, Job.task == task, Job.state == literal_column("'completed'"))
             .order_by(Job.finalized_at.desc())
             .limit(_RECENT)
         )
-        outputs = sorted(session.scalars(newest))
+        peers = Peers.of((prompt or 0, output) for prompt, output in session.execute(newest))
         if len(self._known) >= _MAX_KEPT:
             self._known.clear()
-        self._known[tenant_id, task] = (time.monotonic(), outputs)
-        return outputs
+        self._known[tenant_id, task] = (time.monotonic(), peers)
+        return peers

@@ -17,7 +17,7 @@ from jobs.database import database_now
 from jobs.forecast import expected_tokens
 from jobs.models import Engine, Job, Reservation
 from jobs.playback import Length, Outlook
-from jobs.prediction import Foresight
+from jobs.prediction import Foresight, Peers
 from jobs.queue_window import Queued
 from jobs.ranking import Ranked, Ranking
 from jobs.speeds import Service, Speed, measure
@@ -163,7 +163,7 @@ class _Expectations:
     session: Session
     terms: Terms
     now: datetime
-    peers: dict[tuple[UUID, str], Sequence[int]] = field(default_factory=dict)
+    peers: dict[tuple[UUID, str], Peers] = field(default_factory=dict)
 
     def rest(self, booking: Reservation, job: Job, speed: Speed) -> Length:
         """What a running job will still take; one that was asked to end is as good as gone."""
@@ -183,9 +183,9 @@ class _Expectations:
     def _new_tokens(self, job: Job | Queued) -> float:
         key = (job.tenant_id, job.task)
         if key not in self.peers:
-            self.peers[key] = self.terms.history.outputs(self.session, *key)
+            self.peers[key] = self.terms.history.peers(self.session, *key)
         return expected_tokens(
-            self.peers[key],
+            self.peers[key].near(job.prompt_tokens or 0),
             produced=job.completion_tokens,
             max_tokens=job.max_tokens,
             cold_tokens=(self.terms.foresight or Foresight()).cold_tokens,

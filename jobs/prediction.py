@@ -1,14 +1,18 @@
 """How much output to book for a job: as much as the outputs of its peers make worth it."""
 
 from bisect import bisect_right
-from collections.abc import Sequence
-from dataclasses import dataclass
-from math import ceil
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from math import ceil, log2
 
 from jobs.admission import Capacity
 
 # Peers from whom an output is guessed; with fewer the job counts as cold.
 FEW = 8
+# Of the newest outputs of a task, those count whose prompts were nearest in length.
+NEAREST = 64
+# Prompts whose lengths differ by less than a fifth are taken for equal.
+_STEPS_PER_OCTAVE = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +34,32 @@ class Foresight:
     continue_steps: float = 64
     reread_steps: float = 1 / 128
     reuses_prefix: bool = True
+
+
+@dataclass(slots=True)
+class Peers:
+    """What the newest jobs of one task generated, looked up by the length of a prompt.
+
+    A tenant's one task can hold tickets and whole books: how long an answer gets depends on what was asked,
+    which the length of the prompt tells in part.
+    """
+
+    _pairs: list[tuple[int, int]]
+    _found: dict[int, Sequence[int]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, pairs: Iterable[tuple[int, int]]) -> "Peers":
+        """Args: pairs: prompt and output tokens of each job that ended."""
+        return cls(sorted(pairs))
+
+    def near(self, prompt_tokens: int) -> Sequence[int]:
+        """The outputs of the NEAREST whose prompts were nearest in length by ratio, ascending."""
+        step = round(_STEPS_PER_OCTAVE * log2(prompt_tokens + 1))
+        if step not in self._found:
+            middle = 2 ** (step / _STEPS_PER_OCTAVE)
+            nearest = sorted(self._pairs, key=lambda pair: abs(log2((pair[0] + 1) / middle)))[:NEAREST]
+            self._found[step] = sorted(output for _, output in nearest)
+        return self._found[step]
 
 
 def predict(

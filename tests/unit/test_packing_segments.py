@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from jobs.admission import Budget, Capacity
 from jobs.packing import Candidate, Running, shadow_of
-from jobs.prediction import Foresight, predict
+from jobs.prediction import NEAREST, Foresight, Peers, predict
 from jobs.segments import Extension, extend_or_yield, next_segment, whole_blocks
 
 CAPACITY = Capacity(
@@ -125,3 +125,16 @@ def test_an_overtaker_yields_when_its_end_is_waited_for() -> None:
     budget = Budget(free_slots=2, free_blocks=10, idle=False)
     extension = extend_or_yield(job, [going], budget, wanted_blocks=5, overtaken=waiting)
     assert extension == Extension(0, yields=job.job_id)
+
+
+def test_outputs_are_guessed_from_prompts_of_about_the_same_length() -> None:
+    tickets = [(200 + number, 20) for number in range(100)]
+    books = [(60_000 + 10 * number, 900 + number) for number in range(100)]
+    peers = Peers.of([*tickets, *books])
+    assert set(peers.near(250)) == {20}
+    near_books = peers.near(60_500)
+    assert len(near_books) == NEAREST
+    assert list(near_books) == sorted(near_books)
+    assert min(near_books) >= 900
+    assert list(Peers.of([]).near(1000)) == []
+    assert list(Peers.of([(10, 5)]).near(90_000)) == [5]
