@@ -101,7 +101,8 @@ def test_jobs_survive_a_killed_engine_without_an_attempt(
     settings = feeding(killable.engine)
     with running_worker(settings, tokenizer):
         job_ids = [queue.submit(f"Job {number}.", max_tokens=3000) for number in range(6)]
-        queue.streaming(job_ids[0])
+        for each in job_ids[:4]:
+            queue.streaming(each)
         killable.kill()
         eventually(lambda: paused_reason(queue), timeout=20)
         eventually(lambda: all(queue.job(job_id).state == "queued" for job_id in job_ids))
