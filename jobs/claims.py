@@ -118,10 +118,12 @@ def claim_all(
         return Claimed()
     engine, now = locked
     load = loads.read(session, engine)
-    if load.budget.free_slots < 1 and not queue_window.has_interactive(session, engine.model):
+    somebody_waits = queue_window.has_interactive(session, engine.model)
+    if load.budget.free_slots < 1 and not somebody_waits:
         return Claimed()
     starting = _Starting(session, engine_name, load, terms, limit)
-    if foreseen is not None:
+    # Who waits for an answer came perhaps since, and batch jobs may have left to make room for it.
+    if foreseen is not None and not somebody_waits:
         starting.start(list(foreseen.candidates))
     asked_for_room = False
     if not starting.claims or not starting.is_full:
@@ -136,15 +138,17 @@ def claim_all(
 
 
 def foresee(session: Session, engine_name: str, terms: Terms) -> Foreseen:
-    """What the next claims on this engine will choose from, and probably choose. Locks nothing."""
+    """What the next claims on this engine will choose from, and probably choose.
+
+    Locks no job and no engine. Accounts are brought up to date: claims that trust it do not look at them.
+    """
     engine = session.scalar(select(Engine).where(Engine.name == engine_name))
     if engine is None:
         return Foreseen()
     load = loads.read(session, engine)
     books = Bookkeeper(session, load.capacity, terms)
     now = database_now(session)
-    ranking = Ranking(session, engine.model, load.capacity, terms, books, now, takes_up=False)
-    candidates = ranking.head()
+    candidates = Ranking(session, engine.model, load.capacity, terms, books, now).head()
     found: dict[UUID, None] = {}  # in order, each once
     for ended in (None, *load.running):
         choice = _choose(candidates, load if ended is None else _without(load, ended), terms)
@@ -200,8 +204,7 @@ class _Starting:
         job = lifecycle.start(
             self.session,
             lease,
-            prompt_tokens=seen.prompt_tokens,
-            completion_tokens=seen.completion_tokens,
+            seen=seen,
             lasting=self.terms.lease,
             engine_name=self.engine_name,
         )

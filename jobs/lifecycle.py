@@ -18,6 +18,7 @@ from jobs import checkpoints, events, reservations
 from jobs.checkpoints import Output
 from jobs.errors import NotFoundError
 from jobs.models import Job, JsonObject
+from jobs.queue_window import Queued
 from jobs.states import TERMINAL, TRANSITIONS, FinishReason, JobState, StopReason, sources
 
 
@@ -33,8 +34,7 @@ def start(
     session: Session,
     lease: Lease,
     *,
-    prompt_tokens: int,
-    completion_tokens: int,
+    seen: Queued,
     lasting: timedelta,
     engine_name: str,
 ) -> Job | None:
@@ -45,16 +45,19 @@ def start(
     Args:
         session: the caller's transaction.
         lease: the new fence.
-        prompt_tokens: as seen.
-        completion_tokens: as seen.
+        seen: what was booked for; perhaps it ran elsewhere since.
         lasting: how long without renewal until the job may be rescued.
         engine_name: where it runs.
     """
     unchanged = (
         Job.id == lease.job_id,
         Job.state == "queued",
-        Job.prompt_tokens == prompt_tokens,
-        Job.completion_tokens == completion_tokens,
+        Job.prompt_tokens == seen.prompt_tokens,
+        Job.completion_tokens == seen.completion_tokens,
+        Job.num_yields == seen.num_yields,
+        Job.num_rescues == seen.num_rescues,
+        Job.started_at.is_not_distinct_from(seen.started_at),
+        or_(Job.run_after.is_(None), Job.run_after <= func.clock_timestamp()),
     )
     free = select(Job.id).where(*unchanged).with_for_update(skip_locked=True).scalar_subquery()
     moved = _move(

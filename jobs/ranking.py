@@ -4,7 +4,6 @@ from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from heapq import nsmallest
 from typing import Final
 from uuid import UUID
 
@@ -85,21 +84,28 @@ class Ranking:
         )
 
     def _lane(self, lane: Lane, tenants: Collection[UUID], known: dict[UUID, Account]) -> list[Ranked]:
-        least = nsmallest(queue_window.MAX_TENANTS, sorted(tenants), key=lambda each: known[each].served)
-        rows = queue_window.first_jobs(
-            self.session,
-            self.model,
-            lane,
-            least,
-            capacity=self.capacity,
-            now=self.now,
-            max_rows=self.max_rows,
-        )
+        rows = self._first_jobs(lane, sorted(sorted(tenants), key=lambda each: known[each].served))
         queues: dict[UUID, list[Ranked]] = defaultdict(list)
         for job in sorted(rows, key=self._order):
             booking = self.books.booking(job, produced=job.completion_tokens)
             queues[job.tenant_id].append(Ranked(job, booking, self.candidate(job, booking)))
         return rank(queues, known, num_tokens=lambda each: charged(each.job, each.booking), limit=len(rows))
+
+    def _first_jobs(self, lane: Lane, tenants: Sequence[UUID]) -> Sequence[Queued]:
+        """Of the first tenants that have any job that may run here."""
+        for start in range(0, len(tenants), queue_window.MAX_TENANTS):
+            rows = queue_window.first_jobs(
+                self.session,
+                self.model,
+                lane,
+                tenants[start : start + queue_window.MAX_TENANTS],
+                capacity=self.capacity,
+                now=self.now,
+                max_rows=self.max_rows,
+            )
+            if rows:
+                return rows
+        return []
 
     def _order(self, job: Queued) -> tuple[int, bool, float, UUID]:
         """Within a tenant: priority, then who expires soon, then age."""

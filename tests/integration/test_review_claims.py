@@ -1,0 +1,104 @@
+"""Claims that trust what was read a moment ago: nobody who waits is overlooked for it."""
+
+from collections import Counter
+from datetime import timedelta
+from uuid import UUID
+
+from sqlalchemy import update
+from sqlalchemy.orm import Session
+
+from jobs import claims, lifecycle
+from jobs.admission import Capacity
+from jobs.claims import Claim, Ended
+from jobs.ids import uuid7
+from jobs.models import Job, Tenant, TenantAccount
+from jobs.queue_window import MAX_TENANTS
+from jobs.states import FinishReason, Lane
+from support import ENGINE, ERROR, TERMS, claim_one, output_of, register_engine, spec, submit_one
+
+SMALL = Capacity(
+    max_batch_size=4, max_blocks=512, tokens_per_block=64, max_input_len=8000, max_seq_len=16_000
+)
+
+
+def new_tenant(session: Session) -> UUID:
+    tenant = Tenant(id=uuid7(), name=f"tenant {uuid7()}")
+    session.add(tenant)
+    session.flush()
+    return tenant.id
+
+
+def complete(session: Session, claimed: Claim) -> Ended:
+    assert lifecycle.complete(session, claimed.lease, output_of("x"), FinishReason.STOP)
+    return Ended(claimed.lease.lease_id, 3)
+
+
+def test_a_place_that_became_free_goes_to_who_waits_for_an_answer_though_nobody_foresaw_it(
+    session: Session,
+) -> None:
+    register_engine(session)
+    for _ in range(8):
+        submit_one(session)
+    running = [claim_one(session) for _ in range(4)]
+    foreseen = claims.foresee(session, ENGINE, TERMS)
+    asking = submit_one(session, spec(lane=Lane.INTERACTIVE))
+    ended = [complete(session, running[0])]
+    (found,) = claims.claim_all(session, ENGINE, TERMS, ended=ended, foreseen=foreseen).claims
+    assert found.lease.job_id == asking.id
+
+
+def test_a_new_tenant_gets_its_share_of_an_engine_that_is_always_full(session: Session) -> None:
+    register_engine(session)
+    old = new_tenant(session)
+    for _ in range(40):
+        submit_one(session, tenant_id=old)
+    running = [claim_one(session) for _ in range(4)]
+    new = new_tenant(session)
+    for _ in range(40):
+        submit_one(session, tenant_id=new)
+    owners: Counter[UUID] = Counter()
+    for _ in range(20):
+        foreseen = claims.foresee(session, ENGINE, TERMS)
+        ended = [complete(session, running.pop(0))]
+        (found,) = claims.claim_all(session, ENGINE, TERMS, ended=ended, foreseen=foreseen).claims
+        owners[found.job.tenant_id] += 1
+        running.append(found)
+    assert min(owners[old], owners[new]) >= 8  # nearly half: bookings of equal jobs are settled later
+    account = session.get_one(TenantAccount, (new, "test-model"))
+    assert account.served > 0
+
+
+def test_tenants_whose_jobs_only_another_engine_can_hold_keep_nobody_from_this_one(session: Session) -> None:
+    register_engine(session)
+    register_engine(session, "small", SMALL)
+    for _ in range(MAX_TENANTS):
+        submit_one(session, spec(50_000), tenant_id=new_tenant(session))
+    last = submit_one(session, spec(100), tenant_id=new_tenant(session))
+    assert claim_one(session, "small").lease.job_id == last.id
+
+
+def test_a_job_that_failed_elsewhere_since_it_was_foreseen_waits_as_long_as_it_must(session: Session) -> None:
+    register_engine(session)
+    register_engine(session, "engine-b")
+    job = submit_one(session)
+    foreseen = claims.foresee(session, ENGINE, TERMS)
+    elsewhere = claim_one(session, "engine-b")
+    lifecycle.retry(session, elsewhere.lease, ERROR, max_attempts=3, backoff=timedelta(minutes=5))
+    assert not claims.claim_all(session, ENGINE, TERMS, foreseen=foreseen).claims
+    session.execute(update(Job).where(Job.id == job.id).values(run_after=None))
+    assert claim_one(session).lease.job_id == job.id
+
+
+def test_a_job_that_ran_elsewhere_since_it_was_foreseen_pays_for_its_prompt_once(session: Session) -> None:
+    register_engine(session)
+    register_engine(session, "engine-b")
+    tenant_id = new_tenant(session)
+    submit_one(session, spec(1000), tenant_id=tenant_id)
+    foreseen = claims.foresee(session, ENGINE, TERMS)
+    elsewhere = claim_one(session, "engine-b")
+    lifecycle.release(session, elsewhere.lease)
+    ended = [Ended(elsewhere.lease.lease_id, 0)]
+    claims.claim_all(session, "engine-b", TERMS, ended=ended, limit=0)
+    (found,) = claims.claim_all(session, ENGINE, TERMS, foreseen=foreseen).claims
+    account = session.get_one(TenantAccount, (tenant_id, "test-model"), populate_existing=True)
+    assert account.served == 1000 + found.output_tokens
