@@ -303,5 +303,3 @@ class Checkpoint(Base):
     num_tokens: Mapped[int]
     fingerprint: Mapped[str]
     replaced: Mapped[bool] = mapped_column(server_default=text("false"))
-
-
