@@ -47,6 +47,28 @@ _ENDPOINT: Final[dict[str, Any]] = {
     "created_at": "2026-01-31T12:00:00.123456Z",
 }
 
+_DELIVERY: Final[dict[str, Any]] = {
+    "id": "whdl_019c2f3e5a4b7c8d9e0f1a2b3c4d5e6f",
+    "object": "webhook_delivery",
+    "event_id": "evt_019c2f3e5a4b7c8d9e0f1a2b3c4d5e6f",
+    "event_type": "batch.completed",
+    "endpoint_id": _ENDPOINT["id"],
+    "attempt": 1,
+    "outcome": "delivered",
+    "status": 204,
+    "response_bytes": 91,
+    "latency_ms": 84,
+    "created_at": "2026-01-31T12:00:00.123456Z",
+}
+
+
+def _example(**fields: Any) -> ConfigDict:  # noqa: ANN401  # JSON
+    return ConfigDict(json_schema_extra={"examples": [fields]})
+
+
+def _page(of: dict[str, Any]) -> ConfigDict:
+    return _example(object="list", data=[of], first_id=of["id"], last_id=of["id"], has_more=False)
+
 
 class EndpointRequest(Closed):
     """An endpoint to be told; only `url` is required."""
@@ -97,7 +119,9 @@ class ReplayQuery(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    since: AwareDatetime = Field(description="RFC 3339 with a time zone, or seconds since 1970")
+    since: AwareDatetime | None = Field(
+        None, description="RFC 3339 with a time zone, or seconds since 1970; null: all that is kept"
+    )
 
 
 class EndpointReply(BaseModel):
@@ -134,6 +158,8 @@ class EndpointSecretReply(EndpointReply):
 class EndpointListReply(BaseModel):
     """One page of endpoints, newest first."""
 
+    model_config = _page(_ENDPOINT)
+
     object: Literal["list"]
     data: list[EndpointReply]
     first_id: str | None
@@ -143,6 +169,8 @@ class EndpointListReply(BaseModel):
 
 class DeletedEndpointReply(BaseModel):
     """An endpoint that is gone."""
+
+    model_config = _example(id=_ENDPOINT["id"], object="webhook_endpoint", deleted=True)
 
     id: str
     object: Literal["webhook_endpoint"]
@@ -159,6 +187,8 @@ class QueuedEventReply(BaseModel):
 
 class ReplayReply(BaseModel):
     """What is on its way again."""
+
+    model_config = _example(object="webhook_replay", num_deliveries=42, next_since=None)
 
     object: Literal["webhook_replay"]
     num_deliveries: int
@@ -193,6 +223,8 @@ class DeliveryReply(BaseModel):
 
 class DeliveryListReply(BaseModel):
     """One page of deliveries, newest first."""
+
+    model_config = _page(_DELIVERY)
 
     object: Literal["list"]
     data: list[DeliveryReply]

@@ -39,6 +39,7 @@ from jobs.webhooks import ENDPOINT_TEST
 router = APIRouter(tags=["webhooks"])
 
 _MAX_BYTES: Final = 16 * 1024
+_ALL: Final = timedelta(days=3650)
 
 Overlap = Annotated[
     int,
@@ -202,7 +203,8 @@ async def replay_since(
 
     def replay(session: Session) -> Replayed:
         endpoint = webhook_endpoints.get(session, endpoint_id, tenant_id=tenant_id)
-        return webhook_endpoints.replay_since(session, endpoint, since=query.since)
+        since = query.since or endpoint.created_at - _ALL
+        return webhook_endpoints.replay_since(session, endpoint, since=since)
 
     replayed = await parts.transactions.run(replay)
     parts.doorbell.ring(SERVICE)
