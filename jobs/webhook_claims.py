@@ -150,11 +150,11 @@ def claim(session: Session, settings: WebhookSettings, vault: Vault, *, limit: i
 
 
 def _take_back(session: Session, now: datetime) -> None:
-    """What a sender that is gone had taken is due again."""
+    """What a sender that is gone had taken is due again, and costs no step of the schedule."""
     session.execute(
         update(WebhookDispatch)
         .where(WebhookDispatch.state == "sending", WebhookDispatch.next_attempt_at <= now)
-        .values(state="pending")
+        .values(state="pending", step=WebhookDispatch.step - 1)
         .execution_options(synchronize_session=False)
     )
 

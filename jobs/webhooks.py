@@ -29,6 +29,7 @@ ON_REQUEST: Final = frozenset({JOB_STARTED})  # only where a filter names them
 
 MAX_URL_CHARS: Final = 2048
 MAX_HOST_CHARS: Final = 253  # RFC 1035
+MAX_LABEL_CHARS: Final = 63  # the same
 
 SECRET_PREFIX: Final = "whsec_"  # noqa: S105 how Standard Webhooks marks secrets
 # Standard Webhooks: 192 to 512 bits.
@@ -164,10 +165,11 @@ def _host(parts: SplitResult) -> str:
 
 
 def _is_name(host: str) -> bool:
-    if len(host) > MAX_HOST_CHARS or not _HOST.fullmatch(host):
+    labels = host.split(".")
+    if len(host) > MAX_HOST_CHARS or not _HOST.fullmatch(host) or max(map(len, labels)) > MAX_LABEL_CHARS:
         return False
     # What ends in a number is an address to some resolvers: 127.1, 0x7f.1, 2130706433. Source: WHATWG URL.
-    return not _NUMBER.fullmatch(host.rpartition(".")[2]) or _is_ipv4(host)
+    return not _NUMBER.fullmatch(labels[-1]) or _is_ipv4(host)
 
 
 def _is_ipv4(host: str) -> bool:
