@@ -1,7 +1,7 @@
 """`python -m bench.webhooks`: webhook deliveries against Celery's own no-op rate, and beside one that hangs.
 
-Postgres, Redis and receivers run here on random ports; the deliverer is the service worker's own. The peer is
-a Celery worker of one process with a thread pool that runs a task which does nothing.
+Postgres, Redis, a service worker and the receivers run here, in processes of their own. The peer is a Celery
+worker of one process with a thread pool that runs a task which does nothing.
 """
 
 import argparse
@@ -14,10 +14,9 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -30,21 +29,24 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from cli.stack.postgres import EmbeddedPostgres
 from cli.stack.valkey import EmbeddedValkey
-from jobs import database, schema, webhook_dispatches, webhook_endpoints
+from jobs import database, queues, schema, webhook_dispatches, webhook_endpoints
 from jobs.database import transaction
 from jobs.ids import uuid7
 from jobs.models import DEFAULT_TENANT, WebhookDispatch, WebhookEndpoint, WebhookEvent
-from jobs.settings import DatabaseSettings, WebhookSettings
+from jobs.settings import BrokerSettings, DatabaseSettings, WebhookSettings
 from jobs.webhook_endpoints import EndpointSpec
 from jobs.webhook_vault import Vault, new_key
-from worker.deliver import Deliverer
-from worker.loops import Loop
+from worker.app import make_app, publisher
 
 _NUM_ENDPOINTS: Final = 20
+_PERIOD_SECONDS: Final = (
+    0.25  # an event for each endpoint in it: what is measured is waiting, not being overrun
+)
 _PEER: Final = """
 import sys, threading, celery
 app = celery.Celery(broker=sys.argv[1], set_as_current=False)
-app.conf.update(task_ignore_result=True, worker_enable_remote_control=False, worker_hijack_root_logger=False)
+app.conf.update(task_ignore_result=True, worker_enable_remote_control=False, worker_hijack_root_logger=False,
+                worker_redirect_stdouts=False)
 left = [int(sys.argv[2])]
 lock = threading.Lock()
 @app.task(name="nothing")
@@ -69,47 +71,74 @@ class Figure:
     met: bool | None = None
 
 
+_RECEIVER: Final = """
+import asyncio, sys, time
+hangs = sys.argv[1]
+async def serve(reader, writer):
+    try:
+        head = (await reader.readuntil(b"\\r\\n\\r\\n")).decode("latin-1").lower()
+        path = head.split(" ")[1]
+        fields = dict(line.split(": ", 1) for line in head.split("\\r\\n")[1:-2])
+        await reader.readexactly(int(fields["content-length"]))
+        print(path, fields["webhook-id"], time.monotonic(), flush=True)
+        if path == hangs:
+            await asyncio.sleep(600)
+        writer.write(b"HTTP/1.1 204 OK\\r\\nconnection: close\\r\\n\\r\\n")
+        await writer.drain()
+    finally:
+        writer.close()
+async def main():
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, backlog=512)
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await server.serve_forever()
+asyncio.run(main())
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Rig:
+    """A database, and the bell of a service worker that delivers from it."""
+
+    sessions: sessionmaker[Session]
+    ring: Callable[[], object]
+
+
 @dataclass
 class Receivers:
-    """A server with a path for each endpoint; what arrives is stamped."""
+    """A server in a process of its own, with a path for each endpoint; when each event arrived first."""
 
-    port: int = 0
-    arrived: list[tuple[str, str, float]] = field(default_factory=list)
-    hangs: set[str] = field(default_factory=set)
-    release: threading.Event = field(default_factory=threading.Event)
+    port: int
+    arrived: dict[str, float] = field(default_factory=dict)
 
 
 @contextmanager
-def receiving() -> Iterator[Receivers]:
-    """Receivers for the block."""
-    receivers = Receivers()
+def receiving(*, hangs: str = "") -> Iterator[Receivers]:
+    """Receivers for the block; the one at this path never answers."""
+    with _process([sys.executable, "-c", _RECEIVER, hangs]) as process:
+        assert process.stdout is not None  # noqa: S101  # a pipe was asked for
+        lines = process.stdout
+        receivers = Receivers(int(lines.readline()))
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["content-length"]))
-            receivers.arrived.append((self.path, self.headers["webhook-id"], time.monotonic()))
-            if self.path in receivers.hangs:
-                receivers.release.wait(60)
-            self.send_response(204)
-            self.end_headers()
+        def read() -> None:
+            for line in lines:
+                path, event_id, at = line.split()
+                receivers.arrived.setdefault(f"{path} {event_id}", float(at))
 
-        def log_message(self, *_: object) -> None:
-            """Nothing is printed."""
-
-    class Server(ThreadingHTTPServer):
-        request_queue_size = 256
-        daemon_threads = True
-
-    server = Server(("127.0.0.1", 0), Handler)
-    receivers.port = server.server_port
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
-    thread.start()
-    try:
+        threading.Thread(target=read, daemon=True).start()
         yield receivers
+
+
+@contextmanager
+def _process(command: list[str], **variables: str) -> Iterator[subprocess.Popen[str]]:
+    environment = {**os.environ, **variables}
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment
+    )
+    try:
+        yield process
     finally:
-        receivers.release.set()
-        server.shutdown()
-        server.server_close()
+        process.kill()
+        process.wait()
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -139,10 +168,10 @@ def _measure(directory: Path, num_events: int) -> list[Figure]:
         schema.upgrade(engine)
         sessions = database.make_sessions(engine)
         peer = _celery_rate(valkey.url, num_events)
-        with receiving() as receivers:
-            rate = _delivery_rate(sessions, receivers, num_events)
-        calm = _p99(sessions, hanging=False, num_events=num_events)
-        beside = _p99(sessions, hanging=True, num_events=num_events)
+        with _service(sessions, postgres.url, valkey.url) as rig:
+            rate = _delivery_rate(rig, num_events)
+            calm = _p99(rig, num_events // 2, hangs="")
+            beside = _p99(rig, num_events // 2, hangs="/0")
     finally:
         engine.dispose()
         valkey.stop()
@@ -160,84 +189,71 @@ def _measure(directory: Path, num_events: int) -> list[Figure]:
 def _celery_rate(url: str, num_tasks: int) -> float:
     """Tasks a second from the first one sent to the last one done, the worker waiting."""
     sender = celery.Celery(broker=url, set_as_current=False)
-    command = [sys.executable, "-c", _PEER, url, str(num_tasks + 1)]
-    environment = dict(os.environ)
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment
-    ) as worker:
-        try:
-            assert worker.stdout is not None  # noqa: S101  # a pipe was asked for
-            with sender.connection_for_write() as connection:
-                queue = connection.default_channel
+    with _process([sys.executable, "-c", _PEER, url, str(num_tasks + 1)]) as worker:
+        assert worker.stdout is not None  # noqa: S101  # a pipe was asked for
+        with sender.connection_for_write() as connection:
+            queue = connection.default_channel
+            sender.send_task("nothing", queue="bench", ignore_result=True)
+            _wait(lambda: queue.client.llen("bench") == 0)
+            began = time.monotonic()
+            for _ in range(num_tasks):
                 sender.send_task("nothing", queue="bench", ignore_result=True)
-                _wait(lambda: queue.client.llen("bench") == 0)
-                began = time.monotonic()
-                for _ in range(num_tasks):
-                    sender.send_task("nothing", queue="bench", ignore_result=True)
-                worker.stdout.readline()
-                return num_tasks / (time.monotonic() - began)
-        finally:
-            worker.kill()
+            worker.stdout.readline()
+            return num_tasks / (time.monotonic() - began)
 
 
-def _delivery_rate(sessions: sessionmaker[Session], receivers: Receivers, num_events: int) -> float:
+def _delivery_rate(rig: Rig, num_events: int) -> float:
     """Deliveries a second from the first event written to the last one recorded, over all endpoints."""
-    endpoints = _endpoints(sessions, receivers)
-    with _delivering(sessions) as wake, ThreadPoolExecutor(1) as pool:
+    with receiving() as receivers:
+        endpoints = _endpoints(rig.sessions, receivers)
         began = time.monotonic()
-        writing = pool.submit(_write, sessions, endpoints, num_events, wake)
-        writing.result()
-        _wait(lambda: _num_open(sessions) == 0)
+        for _ in range(num_events // len(endpoints)):
+            _tell(rig.sessions, endpoints)
+            rig.ring()
+        _wait(lambda: _num_open(rig.sessions) == 0)
         taken = time.monotonic() - began
-    _clear(sessions)
+    _clear(rig.sessions)
     return num_events / taken
 
 
-def _p99(sessions: sessionmaker[Session], *, hanging: bool, num_events: int) -> float:
-    """Seconds from an event's commit to its arrival at the endpoints that do not hang, at a steady pace."""
-    with receiving() as receivers:
-        endpoints = _endpoints(sessions, receivers)
-        if hanging:
-            receivers.hangs.add("/0")
+def _p99(rig: Rig, num_events: int, *, hangs: str) -> float:
+    """Seconds from before an event's commit to its arrival where nothing hangs, at a steady pace."""
+    with receiving(hangs=hangs) as receivers:
+        endpoints = _endpoints(rig.sessions, receivers)
         written: dict[str, float] = {}
-        with _delivering(sessions) as wake:
-            for _ in range(min(num_events, 1500) // _NUM_ENDPOINTS):
-                at = time.monotonic()
-                for event_id in _tell(sessions, endpoints):
-                    written[event_id] = at
-                wake()
-                # A pace that the machine keeps up with: what is measured is waiting, not being overrun.
-                time.sleep(max(0, at + 0.25 - time.monotonic()))
-            wanted = {event_id for event_id in written if not event_id.startswith("/0 ")}
-
-            def all_arrived() -> bool:
-                return len(wanted - {f"{path} {event_id}" for path, event_id, _ in receivers.arrived}) == 0
-
-            _wait(all_arrived)
-        _clear(sessions)
-        first: dict[str, float] = {}
-        for path, event_id, at in receivers.arrived:
-            first.setdefault(f"{path} {event_id}", at)
-        waits = [first[each] - written[each] for each in wanted]
+        for _ in range(num_events // _NUM_ENDPOINTS):
+            at = time.monotonic()
+            written |= dict.fromkeys(_tell(rig.sessions, endpoints), at)
+            rig.ring()
+            time.sleep(max(0, at + _PERIOD_SECONDS - time.monotonic()))
+        wanted = [each for each in written if not each.startswith("/0 ")]
+        _wait(lambda: all(each in receivers.arrived for each in wanted))
+        waits = [receivers.arrived[each] - written[each] for each in wanted]
+    _clear(rig.sessions)
     return statistics.quantiles(waits, n=100)[98]
 
 
 @contextmanager
-def _delivering(sessions: sessionmaker[Session]) -> Iterator[Callable[[], None]]:
-    """What is due is sent by a deliverer in a loop, as in a service worker; yields what wakes it."""
-    vault = Vault.of(_SETTINGS)
-    assert vault is not None  # noqa: S101  # there is a key
-    loops: list[Loop] = []
-    deliverer = Deliverer(sessions, _SETTINGS, vault, wake=lambda: loops[0].wake())
-    loop = Loop("deliver", deliverer.run_once, interval=0.5)
-    loops.append(loop)
-    deliverer.start()
-    loop.start()
-    try:
-        yield loop.wake
-    finally:
-        loop.stop()
-        deliverer.stop(within=0.1)
+def _service(sessions: sessionmaker[Session], database_url: str, broker_url: str) -> Iterator[Rig]:
+    """A service worker in a process of its own, which has begun to look."""
+    assert _SETTINGS.encryption_key is not None  # noqa: S101  # there is one
+    broker = queues.connect(broker_url, socket_timeout=3)
+    publish = publisher(make_app(BrokerSettings(url=SecretStr(broker_url))))
+    rig = Rig(sessions, partial(queues.ring, broker, publish, queues.SERVICE))
+    with _process(
+        [sys.executable, "-m", "worker", "service"],
+        LONGBATCH_DATABASE__URL=database_url,
+        LONGBATCH_BROKER__URL=broker_url,
+        LONGBATCH_WEBHOOKS__ENCRYPTION_KEY=_SETTINGS.encryption_key.get_secret_value(),
+        LONGBATCH_WEBHOOKS__ALLOWED_HOSTS='["127.0.0.1"]',
+    ) as process:
+        assert process.stdout is not None  # noqa: S101  # a pipe was asked for
+        threading.Thread(target=process.stdout.read, daemon=True).start()
+        with receiving() as receivers:
+            _tell(sessions, _endpoints(sessions, receivers))
+            _wait(lambda: _num_open(sessions) == 0)
+        _clear(sessions)
+        yield rig
 
 
 _SETTINGS: Final = WebhookSettings(encryption_key=SecretStr(new_key()), allowed_hosts=("127.0.0.1",))
@@ -258,17 +274,6 @@ def _endpoints(sessions: sessionmaker[Session], receivers: Receivers) -> list[We
             )[0]
             for number in range(_NUM_ENDPOINTS)
         ]
-
-
-def _write(
-    sessions: sessionmaker[Session],
-    endpoints: Sequence[WebhookEndpoint],
-    num_events: int,
-    wake: Callable[[], None],
-) -> None:
-    for _ in range(num_events // len(endpoints)):
-        _tell(sessions, endpoints)
-        wake()
 
 
 def _tell(sessions: sessionmaker[Session], endpoints: Sequence[WebhookEndpoint]) -> list[str]:

@@ -68,12 +68,9 @@ def start(
     )
     # Asked in the same statement: nearly always nobody wants to know, and claims are many.
     moved = session.execute(moving.returning(Job, events.is_start_wanted())).one_or_none()
-    if moved is None:
-        return None
-    job, is_wanted = moved
-    if is_wanted:
-        events.append_started(session, job)
-    return job
+    if moved is not None and moved[1]:
+        events.append_started(session, moved[0])
+    return moved[0] if moved else None
 
 
 def renew(session: Session, leases: Sequence[Lease], *, lease: timedelta) -> set[UUID]:

@@ -21,6 +21,8 @@ from worker.network import Failure
 from worker.transport import Answer
 
 USER_AGENT: Final = "longbatch"
+# Between rounds: what ends within it is recorded together. A round costs the database a few milliseconds.
+_PACE_SECONDS: Final = 0.02
 _RANDOM: Final = random.SystemRandom()
 
 
@@ -54,6 +56,7 @@ class Deliverer:
         self._finished: queue.SimpleQueue[_Told] = queue.SimpleQueue()
         self._unrecorded: list[_Told] = []
         self._in_flight = 0
+        self._next_round_at = 0.0
         # Daemons: an exchange takes until its deadline, and a process that ends does not wait for it.
         self._threads = [
             threading.Thread(target=self._run, name=f"send-{number}", daemon=True)
@@ -81,6 +84,7 @@ class Deliverer:
 
     def run_once(self) -> None:
         """What has been sent is recorded, and idle senders have what is due."""
+        time.sleep(max(0.0, self._next_round_at - time.monotonic()))
         self._collect()
         free = self._settings.concurrency - self._in_flight
         with transaction(self._sessions) as session:
@@ -91,6 +95,7 @@ class Deliverer:
         self._unrecorded.clear()
         self._in_flight += len(claimed)
         at = time.monotonic()
+        self._next_round_at = at + _PACE_SECONDS
         for due in claimed:
             self._waiting.put((due, at))
 
