@@ -12,11 +12,10 @@ from typing import Final, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from api.schemas import JobRequest
-from jobs import webhooks
-from jobs.addresses import is_allowed_address
+from api.webhooks import check_callback
 from jobs.chat_template import ChatTemplateError
 from jobs.counting import PromptCounter
-from jobs.errors import InvalidRequestError, MalformedJsonError
+from jobs.errors import MalformedJsonError
 from jobs.prompts import Message, build_messages, canonical
 from jobs.settings import Settings
 from jobs.submission import JobSpec
@@ -75,8 +74,7 @@ def specification(request: JobRequest, acceptance: Acceptance) -> JobSpec:
     Raises:
         InvalidRequestError: its webhook cannot be used.
     """
-    if request.webhook_url is not None:
-        _check_webhook(request.webhook_url, acceptance.settings)
+    told = check_callback(request.webhook_url, request.webhook_secret, acceptance.settings.webhooks)
     given = request.input
     turns = given if isinstance(given, str) else [Message(turn.role, turn.content) for turn in given]
     messages = build_messages(task=request.task, input=turns, instructions=request.instructions)
@@ -92,7 +90,9 @@ def specification(request: JobRequest, acceptance: Acceptance) -> JobSpec:
         sampling=sampling,
         custom_id=request.custom_id,
         metadata=dict(request.metadata or {}),
-        webhook_url=request.webhook_url,
+        webhook_url=told.url,
+        webhook_secret=told.secret,
+        webhook_includes_output=request.webhook_include_output,
         window=_WINDOWS[request.completion_window] if request.completion_window else None,
     )
 
@@ -104,26 +104,6 @@ def _count(prompt: str, acceptance: Acceptance) -> CountedPrompt | None:
         return PromptCounter(acceptance.tokenizer).count_prompt(prompt)
     except ChatTemplateError:
         return None  # the service worker meets the same error and ends the job with it
-
-
-def _check_webhook(url: str, settings: Settings) -> None:
-    if settings.webhooks.secret is None:
-        raise InvalidRequestError(
-            "This server signs no webhooks: its LONGBATCH_WEBHOOKS__SECRET is not set.", param="webhook_url"
-        )
-    parsed = webhooks.check_url(url, allowed_hosts=settings.webhooks.allowed_hosts)
-    if not parsed.is_allowed_host and _is_private(parsed.host):
-        raise webhooks.WebhookUrlError("The URL names a private address.", param="webhook_url")
-
-
-def _is_private(host: str) -> bool:
-    """Whether a host is private by its look alone; what names resolve to is checked at each delivery."""
-    if host == "localhost" or host.endswith(".localhost"):
-        return True
-    try:
-        return not is_allowed_address(host)
-    except ValueError:
-        return False
 
 
 def _name_unstorable_field(model: type[BaseModel], raw: bytes | bytearray) -> None:

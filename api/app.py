@@ -11,7 +11,18 @@ from api.edge import Edge
 from api.gate import Gate
 from api.metrics import HttpMetrics
 from api.parts import open_parts
-from api.routes import asks, batches, events, files, many, models, system, usage
+from api.routes import (
+    asks,
+    batches,
+    events,
+    files,
+    many,
+    models,
+    system,
+    usage,
+    webhook_endpoints,
+    webhooks,
+)
 from api.routes import jobs as jobs_routes
 from jobs.settings import Settings
 
@@ -52,6 +63,8 @@ def create_app(settings: Settings) -> FastAPI:
         asks.router,
         models.router,
         usage.router,
+        webhook_endpoints.router,
+        webhooks.router,
         system.router,
     ):
         app.include_router(router)

@@ -50,6 +50,10 @@ class BatchRequest(EstimateRequest):
     output_expires_after: ExpiresAfter | None = Field(
         None, description="life of the result files, from the end of the batch on"
     )
+    webhook_url: NonEmpty | None = Field(None, description="told once the batch has ended; https")
+    webhook_secret: NonEmpty | None = Field(
+        None, description="`whsec_…`, signs what goes there; null: your default does (GET /v1/webhook_secret)"
+    )
 
 
 class GenerateRequest(Closed):

@@ -13,6 +13,7 @@ from api.openai_schemas import BatchRequest, EstimateRequest, GenerateRequest, U
 from api.replies import ErrorReply
 from api.schemas import CancelRequest, JobRequest
 from api.scopes import METRICS, OPEN
+from api.webhook_schemas import EndpointRequest, EndpointUpdate
 from jobs.openai_chat import ChatRequest, TextRequest
 
 _SCHEME: Final = "key"
@@ -29,6 +30,8 @@ _BODIES: Final[tuple[type[BaseModel], ...]] = (
     ChatRequest,
     TextRequest,
     GenerateRequest,
+    EndpointRequest,
+    EndpointUpdate,
 )
 _REASONS: Final = {
     400: "A field is wrong or unknown; `param` names it",

@@ -91,6 +91,10 @@ class JobRequest(Closed):
     )
     completion_window: CompletionWindow | None = Field(None, description="expires after it; null: never")
     webhook_url: NonEmpty | None = Field(None, description="told once the job has ended; https")
+    webhook_secret: NonEmpty | None = Field(
+        None, description="`whsec_…`, signs what goes there; null: your default does (GET /v1/webhook_secret)"
+    )
+    webhook_include_output: bool = Field(False, description="an output of up to 16 KiB is sent along")
 
 
 class CancelRequest(Closed):

@@ -13,6 +13,8 @@ METRICS: Final = "/metrics"
 _READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 # What only looks although its method says otherwise.
 _LOOKS: Final = frozenset({("POST", "/v1/batches/estimate")})
+# Who reads it can speak in our name to the tenant's servers.
+_SECRETS: Final = frozenset({"/v1/webhook_secret"})
 
 
 def needed_scope(connection: Connection) -> Scope | None:
@@ -25,7 +27,7 @@ def needed_scope(connection: Connection) -> Scope | None:
         return None
     if path == METRICS:
         return None if _is_from_here(connection) else Scope.ADMIN
-    if method in _READING or (method, path) in _LOOKS:
+    if (method in _READING and path not in _SECRETS) or (method, path) in _LOOKS:
         return Scope.READ
     return Scope.SUBMIT
 

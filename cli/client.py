@@ -142,6 +142,13 @@ class Client:
         cancelled: int = self._send("POST", "/v1/jobs/cancel", json=filters)["cancelled"]
         return cancelled
 
+    def webhooks(self, method: str, *path: str, **request: Any) -> dict[str, Any]:  # noqa: ANN401  # JSON
+        """What a route of webhooks answers: its name, and what follows behind it. Only reads are repeated."""
+        whole = "/v1/" + "/".join(_quoted(each) for each in path)
+        max_tries = _MAX_TRIES if method == "GET" else 1
+        found: dict[str, Any] = self._send(method, whole, max_tries=max_tries, **request)
+        return found
+
     def version(self) -> dict[str, Any]:
         """The server's version and model."""
         found: dict[str, Any] = self._send("GET", "/v1/version", max_tries=1)

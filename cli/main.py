@@ -14,6 +14,7 @@ from cli import (
     tenants_commands,
     up_command,
     watch_command,
+    webhooks_commands,
 )
 from jobs.errors import LongbatchError
 
@@ -29,6 +30,7 @@ jobs_commands.register(app)
 watch_command.register(app)
 tenants_commands.register(app)
 keys_commands.register(app)
+webhooks_commands.register(app)
 doctor.register(app)
 
 

@@ -85,6 +85,8 @@ class Batch(Base):
         num_stopped: lines that were cancelled or expired.
         next_offset, next_line: where in the file the lines begin that are neither jobs nor refused yet.
         is_expanded: no such lines are left.
+        webhook_url: told when it has ended.
+        webhook_secret: signs that, sealed; None: the tenant's default does.
         request_sha256: of what was asked, to recognize a client that repeats itself.
     """
 
@@ -137,6 +139,8 @@ class Batch(Base):
     next_offset: Mapped[int] = mapped_column(BigInteger, server_default="0")
     next_line: Mapped[int] = mapped_column(server_default="1")
     is_expanded: Mapped[bool] = mapped_column(server_default=text("false"))
+    webhook_url: Mapped[str | None]
+    webhook_secret: Mapped[bytes | None]
     request_sha256: Mapped[bytes]
     created_at: Mapped[datetime]
     expires_at: Mapped[datetime]

@@ -34,6 +34,8 @@ class BatchSpec:
     Attributes:
         completion_window: a key of WINDOWS.
         output_expires_seconds: life of the result files from their completion; None: the default.
+        webhook_url: told when the batch has ended.
+        webhook_secret: signs that, sealed; None: the tenant's default does.
     """
 
     input_file_id: UUID
@@ -41,6 +43,8 @@ class BatchSpec:
     completion_window: str
     metadata: Mapping[str, str] | None = None
     output_expires_seconds: int | None = None
+    webhook_url: str | None = None
+    webhook_secret: bytes | None = None
 
     @property
     def sha256(self) -> bytes:
@@ -51,6 +55,7 @@ class BatchSpec:
             self.completion_window,
             self.metadata and dict(self.metadata),
             self.output_expires_seconds,
+            self.webhook_url,
         ]
         return sha256(json.dumps(fields, sort_keys=True).encode()).digest()
 
@@ -137,6 +142,8 @@ def retry(session: Session, batch_id: UUID, *, tenant_id: UUID) -> Batch:
         completion_window=batch.completion_window,
         metadata={name: str(value) for name, value in batch.labels.items()} if batch.labels else None,
         output_expires_seconds=batch.output_expires_seconds,
+        webhook_url=batch.webhook_url,
+        webhook_secret=batch.webhook_secret,
     )
     return _add(session, spec, tenant_id=tenant_id, retry_of=batch.id)
 
@@ -273,6 +280,8 @@ def _add(session: Session, spec: BatchSpec, *, tenant_id: UUID, retry_of: UUID |
         next_offset=0,
         next_line=1,
         is_expanded=False,
+        webhook_url=spec.webhook_url,
+        webhook_secret=spec.webhook_secret,
         request_sha256=spec.sha256,
         created_at=now,
         expires_at=now + WINDOWS[spec.completion_window],

@@ -1,74 +1,175 @@
-"""What happened, told once: a row per subject and terminal type, in the transaction that made it so."""
+"""What happened, told once: a row per subject and type, in the transaction that made it so."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final
+from uuid import UUID
 
-from sqlalchemy import func
+from sqlalchemy import ColumnElement, exists, func, literal_column, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
-from jobs import ids, usage
+from jobs import ids, usage, webhook_dispatches
 from jobs.batch_models import Batch
 from jobs.database import database_now
 from jobs.ids import uuid7
-from jobs.models import Job, WebhookEvent
+from jobs.models import Job, JsonObject, Result, WebhookEndpoint, WebhookEvent
+from jobs.states import Lane
 from jobs.views import job_object
+from jobs.webhook_dispatches import Destination
+from jobs.webhooks import JOB_STARTED
 
-# Per statement, each with 7 parameters: Postgres takes 65,535 at most.
-_MAX_ROWS = 1000
+# Per statement, each with 8 parameters: Postgres takes 65,535 at most.
+_MAX_ROWS: Final = 1000
+# An event carries no more output than this; whoever wants more reads `result_url`.
+MAX_OUTPUT_BYTES: Final = 16 * 1024
 
 
 def append(session: Session, ended: Sequence[Job]) -> None:
-    """Each of these jobs, in a terminal state now, has its event; pending delivery if it named a URL.
+    """Each of these jobs, in a terminal state now, has its event, on its way to whoever wants it.
 
     It is on its tenant's record too: this is the one place that every job passes once, when it ends.
     """
     usage.note(session, ended)
     for start in range(0, len(ended), _MAX_ROWS):
-        rows = [_row(job) for job in ended[start : start + _MAX_ROWS]]
-        session.execute(insert(WebhookEvent).values(rows))
+        _append(session, ended[start : start + _MAX_ROWS])
+
+
+def append_started(session: Session, job: Job) -> None:
+    """The job, which an engine runs now, has its event, unless it ran before."""
+    endpoints = webhook_dispatches.endpoints_of(session, [job.tenant_id]).get(job.tenant_id, [])
+    kind = JOB_STARTED
+    event_id = uuid7()
+    row = _row(job, event_id, kind, at=job.started_at, is_told=True)
+    new = insert(WebhookEvent).values(row).on_conflict_do_nothing().returning(WebhookEvent.id)
+    if session.scalar(new) is not None:
+        to = webhook_dispatches.wanting(endpoints, kind)
+        webhook_dispatches.add(session, webhook_dispatches.rows_for(job.tenant_id, event_id, to))
+
+
+def is_start_wanted() -> ColumnElement[bool]:
+    """Whether somebody is told that a job starts, for a statement on jobs."""
+    return exists().where(
+        WebhookEndpoint.tenant_id == Job.tenant_id,
+        WebhookEndpoint.events.contains([JOB_STARTED]),
+        WebhookEndpoint.disabled_reason.is_(None),
+        Job.batch_id.is_(None),
+        Job.lane == literal_column(f"'{Lane.BATCH.value}'"),
+    )
 
 
 def append_batch(session: Session, batch: Batch) -> None:
-    """The batch, in a terminal state now, has its event."""
-    event_id = uuid7()
+    """The batch, in a terminal state now, has its event, in OpenAI's shape."""
     kind = f"batch.{batch.state}"
-    now = database_now(session)
-    row = {
-        "id": event_id,
-        "tenant_id": batch.tenant_id,
-        "batch_id": batch.id,
-        "type": kind,
-        "state": "none",
-        "payload": {
-            "id": ids.event_id(event_id),
-            "object": "event",
-            "created_at": int(now.timestamp()),
-            "type": kind,
-            "data": {"id": ids.batch_id(batch.id)},
-        },
-    }
-    session.execute(insert(WebhookEvent).values(row))
+    to = _destinations(session, batch.tenant_id, kind)
+    if batch.webhook_url is not None:
+        to.append(webhook_dispatches.own(batch.tenant_id, batch.webhook_url, secret=batch.webhook_secret))
+    data: JsonObject = {"id": ids.batch_id(batch.id)}
+    _add_one(session, batch.tenant_id, kind, data, to, batch_id=batch.id)
 
 
-def _row(job: Job) -> dict[str, object]:
+def append_endpoint(
+    session: Session,
+    endpoint: WebhookEndpoint,
+    kind: str,
+    data: JsonObject,
+    to: Sequence[Destination] | None = None,
+) -> UUID:
+    """An event about the endpoint, for these destinations; None: whoever wants this type. Its id."""
+    if to is None:
+        to = _destinations(session, endpoint.tenant_id, kind)
+    return _add_one(session, endpoint.tenant_id, kind, data, to, endpoint_id=endpoint.id)
+
+
+def _destinations(session: Session, tenant_id: UUID, kind: str) -> list[Destination]:
+    endpoints = webhook_dispatches.endpoints_of(session, [tenant_id]).get(tenant_id, [])
+    return webhook_dispatches.wanting(endpoints, kind)
+
+
+def _add_one(
+    session: Session, tenant_id: UUID, kind: str, data: JsonObject, to: Sequence[Destination], **subject: UUID
+) -> UUID:
     event_id = uuid7()
-    kind = f"job.{job.state}"
-    asked = job.webhook_url is not None
+    body = _body(event_id, kind, database_now(session), data)
+    row = {"id": event_id, "tenant_id": tenant_id, "type": kind, "payload": body, **subject}
+    session.execute(insert(WebhookEvent).values(row))
+    webhook_dispatches.add(session, webhook_dispatches.rows_for(tenant_id, event_id, to))
+    return event_id
+
+
+def _append(session: Session, ended: Sequence[Job]) -> None:
+    # Lines of a batch are told by its own event, and who asks in the interactive lane waits for the answer.
+    alone = {job.tenant_id for job in ended if _is_announced(job)}
+    endpoints = webhook_dispatches.endpoints_of(session, alone)
+    readers = {job.id: _readers(job, endpoints.get(job.tenant_id, ())) for job in ended}
+    outputs = _outputs(
+        session, [each for each, to in readers.items() if any(one.includes_output for one in to)]
+    )
+    events: list[dict[str, Any]] = []
+    dispatches: list[dict[str, Any]] = []
+    for job in ended:
+        event_id = uuid7()
+        is_told = bool(readers[job.id]) or (_is_announced(job) and job.tenant_id in endpoints)
+        row = _row(job, event_id, f"job.{job.state}", at=job.finalized_at, is_told=is_told)
+        events.append(row | {"output": outputs.get(job.id)})
+        dispatches += webhook_dispatches.rows_for(job.tenant_id, event_id, readers[job.id])
+    session.execute(insert(WebhookEvent).values(events))
+    webhook_dispatches.add(session, dispatches)
+
+
+def _is_announced(job: Job) -> bool:
+    return job.batch_id is None and job.lane == Lane.BATCH
+
+
+def _readers(job: Job, endpoints: Sequence[WebhookEndpoint]) -> list[Destination]:
+    to = webhook_dispatches.wanting(endpoints, f"job.{job.state}") if _is_announced(job) else []
+    if job.webhook_url is not None:
+        to.append(
+            webhook_dispatches.own(
+                job.tenant_id,
+                job.webhook_url,
+                secret=job.webhook_secret,
+                includes_output=job.webhook_includes_output,
+            )
+        )
+    return to
+
+
+def _outputs(session: Session, job_ids: Sequence[UUID]) -> Mapping[UUID, str]:
+    """What these jobs produced, where it is small."""
+    if not job_ids:
+        return {}
+    query = select(Result.job_id, Result.output).where(
+        Result.job_id.in_(job_ids), func.octet_length(Result.output) <= MAX_OUTPUT_BYTES
+    )
+    return {row.job_id: row.output for row in session.execute(query)}
+
+
+def _row(job: Job, event_id: UUID, kind: str, *, at: datetime | None, is_told: bool) -> dict[str, Any]:
+    used = (job.prompt_tokens or 0) + job.completion_tokens
+    data: JsonObject = {
+        **job_object(job),
+        "usage": {
+            "prompt_tokens": job.prompt_tokens,
+            "completion_tokens": job.completion_tokens,
+            "total_tokens": used,
+        },
+        "result_url": f"/v1/jobs/{ids.job_id(job.id)}/result",
+    }
     return {
         "id": event_id,
         "tenant_id": job.tenant_id,
         "job_id": job.id,
         "type": kind,
-        "url": job.webhook_url,
-        "state": "pending" if asked else "none",
-        "next_delivery_at": func.clock_timestamp() if asked else None,
-        "payload": {
-            "id": ids.event_id(event_id),
-            "object": "event",
-            "type": kind,
-            "created_at": int(job.finalized_at.timestamp()) if job.finalized_at else None,
-            "data": job_object(job),
-        }
-        if asked
-        else None,
+        "payload": _body(event_id, kind, at, data) if is_told else None,
+    }
+
+
+def _body(event_id: UUID, kind: str, at: datetime | None, data: JsonObject) -> JsonObject:
+    return {
+        "id": ids.event_id(event_id),
+        "object": "event",
+        "created_at": int(at.timestamp()) if at else None,
+        "type": kind,
+        "data": data,
     }

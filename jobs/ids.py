@@ -8,10 +8,15 @@ from jobs.errors import NotFoundError
 
 __all__ = [
     "batch_id",
+    "delivery_id",
+    "endpoint_id",
     "event_id",
     "file_id",
     "job_id",
     "parse_batch_id",
+    "parse_delivery_id",
+    "parse_endpoint_id",
+    "parse_event_id",
     "parse_file_id",
     "parse_job_id",
     "uuid7",
@@ -19,6 +24,8 @@ __all__ = [
 
 _JOB = "job_"
 _EVENT = "evt_"
+_ENDPOINT = "whep_"
+_DELIVERY = "whdl_"
 _FILE = "file-"
 _BATCH = "batch_"
 
@@ -31,6 +38,16 @@ def job_id(value: UUID) -> str:
 def event_id(value: UUID) -> str:
     """`evt_` and 32 hex digits."""
     return _EVENT + value.hex
+
+
+def endpoint_id(value: UUID) -> str:
+    """`whep_` and 32 hex digits."""
+    return _ENDPOINT + value.hex
+
+
+def delivery_id(value: UUID) -> str:
+    """`whdl_` and 32 hex digits."""
+    return _DELIVERY + value.hex
 
 
 def file_id(value: UUID) -> str:
@@ -60,6 +77,21 @@ def parse_file_id(text: str) -> UUID:
 def parse_batch_id(text: str) -> UUID:
     """The UUID behind a printed batch id; raises as `parse_job_id` does."""
     return _parse(text, _BATCH, kind="batch")
+
+
+def parse_event_id(text: str) -> UUID:
+    """The UUID behind a printed event id; raises as `parse_job_id` does."""
+    return _parse(text, _EVENT, kind="event")
+
+
+def parse_endpoint_id(text: str) -> UUID:
+    """The UUID behind a printed webhook endpoint id; raises as `parse_job_id` does."""
+    return _parse(text, _ENDPOINT, kind="webhook endpoint")
+
+
+def parse_delivery_id(text: str) -> UUID:
+    """The UUID behind a printed delivery id; raises as `parse_job_id` does."""
+    return _parse(text, _DELIVERY, kind="webhook delivery")
 
 
 def _parse(text: str, prefix: str, *, kind: str) -> UUID:

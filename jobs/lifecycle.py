@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, case, func, literal_column, or_, select, update
+from sqlalchemy import ColumnElement, Update, case, func, literal_column, or_, select, update
 from sqlalchemy.orm import Session
 
 from jobs import checkpoints, events, reservations
@@ -60,8 +60,7 @@ def start(
         or_(Job.run_after.is_(None), Job.run_after <= func.clock_timestamp()),
     )
     free = select(Job.id).where(*unchanged).with_for_update(skip_locked=True).scalar_subquery()
-    moved = _move(
-        session,
+    moving = _moving(
         "claim",
         Job.id == free,
         lease_id=lease.lease_id,
@@ -70,6 +69,10 @@ def start(
         started_at=func.coalesce(Job.started_at, func.clock_timestamp()),
         run_after=None,
     )
+    # Asked in the same statement: nearly always nobody wants to know, and claims are many.
+    moved = session.execute(moving.returning(Job, events.is_start_wanted())).one_or_none()
+    if moved is not None and moved[1]:
+        events.append_started(session, moved[0])
     return moved[0] if moved else None
 
 
@@ -291,14 +294,16 @@ def _fence(lease: Lease) -> tuple[ColumnElement[bool], ...]:
 
 def _move(session: Session, verb: str, *conditions: ColumnElement[bool], **values: Any) -> list[Job]:  # noqa: ANN401  # columns have many types
     """The guarded UPDATE behind every verb; the rows that moved, as they are now."""
-    statement = (
+    return list(session.scalars(_moving(verb, *conditions, **values).returning(Job)))
+
+
+def _moving(verb: str, *conditions: ColumnElement[bool], **values: Any) -> Update:  # noqa: ANN401  # columns have many types
+    return (
         update(Job)
         .where(*conditions, Job.state.in_(sources(verb)))
         .values(state=TRANSITIONS[verb][1].value, **values | _final_values(verb))
-        .returning(Job)
         .execution_options(synchronize_session=False, populate_existing=True)
     )
-    return list(session.scalars(statement))
 
 
 def _final_values(verb: str) -> dict[str, Any]:

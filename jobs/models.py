@@ -4,7 +4,6 @@ from datetime import datetime
 from uuid import UUID
 
 from sqlalchemy import (
-    BigInteger,
     CheckConstraint,
     ForeignKey,
     Index,
@@ -23,6 +22,14 @@ from jobs.ids import uuid7
 from jobs.orm import Base, JsonObject, one_of
 from jobs.states import TERMINAL, FinishReason, JobState, Lane, StopReason
 from jobs.tenant_models import ApiKey, IdempotencyKey, TenantLimit, UsageDay, UsageEntry
+from jobs.webhook_models import (
+    WebhookBreaker,
+    WebhookDelivery,
+    WebhookDispatch,
+    WebhookEndpoint,
+    WebhookEvent,
+    WebhookSecret,
+)
 
 __all__ = [
     "DEFAULT_TENANT",
@@ -46,8 +53,12 @@ __all__ = [
     "TenantLimit",
     "UsageDay",
     "UsageEntry",
+    "WebhookBreaker",
     "WebhookDelivery",
+    "WebhookDispatch",
+    "WebhookEndpoint",
     "WebhookEvent",
+    "WebhookSecret",
 ]
 
 # The tenant that every database has from the start.
@@ -111,6 +122,8 @@ class Job(Base):
             bound in place of the prompt until it is counted.
         completion_tokens: streamed so far, and final at the end; written by the worker.
         sampling: temperature, top_p, top_k, seed, stop as given.
+        webhook_secret: signs what goes to `webhook_url`, sealed; None: the tenant's default does.
+        webhook_includes_output: a small output is sent along.
         attempt: attempts spent so far, from 0.
         num_rescues: workers that went silent with this job in flight.
         stop_reason: why it should end early; asked by callers, read by its worker.
@@ -142,6 +155,8 @@ class Job(Base):
     # `metadata` is SQLAlchemy's own attribute name; the column has the public name.
     labels: Mapped[JsonObject] = mapped_column("metadata", server_default=text("'{}'"))
     webhook_url: Mapped[str | None]
+    webhook_secret: Mapped[bytes | None]
+    webhook_includes_output: Mapped[bool] = mapped_column(server_default=text("false"))
     attempt: Mapped[int] = mapped_column(SmallInteger, server_default="0")
     num_rescues: Mapped[int] = mapped_column(SmallInteger, server_default="0")
     num_yields: Mapped[int] = mapped_column(SmallInteger, server_default="0")
@@ -288,63 +303,3 @@ class Checkpoint(Base):
     num_tokens: Mapped[int]
     fingerprint: Mapped[str]
     replaced: Mapped[bool] = mapped_column(server_default=text("false"))
-
-
-class WebhookEvent(Base):
-    """Something that happened to a job or a batch, written in the transaction that made it so.
-
-    Attributes:
-        url: where to tell it; None: nobody asked.
-        payload: the body to deliver, a snapshot; None for a job without url.
-        state: none (nobody asked), pending, delivered, failed (given up).
-        num_deliveries: tries so far.
-        next_delivery_at: earliest next try while pending.
-    """
-
-    __tablename__ = "webhook_events"
-    __table_args__ = (
-        # job_id carries no foreign key: an event outlives a job that its owner deletes.
-        UniqueConstraint("job_id", "type"),
-        UniqueConstraint("batch_id", "type"),
-        CheckConstraint("num_nonnulls(job_id, batch_id) = 1", name="one_subject"),
-        CheckConstraint(one_of("state", ["delivered", "failed", "none", "pending"]), name="state"),
-        CheckConstraint("(state = 'none') = (url IS NULL)", name="url_iff_asked"),
-        CheckConstraint("(state = 'pending') = (next_delivery_at IS NOT NULL)", name="next_iff_pending"),
-        Index("ix_webhook_events_pending", "next_delivery_at", postgresql_where=text("state = 'pending'")),
-        Index("ix_webhook_events_created_at", "created_at"),
-    )
-
-    id: Mapped[UUID] = mapped_column(primary_key=True, default=uuid7)
-    tenant_id: Mapped[UUID] = mapped_column(ForeignKey("tenants.id"))
-    job_id: Mapped[UUID | None]
-    batch_id: Mapped[UUID | None]
-    type: Mapped[str]
-    url: Mapped[str | None]
-    payload: Mapped[JsonObject | None] = mapped_column(JSONB(none_as_null=True))
-    state: Mapped[str]
-    num_deliveries: Mapped[int] = mapped_column(SmallInteger, server_default="0")
-    next_delivery_at: Mapped[datetime | None]
-    created_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
-
-
-class WebhookDelivery(Base):
-    """One try to tell an event.
-
-    Attributes:
-        status: HTTP status, or None when there was no answer.
-        outcome: `delivered`, or a code that says what went wrong.
-        num_bytes: size of the answer that was read; its content is not kept.
-        latency_ms: wall-clock time of the exchange.
-    """
-
-    __tablename__ = "webhook_deliveries"
-    __table_args__ = (Index("ix_webhook_deliveries_event_id", "event_id"),)
-
-    id: Mapped[UUID] = mapped_column(primary_key=True, default=uuid7)
-    event_id: Mapped[UUID] = mapped_column(ForeignKey("webhook_events.id", ondelete="CASCADE"))
-    attempt: Mapped[int] = mapped_column(SmallInteger)
-    status: Mapped[int | None]
-    outcome: Mapped[str]
-    num_bytes: Mapped[int] = mapped_column(BigInteger, server_default="0")
-    latency_ms: Mapped[int]
-    created_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())

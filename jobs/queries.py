@@ -9,7 +9,7 @@ from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.orm import Session
 
 from jobs.errors import InvalidRequestError, NotFoundError
-from jobs.models import Engine, Job, Reservation, Result, WebhookEvent
+from jobs.models import Engine, Job, Reservation, Result, WebhookDispatch
 from jobs.states import StopReason
 
 
@@ -163,5 +163,11 @@ def engine_loads(session: Session) -> list[EngineLoad]:
 
 
 def pending_webhooks(session: Session) -> int:
-    """Events that still have to be told."""
-    return session.scalar(select(func.count()).where(WebhookEvent.state == "pending")) or 0
+    """Events that still have to be told, once for each destination."""
+    counts = [
+        select(func.count())
+        .select_from(WebhookDispatch)
+        .where(WebhookDispatch.state == literal_column(state))
+        for state in ("'pending'", "'sending'")  # literal, so that the partial indexes are found
+    ]
+    return sum(session.scalar(count) or 0 for count in counts)

@@ -4,12 +4,12 @@ from collections.abc import Iterable
 from datetime import datetime
 from uuid import UUID
 
-from sqlalchemy import delete, or_, select, tuple_
+from sqlalchemy import delete, exists, or_, select, tuple_
 from sqlalchemy.orm import Session
 
 from jobs import texts
 from jobs.errors import NotFoundError
-from jobs.models import IdempotencyKey, Job, WebhookEvent
+from jobs.models import IdempotencyKey, Job, WebhookDispatch, WebhookEvent
 from jobs.states import TERMINAL
 
 
@@ -43,9 +43,12 @@ def prune_jobs(session: Session, *, before: datetime, limit: int = 500) -> int:
 
 def prune_events(session: Session, *, before: datetime, limit: int = 5000) -> int:
     """Events that nobody waits for any more and that are older than this moment are gone; how many."""
+    is_open = exists().where(
+        WebhookDispatch.event_id == WebhookEvent.id, WebhookDispatch.next_attempt_at.is_not(None)
+    )
     old = (
         select(WebhookEvent.id)
-        .where(WebhookEvent.created_at < before, WebhookEvent.state != "pending")
+        .where(WebhookEvent.created_at < before, WebhookEvent.state != "pending", ~is_open)
         .limit(limit)
         .with_for_update(skip_locked=True)
     )

@@ -172,14 +172,29 @@ class LimitSettings(Group):
 
 
 class WebhookSettings(Group):
-    """Callbacks at terminal states."""
+    """Events, told to callers' servers. Without secret and key, webhooks are refused."""
 
-    secret: SecretStr | None = Field(default=None, description="whsec_…; None: webhook_url is refused")
+    secret: SecretStr | None = Field(
+        default=None, description="whsec_…; the default tenant's secret until it rotates it"
+    )
+    encryption_key: SecretStr | None = Field(
+        default=None,
+        description="base64 of 32 bytes; seals secrets at rest. Several, newest first: comma between."
+        " None: derived from `secret`, which must not change then",
+    )
     allowed_hosts: tuple[str, ...] = Field(
         default=(), description="hosts that may be private, plain http and on any port"
     )
     deadline_seconds: float = Field(default=15, gt=0)
-    concurrency: int = Field(default=4, ge=1, le=64)
+    concurrency: int = Field(default=32, ge=1, le=256, description="exchanges at once, per service worker")
+    endpoint_concurrency: int = Field(
+        default=8, ge=1, le=256, description="exchanges at once with one destination, over all workers"
+    )
+    max_endpoints: int = Field(default=50, ge=1, le=1000, description="of a tenant")
+    breaker_seconds: float = Field(
+        default=10, gt=0, description="first pause after five failures in a row; doubles up to 15 minutes"
+    )
+    disable_days: float = Field(default=5, gt=0, description="an endpoint that fails so long is disabled")
 
 
 class MaintenanceSettings(Group):

@@ -55,6 +55,8 @@ class JobSpec:
     custom_id: str | None = None
     metadata: JsonObject | None = None
     webhook_url: str | None = None
+    webhook_secret: bytes | None = None
+    webhook_includes_output: bool = False
     window: timedelta | None = None
     expires_at: datetime | None = None
     batch_id: UUID | None = None
@@ -307,6 +309,8 @@ def _new_job(spec: JobSpec, *, tenant_id: UUID, text_id: UUID, now: datetime) ->
         custom_id=spec.custom_id,
         labels=spec.metadata or {},
         webhook_url=spec.webhook_url,
+        webhook_secret=spec.webhook_secret,
+        webhook_includes_output=spec.webhook_includes_output,
         attempt=0,
         num_rescues=0,
         num_yields=0,

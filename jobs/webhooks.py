@@ -6,16 +6,30 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from ipaddress import IPv6Address
+from ipaddress import IPv4Address, IPv6Address
 from typing import Final, Literal, cast
 from urllib.parse import SplitResult, urlsplit
 
 from standardwebhooks import Webhook
 
+from jobs.addresses import is_allowed_address
 from jobs.errors import InvalidRequestError, LongbatchError
+
+JOB_STARTED: Final = "job.started"
+ENDPOINT_DISABLED: Final = "webhook_endpoint.disabled"
+ENDPOINT_TEST: Final = "webhook_endpoint.test"  # goes to the endpoint it is about, whatever its filter says
+EVENT_TYPES: Final = (
+    JOB_STARTED,
+    *(f"job.{state}" for state in ("completed", "failed", "cancelled", "expired")),
+    *(f"batch.{state}" for state in ("completed", "failed", "cancelled", "expired")),
+    ENDPOINT_DISABLED,
+)
+ALL_EVENTS: Final = "*"
+ON_REQUEST: Final = frozenset({JOB_STARTED})  # only where a filter names them
 
 MAX_URL_CHARS: Final = 2048
 MAX_HOST_CHARS: Final = 253  # RFC 1035
+MAX_LABEL_CHARS: Final = 63  # the same
 
 SECRET_PREFIX: Final = "whsec_"  # noqa: S105 how Standard Webhooks marks secrets
 # Standard Webhooks: 192 to 512 bits.
@@ -32,12 +46,23 @@ DELIVERY_DELAYS: Final = (
 )
 DELIVERY_JITTER: Final = 0.2  # fraction: receivers that failed together are not tried again together
 
+# Names that no public server has: this host, the local network, a cloud's own services.
+_PRIVATE_SUFFIXES: Final = (
+    ".localhost",
+    ".local",
+    ".localdomain",
+    ".internal",
+    ".intranet",
+    ".lan",
+    ".home.arpa",
+)
 _DEFAULT_PORTS: Final = {"https": 443, "http": 80}
 _URL_CHARACTERS: Final = re.compile(
     r"[!-\[\]-~]+"
 )  # printable ASCII but the backslash, which parsers disagree on
 _BRACKETED: Final = re.compile(r"\[[0-9a-fA-F:.]+\](:[0-9]*)?")
 _HOST: Final = re.compile(r"[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?)*")
+_NUMBER: Final = re.compile(r"[0-9]+|0x[0-9a-f]*")
 
 
 class WebhookUrlError(InvalidRequestError):
@@ -110,6 +135,27 @@ def check_url(url: str, *, allowed_hosts: Collection[str]) -> ParsedUrl:
     return ParsedUrl(scheme=scheme, host=host, port=port, target=target, is_allowed_host=is_allowed)
 
 
+def check_destination(url: str, *, allowed_hosts: Collection[str], param: str = "webhook_url") -> None:
+    """The URL may be stored as somebody's; what its name resolves to is looked at before each delivery.
+
+    Raises:
+        WebhookUrlError: it breaks a rule, or leads to a private address by its look alone.
+    """
+    try:
+        parsed = check_url(url, allowed_hosts=allowed_hosts)
+        if not parsed.is_allowed_host and _is_private(parsed.host):
+            raise _refused("The URL names a private address.")
+    except WebhookUrlError as error:
+        raise WebhookUrlError(error.message, param=param) from None
+
+
+def _is_private(host: str) -> bool:
+    try:
+        return not is_allowed_address(host)
+    except ValueError:
+        return "." not in host or host.endswith(_PRIVATE_SUFFIXES)
+
+
 def _host(parts: SplitResult) -> str:
     host = (parts.hostname or "").removesuffix(".")
     is_valid = _is_address(parts.netloc, host) if "[" in parts.netloc else _is_name(host)
@@ -119,7 +165,19 @@ def _host(parts: SplitResult) -> str:
 
 
 def _is_name(host: str) -> bool:
-    return len(host) <= MAX_HOST_CHARS and _HOST.fullmatch(host) is not None
+    labels = host.split(".")
+    if len(host) > MAX_HOST_CHARS or not _HOST.fullmatch(host) or max(map(len, labels)) > MAX_LABEL_CHARS:
+        return False
+    # What ends in a number is an address to some resolvers: 127.1, 0x7f.1, 2130706433. Source: WHATWG URL.
+    return not _NUMBER.fullmatch(labels[-1]) or _is_ipv4(host)
+
+
+def _is_ipv4(host: str) -> bool:
+    try:
+        IPv4Address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def _is_address(netloc: str, host: str) -> bool:

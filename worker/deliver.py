@@ -1,145 +1,184 @@
-"""Webhook deliveries: one event, one POST, one record; tried again by its schedule, also after a crash."""
+"""Webhook deliveries: one thread claims and records, many send; the state is in Postgres at every moment."""
 
-import json
+import queue
 import random
+import threading
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
-from uuid import UUID
 
-from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import ids, telemetry, webhooks
+from jobs import ids, telemetry, webhook_claims, webhook_dispatches, webhooks
 from jobs.database import database_now, transaction
-from jobs.models import JsonObject, WebhookDelivery, WebhookEvent
 from jobs.settings import WebhookSettings
+from jobs.webhook_claims import Due
+from jobs.webhook_vault import Vault
 from worker import transport
 from worker.network import Failure
 from worker.transport import Answer
 
-# Above the exchange's own deadline: until then nobody else takes an event whose worker may have died.
-_CLAIM_MARGIN: Final = timedelta(seconds=10)
-_GONE: Final = 410  # the receiver wants nothing any more
+USER_AGENT: Final = "longbatch"
+# Between rounds: what ends within it is recorded together. A round costs the database a few milliseconds.
+_PACE_SECONDS: Final = 0.02
 _RANDOM: Final = random.SystemRandom()
 
 
 @dataclass(frozen=True, slots=True)
-class Due:
-    """An event that this worker delivers now.
+class _Told:
+    due: Due
+    answer: Answer
 
-    Attributes:
-        attempt: this try's number, from 1.
+
+class Deliverer:
+    """Sends what is due, up to `webhooks.concurrency` exchanges at once.
+
+    No transaction is open during an exchange. What has been sent and could not be recorded yet is recorded
+    later; if this process ends before, it is sent again by another, under the same id.
     """
 
-    event_id: UUID
-    job_id: UUID | None
-    url: str
-    payload: JsonObject
-    attempt: int
+    def __init__(
+        self,
+        sessions: sessionmaker[Session],
+        settings: WebhookSettings,
+        vault: Vault,
+        *,
+        wake: Callable[[], None],
+    ) -> None:
+        """Args: wake: called when `run_once` has something to do."""
+        self._sessions = sessions
+        self._settings = settings
+        self._vault = vault
+        self._wake = wake
+        self._waiting: queue.SimpleQueue[tuple[Due, float] | None] = queue.SimpleQueue()
+        self._finished: queue.SimpleQueue[_Told] = queue.SimpleQueue()
+        self._unrecorded: list[_Told] = []
+        self._in_flight = 0
+        self._next_round_at = 0.0
+        # Daemons: an exchange takes until its deadline, and a process that ends does not wait for it.
+        self._threads = [
+            threading.Thread(target=self._run, name=f"send-{number}", daemon=True)
+            for number in range(settings.concurrency)
+        ]
+
+    def start(self) -> None:
+        """Senders wait for work."""
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self, *, within: float) -> None:
+        """Senders end after their exchange; those of the next `within` seconds are recorded."""
+        for _ in self._threads:
+            self._waiting.put(None)
+        until = time.monotonic() + within
+        while self._in_flight and (left := until - time.monotonic()) > 0:
+            try:
+                self._unrecorded.append(self._finished.get(timeout=left))
+                self._in_flight -= 1
+            except queue.Empty:
+                break
+        with transaction(self._sessions) as session:
+            self._record(session)
+
+    def run_once(self) -> None:
+        """What has been sent is recorded, and idle senders have what is due."""
+        time.sleep(max(0.0, self._next_round_at - time.monotonic()))
+        self._collect()
+        free = self._settings.concurrency - self._in_flight
+        with transaction(self._sessions) as session:
+            self._record(session)
+            claimed = webhook_claims.claim(session, self._settings, self._vault, limit=free)
+        # Committed: known to nobody else now.
+        self._log(self._unrecorded)
+        self._unrecorded.clear()
+        self._in_flight += len(claimed)
+        at = time.monotonic()
+        self._next_round_at = at + _PACE_SECONDS
+        for due in claimed:
+            self._waiting.put((due, at))
+
+    def _collect(self) -> None:
+        while True:
+            try:
+                self._unrecorded.append(self._finished.get_nowait())
+            except queue.Empty:
+                return
+            self._in_flight -= 1
+
+    def _record(self, session: Session) -> None:
+        told = [(each.due, each.answer) for each in self._unrecorded]
+        webhook_claims.record(session, told, self._settings, _RANDOM)
+
+    def _log(self, told: Sequence[_Told]) -> None:
+        for each in told:
+            is_good = webhook_claims.is_delivered(each.answer)
+            telemetry.logger().info(
+                telemetry.WEBHOOK_DELIVERED if is_good else telemetry.WEBHOOK_FAILED,
+                event_id=ids.event_id(each.due.event_id),
+                type=each.due.event_type,
+                try_number=each.due.attempt,
+                status=each.answer.status,
+                error=each.answer.error_code,
+            )
+
+    def _run(self) -> None:
+        while (work := self._waiting.get()) is not None:
+            due, claimed_at = work
+            answer = _sent(due, self._settings, since=claimed_at)
+            self._finished.put(_Told(due, answer))
+            self._wake()
 
 
-def deliver_next(sessions: sessionmaker[Session], settings: WebhookSettings) -> bool:
-    """One event that was due has been sent and its outcome recorded; False: none was due.
-
-    No transaction is open during the exchange.
-    """
+def deliver_due(
+    sessions: sessionmaker[Session], settings: WebhookSettings, vault: Vault, *, limit: int = 1
+) -> int:
+    """Up to so many events that were due have been sent, one after another, and recorded; how many."""
     with transaction(sessions) as session:
-        due = claim_due(session, settings)
-    if due is None:
-        return False
-    answer = _send(due, settings, sessions)
+        claimed = webhook_claims.claim(session, settings, vault, limit=limit)
+    at = time.monotonic()
+    told = [(due, _sent(due, settings, since=at)) for due in claimed]
     with transaction(sessions) as session:
-        state = record(session, due, answer)
-    log = telemetry.logger().bind(
-        job_id=due.job_id and ids.job_id(due.job_id), event_id=ids.event_id(due.event_id)
-    )
-    name = telemetry.WEBHOOK_DELIVERED if state == "delivered" else telemetry.WEBHOOK_FAILED
-    log.info(name, try_number=due.attempt, status=answer.status, error=answer.error_code, state=state)
-    return True
+        webhook_claims.record(session, told, settings, _RANDOM)
+    return len(told)
 
 
-def _send(due: Due, settings: WebhookSettings, sessions: sessionmaker[Session]) -> Answer:
+def sweep(sessions: sessionmaker[Session]) -> None:
+    """What older processes left is queued, and what is too old is given up."""
+    with transaction(sessions) as session:
+        webhook_dispatches.adopt(session)
+        webhook_dispatches.give_up(session, now=database_now(session))
+
+
+def _sent(due: Due, settings: WebhookSettings, *, since: float) -> Answer:
     """As `send`; what nobody foresaw is a failed try too, so that it stands in the record."""
     began = time.monotonic()
     try:
-        return send(due, settings, sessions)
+        return send(due, settings, waited=timedelta(seconds=began - since))
     except Exception:  # noqa: BLE001  # see above
         telemetry.logger().exception(telemetry.LOOP_FAILED, loop="deliver")
         latency = timedelta(seconds=time.monotonic() - began)
         return Answer(status=None, error_code=Failure.INTERNAL_ERROR, num_bytes=0, latency=latency)
 
 
-def claim_due(session: Session, settings: WebhookSettings) -> Due | None:
-    """An event whose time has come, put off for everybody else until this try must be over."""
-    event = session.scalar(
-        select(WebhookEvent)
-        .where(WebhookEvent.state == "pending", WebhookEvent.next_delivery_at <= func.clock_timestamp())
-        .order_by(WebhookEvent.next_delivery_at)
-        .limit(1)
-        .with_for_update(skip_locked=True)
-    )
-    if event is None:
-        return None
-    event.num_deliveries += 1
-    deadline = timedelta(seconds=settings.deadline_seconds)
-    event.next_delivery_at = database_now(session) + deadline + _CLAIM_MARGIN
-    session.flush()
-    return Due(
-        event_id=event.id,
-        job_id=event.job_id,
-        url=event.url or "",
-        payload=event.payload or {},
-        attempt=event.num_deliveries,
-    )
+def send(due: Due, settings: WebhookSettings, *, waited: timedelta = timedelta(0)) -> Answer:
+    """What came of the POST, stamped and signed anew.
 
-
-def send(due: Due, settings: WebhookSettings, sessions: sessionmaker[Session]) -> Answer:
-    """What came of the POST."""
-    assert settings.secret is not None, "without a secret nothing is delivered"  # noqa: S101  # see service.py
-    with transaction(sessions) as session:
-        now = database_now(session)
-    body = json.dumps(due.payload, ensure_ascii=False, separators=(",", ":")).encode()
+    Args:
+        due: the event.
+        settings: of this process.
+        waited: since it was claimed.
+    """
+    if not due.secrets:
+        return Answer(status=None, error_code=Failure.SECRET_UNREADABLE, num_bytes=0, latency=timedelta(0))
     signed = webhooks.signature_headers(
-        body,
-        event_id=ids.event_id(due.event_id),
-        secrets=[settings.secret.get_secret_value()],
-        now=now,
+        due.body, event_id=ids.event_id(due.event_id), secrets=due.secrets, now=due.claimed_at + waited
     )
     return transport.post(
         due.url,
-        body,
-        {"content-type": "application/json", "user-agent": "longbatch", **signed},
+        due.body,
+        {"content-type": "application/json", "user-agent": USER_AGENT, **signed},
         allowed_hosts=settings.allowed_hosts,
         deadline=timedelta(seconds=settings.deadline_seconds),
     )
-
-
-def record(session: Session, due: Due, answer: Answer) -> str:
-    """The try stands in the log and the event is delivered, due again later, or given up; its state."""
-    is_delivered = answer.status is not None and 200 <= answer.status < 300
-    session.add(
-        WebhookDelivery(
-            event_id=due.event_id,
-            attempt=due.attempt,
-            status=answer.status,
-            outcome="delivered" if is_delivered else answer.error_code or "bad_status",
-            num_bytes=answer.num_bytes,
-            latency_ms=round(answer.latency.total_seconds() * 1000),
-        )
-    )
-    next_at = None
-    if not is_delivered and answer.status != _GONE:
-        next_at = webhooks.next_delivery_at(due.attempt, database_now(session), _RANDOM)
-    state = "delivered" if is_delivered else "failed" if next_at is None else "pending"
-    # A later try, begun because this one took too long, has the last word; but once delivered is delivered.
-    is_current = WebhookEvent.num_deliveries == due.attempt
-    session.execute(
-        update(WebhookEvent)
-        .where(WebhookEvent.id == due.event_id, WebhookEvent.state == "pending")
-        .where(*([] if is_delivered else [is_current]))
-        .values(state=state, next_delivery_at=next_at)
-    )
-    session.flush()
-    return state

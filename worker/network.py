@@ -35,6 +35,7 @@ class Failure(StrEnum):
     CONNECTION_LOST = "connection_lost"
     RESPONSE_TOO_LARGE = "response_too_large"
     PROTOCOL_ERROR = "protocol_error"
+    SECRET_UNREADABLE = "secret_unreadable"  # noqa: S105  # a code
     INTERNAL_ERROR = "internal_error"
 
 

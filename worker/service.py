@@ -10,11 +10,13 @@ from jobs.database import database_now, transaction
 from jobs.queues import INFERENCE, SERVICE
 from jobs.settings import Settings
 from jobs.tokens import Tokenizer
+from jobs.webhook_vault import Vault
 from worker import batches, deliver, maintenance
 from worker.bell import Bell
+from worker.deliver import Deliverer
 from worker.loops import Loop
 
-_NUM_LOOPS: Final = 7
+_NUM_LOOPS: Final = 8
 # Prompts per round: engines hear of the first ones while the others are being counted.
 _PREPARED_AT_ONCE: Final = 20
 # An exchange takes until its deadline; one that is cut off here is sent again by somebody else.
@@ -26,6 +28,7 @@ class ServiceWorker:
 
     Raises:
         WebhookSecretError: the configured secret cannot sign.
+        VaultKeyError: a key that seals secrets is no key.
     """
 
     def __init__(self, settings: Settings, tokenizer: Tokenizer, bell: Bell) -> None:
@@ -35,10 +38,7 @@ class ServiceWorker:
         self._bell = bell
         if settings.webhooks.secret:
             webhooks.check_secret(settings.webhooks.secret.get_secret_value())
-        num_senders = settings.webhooks.concurrency if settings.webhooks.secret else 0
-        self._engine = database.make_engine(
-            settings.database, pool_size=_NUM_LOOPS + num_senders, name="longbatch-service"
-        )
+        self._engine = database.make_engine(settings.database, pool_size=_NUM_LOOPS, name="longbatch-service")
         self._sessions = database.make_sessions(self._engine)
         every = settings.maintenance
         self._prepare = Loop("prepare", self.prepare, interval=every.prepare_seconds)
@@ -46,10 +46,11 @@ class ServiceWorker:
         self._batch_tools = BatchTools.of(settings, self._counter)
         self._validate = Loop("validate", self.validate, interval=every.batch_seconds)
         self._advance = Loop("batches", self.advance, interval=every.batch_seconds)
-        self._senders = [
-            Loop(f"deliver-{number}", self.deliver, interval=every.deliver_seconds, daemon=True)
-            for number in range(num_senders)
-        ]
+        self._deliver = Loop("deliver", self.deliver, interval=every.deliver_seconds)
+        vault = Vault.of(settings.webhooks)
+        self._deliverer = (
+            Deliverer(self._sessions, settings.webhooks, vault, wake=self._deliver.wake) if vault else None
+        )
         self._loops = [
             self._prepare,
             Loop("rescue", self.rescue, interval=every.rescue_seconds),
@@ -58,22 +59,25 @@ class ServiceWorker:
             Loop("prune", self.prune, interval=every.prune_seconds),
             self._validate,
             self._advance,
+            *([self._deliver] if self._deliverer else []),
         ]
 
     def start(self) -> None:
         """Every loop runs."""
-        for loop in (self._bell.loop, *self._senders, *self._loops):
+        if self._deliverer:
+            self._deliverer.start()
+        for loop in (self._bell.loop, *self._loops):
             loop.start()
 
     def heard(self) -> None:
         """The doorbell rang: prompts wait to be counted, events to be told, or a batch is new."""
         self._bell.heard(SERVICE)
-        for loop in (self._prepare, self._validate, self._advance, *self._senders):
+        for loop in (self._prepare, self._validate, self._advance, self._deliver):
             loop.wake()
 
     def begin_stop(self) -> None:
         """No round begins any more."""
-        for loop in (*self._senders, *self._loops, self._bell.loop):
+        for loop in (*self._loops, self._bell.loop):
             loop.begin_stop()
 
     def stop(self) -> None:
@@ -81,8 +85,8 @@ class ServiceWorker:
         self.begin_stop()
         for loop in (*self._loops, self._bell.loop):
             loop.join()
-        for loop in self._senders:
-            loop.join(_SENDER_EXIT_SECONDS)
+        if self._deliverer:
+            self._deliverer.stop(within=_SENDER_EXIT_SECONDS)
         self._engine.dispose()
 
     def prepare(self) -> None:
@@ -99,12 +103,12 @@ class ServiceWorker:
         if maintenance.any_queued(prepared):
             self._bell.ring(INFERENCE)
         if maintenance.any_to_tell(prepared):
-            self._wake_senders()
+            self._deliver.wake()
 
     def deliver(self) -> None:
-        """An event that was due has been tried; another round follows at once, as there may be more."""
-        if deliver.deliver_next(self._sessions, self._settings.webhooks):
-            self._wake_senders()
+        """What has been sent is recorded, and idle senders have what is due."""
+        if self._deliverer:
+            self._deliverer.run_once()
 
     def validate(self) -> None:
         """One batch is accepted or refused; another round follows at once, as there may be more."""
@@ -148,6 +152,7 @@ class ServiceWorker:
 
     def prune(self) -> None:
         """What is past its retention is gone."""
+        deliver.sweep(self._sessions)
         maintenance.prune(self._sessions, self._settings.jobs, is_stopping=self._is_stopping)
         batches.prune(
             self._sessions,
@@ -158,7 +163,3 @@ class ServiceWorker:
 
     def _is_stopping(self) -> bool:
         return self._prepare.is_stopping
-
-    def _wake_senders(self) -> None:
-        for loop in self._senders:
-            loop.wake()

@@ -2,16 +2,21 @@
 
 import ssl
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
 from functools import cache
+from typing import Final
 
 import httpcore2
 
 from jobs.webhooks import ParsedUrl, WebhookUrlError, check_url
 from worker.network import Budget, ExchangeError, Failure, Network, Resolve, resolve_host
+
+_MAX_HEADER_BYTES: Final = 40  # more than any date has
+_MAX_RETRY_SECONDS: Final = 10**8  # what waits so long has been given up
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +28,14 @@ class Answer:
         error_code: why there is none.
         num_bytes: received, at most `MAX_RESPONSE_BYTES`.
         latency: from the call to its end.
+        retry_after: what the answer's header of this name asked for.
     """
 
     status: int | None
     error_code: Failure | None
     num_bytes: int
     latency: timedelta
+    retry_after: timedelta | None = None
 
 
 def post(
@@ -84,21 +91,30 @@ def exchange(
     started = time.monotonic()
     budget = Budget(ends_at=started + deadline.total_seconds())
     status: int | None = None
+    retry_after: timedelta | None = None
     failure: Failure | None = None
     try:
-        status = _send(url, body, headers, network=Network(url, budget, resolve), tls=tls or _system_tls())
+        status, retry_after = _send(
+            url, body, headers, network=Network(url, budget, resolve), tls=tls or _system_tls()
+        )
     except httpcore2.ProtocolError:
         failure = Failure.PROTOCOL_ERROR
     except ExchangeError as error:
         failure = error.failure
     latency = timedelta(seconds=time.monotonic() - started)
-    return Answer(status=status, error_code=failure, num_bytes=budget.num_bytes, latency=latency)
+    return Answer(
+        status=status,
+        error_code=failure,
+        num_bytes=budget.num_bytes,
+        latency=latency,
+        retry_after=retry_after,
+    )
 
 
 def _send(
     url: ParsedUrl, body: bytes, headers: Mapping[str, str], *, network: Network, tls: ssl.SSLContext
-) -> int:
-    """The status that the server answered with."""
+) -> tuple[int, timedelta | None]:
+    """The status that the server answered with, and when it wants to be asked again."""
     request = httpcore2.Request(
         "POST",
         httpcore2.URL(scheme=url.scheme, host=url.host, port=url.port, target=url.target),
@@ -118,7 +134,7 @@ def _send(
         with suppress(ExchangeError, httpcore2.ProtocolError):
             for _ in response.iter_stream():
                 pass
-        return response.status
+        return response.status, _retry_after(response.headers)
     finally:
         network.close()
 
@@ -126,3 +142,20 @@ def _send(
 @cache
 def _system_tls() -> ssl.SSLContext:
     return httpcore2.default_ssl_context()
+
+
+def _retry_after(headers: Sequence[tuple[bytes, bytes]]) -> timedelta | None:
+    """RFC 9110, 10.2.3: seconds or a date; None: nothing that can be understood, or the past."""
+    given = next((value for name, value in headers if name.lower() == b"retry-after"), b"")[
+        :_MAX_HEADER_BYTES
+    ]
+    text = given.decode("latin-1").strip()
+    if text.isascii() and text.isdigit():
+        return timedelta(seconds=min(int(text), _MAX_RETRY_SECONDS))
+    try:
+        wanted = parsedate_to_datetime(text)
+    except (ValueError, TypeError):
+        return None
+    if wanted.tzinfo is None:
+        wanted = wanted.replace(tzinfo=UTC)
+    return max(wanted - datetime.now(UTC), timedelta(0)) or None

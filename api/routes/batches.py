@@ -17,6 +17,7 @@ from api.openai_ids import BatchIdDep, parse_field
 from api.openai_replies import BatchListReply, BatchReply, EstimateReply
 from api.openai_schemas import BatchListQuery, BatchRequest, EstimateRequest
 from api.openapi import answers, json_body
+from api.webhooks import check_callback
 from jobs import batches, ids
 from jobs.batch_models import Batch
 from jobs.batch_states import Endpoint
@@ -55,6 +56,7 @@ async def create_batch(
 ) -> JSONResponse:
     """Every line of an uploaded file becomes a job. What is wrong with the file is told by the batch."""
     asked = accept.parse(BatchRequest, await read_body(request, max_bytes=_MAX_BYTES))
+    told = check_callback(asked.webhook_url, asked.webhook_secret, parts.settings.webhooks)
     spec = BatchSpec(
         input_file_id=parse_field(
             asked.input_file_id, ids.parse_file_id, param="input_file_id", message="There is no such file."
@@ -63,6 +65,8 @@ async def create_batch(
         completion_window=asked.completion_window,
         metadata=asked.metadata,
         output_expires_seconds=asked.output_expires_after.seconds if asked.output_expires_after else None,
+        webhook_url=told.url,
+        webhook_secret=told.secret,
     )
 
     def create(session: Session) -> Batch:

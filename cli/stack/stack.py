@@ -31,8 +31,9 @@ from cli.stack.ready import (
     write_ready_file,
 )
 from cli.stack.server import Server
+from cli.stack.signing import KEY_VARIABLE as ENCRYPTION_KEY
 from cli.stack.signing import VARIABLE as WEBHOOK_SECRET
-from cli.stack.signing import webhook_secret
+from cli.stack.signing import encryption_key, webhook_secret
 from cli.stack.supervised import (
     DEFAULT_BACKOFF,
     Backoff,
@@ -194,7 +195,12 @@ class Stack:
         # The local engine keeps nothing of a request that has ended.
         of_engine = {"LONGBATCH_ENGINE__REUSES_PREFIX": "false"} if local else {}
         env = programs.environment(
-            {**of_engine, **self.options.environment, WEBHOOK_SECRET: self.webhook_secret},
+            {
+                **of_engine,
+                **self.options.environment,
+                WEBHOOK_SECRET: self.webhook_secret,
+                ENCRYPTION_KEY: encryption_key(self.options.directory, self.options.environment),
+            },
             self.urls,
             api_port=api_port,
             time_scale=time_scale,

@@ -37,7 +37,7 @@ def owned(http: httpx2.Client) -> dict[str, str]:
     """Ids of the default tenant, by the name that paths have for them."""
     sent = {"input": CANARY, "custom_id": CANARY, "metadata": {"who": CANARY}, "max_tokens": 8}
     job_id = http.post("/v1/jobs", json=sent, headers={"Idempotency-Key": CANARY}).json()["id"]
-    return {"job_id": job_id} | _file_and_batch(http)
+    return {"job_id": job_id} | _file_and_batch(http) | _endpoint_and_event(http)
 
 
 def test_another_tenant_s_ids_are_404_on_every_route_and_nothing_leaks(
@@ -172,3 +172,10 @@ def _file_and_batch(http: httpx2.Client) -> dict[str, str]:
     sent = {"endpoint": "/v1/chat/completions", "completion_window": "24h"}
     batch = http.post("/v1/batches", json=sent | {"input_file_id": uploaded.json()["id"]})
     return {"file_id": uploaded.json()["id"], "batch_id": batch.json()["id"]}
+
+
+def _endpoint_and_event(http: httpx2.Client) -> dict[str, str]:
+    sent = {"url": f"https://example.com/{CANARY}", "description": CANARY}
+    endpoint_id = http.post("/v1/webhook_endpoints", json=sent).json()["id"]
+    event_id = http.post(f"/v1/webhook_endpoints/{endpoint_id}/test").json()["id"]
+    return {"endpoint_id": endpoint_id, "event_id": event_id}

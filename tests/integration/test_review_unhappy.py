@@ -11,6 +11,7 @@ from jobs.database import database_now, transaction
 from jobs.models import Job, Reservation, WebhookDelivery
 from jobs.settings import WebhookSettings
 from jobs.states import JobState
+from jobs.webhook_vault import Vault
 from support import ENGINE, claim_one, job_in, register_engine, spec, submit_one
 from worker import deliver
 from worker.drains import Drains
@@ -47,7 +48,10 @@ def test_a_booking_whose_lease_has_expired_explains_no_request_in_the_engine(
 def test_a_delivery_that_breaks_before_it_is_sent_is_on_record(sessions: sessionmaker[Session]) -> None:
     with transaction(sessions) as session:
         job_in(session, JobState.COMPLETED, webhook_url="https://receiver.example/hook")
-    assert deliver.deliver_next(sessions, WebhookSettings(secret=SecretStr("whsec_no secret")))
+    settings = WebhookSettings(secret=SecretStr("whsec_no secret"))
+    vault = Vault.of(settings)
+    assert vault is not None
+    assert deliver.deliver_due(sessions, settings, vault) == 1
     with sessions() as session:
         assert session.scalars(select(WebhookDelivery.outcome)).all() == ["internal_error"]
 

@@ -1,17 +1,14 @@
-"""The service worker's rounds: counting, rescuing, expiring, pruning, and telling callers what happened."""
+"""The service worker's rounds: counting, rescuing, expiring, pruning."""
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 import pytest
 from pydantic import SecretStr
 from pytest_httpserver import HTTPServer
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session, sessionmaker
-from standardwebhooks import Webhook
-from werkzeug import Request, Response
 
 from api_server import WEBHOOK_SECRET
 from cli.stack.valkey import EmbeddedValkey
@@ -29,9 +26,8 @@ from jobs.settings import (
 )
 from jobs.states import JobState
 from jobs.tokens import Tokenizer
-from jobs.webhooks import DELIVERY_DELAYS
 from support import eventually, job_in, register_engine, spec, submit_one
-from worker import deliver, maintenance
+from worker import maintenance
 from worker.app import make_app, publisher
 from worker.bell import Bell
 from worker.service import ServiceWorker
@@ -45,11 +41,6 @@ def counter(tokenizer: Tokenizer) -> PromptCounter:
     return PromptCounter(tokenizer)
 
 
-def finish_with_hook(sessions: sessionmaker[Session], url: str) -> Job:
-    with transaction(sessions) as session:
-        return job_in(session, JobState.COMPLETED, webhook_url=url)
-
-
 def the_event(sessions: sessionmaker[Session]) -> WebhookEvent:
     with sessions() as session:
         return session.scalars(select(WebhookEvent)).one()
@@ -58,11 +49,6 @@ def the_event(sessions: sessionmaker[Session]) -> WebhookEvent:
 def tries(sessions: sessionmaker[Session]) -> list[WebhookDelivery]:
     with sessions() as session:
         return list(session.scalars(select(WebhookDelivery).order_by(WebhookDelivery.attempt)))
-
-
-def make_due(sessions: sessionmaker[Session]) -> None:
-    with transaction(sessions) as session:
-        session.execute(update(WebhookEvent).values(next_delivery_at=database_now(session)))
 
 
 def test_waiting_prompts_are_counted_exactly(queue: Queue, counter: PromptCounter) -> None:
@@ -126,94 +112,6 @@ def test_prune_removes_what_is_past_its_retention_and_nothing_else(queue: Queue)
         assert session.get(Job, recent.id) is not None
 
 
-def test_an_event_is_delivered_once_and_signed(queue: Queue, httpserver: HTTPServer) -> None:
-    seen: list[tuple[bytes, dict[str, str]]] = []
-
-    def receive(request: Request) -> Response:
-        seen.append((request.get_data(), dict(request.headers)))
-        return Response(status=204)
-
-    httpserver.expect_request("/hook").respond_with_handler(receive)
-    job = finish_with_hook(queue.sessions, httpserver.url_for("/hook"))
-    assert deliver.deliver_next(queue.sessions, WEBHOOKS)
-    assert not deliver.deliver_next(queue.sessions, WEBHOOKS)
-    ((body, headers),) = seen
-    told = Webhook(WEBHOOK_SECRET).verify(body, {name.lower(): value for name, value in headers.items()})
-    assert told["type"] == "job.completed"
-    assert told["data"]["id"] == f"job_{job.id.hex}"
-    assert told["data"]["state"] == "completed"
-    assert headers["Webhook-Id"] == told["id"] == f"evt_{the_event(queue.sessions).id.hex}"
-    assert the_event(queue.sessions).state == "delivered"
-    assert [(each.attempt, each.status, each.outcome) for each in tries(queue.sessions)] == [
-        (1, 204, "delivered")
-    ]
-
-
-def test_a_failed_delivery_is_tried_again_with_the_same_id_and_body(
-    queue: Queue, httpserver: HTTPServer
-) -> None:
-    seen: list[tuple[str, bytes]] = []
-    answers = iter([500, 200])
-
-    def receive(request: Request) -> Response:
-        seen.append((request.headers["webhook-id"], request.get_data()))
-        return Response(status=next(answers))
-
-    httpserver.expect_request("/hook").respond_with_handler(receive)
-    finish_with_hook(queue.sessions, httpserver.url_for("/hook"))
-    assert deliver.deliver_next(queue.sessions, WEBHOOKS)
-    event = the_event(queue.sessions)
-    assert event.state == "pending"
-    wait = seconds_until_next(queue.sessions)
-    assert 0.7 * DELIVERY_DELAYS[1].total_seconds() < wait < 1.3 * DELIVERY_DELAYS[1].total_seconds()
-    assert not deliver.deliver_next(queue.sessions, WEBHOOKS)
-    make_due(queue.sessions)
-    assert deliver.deliver_next(queue.sessions, WEBHOOKS)
-    assert seen[0] == seen[1]
-    assert the_event(queue.sessions).state == "delivered"
-    assert [each.status for each in tries(queue.sessions)] == [500, 200]
-
-
-def seconds_until_next(sessions: sessionmaker[Session]) -> float:
-    with sessions() as session:
-        next_at: datetime | None = session.scalars(select(WebhookEvent.next_delivery_at)).one()
-        assert next_at is not None
-        return (next_at - database_now(session)).total_seconds()
-
-
-def test_a_worker_that_dies_while_delivering_leaves_the_event_to_another(
-    queue: Queue, httpserver: HTTPServer
-) -> None:
-    httpserver.expect_request("/hook").respond_with_data(status=200)
-    finish_with_hook(queue.sessions, httpserver.url_for("/hook"))
-    with transaction(queue.sessions) as session:
-        dead = deliver.claim_due(session, WEBHOOKS)
-    assert dead is not None
-    assert not deliver.deliver_next(queue.sessions, WEBHOOKS), "it is claimed until its deadline"
-    assert WEBHOOKS.deadline_seconds < seconds_until_next(queue.sessions) < 60
-    make_due(queue.sessions)
-    assert deliver.deliver_next(queue.sessions, WEBHOOKS)
-    assert (the_event(queue.sessions).state, the_event(queue.sessions).num_deliveries) == ("delivered", 2)
-
-
-def test_a_receiver_that_is_gone_is_given_up(queue: Queue, httpserver: HTTPServer) -> None:
-    httpserver.expect_request("/hook").respond_with_data(status=410)
-    finish_with_hook(queue.sessions, httpserver.url_for("/hook"))
-    assert deliver.deliver_next(queue.sessions, WEBHOOKS)
-    assert the_event(queue.sessions).state == "failed"
-
-
-def test_an_event_is_given_up_after_its_last_try(queue: Queue, httpserver: HTTPServer) -> None:
-    httpserver.expect_request("/hook").respond_with_data(status=503)
-    finish_with_hook(queue.sessions, httpserver.url_for("/hook"))
-    for _ in DELIVERY_DELAYS:
-        assert the_event(queue.sessions).state == "pending"
-        make_due(queue.sessions)
-        assert deliver.deliver_next(queue.sessions, WEBHOOKS)
-    assert the_event(queue.sessions).state == "failed"
-    assert len(tries(queue.sessions)) == len(DELIVERY_DELAYS)
-
-
 @contextmanager
 def running_service(
     database: DatabaseSettings, broker_url: str, tokenizer: Tokenizer
@@ -268,16 +166,3 @@ def test_a_stored_prompt_that_is_damaged_fails_its_job_alone(queue: Queue, count
     other = queue.submit("Count me.", is_counted=False)
     maintenance.prepare(queue.sessions, counter, fallback=CAPACITY, limit=10)
     assert (queue.job(damaged.id).state, queue.job(other).state) == ("failed", "queued")
-
-
-def test_the_payload_of_an_event_is_sent_as_it_was_written(queue: Queue, httpserver: HTTPServer) -> None:
-    bodies: list[bytes] = []
-
-    def receive(request: Request) -> Response:
-        bodies.append(request.get_data())
-        return Response(status=200)
-
-    httpserver.expect_request("/hook").respond_with_handler(receive)
-    finish_with_hook(queue.sessions, httpserver.url_for("/hook"))
-    deliver.deliver_next(queue.sessions, WEBHOOKS)
-    assert json.loads(bodies[0]) == the_event(queue.sessions).payload

@@ -1,0 +1,227 @@
+"""Webhook endpoints over HTTP: create, look, list, change, delete, rotate, test, replay."""
+
+from datetime import timedelta
+from functools import partial
+from typing import Annotated, Any, Final
+from uuid import UUID
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import JSONResponse
+from sqlalchemy.orm import Session
+
+from api import accept
+from api.body import read_body
+from api.dependencies import PartsDep, TenantDep
+from api.openai_ids import parse_field
+from api.openapi import answers, json_body
+from api.webhook_schemas import (
+    DEFAULT_OVERLAP_SECONDS,
+    MAX_OVERLAP_SECONDS,
+    DeletedEndpointReply,
+    EndpointListQuery,
+    EndpointListReply,
+    EndpointReply,
+    EndpointRequest,
+    EndpointSecretReply,
+    EndpointUpdate,
+    QueuedEventReply,
+    ReplayQuery,
+    ReplayReply,
+)
+from api.webhooks import EndpointIdDep, checked_secret, endpoint_object, page, require_vault
+from jobs import ids, webhook_endpoints, webhooks
+from jobs.queues import SERVICE
+from jobs.views import rfc3339
+from jobs.webhook_endpoints import EndpointSpec, Replayed
+from jobs.webhook_models import WebhookEndpoint
+from jobs.webhooks import ENDPOINT_TEST
+
+router = APIRouter(tags=["webhooks"])
+
+_MAX_BYTES: Final = 16 * 1024
+_ALL: Final = timedelta(days=3650)
+
+Overlap = Annotated[
+    int,
+    Query(ge=0, le=MAX_OVERLAP_SECONDS, description="seconds for which the secret before signs too"),
+]
+
+
+@router.post(
+    "/v1/webhook_endpoints",
+    status_code=201,
+    summary="Create a webhook endpoint",
+    responses=answers(201, EndpointSecretReply, "The endpoint and its secret", 400, 409, 413, 503),
+    openapi_extra=json_body(EndpointRequest),
+)
+async def create_endpoint(request: Request, parts: PartsDep, tenant_id: TenantDep) -> JSONResponse:
+    """Events that happen from now on are told there. The secret is shown here alone."""
+    settings = parts.settings.webhooks
+    asked = accept.parse(EndpointRequest, await read_body(request, max_bytes=_MAX_BYTES))
+    vault = require_vault(settings)
+    webhooks.check_destination(asked.url, allowed_hosts=settings.allowed_hosts, param="url")
+    create = partial(
+        webhook_endpoints.create,
+        spec=EndpointSpec(asked.url, asked.description, asked.events, asked.include_output, asked.enabled),
+        tenant_id=tenant_id,
+        vault=vault,
+        secret=None if asked.secret is None else checked_secret(asked.secret, param="secret"),
+        max_endpoints=settings.max_endpoints,
+    )
+    endpoint, secret = await parts.transactions.run(create)
+    return JSONResponse(endpoint_object(endpoint, None) | {"secret": secret}, 201)
+
+
+@router.get(
+    "/v1/webhook_endpoints",
+    summary="List webhook endpoints",
+    responses=answers(200, EndpointListReply, "One page", 400, 503),
+)
+async def list_endpoints(
+    parts: PartsDep, tenant_id: TenantDep, query: Annotated[EndpointListQuery, Query()]
+) -> JSONResponse:
+    """Your endpoints, newest first."""
+    after = query.after and parse_field(
+        query.after, ids.parse_endpoint_id, param="after", message="after names no webhook endpoint of yours"
+    )
+
+    def read(session: Session) -> dict[str, Any]:
+        found, has_more = webhook_endpoints.list_endpoints(
+            session, tenant_id=tenant_id, after=after or None, limit=query.limit
+        )
+        breakers = webhook_endpoints.breakers(session, found)
+        return dict(page([endpoint_object(each, breakers.get(each.id)) for each in found], has_more=has_more))
+
+    return JSONResponse(await parts.transactions.run(read))
+
+
+@router.get(
+    "/v1/webhook_endpoints/{endpoint_id}",
+    summary="Look at a webhook endpoint",
+    responses=answers(200, EndpointReply, "The endpoint", 404, 503),
+)
+async def get_endpoint(endpoint_id: EndpointIdDep, parts: PartsDep, tenant_id: TenantDep) -> JSONResponse:
+    """The endpoint and how it does."""
+
+    def read(session: Session) -> dict[str, Any]:
+        return _shown(session, webhook_endpoints.get(session, endpoint_id, tenant_id=tenant_id))
+
+    return JSONResponse(await parts.transactions.run(read))
+
+
+@router.patch(
+    "/v1/webhook_endpoints/{endpoint_id}",
+    summary="Change a webhook endpoint",
+    responses=answers(200, EndpointReply, "The endpoint", 400, 404, 413, 503),
+    openapi_extra=json_body(EndpointUpdate),
+)
+async def update_endpoint(
+    request: Request, endpoint_id: EndpointIdDep, parts: PartsDep, tenant_id: TenantDep
+) -> JSONResponse:
+    """Fields that are given change. `enabled: true` also ends a pause and enables what was disabled."""
+    raw = await read_body(request, max_bytes=_MAX_BYTES)
+
+    def update(session: Session) -> dict[str, Any]:
+        endpoint = webhook_endpoints.get(session, endpoint_id, tenant_id=tenant_id)
+        asked = accept.parse(EndpointUpdate, raw)
+        if asked.url is not None:
+            allowed = parts.settings.webhooks.allowed_hosts
+            webhooks.check_destination(asked.url, allowed_hosts=allowed, param="url")
+        spec = EndpointSpec(asked.url, asked.description, asked.events, asked.include_output, asked.enabled)
+        webhook_endpoints.update_endpoint(session, endpoint, spec)
+        return _shown(session, endpoint)
+
+    return JSONResponse(await parts.transactions.run(update))
+
+
+@router.delete(
+    "/v1/webhook_endpoints/{endpoint_id}",
+    summary="Delete a webhook endpoint",
+    responses=answers(200, DeletedEndpointReply, "It is gone", 404, 503),
+)
+async def delete_endpoint(endpoint_id: EndpointIdDep, parts: PartsDep, tenant_id: TenantDep) -> JSONResponse:
+    """The endpoint is gone, and so is what waited for it."""
+    remove = partial(webhook_endpoints.remove, endpoint_id=endpoint_id, tenant_id=tenant_id)
+    await parts.transactions.run(remove)
+    return JSONResponse({"id": ids.endpoint_id(endpoint_id), "object": "webhook_endpoint", "deleted": True})
+
+
+@router.post(
+    "/v1/webhook_endpoints/{endpoint_id}/rotate",
+    summary="Replace a webhook endpoint's secret",
+    responses=answers(200, EndpointSecretReply, "The endpoint and its new secret", 400, 404, 503),
+)
+async def rotate_endpoint(
+    endpoint_id: EndpointIdDep,
+    parts: PartsDep,
+    tenant_id: TenantDep,
+    overlap_seconds: Overlap = DEFAULT_OVERLAP_SECONDS,
+) -> JSONResponse:
+    """Deliveries carry a signature of each secret until the old one's time is over."""
+
+    def rotate(session: Session) -> dict[str, Any]:
+        endpoint = webhook_endpoints.get(session, endpoint_id, tenant_id=tenant_id)
+        vault = require_vault(parts.settings.webhooks)
+        overlap = timedelta(seconds=overlap_seconds)
+        secret = webhook_endpoints.rotate(session, endpoint, vault, overlap=overlap)
+        return _shown(session, endpoint) | {"secret": secret}
+
+    return JSONResponse(await parts.transactions.run(rotate))
+
+
+@router.post(
+    "/v1/webhook_endpoints/{endpoint_id}/test",
+    status_code=202,
+    summary="Send a test event",
+    responses=answers(202, QueuedEventReply, "On its way; the delivery log tells the rest", 404, 409, 503),
+)
+async def send_test(endpoint_id: EndpointIdDep, parts: PartsDep, tenant_id: TenantDep) -> JSONResponse:
+    """An event of type `webhook_endpoint.test` goes to this endpoint, whatever its filter says."""
+
+    def send(session: Session) -> UUID:
+        endpoint = webhook_endpoints.get(session, endpoint_id, tenant_id=tenant_id)
+        return webhook_endpoints.send_test(session, endpoint)
+
+    event_id = await parts.transactions.run(send)
+    parts.doorbell.ring(SERVICE)
+    return JSONResponse({"id": ids.event_id(event_id), "object": "event", "type": ENDPOINT_TEST}, 202)
+
+
+@router.post(
+    "/v1/webhook_endpoints/{endpoint_id}/replay",
+    status_code=202,
+    summary="Replay events to an endpoint",
+    responses=answers(202, ReplayReply, "On their way", 400, 404, 409, 503),
+)
+async def replay_since(
+    endpoint_id: EndpointIdDep,
+    parts: PartsDep,
+    tenant_id: TenantDep,
+    query: Annotated[ReplayQuery, Query()],
+) -> JSONResponse:
+    """All events since then that the endpoint's filter lets through, delivered before or not; same ids."""
+
+    def replay(session: Session) -> Replayed:
+        endpoint = webhook_endpoints.get(session, endpoint_id, tenant_id=tenant_id)
+        since = query.since or endpoint.created_at - _ALL
+        return webhook_endpoints.replay_since(session, endpoint, since=since)
+
+    replayed = await parts.transactions.run(replay)
+    parts.doorbell.ring(SERVICE)
+    return replay_response(replayed)
+
+
+def replay_response(replayed: Replayed) -> JSONResponse:
+    """What a replay has queued."""
+    return JSONResponse(
+        {
+            "object": "webhook_replay",
+            "num_deliveries": replayed.num_deliveries,
+            "next_since": replayed.next_since and rfc3339(replayed.next_since),
+        },
+        202,
+    )
+
+
+def _shown(session: Session, endpoint: WebhookEndpoint) -> dict[str, Any]:
+    return endpoint_object(endpoint, webhook_endpoints.breakers(session, [endpoint]).get(endpoint.id))

@@ -1,0 +1,120 @@
+"""Webhooks over HTTP beside the endpoints: the default secret, the log of deliveries, replays."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+from typing import Annotated
+from uuid import UUID
+
+from fastapi import APIRouter, Query
+from fastapi.responses import JSONResponse
+from sqlalchemy.orm import Session
+
+from api.dependencies import PartsDep, TenantDep
+from api.openai_ids import parse_field
+from api.openapi import answers
+from api.routes.webhook_endpoints import Overlap, replay_response
+from api.webhook_schemas import (
+    DEFAULT_OVERLAP_SECONDS,
+    DeliveryListQuery,
+    DeliveryListReply,
+    ReplayReply,
+    SecretReply,
+)
+from api.webhooks import EventIdDep, delivery_object, page, require_vault
+from jobs import ids, webhook_endpoints, webhook_log, webhook_secrets
+from jobs.database import database_now
+from jobs.queues import SERVICE
+from jobs.views import rfc3339
+from jobs.webhook_log import DeliveryFilter
+from jobs.webhook_secrets import Secrets
+
+router = APIRouter(tags=["webhooks"])
+
+
+@router.get(
+    "/v1/webhook_secret",
+    summary="Read the default webhook secret",
+    responses=answers(200, SecretReply, "The secret", 400, 503),
+)
+async def get_secret(parts: PartsDep, tenant_id: TenantDep) -> JSONResponse:
+    """Signs what goes to the `webhook_url` of jobs and batches without a `webhook_secret`."""
+    settings = parts.settings.webhooks
+    vault = require_vault(settings)
+
+    def read(session: Session) -> Secrets:
+        now = database_now(session)
+        return webhook_secrets.of_tenant(session, tenant_id, settings, vault, now=now)
+
+    return _secret_response(await parts.transactions.run(read))
+
+
+@router.post(
+    "/v1/webhook_secret/rotate",
+    summary="Replace the default webhook secret",
+    responses=answers(200, SecretReply, "The new secret", 400, 503),
+)
+async def rotate_secret(
+    parts: PartsDep, tenant_id: TenantDep, overlap_seconds: Overlap = DEFAULT_OVERLAP_SECONDS
+) -> JSONResponse:
+    """Deliveries carry a signature of each secret until the old one's time is over."""
+    settings = parts.settings.webhooks
+    vault = require_vault(settings)
+    overlap = timedelta(seconds=overlap_seconds)
+
+    def rotate(session: Session) -> Secrets:
+        now = database_now(session)
+        return webhook_secrets.rotate_tenant(session, tenant_id, settings, vault, now=now, overlap=overlap)
+
+    return _secret_response(await parts.transactions.run(rotate))
+
+
+@router.get(
+    "/v1/webhook_deliveries",
+    summary="List webhook deliveries",
+    responses=answers(200, DeliveryListReply, "One page", 400, 503),
+)
+async def list_deliveries(
+    parts: PartsDep, tenant_id: TenantDep, query: Annotated[DeliveryListQuery, Query()]
+) -> JSONResponse:
+    """Every try to tell you something, newest first; kept as long as the events, 30 days by default."""
+    which = DeliveryFilter(
+        endpoint_id=_parsed(query.endpoint_id, ids.parse_endpoint_id, param="endpoint_id"),
+        event_id=_parsed(query.event_id, ids.parse_event_id, param="event_id"),
+        is_delivered=None if query.outcome is None else query.outcome == "delivered",
+    )
+    after = _parsed(query.after, ids.parse_delivery_id, param="after")
+    read = partial(
+        webhook_log.list_deliveries, which=which, tenant_id=tenant_id, after=after, limit=query.limit
+    )
+    found, has_more = await parts.transactions.run(read)
+    return JSONResponse(page([delivery_object(each) for each in found], has_more=has_more))
+
+
+@router.post(
+    "/v1/webhook_events/{event_id}/replay",
+    status_code=202,
+    summary="Replay an event",
+    responses=answers(202, ReplayReply, "On its way", 404, 409, 503),
+)
+async def replay_event(event_id: EventIdDep, parts: PartsDep, tenant_id: TenantDep) -> JSONResponse:
+    """The event goes again to all who were told, and to endpoints that want its type now; same id."""
+    replay = partial(webhook_endpoints.replay_event, event_id=event_id, tenant_id=tenant_id)
+    replayed = await parts.transactions.run(replay)
+    parts.doorbell.ring(SERVICE)
+    return replay_response(replayed)
+
+
+def _parsed(text: str | None, parse: Callable[[str], UUID], *, param: str) -> UUID | None:
+    return None if text is None else parse_field(text, parse, param=param, message=f"{param} is no such id")
+
+
+def _secret_response(secrets: Secrets) -> JSONResponse:
+    return JSONResponse(
+        {
+            "object": "webhook_secret",
+            "secret": secrets.current,
+            "old_secret_expires_at": secrets.old_expires_at and rfc3339(secrets.old_expires_at),
+        },
+        headers={"Cache-Control": "no-store"},
+    )

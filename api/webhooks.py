@@ -1,0 +1,147 @@
+"""What routes with webhooks share: ids in paths, checks of URLs and secrets, shapes of answers."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+from uuid import UUID
+
+from fastapi import Depends, Path
+
+from jobs import ids, webhooks
+from jobs.errors import InvalidRequestError, NotFoundError
+from jobs.settings import WebhookSettings
+from jobs.views import rfc3339
+from jobs.webhook_log import LoggedDelivery
+from jobs.webhook_models import WebhookBreaker, WebhookEndpoint
+from jobs.webhook_vault import Vault
+from jobs.webhooks import WebhookSecretError
+
+
+@dataclass(frozen=True, slots=True)
+class Callback:
+    """Where a job or a batch is told, checked.
+
+    Attributes:
+        secret: sealed; None: the tenant's default signs.
+    """
+
+    url: str | None
+    secret: bytes | None
+
+
+def check_callback(url: str | None, secret: str | None, settings: WebhookSettings) -> Callback:
+    """What a request for a job or a batch says about its webhook.
+
+    Raises:
+        InvalidRequestError: it cannot be used.
+    """
+    if url is None:
+        if secret is not None:
+            raise InvalidRequestError("webhook_secret goes with webhook_url.", param="webhook_secret")
+        return Callback(None, None)
+    vault = require_vault(settings, param="webhook_url")
+    webhooks.check_destination(url, allowed_hosts=settings.allowed_hosts)
+    return Callback(
+        url, None if secret is None else vault.seal(checked_secret(secret, param="webhook_secret"))
+    )
+
+
+def require_vault(settings: WebhookSettings, *, param: str | None = None) -> Vault:
+    """What keeps secrets.
+
+    Raises:
+        InvalidRequestError: this server has no webhooks.
+    """
+    vault = Vault.of(settings)
+    if vault is None:
+        raise InvalidRequestError(
+            "This server signs no webhooks: its LONGBATCH_WEBHOOKS__ENCRYPTION_KEY is not set.", param=param
+        )
+    return vault
+
+
+def checked_secret(secret: str, *, param: str) -> str:
+    """The secret, which can sign.
+
+    Raises:
+        InvalidRequestError: it cannot.
+    """
+    try:
+        webhooks.check_secret(secret)
+    except WebhookSecretError as error:
+        raise InvalidRequestError(error.message, param=param) from None
+    return secret
+
+
+async def parse_endpoint_id(endpoint_id: Annotated[str, Path(description="`whep_…`")]) -> UUID:
+    """The endpoint id of the path.
+
+    Raises:
+        NotFoundError: no endpoint can have it; the same answer as for one that is somebody else's.
+    """
+    try:
+        return ids.parse_endpoint_id(endpoint_id)
+    except NotFoundError:
+        raise NotFoundError("there is no such webhook endpoint") from None
+
+
+async def parse_event_id(event_id: Annotated[str, Path(description="`evt_…`")]) -> UUID:
+    """The event id of the path; raises as `parse_endpoint_id` does."""
+    try:
+        return ids.parse_event_id(event_id)
+    except NotFoundError:
+        raise NotFoundError("there is no such event") from None
+
+
+EndpointIdDep = Annotated[UUID, Depends(parse_endpoint_id)]
+EventIdDep = Annotated[UUID, Depends(parse_event_id)]
+
+
+def endpoint_object(endpoint: WebhookEndpoint, breaker: WebhookBreaker | None) -> dict[str, Any]:
+    """The endpoint as its owner sees it, without secrets."""
+    paused_until = breaker.paused_until if breaker and endpoint.disabled_reason is None else None
+    return {
+        "id": ids.endpoint_id(endpoint.id),
+        "object": "webhook_endpoint",
+        "url": endpoint.url,
+        "description": endpoint.description,
+        "events": endpoint.events,
+        "include_output": endpoint.includes_output,
+        "enabled": endpoint.disabled_reason is None,
+        "disabled_reason": endpoint.disabled_reason,
+        "disabled_at": endpoint.disabled_at and rfc3339(endpoint.disabled_at),
+        "num_failures": breaker.num_failures if breaker else 0,
+        "failing_since": rfc3339(breaker.failing_since) if breaker else None,
+        "paused_until": paused_until and rfc3339(paused_until),
+        "old_secret_expires_at": endpoint.old_secret_expires_at and rfc3339(endpoint.old_secret_expires_at),
+        "created_at": rfc3339(endpoint.created_at),
+    }
+
+
+def delivery_object(logged: LoggedDelivery) -> dict[str, Any]:
+    """A try as its tenant sees it: of the answer its status and size alone."""
+    delivery = logged.delivery
+    return {
+        "id": ids.delivery_id(delivery.id),
+        "object": "webhook_delivery",
+        "event_id": ids.event_id(delivery.event_id),
+        "event_type": logged.event_type,
+        "endpoint_id": ids.endpoint_id(delivery.endpoint_id) if delivery.endpoint_id else None,
+        "attempt": delivery.attempt,
+        "outcome": delivery.outcome,
+        "status": delivery.status,
+        "response_bytes": delivery.num_bytes,
+        "latency_ms": delivery.latency_ms,
+        "created_at": rfc3339(delivery.created_at),
+    }
+
+
+def page(data: list[dict[str, Any]], *, has_more: bool) -> Mapping[str, Any]:
+    """One page of a list."""
+    return {
+        "object": "list",
+        "data": data,
+        "first_id": data[0]["id"] if data else None,
+        "last_id": data[-1]["id"] if data else None,
+        "has_more": has_more,
+    }

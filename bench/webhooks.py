@@ -1,0 +1,323 @@
+"""`python -m bench.webhooks`: webhook deliveries against Celery's own no-op rate, and beside one that hangs.
+
+Postgres, Redis, a service worker and the receivers run here, in processes of their own. The peer is a Celery
+worker of one process with a thread pool that runs a task which does nothing.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import celery
+from pydantic import SecretStr
+from rich.console import Console
+from rich.table import Table
+from sqlalchemy import func, select, text
+from sqlalchemy.orm import Session, sessionmaker
+
+from cli.stack.postgres import EmbeddedPostgres
+from cli.stack.valkey import EmbeddedValkey
+from jobs import database, queues, schema, webhook_dispatches, webhook_endpoints
+from jobs.database import transaction
+from jobs.ids import uuid7
+from jobs.models import DEFAULT_TENANT, WebhookDispatch, WebhookEndpoint, WebhookEvent
+from jobs.settings import BrokerSettings, DatabaseSettings, WebhookSettings
+from jobs.webhook_endpoints import EndpointSpec
+from jobs.webhook_vault import Vault, new_key
+from worker.app import make_app, publisher
+
+_NUM_ENDPOINTS: Final = 20
+_PERIOD_SECONDS: Final = (
+    0.25  # an event for each endpoint in it: what is measured is waiting, not being overrun
+)
+_PEER: Final = """
+import sys, threading, celery
+app = celery.Celery(broker=sys.argv[1], set_as_current=False)
+app.conf.update(task_ignore_result=True, worker_enable_remote_control=False, worker_hijack_root_logger=False,
+                worker_redirect_stdouts=False)
+left = [int(sys.argv[2])]
+lock = threading.Lock()
+@app.task(name="nothing")
+def nothing():
+    with lock:
+        left[0] -= 1
+        if left[0] == 0:
+            print("done", flush=True)
+app.Worker(pool="threads", concurrency=4, queues=["bench"], quiet=True, without_gossip=True,
+           without_mingle=True, without_heartbeat=True).start()
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One line of the table; `goal` is empty where nothing is asked, `met` None then."""
+
+    name: str
+    measured: float
+    unit: str
+    goal: str = ""
+    met: bool | None = None
+
+
+_RECEIVER: Final = """
+import asyncio, sys, time
+hangs = sys.argv[1]
+async def serve(reader, writer):
+    try:
+        head = (await reader.readuntil(b"\\r\\n\\r\\n")).decode("latin-1").lower()
+        path = head.split(" ")[1]
+        fields = dict(line.split(": ", 1) for line in head.split("\\r\\n")[1:-2])
+        await reader.readexactly(int(fields["content-length"]))
+        print(path, fields["webhook-id"], time.monotonic(), flush=True)
+        if path == hangs:
+            await asyncio.sleep(600)
+        writer.write(b"HTTP/1.1 204 OK\\r\\nconnection: close\\r\\n\\r\\n")
+        await writer.drain()
+    finally:
+        writer.close()
+async def main():
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, backlog=512)
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await server.serve_forever()
+asyncio.run(main())
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Rig:
+    """A database, and the bell of a service worker that delivers from it."""
+
+    sessions: sessionmaker[Session]
+    ring: Callable[[], object]
+
+
+@dataclass
+class Receivers:
+    """A server in a process of its own, with a path for each endpoint; when each event arrived first."""
+
+    port: int
+    arrived: dict[str, float] = field(default_factory=dict)
+
+
+@contextmanager
+def receiving(*, hangs: str = "") -> Iterator[Receivers]:
+    """Receivers for the block; the one at this path never answers."""
+    with _process([sys.executable, "-c", _RECEIVER, hangs]) as process:
+        assert process.stdout is not None  # noqa: S101  # a pipe was asked for
+        lines = process.stdout
+        receivers = Receivers(int(lines.readline()))
+
+        def read() -> None:
+            for line in lines:
+                path, event_id, at = line.split()
+                receivers.arrived.setdefault(f"{path} {event_id}", float(at))
+
+        threading.Thread(target=read, daemon=True).start()
+        yield receivers
+
+
+@contextmanager
+def _process(command: list[str], **variables: str) -> Iterator[subprocess.Popen[str]]:
+    environment = {**os.environ, **variables}
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The figures are printed, and kept as JSON where asked."""
+    parser = argparse.ArgumentParser(prog="python -m bench.webhooks", description=__doc__)
+    parser.add_argument("--events", type=int, default=3000)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory() as directory:
+        figures = _measure(Path(directory), options.events)
+    table = Table("figure", "measured", "goal", "met")
+    for figure in figures:
+        met = {None: "", True: "yes", False: "no"}[figure.met]
+        table.add_row(figure.name, f"{figure.measured:,.2f} {figure.unit}", figure.goal, met)
+    Console().print(table)
+    if options.json:
+        options.json.write_text(json.dumps([asdict(figure) for figure in figures], indent=2) + "\n")
+
+
+def _measure(directory: Path, num_events: int) -> list[Figure]:
+    postgres = EmbeddedPostgres(directory / "postgres")
+    valkey = EmbeddedValkey(directory / "valkey")
+    postgres.start()
+    valkey.start()
+    engine = database.make_engine(DatabaseSettings(url=SecretStr(postgres.url)), pool_size=4)
+    try:
+        schema.upgrade(engine)
+        sessions = database.make_sessions(engine)
+        peer = _celery_rate(valkey.url, num_events)
+        with _service(sessions, postgres.url, valkey.url) as rig:
+            rate = _delivery_rate(rig, num_events)
+            calm = _p99(rig, num_events // 2, hangs="")
+            beside = _p99(rig, num_events // 2, hangs="/0")
+    finally:
+        engine.dispose()
+        valkey.stop()
+        postgres.remove()
+    return [
+        Figure("Celery no-op tasks", peer, "/s"),
+        Figure("webhook deliveries, whole exchanges", rate, "/s"),
+        Figure("deliveries against Celery's no-op", rate / peer, "x", ">= 1.0", rate >= peer),
+        Figure(f"p99 of {_NUM_ENDPOINTS - 1} endpoints, event to arrival", calm * 1000, "ms"),
+        Figure("the same beside one that hangs", beside * 1000, "ms"),
+        Figure("p99 raised by one that hangs", beside / calm, "x", "<= 1.5", beside <= 1.5 * calm),
+    ]
+
+
+def _celery_rate(url: str, num_tasks: int) -> float:
+    """Tasks a second from the first one sent to the last one done, the worker waiting."""
+    sender = celery.Celery(broker=url, set_as_current=False)
+    with _process([sys.executable, "-c", _PEER, url, str(num_tasks + 1)]) as worker:
+        assert worker.stdout is not None  # noqa: S101  # a pipe was asked for
+        with sender.connection_for_write() as connection:
+            queue = connection.default_channel
+            sender.send_task("nothing", queue="bench", ignore_result=True)
+            _wait(lambda: queue.client.llen("bench") == 0)
+            began = time.monotonic()
+            for _ in range(num_tasks):
+                sender.send_task("nothing", queue="bench", ignore_result=True)
+            worker.stdout.readline()
+            return num_tasks / (time.monotonic() - began)
+
+
+def _delivery_rate(rig: Rig, num_events: int) -> float:
+    """Deliveries a second from the first event written to the last one recorded, over all endpoints."""
+    with receiving() as receivers:
+        endpoints = _endpoints(rig.sessions, receivers)
+        began = time.monotonic()
+        for _ in range(num_events // len(endpoints)):
+            _tell(rig.sessions, endpoints)
+            rig.ring()
+        _wait(lambda: _num_open(rig.sessions) == 0)
+        taken = time.monotonic() - began
+    _clear(rig.sessions)
+    return num_events / taken
+
+
+def _p99(rig: Rig, num_events: int, *, hangs: str) -> float:
+    """Seconds from before an event's commit to its arrival where nothing hangs, at a steady pace."""
+    with receiving(hangs=hangs) as receivers:
+        endpoints = _endpoints(rig.sessions, receivers)
+        written: dict[str, float] = {}
+        for _ in range(num_events // _NUM_ENDPOINTS):
+            at = time.monotonic()
+            written |= dict.fromkeys(_tell(rig.sessions, endpoints), at)
+            rig.ring()
+            time.sleep(max(0, at + _PERIOD_SECONDS - time.monotonic()))
+        wanted = [each for each in written if not each.startswith("/0 ")]
+        _wait(lambda: all(each in receivers.arrived for each in wanted))
+        waits = [receivers.arrived[each] - written[each] for each in wanted]
+    _clear(rig.sessions)
+    return statistics.quantiles(waits, n=100)[98]
+
+
+@contextmanager
+def _service(sessions: sessionmaker[Session], database_url: str, broker_url: str) -> Iterator[Rig]:
+    """A service worker in a process of its own, which has begun to look."""
+    assert _SETTINGS.encryption_key is not None  # noqa: S101  # there is one
+    broker = queues.connect(broker_url, socket_timeout=3)
+    publish = publisher(make_app(BrokerSettings(url=SecretStr(broker_url))))
+    rig = Rig(sessions, partial(queues.ring, broker, publish, queues.SERVICE))
+    with _process(
+        [sys.executable, "-m", "worker", "service"],
+        LONGBATCH_DATABASE__URL=database_url,
+        LONGBATCH_BROKER__URL=broker_url,
+        LONGBATCH_WEBHOOKS__ENCRYPTION_KEY=_SETTINGS.encryption_key.get_secret_value(),
+        LONGBATCH_WEBHOOKS__ALLOWED_HOSTS='["127.0.0.1"]',
+    ) as process:
+        assert process.stdout is not None  # noqa: S101  # a pipe was asked for
+        threading.Thread(target=process.stdout.read, daemon=True).start()
+        with receiving() as receivers:
+            _tell(sessions, _endpoints(sessions, receivers))
+            _wait(lambda: _num_open(sessions) == 0)
+        _clear(sessions)
+        yield rig
+
+
+_SETTINGS: Final = WebhookSettings(encryption_key=SecretStr(new_key()), allowed_hosts=("127.0.0.1",))
+
+
+def _endpoints(sessions: sessionmaker[Session], receivers: Receivers) -> list[WebhookEndpoint]:
+    vault = Vault.of(_SETTINGS)
+    assert vault is not None  # noqa: S101  # there is a key
+    with transaction(sessions) as session:
+        return [
+            webhook_endpoints.create(
+                session,
+                EndpointSpec(url=f"http://127.0.0.1:{receivers.port}/{number}"),
+                tenant_id=DEFAULT_TENANT,
+                vault=vault,
+                secret=None,
+                max_endpoints=_NUM_ENDPOINTS,
+            )[0]
+            for number in range(_NUM_ENDPOINTS)
+        ]
+
+
+def _tell(sessions: sessionmaker[Session], endpoints: Sequence[WebhookEndpoint]) -> list[str]:
+    """An event for each endpoint is committed; `path id` of each."""
+    with transaction(sessions) as session:
+        told = []
+        for number, endpoint in enumerate(endpoints):
+            event_id = uuid7()
+            printed = f"evt_{event_id.hex}"
+            body = {"id": printed, "object": "event", "type": "job.completed", "data": {"id": "job_1"}}
+            session.add(
+                WebhookEvent(
+                    id=event_id,
+                    tenant_id=DEFAULT_TENANT,
+                    job_id=uuid7(),
+                    type="job.completed",
+                    payload=body,
+                )
+            )
+            session.flush()
+            to = [webhook_dispatches.of_endpoint(endpoint)]
+            webhook_dispatches.add(session, webhook_dispatches.rows_for(DEFAULT_TENANT, event_id, to))
+            told.append(f"/{number} {printed}")
+        return told
+
+
+def _num_open(sessions: sessionmaker[Session]) -> int:
+    with sessions() as session:
+        query = select(func.count()).where(WebhookDispatch.state.in_(webhook_dispatches.OPEN))
+        return session.scalar(query) or 0
+
+
+def _clear(sessions: sessionmaker[Session]) -> None:
+    with transaction(sessions) as session:
+        session.execute(text("TRUNCATE webhook_events, webhook_endpoints, webhook_breakers CASCADE"))
+
+
+def _wait(is_done: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 300
+    while not is_done():
+        if time.monotonic() > deadline:
+            raise TimeoutError
+        time.sleep(0.01)
+
+
+if __name__ == "__main__":
+    main()

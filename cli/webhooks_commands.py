@@ -1,0 +1,163 @@
+"""The verbs for webhooks: list, add, remove, enable, test, rotate, log, secret, replay."""
+
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Final
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from cli import verbs
+from cli.verbs import ApiUrl, AsJson, client_of, notes, output, print_json, print_text
+
+app = typer.Typer(no_args_is_help=True, help="Webhook endpoints, and what was sent to them.")
+
+Endpoint = Annotated[str, typer.Argument(metavar="ENDPOINT", help="whep_…")]
+
+
+def register(parent: typer.Typer) -> None:
+    """The application has the verbs."""
+    for name, verb in _VERBS.items():
+        app.command(name, epilog=verbs.EXIT_CODES)(verb)
+    parent.add_typer(app, name="webhooks")
+
+
+def list_endpoints(*, as_json: AsJson = False, api_url: ApiUrl = None) -> None:
+    """List the endpoints, newest first."""
+    with client_of(api_url) as client:
+        page = client.webhooks("GET", "webhook_endpoints", params={"limit": 100})
+    if as_json:
+        print_json(page)
+        return
+    table = Table("endpoint", "url", "events", "state", box=None)
+    for each in page["data"]:
+        table.add_row(each["id"], escape(each["url"]), ", ".join(each["events"]), _state(each))
+    output.print(table)
+
+
+def add(
+    url: Annotated[str, typer.Argument(help="https://…")],
+    *,
+    event: Annotated[
+        list[str] | None, typer.Option(help="May be given several times.", show_default="*")
+    ] = None,
+    include_output: Annotated[
+        bool, typer.Option("--include-output", help="Send small outputs along.")
+    ] = False,
+    description: Annotated[str, typer.Option(help="For yourself.")] = "",
+    as_json: AsJson = False,
+    api_url: ApiUrl = None,
+) -> None:
+    """Add an endpoint; its secret is printed this once."""
+    sent = {
+        "url": url,
+        "events": event or ["*"],
+        "include_output": include_output,
+        "description": description,
+    }
+    with client_of(api_url) as client:
+        made = client.webhooks("POST", "webhook_endpoints", json=sent)
+    _show_secret(made, as_json=as_json)
+
+
+def remove(endpoint: Endpoint, *, api_url: ApiUrl = None) -> None:
+    """Delete an endpoint and what waits for it."""
+    with client_of(api_url) as client:
+        client.webhooks("DELETE", "webhook_endpoints", endpoint)
+
+
+def enable(endpoint: Endpoint, *, api_url: ApiUrl = None) -> None:
+    """Tell an endpoint again that was disabled; `replay` sends what it missed."""
+    with client_of(api_url) as client:
+        client.webhooks("PATCH", "webhook_endpoints", endpoint, json={"enabled": True})
+
+
+def rotate(endpoint: Endpoint, *, as_json: AsJson = False, api_url: ApiUrl = None) -> None:
+    """Give an endpoint a new secret; the old one signs too for a day."""
+    with client_of(api_url) as client:
+        made = client.webhooks("POST", "webhook_endpoints", endpoint, "rotate")
+    _show_secret(made, as_json=as_json)
+
+
+def send_test(endpoint: Endpoint, *, api_url: ApiUrl = None) -> None:
+    """Send a test event and print its id; `log` tells what came of it."""
+    with client_of(api_url) as client:
+        print_text(client.webhooks("POST", "webhook_endpoints", endpoint, "test")["id"])
+
+
+def replay(
+    endpoint: Endpoint,
+    *,
+    since: Annotated[str | None, typer.Option(help="RFC 3339; without it: all that is kept.")] = None,
+    api_url: ApiUrl = None,
+) -> None:
+    """Send again what the endpoint was to be told since then; print how much it is."""
+    query = {"since": since} if since else {}
+    with client_of(api_url) as client:
+        found = client.webhooks("POST", "webhook_endpoints", endpoint, "replay", params=query)
+    print_text(str(found["num_deliveries"]))
+    if found["next_since"]:
+        notes.print(f"there is more: go on with --since {found['next_since']}")
+
+
+def log(
+    *,
+    endpoint: Annotated[str | None, typer.Option(help="Only to this one.")] = None,
+    event: Annotated[str | None, typer.Option(help="Only of this one.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=100, help="At most so many.")] = 20,
+    as_json: AsJson = False,
+    api_url: ApiUrl = None,
+) -> None:
+    """List what was sent, newest first."""
+    given = {"endpoint_id": endpoint, "event_id": event, "limit": limit}
+    query = {name: value for name, value in given.items() if value is not None}
+    with client_of(api_url) as client:
+        page = client.webhooks("GET", "webhook_deliveries", params=query)
+    if as_json:
+        print_json(page)
+        return
+    table = Table("when", "event", "type", "try", "outcome", "status", "ms", box=None)
+    for each in page["data"]:
+        table.add_row(
+            each["created_at"],
+            each["event_id"],
+            each["event_type"],
+            str(each["attempt"]),
+            each["outcome"],
+            str(each["status"] or "-"),
+            str(each["latency_ms"]),
+        )
+    output.print(table)
+
+
+def secret(*, api_url: ApiUrl = None) -> None:
+    """Print what signs deliveries to URLs that jobs and batches name."""
+    with client_of(api_url) as client:
+        print_text(client.webhooks("GET", "webhook_secret")["secret"])
+
+
+def _state(endpoint: dict[str, Any]) -> str:
+    if not endpoint["enabled"]:
+        return f"disabled: {endpoint['disabled_reason']}"
+    return f"failing: {endpoint['num_failures']} in a row" if endpoint["num_failures"] else "fine"
+
+
+def _show_secret(made: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        print_json(made)
+        return
+    print_text(f"{made['id']}\n{made['secret']}")
+    notes.print("keep the secret: it is not shown again")
+
+
+_VERBS: Final[Mapping[str, Callable[..., None]]] = {
+    "list": list_endpoints,
+    "add": add,
+    "remove": remove,
+    "enable": enable,
+    "rotate": rotate,
+    "test": send_test,
+    "replay": replay,
+    "log": log,
+    "secret": secret,
+}

@@ -1,0 +1,145 @@
+"""Fan-out: which destinations an event has, and the rows that say what each of them still has to be told."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+from urllib.parse import urlsplit
+from uuid import UUID, uuid5
+
+from sqlalchemy import func, select, update
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.orm import Session
+
+from jobs.ids import uuid7
+from jobs.webhook_models import WebhookDispatch, WebhookEndpoint, WebhookEvent
+from jobs.webhooks import ALL_EVENTS, EVENT_TYPES, ON_REQUEST
+
+# Per statement, each with up to 11 parameters: Postgres takes 65,535 at most.
+_MAX_ROWS: Final = 2000
+# An event that could not be told for so long is given up; the schedule itself ends after 92 hours at most.
+MAX_AGE: Final = timedelta(days=4)
+OPEN: Final = ("pending", "sending")
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """Somebody who is told.
+
+    Attributes:
+        id: what it is known by to fairness and breakers.
+        endpoint_id: None: a job's or batch's own URL.
+        url: for those.
+        secret: of those, sealed; None: the tenant's default.
+        includes_output: small outputs are sent along.
+    """
+
+    id: UUID
+    endpoint_id: UUID | None
+    url: str | None
+    secret: bytes | None
+    includes_output: bool
+
+
+def own(tenant_id: UUID, url: str, *, secret: bytes | None, includes_output: bool = False) -> Destination:
+    """The URL that a job or a batch named; all that lead to one server are one destination."""
+    parts = urlsplit(url)
+    server = f"{parts.scheme.lower()}://{parts.netloc.lower()}"
+    return Destination(uuid5(tenant_id, server), None, url, secret, includes_output)
+
+
+def of_endpoint(endpoint: WebhookEndpoint) -> Destination:
+    """The endpoint as a destination."""
+    return Destination(endpoint.id, endpoint.id, None, None, endpoint.includes_output)
+
+
+def endpoints_of(session: Session, tenant_ids: Collection[UUID]) -> Mapping[UUID, Sequence[WebhookEndpoint]]:
+    """The endpoints of each of these tenants that has any, the disabled ones included."""
+    found: dict[UUID, list[WebhookEndpoint]] = {}
+    if tenant_ids:
+        query = select(WebhookEndpoint).where(WebhookEndpoint.tenant_id.in_(tenant_ids))
+        for endpoint in session.scalars(query.execution_options(populate_existing=True)):
+            found.setdefault(endpoint.tenant_id, []).append(endpoint)
+    return found
+
+
+def wanted_types(endpoint: WebhookEndpoint) -> list[str]:
+    """The types of events that the endpoint's filter lets through."""
+    takes_all = ALL_EVENTS in endpoint.events
+    return [kind for kind in EVENT_TYPES if kind in endpoint.events or (takes_all and kind not in ON_REQUEST)]
+
+
+def wanting(endpoints: Iterable[WebhookEndpoint], kind: str) -> list[Destination]:
+    """Those that are told of this type of event now."""
+    return [
+        of_endpoint(each) for each in endpoints if each.disabled_reason is None and kind in wanted_types(each)
+    ]
+
+
+def rows_for(tenant_id: UUID, event_id: UUID, destinations: Iterable[Destination]) -> list[dict[str, Any]]:
+    """Rows for `add` that tell the event to these."""
+    return [
+        {
+            "id": uuid7(),
+            "tenant_id": tenant_id,
+            "event_id": event_id,
+            "destination_id": each.id,
+            "endpoint_id": each.endpoint_id,
+            "url": each.url,
+            "secret": each.secret,
+            "includes_output": each.includes_output,
+            "state": "pending",
+        }
+        for each in destinations
+    ]
+
+
+def add(session: Session, rows: Sequence[dict[str, Any]]) -> None:
+    """These rows of `rows_for` are stored and due at once."""
+    for start in range(0, len(rows), _MAX_ROWS):
+        due = [row | {"next_attempt_at": func.clock_timestamp()} for row in rows[start : start + _MAX_ROWS]]
+        session.execute(insert(WebhookDispatch).values(due))
+
+
+def fail_open(session: Session, endpoint_id: UUID) -> None:
+    """Nothing that waits for the endpoint is sent any more; it can be replayed."""
+    session.execute(
+        update(WebhookDispatch)
+        .where(WebhookDispatch.endpoint_id == endpoint_id, WebhookDispatch.state.in_(OPEN))
+        .values(state="failed", next_attempt_at=None)
+    )
+
+
+def give_up(session: Session, *, now: datetime, limit: int = 1000) -> int:
+    """What waits longer than MAX_AGE has failed; how many."""
+    old = (
+        select(WebhookDispatch.id)
+        .where(WebhookDispatch.state == "pending", WebhookDispatch.queued_at < now - MAX_AGE)
+        .limit(limit)
+        .with_for_update(skip_locked=True)
+    )
+    ids = session.scalars(old).all()
+    session.execute(
+        update(WebhookDispatch)
+        .where(WebhookDispatch.id.in_(ids))
+        .values(state="failed", next_attempt_at=None)
+    )
+    return len(ids)
+
+
+def adopt(session: Session, *, limit: int = 500) -> int:
+    """Events that a process of the release before left to be delivered are queued; how many."""
+    left = session.scalars(
+        select(WebhookEvent)
+        .where(WebhookEvent.state == "pending")
+        .limit(limit)
+        .with_for_update(skip_locked=True)
+    ).all()
+    rows: list[dict[str, Any]] = []
+    for event in left:
+        to = own(event.tenant_id, event.url or "", secret=None)
+        rows += rows_for(event.tenant_id, event.id, [to])
+        event.state, event.url, event.next_delivery_at = "none", None, None
+    session.flush()
+    add(session, rows)
+    return len(left)

@@ -1,0 +1,284 @@
+"""Endpoints: where a tenant is told, of what, with which secret; and replays of what was to be told."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+from uuid import UUID
+
+from sqlalchemy import ColumnElement, delete, func, literal, select, update
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.orm import Session
+from sqlalchemy.sql.dml import ReturningInsert
+
+from jobs import events, ids, telemetry, webhook_dispatches, webhook_secrets
+from jobs.database import database_now
+from jobs.errors import ConflictError, InvalidRequestError, NotFoundError
+from jobs.webhook_models import WebhookBreaker, WebhookDispatch, WebhookEndpoint, WebhookEvent
+from jobs.webhook_vault import Vault
+from jobs.webhooks import ENDPOINT_DISABLED, ENDPOINT_TEST
+
+# One call replays no more; it says from where on to go on.
+MAX_REPLAYED: Final = 50_000
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointSpec:
+    """What a caller wants, validated; None leaves a field as it is.
+
+    Attributes:
+        events: types, or `*`.
+        is_enabled: False: nothing is sent until it is True again.
+    """
+
+    url: str | None = None
+    description: str | None = None
+    events: Sequence[str] | None = None
+    includes_output: bool | None = None
+    is_enabled: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """What a replay has queued.
+
+    Attributes:
+        next_since: where to go on when there is more; else None.
+    """
+
+    num_deliveries: int
+    next_since: datetime | None = None
+
+
+def create(
+    session: Session,
+    spec: EndpointSpec,
+    *,
+    tenant_id: UUID,
+    vault: Vault,
+    secret: str | None,
+    max_endpoints: int,
+) -> tuple[WebhookEndpoint, str]:
+    """A new endpoint, and the secret that signs what goes there.
+
+    Raises:
+        ConflictError: the tenant has as many as it may have.
+    """
+    count = select(func.count()).select_from(WebhookEndpoint).where(WebhookEndpoint.tenant_id == tenant_id)
+    if (session.scalar(count) or 0) >= max_endpoints:
+        raise ConflictError(f"There may be {max_endpoints} webhook endpoints; delete one first.")
+    secret = secret or webhook_secrets.new_secret()
+    endpoint = WebhookEndpoint(
+        tenant_id=tenant_id,
+        url=spec.url,
+        description=spec.description or "",
+        events=list(spec.events or ["*"]),
+        includes_output=bool(spec.includes_output),
+        secret=vault.seal(secret),
+        created_at=database_now(session),
+    )
+    session.add(endpoint)
+    session.flush()
+    if spec.is_enabled is False:
+        _disable(session, endpoint, "owner", now=endpoint.created_at)
+    return endpoint, secret
+
+
+def get(session: Session, endpoint_id: UUID, *, tenant_id: UUID) -> WebhookEndpoint:
+    """The tenant's endpoint, locked.
+
+    Raises:
+        NotFoundError: it has no such endpoint.
+    """
+    query = select(WebhookEndpoint).where(
+        WebhookEndpoint.id == endpoint_id, WebhookEndpoint.tenant_id == tenant_id
+    )
+    endpoint = session.scalar(query.with_for_update())
+    if endpoint is None:
+        raise NotFoundError("there is no such webhook endpoint")
+    return endpoint
+
+
+def list_endpoints(
+    session: Session, *, tenant_id: UUID, after: UUID | None, limit: int
+) -> tuple[Sequence[WebhookEndpoint], bool]:
+    """The tenant's endpoints, newest first, from the one behind `after` on; and whether there are more.
+
+    Raises:
+        InvalidRequestError: `after` is none of the tenant's.
+    """
+    query = select(WebhookEndpoint).where(WebhookEndpoint.tenant_id == tenant_id)
+    if after is not None:
+        if session.scalar(query.where(WebhookEndpoint.id == after)) is None:
+            raise InvalidRequestError("after names no webhook endpoint of yours", param="after")
+        query = query.where(WebhookEndpoint.id < after)
+    found = session.scalars(query.order_by(WebhookEndpoint.id.desc()).limit(limit + 1)).all()
+    return found[:limit], len(found) > limit
+
+
+def breakers(session: Session, endpoints: Sequence[WebhookEndpoint]) -> dict[UUID, WebhookBreaker]:
+    """How those of them fail that do."""
+    wanted = [each.id for each in endpoints]
+    found = session.scalars(select(WebhookBreaker).where(WebhookBreaker.destination_id.in_(wanted)))
+    return {each.destination_id: each for each in found}
+
+
+def update_endpoint(session: Session, endpoint: WebhookEndpoint, spec: EndpointSpec) -> None:
+    """The endpoint is as the caller wants it; one that was disabled is told again from now on."""
+    if spec.url is not None and spec.url != endpoint.url:
+        endpoint.url = spec.url
+        _forget_failures(session, endpoint.id)
+    if spec.description is not None:
+        endpoint.description = spec.description
+    if spec.events is not None:
+        endpoint.events = list(spec.events)
+    if spec.includes_output is not None:
+        endpoint.includes_output = spec.includes_output
+    if spec.is_enabled is False and endpoint.disabled_reason is None:
+        _disable(session, endpoint, "owner", now=database_now(session))
+    if spec.is_enabled and endpoint.disabled_reason is not None:
+        endpoint.disabled_reason = endpoint.disabled_at = None
+        _forget_failures(session, endpoint.id)
+    session.flush()
+
+
+def remove(session: Session, endpoint_id: UUID, *, tenant_id: UUID) -> None:
+    """The endpoint is gone, and with it what waited for it.
+
+    Raises:
+        NotFoundError: the tenant has no such endpoint.
+    """
+    endpoint = get(session, endpoint_id, tenant_id=tenant_id)
+    _forget_failures(session, endpoint.id)
+    session.delete(endpoint)
+    session.flush()
+
+
+def rotate(session: Session, endpoint: WebhookEndpoint, vault: Vault, *, overlap: timedelta) -> str:
+    """The endpoint's new secret; the one before signs too until the overlap is over."""
+    made = webhook_secrets.replace(endpoint, vault, now=database_now(session), overlap=overlap)
+    session.flush()
+    return made
+
+
+def send_test(session: Session, endpoint: WebhookEndpoint) -> UUID:
+    """An event that says nothing is on its way to the endpoint; the event's id.
+
+    Raises:
+        ConflictError: the endpoint is disabled.
+    """
+    if endpoint.disabled_reason is not None:
+        raise ConflictError("The endpoint is disabled; enable it first.")
+    to = [webhook_dispatches.of_endpoint(endpoint)]
+    return events.append_endpoint(session, endpoint, ENDPOINT_TEST, {"id": ids.endpoint_id(endpoint.id)}, to)
+
+
+def disable(session: Session, endpoint_id: UUID, reason: str, *, now: datetime) -> None:
+    """Nothing is sent there any more until its owner enables it; the owner's other endpoints are told."""
+    query = select(WebhookEndpoint).where(WebhookEndpoint.id == endpoint_id).with_for_update()
+    endpoint = session.scalar(query.execution_options(populate_existing=True))
+    if endpoint is None or endpoint.disabled_reason is not None:
+        return
+    _disable(session, endpoint, reason, now=now)
+    notice: dict[str, object] = {"id": ids.endpoint_id(endpoint.id), "url": endpoint.url, "reason": reason}
+    events.append_endpoint(session, endpoint, ENDPOINT_DISABLED, notice)
+    telemetry.logger().warning(
+        telemetry.WEBHOOK_DISABLED, endpoint_id=ids.endpoint_id(endpoint.id), reason=reason
+    )
+
+
+def replay_event(session: Session, event_id: UUID, *, tenant_id: UUID) -> Replayed:
+    """The event is told again to all who were told, and to endpoints that want it now.
+
+    Raises:
+        NotFoundError: the tenant has no such event.
+        ConflictError: its content was not kept, as nobody could ask for it.
+    """
+    query = select(WebhookEvent).where(WebhookEvent.id == event_id, WebhookEvent.tenant_id == tenant_id)
+    event = session.scalar(query)
+    if event is None:
+        raise NotFoundError("there is no such event")
+    if event.payload is None:
+        raise ConflictError("Nobody could be told of this event when it happened.")
+    disabled = select(WebhookEndpoint.id).where(WebhookEndpoint.disabled_reason.is_not(None))
+    again = session.scalars(
+        update(WebhookDispatch)
+        .where(WebhookDispatch.event_id == event_id, WebhookDispatch.state != "sending")
+        .where(WebhookDispatch.endpoint_id.is_(None) | WebhookDispatch.endpoint_id.not_in(disabled))
+        .values(_ANEW)
+        .returning(WebhookDispatch.destination_id)
+        .execution_options(synchronize_session=False)
+    ).all()
+    known = session.scalars(
+        select(WebhookDispatch.destination_id).where(WebhookDispatch.event_id == event_id)
+    ).all()
+    endpoints = webhook_dispatches.endpoints_of(session, [tenant_id]).get(tenant_id, ())
+    new = [to for to in webhook_dispatches.wanting(endpoints, event.type) if to.id not in known]
+    webhook_dispatches.add(session, webhook_dispatches.rows_for(tenant_id, event_id, new))
+    return Replayed(len(again) + len(new))
+
+
+def replay_since(session: Session, endpoint: WebhookEndpoint, *, since: datetime) -> Replayed:
+    """Everything since then that the endpoint's filter lets through is told to it, again or at last.
+
+    Raises:
+        ConflictError: the endpoint is disabled.
+    """
+    if endpoint.disabled_reason is not None:
+        raise ConflictError("The endpoint is disabled; enable it first.")
+    which = [
+        WebhookEvent.tenant_id == endpoint.tenant_id,
+        WebhookEvent.created_at >= since,
+        WebhookEvent.payload.is_not(None),
+        WebhookEvent.type.in_(webhook_dispatches.wanted_types(endpoint)),
+    ]
+    behind = select(WebhookEvent.created_at).where(*which).order_by(WebhookEvent.created_at)
+    next_since = session.scalar(behind.offset(MAX_REPLAYED).limit(1))
+    if next_since is not None:
+        which.append(WebhookEvent.created_at < next_since)
+    queued = session.execute(_replaying(endpoint, which)).all()
+    return Replayed(len(queued), next_since)
+
+
+_ANEW: Final = {
+    "state": "pending",
+    "step": 0,
+    "queued_at": func.clock_timestamp(),
+    "next_attempt_at": func.clock_timestamp(),
+}
+
+
+def _replaying(
+    endpoint: WebhookEndpoint, which: Sequence[ColumnElement[bool]]
+) -> ReturningInsert[tuple[UUID]]:
+    """Tells these events to the endpoint, whether or not they were on their way there before."""
+    columns = {
+        "id": func.gen_random_uuid(),
+        "tenant_id": WebhookEvent.tenant_id,
+        "event_id": WebhookEvent.id,
+        "destination_id": literal(endpoint.id),
+        "endpoint_id": literal(endpoint.id),
+        "includes_output": literal(endpoint.includes_output),
+        "state": literal("pending"),
+        "next_attempt_at": func.clock_timestamp(),
+    }
+    return (
+        insert(WebhookDispatch)
+        .from_select(list(columns), select(*columns.values()).where(*which), include_defaults=False)
+        .on_conflict_do_update(
+            index_elements=["event_id", "destination_id"],
+            set_=dict(_ANEW),
+            where=WebhookDispatch.state != "sending",
+        )
+        .returning(WebhookDispatch.id)
+    )
+
+
+def _disable(session: Session, endpoint: WebhookEndpoint, reason: str, *, now: datetime) -> None:
+    endpoint.disabled_reason, endpoint.disabled_at = reason, now
+    session.flush()
+    webhook_dispatches.fail_open(session, endpoint.id)
+
+
+def _forget_failures(session: Session, endpoint_id: UUID) -> None:
+    session.execute(delete(WebhookBreaker).where(WebhookBreaker.destination_id == endpoint_id))

@@ -1,0 +1,110 @@
+"""Webhook secrets at rest: AES-256-GCM under keys that only the processes of Longbatch have."""
+
+import base64
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Final, Self
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from jobs.errors import LongbatchError
+from jobs.settings import WebhookSettings
+
+KEY_BYTES: Final = 32
+_NONCE_BYTES: Final = 12  # NIST SP 800-38D
+_NAME_BYTES: Final = 4
+_FORMAT: Final = b"\x01"
+_PURPOSE: Final = b"longbatch webhook secret"
+
+
+class VaultError(LongbatchError):
+    """A webhook secret cannot be opened: it was sealed under a key that is not configured any more."""
+
+    code = "secret_unreadable"
+
+
+class VaultKeyError(LongbatchError):
+    """LONGBATCH_WEBHOOKS__ENCRYPTION_KEY is the base64 of 32 random bytes, or several with commas between."""
+
+    code = "invalid_encryption_key"
+
+
+@dataclass(frozen=True, slots=True)
+class Vault:
+    """Seals secrets under the first of its keys and opens what any of them has sealed.
+
+    Attributes:
+        keys: the newest first, 32 bytes each.
+    """
+
+    keys: Sequence[bytes]
+
+    @classmethod
+    def of(cls, settings: WebhookSettings) -> Self | None:
+        """The vault of these settings; None: they configure no webhooks.
+
+        Without a key of its own it is derived from the configured secret, which must then never change.
+
+        Raises:
+            VaultKeyError: a key is no key.
+        """
+        if settings.encryption_key is not None:
+            return cls([_key(each) for each in settings.encryption_key.get_secret_value().split(",")])
+        if settings.secret is not None:
+            return cls([sha256(_PURPOSE + settings.secret.get_secret_value().encode()).digest()])
+        return None
+
+    def seal(self, secret: str) -> bytes:
+        """What may be stored instead of the secret."""
+        nonce = secrets.token_bytes(_NONCE_BYTES)
+        return (
+            _FORMAT
+            + _name(self.keys[0])
+            + nonce
+            + AESGCM(self.keys[0]).encrypt(nonce, secret.encode(), _PURPOSE)
+        )
+
+    def open(self, sealed: bytes) -> str:
+        """The secret.
+
+        Raises:
+            VaultError: it was sealed under another key, or changed since.
+        """
+        head = len(_FORMAT) + _NAME_BYTES
+        name, nonce, rest = (
+            sealed[len(_FORMAT) : head],
+            sealed[head : head + _NONCE_BYTES],
+            sealed[head + _NONCE_BYTES :],
+        )
+        for key in self.keys:
+            if _name(key) == name:
+                try:
+                    return AESGCM(key).decrypt(nonce, rest, _PURPOSE).decode()
+                except InvalidTag as error:
+                    raise VaultError from error
+        raise VaultError
+
+
+def new_key() -> str:
+    """A key as the setting takes it."""
+    return base64.b64encode(secrets.token_bytes(KEY_BYTES)).decode()
+
+
+def _key(encoded: str) -> bytes:
+    try:
+        key = base64.b64decode(
+            encoded.strip(), altchars=b"-_" if set(encoded) & set("-_") else None, validate=True
+        )
+    except ValueError as error:
+        raise VaultKeyError from error
+    if len(key) != KEY_BYTES:
+        raise VaultKeyError
+    return key
+
+
+def _name(key: bytes) -> bytes:
+    """Tells keys apart in what they have sealed, and tells nothing about them."""
+    return sha256(b"name of " + key).digest()[:_NAME_BYTES]

@@ -1,0 +1,324 @@
+"""Deliveries against real receivers: signed, tried again, given up, and fair to whoever answers well."""
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from http.server import BaseHTTPRequestHandler
+from threading import Event
+
+import pytest
+from sqlalchemy import update
+from sqlalchemy.orm import Session, sessionmaker
+from standardwebhooks import Webhook
+
+from api_server import WEBHOOK_SECRET
+from jobs import ids, webhook_claims
+from jobs.database import transaction
+from jobs.models import WebhookBreaker, WebhookDispatch, WebhookEvent
+from jobs.settings import WebhookSettings
+from jobs.states import JobState
+from jobs.webhooks import DELIVERY_DELAYS
+from support import eventually
+from webhook_support import (
+    WEBHOOKS,
+    Receiver,
+    Seen,
+    add_endpoint,
+    breakers,
+    deliver_all,
+    dispatch_states,
+    dispatches,
+    endpoint_now,
+    finish,
+    make_due,
+    receiving,
+    seconds_until_next,
+    status,
+    tries,
+    vault,
+)
+from worker import deliver
+from worker.deliver import Deliverer
+
+Sessions = sessionmaker[Session]
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with receiving() as made:
+        yield made
+
+
+def test_an_event_is_delivered_once_signed_and_recorded(sessions: Sessions, receiver: Receiver) -> None:
+    job = finish(sessions, webhook_url=receiver.url())
+    assert deliver_all(sessions) == 1
+    assert deliver_all(sessions) == 0
+    (seen,) = receiver.seen
+    told = Webhook(WEBHOOK_SECRET).verify(seen.body, seen.headers)
+    assert (told["type"], told["data"]["id"]) == ("job.completed", f"job_{job.id.hex}")
+    assert told["data"]["usage"] == {"prompt_tokens": 100, "completion_tokens": 3, "total_tokens": 103}
+    assert told["data"]["result_url"] == f"/v1/jobs/job_{job.id.hex}/result"
+    assert "output" not in told["data"]
+    assert seen.id == told["id"] == ids.event_id(dispatches(sessions)[0].event_id)
+    assert dispatch_states(sessions) == ["delivered"]
+    assert [(each.attempt, each.status, each.outcome) for each in tries(sessions)] == [(1, 204, "delivered")]
+
+
+def test_an_output_comes_along_only_where_it_is_asked_for(sessions: Sessions, receiver: Receiver) -> None:
+    add_endpoint(sessions, receiver.url("/plain"))
+    add_endpoint(sessions, receiver.url("/full"), includes_output=True)
+    finish(sessions, webhook_url=receiver.url("/own"), webhook_includes_output=True)
+    deliver_all(sessions)
+    assert "output" not in receiver.at("/plain")[0].event["data"]
+    assert receiver.at("/full")[0].event["data"]["output"] == "some text"
+    assert receiver.at("/own")[0].event["data"]["output"] == "some text"
+    assert len({each.id for each in receiver.seen}) == 1
+
+
+def test_an_endpoint_hears_the_types_of_its_filter(sessions: Sessions, receiver: Receiver) -> None:
+    add_endpoint(sessions, receiver.url("/all"))
+    add_endpoint(sessions, receiver.url("/failed"), events=["job.failed"])
+    add_endpoint(sessions, receiver.url("/started"), events=["job.started", "job.completed"])
+    add_endpoint(sessions, receiver.url("/off"), is_enabled=False)
+    finish(sessions)
+    finish(sessions, JobState.FAILED)
+    deliver_all(sessions)
+    heard = {
+        path: sorted(each.event["type"] for each in receiver.at(path))
+        for path in ("/all", "/failed", "/started", "/off")
+    }
+    assert heard == {
+        "/all": ["job.completed", "job.failed"],
+        "/failed": ["job.failed"],
+        "/started": ["job.completed", "job.started", "job.started"],
+        "/off": [],
+    }
+
+
+def test_a_failed_delivery_is_tried_again_stamped_anew_under_the_same_id(
+    sessions: Sessions, receiver: Receiver
+) -> None:
+    receiver.answers["/hook"] = status(500)
+    finish(sessions, webhook_url=receiver.url())
+    deliver_all(sessions)
+    wait = seconds_until_next(sessions)
+    assert 0.7 * DELIVERY_DELAYS[1].total_seconds() < wait < 1.3 * DELIVERY_DELAYS[1].total_seconds()
+    receiver.answers["/hook"] = status(200)
+    eventually(
+        lambda: int(datetime.now(UTC).timestamp()) > int(receiver.seen[0].headers["webhook-timestamp"])
+    )
+    make_due(sessions)
+    deliver_all(sessions)
+    first, second = receiver.seen
+    assert (first.id, first.body) == (second.id, second.body)
+    for name in ("webhook-timestamp", "webhook-signature"):
+        assert first.headers[name] != second.headers[name]
+    assert dispatch_states(sessions) == ["delivered"]
+    assert [each.status for each in tries(sessions)] == [500, 200]
+
+
+@pytest.mark.parametrize(
+    ("given", "least", "most"),
+    [
+        ("120", 110, 121),
+        ("0", 3, 7),
+        ("1", 3, 7),
+        ("99999999999999", 86000, 86401),
+        ("-5", 3, 7),
+        ("soon", 3, 7),
+        ("in ten minutes, as a date", 590, 601),
+    ],
+)
+def test_retry_after_is_honoured_within_bounds(
+    sessions: Sessions, receiver: Receiver, given: str, least: float, most: float
+) -> None:
+    if given.endswith("date"):
+        given = format_datetime(datetime.now(UTC) + timedelta(minutes=10), usegmt=True)
+    receiver.answers["/hook"] = status(429, retry_after=given)
+    finish(sessions, webhook_url=receiver.url())
+    deliver_all(sessions)
+    assert least < seconds_until_next(sessions) < most
+
+
+def test_an_event_is_given_up_after_its_last_try(sessions: Sessions, receiver: Receiver) -> None:
+    receiver.answers["/hook"] = status(503)
+    finish(sessions, webhook_url=receiver.url())
+    for _ in DELIVERY_DELAYS:
+        assert dispatch_states(sessions) == ["pending"]
+        make_due(sessions)
+        assert deliver_all(sessions) == 1
+    assert dispatch_states(sessions) == ["failed"]
+    assert len(tries(sessions)) == len(DELIVERY_DELAYS)
+
+
+def test_what_waits_for_four_days_is_given_up(sessions: Sessions) -> None:
+    finish(sessions, webhook_url="https://receiver.example/")
+    with transaction(sessions) as session:
+        session.execute(
+            update(WebhookDispatch).values(queued_at=WebhookDispatch.queued_at - timedelta(days=5))
+        )
+    deliver.sweep(sessions)
+    assert dispatch_states(sessions) == ["failed"]
+
+
+def test_events_that_an_older_process_left_pending_are_delivered(
+    sessions: Sessions, receiver: Receiver
+) -> None:
+    finish(sessions)
+    body = {"id": "evt_1", "object": "event", "type": "job.completed", "data": {}}
+    with transaction(sessions) as session:
+        session.execute(
+            update(WebhookEvent).values(
+                url=receiver.url(), payload=body, state="pending", next_delivery_at=WebhookEvent.created_at
+            )
+        )
+    deliver.sweep(sessions)
+    deliver_all(sessions)
+    assert json.loads(receiver.seen[0].body) == body
+    assert dispatch_states(sessions) == ["delivered"]
+
+
+def test_a_sender_that_dies_leaves_the_event_to_another(sessions: Sessions, receiver: Receiver) -> None:
+    finish(sessions, webhook_url=receiver.url())
+    with transaction(sessions) as session:
+        (dead,) = webhook_claims.claim(session, WEBHOOKS, vault(), limit=10)
+    assert deliver_all(sessions) == 0, "it is claimed until its deadline"
+    assert WEBHOOKS.deadline_seconds < seconds_until_next(sessions) < 60
+    make_due(sessions)
+    assert deliver_all(sessions) == 1
+    assert dispatches(sessions)[0].num_attempts == 2
+    answer = deliver.send(dead, WEBHOOKS)
+    with transaction(sessions) as session:
+        webhook_claims.record(session, [(dead, answer)], WEBHOOKS, deliver._RANDOM)
+    assert dispatch_states(sessions) == ["delivered"]
+
+
+def test_410_disables_an_endpoint_and_tells_the_others(sessions: Sessions, receiver: Receiver) -> None:
+    gone, _ = add_endpoint(sessions, receiver.url("/gone"))
+    add_endpoint(sessions, receiver.url("/other"), events=["webhook_endpoint.disabled"])
+    receiver.answers["/gone"] = status(410)
+    finish(sessions)
+    deliver_all(sessions)
+    finish(sessions)
+    deliver_all(sessions)
+    assert len(receiver.at("/gone")) == 1
+    assert endpoint_now(sessions, gone).disabled_reason == "gone"
+    (notice,) = receiver.at("/other")
+    assert notice.event["data"] == {
+        "id": ids.endpoint_id(gone.id),
+        "url": receiver.url("/gone"),
+        "reason": "gone",
+    }
+
+
+def test_410_ends_the_tries_of_a_job_s_own_url(sessions: Sessions, receiver: Receiver) -> None:
+    receiver.answers["/hook"] = status(410)
+    finish(sessions, webhook_url=receiver.url())
+    deliver_all(sessions)
+    assert dispatch_states(sessions) == ["failed"]
+
+
+def test_five_failures_in_a_row_pause_a_destination_and_one_success_opens_it(
+    sessions: Sessions, receiver: Receiver
+) -> None:
+    endpoint, _ = add_endpoint(sessions, receiver.url("/bad"))
+    receiver.answers["/bad"] = status(500)
+    for _ in range(4):
+        finish(sessions)
+    assert deliver_all(sessions) == 4
+    assert breakers(sessions)[0].paused_until is None
+    for _ in range(20):
+        finish(sessions)
+    settings = WEBHOOKS.model_copy(update={"endpoint_concurrency": 1})
+    assert deliver_all(sessions, settings) == 1, "the fifth failure opens the breaker"
+    (breaker,) = breakers(sessions)
+    assert breaker.num_failures == 5
+    assert breaker.paused_until is not None
+    assert deliver_all(sessions) == 0
+    end_pause(sessions)
+    with transaction(sessions) as session:
+        probe = webhook_claims.claim(session, WEBHOOKS, vault(), limit=100)
+        assert len(probe) == 1, "half open: one exchange asks"
+        session.rollback()
+    receiver.answers["/bad"] = status(200)
+    assert deliver_all(sessions) == 19
+    assert breakers(sessions) == []
+    assert endpoint_now(sessions, endpoint).disabled_reason is None
+
+
+def end_pause(sessions: Sessions) -> None:
+    with transaction(sessions) as session:
+        session.execute(update(WebhookBreaker).values(paused_until=None))
+
+
+def test_an_endpoint_that_fails_for_days_is_disabled(sessions: Sessions, receiver: Receiver) -> None:
+    endpoint, _ = add_endpoint(sessions, receiver.url("/bad"))
+    receiver.answers["/bad"] = status(500)
+    for _ in range(4):
+        finish(sessions)
+    deliver_all(sessions)
+    with transaction(sessions) as session:
+        since = WebhookBreaker.failing_since - timedelta(days=5)
+        session.execute(update(WebhookBreaker).values(failing_since=since))
+    finish(sessions)
+    deliver_all(sessions)
+    assert endpoint_now(sessions, endpoint).disabled_reason == "failing"
+    assert set(dispatch_states(sessions)) == {"failed"}
+
+
+def test_one_destination_with_many_events_leaves_room_for_the_others(sessions: Sessions) -> None:
+    add_endpoint(sessions, "https://busy.example/", events=["job.completed"])
+    for _ in range(30):
+        finish(sessions)
+    add_endpoint(sessions, "https://quiet.example/", events=["job.failed"])
+    finish(sessions, JobState.FAILED)
+    with transaction(sessions) as session:
+        first = webhook_claims.claim(session, WEBHOOKS, vault(), limit=4)
+        again = webhook_claims.claim(session, WEBHOOKS, vault(), limit=100)
+    assert [each.event_type for each in first].count("job.failed") == 1
+    assert len(first) + len(again) == WEBHOOKS.endpoint_concurrency + 1
+
+
+def test_a_hanging_receiver_holds_up_nobody_else(sessions: Sessions, receiver: Receiver) -> None:
+    release = Event()
+
+    def hang(_: BaseHTTPRequestHandler, __: Seen) -> None:
+        release.wait(20)
+
+    receiver.answers["/hang"] = hang
+    add_endpoint(sessions, receiver.url("/hang"))
+    add_endpoint(sessions, receiver.url("/well"))
+    for _ in range(40):
+        finish(sessions)
+    settings = WebhookSettings(**(WEBHOOKS.model_dump() | {"concurrency": 16, "deadline_seconds": 20}))
+    wanted = Event()
+    deliverer = Deliverer(sessions, settings, vault(), wake=wanted.set)
+    deliverer.start()
+
+    def others_are_done() -> bool:
+        deliverer.run_once()
+        return len(receiver.at("/well")) == 40
+
+    eventually(others_are_done, timeout=15)
+    assert receiver.most_in_flight["/hang"] == settings.endpoint_concurrency
+    release.set()
+    deliverer.stop(within=5)
+
+
+def test_a_secret_that_cannot_be_opened_is_a_failed_try(sessions: Sessions, receiver: Receiver) -> None:
+    finish(sessions, webhook_url=receiver.url(), webhook_secret=b"\x01sealed under a key that is lost")
+    deliver_all(sessions)
+    assert [each.outcome for each in tries(sessions)] == ["secret_unreadable"]
+    assert receiver.seen == []
+
+
+@pytest.mark.parametrize("code", [301, 302, 307, 308])
+def test_a_redirect_is_a_failure_and_is_not_followed(
+    sessions: Sessions, receiver: Receiver, code: int
+) -> None:
+    receiver.answers["/hook"] = status(code, location=receiver.url("/elsewhere"))
+    finish(sessions, webhook_url=receiver.url())
+    deliver_all(sessions)
+    assert [each.path for each in receiver.seen] == ["/hook"]
+    assert [(each.status, each.outcome) for each in tries(sessions)] == [(code, "bad_status")]

@@ -1,0 +1,214 @@
+"""What tests of webhooks need: settings, jobs that end, and a receiver that answers as it is told."""
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Lock, Thread
+from typing import Any
+
+from pydantic import SecretStr
+from sqlalchemy import delete, select, update
+from sqlalchemy.orm import Session, sessionmaker
+
+from api_server import WEBHOOK_SECRET
+from jobs import webhook_endpoints
+from jobs.database import database_now, transaction
+from jobs.models import (
+    DEFAULT_TENANT,
+    Job,
+    Reservation,
+    WebhookBreaker,
+    WebhookDelivery,
+    WebhookDispatch,
+    WebhookEndpoint,
+)
+from jobs.settings import WebhookSettings
+from jobs.states import JobState
+from jobs.webhook_endpoints import EndpointSpec
+from jobs.webhook_vault import Vault, new_key
+from support import job_in
+from worker import deliver
+
+HOSTS = ("localhost", "127.0.0.1")
+WEBHOOKS = WebhookSettings(
+    secret=SecretStr(WEBHOOK_SECRET),
+    encryption_key=SecretStr(new_key()),
+    allowed_hosts=HOSTS,
+    deadline_seconds=3,
+)
+
+
+def vault() -> Vault:
+    made = Vault.of(WEBHOOKS)
+    assert made is not None
+    return made
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A request that reached a receiver."""
+
+    path: str
+    body: bytes
+    headers: dict[str, str]
+
+    @property
+    def id(self) -> str:
+        return self.headers["webhook-id"]
+
+    @property
+    def event(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.body)
+        return found
+
+
+# What a receiver does with a request once it is written down.
+Answer = Callable[[BaseHTTPRequestHandler, Seen], None]
+
+
+def status(code: int, **headers: str) -> Answer:
+    def answer(handler: BaseHTTPRequestHandler, _: Seen) -> None:
+        handler.send_response(code)
+        for name, value in headers.items():
+            handler.send_header(name.replace("_", "-"), value)
+        handler.send_header("content-length", "0")
+        handler.end_headers()
+
+    return answer
+
+
+OK = status(204)
+
+
+@dataclass
+class Receiver:
+    """A server on loopback; `answers` chooses by path what happens, else 204."""
+
+    port: int = 0
+    seen: list[Seen] = field(default_factory=list)
+    answers: dict[str, Answer] = field(default_factory=dict)
+    in_flight: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    most_in_flight: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    lock: Lock = field(default_factory=Lock)
+
+    def url(self, path: str = "/hook", host: str = "127.0.0.1") -> str:
+        return f"http://{host}:{self.port}{path}"
+
+    def at(self, path: str) -> list[Seen]:
+        return [each for each in self.seen if each.path == path]
+
+
+@contextmanager
+def receiving() -> Iterator[Receiver]:
+    """A receiver for the block."""
+    receiver = Receiver()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["content-length"]))
+            headers = {name.lower(): value for name, value in self.headers.items()}
+            seen = Seen(self.path, body, headers)
+            with receiver.lock:
+                receiver.seen.append(seen)
+                receiver.in_flight[self.path] += 1
+                most = max(receiver.most_in_flight[self.path], receiver.in_flight[self.path])
+                receiver.most_in_flight[self.path] = most
+            try:
+                receiver.answers.get(self.path, OK)(self, seen)
+            except OSError:
+                pass
+            finally:
+                with receiver.lock:
+                    receiver.in_flight[self.path] -= 1
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    class Server(ThreadingHTTPServer):
+        request_queue_size = 256
+        daemon_threads = True
+
+    server = Server(("127.0.0.1", 0), Handler)
+    receiver.port = server.server_port
+    thread = Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+    thread.start()
+    try:
+        yield receiver
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join(10)
+
+
+def finish(sessions: sessionmaker[Session], state: JobState = JobState.COMPLETED, **fields: object) -> Job:
+    """A job that has just ended."""
+    with transaction(sessions) as session:
+        job = job_in(session, state, **fields)
+        session.execute(delete(Reservation))  # as if the engine had confirmed the end
+        return job
+
+
+def add_endpoint(
+    sessions: sessionmaker[Session],
+    url: str,
+    **fields: Any,  # noqa: ANN401  # named by the caller
+) -> tuple[WebhookEndpoint, str]:
+    """An endpoint of the default tenant, and its secret."""
+    with transaction(sessions) as session:
+        spec = EndpointSpec(url=url, **fields)
+        return webhook_endpoints.create(
+            session, spec, tenant_id=DEFAULT_TENANT, vault=vault(), secret=None, max_endpoints=50
+        )
+
+
+def endpoint_now(sessions: sessionmaker[Session], endpoint: WebhookEndpoint) -> WebhookEndpoint:
+    with sessions() as session:
+        return session.get_one(WebhookEndpoint, endpoint.id)
+
+
+def deliver_all(sessions: sessionmaker[Session], settings: WebhookSettings = WEBHOOKS) -> int:
+    """Everything that is due has been tried; how many tries."""
+    total = 0
+    while sent := deliver.deliver_due(sessions, settings, vault(), limit=100):
+        total += sent
+    return total
+
+
+def dispatches(sessions: sessionmaker[Session]) -> list[WebhookDispatch]:
+    with sessions() as session:
+        return list(session.scalars(select(WebhookDispatch).order_by(WebhookDispatch.id)))
+
+
+def dispatch_states(sessions: sessionmaker[Session]) -> list[str]:
+    return sorted(each.state for each in dispatches(sessions))
+
+
+def tries(sessions: sessionmaker[Session]) -> list[WebhookDelivery]:
+    with sessions() as session:
+        return list(session.scalars(select(WebhookDelivery).order_by(WebhookDelivery.id)))
+
+
+def breakers(sessions: sessionmaker[Session]) -> list[WebhookBreaker]:
+    with sessions() as session:
+        return list(session.scalars(select(WebhookBreaker)))
+
+
+def make_due(sessions: sessionmaker[Session]) -> None:
+    """What waits, or was taken by a sender that is gone, is due now; pauses are over."""
+    with transaction(sessions) as session:
+        now = database_now(session) - timedelta(seconds=1)
+        waiting = WebhookDispatch.next_attempt_at.is_not(None)
+        session.execute(update(WebhookDispatch).where(waiting).values(next_attempt_at=now))
+        session.execute(update(WebhookBreaker).values(paused_until=None))
+
+
+def seconds_until_next(sessions: sessionmaker[Session]) -> float:
+    """How long the only dispatch waits from now on."""
+    (only,) = dispatches(sessions)
+    assert only.next_attempt_at is not None
+    with sessions() as session:
+        return (only.next_attempt_at - database_now(session)).total_seconds()
