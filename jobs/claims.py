@@ -12,9 +12,9 @@ from jobs import accounts, lifecycle, loads, queue_window, reservations
 from jobs.bookings import Bookkeeper, Terms
 from jobs.database import database_now
 from jobs.ids import uuid7
-from jobs.lifecycle import Lease
 from jobs.loads import Load
 from jobs.models import Engine, Job, Reservation
+from jobs.moves import Lease
 from jobs.packing import Choice, Running, choose
 from jobs.preemption import make_room
 from jobs.ranking import Ranked, Ranking, charged

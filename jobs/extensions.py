@@ -7,8 +7,8 @@ from sqlalchemy.orm import Session
 
 from jobs import accounts, loads
 from jobs.bookings import Bookkeeper, Terms
-from jobs.lifecycle import Lease
 from jobs.models import Job, Reservation
+from jobs.moves import Lease
 from jobs.packing import Candidate
 from jobs.segments import extend_or_yield
 

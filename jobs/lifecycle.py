@@ -1,33 +1,23 @@
 """The verbs in the order of a job's life; each moves rows in the caller's transaction and nothing else does.
 
-Every move is one guarded UPDATE: it names the states it may start from (TRANSITIONS) and, for a worker's
-write, the lease that fences it. Zero rows mean that somebody else was first, and the caller writes nothing.
-How jobs come in stands in `submission`, how they go in `removal`.
+Every move is one guarded UPDATE, see `moves`. How jobs come in stands in `submission`, how they go in
+`removal`.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Update, case, func, literal_column, or_, select, update
+from sqlalchemy import ColumnElement, func, literal_column, or_, select, update
 from sqlalchemy.orm import Session
 
-from jobs import checkpoints, events, reservations
+from jobs import checkpoints, events, moves, reservations
 from jobs.checkpoints import Output
 from jobs.errors import NotFoundError
 from jobs.models import Job, JsonObject
+from jobs.moves import Lease
 from jobs.queue_window import Queued
-from jobs.states import TERMINAL, TRANSITIONS, FinishReason, JobState, StopReason, sources
-
-
-@dataclass(frozen=True, slots=True)
-class Lease:
-    """The right to write to a running job."""
-
-    job_id: UUID
-    lease_id: UUID
+from jobs.states import TERMINAL, FinishReason, JobState, StopReason
 
 
 def start(
@@ -60,7 +50,7 @@ def start(
         or_(Job.run_after.is_(None), Job.run_after <= func.clock_timestamp()),
     )
     free = select(Job.id).where(*unchanged).with_for_update(skip_locked=True).scalar_subquery()
-    moving = _moving(
+    moving = moves.moving(
         "claim",
         Job.id == free,
         lease_id=lease.lease_id,
@@ -100,7 +90,7 @@ def report_progress(
 ) -> bool:
     """Callers see how many tokens have streamed, and when the first one came; False: the lease is lost."""
     return bool(
-        _write(
+        moves.write(
             session,
             lease,
             completion_tokens=func.least(completion_tokens, Job.max_tokens),
@@ -111,7 +101,7 @@ def report_progress(
 
 def checkpoint(session: Session, lease: Lease, output: Output) -> bool:
     """The job would go on from here if its worker were lost now; False: the lease is lost."""
-    if not _write(session, lease, completion_tokens=output.num_tokens):
+    if not moves.write(session, lease, completion_tokens=output.num_tokens):
         return False
     checkpoints.save(session, lease.job_id, output)
     return True
@@ -133,18 +123,17 @@ def read_stops(session: Session, leases: Sequence[Lease]) -> dict[UUID, StopReas
 
 def complete(session: Session, lease: Lease, output: Output, finish_reason: FinishReason) -> bool:
     """The job is completed and its result and event stand; False: the lease is lost, nothing was written."""
-    return _finish(session, "complete", lease, output, finish_reason=finish_reason.value)
+    return moves.finish(session, "complete", lease, output, finish_reason=finish_reason.value)
 
 
 def fail(session: Session, lease: Lease, error: JsonObject, output: Output | None = None) -> bool:
     """The job has failed for good, its partial output kept; False: the lease is lost."""
-    return _finish(session, "fail", lease, output, error=error)
+    return moves.finish(session, "fail", lease, output, error=error)
 
 
 def end_stopped(session: Session, lease: Lease, reason: StopReason, output: Output | None) -> bool:
     """A running job is cancelled or expired as it was asked to be; False: the lease is lost."""
-    verb = {StopReason.CANCEL: "cancel", StopReason.EXPIRE: "expire"}[reason]
-    return _finish(session, verb, lease, output)
+    return moves.finish(session, moves.ENDS[reason], lease, output)
 
 
 def release(session: Session, lease: Lease, output: Output | None = None) -> JobState | None:
@@ -152,17 +141,17 @@ def release(session: Session, lease: Lease, output: Output | None = None) -> Job
 
     None: the lease is lost, nothing was written.
     """
-    return _requeue(session, "release", lease, output)
+    return moves.requeue(session, "release", lease, output)
 
 
 def give_way(session: Session, lease: Lease, output: Output) -> JobState | None:
     """As `release`; and the next time it books all that it may need, so that it never has to yield again."""
-    return _requeue(session, "release", lease, output, num_yields=Job.num_yields + 1)
+    return moves.requeue(session, "release", lease, output, num_yields=Job.num_yields + 1)
 
 
 def make_room(session: Session, lease: Lease, output: Output) -> JobState | None:
     """As `release`, since the interactive lane needed its place; counted, so that it comes to an end."""
-    return _requeue(session, "release", lease, output, num_preemptions=Job.num_preemptions + 1)
+    return moves.requeue(session, "release", lease, output, num_preemptions=Job.num_preemptions + 1)
 
 
 def ask_to_make_room(session: Session, job_ids: Sequence[UUID]) -> int:
@@ -171,7 +160,7 @@ def ask_to_make_room(session: Session, job_ids: Sequence[UUID]) -> int:
     One whose end is being recorded just now is left alone: its place is free in a moment anyway.
     """
     free = select(Job.id).where(Job.id.in_(job_ids)).with_for_update(skip_locked=True)
-    return _request_stop(session, StopReason.PREEMPT, [Job.id.in_(session.scalars(free).all())])
+    return moves.request_stop(session, StopReason.PREEMPT, [Job.id.in_(session.scalars(free).all())])
 
 
 def recount(session: Session, lease: Lease, *, prompt_tokens: int) -> JobState | None:
@@ -180,7 +169,9 @@ def recount(session: Session, lease: Lease, *, prompt_tokens: int) -> JobState |
     Another tokenizer than the one that counted would else send more than was booked.
     """
     reserved = prompt_tokens + Job.max_tokens
-    return _requeue(session, "release", lease, None, prompt_tokens=prompt_tokens, reserved_tokens=reserved)
+    return moves.requeue(
+        session, "release", lease, None, prompt_tokens=prompt_tokens, reserved_tokens=reserved
+    )
 
 
 def retry(
@@ -196,15 +187,17 @@ def retry(
 
     It ends instead if somebody asked for that. None: the lease is lost, nothing was written.
     """
-    job = session.scalar(select(Job).where(*_fence(lease), Job.state == "running").with_for_update())
+    job = session.scalar(select(Job).where(*moves.fence(lease), Job.state == "running").with_for_update())
     if job is None:
         return None
     spent = job.attempt + 1
     if spent >= max_attempts:
-        _finish(session, "fail", lease, output, error=error, attempt=spent)
+        moves.finish(session, "fail", lease, output, error=error, attempt=spent)
         return JobState.FAILED
     wait = backoff * 2 ** (spent - 1)
-    return _requeue(session, "retry", lease, output, attempt=spent, run_after=func.clock_timestamp() + wait)
+    return moves.requeue(
+        session, "retry", lease, output, attempt=spent, run_after=func.clock_timestamp() + wait
+    )
 
 
 def lose_engine(session: Session, lease: Lease, *, max_rescues: int) -> bool:
@@ -212,7 +205,7 @@ def lose_engine(session: Session, lease: Lease, *, max_rescues: int) -> bool:
 
     No attempt is spent, but it is noted that the job was in flight: it may be what killed the engine.
     """
-    job = session.scalar(select(Job).where(*_fence(lease), Job.state == "running").with_for_update())
+    job = session.scalar(select(Job).where(*moves.fence(lease), Job.state == "running").with_for_update())
     return job is not None and _rescue_one(session, job, max_rescues=max_rescues)
 
 
@@ -241,27 +234,29 @@ def cancel_where(
     matching = (
         select(Job.id)
         .where(Job.tenant_id == tenant_id, *conditions, Job.state.not_in(sorted(TERMINAL)))
-        .where(or_(Job.state != "running", _weaker_than(StopReason.CANCEL)))
+        .where(or_(Job.state != "running", moves.weaker_than(StopReason.CANCEL)))
         .order_by(Job.id)
         .limit(limit)
     )
     free = session.scalars(matching.with_for_update(key_share=True, skip_locked=True)).all()
     mine = free or session.scalars(matching.with_for_update(key_share=True)).all()
-    ended = _end(session, "cancel", Job.id.in_(mine), Job.state != "running")
-    return len(ended) + _request_stop(session, StopReason.CANCEL, [Job.id.in_(mine)])
+    ended = moves.end(session, "cancel", Job.id.in_(mine), Job.state != "running")
+    return len(ended) + moves.request_stop(session, StopReason.CANCEL, [Job.id.in_(mine)])
 
 
 def expire(session: Session, *, now: datetime, limit: int = 1000) -> int:
     """Jobs whose window has ended are expired, or asked to stop when they run; how many were."""
     over = (
         select(Job.id)
-        .where(Job.expires_at <= now, Job.state.not_in(sorted(TERMINAL)), _weaker_than(StopReason.EXPIRE))
+        .where(
+            Job.expires_at <= now, Job.state.not_in(sorted(TERMINAL)), moves.weaker_than(StopReason.EXPIRE)
+        )
         .limit(limit)
         .with_for_update(skip_locked=True)
     )
     due = session.scalars(over).all()
-    ended = _end(session, "expire", Job.id.in_(due), Job.state != "running")
-    return len(ended) + _request_stop(session, StopReason.EXPIRE, [Job.id.in_(due)])
+    ended = moves.end(session, "expire", Job.id.in_(due), Job.state != "running")
+    return len(ended) + moves.request_stop(session, StopReason.EXPIRE, [Job.id.in_(due)])
 
 
 def rescue(session: Session, *, now: datetime, max_rescues: int, limit: int = 100) -> list[Job]:
@@ -277,105 +272,6 @@ def rescue(session: Session, *, now: datetime, max_rescues: int, limit: int = 10
         .with_for_update(skip_locked=True)
     ).all()
     return [job for job in silent if _rescue_one(session, job, max_rescues=max_rescues)]
-
-
-# Whoever wants it to end altogether is served before a job goes back to the queue.
-_UNHELD: dict[str, Any] = {
-    "lease_id": None,
-    "lease_expires_at": None,
-    "engine_name": None,
-    "stop_reason": None,
-}
-
-
-def _fence(lease: Lease) -> tuple[ColumnElement[bool], ...]:
-    return (Job.id == lease.job_id, Job.lease_id == lease.lease_id)
-
-
-def _move(session: Session, verb: str, *conditions: ColumnElement[bool], **values: Any) -> list[Job]:  # noqa: ANN401  # columns have many types
-    """The guarded UPDATE behind every verb; the rows that moved, as they are now."""
-    return list(session.scalars(_moving(verb, *conditions, **values).returning(Job)))
-
-
-def _moving(verb: str, *conditions: ColumnElement[bool], **values: Any) -> Update:  # noqa: ANN401  # columns have many types
-    return (
-        update(Job)
-        .where(*conditions, Job.state.in_(sources(verb)))
-        .values(state=TRANSITIONS[verb][1].value, **values | _final_values(verb))
-        .execution_options(synchronize_session=False, populate_existing=True)
-    )
-
-
-def _final_values(verb: str) -> dict[str, Any]:
-    if TRANSITIONS[verb][1] not in TERMINAL:
-        return {}
-    return {"finalized_at": func.clock_timestamp(), "lease_id": None, "lease_expires_at": None}
-
-
-def _finish(session: Session, verb: str, lease: Lease, output: Output | None, **values: Any) -> bool:  # noqa: ANN401  # columns have many types
-    """Terminal state, result and event in the caller's one transaction, or nothing."""
-    held = select(Job.id).where(*_fence(lease), Job.state.in_(sources(verb))).with_for_update()
-    if session.scalar(held) is None:
-        return False
-    if output is not None:
-        checkpoints.save(session, lease.job_id, output)
-    return bool(_end(session, verb, *_fence(lease), **values))
-
-
-def _end(session: Session, verb: str, *conditions: ColumnElement[bool], **values: Any) -> list[Job]:  # noqa: ANN401  # columns have many types
-    """The jobs that ended: what each had generated is its result now, and its event stands."""
-    kept = checkpoints.progress_kept()["completion_tokens"]
-    ended = _move(session, verb, *conditions, completion_tokens=kept, **values)
-    checkpoints.into_results(session, [job.id for job in ended])
-    events.append(session, ended)
-    return ended
-
-
-def _requeue(
-    session: Session,
-    verb: str,
-    lease: Lease,
-    output: Output | None,
-    **values: Any,  # noqa: ANN401  # columns have many types
-) -> JobState | None:
-    """A worker's job is queued again, unless it was asked to end: then it ends, without an engine."""
-    asked = select(Job.id, Job.stop_reason).where(*_fence(lease), Job.state == "running").with_for_update()
-    row = session.execute(asked).one_or_none()
-    if row is None:
-        return None
-    if row.stop_reason in (StopReason.CANCEL, StopReason.EXPIRE):
-        reason = StopReason(row.stop_reason)
-        end_stopped(session, lease, reason, output)
-        return JobState.CANCELLED if reason is StopReason.CANCEL else JobState.EXPIRED
-    if output is not None and output.num_tokens:
-        checkpoints.save(session, lease.job_id, output)
-    _move(session, verb, *_fence(lease), **values, **_UNHELD, **checkpoints.progress_kept())
-    return JobState.QUEUED
-
-
-def _write(session: Session, lease: Lease, **values: Any) -> int:  # noqa: ANN401  # columns have many types
-    """A worker's note on a job it still holds; the number of rows, 0 when the lease is lost."""
-    written = session.execute(
-        update(Job).where(*_fence(lease), Job.state == "running").values(**values).returning(Job.id)
-    )
-    return len(written.all())
-
-
-def _request_stop(session: Session, reason: StopReason, conditions: Sequence[ColumnElement[bool]]) -> int:
-    """Running jobs are asked to stop; a stronger reason replaces a weaker one."""
-    asked = session.execute(
-        update(Job)
-        .where(*conditions, Job.state == "running", _weaker_than(reason))
-        .values(stop_reason=reason.value)
-        .returning(Job.id)
-        .execution_options(synchronize_session=False)
-    )
-    return len(asked.all())
-
-
-def _weaker_than(reason: StopReason) -> ColumnElement[bool]:
-    strength = case({each.value: place for place, each in enumerate(StopReason)}, value=Job.stop_reason)
-    return or_(Job.stop_reason.is_(None), strength > list(StopReason).index(reason))
 
 
 def _rescue_one(session: Session, job: Job, *, max_rescues: int) -> bool:
@@ -394,12 +290,12 @@ def _take_back(session: Session, job: Job, lease: Lease, *, max_rescues: int) ->
         # It ran alone the last time (see claims), so nothing else can have killed its workers.
         return fail(session, lease, _LOST)
     return bool(
-        _move(
+        moves.move(
             session,
             "rescue",
-            *_fence(lease),
+            *moves.fence(lease),
             num_rescues=Job.num_rescues + 1,
-            **_UNHELD,
+            **moves.UNHELD,
             **checkpoints.progress_kept(),
         )
     )

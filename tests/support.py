@@ -18,8 +18,8 @@ from jobs.claims import Claim
 from jobs.database import database_now
 from jobs.ids import uuid7
 from jobs.keys import Scope
-from jobs.lifecycle import Lease
 from jobs.models import DEFAULT_TENANT, Base, Job
+from jobs.moves import Lease
 from jobs.states import FinishReason, JobState, StopReason
 from jobs.submission import JobSpec
 from jobs.texts import CountedPrompt, NewText

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from jobs import ids, lifecycle, telemetry
 from jobs.checkpoints import Output
 from jobs.database import transaction
-from jobs.lifecycle import Lease
+from jobs.moves import Lease
 from jobs.settings import JobSettings
 from jobs.states import StopReason
 from worker.loops import Loop

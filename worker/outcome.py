@@ -9,8 +9,8 @@ from sqlalchemy.orm import Session
 from jobs import lifecycle, reservations
 from jobs.checkpoints import Output
 from jobs.errors import EngineLostError, EngineUnavailableError, LongbatchError
-from jobs.lifecycle import Lease
 from jobs.models import JsonObject
+from jobs.moves import Lease
 from jobs.settings import JobSettings
 from jobs.states import FinishReason, JobState, StopReason
 

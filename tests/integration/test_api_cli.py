@@ -18,7 +18,7 @@ from jobs import claims, ids, lifecycle
 from jobs.admission import Capacity
 from jobs.database import database_now
 from jobs.engines import register
-from jobs.lifecycle import Lease
+from jobs.moves import Lease
 from jobs.states import FinishReason, JobState
 from support import API_KEY, ENGINE, TERMS, eventually, job_in, output_of, register_engine
 

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from api_server import ApiProcess
 from jobs import ids, lifecycle
-from jobs.lifecycle import Lease
+from jobs.moves import Lease
 from jobs.states import FinishReason
 from support import API_KEY, claim_one, eventually, output_of, register_engine, submit_one
 

@@ -8,8 +8,8 @@ from sqlalchemy.orm import Session
 from jobs import lifecycle, removal, reservations, submission
 from jobs.database import database_now
 from jobs.errors import IdempotencyConflictError, NotFoundError
-from jobs.lifecycle import Lease
 from jobs.models import DEFAULT_TENANT, Job, PromptText, Reservation, Result, WebhookEvent
+from jobs.moves import Lease
 from jobs.states import FinishReason, JobState, StopReason
 from jobs.submission import Once
 from support import (

@@ -13,8 +13,8 @@ from jobs import claims, lifecycle, removal, reservations, submission
 from jobs.admission import Capacity
 from jobs.bookings import Terms
 from jobs.database import database_now
-from jobs.lifecycle import Lease
 from jobs.models import DEFAULT_TENANT, Engine, Job, Reservation, Result, WebhookEvent
+from jobs.moves import Lease
 from jobs.states import TERMINAL, FinishReason, StopReason
 from support import ERROR, WordCounter, empty_database, output_of, register_engine, spec
 

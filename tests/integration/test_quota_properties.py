@@ -18,8 +18,8 @@ from jobs.admission import Capacity
 from jobs.bookings import Terms
 from jobs.database import database_now
 from jobs.errors import LimitError
-from jobs.lifecycle import Lease
 from jobs.models import DEFAULT_TENANT, Job, Tenant, UsageDay
+from jobs.moves import Lease
 from jobs.quotas import Held, Limits
 from jobs.states import TERMINAL, FinishReason, StopReason
 from support import ERROR, WordCounter, empty_database, output_of, register_engine, spec

@@ -10,8 +10,8 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import lifecycle
 from jobs.database import transaction
-from jobs.lifecycle import Lease
 from jobs.models import DEFAULT_TENANT, Job, WebhookEvent
+from jobs.moves import Lease
 from jobs.states import JobState, StopReason
 from support import ERROR, claim_one, eventually, register_engine, spec, submit_one
 

@@ -7,7 +7,7 @@ import pytest
 
 from jobs.errors import EngineLostError, StreamTimeoutError
 from jobs.ids import uuid7
-from jobs.lifecycle import Lease
+from jobs.moves import Lease
 from jobs.states import FinishReason, StopReason
 from jobs.tokens import Tokenizer, ensure_default_tokenizer
 from worker.answer import Answer
