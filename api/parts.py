@@ -77,6 +77,7 @@ async def open_parts(settings: Settings) -> AsyncIterator[Parts]:
     """The parts, working; connections are made when they are first needed, so no server must be up yet."""
     transactions = Transactions(settings.database)
     tokenizer = LoadedTokenizer(settings.tokenizer)
+    watch = Watch(transactions)
     parts = Parts(
         settings=settings,
         transactions=transactions,
@@ -85,8 +86,8 @@ async def open_parts(settings: Settings) -> AsyncIterator[Parts]:
         allowances=Allowances(),
         doorbell=Doorbell(settings.broker).start(),
         intake=Intake(transactions, engines.configured_capacity(settings.engine)),
-        watch=Watch(transactions),
-        live=LiveReader(settings.broker),
+        watch=watch,
+        live=LiveReader(settings.broker, on_ended=watch.hurry),
         job_followers=Followers(transactions, queries.glance),
         batch_followers=Followers(transactions, batches.glance),
         places=Places(settings),

@@ -11,6 +11,9 @@ from uuid import UUID
 # More than the tokens of any answer that somebody reads as it comes.
 MAX_ENTRIES = 20_000
 EXPIRES = timedelta(minutes=10)
+# Ids of jobs whose end has just been recorded: whoever waits for one need not wait for the next look.
+ENDED_KEY = "longbatch:live:ended"
+MAX_ENDED = 1_000
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,8 +44,8 @@ def make_app(settings: BrokerSettings) -> celery.Celery:
         task_ignore_result=True,
         task_acks_late=False,  # Redis hands unacknowledged messages out again; jobs are kept in Postgres
         task_create_missing_queues=True,
-        worker_disable_prefetch=True,
-        worker_prefetch_multiplier=1,
+        # Unlimited: while a limit is reached Celery listens again only at its next tick, up to a second later.
+        worker_prefetch_multiplier=0,
         worker_enable_remote_control=False,
         worker_send_task_events=False,
         worker_redirect_stdouts=False,

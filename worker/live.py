@@ -49,6 +49,10 @@ class LiveOutput:
                 )
             for job_id in {each for each, _ in batch}:
                 pipeline.expire(live.stream_key(job_id), live.EXPIRES)
+                if any(each == job_id and piece.is_last for each, piece in batch):
+                    pipeline.xadd(
+                        live.ENDED_KEY, {"job": job_id.hex}, maxlen=live.MAX_ENDED, approximate=True
+                    )
             pipeline.execute()
 
     def _put(self, job_id: UUID, piece: Piece) -> None:
