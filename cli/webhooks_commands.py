@@ -5,7 +5,7 @@ from typing import Annotated, Any, Final
 
 import typer
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from cli import verbs
 from cli.verbs import ApiUrl, AsJson, client_of, notes, output, print_json, print_text
@@ -29,7 +29,7 @@ def list_endpoints(*, as_json: AsJson = False, api_url: ApiUrl = None) -> None:
     if as_json:
         print_json(page)
         return
-    table = Table("endpoint", "url", "events", "state", box=None)
+    table = Table(_id("endpoint"), "url", "events", "state", box=None)
     for each in page["data"]:
         table.add_row(each["id"], escape(each["url"]), ", ".join(each["events"]), _state(each))
     output.print(table)
@@ -116,7 +116,7 @@ def log(
     if as_json:
         print_json(page)
         return
-    table = Table("when", "event", "type", "try", "outcome", "status", "ms", box=None)
+    table = Table("when", _id("event"), "type", "try", "outcome", "status", "ms", box=None)
     for each in page["data"]:
         table.add_row(
             each["created_at"],
@@ -134,6 +134,11 @@ def secret(*, api_url: ApiUrl = None) -> None:
     """Print what signs deliveries to URLs that jobs and batches name."""
     with client_of(api_url) as client:
         print_text(client.webhooks("GET", "webhook_secret")["secret"])
+
+
+def _id(kind: str) -> Column:
+    """A column of ids, which are there to be copied: they are never cut."""
+    return Column(kind, min_width=37)
 
 
 def _state(endpoint: dict[str, Any]) -> str:

@@ -115,6 +115,12 @@ def resetting(connected: socket.socket) -> None:
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
+def half_closing(connected: socket.socket) -> None:
+    """Says that nothing more will come, and goes on listening."""
+    connected.shutdown(socket.SHUT_WR)
+    connected.recv(1)
+
+
 def deliver(url: str, *, deadline: timedelta = 5 * SECONDS, tls: ssl.SSLContext | None = None) -> Answer:
     """An exchange in which hook.test is an allowed host on loopback."""
     return post(
@@ -236,6 +242,7 @@ def test_a_flood_before_the_status_ends_at_the_limit(conduct: Conduct) -> None:
     ("conduct", "failure"),
     [
         (resetting, Failure.CONNECTION_LOST),
+        (half_closing, Failure.PROTOCOL_ERROR),
         (answering(), Failure.PROTOCOL_ERROR),
         (answering(b"220 mail.example ESMTP\r\n"), Failure.PROTOCOL_ERROR),
         (answering(b"HTTP/1.1 20"), Failure.PROTOCOL_ERROR),

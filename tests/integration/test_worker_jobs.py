@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from cli.stack.valkey import EmbeddedValkey
 from jobs import lifecycle
 from jobs.database import transaction
-from jobs.models import DEFAULT_TENANT, Engine, Job, PromptText, WebhookEvent
+from jobs.models import DEFAULT_TENANT, Engine, Job, PromptText, WebhookDispatch, WebhookEvent
 from jobs.settings import DatabaseSettings, Settings
 from jobs.tokens import Tokenizer, pack_ids, unpack_ids
 from local_engine import RunningEngine
@@ -157,7 +157,8 @@ def test_the_end_of_a_job_is_an_event_in_the_same_moment(queue: Queue) -> None:
     queue.ended(job_id)
     with queue.sessions() as session:
         (event,) = session.scalars(select(WebhookEvent).where(WebhookEvent.job_id == job_id))
-    assert (event.type, event.state) == ("job.completed", "pending")
+        (dispatch,) = session.scalars(select(WebhookDispatch).where(WebhookDispatch.event_id == event.id))
+    assert (event.type, dispatch.state) == ("job.completed", "pending")
 
 
 def test_ids_of_another_tokenizer_are_counted_again(
