@@ -148,6 +148,7 @@ async def merged(*sources: AsyncIterator[T]) -> AsyncGenerator[T | None, None]:
             await found.put(each)
 
     pumps = [asyncio.create_task(pump(source)) for source in sources]
+    following: asyncio.Task[T] | None = None
     try:
         while True:
             following = asyncio.create_task(found.get())
@@ -162,6 +163,7 @@ async def merged(*sources: AsyncIterator[T]) -> AsyncGenerator[T | None, None]:
                 return
             yield None
     finally:
-        for task in pumps:
+        tasks = pumps if following is None else [*pumps, following]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*pumps, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -4,6 +4,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable, Collection
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any, Final
 from uuid import UUID
 
@@ -21,15 +22,25 @@ _MAX_PIECES: Final = 1000  # of one stream in one answer
 _START: Final = b"0"
 
 
+@dataclass(eq=False, slots=True)
+class _Listener:
+    """Somebody who follows a job; is told each piece once, so that a slow reader holds no output twice."""
+
+    pieces: "asyncio.Queue[Piece]" = field(default_factory=asyncio.Queue)
+    heard_to: tuple[int, int] = (-1, 0)
+
+
 class LiveReader:
     """Reads the streams of jobs that somebody listens to, and which jobs have ended, on one connection."""
 
-    def __init__(self, settings: BrokerSettings, *, on_ended: Callable[[Collection[UUID]], None]) -> None:
+    def __init__(
+        self, settings: BrokerSettings, *, on_ended: Callable[[Collection[UUID]], None] = lambda _: None
+    ) -> None:
         """Args: on_ended: told of jobs whose rows say now how they ended; of some perhaps never."""
         url, seconds = settings.url.get_secret_value(), settings.socket_timeout_seconds
         options: Any = {"socket_connect_timeout": seconds, "health_check_interval": 0}
         self._broker = redis.asyncio.Redis.from_url(url, socket_timeout=seconds + _BLOCK_MS / 1000, **options)
-        self._listeners: dict[UUID, set[asyncio.Queue[Piece]]] = defaultdict(set)
+        self._listeners: dict[UUID, set[_Listener]] = defaultdict(set)
         self._read_to: dict[UUID, bytes] = {}
         # A blocked read is woken by an entry in a stream of this process's own.
         self._bell = f"longbatch:live:bell:{uuid7().hex}"
@@ -37,22 +48,27 @@ class LiveReader:
         self._on_ended = on_ended
         self._ended_to: bytes | None = None
         self._is_away = False
+        self._ringing: asyncio.Task[None] | None = None
+        self._is_unheard = False
+
+    @property
+    def num_listeners(self) -> int:
+        """How many follow some job."""
+        return sum(map(len, self._listeners.values()))
 
     async def pieces(self, job_id: UUID) -> AsyncGenerator[Piece, None]:
         """What the job has generated since it began and goes on to generate; without end.
 
         Nothing comes while Redis is away, and pieces may overlap: see `live.Piece`.
         """
-        mine: asyncio.Queue[Piece] = asyncio.Queue()
-        # Who comes later reads from the beginning too: the others see old pieces again and drop them.
+        mine = _Listener()
+        # Who comes later reads from the beginning too; the others are not told the old pieces again.
         self._listeners[job_id].add(mine)
         self._read_to[job_id] = _START
-        with suppress(RedisError, OSError):
-            await self._broker.xadd(self._bell, {"": ""}, maxlen=1)
-            await self._broker.expire(self._bell, live.EXPIRES)
+        self._ring()
         try:
             while True:
-                yield await mine.get()
+                yield await mine.pieces.get()
         finally:
             self._listeners[job_id].discard(mine)
             if not self._listeners[job_id]:
@@ -60,11 +76,13 @@ class LiveReader:
 
     async def run(self) -> None:
         """Reads until cancelled."""
+        me = asyncio.current_task()
         try:
-            while True:
+            # The client can lose a cancellation that comes while it connects or hears an answer.
+            while me is None or not me.cancelling():
                 try:
                     await self._read()
-                except (RedisError, OSError) as error:
+                except Exception as error:  # noqa: BLE001  # the loop must outlive any one failure
                     if not self._is_away:
                         telemetry.logger().warning(
                             telemetry.LOOP_FAILED, loop="live", error=type(error).__name__
@@ -74,7 +92,22 @@ class LiveReader:
                 else:
                     self._is_away = False
         finally:
+            if self._ringing is not None:
+                self._ringing.cancel()
             await self._broker.aclose()
+
+    def _ring(self) -> None:
+        """The reader looks again, soon: who follows a job never waits for the broker itself."""
+        self._is_unheard = True
+        if self._ringing is None or self._ringing.done():
+            self._ringing = asyncio.create_task(self._ring_all())
+
+    async def _ring_all(self) -> None:
+        while self._is_unheard:
+            self._is_unheard = False
+            with suppress(RedisError, OSError):
+                await self._broker.xadd(self._bell, {"": ""}, maxlen=1)
+                await self._broker.expire(self._bell, live.EXPIRES)
 
     async def _read(self) -> None:
         if self._ended_to is None:
@@ -95,9 +128,17 @@ class LiveReader:
             # Somebody who came meanwhile has asked for the beginning again.
             elif self._read_to.get(job_id) == asked[job_id]:
                 self._read_to[job_id] = entries[-1][0]
-                for _, fields in entries:
-                    self._tell(job_id, live.decode(fields))
+                for entry_id, fields in entries:
+                    self._tell(job_id, _place(entry_id), live.decode(fields))
 
-    def _tell(self, job_id: UUID, piece: Piece) -> None:
+    def _tell(self, job_id: UUID, place: tuple[int, int], piece: Piece) -> None:
         for listener in self._listeners.get(job_id, ()):
-            listener.put_nowait(piece)
+            if place > listener.heard_to:
+                listener.heard_to = place
+                listener.pieces.put_nowait(piece)
+
+
+def _place(entry_id: bytes) -> tuple[int, int]:
+    """Where an entry stands in its stream."""
+    milliseconds, _, number = entry_id.partition(b"-")
+    return int(milliseconds), int(number)

@@ -4,12 +4,13 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Final
 
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import claims, telemetry
+from jobs import claims, lifecycle, reservations, telemetry
 from jobs.claims import Claim, Claimed, Ended, Foreseen
 from jobs.database import transaction
 from jobs.settings import Settings
@@ -52,6 +53,7 @@ class Dispatcher:
         self._refill = Refill(self._fill, hurry)
         self._slots = ThreadPoolExecutor(max_workers=_MAX_SLOTS, thread_name_prefix="slot")
         self._num_running = 0
+        self._given_back: set[HeldLease] = set()
         self._changed = threading.Condition()
         self.loop = Loop("dispatcher", self.run_once, interval=settings.jobs.claim_poll_seconds)
         self.ahead_loop = Loop("lookahead", self._look_ahead, interval=settings.jobs.claim_poll_seconds)
@@ -107,7 +109,7 @@ class Dispatcher:
             return False
         try:
             found = self._claim(ended, foreseen=self._runner.ahead.candidates())
-        except SQLAlchemyError as error:  # their records close the bookings, and the loop claims
+        except Exception as error:  # noqa: BLE001  # their records close the bookings, and the loop claims
             telemetry.logger().warning(telemetry.LOOP_FAILED, loop="refill", error=type(error).__name__)
             return False
         return bool(found.claims) and found.free_slots == 0
@@ -116,10 +118,29 @@ class Dispatcher:
         self._keeper.hold(held)
         self._hurry.begin()
         with self._changed:
-            self._num_running += 1
-        self._slots.submit(self._occupy, claim, held, model)
+            try:
+                self._slots.submit(self._occupy, claim, held, model)
+            except RuntimeError:  # no thread could be started, or none may be any more
+                telemetry.logger().exception(telemetry.LOOP_FAILED, loop="slot")
+                self._given_back.add(held)  # the pool may yet come to it
+            else:
+                self._num_running += 1
+                return
+        self._give_back(claim, held)
+
+    def _give_back(self, claim: Claim, held: HeldLease) -> None:
+        """The job is in the queue again, at the latest when its lease has ended; it was not sent."""
+        self._keeper.drop(held)
+        self._hurry.done()
+        with suppress(SQLAlchemyError), transaction(self._sessions) as session:
+            lifecycle.release(session, claim.lease)
+            reservations.close(session, claim.lease.lease_id)
 
     def _occupy(self, claim: Claim, held: HeldLease, model: EngineModel) -> None:
+        with self._changed:
+            if held in self._given_back:
+                self._given_back.discard(held)
+                return
         slot = _Slot(claim, self._refill, self._hurry)
         try:
             self._runner.run(claim, held, model, sent=slot.sent, free=slot.free)

@@ -84,14 +84,24 @@ class Teller:
         self._answer = answer
         self._interval = interval
         self._num_told = 0
+        self._certain = ""
         self._told_at = float("-inf")
 
-    def tell(self, *, is_last: bool = False) -> None:
+    def tell(self) -> None:
         """What is new is on its way to whoever listens, unless something was told just now."""
         now = time.monotonic()
-        if not is_last and now - self._told_at < self._interval:
-            return
-        text = self._answer.take_text()
+        if now - self._told_at >= self._interval:
+            self._tell(self._answer.take_text())
+            self._told_at = now
+
+    def collect(self) -> None:
+        """Called before the answer's output is made: that adds what is not certain if the job goes on."""
+        self._certain += self._answer.take_text()
+
+    def end(self, *, is_final: bool) -> None:
+        """The rest is on its way; of a job that goes on elsewhere only what its next run cannot change."""
+        self._tell(self._certain + (self._answer.take_text() if is_final else ""), is_last=True)
+
+    def _tell(self, text: str, *, is_last: bool = False) -> None:
         self._put(self._job_id, Piece(self._num_told, text, self._answer.num_tokens, is_last=is_last))
         self._num_told += len(text)
-        self._told_at = now

@@ -72,8 +72,9 @@ class Recorder:
         """
         self.hurry.give_way()
         try:
+            run.teller.collect()
             state = self._record(run, outcome, is_confirmed=is_confirmed)
-            run.teller.tell(is_last=True)
+            run.teller.end(is_final=state in TERMINAL)
             run.log.info(
                 _event(state, outcome),
                 state=state,

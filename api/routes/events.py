@@ -16,6 +16,7 @@ from jobs.errors import NotFoundError
 
 router = APIRouter(tags=["events"])
 
+_MAX_DIGITS: Final = 18
 _HEADERS: Final = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 LastEventId = Annotated[
     str | None,
@@ -44,7 +45,8 @@ async def follow_job(
     job = await parts.watch.now(job_id, tenant_id=tenant_id)
     if job is None:
         raise NotFoundError("there is no such job")
-    num_sent = int(last_event_id) if last_event_id and last_event_id.isdecimal() else 0
+    is_place = last_event_id is not None and last_event_id.isdecimal() and len(last_event_id) <= _MAX_DIGITS
+    num_sent = int(last_event_id) if last_event_id and is_place else 0
     return _stream(JobEvents(parts, job, text=text, num_sent=num_sent).stream())
 
 

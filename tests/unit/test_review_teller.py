@@ -1,0 +1,45 @@
+"""Live output of a job that was interrupted anywhere reads like its result: each character once."""
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jobs.ids import uuid7
+from jobs.live import Piece
+from jobs.tokens import Tokenizer
+from worker.answer import Answer
+from worker.live import Teller
+
+TOKENIZER = Tokenizer.load()
+IDS = TOKENIZER.encode_text("日本語 🙂🙂 EN of this; the END. And a tail.").tolist()
+
+
+def read(pieces: list[Piece]) -> str:
+    said = ""
+    for piece in pieces:
+        said += piece.text[len(said) - piece.at :] if piece.at <= len(said) else ""
+    return said
+
+
+@pytest.mark.parametrize("stops", [(), ("END",)])
+@given(cuts=st.lists(st.integers(0, len(IDS)), max_size=3))
+def test_what_readers_of_an_interrupted_job_were_told_is_its_result(
+    stops: tuple[str, ...], cuts: list[int]
+) -> None:
+    pieces: list[Piece] = []
+    taken: list[int] = []
+    bounds = [0, *sorted(cuts), len(IDS)]
+    for start, end in itertools.pairwise(bounds):
+        answer = Answer(TOKENIZER, max_tokens=len(IDS) + 5, stops=stops)
+        teller = Teller(lambda _, piece: pieces.append(piece), uuid7(), answer, interval=0)
+        answer.resume(taken)
+        for token_id in IDS[start:end]:
+            answer.push([token_id])
+            teller.tell()
+        taken = IDS[: answer.num_tokens]
+        teller.collect()
+        output = answer.output()
+        teller.end(is_final=end == len(IDS) or answer.finish_reason is not None)
+    assert read(pieces) == output.text
