@@ -1,6 +1,7 @@
 """Tenants' accounts in the database: who was served how much of a model, and who is idle."""
 
 from collections.abc import Collection
+from typing import Final
 from uuid import UUID
 
 from sqlalchemy import CTE, Float, cast, func, literal, literal_column, select, update
@@ -10,6 +11,14 @@ from sqlalchemy.orm import Session
 from jobs.fair_share import Account, lift
 from jobs.models import Job, Tenant, TenantAccount
 from jobs.queue_window import Waiting
+
+# Transactions that write to several accounts do so one after another, else two could wait for each other.
+_SEVERAL: Final = 0x10C1
+
+
+def serialize(session: Session) -> None:
+    """Nobody else writes to several accounts until this transaction has ended; taken behind engines' rows."""
+    session.execute(select(func.pg_advisory_xact_lock(_SEVERAL)))
 
 
 def lifted(waiting: Waiting) -> dict[UUID, Account]:
@@ -23,8 +32,15 @@ def lifted(waiting: Waiting) -> dict[UUID, Account]:
 
 
 def take_up(session: Session, model: str, waiting: Waiting) -> None:
-    """Written down: who came back from idleness is lifted, and who has no job left is idle from now on."""
+    """Written down: who came back from idleness is lifted, and who has no job left is idle from now on.
+
+    Unless somebody else writes to several accounts just now: then the next look does it.
+    """
     gone = waiting.accounts.keys() - set().union(*waiting.tenants.values())
+    if not gone and not waiting.idle:
+        return
+    if not session.scalar(select(func.pg_try_advisory_xact_lock(_SEVERAL))):
+        return
     if gone:
         _leave(session, model, gone)
     accounts = lifted(waiting)

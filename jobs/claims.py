@@ -112,7 +112,8 @@ def claim_all(
         limit: most jobs to start; None: as many as there are slots.
     """
     locked = loads.lock(session, engine_name)
-    for each in ended:  # behind the lock: accounts come after engines, here as everywhere
+    accounts.serialize(session)
+    for each in ended:  # behind the locks: accounts come after engines, here as everywhere
         reservations.close(session, each.lease_id, produced=each.produced)
     if locked is None or locked[0].paused_reason is not None:
         return Claimed()

@@ -11,7 +11,7 @@ from uuid import UUID
 from sqlalchemy import ColumnElement, func, literal_column, or_, select, update
 from sqlalchemy.orm import Session
 
-from jobs import checkpoints, events, moves, reservations
+from jobs import accounts, checkpoints, events, moves, reservations
 from jobs.checkpoints import Output
 from jobs.errors import NotFoundError
 from jobs.models import Job, JsonObject
@@ -264,10 +264,11 @@ def rescue(session: Session, *, now: datetime, max_rescues: int, limit: int = 10
 
     No attempt is spent. Their reservations drain until the engine is known to be done with them.
     """
+    accounts.serialize(session)
     silent = session.scalars(
         select(Job)
         .where(Job.state == literal_column("'running'"), Job.lease_expires_at <= now)
-        .order_by(Job.tenant_id, Job.id)  # accounts are settled in one order, so that no two rounds deadlock
+        .order_by(Job.id)
         .limit(limit)
         .with_for_update(skip_locked=True)
     ).all()

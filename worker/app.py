@@ -44,7 +44,7 @@ def make_app(settings: BrokerSettings) -> celery.Celery:
         task_ignore_result=True,
         task_acks_late=False,  # Redis hands unacknowledged messages out again; jobs are kept in Postgres
         task_create_missing_queues=True,
-        # Unlimited: while a limit is reached Celery listens again only at its next tick, up to a second later.
+        # Unlimited: at a limit Celery listens again only at its next tick, up to a second later.
         worker_prefetch_multiplier=0,
         worker_enable_remote_control=False,
         worker_send_task_events=False,

@@ -82,7 +82,7 @@ class Recorder:
                 completion_tokens=run.answer.num_tokens,
                 error=outcome.error.code if isinstance(outcome, Failed) else None,
             )
-            if state in TERMINAL and run.claim.job.webhook_url is not None:
+            if state in TERMINAL and run.claim.job.batch_id is None:  # a webhook or an endpoint may want it
                 self.ring(queues.SERVICE)
             if stream is not None and not is_confirmed:
                 self._settle(run, outcome)
