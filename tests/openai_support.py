@@ -1,12 +1,13 @@
 """What tests through OpenAI's own client need: lines of batches, and batches that have ended."""
 
 import json
-import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import openai
 from openai.types import Batch, FileObject
+
+from support import eventually
 
 MODEL = "llama-3.1-8b-instruct"
 CHAT = "/v1/chat/completions"
@@ -43,21 +44,21 @@ def run(client: openai.OpenAI, content: bytes, *, endpoint: Any = CHAT, **fields
     )
 
 
-def polled(client: openai.OpenAI, batch_id: str, *, timeout: float = 90) -> Iterator[Batch]:
-    """The batch again and again until it has ended; the last one has."""
-    deadline = time.monotonic() + timeout
-    while True:
-        batch = client.batches.retrieve(batch_id)
-        yield batch
-        if batch.status in ENDED:
-            return
-        assert time.monotonic() < deadline, batch
-        time.sleep(0.1)
+def polled(client: openai.OpenAI, batch_id: str, *, timeout: float = 90) -> list[Batch]:
+    """The batch as it was seen again and again until it had ended; the last one has."""
+    seen: list[Batch] = []
+
+    def has_ended() -> bool:
+        seen.append(client.batches.retrieve(batch_id))
+        return seen[-1].status in ENDED
+
+    eventually(has_ended, timeout=timeout, interval=0.1)
+    return seen
 
 
 def ended(client: openai.OpenAI, batch_id: str, *, timeout: float = 90) -> Batch:
     """The batch once it has ended."""
-    return list(polled(client, batch_id, timeout=timeout))[-1]
+    return polled(client, batch_id, timeout=timeout)[-1]
 
 
 def results(client: openai.OpenAI, file_id: str | None) -> dict[str, dict[str, Any]]:

@@ -60,7 +60,7 @@ def test_a_batch_runs_from_upload_to_results(sdk: openai.OpenAI, stack: Stack) -
     )
     assert (batch.object, batch.status, batch.errors) == ("batch", "validating", None)
     assert batch.expires_at == batch.created_at + 24 * 3600
-    seen = list(polled(sdk, batch.id))
+    seen = polled(sdk, batch.id)
     last = seen[-1]
     assert last.status == "completed"
     counts = [each.request_counts for each in seen if each.request_counts]

@@ -17,8 +17,10 @@ class Maker:
         self.may_make = asyncio.Event()
         self.may_make.set()
         self.made_twice = asyncio.Event()
+        self.is_asked = asyncio.Event()
 
     async def __call__(self) -> int:
+        self.is_asked.set()
         await self.may_make.wait()
         self.num_made += 1
         if self.num_made == 2:
@@ -46,7 +48,6 @@ def test_one_that_is_too_old_is_made_anew() -> None:
         seen = [await shared.get()]
         while seen[-1] == 1:  # making took some time, for which it is good too
             seen.append(await shared.get())
-            await asyncio.sleep(0)
         assert seen[-1] == 2
 
     run(test)
@@ -72,7 +73,7 @@ def test_a_caller_who_gives_up_stops_nobody_else() -> None:
         maker.may_make.clear()
         shared = Shared(maker, seconds=LONG, old_seconds=0)
         impatient, patient = (asyncio.create_task(shared.get()) for _ in range(2))
-        await asyncio.sleep(0)
+        await maker.is_asked.wait()
         impatient.cancel()
         maker.may_make.set()
         assert await patient == 1
@@ -105,7 +106,7 @@ def test_nothing_is_being_made_after_the_end() -> None:
         maker.may_make.clear()
         shared = Shared(maker, seconds=LONG, old_seconds=0)
         asking = asyncio.create_task(shared.get())
-        await asyncio.sleep(0)
+        await maker.is_asked.wait()
         await shared.close()
         with pytest.raises(asyncio.CancelledError):
             await asking

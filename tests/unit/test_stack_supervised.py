@@ -19,13 +19,13 @@ from cli.stack.supervised import Backoff, ServerEnded, ServerStarted, Supervised
 from support import eventually
 
 _QUICK = Backoff(first=timedelta(seconds=0.01), ceiling=timedelta(seconds=0.04))
-_SLEEP = "import time; time.sleep(600)"
+_IDLE = "import signal; signal.pause()"
 PARENT = (
-    "import signal, subprocess, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
-    f"child = subprocess.Popen([sys.executable, '-c', {_SLEEP!r}]); "
-    "open({noted!r}, 'w').write(str(child.pid)); time.sleep(600)"
+    "import signal, subprocess, sys; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+    f"child = subprocess.Popen([sys.executable, '-c', {_IDLE!r}]); "
+    "open({noted!r}, 'w').write(str(child.pid)); signal.pause()"
 )
-_DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); "
+_DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); "
 
 
 @dataclass
@@ -90,7 +90,7 @@ def is_alive(pid: int) -> bool:
 
 
 def test_a_killed_server_comes_back_under_a_new_process_id(tmp_path: Path) -> None:
-    with supervised(Script(_SLEEP), tmp_path / "log") as (running, heard):
+    with supervised(Script(_IDLE), tmp_path / "log") as (running, heard):
         running.wait_ready(timedelta(seconds=10))
         first = running.pid
         running.send(signal.SIGKILL)
@@ -138,7 +138,7 @@ def test_a_program_that_does_not_exist_is_named(tmp_path: Path) -> None:
 
 def test_a_deaf_server_is_killed_after_its_grace_and_stays_away(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    deaf = Script(_DEAF + "time.sleep(600)", grace=timedelta(seconds=0.3))
+    deaf = Script(_DEAF + "signal.pause()", grace=timedelta(seconds=0.3))
     with supervised(deaf, log) as (running, heard):
         eventually(lambda: log.exists() and "deaf" in log.read_text())
         started = time.monotonic()
@@ -151,7 +151,7 @@ def test_a_deaf_server_is_killed_after_its_grace_and_stays_away(tmp_path: Path) 
 
 
 def test_a_stopped_server_can_be_started_again(tmp_path: Path) -> None:
-    with supervised(Script(_SLEEP), tmp_path / "log") as (running, heard):
+    with supervised(Script(_IDLE), tmp_path / "log") as (running, heard):
         running.wait_ready(timedelta(seconds=10))
         running.stop()
         running.start()
