@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 from pydantic_core import to_json
 
 from api.parts import Parts
+from api.streams import HEARTBEAT, merged
 from jobs import queries
 from jobs.batch_models import Batch
 from jobs.batch_states import TERMINAL as ENDED_BATCH
@@ -24,9 +25,6 @@ from jobs.states import TERMINAL
 from jobs.views import job_object
 
 T = TypeVar("T")
-# Proxies close connections on which nothing comes for long.
-HEARTBEAT_SECONDS: Final = 10.0
-HEARTBEAT: Final = b": still here\n\n"
 # Who reads no text is told how many tokens there are at most so often.
 _PROGRESS_SECONDS: Final = 0.5
 
@@ -137,33 +135,3 @@ async def batch_events(
 def event(name: str, fields: Any, *, identifier: int) -> bytes:  # noqa: ANN401  # JSON
     """One server-sent event."""
     return b"id: %d\nevent: %s\ndata: %s\n\n" % (identifier, name.encode(), to_json(fields))
-
-
-async def merged(*sources: AsyncIterator[T]) -> AsyncGenerator[T | None, None]:
-    """What comes from any of the sources until one of them ends, and None when nothing did for a while."""
-    found: asyncio.Queue[T] = asyncio.Queue()
-
-    async def pump(source: AsyncIterator[T]) -> None:
-        async for each in source:
-            await found.put(each)
-
-    pumps = [asyncio.create_task(pump(source)) for source in sources]
-    following: asyncio.Task[T] | None = None
-    try:
-        while True:
-            following = asyncio.create_task(found.get())
-            done, _ = await asyncio.wait(
-                {following, *pumps}, timeout=HEARTBEAT_SECONDS, return_when=asyncio.FIRST_COMPLETED
-            )
-            if following in done:
-                yield following.result()
-                continue
-            following.cancel()
-            if done:
-                return
-            yield None
-    finally:
-        tasks = pumps if following is None else [*pumps, following]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)

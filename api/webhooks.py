@@ -1,6 +1,5 @@
 """What routes with webhooks share: ids in paths, checks of URLs and secrets, shapes of answers."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 from uuid import UUID
@@ -133,15 +132,4 @@ def delivery_object(logged: LoggedDelivery) -> dict[str, Any]:
         "response_bytes": delivery.num_bytes,
         "latency_ms": delivery.latency_ms,
         "created_at": rfc3339(delivery.created_at),
-    }
-
-
-def page(data: list[dict[str, Any]], *, has_more: bool) -> Mapping[str, Any]:
-    """One page of a list."""
-    return {
-        "object": "list",
-        "data": data,
-        "first_id": data[0]["id"] if data else None,
-        "last_id": data[-1]["id"] if data else None,
-        "has_more": has_more,
     }

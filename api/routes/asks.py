@@ -1,8 +1,8 @@
 """Answers that somebody waits for: chat and text completions as OpenAI has them, and plain generate."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
-from contextlib import aclosing, suppress
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import aclosing
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
@@ -23,6 +23,7 @@ from api.errors import envelope, status_of
 from api.openai_schemas import GenerateRequest
 from api.openapi import answers, json_body
 from api.parts import Parts
+from api.streams import EVENT_STREAM, HEADERS, HEARTBEAT, merged
 from jobs import telemetry
 from jobs.batch_states import Endpoint
 from jobs.errors import LongbatchError, RequestCancelledError, RequestExpiredError, RequestFailedError
@@ -33,20 +34,17 @@ from jobs.states import JobState
 router = APIRouter(tags=["interactive"])
 
 T = TypeVar("T")
-# Proxies close connections on which nothing comes for long; a job may wait for its turn.
-_HEARTBEAT_SECONDS: Final = 10.0
-_HEARTBEAT: Final = b": waiting\n\n"
-_STREAM_HEADERS: Final = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 _ERRORS: Final = (400, 404, 409, 413, 500, 503, 504)
-_EVENTS: Final = "text/event-stream"
 _CHAT_EVENTS: Final = {
-    _EVENTS: 'data: {"object":"chat.completion.chunk","choices":[{"delta":{"content":"Paris"},…}],…}\n\n'
+    EVENT_STREAM: 'data: {"object":"chat.completion.chunk","choices":[{"delta":{"content":"Paris"},…}],…}\n\n'
     "data: [DONE]\n\n"
 }
 _TEXT_EVENTS: Final = {
-    _EVENTS: 'data: {"object":"text_completion","choices":[{"text":" a time",…}],…}\n\ndata: [DONE]\n\n'
+    EVENT_STREAM: 'data: {"object":"text_completion","choices":[{"text":" a time",…}],…}\n\ndata: [DONE]\n\n'
 }
-_PLAIN_EVENTS: Final = {_EVENTS: 'data: {"text":" a time"}\n\ndata: {"finish_reason":"stop","usage":{…}}\n\n'}
+_PLAIN_EVENTS: Final = {
+    EVENT_STREAM: 'data: {"text":" a time"}\n\ndata: {"finish_reason":"stop","usage":{…}}\n\n'
+}
 
 
 @router.post(
@@ -119,8 +117,8 @@ async def _answer(request: Request, parts: Parts, ask: Ask, shape: Shape, caller
         include_usage = ask.generation.include_usage
         return StreamingResponse(
             _events(parts, job, shape, include_usage=include_usage, tenant_id=tenant_id),
-            media_type=_EVENTS,
-            headers=_STREAM_HEADERS,
+            media_type=EVENT_STREAM,
+            headers=HEADERS,
         )
     ended: Ended | None = None
     try:
@@ -141,14 +139,14 @@ async def _events(
     try:
         for chunk in shape.first(job):
             yield _event(chunk)
-        async with aclosing(_with_heartbeats(asks.follow(parts, job.id, tenant_id=tenant_id))) as told:
+        async with aclosing(merged(asks.follow(parts, job.id, tenant_id=tenant_id))) as told:
             async for each in told:
                 if isinstance(each, Ended):
                     has_ended = True
                     for event in _closing(each, shape, include_usage=include_usage):
                         yield event
                 else:
-                    yield _HEARTBEAT if each is None else _event(shape.text(job, each))
+                    yield HEARTBEAT if each is None else _event(shape.text(job, each))
     except LongbatchError as error:
         yield _event(envelope(status_of(error), error.code, error.message))
     finally:
@@ -210,33 +208,3 @@ async def _unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
 async def _disconnected(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
-
-
-async def _with_heartbeats(
-    told: AsyncGenerator[str | Ended, None],
-) -> AsyncGenerator[str | Ended | None, None]:
-    """What is told, and None when nothing was for a while."""
-    following: asyncio.Future[str | Ended] | None = None
-    try:
-        while True:
-            following = following or asyncio.ensure_future(_next(told))
-            done, _ = await asyncio.wait({following}, timeout=_HEARTBEAT_SECONDS)
-            if not done:
-                yield None
-                continue
-            try:
-                each = following.result()
-            except StopAsyncIteration:
-                return
-            following = None
-            yield each
-    finally:
-        if following is not None:
-            following.cancel()
-            with suppress(asyncio.CancelledError, Exception):
-                await following
-        await told.aclose()
-
-
-async def _next(told: AsyncIterator[T]) -> T:
-    return await anext(told)

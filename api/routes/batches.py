@@ -17,6 +17,7 @@ from api.openai_ids import BatchIdDep, parse_field
 from api.openai_replies import BatchListReply, BatchReply, EstimateReply
 from api.openai_schemas import BatchListQuery, BatchRequest, EstimateRequest
 from api.openapi import answers, json_body
+from api.render import page
 from api.webhooks import check_callback
 from jobs import batches, ids
 from jobs.batch_models import Batch
@@ -107,17 +108,9 @@ async def list_batches(
         query.after, ids.parse_batch_id, param="after", message="after names no batch of yours"
     )
     read = partial(batches.list_batches, tenant_id=tenant_id, after=after or None, limit=query.limit)
-    page = await parts.transactions.run(read)
-    data = [batch_object(batch, max_errors=MAX_LISTED_ERRORS) for batch in page.batches]
-    return JSONResponse(
-        {
-            "object": "list",
-            "data": data,
-            "first_id": data[0]["id"] if data else None,
-            "last_id": data[-1]["id"] if data else None,
-            "has_more": page.has_more,
-        }
-    )
+    found = await parts.transactions.run(read)
+    data = [batch_object(batch, max_errors=MAX_LISTED_ERRORS) for batch in found.batches]
+    return JSONResponse(page(data, has_more=found.has_more))
 
 
 @router.get(

@@ -11,13 +11,13 @@ from api.dependencies import JobIdDep, PartsDep, TenantDep
 from api.events import JobEvents, batch_events
 from api.openai_ids import BatchIdDep
 from api.openapi import event_answers
+from api.streams import EVENT_STREAM, HEADERS
 from jobs import batches
 from jobs.errors import NotFoundError
 
 router = APIRouter(tags=["events"])
 
 _MAX_DIGITS: Final = 18
-_HEADERS: Final = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 LastEventId = Annotated[
     str | None,
     Header(alias="Last-Event-ID", description="the id of the last event seen; text goes on behind it"),
@@ -65,4 +65,4 @@ async def follow_batch(batch_id: BatchIdDep, parts: PartsDep, tenant_id: TenantD
 
 
 def _stream(events: AsyncIterator[bytes]) -> StreamingResponse:
-    return StreamingResponse(events, media_type="text/event-stream", headers=_HEADERS)
+    return StreamingResponse(events, media_type=EVENT_STREAM, headers=HEADERS)

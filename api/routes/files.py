@@ -17,6 +17,7 @@ from api.openai_replies import FileDeletedReply, FileListReply, FileReply
 from api.openai_schemas import FileListQuery, UploadForm
 from api.openapi import answers, form_body
 from api.parts import Parts
+from api.render import page
 from jobs import files, ids
 from jobs.batch_models import File
 from jobs.batch_states import FileState
@@ -63,17 +64,9 @@ async def list_files(
         limit=query.limit,
         descending=query.order == "desc",
     )
-    page = await parts.transactions.run(read)
-    data = [file_object(file) for file in page.files]
-    return JSONResponse(
-        {
-            "object": "list",
-            "data": data,
-            "first_id": data[0]["id"] if data else None,
-            "last_id": data[-1]["id"] if data else None,
-            "has_more": page.has_more,
-        }
-    )
+    found = await parts.transactions.run(read)
+    data = [file_object(file) for file in found.files]
+    return JSONResponse(page(data, has_more=found.has_more))
 
 
 @router.get(

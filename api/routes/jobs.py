@@ -16,7 +16,7 @@ from api.dependencies import CallerDep, JobIdDep, PartsDep, TenantDep
 from api.once import Promise, PromiseDep
 from api.openapi import answers, json_body
 from api.parts import Parts
-from api.render import job_response, seen_job_response
+from api.render import job_response, page, seen_job_response
 from api.replies import DeletedReply, JobListReply, JobReply, ResultReply, SeenJobReply
 from api.schemas import JobRequest, ListQuery
 from jobs import engines, ids, lifecycle, queries, removal, submission
@@ -78,17 +78,9 @@ async def list_jobs(
         after=_parse_after(query.after),
         limit=query.limit,
     )
-    page = await parts.transactions.run(read)
-    data = [job_object(job) for job in page.jobs]
-    return JSONResponse(
-        {
-            "object": "list",
-            "data": data,
-            "first_id": data[0]["id"] if data else None,
-            "last_id": data[-1]["id"] if data else None,
-            "has_more": page.has_more,
-        }
-    )
+    found = await parts.transactions.run(read)
+    data = [job_object(job) for job in found.jobs]
+    return JSONResponse(page(data, has_more=found.has_more))
 
 
 @router.get(

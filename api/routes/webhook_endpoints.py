@@ -14,6 +14,7 @@ from api.body import read_body
 from api.dependencies import PartsDep, TenantDep
 from api.openai_ids import parse_field
 from api.openapi import answers, json_body
+from api.render import page
 from api.webhook_schemas import (
     DEFAULT_OVERLAP_SECONDS,
     MAX_OVERLAP_SECONDS,
@@ -28,7 +29,7 @@ from api.webhook_schemas import (
     ReplayQuery,
     ReplayReply,
 )
-from api.webhooks import EndpointIdDep, checked_secret, endpoint_object, page, require_vault
+from api.webhooks import EndpointIdDep, checked_secret, endpoint_object, require_vault
 from jobs import ids, webhook_endpoints, webhooks
 from jobs.queues import SERVICE
 from jobs.views import rfc3339
@@ -90,7 +91,7 @@ async def list_endpoints(
             session, tenant_id=tenant_id, after=after or None, limit=query.limit
         )
         breakers = webhook_endpoints.breakers(session, found)
-        return dict(page([endpoint_object(each, breakers.get(each.id)) for each in found], has_more=has_more))
+        return page([endpoint_object(each, breakers.get(each.id)) for each in found], has_more=has_more)
 
     return JSONResponse(await parts.transactions.run(read))
 

@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 from api.dependencies import PartsDep, TenantDep
 from api.openai_ids import parse_field
 from api.openapi import answers
+from api.render import page
 from api.routes.webhook_endpoints import Overlap, replay_response
 from api.webhook_schemas import (
     DEFAULT_OVERLAP_SECONDS,
@@ -21,7 +22,7 @@ from api.webhook_schemas import (
     ReplayReply,
     SecretReply,
 )
-from api.webhooks import EventIdDep, delivery_object, page, require_vault
+from api.webhooks import EventIdDep, delivery_object, require_vault
 from jobs import ids, webhook_endpoints, webhook_log, webhook_secrets
 from jobs.database import database_now
 from jobs.queues import SERVICE

@@ -12,8 +12,8 @@ import pytest
 from pydantic import SecretStr
 from sqlalchemy.orm import Session, sessionmaker
 
-from api.events import merged
 from api.live import LiveReader
+from api.streams import merged
 from cli.stack.valkey import EmbeddedValkey
 from jobs import ids, live, queues
 from jobs.ids import uuid7

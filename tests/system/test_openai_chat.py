@@ -118,7 +118,7 @@ def test_a_reader_that_leaves_frees_the_engine(sdk: openai.OpenAI, gauges: Gauge
         model=MODEL, messages=messages("Talk. [[tokens=20000]]"), max_tokens=20_000, stream=True
     )
     next(chunk for chunk in stream if chunk.choices and chunk.choices[0].delta.content)
-    assert gauges.read()["requests{active}"] == 1
+    eventually(lambda: gauges.read()["requests{active}"] == 1)
     stream.close()
     assert gauges.until_idle(timeout=10) < 5
 

@@ -1,0 +1,54 @@
+"""Server-sent events that come from several sources, and what keeps their connection open meanwhile."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from typing import Final, TypeVar
+
+T = TypeVar("T")
+
+EVENT_STREAM: Final = "text/event-stream"
+HEADERS: Final = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+# Proxies close connections on which nothing comes for long.
+HEARTBEAT_SECONDS: Final = 10.0
+HEARTBEAT: Final = b": still here\n\n"
+
+
+async def merged(*sources: AsyncIterator[T]) -> AsyncGenerator[T | None, None]:
+    """What comes from any of the sources until one of them ends, and None when nothing did for a while.
+
+    Raises:
+        Exception: what a source raised, behind all that had come before.
+    """
+    found: asyncio.Queue[T] = asyncio.Queue()
+    something = asyncio.Event()
+
+    async def pump(source: AsyncIterator[T]) -> None:
+        try:
+            async for each in source:
+                found.put_nowait(each)
+                something.set()
+        finally:
+            something.set()
+
+    pumps = [asyncio.create_task(pump(source)) for source in sources]
+    try:
+        while True:
+            try:
+                async with asyncio.timeout(HEARTBEAT_SECONDS):
+                    await something.wait()
+            except TimeoutError:
+                yield None
+                continue
+            something.clear()
+            has_ended = any(each.done() for each in pumps)
+            while not found.empty():
+                yield found.get_nowait()
+            if has_ended:
+                break
+    finally:
+        for each in pumps:
+            each.cancel()
+        ends = await asyncio.gather(*pumps, return_exceptions=True)
+    for end in ends:
+        if isinstance(end, Exception):
+            raise end
