@@ -101,14 +101,12 @@ def plan(profile: Profile) -> Plan:
         typical_jobs=min(engine.max_batch_size, blocks // typical),
         binds={"full_length": _binds(engine, blocks, full), "typical": _binds(engine, blocks, typical)},
         pace=_pace(profile),
-        warnings=traps.find(
-            profile, pool_blocks=blocks, typical_blocks=typical, largest_pool_tokens=largest
-        ),
+        warnings=traps.find(profile, pool_blocks=blocks, typical_blocks=typical, largest_pool_tokens=largest),
     )
 
 
 def kv_bytes_per_token(profile: Profile) -> int:
-    """Of one token in all layers. The KV heads count, not the hidden size: that would be four times as much."""
+    """Of one token in all layers. Its KV heads count; the hidden size would give four times as much."""
     shape = profile.shape
     return 2 * shape.layers * shape.kv_heads * shape.head_dim * _BYTES[profile.precision.kv_cache]
 

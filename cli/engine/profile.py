@@ -29,6 +29,11 @@ class ModelGroup(_Group):
     repository: str = Field(pattern=r"^[\w.-]+/[\w.-]+$", description="on the Hugging Face hub, owner/name")
     served_name: str = Field(min_length=1, description="the name callers see in `model`")
     shape: Literal["llama-3.1-8b"] = Field(description="its dimensions, in hardware.py")
+    triton_name: str = Field(
+        default="tensorrt_llm",
+        pattern=r"^[a-z][a-z0-9_]*$",
+        description="of the engine on its Triton; another than the default stands beside a first engine",
+    )
 
 
 class GpuGroup(_Group):
@@ -55,7 +60,9 @@ class EngineGroup(_Group):
     max_num_tokens: int = Field(ge=1, description="tokens of an iteration, so also of a prompt chunk")
     kv_cache_tokens: int = Field(ge=1, description="tokens in the KV pool")
     tokens_per_block: Literal[16, 32, 64, 128]
-    free_gpu_memory_fraction: float = Field(gt=0, lt=1, description="of what weights leave free; caps the pool")
+    free_gpu_memory_fraction: float = Field(
+        gt=0, lt=1, description="of what weights leave free; caps the pool"
+    )
     chunked_context: bool
     paged_context_fmha: bool
     kv_cache_reuse: bool
@@ -150,7 +157,7 @@ def load(name: str, *, precision: Precision | None = None) -> Profile:
 
 
 def _precision(content: dict[str, object], weights: Precision | None) -> dict[str, object]:
-    """The group `precision` with other weights; a 16-bit format is that of the activations and the cache too."""
+    """The group `precision` with other weights; a 16-bit format is that of activations and cache too."""
     group = content.get("precision")
     if weights is None or not isinstance(group, dict):
         return {}

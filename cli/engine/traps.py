@@ -24,14 +24,14 @@ def _memory(profile: Profile, largest: int) -> Iterator[str]:
     wanted = profile.engine.kv_cache_tokens
     if largest == 0:
         yield (
-            f"the weights do not fit: {profile.gpu.count} × {profile.hardware.title} have no memory left"
+            f"the weights do not fit: {profile.gpu.count} {profile.hardware.title} have no memory left"
             " for a KV pool"
         )
     elif largest < wanted:
         yield (
-            f"pool reduced at load: free_gpu_memory_fraction {profile.engine.free_gpu_memory_fraction:g} leaves"
-            f" room for {largest} tokens, not the {wanted} of kv_cache_tokens; the server takes the smaller"
-            " one without an error"
+            f"pool reduced at load: free_gpu_memory_fraction {profile.engine.free_gpu_memory_fraction:g}"
+            f" leaves room for {largest} tokens, not the {wanted} of kv_cache_tokens; the server takes the"
+            " smaller one without an error"
         )
 
 
