@@ -8,9 +8,9 @@ set -euo pipefail
 load_rendered "$1"
 load_data "$2"
 is_whole_model "$(on_host "$MODEL_DIR")" || die "the model is not in $data: run fetch_model.sh $1 $2"
+need_gpu
 need_docker
 need_image
-need_gpu
 run_in_image convert --gpus "$GPU_COUNT"
 run_in_image build --gpus "$GPU_COUNT"
 note "the engine is in $(on_host "$ENGINE_DIR")"

@@ -28,9 +28,9 @@ done
 
 case $way in
     docker)
+        need_gpu
         need_docker
         need_image
-        need_gpu
         if [ -n "$(docker ps --quiet --filter "name=^${NAME:-$PROFILE}$")" ]; then
             note "${NAME:-$PROFILE} runs already"
             exit 0

@@ -74,7 +74,7 @@ def _values(part: str, tokens: Iterator[str]) -> Iterator["str | list[Field]"]:
 
 def _plain(token: str) -> str:
     if token.startswith('"'):
-        return token[1:-1].replace('\\"', '"').replace("\\\\", "\\")
+        token = token[1:-1].replace('\\"', '"').replace("\\\\", "\\")
     return token.lower() if token in {"True", "False"} else token
 
 
