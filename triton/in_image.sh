@@ -92,7 +92,7 @@ repository() {
 
 # make_model NAME TEMPLATE FILL_SCRIPT
 make_model() {
-    local name=$1 template=$2 fill=$3 partial=$ROOT/models/.$1.partial
+    local name=$1 template=$2 fill=$3 partial=$ROOT/models/.$1.partial pairs
     [ -f "$template/config.pbtxt" ] || die "this image has no $template/config.pbtxt"
     rm -rf "$partial"
     cp -R "$template" "$partial"
@@ -101,7 +101,8 @@ make_model() {
         check_names "$template/config.pbtxt" "$rendered/repository/$name/config.pbtxt"
         cp "$rendered/repository/$name/config.pbtxt" "$partial/config.pbtxt"
     else
-        python3 "$fill" -i "$partial/config.pbtxt" "$(values_of "$name" "$partial/config.pbtxt")"
+        pairs=$(values_of "$name" "$partial/config.pbtxt")
+        python3 "$fill" -i "$partial/config.pbtxt" "$pairs"
         sed -i "s/^name: \"tensorrt_llm\"/name: \"$name\"/" "$partial/config.pbtxt"
     fi
     replace "$partial" "$ROOT/models/$name"
