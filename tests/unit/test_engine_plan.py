@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from cli.engine import plan, profile
 from cli.engine.errors import ProfileError
 from cli.engine.hardware import GIB, SHAPES
-from cli.engine.profile import PROFILES, Profile
+from cli.engine.profile import PROFILES, Precision, Profile
 from cli.main import app
 
 NAMES = sorted(path.stem for path in PROFILES.glob("*.toml"))
@@ -179,6 +179,32 @@ def test_the_command_prints_the_plan_as_json(name: str) -> None:
     shown = json.loads(answer.stdout)
     assert set(shown) >= KEYS
     assert shown == json.loads(json.dumps(asdict(plan.plan(profile.load(name)))))
+
+
+@pytest.mark.parametrize(
+    ("name", "precision"),
+    [(name, None) for name in NAMES] + [("llama-3.1-8b-a6000", "float16"), ("llama-3.1-8b-h100", "fp8")],
+)
+def test_the_documentation_s_table_is_what_the_planner_says(
+    name: str, precision: Precision | None, repository: Path
+) -> None:
+    made = profile.load(name, precision=precision)
+    found = plan.plan(made)
+    pace = found.pace
+    row = (
+        f"`{name.removeprefix('llama-3.1-8b-')}`",
+        made.precision.weights,
+        f"{found.weights_gib:.1f}",
+        f"{found.pool_tokens:,}",
+        f"{found.pool_gib:.1f}",
+        f"{found.total_gib:.1f}",
+        f"{found.full_length_jobs} of {made.engine.max_batch_size}",
+        f"{found.largest_pool_tokens:,}",
+        f"{pace.full_prefill_seconds:.1f} s",
+        f"{pace.full_decode_tokens_per_second:.0f}",
+        f"{pace.typical_decode_tokens_per_second:.0f}",
+    )
+    assert f"| {' | '.join(row)} |" in (repository / "docs" / "sizing.md").read_text()
 
 
 def test_the_command_says_the_same_in_words() -> None:
