@@ -112,7 +112,9 @@ def _check(profile: Profile, folder: Path) -> None:
 
 
 def _show(found: Plan) -> None:
-    table = Table("part", "GiB", "", box=None, title=found.profile, title_justify="left")
+    table = Table(
+        "part", "GiB", "", box=None, title=f"{found.profile}, {found.weights} weights", title_justify="left"
+    )
     per_token = f"{found.kv_bytes_per_token // 1024} KiB per token"
     gpus = f"{found.gpu_gib:.1f} of {found.gpu_memory_gib:.1f} on each of {found.gpu_count} GPU"
     table.add_row("weights", f"{found.weights_gib:.1f}", "")

@@ -81,11 +81,14 @@ check_long() {
     ok "long request: $prompt_tokens prompt tokens, $generated tokens, the first after $first_seconds s"
 }
 
-# Gauges move only while the engine iterates, so a short request is sent before they are read again.
+# Gauges move only while the engine iterates and may show the blocks of its last request for ever, so a short request,
+# which takes a block or two, is sent before they are read.
 check_cancel() {
     local before during until=$((SECONDS + 60))
+    ask short "$long_seconds"
     before=$(used_blocks)
     [ -n "$before" ] || fail "cancel: $metrics has no gauge of used blocks for $model"
+    before=$((before + 2))
     request cancelled 2000 8000 >"$work/cancelled.json"
     stream cancelled "$long_seconds" >"$work/cancelled.out" &
     asked=$!

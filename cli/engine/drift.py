@@ -21,6 +21,10 @@ _OPTIONAL: Final = frozenset(
     }
 )
 
+# As TensorRT-LLM names them; none for 16 bits.
+_ALGORITHMS: Final = {"int8": "W8A16", "fp8": "FP8"}
+_ALGORITHMS_OF_CACHE: Final = {"int8": "INT8", "fp8": "FP8"}
+
 
 @dataclass(frozen=True, slots=True)
 class Drift:
@@ -74,7 +78,23 @@ def find(profile: Profile, folder: Path) -> list[Drift]:
 
 
 def _in_rendered(profile: Profile, folder: Path) -> Iterator[Drift]:
-    for file, text in render.render(profile).items():
+    """The plan is told only when nothing else is: it repeats in figures what the other files say."""
+    files = render.render(profile)
+    plan = files.pop(render.PLAN)
+    found = [*_in_files(files, folder), *_beside(files, folder)]
+    yield from found or _in_files({render.PLAN: plan}, folder)
+
+
+def _beside(files: Mapping[str, str], folder: Path) -> Iterator[Drift]:
+    """Models that the profile does not have."""
+    for path in sorted(folder.glob(f"{render.MODELS}/*/{_CONFIG}")):
+        file = str(path.relative_to(folder))
+        if file not in files:
+            yield Drift(file, "", "the profile has no such model", "")
+
+
+def _in_files(files: Mapping[str, str], folder: Path) -> Iterator[Drift]:
+    for file, text in files.items():
         path = folder / file
         if not path.is_file():
             yield Drift(file, "", None, "")
@@ -138,6 +158,10 @@ def _in_engine(profile: Profile, folder: Path) -> Iterator[Drift]:
         "build_config.plugin_config.use_paged_context_fmha": engine.paged_context_fmha,
         "pretrained_config.mapping.tp_size": profile.gpu.count,
         "pretrained_config.dtype": profile.precision.dtype,
+        "pretrained_config.quantization.quant_algo": _ALGORITHMS.get(profile.precision.weights),
+        "pretrained_config.quantization.kv_cache_quant_algo": _ALGORITHMS_OF_CACHE.get(
+            profile.precision.kv_cache
+        ),
     }
     for name, value in says.items():
         if has.get(name) != _text(value):

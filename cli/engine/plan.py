@@ -36,6 +36,7 @@ class Plan:
     """The capacity of an engine. Sizes are sums over its GPUs unless they say otherwise; GiB are 2**30 bytes.
 
     Attributes:
+        weights: their number format.
         kv_bytes_per_token: in the cache: 2 · layers · KV heads · head size · bytes.
         pool_tokens: in the whole cache, rounded down to blocks.
         full_prompt_gib: the cache of the longest prompt.
@@ -50,6 +51,7 @@ class Plan:
     """
 
     profile: str
+    weights: str
     kv_bytes_per_token: int
     pool_tokens: int
     pool_blocks: int
@@ -84,6 +86,7 @@ def plan(profile: Profile) -> Plan:
     largest = largest_pool_tokens(profile)
     return Plan(
         profile=profile.name,
+        weights=profile.precision.weights,
         kv_bytes_per_token=per_token,
         pool_tokens=blocks * engine.tokens_per_block,
         pool_blocks=blocks,

@@ -262,6 +262,8 @@ def test_drift_names_the_file_and_the_value(tmp_path: Path) -> None:
     edit(folder / "fill/tensorrt_llm", "decoupled_mode:True", "decoupled_mode:False")
     edit(folder / "serve.sh", "    --grpc-keepalive-time=10000\n", "")
     (folder / "docker.sh").unlink()
+    (folder / "repository/other").mkdir()
+    (folder / "repository/other/config.pbtxt").write_text("")
     assert set(sentences(A6000, folder)) == {
         f"{config}: parameters.max_tokens_in_paged_kv_cache is 65536, the profile says 131072",
         "build.sh: --max_batch_size is 8, the profile says 4",
@@ -269,6 +271,7 @@ def test_drift_names_the_file_and_the_value(tmp_path: Path) -> None:
         "fill/tensorrt_llm: decoupled_mode is False, the profile says True",
         "serve.sh: --grpc-keepalive-time is missing, the profile says 10000",
         "docker.sh is missing",
+        "repository/other/config.pbtxt: the profile has no such model",
     }
 
 
@@ -300,13 +303,18 @@ def test_in_a_repository_of_other_templates_only_the_profile_s_values_count(tmp_
 
 def test_a_built_engine_is_compared_by_its_own_description(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(
-        '{"pretrained_config": {"dtype": "float16", "mapping": {"tp_size": 1}}, "build_config":'
+        '{"pretrained_config": {"dtype": "float16", "mapping": {"tp_size": 1}, "quantization":'
+        ' {"quant_algo": "W8A16", "kv_cache_quant_algo": null}}, "build_config":'
         ' {"max_batch_size": 4, "max_input_len": 96000, "max_seq_len": 131072, "max_num_tokens": 8192,'
         ' "plugin_config": {"tokens_per_block": 64, "use_paged_context_fmha": true}}}'
     )
     assert sentences(A6000, tmp_path) == [
         "config.json: build_config.max_num_tokens is 8192, the profile says 4096"
     ]
+    assert (
+        "config.json: pretrained_config.quantization.quant_algo is W8A16, the profile says null"
+        in sentences(profile.load("llama-3.1-8b-a6000", precision="float16"), tmp_path)
+    )
 
 
 def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
