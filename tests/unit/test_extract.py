@@ -119,6 +119,10 @@ def test_every_page_of_a_pdf_stands_at_its_offset() -> None:
     assert page_of([], 7) is None
 
 
+def test_a_word_that_a_line_of_a_pdf_breaks_is_whole_again() -> None:
+    assert extract(make_pdf(["A long exam-\nple, 1990-\n2000."]), "pdf")[1] == "A long example, 1990-\n2000."
+
+
 def test_a_word_document_has_headings_paragraphs_and_rows() -> None:
     found, text = extract(make_docx(), "docx")
     assert text == (
