@@ -9,12 +9,14 @@ from jobs.errors import NotFoundError
 __all__ = [
     "batch_id",
     "delivery_id",
+    "document_id",
     "endpoint_id",
     "event_id",
     "file_id",
     "job_id",
     "parse_batch_id",
     "parse_delivery_id",
+    "parse_document_id",
     "parse_endpoint_id",
     "parse_event_id",
     "parse_file_id",
@@ -31,6 +33,7 @@ _DELIVERY = "whdl_"
 _FILE = "file-"
 _BATCH = "batch_"
 _SUMMARY = "sum_"
+_DOCUMENT = "doc_"
 
 
 def job_id(value: UUID) -> str:
@@ -68,6 +71,11 @@ def summary_id(value: UUID) -> str:
     return _SUMMARY + value.hex
 
 
+def document_id(value: UUID) -> str:
+    """`doc_` and 32 hex digits."""
+    return _DOCUMENT + value.hex
+
+
 def parse_job_id(text: str) -> UUID:
     """The UUID behind a printed job id.
 
@@ -90,6 +98,11 @@ def parse_batch_id(text: str) -> UUID:
 def parse_summary_id(text: str) -> UUID:
     """The UUID behind a printed summary id; raises as `parse_job_id` does."""
     return _parse(text, _SUMMARY, kind="summary")
+
+
+def parse_document_id(text: str) -> UUID:
+    """The UUID behind a printed document id; raises as `parse_job_id` does."""
+    return _parse(text, _DOCUMENT, kind="document")
 
 
 def parse_event_id(text: str) -> UUID:

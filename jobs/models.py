@@ -17,6 +17,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 # Whoever imports this module knows every table.
 from jobs.batch_models import Batch, File, FilePart
+from jobs.document_models import Document, DocumentText
 from jobs.engine_models import Engine, Reservation, TenantAccount
 from jobs.ids import uuid7
 from jobs.orm import Base, JsonObject, one_of
@@ -40,6 +41,8 @@ __all__ = [
     "Base",
     "Batch",
     "Checkpoint",
+    "Document",
+    "DocumentText",
     "Engine",
     "File",
     "FilePart",
