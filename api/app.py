@@ -14,6 +14,7 @@ from api.parts import open_parts
 from api.routes import (
     asks,
     batches,
+    documents,
     events,
     files,
     many,
@@ -61,6 +62,7 @@ def create_app(settings: Settings) -> FastAPI:
         files.router,
         batches.router,
         summaries.router,
+        documents.router,
         events.router,
         asks.router,
         models.router,
