@@ -9,6 +9,7 @@ from rich.markup import escape
 from cli import (
     demo_command,
     doctor,
+    documents_commands,
     engine_commands,
     jobs_commands,
     keys_commands,
@@ -29,6 +30,7 @@ up_command.register(app)
 demo_command.register(app)
 jobs_commands.register(app)
 watch_command.register(app)
+documents_commands.register(app)
 tenants_commands.register(app)
 keys_commands.register(app)
 webhooks_commands.register(app)
