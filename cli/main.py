@@ -9,11 +9,14 @@ from rich.markup import escape
 from cli import (
     demo_command,
     doctor,
+    estimate_command,
     jobs_commands,
     keys_commands,
+    summarize_command,
     tenants_commands,
     up_command,
     watch_command,
+    watch_folder_command,
     webhooks_commands,
 )
 from jobs.errors import LongbatchError
@@ -28,6 +31,9 @@ up_command.register(app)
 demo_command.register(app)
 jobs_commands.register(app)
 watch_command.register(app)
+summarize_command.register(app)
+estimate_command.register(app)
+watch_folder_command.register(app)
 tenants_commands.register(app)
 keys_commands.register(app)
 webhooks_commands.register(app)
