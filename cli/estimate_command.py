@@ -38,7 +38,7 @@ def register(app: typer.Typer) -> None:
     app.command("estimate", epilog=verbs.EXIT_CODES)(estimate)
 
 
-def estimate(
+def estimate(  # noqa: PLR0913  # every field of a plan is an option
     paths: Paths,
     *,
     style: StyleOption = None,
@@ -54,7 +54,7 @@ def estimate(
     as_json: AsJson = False,
     api_url: ApiUrl = None,
 ) -> None:
-    """Send documents, summarize nothing, and tell what it would take; `summarize` need not send them again."""
+    """Send documents and tell what their summaries would take; `summarize` need not send them again."""
     fields = summary_options.request(
         style=style,
         length=length,

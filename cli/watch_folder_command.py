@@ -98,7 +98,7 @@ def watch_folder(  # noqa: PLR0913  # every field of a summary is an option
 
 
 def _serve(run: Run, watched: Watched, written: Written, *, once: bool, concurrency: int) -> int:
-    """How many files have an error for a result; ends when nothing is left, if `once`, or nothing can be had."""
+    """How many files have an error; ends when nothing is left, if `once`, or when nothing can be had."""
     num_failed = 0
 
     def work(arrival: Arrival) -> tuple[Arrival, Ended]:
