@@ -27,12 +27,14 @@ class Ended:
     Attributes:
         is_final: the same file again would end the same way; False: the server was away, or the run stopped.
         fetch: gives the result, from the server if need be: a finished document takes no memory.
+        summary_id: of its own summary; None: it has none.
     """
 
     source: Source
     is_completed: bool
     is_final: bool
     fetch: Callable[[], Result]
+    summary_id: str | None = None
 
 
 class Run:
@@ -129,11 +131,13 @@ class Run:
             on_change=lambda now: self._progress.seen(source, now),
             poll_seconds=self._progress.poll_seconds,
         )
+        summary_id: str = ended["id"]
         return Ended(
             source,
             is_completed=ended["state"] == "completed",
             is_final=True,
-            fetch=lambda: self._fetched(source, ended["id"]),
+            fetch=lambda: self._fetched(source, summary_id),
+            summary_id=summary_id,
         )
 
     def _fetched(self, source: Source, summary_id: str) -> Result:
