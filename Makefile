@@ -32,7 +32,7 @@ prove: setup ## the long forms of the proofs: 2,000 webhook events and 40 kills
 COMPILE = uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header pyproject.toml
 lock: ## write both lock files anew (needs uv)
 	@$(COMPILE) --extra local --group dev -o requirements.lock
-	@$(COMPILE) --extra llama --extra s3 -o requirements-server.lock
+	@$(COMPILE) --extra docs --extra llama --extra s3 -o requirements-server.lock
 
 clean: ## remove what setup and the tools made
 	@rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis tests/javascript/node_modules

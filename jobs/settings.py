@@ -161,6 +161,23 @@ class BatchSettings(Group):
     retention_days: float = Field(default=30, gt=0, description="batches that have ended are pruned then")
 
 
+class DocumentSettings(Group):
+    """Documents, and the process that takes the text out of each."""
+
+    max_bytes: int = Field(default=100 * 2**20, ge=1024, description="of one upload; above it: 413")
+    max_pages: int = Field(default=5000, ge=1, le=100_000)
+    max_characters: int = Field(default=20_000_000, ge=1, le=200_000_000, description="of the text")
+    extraction_seconds: float = Field(default=120, gt=0, description="of one document, by the clock")
+    extraction_memory_mb: int = Field(
+        default=1024, ge=256, description="address space of the process of one document"
+    )
+    concurrency: int = Field(default=2, ge=1, le=64, description="documents at once, per service worker")
+    lease_seconds: float = Field(
+        default=30, ge=3, description="a lost worker's documents are taken up again after it"
+    )
+    retention_days: float = Field(default=30, gt=0, description="documents are gone so long after their end")
+
+
 class LimitSettings(Group):
     """What each tenant may ask for unless it has limits of its own."""
 
@@ -227,6 +244,7 @@ class Settings(BaseSettings):
     jobs: JobSettings = JobSettings()
     files: FileSettings = FileSettings()
     batches: BatchSettings = BatchSettings()
+    documents: DocumentSettings = DocumentSettings()
     limits: LimitSettings = LimitSettings()
     webhooks: WebhookSettings = WebhookSettings()
     maintenance: MaintenanceSettings = MaintenanceSettings()
