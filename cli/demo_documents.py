@@ -14,7 +14,7 @@ NUM_TOPICS = 24
 
 
 def write(folder: Path, count: Callable[[str], int]) -> None:
-    """The folder holds a book longer than the context, one that nearly fills it, and short texts of all lengths.
+    """The folder holds a book longer than the context, one that nearly fills it, and texts of all lengths.
 
     `count` gives the tokens of a text.
     """

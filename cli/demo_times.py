@@ -40,6 +40,7 @@ def times_of(database_url: str) -> Mapping[str, Times]:
             return {
                 ids.summary_id(summary_id): Times(started, first)
                 for summary_id, started, first in session.execute(query)
+                if summary_id and started and first
             }
     finally:
         engine.dispose()

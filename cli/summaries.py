@@ -44,11 +44,11 @@ class Found:
 
     Attributes:
         summary: runs or has completed; None: there is none.
-        num_ended: earlier ones that did not complete.
+        newest: id of the last one, whatever became of it.
     """
 
     summary: dict[str, Any] | None
-    num_ended: int
+    newest: str | None
 
 
 class Summaries:
@@ -112,10 +112,9 @@ class Summaries:
 
     def find(self, custom_id: str) -> Found:
         """What an earlier run left under this name."""
-        page = self._get("/v1/summaries", params={"custom_id": custom_id, "limit": 100})
+        page = self._get("/v1/summaries", params={"custom_id": custom_id, "limit": 20})
         alive = (each for each in page["data"] if each["state"] in ("preparing", "running", "completed"))
-        ended = sum(each["state"] in ENDED and each["state"] != "completed" for each in page["data"])
-        return Found(next(alive, None), ended)
+        return Found(next(alive, None), page["data"][0]["id"] if page["data"] else None)
 
     def start(self, documents: Sequence[str], fields: dict[str, object], *, key: str) -> dict[str, Any]:
         """The one summary that the request makes, made once however often it is sent."""

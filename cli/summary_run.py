@@ -107,9 +107,9 @@ class Run:
             ]
         fields = {**self._fields, "combine": True}
         ids = list(dict.fromkeys(each["id"] for each in documents.values()))
-        contents = [each["sha256"] for each in documents.values()]
-        name = summary_options.digest(contents, fields, model=self._model)
-        started = self._continued(name, ids) or self._started(name, ids, fields)
+        # Together with the ids: a document that was sent again after its end is another one.
+        names = [each["sha256"] for each in documents.values()] + ids
+        started = self._running(names, fields, lambda: ids)
         ended = self._server.wait(started, on_change=self._progress.seen_whole)
         whole = self._server.summary(ended["id"])
         return [
@@ -121,11 +121,11 @@ class Run:
 
     def _summarize(self, source: Source) -> Ended:
         content = content_of(source.path)
-        name = summary_options.digest([content], self._fields, model=self._model)
-        summary = self._continued(name, None)
-        if summary is None:
-            document = self._server.add(source.path, _filename(source), content)
-            summary = self._started(name, [document["id"]], self._fields)
+
+        def add() -> list[str]:
+            return [self._server.add(source.path, _filename(source), content)["id"]]
+
+        summary = self._running([content], self._fields, add)
         ended = self._server.wait(
             summary,
             on_change=lambda now: self._progress.seen(source, now),
@@ -151,20 +151,19 @@ class Run:
         kept = self._kept(source, fetch)
         return found[0] if found else kept.fetch()
 
-    def _continued(self, name: str, documents: list[str] | None) -> dict[str, Any] | None:
-        """What an earlier run of the same left, as far as it is of use."""
-        if self._again:
-            return None
-        summary = self._server.find(name).summary
-        if summary is not None and documents is not None and set(documents) != set(summary["documents"]):
-            return None  # its documents have expired since
-        return summary
+    def _running(
+        self, contents: Sequence[str], fields: dict[str, object], add: Callable[[], list[str]]
+    ) -> dict[str, Any]:
+        """The summary of these contents: an earlier run's, or one that is started now; it may have ended.
 
-    def _started(self, name: str, documents: list[str], fields: dict[str, object]) -> dict[str, Any]:
-        """A summary that goes by this name; two who start it at the same time start one."""
-        before = self._server.find(name)
-        num_before = before.num_ended + (before.summary is not None)
-        key = hashlib.sha256(repr((name, documents, num_before)).encode()).hexdigest()
+        `add` gives the documents' ids. Two who start the same at the same time start one.
+        """
+        name = summary_options.digest(contents, fields, model=self._model)
+        found = self._server.find(name)
+        if found.summary is not None and not self._again:
+            return found.summary
+        documents = add()
+        key = hashlib.sha256(repr((name, documents, found.newest)).encode()).hexdigest()
         return self._server.start(documents, {**fields, "custom_id": name}, key=key)
 
     def _kept(self, source: Source, work: Callable[[], Ended]) -> Ended:
