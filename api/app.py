@@ -14,6 +14,7 @@ from api.parts import open_parts
 from api.routes import (
     asks,
     batches,
+    documents,
     events,
     files,
     many,
@@ -59,6 +60,7 @@ def create_app(settings: Settings) -> FastAPI:
         jobs_routes.router,
         files.router,
         batches.router,
+        documents.router,
         events.router,
         asks.router,
         models.router,

@@ -1,4 +1,4 @@
-"""The extraction of a document as the database sees it: claimed under a lease, ended once under that lease."""
+"""The extraction of a document as the database sees it: claimed under a lease, ended once under it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -105,13 +105,13 @@ def renew(session: Session, lease_ids: Sequence[UUID], *, lease: timedelta) -> s
     return {each for each in session.scalars(renewed) if each is not None}
 
 
-def release(session: Session, claim: DocumentClaim) -> bool:
-    """The document waits again, as if it had not been begun; False: the lease was lost."""
+def release(session: Session, claim: DocumentClaim, *, spends_attempt: bool) -> bool:
+    """The document waits again; False: the lease was lost."""
     document = _held(session, claim)
     if document is None:
         return False
     document.lease_id = document.lease_expires_at = None
-    document.attempt -= 1
+    document.attempt -= not spends_attempt
     session.flush()
     return True
 

@@ -223,6 +223,9 @@ class MaintenanceSettings(Group):
     doorbell_seconds: float = Field(default=5, gt=0)
     deliver_seconds: float = Field(default=0.5, gt=0)
     prune_seconds: float = Field(default=300, gt=0)
+    document_seconds: float = Field(
+        default=1, gt=0, description="how often a worker looks for documents without doorbell"
+    )
     batch_seconds: float = Field(
         default=0.5, gt=0, description="how old request_counts and result files may be"
     )

@@ -9,11 +9,13 @@ from jobs.counting import PromptCounter
 from jobs.database import database_now, transaction
 from jobs.queues import INFERENCE, SERVICE
 from jobs.settings import Settings
+from jobs.storage import make_store
 from jobs.tokens import Tokenizer
 from jobs.webhook_vault import Vault
-from worker import batches, deliver, maintenance
+from worker import batches, deliver, documents, maintenance
 from worker.bell import Bell
 from worker.deliver import Deliverer
+from worker.extractor import Extractor
 from worker.loops import Loop
 
 _NUM_LOOPS: Final = 8
@@ -38,7 +40,8 @@ class ServiceWorker:
         self._bell = bell
         if settings.webhooks.secret:
             webhooks.check_secret(settings.webhooks.secret.get_secret_value())
-        self._engine = database.make_engine(settings.database, pool_size=_NUM_LOOPS, name="longbatch-service")
+        num_loops = _NUM_LOOPS + 1 + settings.documents.concurrency
+        self._engine = database.make_engine(settings.database, pool_size=num_loops, name="longbatch-service")
         self._sessions = database.make_sessions(self._engine)
         every = settings.maintenance
         self._prepare = Loop("prepare", self.prepare, interval=every.prepare_seconds)
@@ -51,6 +54,14 @@ class ServiceWorker:
         self._deliverer = (
             Deliverer(self._sessions, settings.webhooks, vault, wake=self._deliver.wake) if vault else None
         )
+        self._extractor = Extractor(
+            self._sessions,
+            settings.documents,
+            tokenizer,
+            make_store(settings.files),
+            interval=every.document_seconds,
+            on_ended=self.document_ended,
+        )
         self._loops = [
             self._prepare,
             Loop("rescue", self.rescue, interval=every.rescue_seconds),
@@ -60,6 +71,7 @@ class ServiceWorker:
             self._validate,
             self._advance,
             *([self._deliver] if self._deliverer else []),
+            *self._extractor.loops,
         ]
 
     def start(self) -> None:
@@ -74,6 +86,7 @@ class ServiceWorker:
         self._bell.heard(SERVICE)
         for loop in (self._prepare, self._validate, self._advance, self._deliver):
             loop.wake()
+        self._extractor.wake()
 
     def begin_stop(self) -> None:
         """No round begins any more."""
@@ -83,6 +96,7 @@ class ServiceWorker:
     def stop(self) -> None:
         """No thread of ours runs; rounds that were on their way have ended, but for slow deliveries."""
         self.begin_stop()
+        self._extractor.interrupt()
         for loop in (*self._loops, self._bell.loop):
             loop.join()
         if self._deliverer:
@@ -126,6 +140,9 @@ class ServiceWorker:
         if moved.any_queued:
             self._bell.ring(INFERENCE)
 
+    def document_ended(self) -> None:
+        """A document has its text, or never will: whoever waited for it looks again."""
+
     def rescue(self) -> None:
         """Silent workers' jobs are free again."""
         with transaction(self._sessions) as session:
@@ -160,6 +177,7 @@ class ServiceWorker:
             retention=timedelta(days=self._settings.batches.retention_days),
             is_stopping=self._is_stopping,
         )
+        documents.prune(self._sessions, is_stopping=self._is_stopping)
 
     def _is_stopping(self) -> bool:
         return self._prepare.is_stopping
