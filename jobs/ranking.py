@@ -78,7 +78,8 @@ class Ranking:
             blocks=booking.blocks,
             steps=booking.steps,
             lane=Lane(job.lane),
-            group=(job.tenant_id, job.priority(self.now)),
+            # Trees are worked off one after another: the largest of several is no better than the oldest.
+            group=(job.tenant_id, job.priority(self.now), job.summary_id),
             waited=self.now - job.created_at,
             alone=job.num_rescues >= self.terms.max_rescues,
         )
