@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -158,6 +159,47 @@ class Client:
         max_tries = _MAX_TRIES if method == "GET" else 1
         found: dict[str, Any] = self._send(method, whole, max_tries=max_tries, **request)
         return found
+
+    def send_document(self, path: Path, *, kind: str | None = None) -> dict[str, Any]:
+        """The document of this file, streamed; sent again it is the same document."""
+        params = {"filename": path.name} | ({} if kind is None else {"kind": kind})
+        for tries in range(1, _MAX_TRIES + 1):
+            with path.open("rb") as content:
+                try:
+                    document: dict[str, Any] = self._send(
+                        "POST",
+                        "/v1/documents",
+                        max_tries=1,
+                        params=params,
+                        content=content,
+                        headers={"Content-Type": "application/octet-stream"},
+                    )
+                except (ServerUnreachableError, RefusedError) as error:
+                    is_away = not isinstance(error, RefusedError) or error.status == _UNAVAILABLE
+                    if tries == _MAX_TRIES or not is_away:
+                        raise
+                else:
+                    return document
+            time.sleep(_BACKOFF_SECONDS)
+        raise AssertionError("the last try returns or raises")
+
+    def documents(self, method: str, *path: str, **request: Any) -> dict[str, Any]:  # noqa: ANN401  # JSON
+        """What a route of documents answers; `path` follows behind its name."""
+        whole = "/".join(["/v1/documents", *(_quoted(each) for each in path)])
+        found: dict[str, Any] = self._send(method, whole, **request)
+        return found
+
+    def document_text(self, document_id: str, params: Mapping[str, int]) -> Iterator[bytes]:
+        """The text of a document in UTF-8, as it arrives."""
+        path = f"/v1/documents/{_quoted(document_id)}/text"
+        try:
+            with self._http.stream("GET", path, params=params) as answer:
+                if not answer.is_success:
+                    answer.read()
+                    _content(answer)
+                yield from answer.iter_bytes()
+        except httpx2.TransportError as error:
+            raise self._unreachable(error) from error
 
     def version(self) -> dict[str, Any]:
         """The server's version and model."""

@@ -9,6 +9,7 @@ from rich.markup import escape
 from cli import (
     demo_command,
     doctor,
+    documents_commands,
     estimate_command,
     jobs_commands,
     keys_commands,
@@ -34,6 +35,7 @@ watch_command.register(app)
 summarize_command.register(app)
 estimate_command.register(app)
 watch_folder_command.register(app)
+documents_commands.register(app)
 tenants_commands.register(app)
 keys_commands.register(app)
 webhooks_commands.register(app)

@@ -51,11 +51,11 @@ _PDF: Final = b"%PDF-"
 _PDF_WITHIN: Final = 1024  # bytes; what stands before is ignored by every reader
 _ZIP: Final = (b"PK\x03\x04", b"PK\x05\x06")
 _OLE: Final = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"  # Office documents with a password are wrapped in it
-_HTML: Final = re.compile(
-    rb"^[\xef\xbb\xbf\s]*(?:<\?xml[^>]*>\s*)?(?:<!--.*?-->\s*)*<(?:!doctype\s+html|html[\s>])",
-    re.IGNORECASE | re.DOTALL,
-)
-_MAIL: Final = re.compile(rb"^(?:From |(?:[A-Za-z][A-Za-z0-9-]*:[^\n]*\n(?:[ \t][^\n]*\n)*)+)")
+_MARKUP: Final = (b"<!doctype html", b"<html")
+# What may stand before: a declaration and comments, each with its end.
+_BEFORE_MARKUP: Final = ((b"<?xml", b"?>"), (b"<!--", b"-->"))
+_BLANK: Final = b"\xef\xbb\xbf \t\r\n"
+_MAIL: Final = re.compile(rb"From |[A-Za-z][A-Za-z0-9-]{0,70}:")
 # Beginnings of what is no text in any encoding, however it is called.
 _OTHER: Final = (
     b"\x89PNG",
@@ -149,6 +149,21 @@ def _of_text(head: bytes, wanted: DocumentKind | None) -> DocumentKind | None:
         case _K.EML:
             return wanted if _MAIL.match(head) else None
         case None:
-            return _K.HTML if _HTML.match(head) else _K.TXT
+            return _K.HTML if _is_markup(head) else _K.TXT
         case _:
             return None
+
+
+def _is_markup(head: bytes) -> bool:
+    """Whether the first element is HTML's."""
+    at = 0
+    while True:
+        rest = head[at:].lstrip(_BLANK)
+        at = len(head) - len(rest)
+        end = next((end for begin, end in _BEFORE_MARKUP if rest.startswith(begin)), None)
+        if end is None:
+            return rest[:20].lower().startswith(_MARKUP)
+        found = head.find(end, at)
+        if found < 0:
+            return False
+        at = found + len(end)

@@ -3,7 +3,6 @@
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TypedDict
 from uuid import UUID
 
 from sqlalchemy import case, func, select
@@ -11,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from jobs import ids
 from jobs.document_models import Document
-from jobs.models import Job, JsonObject, Result, Summary, SummaryDocument, SummaryNode
+from jobs.models import Job, Result, Summary, SummaryDocument, SummaryNode
 from jobs.states import TERMINAL, JobState
 from jobs.summary_states import SummaryState, SummaryStop
 from jobs.summary_views import (
@@ -36,15 +35,8 @@ class _Seen:
     documents: list[UUID] = field(default_factory=list)
     text: str | None = None
     gaps: list[GapObject] = field(default_factory=list)
-    progress: SummaryProgress = NO_PROGRESS
-    usage: SummaryUsage = NO_USAGE
-
-
-class StoredGap(TypedDict):
-    """A document that could not be read, as a summary's row names it."""
-
-    document_id: str
-    error: JsonObject
+    progress: SummaryProgress = field(default_factory=NO_PROGRESS.copy)
+    usage: SummaryUsage = field(default_factory=NO_USAGE.copy)
 
 
 def describe(session: Session, summaries: Sequence[Summary]) -> list[SummaryObject]:

@@ -13,10 +13,11 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, and_, exists, func, insert, literal_column, select
+from sqlalchemy import ColumnElement, and_, exists, insert, literal_column, select
 from sqlalchemy.orm import Session
 
 from jobs import events, guards, ids, telemetry
+from jobs.database import database_now
 from jobs.models import Job, JsonObject, Summary, SummaryNode
 from jobs.states import JobState
 from jobs.summary_states import TERMINAL, OnGap, SummaryState, SummaryStop
@@ -79,9 +80,8 @@ def stop(session: Session, summary: Summary, reason: SummaryStop, *, error: Json
 
 def end(session: Session, summary: Summary, state: SummaryState, *, error: JsonObject | None = None) -> None:
     """The summary, whose row the caller holds, has ended and its event stands."""
-    summary.state = state
-    summary.error = error
-    summary.finalized_at = session.scalars(select(func.clock_timestamp())).one()
+    now = database_now(session)
+    summary.state, summary.error, summary.finalized_at = state.value, error, now
     session.flush()
     events.append_summary(session, summary)
     telemetry.logger().info(

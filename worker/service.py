@@ -146,10 +146,6 @@ class ServiceWorker:
         if moved.any_queued:
             self._bell.ring(INFERENCE)
 
-    def document_ended(self) -> None:
-        """A document has its text, or never will: whoever waited for it looks again."""
-        self._plan.wake()
-
     def plan(self) -> None:
         """Summaries are planned, and what is left of those that end early is stopped; more follow at once."""
         num_planned = summaries.plan(
@@ -160,6 +156,10 @@ class ServiceWorker:
             self._prepare.wake()
         if num_planned == _PLANNED_AT_ONCE or num_stopped:
             self._plan.wake()
+
+    def document_ended(self) -> None:
+        """A document has its text, or never will: whoever waited for it looks again."""
+        self._plan.wake()
 
     def rescue(self) -> None:
         """Silent workers' jobs are free again."""
@@ -196,12 +196,12 @@ class ServiceWorker:
             retention=timedelta(days=self._settings.batches.retention_days),
             is_stopping=self._is_stopping,
         )
-        documents.prune(self._sessions, is_stopping=self._is_stopping)
         summaries.prune(
             self._sessions,
             retention=timedelta(days=self._settings.jobs.retention_days),
             is_stopping=self._is_stopping,
         )
+        documents.prune(self._sessions, is_stopping=self._is_stopping)
 
     def _is_stopping(self) -> bool:
         return self._prepare.is_stopping

@@ -5,6 +5,7 @@ import re
 from typing import Final
 
 from worker.extract.draft import Draft, RefusedError
+from worker.extract.language import detect
 
 # Longer marks first: that of UTF-32 begins like that of UTF-16.
 _MARKS: Final = (
@@ -18,6 +19,13 @@ _DECLARED: Final = re.compile(
     rb"<(?:meta|\?xml)[^>]{0,200}?(?:charset|encoding)\s*=\s*[\"']?\s*([\w.:-]{2,40})", re.IGNORECASE
 )
 _DECLARED_WITHIN: Final = 4096
+# Encodings of one byte differ in a few letters: the usual one of a language goes before what statistics say.
+_USUAL: Final = {
+    **dict.fromkeys(("en", "de", "fr", "es", "pt", "it", "nl", "sv", "da", "no", "fi", "ca", "id"), "cp1252"),
+    **dict.fromkeys(("pl", "cs", "sk", "hu", "hr", "ro"), "cp1250"),
+    "tr": "cp1254",
+}
+_ONLY_WINDOWS: Final = re.compile(rb"[\x80-\x9f]")  # control characters in the encodings of ISO
 _SAMPLE_BYTES: Final = 2**17  # guessing reads a sample several times over
 
 
@@ -59,11 +67,18 @@ def _decode_marked(raw: bytes, encoding: str) -> str:
 def _guess(raw: bytes, draft: Draft) -> str:
     from charset_normalizer import from_bytes
 
-    best = from_bytes(raw[:_SAMPLE_BYTES]).best()
-    if best is None:
-        raise RefusedError("unsupported_document", "The bytes are no text in any known encoding.")
-    draft.warn("encoding_guessed", f"The text is not UTF-8; it was read as {best.encoding}.")
-    return raw.decode(best.encoding, errors="replace")
+    sample = raw[:_SAMPLE_BYTES]
+    # The letters that all of them share tell the language already, as a rule.
+    encoding = _USUAL.get(detect(sample.decode("cp1252", errors="replace")) or "")
+    if encoding is None:
+        best = from_bytes(sample).best()
+        if best is None:
+            raise RefusedError("unsupported_document", "The bytes are no text in any known encoding.")
+        encoding = best.encoding
+    elif encoding == "cp1250" and not _ONLY_WINDOWS.search(sample):
+        encoding = "iso8859_2"
+    draft.warn("encoding_guessed", f"The text is not UTF-8; it was read as {encoding}.")
+    return raw.decode(encoding, errors="replace")
 
 
 def _without_nul(text: str) -> str:

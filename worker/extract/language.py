@@ -81,11 +81,11 @@ def detect(text: str) -> str | None:
     letters: Counter[str] = Counter()
     for name, first, last, _ in _SCRIPTS:
         letters[name] = len(re.findall(f"[{first}-{last}]", sample))
+    if letters["kana"] * 8 > letters["han"]:  # Japanese is written in both
+        letters["kana"] += letters.pop("han")
     script, most = letters.most_common(1)[0]
     if most < _MIN_LETTERS:
         return None
-    if script == "han" and letters["kana"] * 8 > letters["han"]:
-        return "ja"
     if script not in _FREQUENT:
         return next(language for name, _, _, language in _SCRIPTS if name == script)
     return _by_words(sample, _FREQUENT[script])

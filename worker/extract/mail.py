@@ -28,7 +28,7 @@ def read_eml(data: bytes, draft: Draft) -> None:
         draft.write("\n\nAttachments: " + ", ".join(names) + "\n")
 
 
-def _write_body(body: MIMEPart[Any, Any], draft: Draft) -> None:
+def _write_body(body: "MIMEPart[Any, Any]", draft: Draft) -> None:
     content = body.get_content()
     text = content if isinstance(content, str) else ""
     if body.get_content_subtype() == "html":
