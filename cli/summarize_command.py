@@ -154,7 +154,7 @@ def _combined(
         results: list[Result] = []
         results = run.combined([(source, sent[place]) for place, source in enumerate(found)])
     if folder is None:
-        sys.stdout.write(summary_results.combined(results, kind))
+        sys.stdout.write(summary_results.combined(results, kind, summary_results.as_shown))
     else:
         Written(folder, kind).write_combined(results)
     return sum(result.error is None for result in results)

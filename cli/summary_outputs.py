@@ -10,7 +10,7 @@ from typing import Final, Protocol
 
 from cli import summary_results, verbs
 from cli.summary_options import Format
-from cli.summary_results import Result
+from cli.summary_results import Link, Result
 
 _ERROR_SUFFIX: Final = ".error.json"
 _COMBINED: Final = "summary"
@@ -96,8 +96,7 @@ class Written:
         # A failure in JSON has the shape of any result; elsewhere it must not pass for a summary.
         bad = good if self._kind is Format.JSON else self._path(result, _ERROR_SUFFIX)
         path, stale, kind = (good, bad, self._kind) if result.error is None else (bad, good, Format.JSON)
-        link = os.path.relpath(result.source.path, path.parent)
-        write_whole(path, summary_results.alone(result, kind, link=link))
+        write_whole(path, summary_results.alone(result, kind, _from(path.parent)))
         if stale != path:
             stale.unlink(missing_ok=True)
         return path
@@ -109,12 +108,16 @@ class Written:
             OSError: it cannot be written.
         """
         path = self._folder / f"{_COMBINED}.{self._kind}"
-        write_whole(path, summary_results.combined(results, self._kind))
+        write_whole(path, summary_results.combined(results, self._kind, _from(self._folder)))
         return path
 
     def _path(self, result: Result, suffix: str) -> Path:
         name = result.source.name
         return self._folder / name.parent / (name.name + suffix)
+
+
+def _from(folder: Path) -> Link:
+    return lambda source: os.path.relpath(source.path, folder)
 
 
 def write_whole(path: Path, text: str) -> None:

@@ -3,13 +3,16 @@
 import csv
 import io
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote
 
 from cli.sources import Source
 from cli.summary_options import Format
+
+# Leads from where a result stands to its source.
+Link = Callable[[Source], str]
 
 _COLUMNS: Final = (
     "path",
@@ -45,6 +48,11 @@ class Result:
     error: Mapping[str, str] | None = None
 
 
+def as_shown(source: Source) -> str:
+    """The link to a source from where the command was started."""
+    return source.shown
+
+
 def failed(source: Source, code: str, message: str) -> Result:
     """The result of a document that came to nothing."""
     return Result(source, error={"code": code, "message": message})
@@ -55,6 +63,9 @@ def of_summary(source: Source, summary: Mapping[str, Any], *, document_id: str |
     chunks = [each for each in summary.get("chunks") or [] if document_id in (None, each["document_id"])]
     gaps = [each for each in summary.get("gaps") or [] if document_id in (None, each["document_id"])]
     text = summary["summary"] if summary["state"] == "completed" else None
+    missing = next((each["error"] for each in gaps if document_id and each["start"] is None), None)
+    if missing is not None and text is not None:
+        return failed(source, str(missing["code"]), str(missing["message"]))
     return Result(
         source,
         summary=text,
@@ -105,21 +116,21 @@ def one_of_many(result: Result, kind: Format, *, place: int) -> str:
         case Format.CSV:
             return _row(result)
         case Format.MD:
-            return ("\n" if place else "") + markdown([result], link=result.source.shown)
+            return ("\n" if place else "") + markdown([result], as_shown)
 
 
-def alone(result: Result, kind: Format, *, link: str) -> str:
-    """A whole file of one result; `link` leads from there to the source."""
+def alone(result: Result, kind: Format, link: Link) -> str:
+    """A whole file of one result."""
     match kind:
         case Format.JSON:
             return json.dumps(as_object(result), indent=2, ensure_ascii=False) + "\n"
         case Format.CSV:
             return heading(kind) + _row(result)
         case Format.MD:
-            return markdown([result], link=link)
+            return markdown([result], link)
 
 
-def combined(results: list[Result], kind: Format) -> str:
+def combined(results: list[Result], kind: Format, link: Link) -> str:
     """A whole file of all results, which share one summary."""
     match kind:
         case Format.JSON:
@@ -127,34 +138,34 @@ def combined(results: list[Result], kind: Format) -> str:
         case Format.CSV:
             return heading(kind) + "".join(map(_row, results))
         case Format.MD:
-            return markdown(results, link=results[0].source.shown)
+            return markdown(results, link)
 
 
-def markdown(results: list[Result], *, link: str) -> str:
+def markdown(results: list[Result], link: Link) -> str:
     """The summary under its title, and where its parts stand in their sources."""
-    (first, *others) = results
-    title = first.source.shown if not others else f"{len(results)} documents"
+    is_combined = len(results) > 1
+    title = f"{len(results)} documents" if is_combined else results[0].source.shown
+    whole = next((each for each in results if each.summary is not None), results[0])
     lines = [f"# {_plain(title)}", ""]
-    if first.summary is None:
-        error = first.error or {"code": "unknown", "message": ""}
+    if whole.summary is None:
+        error = whole.error or {"code": "unknown", "message": ""}
         lines.append(f"> Not summarized: {_plain(error['message'])} ({error['code']})")
     else:
-        lines.append(first.summary.strip())
+        lines.append(whole.summary.strip())
     for result in results:
-        address = link if not others else result.source.shown
-        lines += _sources(result, address, with_name=bool(others))
+        lines += _sources(result, link(result.source), with_name=is_combined)
     return "\n".join(lines) + "\n"
 
 
 def _sources(result: Result, address: str, *, with_name: bool) -> Iterable[str]:
-    """The list of the parts; a text that was read whole and has no pages needs none."""
+    """The list of the parts; the only text of a summary that was read whole and has no pages needs none."""
     if with_name:
         yield from ("", f"## {_plain(result.source.shown)}")
         if result.error and result.summary is None:
             yield from ("", f"> Left out: {_plain(result.error['message'])} ({result.error['code']})")
     if result.summary is None:
         return
-    if len(result.chunks) > 1 or any(each["pages"] for each in result.chunks):
+    if with_name or len(result.chunks) > 1 or any(each["pages"] for each in result.chunks):
         yield from ("", "### Parts" if with_name else "## Parts", "")
         yield from (f"- {_place(each, address)}{_said(each)}" for each in result.chunks)
     if result.gaps:
