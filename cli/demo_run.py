@@ -24,6 +24,7 @@ from cli.stack.ready import Urls
 from cli.stack.stack import Stack
 from cli.summaries import Summaries
 from cli.summary_run import Ended, Run, in_threads
+from cli.verbs import notes
 from jobs.tokenizer_files import tokenizer_directory
 from jobs.tokens import Tokenizer
 
@@ -61,7 +62,8 @@ def run(docs: Path | None, *, time_scale: float) -> bool:
     console = Console(highlight=False, width=None if sys.stdout.isatty() else _PIPE_WIDTH)
     tokenizer = tokenizer_directory(None)
     with tempfile.TemporaryDirectory(prefix="longbatch-demo-") as folder:
-        found = list(sources.find([str(docs or _own_documents(Path(folder), tokenizer))]))
+        looked = sources.find([str(docs or _own_documents(Path(folder), tokenizer))])
+        found = [replace(source, shown=str(source.name)) for source in looked]
         if not found:
             raise ValueError(f"{docs} holds no document ({', '.join(sorted(sources.SUFFIXES))})")
         engine = EngineOptions(tokenizer_dir=tokenizer, time_scale=time_scale)
@@ -89,7 +91,7 @@ def _own_documents(folder: Path, tokenizer: Path) -> Path:
 def _summarize(urls: Urls, found: Sequence[Source]) -> list[Row]:
     """Every document was sent and followed to its end, as `longbatch summarize` does it."""
     stop = Event()
-    shown = summary_progress.progress(Console(stderr=True, highlight=False), total=len(found), live=False)
+    shown = summary_progress.progress(notes, total=len(found), live=False)
     with Client(urls.api_url or "", urls.api_key) as client:
         server = Summaries(client, patience=_PATIENCE_SECONDS, stop=stop)
         run = Run(server, {}, model=server.model(), progress=shown)
@@ -117,8 +119,8 @@ def _print_outcome(console: Console, rows: Sequence[Row], *, time_scale: float) 
     table.add_column("State", no_wrap=True)
     for name in ("Tokens", "Parts", "Waited", "First\ntoken", "Output\ntokens", "Done\nafter"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("Summary begins", overflow="ellipsis", ratio=1)
-    width = max(16, console.width - 96)  # of a summary's beginning, so that each stays on one line
+    table.add_column("Summary begins", overflow="ellipsis", no_wrap=True, ratio=1)
+    width = max(16, console.width - 100)  # of a summary's beginning, so that each stays on one line
     for row in rows:
         table.add_row(*_cells(row, width))
     console.print(table)

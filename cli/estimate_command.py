@@ -105,17 +105,33 @@ def _whole(parts: Sequence[Mapping[str, Any]], paths: Mapping[str, str]) -> dict
     for part in parts:
         summed.update({name: part[name] or 0 for name in _SUMMED})
     documents = [{"path": paths.get(each["id"], ""), **each} for part in parts for each in part["documents"]]
+    completion: Counter[str] = Counter()
+    for part in parts:
+        completion.update(part["completion_tokens"])
+    seconds = (
+        None if any(part["estimated_seconds"] is None for part in parts) else summed["estimated_seconds"]
+    )
     levels = max((part["levels"] for part in parts), default=0)
-    return {**{name: summed[name] for name in _SUMMED}, "levels": levels, "documents": documents}
+    return {
+        **{name: summed[name] for name in _SUMMED},
+        "completion_tokens": dict(completion),
+        "estimated_seconds": seconds,
+        "levels": levels,
+        "documents": documents,
+    }
 
 
 def _show(whole: Mapping[str, Any]) -> None:
     table = Table(box=None, pad_edge=False)
     table.add_column("document", overflow="fold")
-    for name in ("chunks", "levels", "jobs", "prompt tokens"):
+    for name in ("chunks", "levels", "jobs", "tokens"):
         table.add_column(name, justify="right")
-    for each in [*whole["documents"], {"path": "all", **whole}]:
-        cells = (each.get(name) for name in ("chunks", "levels", "jobs", "prompt_tokens"))
+    for each in [
+        *whole["documents"],
+        {"path": "all, with prompts", **whole, "tokens": whole["prompt_tokens"]},
+    ]:
+        cells = (each.get(name) for name in ("chunks", "levels", "jobs", "tokens"))
         table.add_row(escape(each["path"]), *("" if cell is None else f"{cell:,}" for cell in cells))
     output.print(table)
-    output.print(f"about {whole['estimated_seconds']:,.0f} s")
+    seconds = whole["estimated_seconds"]
+    output.print("no engine is up" if seconds is None else f"about {seconds:,} s, behind all that is queued")

@@ -76,7 +76,7 @@ def test_what_did_not_complete_has_an_error_with_code_and_message() -> None:
 
 
 def test_markdown_links_to_the_pages() -> None:
-    text = summary_results.markdown([of_summary(source("a b.pdf"), SUMMARY)], link="../in/a b.pdf")
+    text = summary_results.markdown([of_summary(source("a b.pdf"), SUMMARY)], lambda _: "../in/a b.pdf")
     assert text.startswith("# in/a b.pdf\n\nIt is =fine")
     assert "- [pages 1-3](../in/a%20b.pdf#page=1), characters 0-1,000: The first part.\n" in text
     assert "- [characters 0-500](../in/a%20b.pdf): left out\n" in text
