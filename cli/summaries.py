@@ -66,7 +66,11 @@ class Summaries:
 
     def model(self) -> str:
         """What is served, asked for once: whether there is a server at all shows at once."""
-        return str(self._client.version().get("model", ""))
+        return str(self._client.version()["model"])
+
+    def model_in_time(self) -> str:
+        """What is served, once there is a server."""
+        return str(self._get("/v1/version")["model"])
 
     def add(self, path: Path, name: str, content: str) -> dict[str, Any]:
         """The document of this file, which has been sent; the same bytes are the same document.

@@ -87,7 +87,7 @@ def watch_folder(  # noqa: PLR0913  # every field of a summary is an option
             ledger.forget_missing(watched_folder)
             watched = Watched(watched_folder, ledger, left_out=out, settle=settle, poll=poll, stop=stop)
             shown = progress(notes, total=None, live=False)
-            run = Run(server, fields, model=server.model(), progress=shown)
+            run = Run(server, fields, model=server.model_in_time(), progress=shown)
             with shown:
                 num_failed = _serve(run, watched, Written(out, kind), once=once, concurrency=concurrency)
             if run.lost is not None:
