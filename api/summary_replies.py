@@ -1,7 +1,7 @@
 """What callers get back about summaries, described for the API's documentation."""
 
 from datetime import datetime
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -11,6 +11,60 @@ from api.summary_schemas import OnGapName, StyleName, SummaryStateName
 
 _ID = "sum_019c2f3e5a4b7c8d9e0f1a2b3c4d5e6f"
 _DOCUMENT = "doc_019c2f3e5a4b7c8d9e0f1a2b3c4d5e6f"
+_CHUNK: dict[str, Any] = {
+    "document_id": _DOCUMENT,
+    "index": 0,
+    "start": 0,
+    "end": 61_544,
+    "pages": [1, 24],
+    "state": "completed",
+    "summary": "The first part …",
+    "error": None,
+}
+_TEMPLATES = {"whole": "whole-1", "map": "map-1", "reduce": "reduce-1"}
+_SUMMARY: dict[str, Any] = {
+    "id": _ID,
+    "object": "summary",
+    "state": "completed",
+    "documents": [_DOCUMENT],
+    "combine": False,
+    "style": "paragraph",
+    "length": 400,
+    "language": None,
+    "instructions": None,
+    "focus": None,
+    "on_gap": "skip",
+    "chunk_tokens": None,
+    "overlap_tokens": 0,
+    "model": "llama-3.1-8b-instruct",
+    "priority": "normal",
+    "templates": {"whole": "whole-1", "map": "map-1", "reduce": "reduce-1"},
+    "plan": None,
+    "levels": None,
+    "cancel_requested": False,
+    "summary": "The report finds that …",
+    "gaps": [],
+    "progress": {
+        "jobs": 1,
+        "completed": 1,
+        "failed": 0,
+        "running": 0,
+        "tokens_done": 91_377,
+        "tokens_total": 91_377,
+    },
+    "usage": {"prompt_tokens": 91_377, "completion_tokens": 380},
+    "error": None,
+    "metadata": {},
+    "custom_id": None,
+    "created_at": "2026-01-31T12:00:00.123456Z",
+    "planned_at": "2026-01-31T12:00:01.000000Z",
+    "finalized_at": "2026-01-31T12:01:00.000000Z",
+    "expires_at": None,
+}
+
+
+def _example(**fields: Any) -> ConfigDict:  # noqa: ANN401  # JSON
+    return ConfigDict(json_schema_extra={"examples": [fields]})
 
 
 class GapReply(BaseModel):
@@ -77,51 +131,7 @@ class PlanReply(BaseModel):
 class SummaryReply(BaseModel):
     """A summary."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "id": _ID,
-                    "object": "summary",
-                    "state": "completed",
-                    "documents": [_DOCUMENT],
-                    "combine": False,
-                    "style": "paragraph",
-                    "length": 400,
-                    "language": None,
-                    "instructions": None,
-                    "focus": None,
-                    "on_gap": "skip",
-                    "chunk_tokens": None,
-                    "overlap_tokens": 0,
-                    "model": "llama-3.1-8b-instruct",
-                    "priority": "normal",
-                    "templates": {"whole": "whole-1", "map": "map-1", "reduce": "reduce-1"},
-                    "plan": None,
-                    "levels": None,
-                    "cancel_requested": False,
-                    "summary": "The report finds that …",
-                    "gaps": [],
-                    "progress": {
-                        "jobs": 1,
-                        "completed": 1,
-                        "failed": 0,
-                        "running": 0,
-                        "tokens_done": 91_377,
-                        "tokens_total": 91_377,
-                    },
-                    "usage": {"prompt_tokens": 91_377, "completion_tokens": 380},
-                    "error": None,
-                    "metadata": {},
-                    "custom_id": None,
-                    "created_at": "2026-01-31T12:00:00.123456Z",
-                    "planned_at": "2026-01-31T12:00:01.000000Z",
-                    "finalized_at": "2026-01-31T12:01:00.000000Z",
-                    "expires_at": None,
-                }
-            ]
-        }
-    )
+    model_config = _example(**_SUMMARY)
 
     id: str
     object: Literal["summary"]
@@ -158,11 +168,15 @@ class SummaryReply(BaseModel):
 class SeenSummaryReply(SummaryReply):
     """A summary with its chunks, unless `chunks=false` leaves them out."""
 
+    model_config = _example(**_SUMMARY, chunks=[_CHUNK])
+
     chunks: list[ChunkReply] | None = Field(None, description="the leaves, in the order of the text")
 
 
 class SummaryListReply(BaseModel):
     """A page of summaries, newest first; or those that a request made, in the order of its documents."""
+
+    model_config = _example(object="list", data=[_SUMMARY], first_id=_ID, last_id=_ID, has_more=False)
 
     object: Literal["list"]
     data: list[SummaryReply]
@@ -173,6 +187,20 @@ class SummaryListReply(BaseModel):
 
 class SummaryResultReply(BaseModel):
     """A summary's text with where it comes from."""
+
+    model_config = _example(
+        id=_ID,
+        state="completed",
+        custom_id=None,
+        documents=[_DOCUMENT],
+        summary="The report finds that …",
+        chunks=[_CHUNK],
+        gaps=[],
+        usage={"prompt_tokens": 91_377, "completion_tokens": 380},
+        templates=_TEMPLATES,
+        model="llama-3.1-8b-instruct",
+        error=None,
+    )
 
     id: str
     state: Literal["completed", "failed", "cancelled", "expired"]
@@ -207,6 +235,20 @@ class CompletionTokensReply(BaseModel):
 class SummaryEstimateReply(BaseModel):
     """What a request for summaries would take."""
 
+    model_config = _example(
+        object="summary.estimate",
+        chunks=15,
+        levels=2,
+        jobs=16,
+        prompt_tokens=210_412,
+        completion_tokens={"expected": 7600, "max": 9980},
+        chunk_tokens=15_578,
+        part_tokens=480,
+        is_exact=True,
+        estimated_seconds=96,
+        documents=[{"id": _DOCUMENT, "tokens": 200_019, "chunks": 15, "levels": 2, "jobs": 16}],
+    )
+
     object: Literal["summary.estimate"]
     chunks: int
     levels: int = Field(description="of the highest tree")
@@ -224,6 +266,8 @@ class SummaryEstimateReply(BaseModel):
 
 class DeletedSummaryReply(BaseModel):
     """A summary that is gone."""
+
+    model_config = _example(id=_ID, object="summary", deleted=True)
 
     id: str
     object: Literal["summary"]

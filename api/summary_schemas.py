@@ -90,6 +90,8 @@ class SummaryRequest(SummaryOptions):
 class SummaryEstimateRequest(SummaryOptions):
     """What to estimate: documents that are ready, or just their lengths."""
 
+    model_config = ConfigDict(json_schema_extra={"examples": [{"tokens": [200_000, 4000], "length": 300}]})
+
     documents: list[DocumentId] = Field(default_factory=list, max_length=MAX_DOCUMENTS)
     tokens: list[Annotated[int, Field(ge=1, le=MAX_ESTIMATED_TOKENS)]] = Field(
         default_factory=list, max_length=MAX_DOCUMENTS, description="of documents that are not here yet"
