@@ -44,7 +44,9 @@ def _example(**fields: Any) -> ConfigDict:  # noqa: ANN401  # JSON
 class DocumentForm(Closed):
     """A document as a form."""
 
-    file: bytes = Field(json_schema_extra={"format": "binary"})
+    model_config = ConfigDict(json_schema_extra={"examples": [{"file": "Annual report …", "kind": "txt"}]})
+
+    file: bytes = Field(strict=False, json_schema_extra={"format": "binary"})
     kind: KindName | None = Field(None, description="what the file must be; found out by itself without it")
 
 

@@ -97,6 +97,7 @@ async def receive(
         InvalidRequestError: the form is not as it should be, or nothing of this kind is read.
         TooLargeError: the document has more bytes than this server accepts.
     """
+    _refuse_declared(request, limit=parts.settings.documents.max_bytes)
     media_type = request.headers.get("content-type", "")
     form = Form()
     if media_type.lower().startswith("multipart/"):
@@ -124,14 +125,13 @@ async def store(
     file_id = (await parts.transactions.run(create)).id
     try:
         limit = parts.settings.documents.max_bytes
-        too_large = DocumentTooLargeError(f"A document may have {limit} bytes at most.", param="file")
         num_bytes = await uploads.store(
             passed.watch(pieces),
             parts,
             file_id=file_id,
             tenant_id=tenant_id,
             limit=limit,
-            too_large=too_large,
+            too_large=_too_large(limit),
         )
         new = NewDocument(
             file_id=file_id,
@@ -179,6 +179,21 @@ def _find(session: Session, noted: UUID | JsonObject) -> Received | None:
 
 
 _DOCUMENT: Final[Kind[Received]] = Kind("document", note=lambda received: received.document.id, find=_find)
+
+
+def _refuse_declared(request: Request, *, limit: int) -> None:
+    """A body that says of itself that it is far too large is not read at all.
+
+    Raises:
+        DocumentTooLargeError: it does.
+    """
+    declared = request.headers.get("content-length", "")
+    if declared.isdecimal() and int(declared) > uploads.DRAINED_LIMITS * limit:
+        raise _too_large(limit)
+
+
+def _too_large(limit: int) -> DocumentTooLargeError:
+    return DocumentTooLargeError(f"A document may have {limit} bytes at most.", param="file")
 
 
 def _find_kind(form: Form, passed: _Passed, kind: str, media_type: str) -> DocumentKind:

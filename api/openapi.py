@@ -102,7 +102,7 @@ def form_body(model: type[BaseModel]) -> dict[str, Any]:
 def document_body(model: type[BaseModel]) -> dict[str, Any]:
     """A multipart form of this shape, or the file itself."""
     described = form_body(model)
-    file = {"type": "string", "format": "binary"}
+    file = {"type": "string", "format": "binary", "examples": ["Annual report …"]}
     described["requestBody"]["content"]["application/octet-stream"] = {"schema": file}
     return described
 

@@ -1,7 +1,6 @@
 """Uploads: streamed into storage part by part, with flat memory, and seen only once they are complete."""
 
 import hashlib
-import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from datetime import timedelta
@@ -33,10 +32,8 @@ from jobs.storage import PART_BYTES, PartStore, make_store
 _ANCHOR: Final = "expires_after[anchor]"
 _SECONDS: Final = "expires_after[seconds]"
 _FIELDS: Final = frozenset({"purpose", _ANCHOR, _SECONDS})
-# What is refused is read on, so that the sender sees the answer instead of a broken connection; not for
-# ever, but longer than either of these.
-_DRAINED_LIMITS: Final = 4
-_DRAINED_SECONDS: Final = 20.0
+# What is refused is read on, so that the sender sees the answer instead of a broken connection; not for ever.
+DRAINED_LIMITS: Final = 4
 
 
 async def receive(request: Request, parts: Parts, *, tenant_id: UUID, promise: Promise) -> File:
@@ -126,13 +123,13 @@ async def store(
     kept_in = make_store(parts.settings.files)
     pending = bytearray()
     num_bytes = 0
-    refused_at: float | None = None
+    is_refused = False
     async for piece in pieces:
         num_bytes += len(piece)
         if num_bytes > limit:
-            refused_at = refused_at or time.monotonic()
+            is_refused = True
             pending.clear()
-            if num_bytes > _DRAINED_LIMITS * limit and time.monotonic() - refused_at > _DRAINED_SECONDS:
+            if num_bytes > DRAINED_LIMITS * limit:
                 break
             continue
         pending += piece
@@ -140,7 +137,7 @@ async def store(
             start = num_bytes - len(pending)
             await _put(kept_in, bytes(pending[:PART_BYTES]), start, parts, file_id, tenant_id)
             del pending[:PART_BYTES]
-    if refused_at is not None:
+    if is_refused:
         raise too_large
     if pending:
         await _put(kept_in, bytes(pending), num_bytes - len(pending), parts, file_id, tenant_id)
