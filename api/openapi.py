@@ -14,6 +14,7 @@ from api.openai_schemas import BatchRequest, EstimateRequest, GenerateRequest, U
 from api.replies import ErrorReply
 from api.schemas import CancelRequest, JobRequest
 from api.scopes import METRICS, OPEN
+from api.summary_schemas import SummaryEstimateRequest, SummaryRequest
 from api.webhook_schemas import EndpointRequest, EndpointUpdate
 from jobs.openai_chat import ChatRequest, TextRequest
 
@@ -34,6 +35,8 @@ _BODIES: Final[tuple[type[BaseModel], ...]] = (
     GenerateRequest,
     EndpointRequest,
     EndpointUpdate,
+    SummaryRequest,
+    SummaryEstimateRequest,
 )
 _REASONS: Final = {
     400: "A field is wrong or unknown; `param` names it",

@@ -37,14 +37,24 @@ class RefusedError(LongbatchError):
     Attributes:
         status: of HTTP.
         server_code: the error's code in the server's words.
+        retry_after: seconds after which to ask again; None: the server names none.
     """
 
     code = "refused"
 
-    def __init__(self, message: str, *, status: int, server_code: str, param: str | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int,
+        server_code: str,
+        param: str | None = None,
+        retry_after: float | None = None,
+    ) -> None:
         super().__init__(message, param=param)
         self.status = status
         self.server_code = server_code
+        self.retry_after = retry_after
 
 
 class Client:
@@ -205,6 +215,15 @@ class Client:
         found: dict[str, Any] = answer.json()["components"]
         return found
 
+    def send_once(self, method: str, path: str, **request: Any) -> Any:  # noqa: ANN401  # JSON
+        """What the server answers; for callers who have their own mind about trying again.
+
+        Raises:
+            ServerUnreachableError: no whole answer came.
+            RefusedError: the answer is an error.
+        """
+        return self._send(method, path, max_tries=1, **request)
+
     def _send(self, method: str, path: str, *, max_tries: int = _MAX_TRIES, **request: Any) -> Any:  # noqa: ANN401  # JSON
         for tries in range(1, max_tries + 1):
             try:
@@ -235,11 +254,20 @@ def _content(answer: httpx2.Response) -> Any:  # noqa: ANN401  # JSON
             return content
         error = content["error"]
         raise RefusedError(
-            error["message"], status=answer.status_code, server_code=error["code"], param=error["param"]
+            error["message"],
+            status=answer.status_code,
+            server_code=error["code"],
+            param=error["param"],
+            retry_after=_seconds(answer.headers.get("retry-after")),
         )
     except (ValueError, KeyError, TypeError):
         message = f"status {answer.status_code} from something that is no Longbatch server"
         raise RefusedError(message, status=answer.status_code, server_code="unknown") from None
+
+
+def _seconds(header: str | None) -> float | None:
+    """What Retry-After says, as far as it names seconds."""
+    return float(header) if header is not None and header.isdecimal() else None
 
 
 def _events(lines: Iterator[str]) -> Iterator[tuple[str, str, dict[str, Any]]]:

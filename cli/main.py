@@ -11,11 +11,17 @@ from cli import (
     doctor,
     documents_commands,
     engine_commands,
+<<<<<<< HEAD
+=======
+    estimate_command,
+>>>>>>> main
     jobs_commands,
     keys_commands,
+    summarize_command,
     tenants_commands,
     up_command,
     watch_command,
+    watch_folder_command,
     webhooks_commands,
 )
 from jobs.errors import LongbatchError
@@ -30,6 +36,9 @@ up_command.register(app)
 demo_command.register(app)
 jobs_commands.register(app)
 watch_command.register(app)
+summarize_command.register(app)
+estimate_command.register(app)
+watch_folder_command.register(app)
 documents_commands.register(app)
 tenants_commands.register(app)
 keys_commands.register(app)

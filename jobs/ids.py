@@ -21,6 +21,8 @@ __all__ = [
     "parse_event_id",
     "parse_file_id",
     "parse_job_id",
+    "parse_summary_id",
+    "summary_id",
     "uuid7",
 ]
 
@@ -30,6 +32,7 @@ _ENDPOINT = "whep_"
 _DELIVERY = "whdl_"
 _FILE = "file-"
 _BATCH = "batch_"
+_SUMMARY = "sum_"
 _DOCUMENT = "doc_"
 
 
@@ -63,6 +66,11 @@ def batch_id(value: UUID) -> str:
     return _BATCH + value.hex
 
 
+def summary_id(value: UUID) -> str:
+    """`sum_` and 32 hex digits."""
+    return _SUMMARY + value.hex
+
+
 def document_id(value: UUID) -> str:
     """`doc_` and 32 hex digits."""
     return _DOCUMENT + value.hex
@@ -85,6 +93,11 @@ def parse_file_id(text: str) -> UUID:
 def parse_batch_id(text: str) -> UUID:
     """The UUID behind a printed batch id; raises as `parse_job_id` does."""
     return _parse(text, _BATCH, kind="batch")
+
+
+def parse_summary_id(text: str) -> UUID:
+    """The UUID behind a printed summary id; raises as `parse_job_id` does."""
+    return _parse(text, _SUMMARY, kind="summary")
 
 
 def parse_document_id(text: str) -> UUID:

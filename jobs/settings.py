@@ -229,6 +229,9 @@ class MaintenanceSettings(Group):
     batch_seconds: float = Field(
         default=0.5, gt=0, description="how old request_counts and result files may be"
     )
+    summary_seconds: float = Field(
+        default=0.5, gt=0, description="how soon summaries whose documents are ready are planned"
+    )
 
 
 class Settings(BaseSettings):

@@ -7,7 +7,7 @@ from typing import Final
 
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import documents
+from jobs import documents, summaries
 from jobs.database import database_now, transaction
 
 # Rows without text say for a while that a document was here.
@@ -19,7 +19,7 @@ def prune(sessions: sessionmaker[Session], *, is_stopping: Callable[[], bool]) -
     with transaction(sessions) as session:
         now = database_now(session)
     for remove in (
-        partial(documents.expire, now=now),
+        partial(documents.expire, now=now, is_needed=summaries.needs_document()),
         partial(documents.prune, before=now - _DELETED_FOR),
     ):
         while not is_stopping():

@@ -10,17 +10,20 @@ from jobs.database import database_now, transaction
 from jobs.queues import INFERENCE, SERVICE
 from jobs.settings import Settings
 from jobs.storage import make_store
+from jobs.summary_planning import PlanningTools
 from jobs.tokens import Tokenizer
 from jobs.webhook_vault import Vault
-from worker import batches, deliver, documents, maintenance
+from worker import batches, deliver, documents, maintenance, summaries
 from worker.bell import Bell
 from worker.deliver import Deliverer
 from worker.extractor import Extractor
 from worker.loops import Loop
 
-_NUM_LOOPS: Final = 8
+_NUM_LOOPS: Final = 9
 # Prompts per round: engines hear of the first ones while the others are being counted.
 _PREPARED_AT_ONCE: Final = 20
+# Summaries planned per round: engines hear of the first ones while others are being cut.
+_PLANNED_AT_ONCE: Final = 20
 # An exchange takes until its deadline; one that is cut off here is sent again by somebody else.
 _SENDER_EXIT_SECONDS: Final = 1.0
 
@@ -49,6 +52,8 @@ class ServiceWorker:
         self._batch_tools = BatchTools.of(settings, self._counter)
         self._validate = Loop("validate", self.validate, interval=every.batch_seconds)
         self._advance = Loop("batches", self.advance, interval=every.batch_seconds)
+        self._planning_tools = PlanningTools.of(settings, self._counter)
+        self._plan = Loop("summaries", self.plan, interval=every.summary_seconds)
         self._deliver = Loop("deliver", self.deliver, interval=every.deliver_seconds)
         vault = Vault.of(settings.webhooks)
         self._deliverer = (
@@ -70,6 +75,7 @@ class ServiceWorker:
             Loop("prune", self.prune, interval=every.prune_seconds),
             self._validate,
             self._advance,
+            self._plan,
             *([self._deliver] if self._deliverer else []),
             *self._extractor.loops,
         ]
@@ -84,7 +90,7 @@ class ServiceWorker:
     def heard(self) -> None:
         """The doorbell rang: prompts wait to be counted, events to be told, or a batch is new."""
         self._bell.heard(SERVICE)
-        for loop in (self._prepare, self._validate, self._advance, self._deliver):
+        for loop in (self._prepare, self._validate, self._advance, self._plan, self._deliver):
             loop.wake()
         self._extractor.wake()
 
@@ -140,8 +146,20 @@ class ServiceWorker:
         if moved.any_queued:
             self._bell.ring(INFERENCE)
 
+    def plan(self) -> None:
+        """Summaries are planned, and what is left of those that end early is stopped; more follow at once."""
+        num_planned = summaries.plan(
+            self._sessions, self._planning_tools, limit=_PLANNED_AT_ONCE, is_stopping=self._is_stopping
+        )
+        num_stopped = summaries.stop(self._sessions, is_stopping=self._is_stopping)
+        if num_planned:
+            self._prepare.wake()
+        if num_planned == _PLANNED_AT_ONCE or num_stopped:
+            self._plan.wake()
+
     def document_ended(self) -> None:
         """A document has its text, or never will: whoever waited for it looks again."""
+        self._plan.wake()
 
     def rescue(self) -> None:
         """Silent workers' jobs are free again."""
@@ -157,6 +175,7 @@ class ServiceWorker:
         with transaction(self._sessions) as session:
             if maintenance.expire(session, now=database_now(session)):
                 self._expire.wake()
+        summaries.expire(self._sessions)
         with transaction(self._sessions) as session:
             maintenance.reject_misfits(session)
 
@@ -175,6 +194,11 @@ class ServiceWorker:
             self._sessions,
             self._batch_tools,
             retention=timedelta(days=self._settings.batches.retention_days),
+            is_stopping=self._is_stopping,
+        )
+        summaries.prune(
+            self._sessions,
+            retention=timedelta(days=self._settings.jobs.retention_days),
             is_stopping=self._is_stopping,
         )
         documents.prune(self._sessions, is_stopping=self._is_stopping)

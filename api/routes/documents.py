@@ -26,7 +26,7 @@ from api.once import PromiseDep
 from api.openai_ids import parse_field
 from api.openapi import answers, document_body
 from api.render import page
-from jobs import documents, ids
+from jobs import documents, ids, summaries
 from jobs.document_states import DocumentState
 from jobs.document_views import document_object
 from jobs.errors import ConflictError, DocumentNotReadyError, NotFoundError
@@ -145,7 +145,13 @@ async def get_text(
 )
 async def delete_document(document_id: DocumentIdDep, parts: PartsDep, tenant_id: TenantDep) -> JSONResponse:
     """The document and its text are gone; so is the work on it, if it waits for its text."""
-    await parts.transactions.run(partial(documents.remove, document_id=document_id, tenant_id=tenant_id))
+    remove = partial(
+        documents.remove,
+        document_id=document_id,
+        tenant_id=tenant_id,
+        guards=[summaries.guard_document],
+    )
+    await parts.transactions.run(remove)
     return JSONResponse({"id": ids.document_id(document_id), "object": "document", "deleted": True})
 
 

@@ -37,8 +37,11 @@ def owned(http: httpx2.Client) -> dict[str, str]:
     """Ids of the default tenant, by the name that paths have for them."""
     sent = {"input": CANARY, "custom_id": CANARY, "metadata": {"who": CANARY}, "max_tokens": 8}
     job_id = http.post("/v1/jobs", json=sent, headers={"Idempotency-Key": CANARY}).json()["id"]
-    document = http.post("/v1/documents", content=CANARY.encode(), params={"filename": f"{CANARY}.txt"})
-    owned = {"job_id": job_id, "document_id": document.json()["id"]}
+    sent = http.post("/v1/documents", content=CANARY.encode(), params={"filename": f"{CANARY}.txt"})
+    document = sent.json()["id"]
+    asked = {"documents": [document], "instructions": CANARY, "custom_id": CANARY}
+    summary = http.post("/v1/summaries", json=asked).json()["data"][0]["id"]
+    owned = {"job_id": job_id, "document_id": document, "summary_id": summary}
     return owned | _file_and_batch(http) | _endpoint_and_event(http)
 
 
