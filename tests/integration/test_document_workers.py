@@ -14,7 +14,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session, sessionmaker
 
 from cli.stack.valkey import EmbeddedValkey
-from document_support import bad_documents, make_pdf, prose_page
+from document_support import SMALL_MEMORY_MB, bad_documents, make_pdf, prose_page
 from jobs import documents, files
 from jobs.batch_models import File
 from jobs.batch_states import FileState
@@ -136,7 +136,7 @@ def test_bad_documents_fail_alone_and_the_worker_stays_small(
     sessions: sessionmaker[Session], spawn: Spawn
 ) -> None:
     corpus = bad_documents()
-    worker = spawn(DocumentSettings(extraction_seconds=60))
+    worker = spawn(DocumentSettings(extraction_seconds=60, extraction_memory_mb=SMALL_MEMORY_MB))
     first = upload(sessions, b"A good document.", "first.txt")
     eventually(lambda: by_state(sessions) == {"ready": 1}, timeout=60)
     before = peak_mib(worker.process.pid)

@@ -7,13 +7,13 @@ from contextlib import suppress
 
 import pytest
 
-from document_support import bad_documents
+from document_support import SMALL_MEMORY_MB, bad_documents
 from jobs.document_kinds import HEAD_BYTES, TAIL_BYTES, Clues, UnsupportedDocumentError, find_kind
 from jobs.document_states import DocumentKind
 from jobs.settings import DocumentSettings
 from worker.sandbox import Refusal, Sandbox
 
-SETTINGS = DocumentSettings(extraction_seconds=30)
+SETTINGS = DocumentSettings(extraction_seconds=60, extraction_memory_mb=SMALL_MEMORY_MB)
 _PNG = b"\x89PNG\r\n\x1a\n" + bytes(100)
 
 
