@@ -13,7 +13,7 @@ from typing import Final
 
 import zstandard
 
-from worker.extract.confine import confine
+from worker.extract.confine import fork_confined
 from worker.extract.draft import Draft, Limits, RefusedError
 from worker.extract.language import detect
 
@@ -25,9 +25,10 @@ def main() -> int:
     """The outcome is written; 0 also if there is no text."""
     arguments = _arguments()
     limits = Limits(arguments.memory, arguments.seconds, arguments.pages, arguments.characters)
-    confine(limits, parent=arguments.parent)
+    if (exit_code := fork_confined(limits, parent=arguments.parent)) is not None:
+        return exit_code
     try:
-        draft = _read(arguments.kind, sys.stdin.buffer.read(arguments.size), limits)
+        draft = read(arguments.kind, sys.stdin.buffer.read(arguments.size), limits)
         text = draft.text()
         outcome = _describe(draft, text)
         body = zstandard.ZstdCompressor(level=_LEVEL).compress(text.encode(errors="replace"))
@@ -49,7 +50,7 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _read(kind: str, data: bytes, limits: Limits) -> Draft:
+def read(kind: str, data: bytes, limits: Limits) -> Draft:
     """The text and what is known about it.
 
     Raises:
@@ -58,8 +59,8 @@ def _read(kind: str, data: bytes, limits: Limits) -> Draft:
     draft = Draft(limits)
     try:
         module, function = _READERS[kind]
-        read: Reader = getattr(import_module(f"worker.extract.{module}"), function)
-        read(data, draft)
+        reader: Reader = getattr(import_module(f"worker.extract.{module}"), function)
+        reader(data, draft)
     except (RefusedError, MemoryError):
         raise
     except ImportError as error:
