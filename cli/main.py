@@ -11,10 +11,7 @@ from cli import (
     doctor,
     documents_commands,
     engine_commands,
-<<<<<<< HEAD
-=======
     estimate_command,
->>>>>>> main
     jobs_commands,
     keys_commands,
     summarize_command,
