@@ -65,10 +65,10 @@ def main() -> None:
 
 def _print(found: dict[str, Times], asked: argparse.Namespace) -> None:
     depth, breadth = found["depth"], found["breadth"]
+    what = f"{asked.documents} documents of {asked.tokens} tokens in chunks of {asked.chunk}"
+    where = f"engine at {asked.scale:g} times an A6000; load average {os.getloadavg()[0]:.1f}"
     lines = [
-        f"{asked.documents} documents of {asked.tokens} tokens in chunks of {asked.chunk},"
-        f" {depth.num_jobs} jobs; engine at {asked.scale:g} times an A6000;"
-        f" load average {os.getloadavg()[0]:.1f}",
+        f"{what}, {depth.num_jobs} jobs; {where}",
         f"{'summary':<10}{'depth-first':>14}{'breadth-first':>16}{'ratio':>9}",
     ]
     for name, pick in (("first", min), ("median", median), ("last", max)):

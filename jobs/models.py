@@ -229,6 +229,7 @@ class Job(Base):
             "expires_at",
             postgresql_where=text("state = 'queued' AND expires_at IS NOT NULL"),
         ),
+        Index("ix_jobs_blocked", "id", postgresql_where=text("state = 'blocked'")),
         Index("ix_jobs_preparing", "id", postgresql_where=text("state = 'preparing'")),
         Index("ix_jobs_running", "id", postgresql_where=text("state = 'running'")),
         Index(

@@ -26,10 +26,11 @@ def upgrade() -> None:
         "ALTER TABLE jobs ADD CONSTRAINT ck_jobs_text_unless_waiting CHECK (text_id IS NOT NULL OR"
         " (summary_id IS NOT NULL AND state NOT IN ('queued', 'running', 'completed'))) NOT VALID"
     )
-    # No row matches yet: this reads the table once and writes nothing.
+    # No row matches yet: these read the table and write nothing.
     op.create_index(
         "ix_jobs_summary", "jobs", ["summary_id"], postgresql_where=sa.text("summary_id IS NOT NULL")
     )
+    op.create_index("ix_jobs_blocked", "jobs", ["id"], postgresql_where=sa.text("state = 'blocked'"))
     op.add_column("webhook_events", sa.Column("summary_id", sa.Uuid(), nullable=True))
     _replace_subject("num_nonnulls(job_id, batch_id, endpoint_id, summary_id) = 1")
     op.create_unique_constraint(
@@ -45,6 +46,7 @@ def downgrade() -> None:
     # Jobs of trees mean nothing without their trees.
     op.execute("DELETE FROM reservations WHERE job_id IN (SELECT id FROM jobs WHERE summary_id IS NOT NULL)")
     op.execute("DELETE FROM jobs WHERE summary_id IS NOT NULL")
+    op.drop_index("ix_jobs_blocked", "jobs")
     op.drop_index("ix_jobs_summary", "jobs")
     op.drop_constraint(op.f("ck_jobs_text_unless_waiting"), "jobs")
     op.alter_column("jobs", "text_id", existing_type=sa.Uuid(), nullable=False)

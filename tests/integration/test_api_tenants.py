@@ -10,10 +10,9 @@ import pytest
 from sqlalchemy.orm import Session, sessionmaker
 
 from api_server import ApiProcess, error_of
-from jobs import ids, keys, lifecycle, tenants
+from jobs import keys, lifecycle, tenants
 from jobs.keys import Scope
 from jobs.states import FinishReason
-from summary_support import ready_document
 from support import claim_one, eventually, output_of, register_engine
 
 # Nothing of a tenant's is there, whoever asks.
@@ -34,19 +33,16 @@ def stranger(server: ApiProcess, sessions: sessionmaker[Session]) -> Iterator[ht
 
 
 @pytest.fixture
-def owned(http: httpx2.Client, sessions: sessionmaker[Session]) -> dict[str, str]:
+def owned(http: httpx2.Client) -> dict[str, str]:
     """Ids of the default tenant, by the name that paths have for them."""
-    with sessions.begin() as session:
-        document = ids.document_id(ready_document(session, CANARY).id)
-    asked = {"documents": [document], "instructions": CANARY}
-    summary = http.post("/v1/summaries", json=asked).json()["data"][0]["id"]
     sent = {"input": CANARY, "custom_id": CANARY, "metadata": {"who": CANARY}, "max_tokens": 8}
     job_id = http.post("/v1/jobs", json=sent, headers={"Idempotency-Key": CANARY}).json()["id"]
-    return (
-        {"job_id": job_id, "document_id": document, "summary_id": summary}
-        | _file_and_batch(http)
-        | _endpoint_and_event(http)
-    )
+    sent = http.post("/v1/documents", content=CANARY.encode(), params={"filename": f"{CANARY}.txt"})
+    document = sent.json()["id"]
+    asked = {"documents": [document], "instructions": CANARY, "custom_id": CANARY}
+    summary = http.post("/v1/summaries", json=asked).json()["data"][0]["id"]
+    owned = {"job_id": job_id, "document_id": document, "summary_id": summary}
+    return owned | _file_and_batch(http) | _endpoint_and_event(http)
 
 
 def test_another_tenant_s_ids_are_404_on_every_route_and_nothing_leaks(
