@@ -10,6 +10,7 @@ from cli import (
     demo_command,
     doctor,
     documents_commands,
+    engine_commands,
     estimate_command,
     jobs_commands,
     keys_commands,
@@ -39,6 +40,7 @@ documents_commands.register(app)
 tenants_commands.register(app)
 keys_commands.register(app)
 webhooks_commands.register(app)
+engine_commands.register(app)
 doctor.register(app)
 
 

@@ -94,6 +94,12 @@ def claim_extraction(session: Session, *, lease: timedelta) -> DocumentClaim | N
     return None
 
 
+def count_waiting(session: Session) -> int:
+    """Documents of all tenants whose text is waited for."""
+    waiting = select(func.count()).select_from(Document).where(Document.state == _EXTRACTING)
+    return session.scalar(waiting) or 0
+
+
 def renew(session: Session, lease_ids: Sequence[UUID], *, lease: timedelta) -> set[UUID]:
     """Those of the leases that were still held; they are longer now. The others are lost."""
     renewed = (

@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from jobs.document_states import DocumentKind, Fault, Notice
 from jobs.settings import DocumentSettings
+from worker.extract import confine
 
 _ROOT: Final = Path(__file__).resolve().parent.parent
 # Nothing of ours: neither settings with their secrets nor anything that changes what Python imports.
@@ -26,8 +27,6 @@ _ENVIRONMENT: Final = {"PATH": os.defpath, "LANG": "C.UTF-8"}
 _FEED_SECONDS: Final = 60.0
 _MAX_OUTCOME_BYTES: Final = 8 * 2**20
 _READ_BYTES: Final = 2**20
-# The share of its memory from which on a process that crashed is taken to have run out of it.
-_NEARLY_ALL: Final = 0.6
 
 
 class InterruptedExtractionError(Exception):
@@ -40,6 +39,13 @@ class Refusal:
 
     fault: Fault
     message: str
+
+
+_OUT_OF_MEMORY: Final = Refusal(Fault.OUT_OF_MEMORY, "The document needs more memory than it may take.")
+_CRASHED: Final = Refusal(Fault.CORRUPT, "The document ends the program that reads it.")
+_UPSET: Final = Refusal(Fault.CORRUPT, "The document upsets the program that reads it.")
+# Killed by nobody here, so by the kernel.
+_MEMORY_CODES: Final = frozenset({confine.EXIT_OUT_OF_MEMORY, -signal.SIGKILL})
 
 
 class Warned(BaseModel):
@@ -106,15 +112,16 @@ class Sandbox:
                 output = self._collect(process)
                 os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         finally:
-            peak_bytes = self._reap(process)
+            self._reap(process)
         if self._is_interrupted:
             raise InterruptedExtractionError
-        if self._has_timed_out or process.returncode == -signal.SIGXCPU:
-            seconds = f"{self._settings.extraction_seconds:g}"
-            return Refusal(Fault.TIMEOUT, f"The text was not there after {seconds} seconds.")
-        if process.returncode:
-            return self._explain_crash(process.returncode, peak_bytes)
-        return self._understand(output)
+        if self._has_timed_out:
+            return self._timeout()
+        if process.returncode == 0:
+            return self._understand(output)
+        if process.returncode == confine.EXIT_OUT_OF_TIME:
+            return self._timeout()
+        return _OUT_OF_MEMORY if process.returncode in _MEMORY_CODES else _CRASHED
 
     def _start(self, kind: DocumentKind, num_bytes: int) -> subprocess.Popen[bytes]:
         numbers = {
@@ -162,19 +169,17 @@ class Sandbox:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
 
-    def _reap(self, process: subprocess.Popen[bytes]) -> int:
-        """No process is left; the most memory that it had, in bytes."""
+    def _reap(self, process: subprocess.Popen[bytes]) -> None:
+        """No process is left."""
         with self._lock:
             if os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:
                 self._kill()
-            _, status, usage = os.wait4(process.pid, 0)
-            process.returncode = os.waitstatus_to_exitcode(status)
+            process.wait()
             self._process = None
         for stream in (process.stdin, process.stdout):
             if stream is not None:
                 with suppress(OSError):
                     stream.close()
-        return usage.ru_maxrss * 1024
 
     def _collect(self, process: subprocess.Popen[bytes]) -> bytes:
         """All that it writes; cut off far above what it should."""
@@ -186,12 +191,9 @@ class Sandbox:
             output += piece
         return bytes(output)
 
-    def _explain_crash(self, exit_code: int, peak_bytes: int) -> Refusal:
-        """Parsers in C die in several ways when they get no memory; so they do of other faults."""
-        is_full = peak_bytes >= _NEARLY_ALL * self._settings.extraction_memory_mb * 2**20
-        if is_full or exit_code == -signal.SIGKILL:  # nobody but the kernel sends it, and for memory
-            return Refusal(Fault.OUT_OF_MEMORY, "The document needs more memory than it may take.")
-        return Refusal(Fault.CORRUPT, "The document ends the program that reads it.")
+    def _timeout(self) -> Refusal:
+        seconds = f"{self._settings.extraction_seconds:g}"
+        return Refusal(Fault.TIMEOUT, f"The text was not there after {seconds} seconds.")
 
     def _understand(self, output: bytes) -> tuple[Extracted, bytes] | Refusal:
         """What the process wrote, checked: it is only as trustworthy as the bytes that it read."""
@@ -203,7 +205,7 @@ class Sandbox:
                 return Refusal(refused.code, refused.message)
             found = Extracted.model_validate_json(described)
         except (struct.error, ValidationError):
-            return Refusal(Fault.CORRUPT, "The document upsets the program that reads it.")
+            return _UPSET
         pages = found.pages or []
         is_sound = (
             found.num_chars <= self._settings.max_characters
@@ -211,7 +213,7 @@ class Sandbox:
             and all(before <= after for before, after in itertools.pairwise([0, *pages, found.num_chars]))
         )
         if not is_sound:
-            return Refusal(Fault.CORRUPT, "The document upsets the program that reads it.")
+            return _UPSET
         return found, body
 
 

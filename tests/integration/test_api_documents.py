@@ -131,6 +131,7 @@ def test_lists_go_on_where_they_ended_and_can_be_filtered(http: httpx2.Client, e
     rest = http.get("/v1/documents", params={"limit": 4, "after": first["last_id"]}).json()
     assert [each["id"] for each in first["data"] + rest["data"]] == made[::-1]
     assert (first["has_more"], rest["has_more"]) == (True, False)
+    assert "longbatch_documents_extracting 1.0" in http.get("/metrics").text
     waiting = http.get("/v1/documents", params={"state": "extracting"}).json()["data"]
     assert [each["id"] for each in waiting] == made[-1:]
     assert http.get("/v1/files").json()["data"] == [], "bytes of documents are no files"

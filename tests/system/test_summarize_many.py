@@ -1,6 +1,6 @@
 """Many documents in one command on the whole stack, with workers killed meanwhile, and memory watched.
 
-`make test` runs it with 40 documents; `make prove` with 500.
+`make test` runs it with 40 documents; `make crashes` with 500.
 """
 
 import json

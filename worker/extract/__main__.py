@@ -13,7 +13,7 @@ from typing import Final
 
 import zstandard
 
-from worker.extract.confine import confine
+from worker.extract.confine import fork_confined
 from worker.extract.draft import Draft, Limits, RefusedError
 from worker.extract.language import detect
 
@@ -25,7 +25,8 @@ def main() -> int:
     """The outcome is written; 0 also if there is no text."""
     arguments = _arguments()
     limits = Limits(arguments.memory, arguments.seconds, arguments.pages, arguments.characters)
-    confine(limits, parent=arguments.parent)
+    if (exit_code := fork_confined(limits, parent=arguments.parent)) is not None:
+        return exit_code
     try:
         draft = _read(arguments.kind, sys.stdin.buffer.read(arguments.size), limits)
         text = draft.text()

@@ -1,6 +1,7 @@
 """The text of xlsx files: each sheet is a page, each row a line."""
 
 import io
+import sys
 
 from worker.extract.archive import open_archive, require
 from worker.extract.draft import Draft
@@ -10,6 +11,8 @@ def read_xlsx(data: bytes, draft: Draft) -> None:
     """Values as they were last computed, cells apart by tabs, empty rows left out."""
     with open_archive(data, draft.limits) as archive:
         require(archive, "xl/workbook.xml", "xlsx")
+    # The library would take numpy along for types that no file has: a quarter of a second, and threads.
+    sys.modules.setdefault("numpy", None)  # type: ignore[arg-type]  # how an import is made to fail
     import openpyxl
 
     book = openpyxl.load_workbook(io.BytesIO(data), read_only=True, data_only=True, keep_links=False)
