@@ -14,6 +14,7 @@ from cli.summary_options import Format
 # Leads from where a result stands to its source.
 Link = Callable[[Source], str]
 
+_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
 _COLUMNS: Final = (
     "path",
     "summary",
@@ -213,5 +214,11 @@ def _row(result: Result) -> str:
 
 def _line(values: Iterable[object]) -> str:
     written = io.StringIO()
-    csv.writer(written, lineterminator="\n").writerow(values)
+    csv.writer(written, lineterminator="\n").writerow(map(_cell, values))
     return written.getvalue()
+
+
+def _cell(value: object) -> object:
+    """What no spreadsheet takes for a formula; a list's dash stays."""
+    is_formula = isinstance(value, str) and value.startswith(_FORMULA) and not value.startswith("- ")
+    return f"'{value}" if is_formula else value

@@ -5,8 +5,8 @@ are joined, level by level, until one is left.
 
 Chunks are half of a slot's share of the KV pool, prompt and output together. Simulated on the rooflines of an
 A6000 and an H200 (4 slots, 131,072 tokens; documents of 60k and 200k tokens, alone and many), the time until
-all is done is flat from 16k to 30k tokens a chunk, and within 6 % of the best at 16k. It is 25-30 % longer at
-8k, where more answers are decoded for the same text, and 10-35 % longer from 60k on, where the pool holds too
+all is done is flat from 16k to 30k tokens a chunk, and within 7 % of the best at 16k. It is 24-36 % longer at
+8k, where more answers are decoded for the same text, and 7-31 % longer from 60k on, where the pool holds too
 few to fill the slots. The small end of the flat part gives the finest provenance and the smallest gaps, keeps
 all slots busy with one document, and leaves half of the pool to other work.
 """

@@ -184,10 +184,11 @@ def test_whole_documents_are_packed_together_and_trees_one_after_another(
 ) -> None:
     register_engine(session)
     small, large = submit_one(session, spec(2_000)), submit_one(session, spec(40_000))
+    earlier = small.created_at - timedelta(hours=1)
     for job in (small, large):
         job.task = task
         job.summary_id = None if task == "generate" else uuid7()
-        job.created_at = small.created_at - timedelta(hours=1)  # submitted together, as far as it matters
+        job.created_at = earlier  # submitted together, as far as it matters
     session.flush()
     expected = large if is_first_largest else small
     assert claim_one(session).lease.job_id == expected.id

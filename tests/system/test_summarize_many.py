@@ -34,7 +34,7 @@ NUM_DOCUMENTS = 500 if IS_PROOF else 40
 SEED = int(os.environ.get("LONGBATCH_SEED", "20261121"))
 TIMEOUT = 3000 if IS_PROOF else 400
 # The allocator's own noise, and caches that fill once: tokenizers, compiled patterns, connection pools.
-GROWTH_BYTES = 96 * 2**20
+MAX_GROWTH_MIB = 96
 
 # Without the variables of this file: the stack refuses what it does not know.
 OURS = {
@@ -206,10 +206,13 @@ def test_many_documents_in_one_command_whoever_is_killed(stack: Stack, corpus: P
     check(stack, corpus, code, printed)
     after = finished_jobs(stack)
     assert {job: after.get(job) for job in finished} == finished, "a finished chunk ran again"
-    grown = {name: num_bytes for name, num_bytes in memory.growth().items() if num_bytes > GROWTH_BYTES}
-    assert not grown
+    grown = {name: num_bytes // 2**20 for name, num_bytes in memory.growth().items()}
+    assert max(grown.values(), default=0) <= MAX_GROWTH_MIB, grown
     num_jobs = len(after)
-    print(f"{len(printed)} documents, {num_jobs} jobs, {seconds:.0f} s, MiB: {memory.most()}")  # noqa: T201  # the figures of the proof
+    print(  # noqa: T201  # the figures of the proof
+        f"{len(printed)} documents, {num_jobs} jobs, {len(victims)} kills, {seconds:.0f} s;"
+        f" MiB: {memory.most()}, grown in the second half: {grown}"
+    )
     again = Command(stack, tmp_path, str(corpus), *OPTIONS)
     assert again.ended() == (code, printed), "the same command again finds the same run"
     assert len(finished_jobs(stack)) == num_jobs
