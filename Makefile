@@ -26,7 +26,7 @@ bench: setup ## print the targets, simulated and on real servers, about 12 minut
 prove: setup ## the same at full length, for hours: 300 jobs of each workload, a million rows (SEEDS=3)
 	@$(BIN)/python -m bench --long --json bench/results/targets.json $(if $(SEEDS),--seeds $(SEEDS)) $(BENCH)
 
-crashes: setup ## the long forms of the crash tests: 2,000 webhook events and 40 kills, 500 documents and 9, about 20 minutes
+crashes: setup ## the long forms of the crash tests: 2,000 webhook events and 40 kills; 500 documents and 9 kills
 	@LONGBATCH_PROVE=1 $(BIN)/python -m pytest -s tests/system/test_webhook_chaos.py tests/system/test_summarize_many.py
 
 COMPILE = uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header pyproject.toml

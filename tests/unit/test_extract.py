@@ -2,6 +2,7 @@
 
 # ruff: noqa: RUF001  # texts in many alphabets
 
+import sys
 from collections.abc import Callable
 from itertools import pairwise
 
@@ -22,7 +23,8 @@ from document_support import (
 from jobs.document_states import DocumentKind, Fault
 from jobs.documents import page_of
 from jobs.settings import DocumentSettings
-from worker.extract.draft import Draft, Limits
+from worker.extract.__main__ import read
+from worker.extract.draft import Draft, Limits, RefusedError
 from worker.extract.language import detect
 from worker.sandbox import Extracted, InterruptedExtractionError, Refusal, Sandbox
 
@@ -117,6 +119,10 @@ def test_every_page_of_a_pdf_stands_at_its_offset() -> None:
     assert page_of([], 7) is None
 
 
+def test_a_word_that_a_line_of_a_pdf_breaks_is_whole_again() -> None:
+    assert extract(make_pdf(["A long exam-\nple, 1990-\n2000."]), "pdf")[1] == "A long example, 1990-\n2000."
+
+
 def test_a_word_document_has_headings_paragraphs_and_rows() -> None:
     found, text = extract(make_docx(), "docx")
     assert text == (
@@ -185,6 +191,13 @@ def test_a_document_that_takes_too_long_is_ended() -> None:
 def test_a_document_that_needs_too_much_memory_is_ended() -> None:
     found = refusal(b"a" * 150_000_000, "txt", extraction_memory_mb=256, max_characters=200_000_000)
     assert found.fault is Fault.OUT_OF_MEMORY
+
+
+def test_a_kind_of_the_extra_says_so_where_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "docx", None)
+    with pytest.raises(RefusedError, match="longbatch") as refused:
+        read("docx", make_docx(), LIMITS)
+    assert refused.value.code == "missing_extra"
 
 
 def test_an_interrupted_extraction_has_no_outcome() -> None:

@@ -28,7 +28,7 @@ def main() -> int:
     if (exit_code := fork_confined(limits, parent=arguments.parent)) is not None:
         return exit_code
     try:
-        draft = _read(arguments.kind, sys.stdin.buffer.read(arguments.size), limits)
+        draft = read(arguments.kind, sys.stdin.buffer.read(arguments.size), limits)
         text = draft.text()
         outcome = _describe(draft, text)
         body = zstandard.ZstdCompressor(level=_LEVEL).compress(text.encode(errors="replace"))
@@ -50,7 +50,7 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _read(kind: str, data: bytes, limits: Limits) -> Draft:
+def read(kind: str, data: bytes, limits: Limits) -> Draft:
     """The text and what is known about it.
 
     Raises:
@@ -59,8 +59,8 @@ def _read(kind: str, data: bytes, limits: Limits) -> Draft:
     draft = Draft(limits)
     try:
         module, function = _READERS[kind]
-        read: Reader = getattr(import_module(f"worker.extract.{module}"), function)
-        read(data, draft)
+        reader: Reader = getattr(import_module(f"worker.extract.{module}"), function)
+        reader(data, draft)
     except (RefusedError, MemoryError):
         raise
     except ImportError as error:
