@@ -1,0 +1,126 @@
+"""Text in, text out by calls of the other models, as TensorRT-LLM's `tensorrt_llm_bls` does it.
+
+As there, a request is followed to its end even when its client has gone: cancelling does not reach the
+engine.
+"""
+
+import json
+import threading
+from collections.abc import Iterator
+from typing import Any, TypeAlias
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+from .server import die_with_server
+
+# Made by Triton's stub, which has no types.
+PbRequest: TypeAlias = Any
+PbResponse: TypeAlias = Any
+PbTensor: TypeAlias = Any
+Array: TypeAlias = Any
+
+_TO_PREPROCESSING = {
+    "text_input": "QUERY",
+    "max_tokens": "REQUEST_OUTPUT_LEN",
+    "bad_words": "BAD_WORDS_DICT",
+    "stop_words": "STOP_WORDS_DICT",
+    "end_id": "END_ID",
+    "pad_id": "PAD_ID",
+}
+_PREPROCESSED = {
+    "INPUT_ID": "input_ids",
+    "REQUEST_INPUT_LEN": "input_lengths",
+    "REQUEST_OUTPUT_LEN": "request_output_len",
+    "BAD_WORDS_IDS": "bad_words_list",
+    "STOP_WORDS_IDS": "stop_words_list",
+    "OUT_END_ID": "end_id",
+    "OUT_PAD_ID": "pad_id",
+}
+_TO_ENGINE = {
+    "top_k": "runtime_top_k",
+    "top_p": "runtime_top_p",
+    "temperature": "temperature",
+    "length_penalty": "len_penalty",
+    "repetition_penalty": "repetition_penalty",
+    "min_tokens": "min_length",
+    "presence_penalty": "presence_penalty",
+    "frequency_penalty": "frequency_penalty",
+    "seed": "random_seed",
+    "beam_width": "beam_width",
+    "stream": "streaming",
+}
+
+
+class TritonPythonModel:
+    """One request at a time in each instance."""
+
+    def initialize(self, args: dict[str, str]) -> None:
+        """Nothing is loaded: the work is done elsewhere."""
+        self._closing = threading.Event()
+        die_with_server(self._closing)
+        given = json.loads(args["model_config"])["parameters"]
+        self._accumulates = given["accumulate_tokens"]["string_value"].lower() == "true"
+
+    def execute(self, requests: list[PbRequest]) -> None:
+        """Every request has been answered to its end."""
+        for request in requests:
+            sender = request.get_response_sender()
+            try:
+                for text in self._texts(request):
+                    sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("text_output", text)]))
+            except pb_utils.TritonModelException as error:
+                sender.send(pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error))))
+            # As the real one: the end is a response of its own, without any tensor.
+            sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+
+    def finalize(self) -> None:
+        """No thread runs any more."""
+        self._closing.set()
+
+    def _texts(self, request: PbRequest) -> Iterator[Array]:
+        """The text of each response of the engine; with `accumulate_tokens` of all so far."""
+        preprocessed = _call("preprocessing", _renamed(request, _TO_PREPROCESSING), list(_PREPROCESSED))
+        inputs = [
+            pb_utils.Tensor(_PREPROCESSED[tensor.name()], tensor.as_numpy())
+            for tensor in preprocessed.output_tensors()
+        ]
+        tokens = np.empty((1, 1, 0), dtype=np.int32)
+        for response in _stream("tensorrt_llm", inputs + _renamed(request, _TO_ENGINE)):
+            new = pb_utils.get_output_tensor_by_name(response, "output_ids")
+            if new is None:  # an end without anything to say
+                continue
+            tokens = np.concatenate([tokens, new.as_numpy()], axis=2) if self._accumulates else new.as_numpy()
+            decoded = _call(
+                "postprocessing",
+                [
+                    pb_utils.Tensor("TOKENS_BATCH", tokens),
+                    pb_utils.Tensor("SEQUENCE_LENGTH", np.array([[tokens.shape[2]]], dtype=np.int32)),
+                ],
+                ["OUTPUT"],
+            )
+            yield pb_utils.get_output_tensor_by_name(decoded, "OUTPUT").as_numpy()
+
+
+def _renamed(request: PbRequest, names: dict[str, str]) -> list[PbTensor]:
+    """The request's tensors under the names that another model has for them."""
+    found = ((pb_utils.get_input_tensor_by_name(request, name), to) for name, to in names.items())
+    return [pb_utils.Tensor(to, tensor.as_numpy()) for tensor, to in found if tensor is not None]
+
+
+def _call(model: str, tensors: list[PbTensor], outputs: list[str]) -> PbResponse:
+    asked = pb_utils.InferenceRequest(model_name=model, inputs=tensors, requested_output_names=outputs)
+    return _checked(asked.exec())
+
+
+def _stream(model: str, tensors: list[PbTensor]) -> Iterator[PbResponse]:
+    outputs = ["output_ids", "sequence_length"]
+    asked = pb_utils.InferenceRequest(model_name=model, inputs=tensors, requested_output_names=outputs)
+    for response in asked.exec(decoupled=True):
+        yield _checked(response)
+
+
+def _checked(response: PbResponse) -> PbResponse:
+    if response.has_error():
+        raise pb_utils.TritonModelException(response.error().message())
+    return response
