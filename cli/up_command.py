@@ -12,6 +12,7 @@ def register(app: typer.Typer) -> None:
 
 
 def up(
+    *,
     data_dir: Annotated[
         Path | None, typer.Option(help="Data, logs, ready.json. [default: ~/.local/share/longbatch]")
     ] = None,

@@ -13,6 +13,7 @@ from jobs.tokenizer_files import tokenizer_directory
 
 
 def serve(
+    *,
     address: Annotated[str, typer.Option(help="Where to listen.")] = LOOPBACK,
     grpc_port: Annotated[int, typer.Option(min=1, max=65535)] = 8001,
     http_port: Annotated[int, typer.Option(min=1, max=65535)] = 8000,
