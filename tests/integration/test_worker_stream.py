@@ -13,8 +13,10 @@ from jobs.ids import uuid7
 from jobs.settings import TritonSettings
 from local_engine import END_OF_TURN, RunningEngine, free_ports, running_engine
 from support import eventually
+from worker.adapter_ids import IdsAdapter
+from worker.pieces import Tokens
 from worker.request import Request
-from worker.stream import Ended, Stream, Tokens
+from worker.stream import Ended, Stream
 from worker_support import TIME_SCALE
 
 INPUTS = frozenset(
@@ -39,7 +41,7 @@ class Opened:
         ids = np.full(num_prompt, 1000, dtype=np.int32)
         request = Request(uuid7().hex, ids, max_tokens, END_OF_TURN, END_OF_TURN)
         settings = TritonSettings(url=f"{LOOPBACK}:{port}")
-        self.stream = Stream(settings, request, inputs=inputs, put=self.came.put)
+        self.stream = Stream(settings, request, adapter=IdsAdapter("tensorrt_llm", inputs), put=self.came.put)
         self.stream.start()
 
     def tokens(self) -> list[int]:

@@ -69,7 +69,10 @@ class TritonPythonModel:
         request_id = uuid4().hex
         ids: list[int] = []
         text, counted = "", 0
-        for new in self._generate(_value(request, "text_input", absent=b"").decode(), max_tokens, request_id):
+        # As with vLLM, no end token comes before so many tokens; the engine behind knows all or nothing.
+        end_id = -1 if int(asked.get("min_tokens", 0)) >= max_tokens else self._end_id
+        prompt = _value(request, "text_input", absent=b"").decode()
+        for new in self._generate(prompt, max_tokens, end_id, request_id):
             if sender.is_cancelled():
                 _stop(request_id)
             ids += new
@@ -83,7 +86,7 @@ class TritonPythonModel:
         rest = self._tokenizer.decode(ids, skip_special_tokens=True)[len(text) :]
         yield rest, 0, "length" if len(ids) >= max_tokens else "stop"
 
-    def _generate(self, prompt: str, max_tokens: int, request_id: str) -> Iterator[list[int]]:
+    def _generate(self, prompt: str, max_tokens: int, end_id: int, request_id: str) -> Iterator[list[int]]:
         """The tokens of each of the engine's responses; as with vLLM the text begins with a mark."""
         ids = [] if self._bos_id is None else [self._bos_id]
         ids += self._tokenizer.encode(prompt, add_special_tokens=False).ids
@@ -91,7 +94,7 @@ class TritonPythonModel:
             "input_ids": [ids],
             "input_lengths": [[len(ids)]],
             "request_output_len": [[max_tokens]],
-            "end_id": [[self._end_id]],
+            "end_id": [[end_id]],
         }
         tensors = [pb_utils.Tensor(name, np.array(value, dtype=np.int32)) for name, value in values.items()]
         tensors.append(pb_utils.Tensor("streaming", np.array([[True]])))
