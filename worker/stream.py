@@ -2,6 +2,7 @@
 
 import contextlib
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
@@ -106,6 +107,7 @@ class Stream:
         self._channel = open_channel(settings)
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
         self._calls: list[Any] = []
+        self._stop_calls: list[Any] = []
         self._sending = threading.Lock()  # a request that nobody wants any more is never sent
         self._is_unwanted = False
         self._has_said = False
@@ -129,7 +131,7 @@ class Stream:
             return
         message = self._message(stop.model_name, stop.tensors)
         with contextlib.suppress(ValueError, grpc.RpcError):  # ValueError: the channel was closed meanwhile
-            self._calls.append(self._stub.ModelStreamInfer(iter([message]), timeout=CONNECT_SECONDS))
+            self._stop_calls.append(self._stub.ModelStreamInfer(iter([message]), timeout=CONNECT_SECONDS))
 
     def cancel(self) -> None:
         """The stream is cut. The server ends the request when it notices."""
@@ -139,10 +141,20 @@ class Stream:
 
     def close(self) -> bool:
         """The connection is gone; whether the reading thread has ended too."""
+        self._end_stop_calls()
         self.cancel()
         self._channel.close()
         self._thread.join(_JOIN_SECONDS)
         return not self._thread.is_alive()
+
+    def _end_stop_calls(self) -> None:
+        """Requests to stop are over, at the latest at their deadline.
+
+        Triton 2.51 crashes, with all that runs in it, when one is cancelled while it is being answered.
+        """
+        for call in self._stop_calls:
+            with contextlib.suppress(grpc.RpcError):
+                deque(call, maxlen=0)
 
     def _was_sent(self) -> bool:
         """Whether the engine has heard of the request; if not, it never will."""

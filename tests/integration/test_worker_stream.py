@@ -70,6 +70,15 @@ def test_a_request_to_stop_is_confirmed_by_the_engine(synthetic: RunningEngine) 
     assert synthetic.gauges()["active"] == 0
 
 
+def test_leaving_right_after_asking_to_stop_harms_no_server(synthetic: RunningEngine) -> None:
+    for _ in range(60):  # it took eleven to crash one
+        opened = Opened(synthetic.launch.grpc_port, max_tokens=20_000)
+        opened.tokens()
+        opened.stream.stop()
+        assert opened.stream.close()
+    assert synthetic.process.poll() is None
+
+
 def test_without_the_stop_input_the_stream_is_cut_and_the_engine_notices(synthetic: RunningEngine) -> None:
     opened = Opened(synthetic.launch.grpc_port, max_tokens=20_000, inputs=INPUTS - {"stop"})
     opened.tokens()
