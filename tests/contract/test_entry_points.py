@@ -197,7 +197,8 @@ def test_a_server_that_dies_ends_every_stream_and_answers_again_once_it_is_back(
     names = ("tensorrt_llm", "ensemble", "tensorrt_llm_bls", "vllm_model")
     server = KillableEngine(tmp_path, options)
     try:
-        entries = [Served.on(server.start(), name, served_tokenizer) for name in names]
+        engine = server.start()
+        entries = [Served.on(engine, name, served_tokenizer) for name in names]
         ids = entries[0].prompt("Write about deserts.")
         runs = [each.ask(ids, max_tokens=20_000, is_endless=True) for each in entries]
         eventually(lambda: server.engine.gauges()["generation_requests"] == len(names))

@@ -87,10 +87,8 @@ class TritonPythonModel:
         ]
         tokens = np.empty((1, 1, 0), dtype=np.int32)
         for response in _stream("tensorrt_llm", inputs + _renamed(request, _TO_ENGINE)):
-            new = pb_utils.get_output_tensor_by_name(response, "output_ids")
-            if new is None:  # an end without anything to say
-                continue
-            tokens = np.concatenate([tokens, new.as_numpy()], axis=2) if self._accumulates else new.as_numpy()
+            new = _ids(response)
+            tokens = np.concatenate([tokens, new], axis=2) if self._accumulates else new
             decoded = _call(
                 "postprocessing",
                 [
@@ -118,6 +116,18 @@ def _stream(model: str, tensors: list[PbTensor]) -> Iterator[PbResponse]:
     asked = pb_utils.InferenceRequest(model_name=model, inputs=tensors, requested_output_names=outputs)
     for response in asked.exec(decoupled=True):
         yield _checked(response)
+
+
+def _ids(response: PbResponse) -> Array:
+    """The token ids of one of the engine's responses.
+
+    Raises:
+        TritonModelException: it holds none. In Triton 2.51 that is all that a caller sees of an error.
+    """
+    found = pb_utils.get_output_tensor_by_name(response, "output_ids")
+    if found is None:
+        raise pb_utils.TritonModelException("the engine failed")
+    return found.as_numpy()
 
 
 def _checked(response: PbResponse) -> PbResponse:

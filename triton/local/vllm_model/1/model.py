@@ -103,7 +103,9 @@ class TritonPythonModel:
             if response.has_error():
                 raise pb_utils.TritonModelException(response.error().message())
             new = pb_utils.get_output_tensor_by_name(response, "output_ids")
-            yield [] if new is None else new.as_numpy().ravel().tolist()
+            if new is None:  # all that a caller sees of an error in Triton 2.51
+                raise pb_utils.TritonModelException("the engine failed")
+            yield new.as_numpy().ravel().tolist()
 
 
 def _stop(request_id: str) -> None:
