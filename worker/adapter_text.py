@@ -1,7 +1,7 @@
 """Text in, text out: TensorRT-LLM's `ensemble` and `tensorrt_llm_bls`."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 import numpy as np
 
@@ -9,6 +9,8 @@ from worker.adapter import Outputs, Stop, bytes_tensor, sampling_tensors, text_i
 from worker.adapter_ids import stop_tensors
 from worker.pieces import Text
 from worker.request import Request, Tensors
+
+_LOG_PROB_BYTES: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,7 @@ class TextAdapter:
             "bad_words": bytes_tensor("").reshape(1, 1),
             "stop_words": bytes_tensor("").reshape(1, 1),
             "stream": np.array([[self.is_streaming]]),
+            "return_log_probs": np.array([[True]]),  # there is one for each token: nothing else counts them
             "end_id": np.array([[request.end_id]], dtype=np.int32),
             "pad_id": np.array([[request.pad_id]], dtype=np.int32),
         }
@@ -77,6 +80,12 @@ class TextAdapter:
 
         Shapes:
             text_output: BYTES `[1, beams]` or `[beams]`.
+            output_log_probs: FP32 `[1, beams, tokens]`, of this response; a single zero where there are none.
         """
         text = text_in(outputs.get("text_output", b""))
-        return None if text is None else Text(text, is_whole=self.accumulates)
+        if text is None:
+            return None
+        num_told = len(outputs.get("output_log_probs", b"")) // _LOG_PROB_BYTES
+        # A single one for a whole answer stands for none.
+        is_told = num_told > (0 if self.is_streaming else 1)
+        return Text(text, num_tokens=num_told if is_told else None, is_whole=self.accumulates)

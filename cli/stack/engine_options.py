@@ -136,6 +136,7 @@ class EngineOptions:
             "tokenizer_dir": self.tokenizer_dir.resolve() if self.tokenizer_dir else "",
             "time_scale": self.time_scale,
             "tokens_per_response": response,
+            "always_log_probs": self.text_models,
         }
         values |= {f"{name}_seconds": value for name, value in asdict(self.gpu).items()}
         values |= {f"synthetic_{name}": value for name, value in asdict(self.synthetic).items()}

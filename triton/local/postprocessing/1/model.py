@@ -53,4 +53,16 @@ class TritonPythonModel:
             self._tokenizer.decode(tokens[:length].tolist(), skip_special_tokens=self._skips).encode()
             for tokens, length in zip(beams, lengths, strict=True)
         ]
-        return pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT", np.array([texts], dtype=np.object_))])
+        return pb_utils.InferenceResponse(
+            [pb_utils.Tensor("OUTPUT", np.array([texts], dtype=np.object_)), *_passed_on(request)]
+        )
+
+
+def _passed_on(request: PbRequest) -> list[Any]:
+    """The log probabilities as they came, or one zero for each, as the real one does."""
+    found = []
+    for name, num_dims in (("CUM_LOG_PROBS", 2), ("OUTPUT_LOG_PROBS", 3)):
+        given = pb_utils.get_input_tensor_by_name(request, name)
+        value = np.zeros((1,) * num_dims, dtype=np.float32) if given is None else given.as_numpy()
+        found.append(pb_utils.Tensor(f"OUT_{name}", value))
+    return found

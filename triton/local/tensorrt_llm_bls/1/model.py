@@ -47,9 +47,18 @@ _TO_ENGINE = {
     "presence_penalty": "presence_penalty",
     "frequency_penalty": "frequency_penalty",
     "seed": "random_seed",
+    "return_log_probs": "return_log_probs",
     "beam_width": "beam_width",
     "stream": "streaming",
 }
+
+
+_DECODED = {
+    "OUTPUT": "text_output",
+    "OUT_CUM_LOG_PROBS": "cum_log_probs",
+    "OUT_OUTPUT_LOG_PROBS": "output_log_probs",
+}
+_GENERATED = ("output_ids", "sequence_length", "cum_log_probs", "output_log_probs")
 
 
 class TritonPythonModel:
@@ -67,8 +76,8 @@ class TritonPythonModel:
         for request in requests:
             sender = request.get_response_sender()
             try:
-                for text in self._texts(request):
-                    sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("text_output", text)]))
+                for tensors in self._answers(request):
+                    sender.send(pb_utils.InferenceResponse(tensors))
             except pb_utils.TritonModelException as error:
                 sender.send(pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error))))
             # As the real one: the end is a response of its own, without any tensor.
@@ -78,8 +87,8 @@ class TritonPythonModel:
         """No thread runs any more."""
         self._closing.set()
 
-    def _texts(self, request: PbRequest) -> Iterator[Array]:
-        """The text of each response of the engine; with `accumulate_tokens` of all so far."""
+    def _answers(self, request: PbRequest) -> Iterator[list[PbTensor]]:
+        """The tensors for each response of the engine; with `accumulate_tokens` of all so far."""
         preprocessed = _call("preprocessing", _renamed(request, _TO_PREPROCESSING), list(_PREPROCESSED))
         inputs = [
             pb_utils.Tensor(_PREPROCESSED[tensor.name()], tensor.as_numpy())
@@ -94,10 +103,14 @@ class TritonPythonModel:
                 [
                     pb_utils.Tensor("TOKENS_BATCH", tokens),
                     pb_utils.Tensor("SEQUENCE_LENGTH", np.array([[tokens.shape[2]]], dtype=np.int32)),
+                    *_log_probs(response),
                 ],
-                ["OUTPUT"],
+                list(_DECODED),
             )
-            yield pb_utils.get_output_tensor_by_name(decoded, "OUTPUT").as_numpy()
+            yield [
+                pb_utils.Tensor(_DECODED[tensor.name()], tensor.as_numpy())
+                for tensor in decoded.output_tensors()
+            ]
 
 
 def _renamed(request: PbRequest, names: dict[str, str]) -> list[PbTensor]:
@@ -112,10 +125,20 @@ def _call(model: str, tensors: list[PbTensor], outputs: list[str]) -> PbResponse
 
 
 def _stream(model: str, tensors: list[PbTensor]) -> Iterator[PbResponse]:
-    outputs = ["output_ids", "sequence_length"]
-    asked = pb_utils.InferenceRequest(model_name=model, inputs=tensors, requested_output_names=outputs)
+    asked = pb_utils.InferenceRequest(
+        model_name=model, inputs=tensors, requested_output_names=list(_GENERATED)
+    )
     for response in asked.exec(decoupled=True):
         yield _checked(response)
+
+
+def _log_probs(response: PbResponse) -> list[PbTensor]:
+    """What the engine tells of them, under the names that postprocessing has for them."""
+    return [
+        pb_utils.Tensor(tensor.name().upper(), tensor.as_numpy())
+        for tensor in response.output_tensors()
+        if tensor.name().endswith("log_probs")
+    ]
 
 
 def _ids(response: PbResponse) -> Array:
