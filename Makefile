@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint bench prove lock clean
+.PHONY: help setup demo test lint bench prove crashes lock clean
 BIN := .venv/bin
 
 help: ## say what can be made
@@ -26,7 +26,7 @@ bench: setup ## print the targets, simulated and on real servers, about 12 minut
 prove: setup ## the same at full length, for hours: 300 jobs of each workload, a million rows (SEEDS=3)
 	@$(BIN)/python -m bench --long --json bench/results/targets.json $(if $(SEEDS),--seeds $(SEEDS)) $(BENCH)
 
-prove: setup ## the long forms of the proofs: 2,000 webhook events and 40 kills
+crashes: setup ## the long forms of the crash tests: 2,000 webhook events and 40 kills, about 15 minutes
 	@LONGBATCH_PROVE=1 $(BIN)/python -m pytest -s tests/system/test_webhook_chaos.py
 
 COMPILE = uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header pyproject.toml

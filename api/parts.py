@@ -13,6 +13,7 @@ from anyio import CapacityLimiter
 from api.accept import Acceptance
 from api.allowances import Allowances
 from api.callers import Callers
+from api.destinations import Destinations
 from api.doorbell import Doorbell
 from api.followers import Followers
 from api.intake import NUM_LANES, Intake
@@ -46,6 +47,7 @@ class Parts:
     rates: Rates
     allowances: Allowances
     doorbell: Doorbell
+    destinations: Destinations
     intake: Intake
     watch: Watch
     live: LiveReader
@@ -60,6 +62,14 @@ class Parts:
         """What turns requests into jobs at this moment."""
         chars = self.settings.api.inline_count_chars if max_inline_chars is None else max_inline_chars
         return Acceptance(self.settings, self.tokenizer.current, chars)
+
+    async def check_destination(self, url: str | None, *, param: str = "webhook_url") -> None:
+        """Returns when events may be told there, as far as its name leads to a public address now.
+
+        Raises:
+            WebhookUrlError: it does not.
+        """
+        await self.destinations.check(url, allowed_hosts=self.settings.webhooks.allowed_hosts, param=param)
 
     def release(self) -> None:
         """Nobody waits any more; used when the server stops."""
@@ -85,6 +95,7 @@ async def open_parts(settings: Settings) -> AsyncIterator[Parts]:
         rates=Rates(settings.broker),
         allowances=Allowances(),
         doorbell=Doorbell(settings.broker).start(),
+        destinations=Destinations(),
         intake=Intake(transactions, engines.configured_capacity(settings.engine)),
         watch=watch,
         live=LiveReader(settings.broker, on_ended=watch.hurry),

@@ -24,7 +24,7 @@ import celery
 from pydantic import SecretStr
 from rich.console import Console
 from rich.table import Table
-from sqlalchemy import func, select, text
+from sqlalchemy import func, insert, select, text
 from sqlalchemy.orm import Session, sessionmaker
 
 from cli.stack.postgres import EmbeddedPostgres
@@ -167,15 +167,19 @@ def _measure(directory: Path, num_events: int) -> list[Figure]:
     try:
         schema.upgrade(engine)
         sessions = database.make_sessions(engine)
-        peer = _celery_rate(valkey.url, num_events)
+        peers, rates = [_celery_rate(valkey.url, num_events)], []
         with _service(sessions, postgres.url, valkey.url) as rig:
-            rate = _delivery_rate(rig, num_events)
-            calm = _p99(rig, num_events // 2, hangs="")
-            beside = _p99(rig, num_events // 2, hangs="/0")
+            rates += [_delivery_rate(rig, num_events) for _ in range(2)]
+            calms = [_p99(rig, num_events // 2, hangs="")]
+            besides = [_p99(rig, num_events // 2, hangs="/0") for _ in range(2)]
+            calms.append(_p99(rig, num_events // 2, hangs=""))
+        peers.append(_celery_rate(valkey.url, num_events))
     finally:
         engine.dispose()
         valkey.stop()
         postgres.remove()
+    # Each pair was measured in the order A B B A, so that what else the machine does falls on both.
+    peer, rate, calm, beside = (statistics.mean(each) for each in (peers, rates, calms, besides))
     return [
         Figure("Celery no-op tasks", peer, "/s"),
         Figure("webhook deliveries, whole exchanges", rate, "/s"),
@@ -278,26 +282,29 @@ def _endpoints(sessions: sessionmaker[Session], receivers: Receivers) -> list[We
 
 def _tell(sessions: sessionmaker[Session], endpoints: Sequence[WebhookEndpoint]) -> list[str]:
     """An event for each endpoint is committed; `path id` of each."""
+    ids = [uuid7() for _ in endpoints]
+    printed = [f"evt_{each.hex}" for each in ids]
+    events = [
+        {
+            "id": event_id,
+            "tenant_id": DEFAULT_TENANT,
+            "job_id": uuid7(),
+            "type": "job.completed",
+            "payload": {"id": name, "object": "event", "type": "job.completed", "data": {"id": "job_1"}},
+        }
+        for event_id, name in zip(ids, printed, strict=True)
+    ]
+    dispatches = [
+        row
+        for event_id, endpoint in zip(ids, endpoints, strict=True)
+        for row in webhook_dispatches.rows_for(
+            DEFAULT_TENANT, event_id, [webhook_dispatches.of_endpoint(endpoint)]
+        )
+    ]
     with transaction(sessions) as session:
-        told = []
-        for number, endpoint in enumerate(endpoints):
-            event_id = uuid7()
-            printed = f"evt_{event_id.hex}"
-            body = {"id": printed, "object": "event", "type": "job.completed", "data": {"id": "job_1"}}
-            session.add(
-                WebhookEvent(
-                    id=event_id,
-                    tenant_id=DEFAULT_TENANT,
-                    job_id=uuid7(),
-                    type="job.completed",
-                    payload=body,
-                )
-            )
-            session.flush()
-            to = [webhook_dispatches.of_endpoint(endpoint)]
-            webhook_dispatches.add(session, webhook_dispatches.rows_for(DEFAULT_TENANT, event_id, to))
-            told.append(f"/{number} {printed}")
-        return told
+        session.execute(insert(WebhookEvent), events)
+        webhook_dispatches.add(session, dispatches)
+    return [f"/{number} {name}" for number, name in enumerate(printed)]
 
 
 def _num_open(sessions: sessionmaker[Session]) -> int:

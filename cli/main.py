@@ -9,6 +9,7 @@ from rich.markup import escape
 from cli import (
     demo_command,
     doctor,
+    engine_commands,
     jobs_commands,
     keys_commands,
     tenants_commands,
@@ -31,6 +32,7 @@ watch_command.register(app)
 tenants_commands.register(app)
 keys_commands.register(app)
 webhooks_commands.register(app)
+engine_commands.register(app)
 doctor.register(app)
 
 

@@ -1,47 +1,44 @@
-"""What is sent next and what came of it: claims that are fair between destinations, and their records.
+"""What is sent next: claims that are fair between destinations.
 
 A destination has at most so many exchanges at once. One that failed five times in a row is paused, longer
 each time, and then asked with one exchange; until it answers well its other events wait without being tried.
 """
 
 import json
-import random
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Final, Protocol
+from typing import Any, Final, cast
 from uuid import UUID
 
-from sqlalchemy import delete, func, insert, select, text, update
-from sqlalchemy.dialects import postgresql
+from sqlalchemy import Row, text, update
 from sqlalchemy.orm import Session
 
-from jobs import webhook_endpoints, webhook_secrets
-from jobs.database import database_now
+from jobs import webhook_secrets
 from jobs.models import JsonObject
 from jobs.settings import WebhookSettings
-from jobs.webhook_dispatches import MAX_AGE
-from jobs.webhook_models import (
-    WebhookBreaker,
-    WebhookDelivery,
-    WebhookDispatch,
-    WebhookEndpoint,
-    WebhookEvent,
-)
+from jobs.webhook_models import WebhookDispatch
+from jobs.webhook_secrets import Replaceable, Secrets
 from jobs.webhook_vault import Vault, VaultError
-from jobs.webhooks import next_delivery_at
 
 BREAKER_FAILURES: Final = 5  # in a row, until a destination is paused
-_MAX_PAUSE: Final = timedelta(minutes=15)
-_MAX_RETRY_AFTER: Final = timedelta(hours=24)  # the longest step of the schedule
-_GONE: Final = 410  # the receiver wants nothing any more
 # Above the exchange's own deadline: until then nobody else takes an event whose sender may have died.
 _LEASE_MARGIN: Final = timedelta(seconds=10)
 _LOCK: Final = 0x77686F6B  # "whok": claims are made one at a time, so that limits hold over all workers
 
+# One statement, as it must see what others committed before it had the lock: what a sender that is gone had
+# taken is due again, and costs no step of the schedule.
+_LOCK_AND_TAKE_BACK: Final = text("""
+    WITH locked AS MATERIALIZED (SELECT pg_advisory_xact_lock(:key)), taken_back AS (
+        UPDATE webhook_dispatches SET state = 'pending', step = step - 1
+        WHERE state = 'sending' AND next_attempt_at <= clock_timestamp()
+    )
+    SELECT clock_timestamp() FROM locked
+""")
+
 # First every destination that waits, by jumping through the index; then of each as many as it has room for,
-# in turns, so that one with a million events delays nobody.
-_CHOOSE: Final = text(f"""
+# in turns, so that one with a million events delays nobody. Somebody may be about to replay or to fail one.
+_CLAIM: Final = text(f"""
     WITH RECURSIVE waiting (id) AS (
         (SELECT destination_id FROM webhook_dispatches WHERE state = 'pending'
          ORDER BY destination_id LIMIT 1)
@@ -57,38 +54,31 @@ _CHOOSE: Final = text(f"""
                WHERE s.state = 'sending' AND s.destination_id = waiting.id) AS room
         FROM waiting LEFT JOIN webhook_breakers b ON b.destination_id = waiting.id
         WHERE waiting.id IS NOT NULL AND (b.paused_until IS NULL OR b.paused_until <= :now)
+    ), chosen AS (
+        SELECT due.id, due.turn FROM ready CROSS JOIN LATERAL (
+            SELECT d.id, d.next_attempt_at, row_number() OVER (ORDER BY d.next_attempt_at) AS turn
+            FROM (SELECT id, next_attempt_at FROM webhook_dispatches
+                  WHERE destination_id = ready.id AND state = 'pending' AND next_attempt_at <= :now
+                  ORDER BY next_attempt_at LIMIT greatest(ready.room, 0)) d
+        ) due ORDER BY due.turn, due.next_attempt_at LIMIT :limit
+    ), free AS (
+        SELECT id FROM webhook_dispatches WHERE id IN (SELECT id FROM chosen) AND state = 'pending'
+        FOR UPDATE SKIP LOCKED
+    ), taken AS (
+        UPDATE webhook_dispatches
+        SET state = 'sending', num_attempts = num_attempts + 1, step = step + 1, next_attempt_at = :until
+        WHERE id IN (SELECT id FROM free)
+        RETURNING id, tenant_id, event_id, destination_id, endpoint_id, url, secret AS own_secret,
+            includes_output, num_attempts, step, queued_at
     )
-    SELECT due.id FROM ready CROSS JOIN LATERAL (
-        SELECT d.id, d.next_attempt_at, row_number() OVER (ORDER BY d.next_attempt_at) AS turn
-        FROM (SELECT id, next_attempt_at FROM webhook_dispatches
-              WHERE destination_id = ready.id AND state = 'pending' AND next_attempt_at <= :now
-              ORDER BY next_attempt_at LIMIT greatest(ready.room, 0)) d
-    ) due ORDER BY due.turn, due.next_attempt_at LIMIT :limit
+    SELECT taken.*, e.type AS event_type, e.payload,
+        CASE WHEN taken.includes_output THEN e.output END AS output,
+        e.job_id IS NOT NULL AS is_about_job, p.url AS endpoint_url, p.disabled_reason, p.secret,
+        p.old_secret, p.old_secret_expires_at
+    FROM taken JOIN chosen ON chosen.id = taken.id JOIN webhook_events e ON e.id = taken.event_id
+        LEFT JOIN webhook_endpoints p ON p.id = taken.endpoint_id
+    ORDER BY chosen.turn, taken.queued_at
 """)  # noqa: S608  # numbers of ours
-
-
-class Answer(Protocol):
-    """What came of an exchange; exactly one of `status` and `error_code` is set."""
-
-    @property
-    def status(self) -> int | None:
-        """Of HTTP."""
-
-    @property
-    def error_code(self) -> str | None:
-        """Why there is none."""
-
-    @property
-    def num_bytes(self) -> int:
-        """That were read."""
-
-    @property
-    def latency(self) -> timedelta:
-        """From the beginning to the end."""
-
-    @property
-    def retry_after(self) -> timedelta | None:
-        """When the receiver wants to be asked again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,233 +112,83 @@ def claim(session: Session, settings: WebhookSettings, vault: Vault, *, limit: i
     """Up to so many events whose time has come, put off for everybody else until these tries must be over."""
     if limit < 1:
         return []
-    session.execute(select(func.pg_advisory_xact_lock(_LOCK)))
-    now = database_now(session)
-    _take_back(session, now)
-    asked = {"at_most": settings.endpoint_concurrency, "limit": limit, "now": now}
-    chosen = session.scalars(_CHOOSE, asked).all()
-    if not chosen:
-        return []
+    now: datetime = session.execute(_LOCK_AND_TAKE_BACK, {"key": _LOCK}).scalar_one()
     held = timedelta(seconds=settings.deadline_seconds) + _LEASE_MARGIN
-    # Somebody may be about to replay or to fail one of them.
-    free = select(WebhookDispatch.id).where(WebhookDispatch.id.in_(chosen)).with_for_update(skip_locked=True)
-    taken = session.scalars(
-        update(WebhookDispatch)
-        .where(WebhookDispatch.id.in_(free.scalar_subquery()), WebhookDispatch.state == "pending")
-        .values(
-            state="sending",
-            num_attempts=WebhookDispatch.num_attempts + 1,
-            step=WebhookDispatch.step + 1,
-            next_attempt_at=now + held,
-        )
-        .returning(WebhookDispatch)
-        .execution_options(synchronize_session=False, populate_existing=True)
-    ).all()
-    order = {each: number for number, each in enumerate(chosen)}
-    taken = sorted(taken, key=lambda dispatch: order[dispatch.id])
-    return _load(session, taken, settings, vault, now)
-
-
-def _take_back(session: Session, now: datetime) -> None:
-    """What a sender that is gone had taken is due again, and costs no step of the schedule."""
-    session.execute(
-        update(WebhookDispatch)
-        .where(WebhookDispatch.state == "sending", WebhookDispatch.next_attempt_at <= now)
-        .values(state="pending", step=WebhookDispatch.step - 1)
-        .execution_options(synchronize_session=False)
-    )
-
-
-def _load(
-    session: Session, taken: Sequence[WebhookDispatch], settings: WebhookSettings, vault: Vault, now: datetime
-) -> list[Due]:
-    wanted = {each.event_id for each in taken}
-    events = {
-        each.id: each for each in session.scalars(select(WebhookEvent).where(WebhookEvent.id.in_(wanted)))
+    asked = {
+        "at_most": settings.endpoint_concurrency,
+        "limit": limit,
+        "now": now,
+        "until": now + held,
     }
-    of = {each.endpoint_id for each in taken if each.endpoint_id}
-    endpoints = {
-        each.id: each for each in session.scalars(select(WebhookEndpoint).where(WebhookEndpoint.id.in_(of)))
-    }
-    known: dict[UUID, Sequence[str]] = {}
-
-    def secrets_of(dispatch: WebhookDispatch) -> Sequence[str]:
-        if dispatch.secret is not None:
-            return [vault.open(dispatch.secret)]
-        key = dispatch.endpoint_id or dispatch.tenant_id
-        if key not in known:
-            known[key] = (
-                webhook_secrets.opened(endpoints[key], vault, now=now)
-                if dispatch.endpoint_id
-                else webhook_secrets.of_tenant(session, dispatch.tenant_id, settings, vault, now=now)
-            ).valid()
-        return known[key]
-
+    taken = session.execute(_CLAIM, asked).all()
+    opened = _Opened(session, settings, vault, now)
     due: list[Due] = []
-    for each in taken:
-        endpoint = endpoints.get(each.endpoint_id) if each.endpoint_id else None
-        if endpoint is not None and endpoint.disabled_reason is not None:
-            each.state, each.next_attempt_at = "failed", None  # disabled while the event was written
+    for row in taken:
+        if row.disabled_reason is not None:
+            _drop(session, row.id)  # disabled while the event was written
             continue
-        try:
-            signing = secrets_of(each)
-        except VaultError:
-            signing = []
-        event = events[each.event_id]
         due.append(
             Due(
-                id=each.id,
-                tenant_id=each.tenant_id,
-                event_id=each.event_id,
-                event_type=event.type,
-                destination_id=each.destination_id,
-                endpoint_id=each.endpoint_id,
-                url=(endpoint.url if endpoint else each.url) or "",
-                body=_body(event, includes_output=each.includes_output),
-                secrets=signing,
-                attempt=each.num_attempts,
-                step=each.step,
-                queued_at=each.queued_at,
+                id=row.id,
+                tenant_id=row.tenant_id,
+                event_id=row.event_id,
+                event_type=row.event_type,
+                destination_id=row.destination_id,
+                endpoint_id=row.endpoint_id,
+                url=row.endpoint_url or row.url or "",
+                body=_body(row),
+                secrets=opened.secrets_of(row),
+                attempt=row.num_attempts,
+                step=row.step,
+                queued_at=row.queued_at,
                 claimed_at=now,
             )
         )
-    session.flush()
     return due
 
 
-def _body(event: WebhookEvent, *, includes_output: bool) -> bytes:
-    payload: JsonObject = dict(event.payload or {})
-    if includes_output and event.job_id is not None:
-        data = payload["data"]
-        assert isinstance(data, dict)  # noqa: S101  # written by `events`
-        payload["data"] = {**data, "output": event.output}
-    return json.dumps(payload, ensure_ascii=False, separators=(",", ":")).encode()
+@dataclass(slots=True)
+class _Opened:
+    """The secrets that sign, each opened once for a claim."""
+
+    session: Session
+    settings: WebhookSettings
+    vault: Vault
+    now: datetime
+    known: dict[UUID, Sequence[str]] = field(default_factory=dict)
+
+    def secrets_of(self, row: Row[Any]) -> Sequence[str]:
+        """Those of the job or batch, of the endpoint, or of the tenant; none where they cannot be opened."""
+        try:
+            if row.own_secret is not None:
+                return [self.vault.open(row.own_secret)]
+            key = row.endpoint_id or row.tenant_id
+            if key not in self.known:
+                self.known[key] = self._open(row).valid()
+            return self.known[key]
+        except VaultError:
+            return []
+
+    def _open(self, row: Row[Any]) -> Secrets:
+        if row.endpoint_id is not None:
+            replaceable: Replaceable = cast("Any", row)
+            return webhook_secrets.opened(replaceable, self.vault, now=self.now)
+        return webhook_secrets.of_tenant(self.session, row.tenant_id, self.settings, self.vault, now=self.now)
 
 
-def record(
-    session: Session,
-    told: Sequence[tuple[Due, Answer]],
-    settings: WebhookSettings,
-    rng: random.Random,
-) -> None:
-    """Each try stands in the log; its event is delivered there, due again later, or given up."""
-    if not told:
-        return
-    now = database_now(session)
-    told = sorted(told, key=lambda each: each[0].id)  # in one order everywhere: no deadlock
-    session.execute(insert(WebhookDelivery), [_logged(due, answer) for due, answer in told])
-    good = [due for due, answer in told if is_delivered(answer)]
-    bad = [(due, answer) for due, answer in told if not is_delivered(answer)]
-    if good:
-        # Final whoever says it, also of a try that was taken for dead.
-        session.execute(
-            update(WebhookDispatch)
-            .where(WebhookDispatch.id.in_([due.id for due in good]))
-            .values(state="delivered", next_attempt_at=None)
-            .execution_options(synchronize_session=False)
-        )
-    for due, answer in bad:
-        _put_off(session, due, answer, now=now, rng=rng)
-    _count_failures(session, good, bad, settings, now=now, rng=rng)
-    for endpoint_id in sorted(
-        {due.endpoint_id for due, answer in bad if due.endpoint_id and answer.status == _GONE}
-    ):
-        webhook_endpoints.disable(session, endpoint_id, "gone", now=now)
-
-
-def is_delivered(answer: Answer) -> bool:
-    """Whether the receiver has acknowledged."""
-    return answer.status is not None and 200 <= answer.status < 300
-
-
-def outcome_of(answer: Answer) -> str:
-    """`delivered`, or what went wrong."""
-    return "delivered" if is_delivered(answer) else str(answer.error_code or "bad_status")
-
-
-def _logged(due: Due, answer: Answer) -> Mapping[str, Any]:
-    return {
-        "tenant_id": due.tenant_id,
-        "event_id": due.event_id,
-        "endpoint_id": due.endpoint_id,
-        "attempt": due.attempt,
-        "status": answer.status,
-        "outcome": outcome_of(answer),
-        "num_bytes": answer.num_bytes,
-        "latency_ms": round(answer.latency.total_seconds() * 1000),
-    }
-
-
-def _put_off(session: Session, due: Due, answer: Answer, *, now: datetime, rng: random.Random) -> None:
-    """The event is due again by its schedule, or not before the receiver wants it, or is given up."""
-    next_at = next_delivery_at(due.step, now, rng)
-    if next_at is not None and answer.retry_after is not None:
-        next_at = max(next_at, now + min(answer.retry_after, _MAX_RETRY_AFTER))
-    if answer.status == _GONE or (next_at is not None and next_at > due.queued_at + MAX_AGE):
-        next_at = None
+def _drop(session: Session, dispatch_id: UUID) -> None:
     session.execute(
         update(WebhookDispatch)
-        # A later try, begun because this one took too long, has the last word.
-        .where(WebhookDispatch.id == due.id, WebhookDispatch.num_attempts == due.attempt)
-        .where(WebhookDispatch.state == "sending")
-        .values(state="failed" if next_at is None else "pending", next_attempt_at=next_at)
+        .where(WebhookDispatch.id == dispatch_id)
+        .values(state="failed", next_attempt_at=None)
         .execution_options(synchronize_session=False)
     )
 
 
-def _count_failures(
-    session: Session,
-    good: Sequence[Due],
-    bad: Sequence[tuple[Due, Answer]],
-    settings: WebhookSettings,
-    *,
-    now: datetime,
-    rng: random.Random,
-) -> None:
-    """Who answered well has no failures any more; who did not has more, and may be paused or disabled."""
-    well = {due.destination_id for due in good}
-    if well:
-        session.execute(delete(WebhookBreaker).where(WebhookBreaker.destination_id.in_(sorted(well))))
-    failures: dict[UUID, list[tuple[Due, Answer]]] = {}
-    for due, answer in bad:
-        if due.destination_id not in well:
-            failures.setdefault(due.destination_id, []).append((due, answer))
-    for destination_id in sorted(failures):
-        _fail(session, destination_id, failures[destination_id], settings, now=now, rng=rng)
-
-
-def _fail(
-    session: Session,
-    destination_id: UUID,
-    failed: Sequence[tuple[Due, Answer]],
-    settings: WebhookSettings,
-    *,
-    now: datetime,
-    rng: random.Random,
-) -> None:
-    due = failed[0][0]
-    new = postgresql.insert(WebhookBreaker).values(
-        destination_id=destination_id,
-        tenant_id=due.tenant_id,
-        num_failures=len(failed),
-        failing_since=now,
-    )
-    breaker = session.scalars(
-        new.on_conflict_do_update(
-            index_elements=["destination_id"],
-            set_={"num_failures": WebhookBreaker.num_failures + len(failed)},
-        ).returning(WebhookBreaker),
-        execution_options={"populate_existing": True},
-    ).one()
-    pause = timedelta(0)
-    if breaker.num_failures >= BREAKER_FAILURES:
-        doubled = min(breaker.num_failures - BREAKER_FAILURES, 10)
-        pause = min(_MAX_PAUSE, timedelta(seconds=settings.breaker_seconds) * 2**doubled)
-        pause *= rng.uniform(0.8, 1.2)
-    asked = [answer.retry_after for _, answer in failed if answer.retry_after is not None]
-    pause = max([pause, *(min(each, _MAX_PAUSE) for each in asked)])
-    breaker.paused_until = now + pause if pause else None
-    session.flush()
-    is_lost = now - breaker.failing_since >= timedelta(days=settings.disable_days)
-    if due.endpoint_id and breaker.num_failures >= BREAKER_FAILURES and is_lost:
-        webhook_endpoints.disable(session, due.endpoint_id, "failing", now=now)
+def _body(row: Row[Any]) -> bytes:
+    payload: JsonObject = dict(row.payload or {})
+    if row.includes_output and row.is_about_job:
+        data = payload["data"]
+        assert isinstance(data, dict)  # noqa: S101  # written by `events`
+        payload["data"] = {**data, "output": row.output}
+    return json.dumps(payload, ensure_ascii=False, separators=(",", ":")).encode()

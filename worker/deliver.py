@@ -11,7 +11,7 @@ from typing import Final
 
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import ids, telemetry, webhook_claims, webhook_dispatches, webhooks
+from jobs import ids, telemetry, webhook_claims, webhook_dispatches, webhook_records, webhooks
 from jobs.database import database_now, transaction
 from jobs.settings import WebhookSettings
 from jobs.webhook_claims import Due
@@ -109,11 +109,11 @@ class Deliverer:
 
     def _record(self, session: Session) -> None:
         told = [(each.due, each.answer) for each in self._unrecorded]
-        webhook_claims.record(session, told, self._settings, _RANDOM)
+        webhook_records.record(session, told, self._settings, _RANDOM)
 
     def _log(self, told: Sequence[_Told]) -> None:
         for each in told:
-            is_good = webhook_claims.is_delivered(each.answer)
+            is_good = webhook_records.is_delivered(each.answer)
             telemetry.logger().info(
                 telemetry.WEBHOOK_DELIVERED if is_good else telemetry.WEBHOOK_FAILED,
                 event_id=ids.event_id(each.due.event_id),
@@ -140,7 +140,7 @@ def deliver_due(
     at = time.monotonic()
     told = [(due, _sent(due, settings, since=at)) for due in claimed]
     with transaction(sessions) as session:
-        webhook_claims.record(session, told, settings, _RANDOM)
+        webhook_records.record(session, told, settings, _RANDOM)
     return len(told)
 
 

@@ -9,6 +9,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
+from ipaddress import ip_address
 from typing import Final, cast
 
 import httpcore2
@@ -142,6 +143,8 @@ class Network(httpcore2.NetworkBackend):
         return self._url.is_allowed_host or is_allowed_address(address)
 
     def _look_up(self, host: str, port: int) -> list[str]:
+        if _is_literal(host):
+            return [host]
         # getaddrinfo takes no deadline: it gets a thread of its own, which is left behind when it is late.
         found: Future[list[str]] = Future()
 
@@ -163,14 +166,25 @@ class Network(httpcore2.NetworkBackend):
         return addresses
 
 
+def _is_literal(host: str) -> bool:
+    """Whether the host is an address already, which nobody has to look up."""
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
 class _Stream(httpcore2.NetworkStream):
     """A connection on which no sequence of small steps can outlast the budget."""
 
     def __init__(self, connected: socket.socket, budget: Budget) -> None:
         self._socket = connected
         self._budget = budget
+        self._unsent = bytearray()
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ARG002 the budget decides
+        self._send_all()
         at_most = min(max_bytes, self._budget.bytes_left())
         with _failing_as(Failure.CONNECTION_LOST):
             self._socket.settimeout(self._budget.seconds_left())
@@ -179,16 +193,20 @@ class _Stream(httpcore2.NetworkStream):
         return received
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:  # noqa: ARG002 the budget decides
-        unsent = memoryview(buffer)
-        while unsent:
-            try:
+        # Sent with the first read: head and body are one packet, where each would be one of its own.
+        self._unsent += buffer
+
+    def _send_all(self) -> None:
+        unsent, self._unsent = memoryview(self._unsent), bytearray()
+        try:
+            while unsent:
                 self._socket.settimeout(self._budget.seconds_left())
                 unsent = unsent[self._socket.send(unsent) :]
-            except TimeoutError as error:
-                raise ExchangeError(Failure.TIMED_OUT) from error
-            except OSError as error:
-                # httpcore2 goes on to read then: a server may answer and close before it has read everything.
-                raise httpcore2.WriteError from error
+        except TimeoutError as error:
+            raise ExchangeError(Failure.TIMED_OUT) from error
+        except OSError:
+            # A server may answer and close before it has read everything: what it said can be read still.
+            return
 
     def close(self) -> None:
         self._socket.close()

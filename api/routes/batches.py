@@ -58,6 +58,7 @@ async def create_batch(
     """Every line of an uploaded file becomes a job. What is wrong with the file is told by the batch."""
     asked = accept.parse(BatchRequest, await read_body(request, max_bytes=_MAX_BYTES))
     told = check_callback(asked.webhook_url, asked.webhook_secret, parts.settings.webhooks)
+    await parts.check_destination(told.url)
     spec = BatchSpec(
         input_file_id=parse_field(
             asked.input_file_id, ids.parse_file_id, param="input_file_id", message="There is no such file."

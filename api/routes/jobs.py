@@ -52,6 +52,7 @@ async def create_job(request: Request, parts: PartsDep, caller: CallerDep, promi
     else:
         spec, once = await parts.compute(_understand, raw, parts, promise)
     del raw  # megabytes that nobody needs while the database works
+    await parts.check_destination(spec.webhook_url)
     job, replayed = await _submit(parts, spec, once, caller)
     headers = {"Location": f"/v1/jobs/{ids.job_id(job.id)}", "Retry-After": "1"}
     if replayed:

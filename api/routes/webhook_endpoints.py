@@ -61,6 +61,7 @@ async def create_endpoint(request: Request, parts: PartsDep, tenant_id: TenantDe
     asked = accept.parse(EndpointRequest, await read_body(request, max_bytes=_MAX_BYTES))
     vault = require_vault(settings)
     webhooks.check_destination(asked.url, allowed_hosts=settings.allowed_hosts, param="url")
+    await parts.check_destination(asked.url, param="url")
     create = partial(
         webhook_endpoints.create,
         spec=EndpointSpec(asked.url, asked.description, asked.events, asked.include_output, asked.enabled),
@@ -120,14 +121,14 @@ async def update_endpoint(
     request: Request, endpoint_id: EndpointIdDep, parts: PartsDep, tenant_id: TenantDep
 ) -> JSONResponse:
     """Fields that are given change. `enabled: true` also ends a pause and enables what was disabled."""
-    raw = await read_body(request, max_bytes=_MAX_BYTES)
+    asked = accept.parse(EndpointUpdate, await read_body(request, max_bytes=_MAX_BYTES))
+    if asked.url is not None:
+        allowed = parts.settings.webhooks.allowed_hosts
+        webhooks.check_destination(asked.url, allowed_hosts=allowed, param="url")
+        await parts.check_destination(asked.url, param="url")
 
     def update(session: Session) -> dict[str, Any]:
         endpoint = webhook_endpoints.get(session, endpoint_id, tenant_id=tenant_id)
-        asked = accept.parse(EndpointUpdate, raw)
-        if asked.url is not None:
-            allowed = parts.settings.webhooks.allowed_hosts
-            webhooks.check_destination(asked.url, allowed_hosts=allowed, param="url")
         spec = EndpointSpec(asked.url, asked.description, asked.events, asked.include_output, asked.enabled)
         webhook_endpoints.update_endpoint(session, endpoint, spec)
         return _shown(session, endpoint)

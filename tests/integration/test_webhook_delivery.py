@@ -8,14 +8,14 @@ from http.server import BaseHTTPRequestHandler
 from threading import Event
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session, sessionmaker
 from standardwebhooks import Webhook
 
 from api_server import WEBHOOK_SECRET
-from jobs import ids, webhook_claims
+from jobs import ids, webhook_claims, webhook_records
 from jobs.database import transaction
-from jobs.models import WebhookBreaker, WebhookDispatch, WebhookEvent
+from jobs.models import WebhookBreaker, WebhookDelivery, WebhookDispatch, WebhookEvent
 from jobs.settings import WebhookSettings
 from jobs.states import JobState
 from jobs.webhooks import DELIVERY_DELAYS
@@ -190,7 +190,22 @@ def test_a_sender_that_dies_leaves_the_event_to_another(sessions: Sessions, rece
     assert dispatches(sessions)[0].num_attempts == 2
     answer = deliver.send(dead, WEBHOOKS)
     with transaction(sessions) as session:
-        webhook_claims.record(session, [(dead, answer)], WEBHOOKS, deliver._RANDOM)
+        webhook_records.record(session, [(dead, answer)], WEBHOOKS, deliver._RANDOM)
+    assert dispatch_states(sessions) == ["delivered"]
+
+
+def test_an_event_that_is_pruned_while_it_is_sent_holds_up_no_record(
+    sessions: Sessions, receiver: Receiver
+) -> None:
+    finish(sessions, webhook_url=receiver.url())
+    finish(sessions, webhook_url=receiver.url())
+    with transaction(sessions) as session:
+        gone, kept = webhook_claims.claim(session, WEBHOOKS, vault(), limit=10)
+        session.execute(delete(WebhookEvent).where(WebhookEvent.id == gone.event_id))
+    told = [(due, deliver.send(due, WEBHOOKS)) for due in (gone, kept)]
+    with transaction(sessions) as session:
+        webhook_records.record(session, told, WEBHOOKS, deliver._RANDOM)
+        assert session.scalars(select(WebhookDelivery.event_id)).all() == [kept.event_id]
     assert dispatch_states(sessions) == ["delivered"]
 
 

@@ -1,6 +1,6 @@
 """Receivers that misbehave, and processes killed at random: every event arrives, under one id, with one body.
 
-`make prove` runs it with 2,000 events; `make test` with fewer.
+`make crashes` runs it with 2,000 events; `make test` with fewer.
 """
 
 import os

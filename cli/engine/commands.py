@@ -1,0 +1,93 @@
+"""The command lines of a profile: convert, build, serve; and the settings of its worker."""
+
+from typing import Final
+
+from cli.engine import values
+from cli.engine.hardware import GPUS
+from cli.engine.profile import Profile
+
+# Triton's defaults cut connections that ping during a long silent prefill (docs/operations.md).
+_KEEPALIVE: Final = (
+    "--grpc-keepalive-time=10000",
+    "--grpc-keepalive-timeout=5000",
+    "--grpc-keepalive-permit-without-calls=1",
+    "--grpc-http2-min-recv-ping-interval-without-data=5000",
+    "--grpc-http2-max-pings-without-data=0",
+)
+_REFERENCE: Final = GPUS["a6000"]  # what the worker's deadlines and first estimates are made for
+
+
+def convert_script(profile: Profile) -> str:
+    """What is looked for in the image's examples: FP8 needs calibration, the rest a conversion."""
+    return "quantize.py" if profile.precision.weights == "fp8" else "convert_checkpoint.py"
+
+
+def convert_options(profile: Profile) -> list[str]:
+    """Of the conversion from Hugging Face's weights, without --output_dir."""
+    formats = profile.precision
+    options = [f"--model_dir {values.model_dir(profile)}", f"--dtype {formats.dtype}"]
+    if profile.gpu.count > 1:
+        options.append(f"--tp_size {profile.gpu.count}")
+    if formats.weights == "int8":
+        options += ["--use_weight_only", "--weight_only_precision int8"]
+    if formats.weights == "fp8":
+        options.append("--qformat fp8")
+    if formats.kv_cache == "int8":
+        options.append("--int8_kv_cache")
+    if formats.kv_cache == "fp8":
+        options.append("--kv_cache_dtype fp8")
+    return options
+
+
+def build_options(profile: Profile) -> list[str]:
+    """Of trtllm-build, without --output_dir."""
+    engine = profile.engine
+    options = [
+        f"--checkpoint_dir {values.checkpoint_dir(profile)}",
+        "--gpt_attention_plugin auto",
+        "--gemm_plugin auto",
+        "--kv_cache_type paged",
+        f"--tokens_per_block {engine.tokens_per_block}",
+        f"--max_batch_size {engine.max_batch_size}",
+        f"--max_input_len {engine.max_input_len}",
+        f"--max_seq_len {engine.max_seq_len}",
+        f"--max_num_tokens {engine.max_num_tokens}",
+        f"--use_paged_context_fmha {'enable' if engine.paged_context_fmha else 'disable'}",
+        "--multiple_profiles enable",
+    ]
+    if profile.gpu.count > 1:
+        options.append(f"--workers {profile.gpu.count}")
+    if profile.precision.kv_cache == "fp8":
+        options.append("--use_fp8_context_fmha enable")
+    return options
+
+
+def server_flags() -> list[str]:
+    """Of tritonserver, the same for every rank."""
+    return [f"--model-repository={values.REPOSITORY}", "--disable-auto-complete-config", *_KEEPALIVE]
+
+
+def engine_settings(profile: Profile) -> dict[str, str]:
+    """What every process of Longbatch must know of the engine.
+
+    Slots, blocks and tokens per block are not among them: the worker asks the running engine, which may have
+    made its pool smaller than it was told to.
+    """
+    return {
+        "LONGBATCH_ENGINE__NAME": profile.name,
+        "LONGBATCH_ENGINE__MODEL": profile.model.served_name,
+        "LONGBATCH_ENGINE__MAX_INPUT_LEN": str(profile.engine.max_input_len),
+        "LONGBATCH_ENGINE__MAX_SEQ_LEN": str(profile.engine.max_seq_len),
+        "LONGBATCH_ENGINE__REUSES_PREFIX": str(profile.engine.kv_cache_reuse).lower(),
+        "LONGBATCH_ENGINE__TIME_SCALE": f"{time_scale(profile):g}",
+        "LONGBATCH_TRITON__MODEL_NAME": profile.model.triton_name,
+    }
+
+
+def time_scale(profile: Profile) -> float:
+    """How much faster than one A6000 it reads or writes, whichever is less; rounded down, at least 1."""
+    gpu, count = profile.hardware, profile.gpu.count
+    reading = gpu.flops * gpu.reached_flops * count / (_REFERENCE.flops * _REFERENCE.reached_flops)
+    writing = gpu.bandwidth * gpu.reached_bandwidth * count
+    writing /= _REFERENCE.bandwidth * _REFERENCE.reached_bandwidth
+    return max(1.0, int(min(reading, writing) * 10) / 10)

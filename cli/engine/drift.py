@@ -1,0 +1,225 @@
+"""Where files that were rendered, filled in or built differ from what their profile says."""
+
+import json
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from cli.engine import pbtxt, render, values
+from cli.engine.errors import RenderError
+from cli.engine.profile import Profile
+
+_CONFIG: Final = "config.pbtxt"
+# Tensors that only some cuts of the image declare.
+_OPTIONAL: Final = frozenset(
+    {
+        "input.prompt_embedding_table.data_type",
+        "input.draft_logits.data_type",
+        "input.encoder_input_features.data_type",
+    }
+)
+
+# As TensorRT-LLM names them; none for 16 bits.
+_ALGORITHMS: Final = {"int8": "W8A16", "fp8": "FP8"}
+_ALGORITHMS_OF_CACHE: Final = {"int8": "INT8", "fp8": "FP8"}
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """One difference.
+
+    Attributes:
+        file: relative to the folder.
+        name: of the value; empty: the file itself.
+        found: what stands there; None: nothing; empty: it stands there, it has no value.
+        expected: what the profile says; None and empty as in `found`.
+    """
+
+    file: str
+    name: str
+    found: str | None
+    expected: str | None
+
+    def sentence(self) -> str:
+        """The difference in words."""
+        if not self.name:
+            return f"{self.file} is missing" if self.found is None else f"{self.file}: {self.found}"
+        if self.expected == "":
+            return f"{self.file}: `{self.name}` is missing"
+        if self.found == "":
+            return f"{self.file}: `{self.name}` is not the profile's"
+        found = "is missing" if self.found is None else f"is {self.found}"
+        expected = "does not have it" if self.expected is None else f"says {self.expected}"
+        return f"{self.file}: {self.name} {found}, the profile {expected}"
+
+
+def find(profile: Profile, folder: Path) -> list[Drift]:
+    """The differences between a folder and the profile; empty: there are none.
+
+    Args:
+        profile: what should be there.
+        folder: rendered by us, a model repository filled in by the image's tools, or a built engine.
+
+    Raises:
+        RenderError: the folder is none of these.
+    """
+    if (folder / render.PLAN).is_file():
+        return list(_in_rendered(profile, folder))
+    if any((folder / model / _CONFIG).is_file() for model in values.model_names(profile)):
+        return list(_in_repository(profile, folder))
+    if (folder / "config.json").is_file():
+        return list(_in_engine(profile, folder))
+    raise RenderError(
+        f"{folder} is neither a rendered folder, nor a model repository with"
+        f" {values.model_names(profile)[0]}, nor an engine with its config.json"
+    )
+
+
+def _in_rendered(profile: Profile, folder: Path) -> Iterator[Drift]:
+    """The plan is told only when nothing else is: it repeats in figures what the other files say."""
+    files = render.render(profile)
+    plan = files.pop(render.PLAN)
+    found = [*_in_files(files, folder), *_beside(files, folder)]
+    yield from found or _in_files({render.PLAN: plan}, folder)
+
+
+def _beside(files: Mapping[str, str], folder: Path) -> Iterator[Drift]:
+    """Models that the profile does not have."""
+    for path in sorted(folder.glob(f"{render.MODELS}/*/{_CONFIG}")):
+        file = str(path.relative_to(folder))
+        if file not in files:
+            yield Drift(file, "", "the profile has no such model", "")
+
+
+def _in_files(files: Mapping[str, str], folder: Path) -> Iterator[Drift]:
+    for file, text in files.items():
+        path = folder / file
+        if not path.is_file():
+            yield Drift(file, "", None, "")
+            continue
+        found = path.read_text()
+        if found != text:
+            yield from _different(file, found, text)
+
+
+def _different(file: str, found: str, expected: str) -> Iterator[Drift]:
+    """The values that differ; where only words do, the first such line."""
+    try:
+        has, says = _values(file, found), _values(file, expected)
+    except (RenderError, ValueError) as error:
+        yield Drift(file, "", str(error), "")
+        return
+    differences = [
+        Drift(file, name, has.get(name), says.get(name))
+        for name in dict.fromkeys([*says, *has])
+        if has.get(name) != says.get(name)
+    ]
+    yield from differences or [Drift(file, "", "its comments or its layout were changed", "")]
+
+
+def _in_repository(profile: Profile, folder: Path) -> Iterator[Drift]:
+    """Only what the profile decides: the image's templates say much more."""
+    for model in values.model_names(profile):
+        file = f"{model}/{_CONFIG}"
+        path = folder / file
+        if not path.is_file():
+            yield Drift(file, "", None, "")
+            continue
+        try:
+            has = pbtxt.values(path.read_text())
+        except RenderError as error:
+            yield Drift(file, "", error.message, "")
+            continue
+        says = pbtxt.values(render.config_text(profile, model))
+        filled = pbtxt.values(render.template_text(model)).items()
+        for name in (name for name, value in filled if "${" in value and name in says):
+            if name in _OPTIONAL and name not in has:
+                continue
+            if has.get(name) != says[name]:
+                yield Drift(file, name, has.get(name), says[name])
+
+
+def _in_engine(profile: Profile, folder: Path) -> Iterator[Drift]:
+    """What trtllm-build wrote beside the engine."""
+    try:
+        has = _json_values(json.loads((folder / "config.json").read_text()))
+    except ValueError as error:
+        yield Drift("config.json", "", f"it is no JSON: {error}", "")
+        return
+    engine = profile.engine
+    says = {
+        "build_config.max_batch_size": engine.max_batch_size,
+        "build_config.max_input_len": engine.max_input_len,
+        "build_config.max_seq_len": engine.max_seq_len,
+        "build_config.max_num_tokens": engine.max_num_tokens,
+        "build_config.plugin_config.tokens_per_block": engine.tokens_per_block,
+        "build_config.plugin_config.use_paged_context_fmha": engine.paged_context_fmha,
+        "pretrained_config.mapping.tp_size": profile.gpu.count,
+        "pretrained_config.dtype": profile.precision.dtype,
+        "pretrained_config.quantization.quant_algo": _ALGORITHMS.get(profile.precision.weights),
+        "pretrained_config.quantization.kv_cache_quant_algo": _ALGORITHMS_OF_CACHE.get(
+            profile.precision.kv_cache
+        ),
+    }
+    for name, value in says.items():
+        if has.get(name) != _text(value):
+            yield Drift("config.json", name, has.get(name), _text(value))
+
+
+def _values(file: str, text: str) -> dict[str, str]:
+    """The named values of a rendered file of this kind."""
+    if file.endswith(".pbtxt"):
+        return pbtxt.values(text)
+    if file.endswith(".json"):
+        return _json_values(json.loads(text))
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("# ")]
+    if file.startswith("fill/"):
+        return _pairs(lines, ":")
+    if file.endswith(".env"):
+        return _pairs(lines, "=")
+    return _options(lines)
+
+
+def _pairs(lines: list[str], separator: str) -> dict[str, str]:
+    return {name: value for name, _, value in (line.partition(separator) for line in lines)}
+
+
+def _options(lines: list[str]) -> dict[str, str]:
+    """Of a script or a compose file: options by their name, other lines by their text."""
+    found: dict[str, str] = {}
+    for line in lines:
+        bare = line.removesuffix("\\").strip()
+        name, separator, value = _split(bare)
+        found[name if separator else bare] = value if separator else ""
+    return found
+
+
+def _split(line: str) -> tuple[str, str, str]:
+    for separator in ("=", " ") if line.startswith("-") else (": ", "="):
+        name, found, value = line.partition(separator)
+        if found and " " not in name:
+            return name, found, _unquoted(value)
+    return line, "", ""
+
+
+def _unquoted(text: str) -> str:
+    try:
+        words = shlex.split(text)
+    except ValueError:
+        return text
+    return words[0] if len(words) == 1 else text
+
+
+def _json_values(value: Any, prefix: str = "") -> dict[str, str]:  # noqa: ANN401  # any JSON
+    if isinstance(value, Mapping):
+        found: dict[str, str] = {}
+        for name, each in value.items():
+            found |= _json_values(each, f"{prefix}.{name}" if prefix else str(name))
+        return found
+    return {prefix: _text(value)}
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

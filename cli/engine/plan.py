@@ -1,0 +1,178 @@
+"""What fits into an engine, and how fast it can be at best: arithmetic on a profile, without a GPU."""
+
+from dataclasses import dataclass
+from math import ceil
+from typing import Final
+
+from cli.engine import traps
+from cli.engine.hardware import GIB
+from cli.engine.profile import EngineGroup, Profile
+
+# Beside weights and cache: CUDA context, kernels, cuBLAS and decoder workspaces. With the activations of a
+# chunk of 4096 tokens (0.5 GiB) it makes the 3 GiB that are allowed beside an 8B model: an estimate.
+_FIXED_RUNTIME_BYTES: Final = int(2.5 * GIB)
+_BYTES: Final = {"float16": 2, "bfloat16": 2, "int8": 1, "fp8": 1}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """A lower bound of times and an upper bound of rates, by the roofline of the GPUs.
+
+    Attributes:
+        full_prefill_seconds: the longest prompt is read.
+        typical_prefill_seconds: a typical prompt is read.
+        full_decode_tokens_per_second: one sequence at the longest prompt, alone.
+        typical_decode_tokens_per_second: all slots together, each with a typical prompt.
+    """
+
+    full_prefill_seconds: float
+    typical_prefill_seconds: float
+    full_decode_tokens_per_second: float
+    typical_decode_tokens_per_second: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The capacity of an engine. Sizes are sums over its GPUs unless they say otherwise; GiB are 2**30 bytes.
+
+    Attributes:
+        weights: their number format.
+        kv_bytes_per_token: in the cache: 2 · layers · KV heads · head size · bytes.
+        pool_tokens: in the whole cache, rounded down to blocks.
+        full_prompt_gib: the cache of the longest prompt.
+        runtime_gib: what is neither weights nor cache.
+        total_gib: weights, cache and runtime.
+        gpu_gib: what one GPU needs of its `gpu_memory_gib`.
+        largest_pool_tokens: what the memory would hold.
+        full_length_jobs: jobs with the longest prompt that run together.
+        typical_jobs: typical jobs that run together.
+        binds: what keeps more jobs from running, for long and for typical ones.
+        warnings: traps that this profile runs into; empty: none.
+    """
+
+    profile: str
+    weights: str
+    kv_bytes_per_token: int
+    pool_tokens: int
+    pool_blocks: int
+    tokens_per_block: int
+    pool_gib: float
+    full_prompt_gib: float
+    weights_gib: float
+    runtime_gib: float
+    total_gib: float
+    gpu_gib: float
+    gpu_memory_gib: float
+    gpu_count: int
+    largest_pool_tokens: int
+    full_length_jobs: int
+    typical_jobs: int
+    binds: dict[str, str]
+    pace: Pace
+    warnings: tuple[str, ...]
+
+
+def plan(profile: Profile) -> Plan:
+    """What the profile's engine holds and what it would run into."""
+    engine, work = profile.engine, profile.workload
+    per_token = kv_bytes_per_token(profile)
+    blocks = engine.kv_cache_tokens // engine.tokens_per_block
+    weights = weight_bytes(profile)
+    runtime = runtime_bytes(profile) * profile.gpu.count
+    pool = blocks * engine.tokens_per_block * per_token
+    total = weights + runtime + pool
+    full = blocks_of(engine, engine.max_input_len + work.full_output_tokens)
+    typical = blocks_of(engine, work.typical_prompt_tokens + work.typical_output_tokens)
+    largest = largest_pool_tokens(profile)
+    return Plan(
+        profile=profile.name,
+        weights=profile.precision.weights,
+        kv_bytes_per_token=per_token,
+        pool_tokens=blocks * engine.tokens_per_block,
+        pool_blocks=blocks,
+        tokens_per_block=engine.tokens_per_block,
+        pool_gib=_gib(pool),
+        full_prompt_gib=_gib(engine.max_input_len * per_token),
+        weights_gib=_gib(weights),
+        runtime_gib=_gib(runtime),
+        total_gib=_gib(total),
+        gpu_gib=_gib(total / profile.gpu.count),
+        gpu_memory_gib=_gib(profile.hardware.memory_bytes),
+        gpu_count=profile.gpu.count,
+        largest_pool_tokens=largest,
+        full_length_jobs=min(engine.max_batch_size, blocks // full),
+        typical_jobs=min(engine.max_batch_size, blocks // typical),
+        binds={"full_length": _binds(engine, blocks, full), "typical": _binds(engine, blocks, typical)},
+        pace=_pace(profile),
+        warnings=traps.find(profile, pool_blocks=blocks, typical_blocks=typical, largest_pool_tokens=largest),
+    )
+
+
+def kv_bytes_per_token(profile: Profile) -> int:
+    """Of one token in all layers. Its KV heads count; the hidden size would give four times as much."""
+    shape = profile.shape
+    return 2 * shape.layers * shape.kv_heads * shape.head_dim * _BYTES[profile.precision.kv_cache]
+
+
+def weight_bytes(profile: Profile) -> int:
+    """Of all weights on all GPUs: quantization leaves embedding and output projection in 16 bits."""
+    layers = profile.shape.layer_parameters * _BYTES[profile.precision.weights]
+    return layers + profile.shape.table_parameters * _BYTES[profile.precision.dtype]
+
+
+def runtime_bytes(profile: Profile) -> int:
+    """Of one GPU, beside weights and cache."""
+    return _FIXED_RUNTIME_BYTES + profile.engine.max_num_tokens * profile.shape.activations_per_token * 2
+
+
+def largest_pool_tokens(profile: Profile) -> int:
+    """What the executor would reserve at the most: a fraction of what the weights leave free on each GPU."""
+    free = profile.hardware.memory_bytes - weight_bytes(profile) / profile.gpu.count - runtime_bytes(profile)
+    share = free * profile.engine.free_gpu_memory_fraction * profile.gpu.count
+    block = kv_bytes_per_token(profile) * profile.engine.tokens_per_block
+    return max(0, int(share // block)) * profile.engine.tokens_per_block
+
+
+def blocks_of(engine: EngineGroup, tokens: int) -> int:
+    """What guaranteed_no_evict reserves for a request of so many tokens, prompt and output."""
+    return ceil(tokens / engine.tokens_per_block)
+
+
+def _binds(engine: EngineGroup, pool_blocks: int, job_blocks: int) -> str:
+    in_pool = pool_blocks // job_blocks
+    if in_pool < engine.max_batch_size:
+        return f"the KV pool: {in_pool} of {engine.max_batch_size} slots"
+    return f"the batch: {engine.max_batch_size} slots, the pool would hold {in_pool}"
+
+
+def _pace(profile: Profile) -> Pace:
+    work = profile.workload
+    batch = profile.engine.max_batch_size
+    typical = work.typical_prompt_tokens + work.typical_output_tokens // 2
+    return Pace(
+        full_prefill_seconds=round(_prefill_seconds(profile, profile.engine.max_input_len), 2),
+        typical_prefill_seconds=round(_prefill_seconds(profile, work.typical_prompt_tokens), 2),
+        full_decode_tokens_per_second=round(1 / _step_seconds(profile, profile.engine.max_input_len), 1),
+        typical_decode_tokens_per_second=round(batch / _step_seconds(profile, batch * typical), 1),
+    )
+
+
+def _prefill_seconds(profile: Profile, tokens: int) -> float:
+    """Matrix products of every token, and attention over all earlier ones (half of the square)."""
+    shape = profile.shape
+    products = 2 * shape.layer_parameters * tokens
+    attention = 4 * shape.layers * shape.heads * shape.head_dim * tokens**2 / 2
+    speed = profile.hardware.flops * profile.hardware.reached_flops * profile.gpu.count
+    # FP8 doubles the products, not the attention, whose inputs stay in 16 bits with a 16-bit cache.
+    return (products / (2 if profile.precision.weights == "fp8" else 1) + attention) / speed
+
+
+def _step_seconds(profile: Profile, resident_tokens: int) -> float:
+    """One decoding step: every weight and every cached token is read once."""
+    embedding = profile.shape.vocabulary * profile.shape.hidden * _BYTES[profile.precision.dtype]
+    read = weight_bytes(profile) - embedding + resident_tokens * kv_bytes_per_token(profile)
+    return read / (profile.hardware.bandwidth * profile.hardware.reached_bandwidth * profile.gpu.count)
+
+
+def _gib(size: float) -> float:
+    return round(size / GIB, 2)

@@ -1,0 +1,169 @@
+"""A profile: the one file that says what an engine is, read from TOML and checked."""
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Final, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from cli.engine.errors import ProfileError
+from cli.engine.hardware import GPUS, SHAPES, Gpu, Shape
+
+PROFILES: Final = Path(__file__).resolve().parents[2] / "triton" / "profiles"
+
+Dtype = Literal["float16", "bfloat16"]
+Precision = Literal["float16", "bfloat16", "int8", "fp8"]
+KvPrecision = Literal["float16", "bfloat16", "int8", "fp8"]
+
+_NAME: Final = re.compile(r"[a-z0-9][a-z0-9.-]{0,63}")
+
+
+class _Group(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ModelGroup(_Group):
+    """What is served."""
+
+    repository: str = Field(pattern=r"^[\w.-]+/[\w.-]+$", description="on the Hugging Face hub, owner/name")
+    served_name: str = Field(min_length=1, description="the name callers see in `model`")
+    shape: Literal["llama-3.1-8b"] = Field(description="its dimensions, in hardware.py")
+    triton_name: str = Field(
+        default="tensorrt_llm",
+        pattern=r"^[a-z][a-z0-9_]*$",
+        description="of the engine on its Triton; another than the default stands beside a first engine",
+    )
+
+
+class GpuGroup(_Group):
+    """On what; several GPUs share every layer (tensor parallelism)."""
+
+    kind: Literal["a6000", "l40s", "a100-80", "h100", "h200"]
+    count: int = Field(default=1, ge=1, le=8)
+
+
+class PrecisionGroup(_Group):
+    """In which number formats."""
+
+    dtype: Dtype = Field(description="of activations, and of weights that are not quantized")
+    weights: Precision = Field(description="int8: weights only (W8A16); fp8: weights and activations (W8A8)")
+    kv_cache: KvPrecision
+
+
+class EngineGroup(_Group):
+    """Limits of the engine, and how the executor schedules."""
+
+    max_batch_size: int = Field(ge=1, le=2048, description="sequences that decode together")
+    max_input_len: int = Field(ge=1, description="tokens of a prompt; enforced by Longbatch alone")
+    max_seq_len: int = Field(ge=2, description="tokens of prompt and output; the engine clamps in silence")
+    max_num_tokens: int = Field(ge=1, description="tokens of an iteration, so also of a prompt chunk")
+    kv_cache_tokens: int = Field(ge=1, description="tokens in the KV pool")
+    tokens_per_block: Literal[16, 32, 64, 128]
+    free_gpu_memory_fraction: float = Field(
+        gt=0, lt=1, description="of what weights leave free; caps the pool"
+    )
+    chunked_context: bool
+    paged_context_fmha: bool
+    kv_cache_reuse: bool
+    scheduler_policy: Literal["guaranteed_no_evict", "max_utilization"]
+
+    @model_validator(mode="after")
+    def _input_fits_sequence(self) -> Self:
+        if self.max_input_len >= self.max_seq_len:
+            raise ValueError("max_input_len must be below max_seq_len")
+        return self
+
+
+class WorkloadGroup(_Group):
+    """What the jobs are like; only the plan uses it."""
+
+    full_output_tokens: int = Field(ge=1, description="output beside the longest prompt")
+    typical_prompt_tokens: int = Field(ge=1)
+    typical_output_tokens: int = Field(ge=1)
+
+
+class ImageGroup(_Group):
+    """Where TensorRT-LLM comes from.
+
+    The names of two inputs differ between cuts of one release: `seed` was `random_seed`, `min_tokens` was
+    `min_length`. The image's own template says which they are.
+    """
+
+    name: str = Field(pattern=r"^[\w./:@-]+$", description="NVIDIA's image, without its registry")
+    seed_input: Literal["seed", "random_seed"] = "seed"
+    min_tokens_input: Literal["min_tokens", "min_length"] = "min_tokens"
+
+
+class Profile(_Group):
+    """One engine. `name` is the name of its file."""
+
+    name: str
+    model: ModelGroup
+    gpu: GpuGroup
+    precision: PrecisionGroup
+    engine: EngineGroup
+    workload: WorkloadGroup
+    image: ImageGroup
+
+    @model_validator(mode="after")
+    def _weights_have_a_known_format(self) -> Self:
+        if self.precision.weights not in {self.precision.dtype, "int8", "fp8"}:
+            raise ValueError("precision.weights must be precision.dtype, int8 or fp8")
+        return self
+
+    @model_validator(mode="after")
+    def _gpus_share_heads(self) -> Self:
+        if self.shape.kv_heads % self.gpu.count:
+            raise ValueError(f"gpu.count must divide the model's {self.shape.kv_heads} KV heads")
+        return self
+
+    @property
+    def shape(self) -> Shape:
+        """The dimensions of its model."""
+        return SHAPES[self.model.shape]
+
+    @property
+    def hardware(self) -> Gpu:
+        """One of its GPUs."""
+        return GPUS[self.gpu.kind]
+
+
+def load(name: str, *, precision: Precision | None = None) -> Profile:
+    """The profile of this name, or in this file.
+
+    Args:
+        name: of one in triton/profiles, or a path that ends with .toml.
+        precision: of the weights, in place of the profile's.
+
+    Raises:
+        ProfileError: there is no such profile, or it says something wrong.
+    """
+    path = Path(name) if name.endswith(".toml") else PROFILES / f"{name}.toml"
+    try:
+        content = tomllib.loads(path.read_text())
+    except OSError as error:
+        known = ", ".join(sorted(each.stem for each in PROFILES.glob("*.toml"))) or "none"
+        raise ProfileError(f"there is no profile {name}; known are {known}, or give a .toml file") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ProfileError(f"{path}: {error}") from error
+    if not _NAME.fullmatch(path.stem):
+        raise ProfileError(f"{path.name}: name it with lower-case letters, digits, dots and hyphens")
+    try:
+        return Profile.model_validate(content | {"name": path.stem} | _precision(content, precision))
+    except ValidationError as error:
+        wrong = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
+        raise ProfileError(f"{path.name}: {wrong}") from error
+
+
+def _precision(content: dict[str, object], weights: Precision | None) -> dict[str, object]:
+    """The group `precision` with other weights; a 16-bit format is that of activations and cache too."""
+    group = content.get("precision")
+    if weights is None or not isinstance(group, dict):
+        return {}
+    changed = {"weights": weights}
+    if weights in {"float16", "bfloat16"}:
+        changed["dtype"] = weights
+        if group.get("kv_cache") == group.get("dtype"):
+            changed["kv_cache"] = weights
+    return {"precision": group | changed}

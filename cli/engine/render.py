@@ -1,0 +1,112 @@
+"""Every file that a deployment needs, from its profile: no number is written by hand twice."""
+
+import json
+import re
+import shutil
+from dataclasses import asdict
+from pathlib import Path
+from string import Template
+from typing import Final
+
+from cli.engine import commands, plan, values
+from cli.engine.errors import RenderError
+from cli.engine.profile import Profile
+
+# `@{name}`, because shell scripts and compose files are full of dollars.
+_PLACE: Final = re.compile(r"@\{(\w+)\}")
+TEMPLATES: Final = Path(__file__).resolve().parents[2] / "triton" / "templates"
+PLAN: Final = "plan.json"
+MODELS: Final = "repository"
+
+
+def render(profile: Profile) -> dict[str, str]:
+    """The text of each file, by its path in the rendered folder."""
+    files: dict[str, str] = {}
+    for model in values.model_names(profile):
+        files[f"{MODELS}/{model}/config.pbtxt"] = config_text(profile, model)
+        filled = values.fill(profile, model)
+        files[f"fill/{model}"] = "".join(f"{name}:{value}\n" for name, value in filled.items())
+    known = _texts(profile)
+    for template in sorted(TEMPLATES.glob("*.*")):
+        files[template.name] = _PLACE.sub(lambda place: known[place[1]], template.read_text())
+    return files | {PLAN: plan_text(profile)}
+
+
+def plan_text(profile: Profile) -> str:
+    """The plan as JSON."""
+    return json.dumps(asdict(plan.plan(profile)), indent=2) + "\n"
+
+
+def config_text(profile: Profile, model: str) -> str:
+    """The model's config.pbtxt, filled in."""
+    text = template_text(model)
+    if model not in {values.template_name(model), values.DEFAULT_NAME}:
+        text = text.replace(f'name: "{values.DEFAULT_NAME}"', f'name: "{model}"', 1)
+    return f"# {_HEADER.format(profile.name)}\n{Template(text).substitute(values.own_fill(profile, model))}"
+
+
+def template_text(model: str) -> str:
+    """The model's template, with the names of values in braces."""
+    return (TEMPLATES / values.template_name(model) / "config.pbtxt").read_text()
+
+
+def write(files: dict[str, str], folder: Path) -> None:
+    """The folder holds exactly these files; each model has the version folder that Triton wants.
+
+    Raises:
+        RenderError: the folder holds something else than an earlier rendering.
+    """
+    if folder.exists() and any(folder.iterdir()) and not (folder / PLAN).is_file():
+        raise RenderError(f"{folder} holds other files: give an empty or a new folder")
+    for name in ("fill", MODELS):
+        shutil.rmtree(folder / name, ignore_errors=True)
+    for path, text in files.items():
+        target = folder / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text)
+        if target.suffix == ".sh":
+            target.chmod(0o755)
+    for config in folder.glob(f"{MODELS}/*/config.pbtxt"):
+        (config.parent / "1").mkdir(exist_ok=True)
+
+
+_HEADER: Final = (
+    "Rendered by `longbatch engine render` from the profile {}: change the profile, not this file."
+)
+
+
+def _texts(profile: Profile) -> dict[str, str]:
+    """What the templates of scripts and settings name."""
+    settings = commands.engine_settings(profile)
+    found = plan.plan(profile)
+    return {
+        "header": _HEADER.format(profile.name),
+        "name": profile.name,
+        "image": profile.image.name,
+        "gpu": profile.hardware.title,
+        "gpu_count": str(profile.gpu.count),
+        "gpu_gib": f"{found.gpu_gib:g}",
+        "compute_capability": str(profile.hardware.compute_capability),
+        "memory_mib": str(int(found.gpu_gib * 1024)),
+        "model_repository": profile.model.repository,
+        "model_dir": values.model_dir(profile),
+        "checkpoint_dir": values.checkpoint_dir(profile),
+        "engine_dir": values.engine_dir(profile),
+        "triton_name": profile.model.triton_name,
+        "models": " ".join(values.model_names(profile)),
+        "templates": " ".join(values.template_name(each) for each in values.model_names(profile)),
+        "max_batch_size": str(profile.engine.max_batch_size),
+        "max_input_len": str(profile.engine.max_input_len),
+        "pool_blocks": str(found.pool_blocks),
+        "convert_script": commands.convert_script(profile),
+        "convert_options": _lines(commands.convert_options(profile)),
+        "build_options": _lines(commands.build_options(profile)),
+        "server_flags": "\n".join(f"    {flag}" for flag in commands.server_flags()),
+        "settings": "".join(f"{name}={value}\n" for name, value in settings.items()),
+        "settings_yaml": "\n".join(f'    {name}: "{value}"' for name, value in settings.items()),
+        "model_folder": values.model_dir(profile).removeprefix(f"{values.DATA}/"),
+    }
+
+
+def _lines(options: list[str]) -> str:
+    return " \\\n".join(f"    {option}" for option in options)

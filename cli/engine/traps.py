@@ -1,0 +1,99 @@
+"""The known traps of TensorRT-LLM deployments, each told in a sentence when a profile runs into it."""
+
+from collections.abc import Iterator
+
+from cli.engine.profile import Profile
+
+_FP8_FROM = 89  # compute capability of Ada; Ampere (80, 86) has no FP8 tensor cores
+
+
+def find(
+    profile: Profile, *, pool_blocks: int, typical_blocks: int, largest_pool_tokens: int
+) -> tuple[str, ...]:
+    """The traps that the profile runs into, the worst first."""
+    return (
+        *_memory(profile, largest_pool_tokens),
+        *_context(profile),
+        *_formats(profile),
+        *_pool(profile, pool_blocks, typical_blocks),
+        *_scheduling(profile),
+    )
+
+
+def _memory(profile: Profile, largest: int) -> Iterator[str]:
+    wanted = profile.engine.kv_cache_tokens
+    if largest == 0:
+        yield (
+            f"the weights do not fit: {profile.gpu.count} {profile.hardware.title} have no memory left"
+            " for a KV pool"
+        )
+    elif largest < wanted:
+        yield (
+            f"pool reduced at load: free_gpu_memory_fraction {profile.engine.free_gpu_memory_fraction:g}"
+            f" leaves room for {largest} tokens, not the {wanted} of kv_cache_tokens; the server takes the"
+            " smaller one without an error"
+        )
+
+
+def _context(profile: Profile) -> Iterator[str]:
+    engine = profile.engine
+    if not engine.chunked_context:
+        yield (
+            f"chunked context off: the longest prompt is max_num_tokens, {engine.max_num_tokens} tokens, not"
+            f" {engine.max_input_len}, and one prefill stops all decoding while it lasts"
+        )
+    if not engine.paged_context_fmha:
+        yield "paged context FMHA off: chunked context and KV cache reuse both need it"
+    if engine.max_num_tokens % engine.tokens_per_block:
+        yield (
+            f"max_num_tokens {engine.max_num_tokens} is no multiple of tokens_per_block"
+            f" {engine.tokens_per_block}: prompt chunks must be"
+        )
+    if engine.max_num_tokens <= engine.max_batch_size:
+        yield "max_num_tokens is not above max_batch_size: a full batch leaves no room for a prompt chunk"
+    if engine.max_seq_len > profile.shape.max_positions:
+        yield (
+            f"max_seq_len {engine.max_seq_len} is above the {profile.shape.max_positions} positions that the"
+            " model knows"
+        )
+
+
+def _formats(profile: Profile) -> Iterator[str]:
+    formats = profile.precision
+    if formats.kv_cache == "int8":
+        yield (
+            "INT8 KV cache with paged context FMHA: they exclude each other, so chunked context and cache"
+            " reuse would be lost; quantize the weights instead"
+        )
+    if "fp8" in {formats.weights, formats.kv_cache} and profile.hardware.compute_capability < _FP8_FROM:
+        yield (
+            f"FP8 on sm{profile.hardware.compute_capability}: the {profile.hardware.title} has no FP8 tensor"
+            " cores; take int8 weights"
+        )
+    if formats.kv_cache == "fp8" and formats.weights != "fp8":
+        yield "FP8 KV cache without FP8 weights: the FP8 context kernels need both"
+
+
+def _pool(profile: Profile, pool_blocks: int, typical_blocks: int) -> Iterator[str]:
+    engine = profile.engine
+    pool = pool_blocks * engine.tokens_per_block
+    if pool < engine.max_seq_len:
+        yield (
+            f"pool smaller than one sequence: {pool} tokens, but max_seq_len is {engine.max_seq_len}; longer"
+            " requests can never run"
+        )
+    if engine.kv_cache_tokens % engine.tokens_per_block:
+        yield f"kv_cache_tokens is no multiple of tokens_per_block: {pool} tokens can be used"
+    if (usable := pool_blocks // typical_blocks) < engine.max_batch_size:
+        yield (
+            f"batch larger than the pool can use: {engine.max_batch_size} slots, but the pool holds {usable}"
+            " typical jobs"
+        )
+
+
+def _scheduling(profile: Profile) -> Iterator[str]:
+    if profile.engine.scheduler_policy == "max_utilization":
+        yield (
+            "max_utilization: when the pool runs full it pauses and recomputes requests, and what Longbatch"
+            " books is not what it reserves; take guaranteed_no_evict"
+        )

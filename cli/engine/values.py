@@ -1,0 +1,110 @@
+"""The values of a profile: where things lie inside the image, and what fills the model configurations."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from cli.engine.profile import Profile
+
+DATA: Final = "/data"  # model, checkpoint and engine
+REPOSITORY: Final = "/models"  # what Triton loads
+RENDERED: Final = "/rendered"  # what this package wrote
+DEFAULT_NAME: Final = "tensorrt_llm"
+
+
+def model_dir(profile: Profile) -> str:
+    """Where the Hugging Face model and its tokenizer lie."""
+    return f"{DATA}/models/{profile.model.repository.partition('/')[2]}"
+
+
+def checkpoint_dir(profile: Profile) -> str:
+    """Where the converted weights lie."""
+    return f"{DATA}/checkpoints/{profile.name}-{profile.precision.weights}"
+
+
+def engine_dir(profile: Profile) -> str:
+    """Where the built engine lies."""
+    return f"{DATA}/engines/{profile.name}-{profile.precision.weights}"
+
+
+def model_names(profile: Profile) -> tuple[str, ...]:
+    """The models of its repository: five, or the engine alone when it stands beside another one."""
+    if profile.model.triton_name != DEFAULT_NAME:
+        return (profile.model.triton_name,)
+    return ("preprocessing", DEFAULT_NAME, "postprocessing", "ensemble", "tensorrt_llm_bls")
+
+
+def template_name(model: str) -> str:
+    """The folder of the template of this model."""
+    return model if model in _FILLS and model != DEFAULT_NAME else DEFAULT_NAME
+
+
+def fill(profile: Profile, model: str) -> dict[str, str]:
+    """What fills the model's template: the image's own with its fill_template.py, and ours alike."""
+    return {"triton_max_batch_size": str(profile.engine.max_batch_size)} | dict(
+        _FILLS[template_name(model)](profile)
+    )
+
+
+def own_fill(profile: Profile, model: str) -> dict[str, str]:
+    """What our templates need beside: names that the image's templates have fixed."""
+    names = {"seed_input": profile.image.seed_input, "min_tokens_input": profile.image.min_tokens_input}
+    return fill(profile, model) | names
+
+
+def _engine(profile: Profile) -> Mapping[str, str]:
+    engine = profile.engine
+    return {
+        "triton_backend": "tensorrtllm",
+        "decoupled_mode": "True",
+        "max_beam_width": "1",
+        "engine_dir": engine_dir(profile),
+        "batching_strategy": "inflight_fused_batching",
+        "batch_scheduler_policy": engine.scheduler_policy,
+        "max_tokens_in_paged_kv_cache": str(engine.kv_cache_tokens),
+        "kv_cache_free_gpu_mem_fraction": f"{engine.free_gpu_memory_fraction:g}",
+        "exclude_input_in_output": "True",
+        "enable_chunked_context": str(engine.chunked_context),
+        "enable_kv_cache_reuse": str(engine.kv_cache_reuse),
+        "logits_datatype": "TYPE_FP32",
+        "encoder_input_features_data_type": "TYPE_FP16",
+        "prompt_embedding_table_data_type": "TYPE_FP16",
+    }
+
+
+def _preprocessing(profile: Profile) -> Mapping[str, str]:
+    return {
+        "tokenizer_dir": model_dir(profile),
+        "preprocessing_instance_count": "1",
+        "add_special_tokens": "False",
+    }
+
+
+def _postprocessing(profile: Profile) -> Mapping[str, str]:
+    return {
+        "tokenizer_dir": model_dir(profile),
+        "postprocessing_instance_count": "1",
+        "skip_special_tokens": "True",
+    }
+
+
+def _ensemble(_: Profile) -> Mapping[str, str]:
+    return {"logits_datatype": "TYPE_FP32"}
+
+
+def _bls(profile: Profile) -> Mapping[str, str]:
+    return {
+        "decoupled_mode": "True",
+        "bls_instance_count": str(profile.engine.max_batch_size),
+        "accumulate_tokens": "False",
+        "logits_datatype": "TYPE_FP32",
+        "tensorrt_llm_model_name": DEFAULT_NAME,
+    }
+
+
+_FILLS: Final = {
+    "preprocessing": _preprocessing,
+    DEFAULT_NAME: _engine,
+    "postprocessing": _postprocessing,
+    "ensemble": _ensemble,
+    "tensorrt_llm_bls": _bls,
+}

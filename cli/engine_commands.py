@@ -1,0 +1,138 @@
+"""The verbs for engines: what a profile holds, the files that follow from it, and whether they agree."""
+
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from cli import verbs
+from cli.engine import drift, render
+from cli.engine import plan as plans
+from cli.engine import profile as profiles
+from cli.engine.errors import ProfileError, RenderError
+from cli.engine.plan import Plan
+from cli.engine.profile import Precision, Profile
+from cli.verbs import AsJson, output, print_json
+
+EXIT_DRIFT: Final = 1
+
+app = typer.Typer(no_args_is_help=True, help="Plan, render and examine a TensorRT-LLM engine.")
+
+ProfileName = Annotated[
+    str, typer.Argument(metavar="PROFILE", help="A name in triton/profiles, or a .toml file.")
+]
+Weights = Annotated[
+    Precision | None, typer.Option("--precision", help="Of the weights, in place of the profile's.")
+]
+Folder = Annotated[Path, typer.Argument(metavar="OUT", help="The rendered folder.", file_okay=False)]
+
+
+def register(parent: typer.Typer) -> None:
+    """The application has the verbs."""
+    for name, verb in _VERBS.items():
+        app.command(name)(verb)
+    parent.add_typer(app, name="engine")
+
+
+def plan(name: ProfileName, *, precision: Weights = None, as_json: AsJson = False) -> None:
+    """Say what fits into an engine, what binds, how fast it can be, and which traps it runs into."""
+    found = plans.plan(_load(name, precision))
+    if as_json:
+        print_json(asdict(found))
+    else:
+        _show(found)
+
+
+def render_files(
+    name: ProfileName,
+    out: Folder,
+    *,
+    precision: Weights = None,
+    check: Annotated[bool, typer.Option("--check", help="Write nothing; tell what differs.")] = False,
+) -> None:
+    """Write everything that a deployment needs: model configurations, commands, settings."""
+    profile = _load(name, precision)
+    if check:
+        _check(profile, out)
+        return
+    files = render.render(profile)
+    try:
+        render.write(files, out)
+    except (RenderError, OSError) as error:
+        verbs.complain(error.message if isinstance(error, RenderError) else str(error))
+        raise typer.Exit(verbs.EXIT_USAGE) from error
+    output.print(f"{len(files)} files in {escape(str(out))}")
+    for warning in plans.plan(profile).warnings:
+        verbs.notes.print(f"[yellow]warning:[/] {escape(warning)}")
+
+
+def check_files(
+    name: ProfileName,
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FOLDER",
+            help="A rendered folder, a model repository, or a built engine.",
+            file_okay=False,
+        ),
+    ],
+    *,
+    precision: Weights = None,
+) -> None:
+    """Tell where a rendered folder, a model repository or a built engine differs from its profile."""
+    _check(_load(name, precision), folder)
+
+
+_VERBS: Final[dict[str, Callable[..., None]]] = {"plan": plan, "render": render_files, "check": check_files}
+
+
+def _load(name: str, precision: Precision | None) -> Profile:
+    try:
+        return profiles.load(name, precision=precision)
+    except ProfileError as error:
+        verbs.complain(error.message)
+        raise typer.Exit(verbs.EXIT_USAGE) from error
+
+
+def _check(profile: Profile, folder: Path) -> None:
+    try:
+        found = drift.find(profile, folder)
+    except RenderError as error:
+        verbs.complain(error.message)
+        raise typer.Exit(verbs.EXIT_USAGE) from error
+    for each in found:
+        output.print(f"[red]✗[/] {escape(each.sentence())}")
+    if found:
+        raise typer.Exit(EXIT_DRIFT)
+    output.print(f"[green]✓[/] {escape(str(folder))} is what {escape(profile.name)} says")
+
+
+def _show(found: Plan) -> None:
+    table = Table(
+        "part", "GiB", "", box=None, title=f"{found.profile}, {found.weights} weights", title_justify="left"
+    )
+    per_token = f"{found.kv_bytes_per_token // 1024} KiB per token"
+    gpus = f"{found.gpu_gib:.1f} of {found.gpu_memory_gib:.1f} on each of {found.gpu_count} GPU"
+    table.add_row("weights", f"{found.weights_gib:.1f}", "")
+    table.add_row("KV pool", f"{found.pool_gib:.1f}", f"{found.pool_tokens} tokens, {per_token}")
+    table.add_row("the rest", f"{found.runtime_gib:.1f}", "context, workspaces, activations")
+    table.add_row("in all", f"{found.total_gib:.1f}", gpus)
+    output.print(table)
+    pace = found.pace
+    output.print(f"the longest prompt takes {found.full_prompt_gib:.1f} GiB of the pool")
+    output.print(
+        f"full-length jobs together: {found.full_length_jobs}; what binds is {found.binds['full_length']}"
+    )
+    output.print(f"typical jobs together: {found.typical_jobs}; what binds is {found.binds['typical']}")
+    output.print(f"the memory would hold a pool of {found.largest_pool_tokens} tokens")
+    output.print(
+        f"at best: the longest prompt is read in {pace.full_prefill_seconds:g} s, a typical one in"
+        f" {pace.typical_prefill_seconds:g} s; {pace.full_decode_tokens_per_second:g} tokens/s at full"
+        f" length, {pace.typical_decode_tokens_per_second:g} in a full batch of typical jobs"
+    )
+    for warning in found.warnings:
+        output.print(f"[yellow]warning:[/] {escape(warning)}")

@@ -1,0 +1,197 @@
+"""What came of the tries to tell events: the log, the next try, and who is paused for failing."""
+
+import random
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from datetime import datetime, timedelta
+from typing import Any, Final, Protocol
+from uuid import UUID
+
+from sqlalchemy import text, update
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.orm import Session
+
+from jobs import webhook_endpoints
+from jobs.database import database_now
+from jobs.ids import uuid7
+from jobs.settings import WebhookSettings
+from jobs.webhook_claims import BREAKER_FAILURES, Due
+from jobs.webhook_dispatches import MAX_AGE
+from jobs.webhook_models import WebhookBreaker, WebhookDispatch
+from jobs.webhooks import next_delivery_at
+
+_MAX_PAUSE: Final = timedelta(minutes=15)
+_MAX_RETRY_AFTER: Final = timedelta(hours=24)  # the longest step of the schedule
+_GONE: Final = 410  # the receiver wants nothing any more
+
+# Each try is in the log, unless its event went meanwhile. Who answered well is done, whoever says it, also of
+# a try that was taken for dead.
+_RECORD: Final = text("""
+    WITH told AS (
+        SELECT * FROM unnest(
+            CAST(:id AS uuid[]), CAST(:dispatch_id AS uuid[]), CAST(:tenant_id AS uuid[]),
+            CAST(:event_id AS uuid[]), CAST(:endpoint_id AS uuid[]), CAST(:attempt AS smallint[]),
+            CAST(:status AS integer[]), CAST(:outcome AS text[]), CAST(:num_bytes AS bigint[]),
+            CAST(:latency_ms AS integer[])
+        ) AS told (id, dispatch_id, tenant_id, event_id, endpoint_id, attempt, status, outcome, num_bytes,
+            latency_ms)
+    ), logged AS (
+        INSERT INTO webhook_deliveries
+            (id, tenant_id, event_id, endpoint_id, attempt, status, outcome, num_bytes, latency_ms)
+        SELECT told.id, told.tenant_id, event_id, told.endpoint_id, attempt, status, outcome, num_bytes,
+            latency_ms
+        FROM told JOIN webhook_events ON webhook_events.id = event_id
+    ), delivered AS (
+        UPDATE webhook_dispatches SET state = 'delivered', next_attempt_at = NULL
+        WHERE id IN (SELECT dispatch_id FROM told WHERE outcome = 'delivered')
+    )
+    DELETE FROM webhook_breakers WHERE destination_id = ANY(CAST(:well AS uuid[]))
+""")
+
+
+class Answer(Protocol):
+    """What came of an exchange; exactly one of `status` and `error_code` is set."""
+
+    @property
+    def status(self) -> int | None:
+        """Of HTTP."""
+
+    @property
+    def error_code(self) -> str | None:
+        """Why there is none."""
+
+    @property
+    def num_bytes(self) -> int:
+        """That were read."""
+
+    @property
+    def latency(self) -> timedelta:
+        """From the beginning to the end."""
+
+    @property
+    def retry_after(self) -> timedelta | None:
+        """When the receiver wants to be asked again."""
+
+
+def record(
+    session: Session,
+    told: Sequence[tuple[Due, Answer]],
+    settings: WebhookSettings,
+    rng: random.Random,
+) -> None:
+    """Each try stands in the log; its event is delivered there, due again later, or given up."""
+    if not told:
+        return
+    told = sorted(told, key=lambda each: each[0].id)  # in one order everywhere: no deadlock
+    well = {due.destination_id for due, answer in told if is_delivered(answer)}
+    logged = [_logged(due, answer) for due, answer in told]
+    columns = {name: [row[name] for row in logged] for name in logged[0]}
+    session.execute(_RECORD, {**columns, "well": sorted(well)})
+    bad = [(due, answer) for due, answer in told if not is_delivered(answer)]
+    if not bad:
+        return
+    now = database_now(session)
+    for due, answer in bad:
+        _put_off(session, due, answer, now=now, rng=rng)
+    _count_failures(session, well, bad, settings, now=now, rng=rng)
+    for endpoint_id in sorted(
+        {due.endpoint_id for due, answer in bad if due.endpoint_id and answer.status == _GONE}
+    ):
+        webhook_endpoints.disable(session, endpoint_id, "gone", now=now)
+
+
+def is_delivered(answer: Answer) -> bool:
+    """Whether the receiver has acknowledged."""
+    return answer.status is not None and 200 <= answer.status < 300
+
+
+def outcome_of(answer: Answer) -> str:
+    """`delivered`, or what went wrong."""
+    return "delivered" if is_delivered(answer) else str(answer.error_code or "bad_status")
+
+
+def _logged(due: Due, answer: Answer) -> Mapping[str, Any]:
+    return {
+        "id": uuid7(),
+        "dispatch_id": due.id,
+        "tenant_id": due.tenant_id,
+        "event_id": due.event_id,
+        "endpoint_id": due.endpoint_id,
+        "attempt": due.attempt,
+        "status": answer.status,
+        "outcome": outcome_of(answer),
+        "num_bytes": answer.num_bytes,
+        "latency_ms": round(answer.latency.total_seconds() * 1000),
+    }
+
+
+def _put_off(session: Session, due: Due, answer: Answer, *, now: datetime, rng: random.Random) -> None:
+    """The event is due again by its schedule, or not before the receiver wants it, or is given up."""
+    next_at = next_delivery_at(due.step, now, rng)
+    if next_at is not None and answer.retry_after is not None:
+        next_at = max(next_at, now + min(answer.retry_after, _MAX_RETRY_AFTER))
+    if answer.status == _GONE or (next_at is not None and next_at > due.queued_at + MAX_AGE):
+        next_at = None
+    session.execute(
+        update(WebhookDispatch)
+        # A later try, begun because this one took too long, has the last word.
+        .where(WebhookDispatch.id == due.id, WebhookDispatch.num_attempts == due.attempt)
+        .where(WebhookDispatch.state == "sending")
+        .values(state="failed" if next_at is None else "pending", next_attempt_at=next_at)
+        .execution_options(synchronize_session=False)
+    )
+
+
+def _count_failures(
+    session: Session,
+    well: AbstractSet[UUID],
+    bad: Sequence[tuple[Due, Answer]],
+    settings: WebhookSettings,
+    *,
+    now: datetime,
+    rng: random.Random,
+) -> None:
+    """Who answered, and not well even once, has more failures, and may be paused or disabled."""
+    failures: dict[UUID, list[tuple[Due, Answer]]] = {}
+    for due, answer in bad:
+        if due.destination_id not in well:
+            failures.setdefault(due.destination_id, []).append((due, answer))
+    for destination_id in sorted(failures):
+        _fail(session, destination_id, failures[destination_id], settings, now=now, rng=rng)
+
+
+def _fail(
+    session: Session,
+    destination_id: UUID,
+    failed: Sequence[tuple[Due, Answer]],
+    settings: WebhookSettings,
+    *,
+    now: datetime,
+    rng: random.Random,
+) -> None:
+    due = failed[0][0]
+    new = postgresql.insert(WebhookBreaker).values(
+        destination_id=destination_id,
+        tenant_id=due.tenant_id,
+        num_failures=len(failed),
+        failing_since=now,
+    )
+    breaker = session.scalars(
+        new.on_conflict_do_update(
+            index_elements=["destination_id"],
+            set_={"num_failures": WebhookBreaker.num_failures + len(failed)},
+        ).returning(WebhookBreaker),
+        execution_options={"populate_existing": True},
+    ).one()
+    pause = timedelta(0)
+    if breaker.num_failures >= BREAKER_FAILURES:
+        doubled = min(breaker.num_failures - BREAKER_FAILURES, 10)
+        pause = min(_MAX_PAUSE, timedelta(seconds=settings.breaker_seconds) * 2**doubled)
+        pause *= rng.uniform(0.8, 1.2)
+    asked = [answer.retry_after for _, answer in failed if answer.retry_after is not None]
+    pause = max([pause, *(min(each, _MAX_PAUSE) for each in asked)])
+    breaker.paused_until = now + pause if pause else None
+    session.flush()
+    is_lost = now - breaker.failing_since >= timedelta(days=settings.disable_days)
+    if due.endpoint_id and breaker.num_failures >= BREAKER_FAILURES and is_lost:
+        webhook_endpoints.disable(session, due.endpoint_id, "failing", now=now)

@@ -1,0 +1,153 @@
+"""A rendered repository on a real Triton: it loads whole, and a running engine passes the smoke test."""
+
+import os
+import shutil
+import subprocess
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from cli.engine import profile, render
+from cli.engine.profile import PROFILES
+from cli.stack.engine_options import EngineOptions
+from cli.stack.ports import LOOPBACK
+from cli.stack.triton_server import TritonLaunch, TritonUnavailableError, prepare, wait_ready
+from local_engine import RunningEngine, free_ports, running_engine
+
+A6000 = profile.load("llama-3.1-8b-a6000")
+SMOKE = PROFILES.parent / "smoke.sh"
+# In place of the image's models: it answers nothing, but it is told its configuration by the server.
+STAND_IN = """
+class TritonPythonModel:
+    def initialize(self, args):
+        pass
+
+    def execute(self, requests):
+        return [None for _ in requests]
+"""
+
+
+def prepared(folder: Path) -> TritonLaunch:
+    """A server that will load what is rendered: with stand-ins, and the engine in the Python backend."""
+    grpc_port, http_port, metrics_port = free_ports(3)
+    launch = prepare(
+        folder,
+        engine=EngineOptions(mode="synthetic"),
+        grpc_port=grpc_port,
+        http_port=http_port,
+        metrics_port=metrics_port,
+    )
+    shutil.rmtree(launch.cwd / "models")
+    render.write(render.render(A6000), folder / "rendered")
+    shutil.copytree(folder / "rendered" / "repository", launch.cwd / "models")
+    for config in (launch.cwd / "models").glob("*/config.pbtxt"):
+        text = config.read_text()
+        config.write_text(text.replace('backend: "tensorrtllm"', 'backend: "python"'))
+        if "platform:" not in text:
+            (config.parent / "1" / "model.py").write_text(STAND_IN)
+    return launch
+
+
+@contextmanager
+def started(launch: TritonLaunch) -> Iterator["subprocess.Popen[bytes]"]:
+    with (launch.cwd / "log").open("wb") as output:
+        process = subprocess.Popen(
+            launch.argv, env=launch.env, cwd=launch.cwd, stdout=output, stderr=subprocess.STDOUT
+        )
+    try:
+        yield process
+    finally:
+        process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=10)
+        process.kill()
+        process.wait()
+
+
+def get(launch: TritonLaunch, path: str) -> str:
+    with urllib.request.urlopen(f"http://{LOOPBACK}:{launch.http_port}{path}", timeout=5) as answer:
+        text: str = answer.read().decode()
+    return text
+
+
+def smoke(
+    engine: RunningEngine, *arguments: object, **environment: str
+) -> "subprocess.CompletedProcess[str]":
+    """The script, against this engine."""
+    here = {
+        "TRITON_HTTP": f"http://{LOOPBACK}:{engine.launch.http_port}",
+        "TRITON_METRICS": f"http://{LOOPBACK}:{engine.launch.metrics_port}/metrics",
+    }
+    return subprocess.run(
+        [str(SMOKE), *map(str, arguments)],
+        env={"PATH": os.environ["PATH"]} | here | environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_a_real_server_loads_all_five_rendered_models(tmp_path: Path) -> None:
+    launch = prepared(tmp_path)
+    with started(launch) as process:
+        wait_ready(launch.http_port, process, timeout=60)
+        for model in ("preprocessing", "tensorrt_llm", "postprocessing", "ensemble", "tensorrt_llm_bls"):
+            assert f'"name":"{model}"' in get(launch, f"/v2/models/{model}")
+        config = get(launch, "/v2/models/tensorrt_llm/config")
+        assert '"decoupled":true' in config
+        assert '"max_tokens_in_paged_kv_cache":{"string_value":"131072"}' in config
+
+
+def test_a_real_server_refuses_an_ensemble_that_does_not_fit_its_models(tmp_path: Path) -> None:
+    """So the test above says something."""
+    launch = prepared(tmp_path)
+    config = launch.cwd / "models" / "ensemble" / "config.pbtxt"
+    config.write_text(
+        config.read_text().replace('key: "sequence_length" value: "_NUM', 'key: "lengths" value: "_NUM')
+    )
+    with started(launch) as process, pytest.raises(TritonUnavailableError):
+        wait_ready(launch.http_port, process, timeout=60)
+    assert "lengths" in (launch.cwd / "log").read_text()
+
+
+def test_a_running_engine_passes_the_smoke_test_of_its_profile(loaded: RunningEngine, tmp_path: Path) -> None:
+    render.write(render.render(A6000), tmp_path / "out")
+    answer = smoke(loaded, tmp_path / "out", PROMPT_TOKENS="20000")
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    assert [line.split(":")[0] for line in answer.stdout.splitlines()] == [
+        "✓ health",
+        "✓ metadata",
+        "✓ short request",
+        "✓ long request",
+        "✓ cancel",
+        "✓ metrics",
+    ]
+
+
+def test_the_smoke_test_reads_the_longest_prompt(tmp_path: Path) -> None:
+    with running_engine(tmp_path, EngineOptions(mode="synthetic", time_scale=100)) as engine:
+        answer = smoke(engine)
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    assert "96000 prompt tokens, 32 tokens" in answer.stdout
+
+
+def test_the_smoke_test_names_what_is_wrong(loaded: RunningEngine, tmp_path: Path) -> None:
+    larger = profile.load("llama-3.1-8b-h200")
+    render.write(render.render(larger), tmp_path / "batch")
+    assert "✗ metadata: max_batch_size is 4, the profile says 16" in smoke(loaded, tmp_path / "batch").stdout
+    pool = A6000.engine.model_copy(update={"kv_cache_tokens": 262_144})
+    render.write(render.render(A6000.model_copy(update={"engine": pool})), tmp_path / "pool")
+    told = smoke(loaded, tmp_path / "pool", PROMPT_TOKENS="100").stdout
+    assert "✗ metrics: the pool has 2048 blocks, the profile says 4096: it was reduced at load" in told
+    assert "✗ long request" in smoke(loaded, PROMPT_TOKENS="140000").stdout
+    assert "✗ metadata: no_such" in smoke(loaded, MODEL="no_such", WAIT="0").stdout.replace(
+        "health", "metadata"
+    )
+    assert (
+        "was not ready in 0 s"
+        in smoke(loaded, TRITON_HTTP=f"http://{LOOPBACK}:{free_ports(1)[0]}", WAIT="0").stdout
+    )
