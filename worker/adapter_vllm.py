@@ -70,17 +70,21 @@ class VllmAdapter:
         )
 
 
-def _parameters(request: Request) -> dict[str, float | int]:
-    """VLLM's sampling parameters. Its own temperature is 1; ours is greedy unless somebody asks otherwise."""
+def _parameters(request: Request) -> dict[str, object]:
+    """The sampling parameters. vLLM's own temperature is 1; ours is greedy unless somebody asks otherwise.
+
+    It is told the stop strings, which it finds in text as we do: so it ends by itself, and says so.
+    """
     given: Sampling = request.sampling
     is_random = given.top_p is not None or (given.top_k or 0) > 1
     temperature = given.temperature if given.temperature is not None else (1.0 if is_random else 0.0)
-    found: dict[str, float | int | None] = {
+    found: dict[str, object] = {
         "max_tokens": request.max_tokens,
         "temperature": temperature,
         "top_p": given.top_p,
         "top_k": given.top_k,
         "seed": given.seed,
         "min_tokens": given.min_tokens,
+        "stop": list(request.stops) or None,
     }
     return {name: value for name, value in found.items() if value is not None}

@@ -79,7 +79,7 @@ def test_a_job_books_all_that_it_may_need(
     asking: Callable[[str], Settings], queue: Queue, tokenizer: Tokenizer, name: str
 ) -> None:
     with running_worker(asking(name), tokenizer):
-        job_id = queue.submit("Say something.", max_tokens=20_000)
+        job_id = queue.submit("Say something. [[tokens=3000]]", max_tokens=20_000)
         (booking,) = eventually(queue.bookings)
         assert booking.output_tokens == 20_000
         assert booking.blocks >= 20_000 // 64

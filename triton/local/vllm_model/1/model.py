@@ -68,6 +68,7 @@ class TritonPythonModel:
         stops = [asked["stop"]] if isinstance(asked.get("stop"), str) else asked.get("stop") or []
         request_id = uuid4().hex
         ids: list[int] = []
+        held = max(map(len, stops), default=1) - 1  # characters that may begin a stop string
         text, counted = "", 0
         # As with vLLM, no end token comes before so many tokens; the engine behind knows all or nothing.
         end_id = -1 if int(asked.get("min_tokens", 0)) >= max_tokens else self._end_id
@@ -81,6 +82,7 @@ class TritonPythonModel:
                 _stop(request_id)
                 yield said[len(text) : at], len(ids) - counted, "stop"
                 return
+            said = said[: max(len(text), len(said) - held)]
             yield said[len(text) :], len(ids) - counted, None
             text, counted = said, len(ids)
         rest = self._tokenizer.decode(ids, skip_special_tokens=True)[len(text) :]
