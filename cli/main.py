@@ -9,7 +9,9 @@ from rich.markup import escape
 from cli import (
     demo_command,
     doctor,
+    engine_bench,
     engine_commands,
+    engine_inspect,
     jobs_commands,
     keys_commands,
     tenants_commands,
@@ -33,6 +35,8 @@ tenants_commands.register(app)
 keys_commands.register(app)
 webhooks_commands.register(app)
 engine_commands.register(app)
+engine_inspect.register(engine_commands.app)
+engine_bench.register(app)
 doctor.register(app)
 
 

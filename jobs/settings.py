@@ -240,6 +240,18 @@ class Settings(BaseSettings):
     maintenance: MaintenanceSettings = MaintenanceSettings()
 
 
+class EngineSide(BaseSettings):
+    """The groups that say which engine is fed, without those of any other server."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=ENV_PREFIX, env_nested_delimiter="__", frozen=True, extra="ignore"
+    )
+
+    triton: TritonSettings = TritonSettings()
+    engine: EngineSettings = EngineSettings()
+    tokenizer: TokenizerSettings = TokenizerSettings()
+
+
 class _DatabaseOnly(BaseSettings):
     model_config = SettingsConfigDict(
         env_prefix=ENV_PREFIX, env_nested_delimiter="__", frozen=True, extra="ignore"

@@ -6,11 +6,10 @@ from dataclasses import dataclass, field
 from pydoc_data.topics import topics
 
 from cli.stack.ports import LOOPBACK
-from jobs.admission import Capacity
 from jobs.ids import uuid7
 from jobs.moves import Lease
 from jobs.prompts import Message
-from jobs.settings import BrokerSettings, DatabaseSettings, EngineSettings, Settings, TritonSettings
+from jobs.settings import EngineSettings, EngineSide, TritonSettings
 from jobs.tokens import TokenIds, Tokenizer
 from local_engine import RunningEngine, engine_module
 from worker.adapter import Adapter
@@ -31,18 +30,16 @@ NEVER = -1  # no end token
 _PATIENT = Deadlines(first_token=60, between_tokens=60, total=60)
 
 
-def settings_of(engine: RunningEngine, model_name: str = "tensorrt_llm", **triton: object) -> Settings:
-    """Of a worker that asks this model; it needs no other server."""
+def settings_of(engine: RunningEngine, model_name: str = "tensorrt_llm", **triton: str) -> EngineSide:
+    """Of whoever asks this model."""
     launch = engine.launch
-    return Settings(
-        database=DatabaseSettings(url="postgresql://nobody@127.0.0.1:1/none"),
-        broker=BrokerSettings(url="redis://127.0.0.1:1"),
-        triton=TritonSettings(
-            url=f"{LOOPBACK}:{launch.grpc_port}",
-            metrics_url=f"http://{LOOPBACK}:{launch.metrics_port}/metrics",
-            model_name=model_name,
-            **triton,
-        ),
+    found = {
+        "url": f"{LOOPBACK}:{launch.grpc_port}",
+        "metrics_url": f"http://{LOOPBACK}:{launch.metrics_port}/metrics",
+        "model_name": model_name,
+    }
+    return EngineSide(
+        triton=TritonSettings.model_validate(found | triton),
         engine=EngineSettings(max_blocks=2048, tokens_per_block=64, max_batch_size=4),
     )
 
@@ -103,7 +100,7 @@ class Served:
     def on(cls, engine: RunningEngine, model_name: str, tokenizer: Tokenizer) -> "Served":
         """With the adapter that the server's own word leads to."""
         settings = settings_of(engine, model_name)
-        client = EngineClient(settings, end_id=tokenizer.end_id)
+        client = EngineClient(settings.triton, settings.engine, end_id=tokenizer.end_id)
         adapter = client.describe().adapter
         client.close()
         return cls(engine, settings.triton, adapter, tokenizer)
@@ -151,11 +148,3 @@ class Served:
     def is_idle(self) -> bool:
         gauges = self.engine.gauges()
         return gauges["active"] == gauges["used"] == 0
-
-
-def capacity_of(engine: RunningEngine, tokenizer: Tokenizer, model_name: str) -> Capacity:
-    client = EngineClient(settings_of(engine, model_name), end_id=tokenizer.end_id)
-    try:
-        return client.describe().capacity
-    finally:
-        client.close()

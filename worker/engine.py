@@ -11,7 +11,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from jobs.admission import Capacity
 from jobs.errors import EngineError, EngineUnavailableError
 from jobs.ids import uuid7
-from jobs.settings import EngineSettings, Settings
+from jobs.settings import EngineSettings, TritonSettings
 from worker.adapter import Adapter
 from worker.gauges import Gauges, read_gauges
 from worker.offer import ModelConfig, Offer, adapter_for, number, read_offer
@@ -44,15 +44,15 @@ class EngineClient:
     Only `interrupt` may be called by another one.
     """
 
-    def __init__(self, settings: Settings, *, end_id: int) -> None:
-        """Args: end_id: the tokenizer's end token, the whole prompt of a test request."""
+    def __init__(self, triton: TritonSettings, engine: EngineSettings, *, end_id: int) -> None:
+        """Args: engine: overrides; end_id: the tokenizer's end token, the whole prompt of a test request."""
         self._end_id = end_id
         self._shown: Gauges | None = None
-        self._triton = settings.triton
-        self._overrides = settings.engine
-        self._channel = open_channel(settings.triton)
+        self._triton = triton
+        self._overrides = engine
+        self._channel = open_channel(triton)
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
-        self._gauged_name = settings.triton.model_name
+        self._gauged_name = triton.model_name
         self._canary: Stream | None = None
         self._is_interrupted = False
 
@@ -84,7 +84,7 @@ class EngineClient:
         Raises:
             EngineUnavailableError: the server cannot be reached.
         """
-        return read_offer(self._triton.model_name, self._config)
+        return read_offer(self._triton.model_name, self.config)
 
     def describe(self) -> EngineModel:
         """What the model can hold and how it is asked.
@@ -102,7 +102,52 @@ class EngineClient:
             capacity=_capacity(offer, self._shown_gauges(adapter), self._overrides), adapter=adapter
         )
 
-    def _config(self, model_name: str) -> ModelConfig | None:
+    def version(self) -> str:
+        """Of the server.
+
+        Raises:
+            EngineUnavailableError: it cannot be reached.
+        """
+        try:
+            found = self._stub.ServerMetadata(service_pb2.ServerMetadataRequest(), timeout=_TIMEOUT_SECONDS)
+        except grpc.RpcError as error:
+            raise _unavailable(error) from error
+        return str(found.version)
+
+    def models(self) -> dict[str, bool]:
+        """The names of all models, and whether each is ready.
+
+        Raises:
+            EngineUnavailableError: the server cannot be reached.
+        """
+        asked = service_pb2.RepositoryIndexRequest()
+        try:
+            found = self._stub.RepositoryIndex(asked, timeout=_TIMEOUT_SECONDS)
+        except grpc.RpcError as error:
+            raise _unavailable(error) from error
+        return {model.name: model.state == "READY" for model in found.models}
+
+    def encode(self, model_name: str, text: str) -> list[int]:
+        """What the model `preprocessing` makes of a text.
+
+        Raises:
+            EngineUnavailableError: it does not say; the message is the server's.
+        """
+        message = service_pb2.ModelInferRequest(model_name=model_name)
+        message.inputs.add(name="QUERY", datatype="BYTES", shape=[1, 1])
+        encoded = text.encode()
+        message.raw_input_contents.append(len(encoded).to_bytes(4, "little") + encoded)
+        message.inputs.add(name="REQUEST_OUTPUT_LEN", datatype="INT32", shape=[1, 1])
+        message.raw_input_contents.append(np.array([1], dtype=np.int32).tobytes())
+        message.outputs.add(name="INPUT_ID")
+        try:
+            found = self._stub.ModelInfer(message, timeout=CANARY_SECONDS)
+        except grpc.RpcError as error:
+            raise _unavailable(error) from error
+        ids: list[int] = np.frombuffer(found.raw_output_contents[0], dtype=np.int32).tolist()
+        return ids
+
+    def config(self, model_name: str) -> ModelConfig | None:
         """A model's configuration; None: there is no such model."""
         asked = service_pb2.ModelConfigRequest(name=model_name)
         try:
@@ -111,9 +156,19 @@ class EngineClient:
             code = error.code() if isinstance(error, grpc.Call) else None
             if code in (grpc.StatusCode.NOT_FOUND, grpc.StatusCode.INVALID_ARGUMENT):
                 return None
-            raise EngineUnavailableError(
-                str(error.details() if isinstance(error, grpc.Call) else error)
-            ) from error
+            raise _unavailable(error) from error
+
+    def adapter(self) -> Adapter:
+        """How the model is asked, whatever it can hold.
+
+        Raises:
+            EngineUnavailableError: the server cannot be reached or has no such model yet.
+            EngineError: the model is not one that can be asked; somebody must change it.
+        """
+        offer = self.offer()
+        if offer is None:
+            raise EngineUnavailableError(f"the server has no model {self._triton.model_name}")
+        return adapter_for(offer, self._triton)
 
     def _shown_gauges(self, adapter: Adapter) -> Gauges:
         """The gauges with the pool's size in them, or the last such ones; zeros where there never were any.
@@ -160,6 +215,10 @@ class EngineClient:
             self._canary = None
             stream.close()
         return event.error is None
+
+
+def _unavailable(error: grpc.RpcError) -> EngineUnavailableError:
+    return EngineUnavailableError(str(error.details() if isinstance(error, grpc.Call) else error))
 
 
 def _capacity(offer: Offer, gauges: Gauges, overrides: EngineSettings) -> Capacity:

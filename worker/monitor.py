@@ -42,7 +42,7 @@ class EngineMonitor:
         self._drain_span = timedelta(seconds=settings.jobs.drain_seconds)
         self._sessions = sessions
         self._keeper = keeper
-        self._client = EngineClient(settings, end_id=end_id)
+        self._client = EngineClient(settings.triton, settings.engine, end_id=end_id)
         self._drains = Drains(
             sessions,
             settings.engine.name,

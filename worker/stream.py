@@ -115,6 +115,11 @@ class Stream:
         # Daemon: a reader that gRPC never wakes up must not keep the process alive.
         self._thread = threading.Thread(target=self._read, name=f"read-{request.request_id[:8]}", daemon=True)
 
+    def connect(self) -> None:
+        """The connection stands, or will not within some seconds; for whoever times a request alone."""
+        with contextlib.suppress(grpc.FutureTimeoutError):
+            grpc.channel_ready_future(self._channel).result(timeout=CONNECT_SECONDS)
+
     def start(self) -> None:
         """The request is with the server, or will be soon, or never."""
         self._thread.start()
