@@ -27,10 +27,11 @@ class TritonTarget(Target):
 
     def __init__(self, side: EngineSide, *, max_tokens: int) -> None:
         """Raises EngineError or EngineUnavailableError where a worker would not start either."""
-        self._triton = side.triton
+        # Streaming is on wherever it can be: a load test looks at times, not at characters.
+        self._triton = side.triton.model_copy(update={"streams_fragments": True})
         self._max_tokens = max_tokens
         # The capacity is not needed, so a server that does not tell it is none the worse.
-        client = EngineClient(side.triton, side.engine, end_id=0)
+        client = EngineClient(self._triton, side.engine, end_id=0)
         try:
             self._adapter = client.adapter()
         finally:
