@@ -26,13 +26,13 @@ bench: setup ## print the targets, simulated and on real servers, about 12 minut
 prove: setup ## the same at full length, for hours: 300 jobs of each workload, a million rows (SEEDS=3)
 	@$(BIN)/python -m bench --long --json bench/results/targets.json $(if $(SEEDS),--seeds $(SEEDS)) $(BENCH)
 
-crashes: setup ## the long forms of the crash tests: 2,000 webhook events and 40 kills, about 15 minutes
-	@LONGBATCH_PROVE=1 $(BIN)/python -m pytest -s tests/system/test_webhook_chaos.py
+crashes: setup ## the long forms of the crash tests: 2,000 webhook events and 40 kills; 500 documents and 9 kills
+	@LONGBATCH_PROVE=1 $(BIN)/python -m pytest -s tests/system/test_webhook_chaos.py tests/system/test_summarize_many.py
 
 COMPILE = uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header pyproject.toml
 lock: ## write both lock files anew (needs uv)
 	@$(COMPILE) --extra local --group dev -o requirements.lock
-	@$(COMPILE) --extra llama --extra s3 -o requirements-server.lock
+	@$(COMPILE) --extra docs --extra llama --extra s3 -o requirements-server.lock
 
 clean: ## remove what setup and the tools made
 	@rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis tests/javascript/node_modules

@@ -24,7 +24,7 @@ from jobs.tokens import Tokenizer
 from jobs.validation import from_validation
 from jobs.views import PRIORITIES
 
-_WINDOWS: Final = {"1h": timedelta(hours=1), "24h": timedelta(hours=24), "7d": timedelta(days=7)}
+WINDOWS: Final = {"1h": timedelta(hours=1), "24h": timedelta(hours=24), "7d": timedelta(days=7)}
 _SAMPLING: Final = ("temperature", "top_p", "top_k", "seed", "stop")
 # Complaints of the fast parser behind which a text that cannot be stored may hide.
 _TEXT_COMPLAINTS: Final = ("surrogate", "hex escape", "unicode", "control character")
@@ -93,7 +93,7 @@ def specification(request: JobRequest, acceptance: Acceptance) -> JobSpec:
         webhook_url=told.url,
         webhook_secret=told.secret,
         webhook_includes_output=request.webhook_include_output,
-        window=_WINDOWS[request.completion_window] if request.completion_window else None,
+        window=WINDOWS[request.completion_window] if request.completion_window else None,
     )
 
 

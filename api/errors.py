@@ -13,6 +13,7 @@ from jobs.errors import (
     AlreadyExistsError,
     AuthenticationError,
     ConflictError,
+    DocumentNotReadyError,
     ForbiddenError,
     IdempotencyConflictError,
     InvalidRequestError,
@@ -41,6 +42,7 @@ _STATUSES: Final[dict[type[LongbatchError], int]] = {
     RequestCancelledError: 409,
     IdempotencyConflictError: 409,
     JobNotFinishedError: 409,
+    DocumentNotReadyError: 409,
     TooLargeError: 413,
     LimitError: 429,
     RequestFailedError: 500,
@@ -50,6 +52,8 @@ _STATUSES: Final[dict[type[LongbatchError], int]] = {
 _RETRY_AFTER: Final = {"Retry-After": "1"}  # seconds
 # OpenAI's clients repeat a 409 by themselves unless they are told not to.
 _NO_RETRY: Final = {"x-should-retry": "false"}
+# What is left of the body is not read: gigabytes, perhaps.
+_CLOSE: Final = {"Connection": "close"}
 _CHALLENGE: Final = {"WWW-Authenticate": "Bearer"}
 _MAX_PATH_CHARS: Final = 64
 
@@ -81,6 +85,8 @@ def response(error: LongbatchError) -> JSONResponse:
         headers |= _RETRY_AFTER
     elif status == HTTPStatus.UNAUTHORIZED:
         headers |= _CHALLENGE
+    elif status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
+        headers |= _CLOSE
     kind = None
     if isinstance(error, LimitError):
         headers |= _limit_headers(error)

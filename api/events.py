@@ -5,10 +5,11 @@ Events carry `id: N`, the characters of output sent so far; after a break a read
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from functools import partial
 from typing import Any, Final, TypeVar
+from uuid import UUID
 
 from pydantic_core import to_json
 
@@ -22,6 +23,7 @@ from jobs.live import Piece
 from jobs.models import Job
 from jobs.queries import Glance
 from jobs.states import TERMINAL
+from jobs.summary_states import TERMINAL as ENDED_SUMMARY
 from jobs.views import job_object
 
 T = TypeVar("T")
@@ -129,6 +131,27 @@ async def batch_events(
             batch = await read()
             yield event("batch", batch_object(batch), identifier=0)
             if batch.state in ENDED_BATCH:
+                return
+
+
+async def summary_events(
+    parts: Parts, summary_id: UUID, read: Callable[[], Awaitable[Mapping[str, Any]]]
+) -> AsyncGenerator[bytes, None]:
+    """The summary at first and whenever its state or counts have changed, until it has ended.
+
+    Args:
+        parts: of the application.
+        summary_id: whose.
+        read: the summary as callers see it.
+    """
+    async with aclosing(merged(parts.summary_followers.changes(summary_id))) as changes:
+        async for change in changes:
+            if change is None:
+                yield HEARTBEAT
+                continue
+            seen = await read()
+            yield event("summary", seen, identifier=0)
+            if seen["state"] in ENDED_SUMMARY:
                 return
 
 

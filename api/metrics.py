@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 from sqlalchemy.orm import Session
 from starlette.types import Scope
 
-from jobs import queries
+from jobs import document_work, queries
 from jobs.database import database_now
 from jobs.queries import EngineLoad
 
@@ -69,6 +69,7 @@ class Snapshot:
     queued_tokens: int
     engines: Sequence[EngineLoad]
     pending_webhooks: int
+    waiting_documents: int
     now: datetime
 
 
@@ -79,6 +80,7 @@ def read_snapshot(session: Session) -> Snapshot:
         queued_tokens=queries.queued_tokens(session),
         engines=queries.engine_loads(session),
         pending_webhooks=queries.pending_webhooks(session),
+        waiting_documents=document_work.count_waiting(session),
         now=database_now(session),
     )
 
@@ -111,6 +113,8 @@ def _queue_gauges(snapshot: Snapshot) -> Iterator[Metric]:
     yield GaugeMetricFamily("longbatch_queued_tokens", tokens, value=snapshot.queued_tokens)
     events = "Webhook events that still have to be delivered."
     yield GaugeMetricFamily("longbatch_webhook_events_pending", events, value=snapshot.pending_webhooks)
+    documents = "Documents whose text is waited for."
+    yield GaugeMetricFamily("longbatch_documents_extracting", documents, value=snapshot.waiting_documents)
 
 
 def _engine_gauges(snapshot: Snapshot) -> Iterator[Metric]:

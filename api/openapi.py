@@ -9,10 +9,12 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
+from api.document_schemas import DocumentForm
 from api.openai_schemas import BatchRequest, EstimateRequest, GenerateRequest, UploadForm
 from api.replies import ErrorReply
 from api.schemas import CancelRequest, JobRequest
 from api.scopes import METRICS, OPEN
+from api.summary_schemas import SummaryEstimateRequest, SummaryRequest
 from api.webhook_schemas import EndpointRequest, EndpointUpdate
 from jobs.openai_chat import ChatRequest, TextRequest
 
@@ -25,6 +27,7 @@ _BODIES: Final[tuple[type[BaseModel], ...]] = (
     JobRequest,
     CancelRequest,
     UploadForm,
+    DocumentForm,
     BatchRequest,
     EstimateRequest,
     ChatRequest,
@@ -32,6 +35,8 @@ _BODIES: Final[tuple[type[BaseModel], ...]] = (
     GenerateRequest,
     EndpointRequest,
     EndpointUpdate,
+    SummaryRequest,
+    SummaryEstimateRequest,
 )
 _REASONS: Final = {
     400: "A field is wrong or unknown; `param` names it",
@@ -92,6 +97,14 @@ def lines_body(model: type[BaseModel]) -> dict[str, Any]:
 def form_body(model: type[BaseModel]) -> dict[str, Any]:
     """A multipart form of this shape, for an operation that reads it while it arrives."""
     return _body("multipart/form-data", {"$ref": _REF.format(model=model.__name__)})
+
+
+def document_body(model: type[BaseModel]) -> dict[str, Any]:
+    """A multipart form of this shape, or the file itself."""
+    described = form_body(model)
+    file = {"type": "string", "format": "binary", "examples": ["Annual report …"]}
+    described["requestBody"]["content"]["application/octet-stream"] = {"schema": file}
+    return described
 
 
 def describe(app: FastAPI) -> dict[str, Any]:

@@ -24,10 +24,11 @@ from api.readiness import Readiness
 from api.tokenizer import LoadedTokenizer
 from api.transactions import Transactions
 from api.watch import Watch
-from jobs import batches, engines, queries
+from jobs import batches, engines, queries, summaries
 from jobs.batches import BatchGlance
 from jobs.queries import Glance
 from jobs.settings import Settings
+from jobs.summaries import SummaryGlance
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -53,6 +54,7 @@ class Parts:
     live: LiveReader
     job_followers: Followers[Glance]
     batch_followers: Followers[BatchGlance]
+    summary_followers: Followers[SummaryGlance]
     places: Places
     tokenizer: LoadedTokenizer
     readiness: Readiness
@@ -76,6 +78,7 @@ class Parts:
         self.watch.release()
         self.job_followers.release()
         self.batch_followers.release()
+        self.summary_followers.release()
 
     async def compute(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """What `work` returned, computed in a thread."""
@@ -101,6 +104,7 @@ async def open_parts(settings: Settings) -> AsyncIterator[Parts]:
         live=LiveReader(settings.broker, on_ended=watch.hurry),
         job_followers=Followers(transactions, queries.glance),
         batch_followers=Followers(transactions, batches.glance),
+        summary_followers=Followers(transactions, summaries.glance),
         places=Places(settings),
         tokenizer=tokenizer,
         readiness=Readiness(settings, transactions, tokenizer),
@@ -112,6 +116,7 @@ async def open_parts(settings: Settings) -> AsyncIterator[Parts]:
         parts.live.run(),
         parts.job_followers.run(),
         parts.batch_followers.run(),
+        parts.summary_followers.run(),
         *(parts.intake.run() for _ in range(NUM_LANES)),
     ]
     beside = [asyncio.create_task(loop) for loop in loops]

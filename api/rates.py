@@ -26,6 +26,9 @@ _CONNECTIONS: Final = 8
 # What is left is asked for so often, and counted down in between.
 _LOOK_SECONDS: Final = 1.0
 _MAX_TENANTS: Final = 10_000
+# Counted ahead at most, and as a part of what is left: near the limit each request is counted by itself.
+_MAX_PERMITS: Final = 64
+_PART: Final = 100
 _PREFIX: Final = "longbatch"
 
 
@@ -70,7 +73,7 @@ class Rates:
         self._shared = SlidingWindowCounterRateLimiter(shared)
         self._own = SlidingWindowCounterRateLimiter(MemoryStorage())
         self._away_until = 0.0
-        self._seen: dict[UUID, tuple[Rate, float]] = {}
+        self._held: dict[UUID, _Held] = {}
 
     async def hit(self, tenant_id: UUID, max_requests: int) -> Rate:
         """The request counts.
@@ -94,24 +97,63 @@ class Rates:
     async def _hit(
         self, limiter: SlidingWindowCounterRateLimiter, item: RateLimitItemPerMinute, tenant_id: UUID
     ) -> Rate:
-        key = tenant_id.hex
-        if not await limiter.hit(item, key):
-            stats = await limiter.get_window_stats(item, key)
-            raise RequestRateError(
-                f"Rate limit reached: {item.amount:,} requests a minute.",
-                limit=item.amount,
-                remaining=0,
-                retry_after_seconds=max(1, math.ceil(stats.reset_time - time.time())),
-            )
-        seen = self._seen.get(tenant_id)
-        if seen is not None and time.monotonic() < seen[1] and seen[0].limit == item.amount:
-            known, until = seen
-            rate = Rate(known.limit, max(0, known.remaining - 1), known.reset_at)
+        """The request counts; of many in a second most are counted ahead, so that few ask Redis."""
+        held = self._held.get(tenant_id)
+        if held is not None and held.rate.limit == item.amount and held.is_fresh():
+            if held.num_permits:
+                return held.spend()
         else:
+            held = None
+        key = tenant_id.hex
+        num_permits = held.num_next if held else 1
+        if num_permits > 1 and not await limiter.hit(item, key, cost=num_permits):
+            num_permits = 1
+        if num_permits == 1 and not await limiter.hit(item, key):
+            raise await self._refusal(limiter, item, key)
+        if held is None:
             stats = await limiter.get_window_stats(item, key)
-            rate = Rate(item.amount, stats.remaining, stats.reset_time)
-            until = time.monotonic() + _LOOK_SECONDS
-        if len(self._seen) >= _MAX_TENANTS:
-            self._seen.clear()
-        self._seen[tenant_id] = (rate, until)
-        return rate
+            rate = Rate(item.amount, stats.remaining + 1, stats.reset_time)
+            held = _Held(rate, until=time.monotonic() + _LOOK_SECONDS)
+            self._hold(tenant_id, held)
+        held.num_permits += num_permits
+        held.num_next = min(2 * num_permits, _MAX_PERMITS, max(1, held.rate.remaining // _PART))
+        return held.spend()
+
+    async def _refusal(
+        self, limiter: SlidingWindowCounterRateLimiter, item: RateLimitItemPerMinute, key: str
+    ) -> RequestRateError:
+        stats = await limiter.get_window_stats(item, key)
+        return RequestRateError(
+            f"Rate limit reached: {item.amount:,} requests a minute.",
+            limit=item.amount,
+            remaining=0,
+            retry_after_seconds=max(1, math.ceil(stats.reset_time - time.time())),
+        )
+
+    def _hold(self, tenant_id: UUID, held: "_Held") -> None:
+        if len(self._held) >= _MAX_TENANTS:
+            self._held.clear()
+        self._held[tenant_id] = held
+
+
+@dataclass(slots=True)
+class _Held:
+    """What is known of a tenant for a second, and requests of it that were counted ahead.
+
+    Attributes:
+        num_permits: counted and not spent yet; those that are left after the second are lost.
+        num_next: how many to count next: more each time within the second, few when little is left.
+    """
+
+    rate: Rate
+    until: float
+    num_permits: int = 0
+    num_next: int = 1
+
+    def is_fresh(self) -> bool:
+        return time.monotonic() < self.until
+
+    def spend(self) -> Rate:
+        self.num_permits -= 1
+        self.rate = Rate(self.rate.limit, max(0, self.rate.remaining - 1), self.rate.reset_at)
+        return self.rate

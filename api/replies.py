@@ -6,8 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from api.schemas import Priority, StateName, WaitReasonName
-from jobs.prompts import Task
+from api.schemas import Priority, StateName, TaskName, WaitReasonName
 
 _ID = "job_019c2f3e5a4b7c8d9e0f1a2b3c4d5e6f"
 _JOB: dict[str, Any] = {
@@ -54,7 +53,7 @@ class JobReply(BaseModel):
     id: str
     object: Literal["job"]
     state: StateName
-    task: Task
+    task: TaskName
     model: str
     custom_id: str | None
     metadata: dict[str, str]

@@ -1,12 +1,13 @@
 """What callers may send: strict types, closed objects, limits with a reason."""
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
 from jobs.prompts import Role, Task
 from jobs.queue_place import WaitReason
 from jobs.states import JobState
+from jobs.summary_states import TASKS
 from jobs.validation import MAX_TOP_K, Closed, CustomId, Metadata, NonEmpty, Stop, Text
 
 MAX_TOKENS: Final = 131_072  # the whole context of the served model: no answer is longer
@@ -18,6 +19,9 @@ StateName = Literal[
     "blocked", "preparing", "queued", "running", "completed", "failed", "cancelled", "expired"
 ]
 assert set(StateName.__args__) == set(JobState)  # type: ignore[attr-defined]  # noqa: S101  # literals have args
+# Jobs of summaries' trees are found among your jobs too.
+TaskName = Literal["generate", "summarize", "summary_whole", "summary_map", "summary_reduce"]
+assert set(TaskName.__args__) == {*get_args(Task), *TASKS.values()}  # type: ignore[attr-defined]  # noqa: S101  # literals have args
 WaitReasonName = Literal[
     "dependency",
     "preparing",
@@ -103,7 +107,7 @@ class CancelRequest(Closed):
     model_config = ConfigDict(json_schema_extra={"examples": [{"metadata": {"team": "research"}}]})
 
     state: StateName | None = None
-    task: Task | None = None
+    task: TaskName | None = None
     custom_id: CustomId | None = None
     metadata: Metadata | None = Field(None, description="pairs that a job must all have")
 
@@ -114,7 +118,7 @@ class ListQuery(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     state: StateName | None = None
-    task: Task | None = None
+    task: TaskName | None = None
     custom_id: CustomId | None = None
     after: str | None = Field(None, description="id of the last job seen; the list goes on behind it")
     limit: int = Field(20, ge=1, le=100)

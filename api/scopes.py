@@ -12,7 +12,7 @@ OPEN: Final = frozenset({"/health/live", "/health/ready", "/docs", "/openapi.jso
 METRICS: Final = "/metrics"
 _READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 # What only looks although its method says otherwise.
-_LOOKS: Final = frozenset({("POST", "/v1/batches/estimate")})
+_LOOKS: Final = frozenset({("POST", "/v1/batches/estimate"), ("POST", "/v1/summaries/estimate")})
 # Who reads it can speak in our name to the tenant's servers.
 _SECRETS: Final = frozenset({"/v1/webhook_secret"})
 

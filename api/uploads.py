@@ -20,7 +20,6 @@ from jobs.batch_models import File
 from jobs.batch_states import FileState
 from jobs.errors import (
     InvalidRequestError,
-    LongbatchError,
     MissingFieldError,
     TooLargeError,
     UnavailableError,
@@ -34,7 +33,7 @@ _ANCHOR: Final = "expires_after[anchor]"
 _SECONDS: Final = "expires_after[seconds]"
 _FIELDS: Final = frozenset({"purpose", _ANCHOR, _SECONDS})
 # What is refused is read on, so that the sender sees the answer instead of a broken connection; not for ever.
-_DRAINED_LIMITS: Final = 4
+DRAINED_LIMITS: Final = 4
 
 
 async def receive(request: Request, parts: Parts, *, tenant_id: UUID, promise: Promise) -> File:
@@ -55,7 +54,11 @@ async def receive(request: Request, parts: Parts, *, tenant_id: UUID, promise: P
     )
     file_id = (await parts.transactions.run(create)).id
     try:
-        num_bytes = await _store(pieces, form, parts, file_id=file_id, tenant_id=tenant_id)
+        limit = parts.settings.files.max_bytes
+        too_large = TooLargeError(f"A file may have {limit} bytes at most.", param="file")
+        num_bytes = await store(
+            pieces, parts, file_id=file_id, tenant_id=tenant_id, limit=limit, too_large=too_large
+        )
         lifetime = _lifetime(form.fields, default=timedelta(days=parts.settings.files.retention_days))
         _check(form)
         finish = partial(
@@ -103,32 +106,41 @@ def _find_file(session: Session, noted: UUID | JsonObject) -> File | None:
 _FILE: Final[Kind[File]] = Kind("file", note=lambda file: file.id, find=_find_file)
 
 
-async def _store(
-    pieces: AsyncIterator[bytes], form: Form, parts: Parts, *, file_id: UUID, tenant_id: UUID
+async def store(
+    pieces: AsyncIterator[bytes],
+    parts: Parts,
+    *,
+    file_id: UUID,
+    tenant_id: UUID,
+    limit: int,
+    too_large: TooLargeError,
 ) -> int:
-    """All bytes are stored; how many."""
-    store = make_store(parts.settings.files)
-    limit = parts.settings.files.max_bytes
+    """All bytes are stored; how many.
+
+    Raises:
+        TooLargeError: `too_large`, as there are more than `limit`.
+    """
+    kept_in = make_store(parts.settings.files)
     pending = bytearray()
     num_bytes = 0
-    refusal: LongbatchError | None = None
+    is_refused = False
     async for piece in pieces:
         num_bytes += len(piece)
         if num_bytes > limit:
-            refusal = refusal or TooLargeError(f"A file may have {limit} bytes at most.", param="file")
+            is_refused = True
             pending.clear()
-            if num_bytes > _DRAINED_LIMITS * limit:
+            if num_bytes > DRAINED_LIMITS * limit:
                 break
             continue
         pending += piece
         while len(pending) >= PART_BYTES:
             start = num_bytes - len(pending)
-            await _put(store, bytes(pending[:PART_BYTES]), start, parts, file_id, tenant_id)
+            await _put(kept_in, bytes(pending[:PART_BYTES]), start, parts, file_id, tenant_id)
             del pending[:PART_BYTES]
-    if refusal is not None:
-        raise refusal
-    if form.filename is not None and pending:
-        await _put(store, bytes(pending), num_bytes - len(pending), parts, file_id, tenant_id)
+    if is_refused:
+        raise too_large
+    if pending:
+        await _put(kept_in, bytes(pending), num_bytes - len(pending), parts, file_id, tenant_id)
     return num_bytes
 
 

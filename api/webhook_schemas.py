@@ -21,6 +21,10 @@ EventType = Literal[
     "batch.failed",
     "batch.cancelled",
     "batch.expired",
+    "summary.completed",
+    "summary.failed",
+    "summary.cancelled",
+    "summary.expired",
     "webhook_endpoint.disabled",
 ]
 EventTypes = Annotated[

@@ -323,7 +323,7 @@ def _wait(is_done: Callable[[], bool]) -> None:
     while not is_done():
         if time.monotonic() > deadline:
             raise TimeoutError
-        time.sleep(0.01)
+        time.sleep(0.025)
 
 
 if __name__ == "__main__":

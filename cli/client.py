@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -36,14 +37,24 @@ class RefusedError(LongbatchError):
     Attributes:
         status: of HTTP.
         server_code: the error's code in the server's words.
+        retry_after: seconds after which to ask again; None: the server names none.
     """
 
     code = "refused"
 
-    def __init__(self, message: str, *, status: int, server_code: str, param: str | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int,
+        server_code: str,
+        param: str | None = None,
+        retry_after: float | None = None,
+    ) -> None:
         super().__init__(message, param=param)
         self.status = status
         self.server_code = server_code
+        self.retry_after = retry_after
 
 
 class Client:
@@ -149,6 +160,47 @@ class Client:
         found: dict[str, Any] = self._send(method, whole, max_tries=max_tries, **request)
         return found
 
+    def send_document(self, path: Path, *, kind: str | None = None) -> dict[str, Any]:
+        """The document of this file, streamed; sent again it is the same document."""
+        params = {"filename": path.name} | ({} if kind is None else {"kind": kind})
+        for tries in range(1, _MAX_TRIES + 1):
+            with path.open("rb") as content:
+                try:
+                    document: dict[str, Any] = self._send(
+                        "POST",
+                        "/v1/documents",
+                        max_tries=1,
+                        params=params,
+                        content=content,
+                        headers={"Content-Type": "application/octet-stream"},
+                    )
+                except (ServerUnreachableError, RefusedError) as error:
+                    is_away = not isinstance(error, RefusedError) or error.status == _UNAVAILABLE
+                    if tries == _MAX_TRIES or not is_away:
+                        raise
+                else:
+                    return document
+            time.sleep(_BACKOFF_SECONDS)
+        raise AssertionError("the last try returns or raises")
+
+    def documents(self, method: str, *path: str, **request: Any) -> dict[str, Any]:  # noqa: ANN401  # JSON
+        """What a route of documents answers; `path` follows behind its name."""
+        whole = "/".join(["/v1/documents", *(_quoted(each) for each in path)])
+        found: dict[str, Any] = self._send(method, whole, **request)
+        return found
+
+    def document_text(self, document_id: str, params: Mapping[str, int]) -> Iterator[bytes]:
+        """The text of a document in UTF-8, as it arrives."""
+        path = f"/v1/documents/{_quoted(document_id)}/text"
+        try:
+            with self._http.stream("GET", path, params=params) as answer:
+                if not answer.is_success:
+                    answer.read()
+                    _content(answer)
+                yield from answer.iter_bytes()
+        except httpx2.TransportError as error:
+            raise self._unreachable(error) from error
+
     def version(self) -> dict[str, Any]:
         """The server's version and model."""
         found: dict[str, Any] = self._send("GET", "/v1/version", max_tries=1)
@@ -162,6 +214,15 @@ class Client:
             raise self._unreachable(error) from error
         found: dict[str, Any] = answer.json()["components"]
         return found
+
+    def send_once(self, method: str, path: str, **request: Any) -> Any:  # noqa: ANN401  # JSON
+        """What the server answers; for callers who have their own mind about trying again.
+
+        Raises:
+            ServerUnreachableError: no whole answer came.
+            RefusedError: the answer is an error.
+        """
+        return self._send(method, path, max_tries=1, **request)
 
     def _send(self, method: str, path: str, *, max_tries: int = _MAX_TRIES, **request: Any) -> Any:  # noqa: ANN401  # JSON
         for tries in range(1, max_tries + 1):
@@ -193,11 +254,20 @@ def _content(answer: httpx2.Response) -> Any:  # noqa: ANN401  # JSON
             return content
         error = content["error"]
         raise RefusedError(
-            error["message"], status=answer.status_code, server_code=error["code"], param=error["param"]
+            error["message"],
+            status=answer.status_code,
+            server_code=error["code"],
+            param=error["param"],
+            retry_after=_seconds(answer.headers.get("retry-after")),
         )
     except (ValueError, KeyError, TypeError):
         message = f"status {answer.status_code} from something that is no Longbatch server"
         raise RefusedError(message, status=answer.status_code, server_code="unknown") from None
+
+
+def _seconds(header: str | None) -> float | None:
+    """What Retry-After says, as far as it names seconds."""
+    return float(header) if header is not None and header.isdecimal() else None
 
 
 def _events(lines: Iterator[str]) -> Iterator[tuple[str, str, dict[str, Any]]]:

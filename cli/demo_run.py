@@ -3,158 +3,135 @@
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
-from typing import Literal
+from threading import Event
+from typing import Any
 
-import httpx2
-from rich.console import Console, Group, RenderableType
-from rich.live import Live
-from rich.progress_bar import ProgressBar
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from cli import demo_documents
-from cli.demo_documents import Document
+from cli import demo_documents, sources, summary_progress
+from cli.client import Client
+from cli.demo_times import Times, times_of
+from cli.sources import Source
 from cli.stack.engine_options import EngineOptions
 from cli.stack.options import StackOptions
 from cli.stack.ready import Urls
 from cli.stack.stack import Stack
+from cli.summaries import Summaries
+from cli.summary_run import Ended, Run, in_threads
+from cli.verbs import notes
 from jobs.tokenizer_files import tokenizer_directory
 from jobs.tokens import Tokenizer
-from jobs.views import JobObject
 
-MAX_TOKENS = 512
 _PIPE_WIDTH = 120
-_POLL = timedelta(milliseconds=250)
-_TERMINAL = frozenset({"completed", "failed", "cancelled", "expired"})
-_COLOURS = {
-    "completed": "green",
-    "failed": "red",
-    "cancelled": "yellow",
-    "expired": "yellow",
-    "running": "cyan",
-}
+_CONTEXT_TOKENS = 96_000
+_NUM_AT_ONCE = 32  # all documents of the demo, so that packing has them all to choose from
+_PATIENCE_SECONDS = 30.0
+_COLOURS = {"completed": "green", "failed": "red", "cancelled": "yellow", "expired": "yellow"}
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One document and the job that summarizes it.
+    """One document and what became of it.
 
     Attributes:
-        summary: its whole output once it is finished.
+        summary: as the server has it; None: there is none, and `error` says why.
+        tokens: of the document's text.
+        times: of the jobs that made its summary.
     """
 
-    document: Document
-    job: JobObject
-    summary: str = ""
+    source: Source
+    summary: Mapping[str, Any] | None
+    tokens: int | None
+    times: Times | None
+    error: str
 
 
 def run(docs: Path | None, *, time_scale: float) -> bool:
     """Whether every document was summarized; the stack is gone again.
 
     Raises:
-        ValueError: the folder holds no text, or something that is none.
+        ValueError: the folder holds no document.
     """
     # A pipe has no width of its own, and 80 columns would hide the figures.
     console = Console(highlight=False, width=None if sys.stdout.isatty() else _PIPE_WIDTH)
     tokenizer = tokenizer_directory(None)
-    documents = list(demo_documents.chosen(docs, Tokenizer.load(str(tokenizer)).count_text))
     with tempfile.TemporaryDirectory(prefix="longbatch-demo-") as folder:
-        options = StackOptions(directory=Path(folder) / "data")
+        looked = sources.find([str(docs or _own_documents(Path(folder), tokenizer))])
+        found = [replace(source, shown=str(source.name)) for source in looked]
+        if not found:
+            raise ValueError(f"{docs} holds no document ({', '.join(sorted(sources.SUFFIXES))})")
         engine = EngineOptions(tokenizer_dir=tokenizer, time_scale=time_scale)
-        stack = Stack(replace(options, engine=engine))
+        stack = Stack(replace(StackOptions(directory=Path(folder) / "data"), engine=engine))
         began = time.monotonic()
         try:
             with console.status("Starting Postgres, Valkey, Triton, API and workers…"):
                 stack.start()
             console.print(f"Ready after {time.monotonic() - began:.1f} s at {stack.urls.api_url}.")
-            rows = _summarize(console, stack.urls, documents)
+            rows = _summarize(stack.urls, found)
         finally:
             stack.stop()
             stack.remove_data()
     _print_outcome(console, rows, time_scale=time_scale)
-    return all(row.job["state"] == "completed" for row in rows)
+    return all(_state(row) == "completed" for row in rows)
 
 
-def _summarize(console: Console, urls: Urls, documents: Sequence[Document]) -> list[Row]:
-    """Every document was submitted and followed to its end."""
-    headers = {"Authorization": f"Bearer {urls.api_key}"}
-    api_url = urls.api_url or ""
-    with httpx2.Client(base_url=api_url, timeout=30, trust_env=False, headers=headers) as client:
-        rows = [Row(document, _submit(client, document)) for document in documents]
-        with Live(_progress(rows), console=console, refresh_per_second=4, transient=True) as live:
-            while any(row.job["state"] not in _TERMINAL for row in rows):
-                time.sleep(_POLL.total_seconds())
-                rows = [_poll(client, row) for row in rows]
-                live.update(_progress(rows))
-        return [replace(row, summary=_result(client, row.job["id"])) for row in rows]
+def _own_documents(folder: Path, tokenizer: Path) -> Path:
+    documents = folder / "documents"
+    documents.mkdir()
+    demo_documents.write(documents, Tokenizer.load(str(tokenizer)).count_text)
+    return documents
 
 
-def _submit(client: httpx2.Client, document: Document) -> JobObject:
-    body = {"input": document.text, "task": "summarize", "max_tokens": MAX_TOKENS}
-    return _job(client.post("/v1/jobs", json=body))
+def _summarize(urls: Urls, found: Sequence[Source]) -> list[Row]:
+    """Every document was sent and followed to its end, as `longbatch summarize` does it."""
+    stop = Event()
+    shown = summary_progress.progress(notes, total=len(found), live=False)
+    with Client(urls.api_url or "", urls.api_key) as client:
+        server = Summaries(client, patience=_PATIENCE_SECONDS, stop=stop)
+        run = Run(server, {}, model=server.model(), progress=shown)
+        try:
+            with shown:
+                ended = dict(in_threads(run.one, found, num_threads=_NUM_AT_ONCE))
+            times = times_of(urls.database_url or "")
+            return [_row(server, ended[place], times) for place in range(len(found))]
+        finally:
+            stop.set()
 
 
-def _poll(client: httpx2.Client, row: Row) -> Row:
-    if row.job["state"] in _TERMINAL:
-        return row
-    return replace(row, job=_job(client.get(f"/v1/jobs/{row.job['id']}")))
-
-
-def _result(client: httpx2.Client, job_id: str) -> str:
-    answer = client.get(f"/v1/jobs/{job_id}/result").raise_for_status().json()
-    return str(answer["output"] or "")
-
-
-def _job(response: httpx2.Response) -> JobObject:
-    found: JobObject = response.raise_for_status().json()
-    return found
-
-
-def _progress(rows: Sequence[Row]) -> RenderableType:
-    """The jobs that run, with their tokens, and how many are done."""
-    running = Table.grid(padding=(0, 2))
-    for row in rows:
-        if row.job["state"] == "running":
-            running.add_row(
-                Text(row.document.name, style="cyan"),
-                f"{row.job['prompt_tokens'] or 0:,} tokens in",
-                f"{row.job['completion_tokens']} out" if row.job["first_token_at"] else "reading…",
-            )
-    done = sum(row.job["state"] in _TERMINAL for row in rows)
-    bar = Table.grid(padding=(0, 2))
-    bar.add_row(f"{done}/{len(rows)} documents", ProgressBar(total=len(rows), completed=done, width=40))
-    return Group(bar, running)
+def _row(server: Summaries, ended: Ended, times: Mapping[str, Times]) -> Row:
+    error = (ended.fetch().error or {}).get("message", "")
+    if ended.summary_id is None:
+        return Row(ended.source, None, None, None, error)
+    summary = server.summary(ended.summary_id)
+    tokens = server.document(summary["documents"][0])["tokens"]
+    return Row(ended.source, summary, tokens, times.get(ended.summary_id), error)
 
 
 def _print_outcome(console: Console, rows: Sequence[Row], *, time_scale: float) -> None:
     table = Table(title="Summaries", title_justify="left")
     table.add_column("Document", no_wrap=True, overflow="ellipsis", max_width=24)
-    for name in ("State", "Prompt\ntokens", "Waited", "First\ntoken", "Output\ntokens"):
-        table.add_column(name, justify="left" if name == "State" else "right", no_wrap=True)
-    table.add_column("Summary begins", overflow="ellipsis", ratio=1)
-    width = max(16, console.width - 80)  # of a summary's beginning, so that each stays on one line
+    table.add_column("State", no_wrap=True)
+    for name in ("Tokens", "Parts", "Waited", "First\ntoken", "Output\ntokens", "Done\nafter"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("Summary begins", overflow="ellipsis", no_wrap=True, ratio=1)
+    width = max(16, console.width - 100)  # of a summary's beginning, so that each stays on one line
     for row in rows:
-        job = row.job
-        table.add_row(
-            Text(row.document.name),
-            Text(job["state"], style=_COLOURS.get(job["state"], "")),
-            "" if job["prompt_tokens"] is None else f"{job['prompt_tokens']:,}",
-            _between(job["created_at"], job["started_at"]),
-            _between(job["started_at"], job["first_token_at"]),
-            f"{job['completion_tokens']:,}",
-            Text(" ".join(row.summary.split())[:width] or _error_of(job)),
-        )
+        table.add_row(*_cells(row, width))
     console.print(table)
-    completed = sum(row.job["state"] == "completed" for row in rows)
-    first, last = _span(rows, "first_token_at"), _span(rows, "finalized_at")
-    console.print(
-        f"{completed} of {len(rows)} documents summarized in {last[1]:.1f} s;"
-        f" first output after {first[0]:.1f} s."
-    )
+    completed = sum(_state(row) == "completed" for row in rows)
+    console.print(f"{completed} of {len(rows)} documents summarized{_took(rows)}.")
+    for row in rows:
+        if row.summary is not None and (row.tokens or 0) > _CONTEXT_TOKENS:
+            console.print(
+                f"{row.source.name} is longer than the context: read in {len(row.summary['chunks'])} parts"
+                f" by {row.summary['progress']['jobs']} jobs on {row.summary['levels']} levels."
+            )
     console.print(
         f"The engine was a local stand-in, {time_scale:g} times as fast as an A6000: its summaries are "
         "extracts, not a language model's. Set LONGBATCH_TRITON__URL to use your TensorRT-LLM server.",
@@ -162,18 +139,43 @@ def _print_outcome(console: Console, rows: Sequence[Row], *, time_scale: float) 
     )
 
 
-def _span(rows: Sequence[Row], moment: Literal["first_token_at", "finalized_at"]) -> tuple[float, float]:
-    """Seconds from the first submission to the first and to the last of these moments; zeros without any."""
-    began = min(datetime.fromisoformat(row.job["created_at"]) for row in rows)
-    reached = [datetime.fromisoformat(at) for row in rows if (at := row.job[moment])] or [began]
-    return (min(reached) - began).total_seconds(), (max(reached) - began).total_seconds()
+def _cells(row: Row, width: int) -> list[str | Text]:
+    state = Text(_state(row), style=_COLOURS.get(_state(row), ""))
+    if row.summary is None:
+        return [Text(str(row.source.name)), state, *[""] * 6, Text(row.error)]
+    created, times = datetime.fromisoformat(row.summary["created_at"]), row.times
+    return [
+        Text(str(row.source.name)),
+        state,
+        "" if row.tokens is None else f"{row.tokens:,}",
+        str(len(row.summary["chunks"])),
+        _between(created, times.started_at if times else None),
+        _between(times.started_at if times else None, times.first_token_at if times else None),
+        f"{row.summary['usage']['completion_tokens']:,}",
+        _between(created, _ended_at(row)),
+        Text(" ".join((row.summary["summary"] or row.error).split())[:width]),
+    ]
 
 
-def _between(start: str | None, end: str | None) -> str:
-    if start is None or end is None:
+def _state(row: Row) -> str:
+    return "failed" if row.summary is None else str(row.summary["state"])
+
+
+def _took(rows: Sequence[Row]) -> str:
+    """` in 20.1 s; first output after 1.2 s`, from the first submission on."""
+    summaries = [row.summary for row in rows if row.summary is not None]
+    if not summaries:
         return ""
-    return f"{(datetime.fromisoformat(end) - datetime.fromisoformat(start)).total_seconds():.2f} s"
+    began = min(datetime.fromisoformat(each["created_at"]) for each in summaries)
+    ended = max((at for row in rows if (at := _ended_at(row))), default=None)
+    first = min((row.times.first_token_at for row in rows if row.times), default=None)
+    return f" in {_between(began, ended)}; first output after {_between(began, first)}"
 
 
-def _error_of(job: JobObject) -> str:
-    return str(job["error"]["message"]) if job["error"] else ""
+def _ended_at(row: Row) -> datetime | None:
+    at = row.summary["finalized_at"] if row.summary is not None else None
+    return None if at is None else datetime.fromisoformat(at)
+
+
+def _between(start: datetime | None, end: datetime | None) -> str:
+    return "" if start is None or end is None else f"{(end - start).total_seconds():.2f} s"

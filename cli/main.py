@@ -9,14 +9,18 @@ from rich.markup import escape
 from cli import (
     demo_command,
     doctor,
+    documents_commands,
     engine_bench,
     engine_commands,
     engine_inspect,
+    estimate_command,
     jobs_commands,
     keys_commands,
+    summarize_command,
     tenants_commands,
     up_command,
     watch_command,
+    watch_folder_command,
     webhooks_commands,
 )
 from jobs.errors import LongbatchError
@@ -31,6 +35,10 @@ up_command.register(app)
 demo_command.register(app)
 jobs_commands.register(app)
 watch_command.register(app)
+summarize_command.register(app)
+estimate_command.register(app)
+watch_folder_command.register(app)
+documents_commands.register(app)
 tenants_commands.register(app)
 keys_commands.register(app)
 webhooks_commands.register(app)

@@ -5,7 +5,6 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 from rich.table import Table
-from sqlalchemy import update
 
 from cli.admin import shown, transaction
 from cli.verbs import AsJson, output, print_json, print_text
@@ -49,8 +48,7 @@ def create(
     with transaction() as session:
         row = tenants.create(session, name)
         tenants.set_limits(session, row.id, _given(max_enqueued_tokens, max_jobs, max_requests))
-        if weight is not None:
-            row.weight = weight
+        tenants.set_weight(session, row.id, weight)
     print_text(name)
 
 
@@ -67,8 +65,7 @@ def set_(
     with transaction() as session:
         row = tenants.named(session, name)
         tenants.set_limits(session, row.id, _given(max_enqueued_tokens, max_jobs, max_requests))
-        if weight is not None:
-            session.execute(update(Tenant).where(Tenant.id == row.id).values(weight=weight))
+        tenants.set_weight(session, row.id, weight)
 
 
 @app.command("list")

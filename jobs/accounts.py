@@ -13,7 +13,7 @@ from jobs.models import Job, Tenant, TenantAccount
 from jobs.queue_window import Waiting
 
 # Transactions that write to several accounts do so one after another, else two could wait for each other.
-_SEVERAL: Final = 0x10C1
+_SEVERAL: Final = 0x10C2
 
 
 def serialize(session: Session) -> None:

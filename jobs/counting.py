@@ -22,6 +22,14 @@ class PromptCounter:
         """Of the tokenizer and its template."""
         return self.tokenizer.fingerprint
 
+    def count_text(self, text: str) -> int:
+        """Tokens of the text alone, without a template.
+
+        Raises:
+            UnsafeTextError: as `Tokenizer.encode_text`.
+        """
+        return self.tokenizer.count_text(text)
+
     def count_prompt(self, canonical: str) -> CountedPrompt:
         """The prompt's ids, rendered by the model's chat template; a plain text begins a text as it is.
 

@@ -141,6 +141,13 @@ class JobNotFinishedError(LongbatchError):
     retryable = True
 
 
+class DocumentNotReadyError(LongbatchError):
+    """The document's text is not there yet; try again."""
+
+    code = "document_not_ready"
+    retryable = True
+
+
 class TooLargeError(LongbatchError):
     """The request body is larger than this server accepts."""
 

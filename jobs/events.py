@@ -13,8 +13,9 @@ from jobs import ids, usage, webhook_dispatches
 from jobs.batch_models import Batch
 from jobs.database import database_now
 from jobs.ids import uuid7
-from jobs.models import Job, JsonObject, Result, WebhookEndpoint, WebhookEvent
+from jobs.models import Job, JsonObject, Result, Summary, WebhookEndpoint, WebhookEvent
 from jobs.states import Lane
+from jobs.summary_views import summary_event
 from jobs.views import job_object
 from jobs.webhook_dispatches import Destination
 from jobs.webhooks import JOB_STARTED
@@ -54,6 +55,7 @@ def is_start_wanted() -> ColumnElement[bool]:
         WebhookEndpoint.events.contains([JOB_STARTED]),
         WebhookEndpoint.disabled_reason.is_(None),
         Job.batch_id.is_(None),
+        Job.summary_id.is_(None),
         Job.lane == literal_column(f"'{Lane.BATCH.value}'"),
     )
 
@@ -66,6 +68,17 @@ def append_batch(session: Session, batch: Batch) -> None:
         to.append(webhook_dispatches.own(batch.tenant_id, batch.webhook_url, secret=batch.webhook_secret))
     data: JsonObject = {"id": ids.batch_id(batch.id)}
     _add_one(session, batch.tenant_id, kind, data, to, batch_id=batch.id)
+
+
+def append_summary(session: Session, summary: Summary) -> None:
+    """The summary, in a terminal state now, has its event; who wants the text reads `result_url`."""
+    kind = f"summary.{summary.state}"
+    to = _destinations(session, summary.tenant_id, kind)
+    if summary.webhook_url is not None:
+        to.append(
+            webhook_dispatches.own(summary.tenant_id, summary.webhook_url, secret=summary.webhook_secret)
+        )
+    _add_one(session, summary.tenant_id, kind, summary_event(summary), to, summary_id=summary.id)
 
 
 def append_endpoint(
@@ -98,7 +111,7 @@ def _add_one(
 
 
 def _append(session: Session, ended: Sequence[Job]) -> None:
-    # Lines of a batch are told by its own event, and who asks in the interactive lane waits for the answer.
+    # Lines of a batch and jobs of a tree are told by its own event; who asks in the interactive lane waits.
     alone = {job.tenant_id for job in ended if _is_announced(job)}
     endpoints = webhook_dispatches.endpoints_of(session, alone)
     readers = {job.id: _readers(job, endpoints.get(job.tenant_id, ())) for job in ended}
@@ -118,7 +131,7 @@ def _append(session: Session, ended: Sequence[Job]) -> None:
 
 
 def _is_announced(job: Job) -> bool:
-    return job.batch_id is None and job.lane == Lane.BATCH
+    return job.batch_id is None and job.summary_id is None and job.lane == Lane.BATCH
 
 
 def _readers(job: Job, endpoints: Sequence[WebhookEndpoint]) -> list[Destination]:

@@ -17,6 +17,8 @@ from jobs.storage import PART_BYTES, PartStore, StoredPart
 
 INPUT: Final = "batch"
 OUTPUT: Final = "batch_output"
+# Bytes whose text is waited for: never seen as files.
+DOCUMENT: Final = "document"
 # Bytes of a deleted file stay so long for whoever is reading them.
 _READING: Final = timedelta(minutes=10)
 # An upload that takes longer than this was cut off.
@@ -84,9 +86,17 @@ def finish_upload(
     tenant_id: UUID,
     filename: str,
     num_bytes: int,
-    lifetime: timedelta,
+    lifetime: timedelta | None,
 ) -> File:
-    """The file is complete and can be seen.
+    """The file is complete; it can be seen, unless it is a document's.
+
+    Args:
+        session: the caller's transaction.
+        file_id: of the upload.
+        tenant_id: whose it is.
+        filename: as it was sent.
+        num_bytes: that were stored.
+        lifetime: None: as long as somebody needs it.
 
     Raises:
         NotFoundError: it has been discarded since.
@@ -100,7 +110,7 @@ def finish_upload(
     file.filename = filename
     file.num_bytes = num_bytes
     file.state = FileState.COMPLETE
-    file.expires_at = file.created_at + lifetime
+    file.expires_at = None if lifetime is None else file.created_at + lifetime
     session.flush()
     return file
 
@@ -261,6 +271,7 @@ def prune(session: Session, store: PartStore, *, now: datetime) -> int:
 def _visible(tenant_id: UUID) -> tuple[ColumnElement[bool], ...]:
     return (
         File.tenant_id == tenant_id,
+        File.purpose != DOCUMENT,
         File.state.in_([FileState.GROWING, FileState.COMPLETE]),
         or_(File.expires_at.is_(None), File.expires_at > func.clock_timestamp()),
     )

@@ -9,16 +9,20 @@ from jobs.errors import NotFoundError
 __all__ = [
     "batch_id",
     "delivery_id",
+    "document_id",
     "endpoint_id",
     "event_id",
     "file_id",
     "job_id",
     "parse_batch_id",
     "parse_delivery_id",
+    "parse_document_id",
     "parse_endpoint_id",
     "parse_event_id",
     "parse_file_id",
     "parse_job_id",
+    "parse_summary_id",
+    "summary_id",
     "uuid7",
 ]
 
@@ -28,6 +32,8 @@ _ENDPOINT = "whep_"
 _DELIVERY = "whdl_"
 _FILE = "file-"
 _BATCH = "batch_"
+_SUMMARY = "sum_"
+_DOCUMENT = "doc_"
 
 
 def job_id(value: UUID) -> str:
@@ -60,6 +66,16 @@ def batch_id(value: UUID) -> str:
     return _BATCH + value.hex
 
 
+def summary_id(value: UUID) -> str:
+    """`sum_` and 32 hex digits."""
+    return _SUMMARY + value.hex
+
+
+def document_id(value: UUID) -> str:
+    """`doc_` and 32 hex digits."""
+    return _DOCUMENT + value.hex
+
+
 def parse_job_id(text: str) -> UUID:
     """The UUID behind a printed job id.
 
@@ -77,6 +93,16 @@ def parse_file_id(text: str) -> UUID:
 def parse_batch_id(text: str) -> UUID:
     """The UUID behind a printed batch id; raises as `parse_job_id` does."""
     return _parse(text, _BATCH, kind="batch")
+
+
+def parse_summary_id(text: str) -> UUID:
+    """The UUID behind a printed summary id; raises as `parse_job_id` does."""
+    return _parse(text, _SUMMARY, kind="summary")
+
+
+def parse_document_id(text: str) -> UUID:
+    """The UUID behind a printed document id; raises as `parse_job_id` does."""
+    return _parse(text, _DOCUMENT, kind="document")
 
 
 def parse_event_id(text: str) -> UUID:

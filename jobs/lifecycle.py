@@ -11,7 +11,7 @@ from uuid import UUID
 from sqlalchemy import ColumnElement, func, literal_column, or_, select, update
 from sqlalchemy.orm import Session
 
-from jobs import accounts, checkpoints, events, moves, reservations
+from jobs import accounts, checkpoints, events, moves, reservations, summary_trees
 from jobs.checkpoints import Output
 from jobs.errors import NotFoundError
 from jobs.models import Job, JsonObject
@@ -227,6 +227,7 @@ def cancel_where(
 ) -> int:
     """Unfinished jobs of the tenant that match are cancelled or asked to stop; how many were, 0 at the end.
 
+    Jobs of a tree that wait for others are left out: they end with their summary.
     At most `limit` of them, oldest first: many thousands in one transaction would hold up everybody else.
     Jobs that somebody else is changing come last, when no other is left: only for them it waits.
     """
@@ -234,7 +235,7 @@ def cancel_where(
     matching = (
         select(Job.id)
         .where(Job.tenant_id == tenant_id, *conditions, Job.state.not_in(sorted(TERMINAL)))
-        .where(or_(Job.state != "running", moves.weaker_than(StopReason.CANCEL)))
+        .where(or_(Job.state != "running", moves.weaker_than(StopReason.CANCEL)), ~summary_trees.is_waiting())
         .order_by(Job.id)
         .limit(limit)
     )
@@ -249,7 +250,10 @@ def expire(session: Session, *, now: datetime, limit: int = 1000) -> int:
     over = (
         select(Job.id)
         .where(
-            Job.expires_at <= now, Job.state.not_in(sorted(TERMINAL)), moves.weaker_than(StopReason.EXPIRE)
+            Job.expires_at <= now,
+            Job.state.not_in(sorted(TERMINAL)),
+            moves.weaker_than(StopReason.EXPIRE),
+            ~summary_trees.is_waiting(),
         )
         .limit(limit)
         .with_for_update(skip_locked=True)
@@ -272,6 +276,7 @@ def rescue(session: Session, *, now: datetime, max_rescues: int, limit: int = 10
         .limit(limit)
         .with_for_update(skip_locked=True)
     ).all()
+    summary_trees.lock(session, silent)  # all at once and in one order, whichever of them end
     return [job for job in silent if _rescue_one(session, job, max_rescues=max_rescues)]
 
 

@@ -17,10 +17,12 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 # Whoever imports this module knows every table.
 from jobs.batch_models import Batch, File, FilePart
+from jobs.document_models import Document, DocumentText
 from jobs.engine_models import Engine, Reservation, TenantAccount
 from jobs.ids import uuid7
 from jobs.orm import Base, JsonObject, one_of
 from jobs.states import TERMINAL, FinishReason, JobState, Lane, StopReason
+from jobs.summary_models import Summary, SummaryDocument, SummaryNode
 from jobs.tenant_models import ApiKey, IdempotencyKey, TenantLimit, UsageDay, UsageEntry
 from jobs.webhook_models import (
     WebhookBreaker,
@@ -39,6 +41,8 @@ __all__ = [
     "Base",
     "Batch",
     "Checkpoint",
+    "Document",
+    "DocumentText",
     "Engine",
     "File",
     "FilePart",
@@ -48,6 +52,9 @@ __all__ = [
     "PromptText",
     "Reservation",
     "Result",
+    "Summary",
+    "SummaryDocument",
+    "SummaryNode",
     "Tenant",
     "TenantAccount",
     "TenantLimit",
@@ -115,6 +122,7 @@ class Job(Base):
     """One request for generated text. Narrow on purpose: claims read these rows and no prompt.
 
     Attributes:
+        text_id: its prompt; None: not written yet, as it waits for other jobs.
         lane: who waits for it: `interactive` goes ahead of `batch`.
         rank: -1 low, 0 normal, 1 high; orders within a tenant.
         prompt_tokens: exact, of the rendered prompt; None until counted.
@@ -133,6 +141,7 @@ class Job(Base):
         run_after: not before this, after a failed attempt.
         batch_id: of the batch whose line it is; without a foreign key, which would lock the batch.
         batch_line: counted from 1.
+        summary_id: of the summary in whose tree it stands; without a foreign key, as `batch_id`.
         is_reported: its batch has counted it and holds its line; else it must not go.
     """
 
@@ -140,7 +149,7 @@ class Job(Base):
 
     id: Mapped[UUID] = mapped_column(primary_key=True, default=uuid7)
     tenant_id: Mapped[UUID] = mapped_column(ForeignKey("tenants.id"))
-    text_id: Mapped[UUID] = mapped_column(ForeignKey("texts.id"))
+    text_id: Mapped[UUID | None] = mapped_column(ForeignKey("texts.id"))
     state: Mapped[str]
     lane: Mapped[str] = mapped_column(server_default=Lane.BATCH.value)
     rank: Mapped[int] = mapped_column(SmallInteger, server_default="0")
@@ -176,9 +185,15 @@ class Job(Base):
     batch_id: Mapped[UUID | None]
     batch_line: Mapped[int | None]
     is_reported: Mapped[bool] = mapped_column(server_default=text("false"))
+    summary_id: Mapped[UUID | None]
 
     __table_args__ = (
         CheckConstraint(one_of("state", sorted(JobState)), name="state"),
+        CheckConstraint(
+            "text_id IS NOT NULL OR (summary_id IS NOT NULL AND state NOT IN"
+            " ('queued', 'running', 'completed'))",
+            name="text_unless_waiting",
+        ),
         CheckConstraint(f"({_TERMINAL_SQL}) = (finalized_at IS NOT NULL)", name="terminal_iff_finalized"),
         CheckConstraint(
             "(lease_id IS NULL) = (lease_expires_at IS NULL)"
@@ -214,6 +229,7 @@ class Job(Base):
             "expires_at",
             postgresql_where=text("state = 'queued' AND expires_at IS NOT NULL"),
         ),
+        Index("ix_jobs_blocked", "id", postgresql_where=text("state = 'blocked'")),
         Index("ix_jobs_preparing", "id", postgresql_where=text("state = 'preparing'")),
         Index("ix_jobs_running", "id", postgresql_where=text("state = 'running'")),
         Index(
@@ -253,6 +269,7 @@ class Job(Base):
             "finalized_at",
             postgresql_where=text("batch_id IS NOT NULL AND NOT is_reported"),
         ),
+        Index("ix_jobs_summary", "summary_id", postgresql_where=text("summary_id IS NOT NULL")),
         {
             # Leases and progress are not indexed: their updates stay on the page (HOT) if it has room.
             "postgresql_with": {

@@ -9,13 +9,29 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Update, case, func, or_, select, update
+from sqlalchemy import ColumnElement, case, or_, select, update
 from sqlalchemy.orm import Session
 
-from jobs import checkpoints, events
+from jobs import checkpoints, endings
 from jobs.checkpoints import Output
+from jobs.guards import move, moving
 from jobs.models import Job
-from jobs.states import TERMINAL, TRANSITIONS, JobState, StopReason, sources
+from jobs.states import JobState, StopReason, sources
+
+__all__ = [
+    "ENDS",
+    "UNHELD",
+    "Lease",
+    "end",
+    "fence",
+    "finish",
+    "move",
+    "moving",
+    "request_stop",
+    "requeue",
+    "weaker_than",
+    "write",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,27 +58,6 @@ def fence(lease: Lease) -> tuple[ColumnElement[bool], ...]:
     return (Job.id == lease.job_id, Job.lease_id == lease.lease_id)
 
 
-def move(session: Session, verb: str, *conditions: ColumnElement[bool], **values: Any) -> list[Job]:  # noqa: ANN401  # columns have many types
-    """The guarded UPDATE behind every verb; the rows that moved, as they are now."""
-    return list(session.scalars(moving(verb, *conditions, **values).returning(Job)))
-
-
-def moving(verb: str, *conditions: ColumnElement[bool], **values: Any) -> Update:  # noqa: ANN401  # columns have many types
-    """The same, to be executed with whatever else is to be returned."""
-    return (
-        update(Job)
-        .where(*conditions, Job.state.in_(sources(verb)))
-        .values(state=TRANSITIONS[verb][1].value, **values | _final_values(verb))
-        .execution_options(synchronize_session=False, populate_existing=True)
-    )
-
-
-def _final_values(verb: str) -> dict[str, Any]:
-    if TRANSITIONS[verb][1] not in TERMINAL:
-        return {}
-    return {"finalized_at": func.clock_timestamp(), "lease_id": None, "lease_expires_at": None}
-
-
 def finish(session: Session, verb: str, lease: Lease, output: Output | None, **values: Any) -> bool:  # noqa: ANN401  # columns have many types
     """Terminal state, result and event in the caller's one transaction, or nothing."""
     held = select(Job.id).where(*fence(lease), Job.state.in_(sources(verb))).with_for_update()
@@ -78,7 +73,7 @@ def end(session: Session, verb: str, *conditions: ColumnElement[bool], **values:
     kept = checkpoints.progress_kept()["completion_tokens"]
     ended = move(session, verb, *conditions, completion_tokens=kept, **values)
     checkpoints.into_results(session, [job.id for job in ended])
-    events.append(session, ended)
+    endings.note(session, ended)
     return ended
 
 

@@ -121,9 +121,9 @@ def get_result(session: Session, job_id: UUID) -> Result | None:
 
 def count_by_state(session: Session) -> dict[str, int]:
     """How many jobs stand in each unfinished state; finished ones are not counted, they are many."""
-    # Each by its partial index, which only a literal state finds. Nothing makes jobs blocked yet.
-    counts = {"blocked": 0}
-    for state in ("preparing", "queued", "running"):
+    # Each by its partial index, which only a literal state finds.
+    counts: dict[str, int] = {}
+    for state in ("blocked", "preparing", "queued", "running"):
         found = select(func.count()).select_from(Job).where(Job.state == literal_column(f"'{state}'"))
         counts[state] = session.scalar(found) or 0
     return counts

@@ -43,6 +43,7 @@ class Queued(NamedTuple):
     started_at: datetime | None
     expires_at: datetime | None
     text_id: UUID
+    summary_id: UUID | None
 
     def priority(self, now: datetime) -> int:
         """Its rank, one higher when its window nears its end."""

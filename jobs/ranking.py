@@ -16,6 +16,7 @@ from jobs.fair_share import Account, rank
 from jobs.packing import Candidate
 from jobs.queue_window import Queued
 from jobs.states import Lane
+from jobs.summary_states import TASKS, NodeKind
 
 # Of what was read, the first so many are candidates, and of every size so many more.
 _HEAD: Final = 40
@@ -78,7 +79,7 @@ class Ranking:
             blocks=booking.blocks,
             steps=booking.steps,
             lane=Lane(job.lane),
-            group=(job.tenant_id, job.priority(self.now)),
+            group=(job.tenant_id, job.priority(self.now), _tree(job)),
             waited=self.now - job.created_at,
             alone=job.num_rescues >= self.terms.max_rescues,
         )
@@ -131,3 +132,12 @@ def head_of(ranked: Sequence[Ranked]) -> list[Ranked]:
         if place < _HEAD or seen[size] <= _OF_EACH_SIZE:
             kept.append(each)
     return kept
+
+
+def _tree(job: Queued) -> UUID | None:
+    """Of which tree the job is a part; None: it stands for itself.
+
+    Trees are worked off one after another: the largest job of several trees is no better than the oldest.
+    A document that is summarized whole is packed with all others.
+    """
+    return None if job.task == TASKS[NodeKind.WHOLE] else job.summary_id

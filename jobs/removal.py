@@ -8,7 +8,7 @@ from sqlalchemy import delete, exists, or_, select, tuple_
 from sqlalchemy.orm import Session
 
 from jobs import texts
-from jobs.errors import NotFoundError
+from jobs.errors import ConflictError, NotFoundError
 from jobs.models import IdempotencyKey, Job, WebhookDispatch, WebhookEvent
 from jobs.states import TERMINAL
 
@@ -18,10 +18,13 @@ def remove(session: Session, job_id: UUID, *, tenant_id: UUID) -> bool:
 
     Raises:
         NotFoundError: the tenant has no such job.
+        ConflictError: it is part of a summary.
     """
     job = session.scalar(select(Job).where(Job.id == job_id, Job.tenant_id == tenant_id).with_for_update())
     if job is None:
         raise NotFoundError("there is no such job")
+    if job.summary_id is not None:
+        raise ConflictError("The job belongs to a summary, and goes with it.")
     if job.state not in TERMINAL or _is_awaited(job):
         return False
     _remove_all(session, [job])
@@ -29,11 +32,11 @@ def remove(session: Session, job_id: UUID, *, tenant_id: UUID) -> bool:
 
 
 def prune_jobs(session: Session, *, before: datetime, limit: int = 500) -> int:
-    """Jobs that ended before this moment are gone with their texts; how many went."""
+    """Jobs that ended before this moment are gone with their texts; how many. Those of trees go with them."""
     old = session.scalars(
         select(Job)
         .where(Job.finalized_at.is_not(None), Job.finalized_at < before)
-        .where(or_(Job.batch_id.is_(None), Job.is_reported))
+        .where(or_(Job.batch_id.is_(None), Job.is_reported), Job.summary_id.is_(None))
         .order_by(Job.finalized_at)
         .limit(limit)
         .with_for_update(skip_locked=True)
@@ -80,5 +83,5 @@ def _is_awaited(job: Job) -> bool:
 def _remove_all(session: Session, jobs: Iterable[Job]) -> int:
     doomed = {job.id: job.text_id for job in jobs}
     session.execute(delete(Job).where(Job.id.in_(doomed)))
-    texts.drop_unused(session, sorted(set(doomed.values())))
+    texts.drop_unused(session, sorted({text_id for text_id in doomed.values() if text_id is not None}))
     return len(doomed)

@@ -169,6 +169,23 @@ class BatchSettings(Group):
     retention_days: float = Field(default=30, gt=0, description="batches that have ended are pruned then")
 
 
+class DocumentSettings(Group):
+    """Documents, and the process that takes the text out of each."""
+
+    max_bytes: int = Field(default=100 * 2**20, ge=1024, description="of one upload; above it: 413")
+    max_pages: int = Field(default=5000, ge=1, le=100_000)
+    max_characters: int = Field(default=20_000_000, ge=1, le=200_000_000, description="of the text")
+    extraction_seconds: float = Field(default=120, gt=0, description="of one document, by the clock")
+    extraction_memory_mb: int = Field(
+        default=1024, ge=256, description="address space of the process of one document"
+    )
+    concurrency: int = Field(default=2, ge=1, le=64, description="documents at once, per service worker")
+    lease_seconds: float = Field(
+        default=30, ge=3, description="a lost worker's documents are taken up again after it"
+    )
+    retention_days: float = Field(default=30, gt=0, description="documents are gone so long after their end")
+
+
 class LimitSettings(Group):
     """What each tenant may ask for unless it has limits of its own."""
 
@@ -214,8 +231,14 @@ class MaintenanceSettings(Group):
     doorbell_seconds: float = Field(default=5, gt=0)
     deliver_seconds: float = Field(default=0.5, gt=0)
     prune_seconds: float = Field(default=300, gt=0)
+    document_seconds: float = Field(
+        default=1, gt=0, description="how often a worker looks for documents without doorbell"
+    )
     batch_seconds: float = Field(
         default=0.5, gt=0, description="how old request_counts and result files may be"
+    )
+    summary_seconds: float = Field(
+        default=0.5, gt=0, description="how soon summaries whose documents are ready are planned"
     )
 
 
@@ -235,6 +258,7 @@ class Settings(BaseSettings):
     jobs: JobSettings = JobSettings()
     files: FileSettings = FileSettings()
     batches: BatchSettings = BatchSettings()
+    documents: DocumentSettings = DocumentSettings()
     limits: LimitSettings = LimitSettings()
     webhooks: WebhookSettings = WebhookSettings()
     maintenance: MaintenanceSettings = MaintenanceSettings()

@@ -9,7 +9,7 @@ from sqlalchemy import Text, cast, func, literal_column, or_, select, update
 from sqlalchemy.exc import DBAPIError, NoResultFound
 from sqlalchemy.orm import Session
 
-from jobs import engines, events, texts
+from jobs import endings, engines, summary_prompts, texts
 from jobs.admission import Capacity, Excess, find_excess
 from jobs.database import database_now
 from jobs.errors import LongbatchError
@@ -29,7 +29,8 @@ _PUT_OFF = timedelta(minutes=1)
 # What a chat template adds around a message, far above what any does.
 _TEMPLATE_TOKENS = 256
 
-_Count = tuple[PromptText, CountedPrompt] | BaseException
+# A stored prompt or, in a tree, one that was written just now; with its ids. Or what is wrong with it.
+_Count = tuple[PromptText | NewText, CountedPrompt] | BaseException
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +100,7 @@ def submit(
         admit(session, Held(tokens=sum(taken), jobs=len(taken)))
     session.add_all(jobs)
     session.flush()
-    events.append(session, [job for job in jobs if job.state in TERMINAL])
+    endings.note(session, [job for job in jobs if job.state in TERMINAL])
     return jobs
 
 
@@ -204,8 +205,12 @@ def _next_uncounted(session: Session) -> Job | None:
 def _count(session: Session, job: Job, counter: Counter) -> _Count:
     """The prompt and its ids, or what is wrong with it, which must not stop all other prompts."""
     try:
+        if job.text_id is None:
+            canonical = summary_prompts.write(session, job)
+            counted = counter.count_prompt(canonical)
+            return NewText(canonical, counted), counted
         text = texts.load(session, job.text_id)
-    except NoResultFound as error:
+    except (NoResultFound, LongbatchError) as error:
         return error
     try:
         return text, texts.count(text, counter)
@@ -232,12 +237,15 @@ def _prepare(
                 _refuse(job, found, now=now)
             else:
                 text, counted = found
-                texts.keep_count(session, text, counted)
+                if isinstance(text, NewText):
+                    job.text_id = texts.store(session, [text], tenant_id=job.tenant_id)[text.sha256]
+                else:
+                    texts.keep_count(session, text, counted)
                 limits = engines.registered_capacities(session).get(job.model) or [fallback]
                 _settle_count(job, num_tokens=counted.num_tokens, limits=limits, now=now)
             session.flush()
             if job.state in TERMINAL:
-                events.append(session, [job])
+                endings.note(session, [job])
     except DBAPIError as error:
         if error.connection_invalidated:
             raise
@@ -272,7 +280,7 @@ def reject_misfits(session: Session, *, limit: int = 1000) -> list[Job]:
             _settle_count(job, num_tokens=job.prompt_tokens or 0, limits=capacities, now=now)
         rejected += misfits
     session.flush()
-    events.append(session, rejected)
+    endings.note(session, rejected)
     return rejected
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 from uuid import UUID
 
-from sqlalchemy import select
+from sqlalchemy import select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
@@ -49,6 +49,12 @@ def list_tenants(session: Session) -> Sequence[tuple[Tenant, TenantLimit | None]
     """Every tenant, oldest first, with its own limits if it has any."""
     query = select(Tenant, TenantLimit).outerjoin(TenantLimit, TenantLimit.tenant_id == Tenant.id)
     return [(tenant, limit) for tenant, limit in session.execute(query.order_by(Tenant.id))]
+
+
+def set_weight(session: Session, tenant_id: UUID, weight: float | None) -> None:
+    """The tenant's share of an engine is this one; None: it stays."""
+    if weight is not None:
+        session.execute(update(Tenant).where(Tenant.id == tenant_id).values(weight=weight))
 
 
 def set_limits(session: Session, tenant_id: UUID, values: Mapping[str, int | None]) -> None:

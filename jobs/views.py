@@ -70,10 +70,10 @@ def job_object(job: Job) -> JobObject:
         cancel_requested=job.stop_reason == StopReason.CANCEL,
         error=job.error,
         created_at=rfc3339(job.created_at),
-        started_at=_optional(job.started_at),
-        first_token_at=_optional(job.first_token_at),
-        finalized_at=_optional(job.finalized_at),
-        expires_at=_optional(job.expires_at),
+        started_at=optional_rfc3339(job.started_at),
+        first_token_at=optional_rfc3339(job.first_token_at),
+        finalized_at=optional_rfc3339(job.finalized_at),
+        expires_at=optional_rfc3339(job.expires_at),
     )
 
 
@@ -83,7 +83,7 @@ def queue_object(place: QueuePlace) -> QueueObject:
     return QueueObject(
         position=place.position,
         reason=place.reason,
-        estimated_start_at=_optional(start.replace(microsecond=0) if start else None),
+        estimated_start_at=optional_rfc3339(start.replace(microsecond=0) if start else None),
     )
 
 
@@ -92,5 +92,6 @@ def rfc3339(moment: datetime) -> str:
     return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
-def _optional(moment: datetime | None) -> str | None:
+def optional_rfc3339(moment: datetime | None) -> str | None:
+    """The same; None for None."""
     return None if moment is None else rfc3339(moment)

@@ -40,7 +40,8 @@ class WebhookEvent(Base):
         # job_id carries no foreign key: an event outlives a job that its owner deletes.
         UniqueConstraint("job_id", "type"),
         UniqueConstraint("batch_id", "type"),
-        CheckConstraint("num_nonnulls(job_id, batch_id, endpoint_id) = 1", name="one_subject"),
+        UniqueConstraint("summary_id", "type"),
+        CheckConstraint("num_nonnulls(job_id, batch_id, endpoint_id, summary_id) = 1", name="one_subject"),
         CheckConstraint(one_of("state", ["delivered", "failed", "none", "pending"]), name="state"),
         CheckConstraint("(state = 'none') = (url IS NULL)", name="url_iff_asked"),
         CheckConstraint("(state = 'pending') = (next_delivery_at IS NOT NULL)", name="next_iff_pending"),
@@ -59,6 +60,7 @@ class WebhookEvent(Base):
     tenant_id: Mapped[UUID] = mapped_column(ForeignKey("tenants.id"))
     job_id: Mapped[UUID | None]
     batch_id: Mapped[UUID | None]
+    summary_id: Mapped[UUID | None]
     endpoint_id: Mapped[UUID | None]
     type: Mapped[str]
     url: Mapped[str | None]

@@ -22,6 +22,7 @@ EVENT_TYPES: Final = (
     JOB_STARTED,
     *(f"job.{state}" for state in ("completed", "failed", "cancelled", "expired")),
     *(f"batch.{state}" for state in ("completed", "failed", "cancelled", "expired")),
+    *(f"summary.{state}" for state in ("completed", "failed", "cancelled", "expired")),
     ENDPOINT_DISABLED,
 )
 ALL_EVENTS: Final = "*"

@@ -44,6 +44,11 @@ class Client:
     ) -> None:
         self._http.close()
 
+    @property
+    def http(self) -> httpx2.Client:
+        """For what has no method here."""
+        return self._http
+
     def submit(self, text: str, **fields: object) -> dict[str, Any]:
         """The accepted job."""
         return self._json(self._http.post("/v1/jobs", json={"input": text, **fields}), 202)

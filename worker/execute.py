@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
-from sqlalchemy.exc import InterfaceError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import InterfaceError, NoResultFound, OperationalError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import Session, sessionmaker
 
@@ -164,6 +164,8 @@ class Runner:
 
     def _load(self, job: Job) -> tuple[CountedPrompt, list[int]]:
         """The prompt, and the tokens that an earlier run of this job has left."""
+        if job.text_id is None:
+            raise NoResultFound  # the schema keeps such jobs from running
         prompt = self.ahead.take(job.text_id)
         if prompt is not None and not job.completion_tokens:
             return prompt, []

@@ -9,16 +9,21 @@ from jobs.counting import PromptCounter
 from jobs.database import database_now, transaction
 from jobs.queues import INFERENCE, SERVICE
 from jobs.settings import Settings
+from jobs.storage import make_store
+from jobs.summary_planning import PlanningTools
 from jobs.tokens import Tokenizer
 from jobs.webhook_vault import Vault
-from worker import batches, deliver, maintenance
+from worker import batches, deliver, documents, maintenance, summaries
 from worker.bell import Bell
 from worker.deliver import Deliverer
+from worker.extractor import Extractor
 from worker.loops import Loop
 
-_NUM_LOOPS: Final = 8
+_NUM_LOOPS: Final = 9
 # Prompts per round: engines hear of the first ones while the others are being counted.
 _PREPARED_AT_ONCE: Final = 20
+# Summaries planned per round: engines hear of the first ones while others are being cut.
+_PLANNED_AT_ONCE: Final = 20
 # An exchange takes until its deadline; one that is cut off here is sent again by somebody else.
 _SENDER_EXIT_SECONDS: Final = 1.0
 
@@ -38,7 +43,8 @@ class ServiceWorker:
         self._bell = bell
         if settings.webhooks.secret:
             webhooks.check_secret(settings.webhooks.secret.get_secret_value())
-        self._engine = database.make_engine(settings.database, pool_size=_NUM_LOOPS, name="longbatch-service")
+        num_loops = _NUM_LOOPS + 1 + settings.documents.concurrency
+        self._engine = database.make_engine(settings.database, pool_size=num_loops, name="longbatch-service")
         self._sessions = database.make_sessions(self._engine)
         every = settings.maintenance
         self._prepare = Loop("prepare", self.prepare, interval=every.prepare_seconds)
@@ -46,10 +52,20 @@ class ServiceWorker:
         self._batch_tools = BatchTools.of(settings, self._counter)
         self._validate = Loop("validate", self.validate, interval=every.batch_seconds)
         self._advance = Loop("batches", self.advance, interval=every.batch_seconds)
+        self._planning_tools = PlanningTools.of(settings, self._counter)
+        self._plan = Loop("summaries", self.plan, interval=every.summary_seconds)
         self._deliver = Loop("deliver", self.deliver, interval=every.deliver_seconds)
         vault = Vault.of(settings.webhooks)
         self._deliverer = (
             Deliverer(self._sessions, settings.webhooks, vault, wake=self._deliver.wake) if vault else None
+        )
+        self._extractor = Extractor(
+            self._sessions,
+            settings.documents,
+            tokenizer,
+            make_store(settings.files),
+            interval=every.document_seconds,
+            on_ended=self.document_ended,
         )
         self._loops = [
             self._prepare,
@@ -59,7 +75,9 @@ class ServiceWorker:
             Loop("prune", self.prune, interval=every.prune_seconds),
             self._validate,
             self._advance,
+            self._plan,
             *([self._deliver] if self._deliverer else []),
+            *self._extractor.loops,
         ]
 
     def start(self) -> None:
@@ -72,8 +90,9 @@ class ServiceWorker:
     def heard(self) -> None:
         """The doorbell rang: prompts wait to be counted, events to be told, or a batch is new."""
         self._bell.heard(SERVICE)
-        for loop in (self._prepare, self._validate, self._advance, self._deliver):
+        for loop in (self._prepare, self._validate, self._advance, self._plan, self._deliver):
             loop.wake()
+        self._extractor.wake()
 
     def begin_stop(self) -> None:
         """No round begins any more."""
@@ -83,6 +102,7 @@ class ServiceWorker:
     def stop(self) -> None:
         """No thread of ours runs; rounds that were on their way have ended, but for slow deliveries."""
         self.begin_stop()
+        self._extractor.interrupt()
         for loop in (*self._loops, self._bell.loop):
             loop.join()
         if self._deliverer:
@@ -126,6 +146,21 @@ class ServiceWorker:
         if moved.any_queued:
             self._bell.ring(INFERENCE)
 
+    def plan(self) -> None:
+        """Summaries are planned, and what is left of those that end early is stopped; more follow at once."""
+        num_planned = summaries.plan(
+            self._sessions, self._planning_tools, limit=_PLANNED_AT_ONCE, is_stopping=self._is_stopping
+        )
+        num_stopped = summaries.stop(self._sessions, is_stopping=self._is_stopping)
+        if num_planned:
+            self._prepare.wake()
+        if num_planned == _PLANNED_AT_ONCE or num_stopped:
+            self._plan.wake()
+
+    def document_ended(self) -> None:
+        """A document has its text, or never will: whoever waited for it looks again."""
+        self._plan.wake()
+
     def rescue(self) -> None:
         """Silent workers' jobs are free again."""
         with transaction(self._sessions) as session:
@@ -140,6 +175,7 @@ class ServiceWorker:
         with transaction(self._sessions) as session:
             if maintenance.expire(session, now=database_now(session)):
                 self._expire.wake()
+        summaries.expire(self._sessions)
         with transaction(self._sessions) as session:
             maintenance.reject_misfits(session)
 
@@ -160,6 +196,12 @@ class ServiceWorker:
             retention=timedelta(days=self._settings.batches.retention_days),
             is_stopping=self._is_stopping,
         )
+        summaries.prune(
+            self._sessions,
+            retention=timedelta(days=self._settings.jobs.retention_days),
+            is_stopping=self._is_stopping,
+        )
+        documents.prune(self._sessions, is_stopping=self._is_stopping)
 
     def _is_stopping(self) -> bool:
         return self._prepare.is_stopping

@@ -121,14 +121,17 @@ async def update_endpoint(
     request: Request, endpoint_id: EndpointIdDep, parts: PartsDep, tenant_id: TenantDep
 ) -> JSONResponse:
     """Fields that are given change. `enabled: true` also ends a pause and enables what was disabled."""
-    asked = accept.parse(EndpointUpdate, await read_body(request, max_bytes=_MAX_BYTES))
+    find = partial(webhook_endpoints.get, endpoint_id=endpoint_id, tenant_id=tenant_id)
+    raw = await read_body(request, max_bytes=_MAX_BYTES)
+    await parts.transactions.run(find)  # absent, whatever the body says
+    asked = accept.parse(EndpointUpdate, raw)
     if asked.url is not None:
         allowed = parts.settings.webhooks.allowed_hosts
         webhooks.check_destination(asked.url, allowed_hosts=allowed, param="url")
         await parts.check_destination(asked.url, param="url")
 
     def update(session: Session) -> dict[str, Any]:
-        endpoint = webhook_endpoints.get(session, endpoint_id, tenant_id=tenant_id)
+        endpoint = find(session)
         spec = EndpointSpec(asked.url, asked.description, asked.events, asked.include_output, asked.enabled)
         webhook_endpoints.update_endpoint(session, endpoint, spec)
         return _shown(session, endpoint)

@@ -37,7 +37,12 @@ def owned(http: httpx2.Client) -> dict[str, str]:
     """Ids of the default tenant, by the name that paths have for them."""
     sent = {"input": CANARY, "custom_id": CANARY, "metadata": {"who": CANARY}, "max_tokens": 8}
     job_id = http.post("/v1/jobs", json=sent, headers={"Idempotency-Key": CANARY}).json()["id"]
-    return {"job_id": job_id} | _file_and_batch(http) | _endpoint_and_event(http)
+    sent = http.post("/v1/documents", content=CANARY.encode(), params={"filename": f"{CANARY}.txt"})
+    document = sent.json()["id"]
+    asked = {"documents": [document], "instructions": CANARY, "custom_id": CANARY}
+    summary = http.post("/v1/summaries", json=asked).json()["data"][0]["id"]
+    owned = {"job_id": job_id, "document_id": document, "summary_id": summary}
+    return owned | _file_and_batch(http) | _endpoint_and_event(http)
 
 
 def test_another_tenant_s_ids_are_404_on_every_route_and_nothing_leaks(
@@ -113,6 +118,19 @@ def test_equal_keys_and_texts_of_two_tenants_are_two_jobs(
     assert answer.json()["id"] != owned["job_id"]
 
 
+def test_equal_bytes_of_two_tenants_are_two_documents(
+    http: httpx2.Client, stranger: httpx2.Client, owned: dict[str, str]
+) -> None:
+    sent = {"content": CANARY.encode(), "params": {"filename": f"{CANARY}.txt"}}
+    assert http.post("/v1/documents", **sent).json()["id"] == owned["document_id"]
+    answer = stranger.post("/v1/documents", **sent)
+    assert answer.status_code == 202
+    assert answer.json()["id"] != owned["document_id"]
+    assert [each["id"] for each in stranger.get("/v1/documents").json()["data"]] == [answer.json()["id"]]
+    refused = stranger.get("/v1/documents", params={"after": owned["document_id"]})
+    assert (refused.status_code, error_of(refused)["param"]) == (400, "after")
+
+
 def test_waits_of_two_tenants_share_a_query_and_nothing_else(
     http: httpx2.Client,
     stranger: httpx2.Client,
@@ -147,6 +165,8 @@ def body_of(operation: dict[str, Any]) -> dict[str, Any]:
     content = operation.get("requestBody", {}).get("content", {})
     if "application/x-ndjson" in content:
         return {"content": b'{"input": "a"}\n'}
+    if "application/octet-stream" in content:
+        return {"content": b"a"}
     if "multipart/form-data" in content:
         return {"files": {"file": ("a.jsonl", b"{}\n")}, "data": {"purpose": "batch"}}
     return {"json": {"input": "a"}} if content else {}

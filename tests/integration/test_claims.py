@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from jobs import claims, engines, lifecycle, reservations
 from jobs.admission import Capacity
 from jobs.database import database_now
+from jobs.ids import uuid7
 from jobs.models import Job, Reservation
 from jobs.states import FinishReason, JobState
 from support import CAPACITY, ENGINE, TERMS, claim_one, job_in, output_of, register_engine, spec, submit_one
@@ -173,3 +174,21 @@ def test_a_job_in_every_terminal_state_can_be_made(session: Session) -> None:
             job = job_in(session, state)
             assert job.state == state
             session.rollback()
+
+
+@pytest.mark.parametrize(
+    ("task", "is_first_largest"), [("generate", True), ("summary_whole", True), ("summary_map", False)]
+)
+def test_whole_documents_are_packed_together_and_trees_one_after_another(
+    session: Session, task: str, *, is_first_largest: bool
+) -> None:
+    register_engine(session)
+    small, large = submit_one(session, spec(2_000)), submit_one(session, spec(40_000))
+    earlier = small.created_at - timedelta(hours=1)
+    for job in (small, large):
+        job.task = task
+        job.summary_id = None if task == "generate" else uuid7()
+        job.created_at = earlier  # submitted together, as far as it matters
+    session.flush()
+    expected = large if is_first_largest else small
+    assert claim_one(session).lease.job_id == expected.id

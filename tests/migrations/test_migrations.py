@@ -40,11 +40,12 @@ def test_compressed_bodies_are_stored_without_a_second_compression(engine: Engin
         found = connection.execute(
             text(
                 "SELECT attrelid::regclass::text, attname, attstorage FROM pg_attribute"
-                " WHERE attrelid IN ('texts'::regclass, 'results'::regclass)"
+                " WHERE attrelid IN ('texts'::regclass, 'results'::regclass, 'document_texts'::regclass)"
                 " AND attname IN ('body', 'token_ids', 'output_ids')"
             )
         ).all()
     assert {(row[0], row[1]): row[2] for row in found} == {
+        ("document_texts", "body"): "e",
         ("texts", "body"): "e",
         ("texts", "token_ids"): "e",
         ("results", "output_ids"): "e",

@@ -90,6 +90,10 @@ class Caller(requests.Session):
         made = self.post(f"{self.url}/v1/files", files={"file": content}, data={"purpose": "batch"})
         return str(made.json()["id"])
 
+    def document_id(self) -> str:
+        made = self.post(f"{self.url}/v1/documents", data=b"The text.", params={"filename": "a.txt"})
+        return str(made.json()["id"])
+
     def batch_id(self) -> str:
         asked = {"input_file_id": self.file_id(), "endpoint": CHAT, "completion_window": "1h"}
         return str(self.post(f"{self.url}/v1/batches", json=asked).json()["id"])
@@ -115,7 +119,7 @@ def test_whatever_is_asked_the_answer_is_a_documented_one(case: schemathesis.Cas
 
 def name_what_there_is(case: schemathesis.Case, caller: Caller) -> None:
     """Ids in the path, and the file that the body names, exist."""
-    for name in case.path_parameters.keys() & {"job_id", "file_id", "batch_id"}:
+    for name in case.path_parameters.keys() & {"job_id", "file_id", "batch_id", "document_id"}:
         case.path_parameters[name] = getattr(caller, name)()
     if isinstance(case.body, dict) and isinstance(case.body.get("input_file_id"), str):
         case.body["input_file_id"] = caller.file_id()

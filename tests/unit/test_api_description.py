@@ -4,7 +4,16 @@ from html.parser import HTMLParser
 import pytest
 from pydantic import BaseModel, SecretStr
 
-from api import ask_replies, docs, openai_replies, openai_schemas, replies
+from api import (
+    ask_replies,
+    docs,
+    document_schemas,
+    openai_replies,
+    openai_schemas,
+    replies,
+    summary_replies,
+    summary_schemas,
+)
 from api.app import create_app
 from api.schemas import CancelRequest, JobRequest
 from jobs.openai_chat import ChatRequest, TextRequest
@@ -36,8 +45,8 @@ def test_every_operation_says_what_it_does_and_shows_an_example(document: dict) 
         for media_type, content in good["content"].items():
             assert "example" in json.dumps(resolved(document, content)), (name, media_type)
         if "requestBody" in operation:
-            (content,) = operation["requestBody"]["content"].values()
-            assert "example" in json.dumps(resolved(document, content)), name
+            for content in operation["requestBody"]["content"].values():
+                assert "example" in json.dumps(resolved(document, content)), name
 
 
 def test_errors_have_the_one_shape_and_none_is_the_frameworks(document: dict) -> None:
@@ -51,7 +60,15 @@ def test_errors_have_the_one_shape_and_none_is_the_frameworks(document: dict) ->
 
 
 def test_the_examples_are_what_they_describe() -> None:
-    documented = (replies, ask_replies, openai_replies, openai_schemas)
+    documented = (
+        replies,
+        ask_replies,
+        openai_replies,
+        openai_schemas,
+        document_schemas,
+        summary_replies,
+        summary_schemas,
+    )
     models = [model for module in documented for model in vars(module).values()]
     for model in (*models, JobRequest, CancelRequest, ChatRequest, TextRequest):
         if isinstance(model, type) and issubclass(model, BaseModel) and model is not BaseModel:

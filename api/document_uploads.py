@@ -1,0 +1,229 @@
+"""Documents as they arrive: the bytes of a form or of a whole body, streamed into storage."""
+
+import hashlib
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import partial
+from typing import Final
+from uuid import UUID
+
+from sqlalchemy.orm import Session
+from starlette.requests import Request
+
+from api import uploads
+from api.form import Form, read_form
+from api.once import Promise
+from api.parts import Parts
+from jobs import documents, files, queues
+from jobs.document_kinds import HEAD_BYTES, TAIL_BYTES, Clues, find_kind
+from jobs.document_models import Document
+from jobs.document_states import DocumentKind
+from jobs.documents import NewDocument
+from jobs.errors import (
+    InvalidRequestError,
+    MissingFieldError,
+    TooLargeError,
+    UnavailableError,
+    UnknownFieldError,
+)
+from jobs.idempotency import Kind, Once, run_once
+from jobs.orm import JsonObject
+
+_FIELDS: Final = frozenset({"kind"})
+_MAX_FILENAME: Final = 255
+
+
+class DocumentTooLargeError(TooLargeError):
+    """The document has more bytes than this server accepts."""
+
+    code = "document_too_large"
+
+
+class DocumentEmptyError(InvalidRequestError):
+    """The document has no bytes."""
+
+    code = "document_empty"
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A document that was sent.
+
+    Attributes:
+        is_new: its text is waited for from now on; False: it was there.
+        is_replay: an earlier request with the same Idempotency-Key made it.
+    """
+
+    document: Document
+    is_new: bool
+    is_replay: bool = False
+
+
+@dataclass(slots=True)
+class _Passed:
+    """What is remembered of bytes that passed by."""
+
+    digest: "hashlib._Hash" = field(default_factory=hashlib.sha256)
+    head: bytes = b""
+    tail: bytes = b""
+
+    async def watch(self, pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        """The same pieces."""
+        async for piece in pieces:
+            self.digest.update(piece)
+            if len(self.head) < HEAD_BYTES:
+                self.head += piece[: HEAD_BYTES - len(self.head)]
+            self.tail = (self.tail + piece[-TAIL_BYTES:])[-TAIL_BYTES:]
+            yield piece
+
+
+async def receive(
+    request: Request, parts: Parts, *, tenant_id: UUID, promise: Promise, filename: str, kind: str
+) -> Received:
+    """The document of this request: a form with the field `file`, or a body that is the file itself.
+
+    Args:
+        request: not read yet.
+        parts: of the service.
+        tenant_id: whose it becomes.
+        promise: an Idempotency-Key.
+        filename: of a body; a form has its own.
+        kind: that the caller names; empty: none. A form may have its own.
+
+    Raises:
+        IdempotencyConflictError: the key was used for another document.
+        InvalidRequestError: the form is not as it should be, or nothing of this kind is read.
+        TooLargeError: the document has more bytes than this server accepts.
+    """
+    _refuse_declared(request, limit=parts.settings.documents.max_bytes)
+    media_type = request.headers.get("content-type", "")
+    form = Form()
+    if media_type.lower().startswith("multipart/"):
+        pieces, media_type = read_form(request, form, file_field="file"), ""
+    else:
+        pieces, form.filename = request.stream(), _safe(filename)
+    return await store(
+        pieces, form, parts, tenant_id=tenant_id, promise=promise, kind=kind, media_type=media_type
+    )
+
+
+async def store(
+    pieces: AsyncIterator[bytes],
+    form: Form,
+    parts: Parts,
+    *,
+    tenant_id: UUID,
+    promise: Promise,
+    kind: str = "",
+    media_type: str = "",
+) -> Received:
+    """The document of these bytes; raises as `receive` does."""
+    passed = _Passed()
+    create = partial(documents.create_file, tenant_id=tenant_id)
+    file_id = (await parts.transactions.run(create)).id
+    try:
+        limit = parts.settings.documents.max_bytes
+        num_bytes = await uploads.store(
+            passed.watch(pieces),
+            parts,
+            file_id=file_id,
+            tenant_id=tenant_id,
+            limit=limit,
+            too_large=_too_large(limit),
+        )
+        new = NewDocument(
+            file_id=file_id,
+            sha256=passed.digest.digest(),
+            num_bytes=num_bytes,
+            kind=_find_kind(form, passed, kind, media_type),
+            filename=form.filename or "",
+        )
+        finish = partial(
+            _finish,
+            new=new,
+            once=promise.once(hashlib.sha256(new.sha256 + f"{new.kind} {new.filename}".encode()).digest()),
+            tenant_id=tenant_id,
+            lifetime=timedelta(days=parts.settings.documents.retention_days),
+        )
+        received = await parts.transactions.run(finish)
+    except BaseException:
+        # Also when the sender has left; what cannot be discarded now goes with time.
+        with suppress(UnavailableError):
+            await parts.transactions.run(partial(files.discard, file_id=file_id, tenant_id=tenant_id))
+        raise
+    if received.is_new:
+        parts.doorbell.ring(queues.SERVICE)
+    return received
+
+
+def _finish(
+    session: Session, *, new: NewDocument, once: Once | None, tenant_id: UUID, lifetime: timedelta
+) -> Received:
+    def finish(session: Session) -> Received:
+        document, is_new = documents.finish_upload(session, new, tenant_id=tenant_id, lifetime=lifetime)
+        return Received(document, is_new)
+
+    if once is None:
+        return finish(session)
+    received, is_replay = run_once(session, once, finish, tenant_id=tenant_id, kind=_DOCUMENT)
+    if is_replay:
+        files.discard(session, file_id=new.file_id, tenant_id=tenant_id)
+    return Received(received.document, received.is_new, is_replay)
+
+
+def _find(session: Session, noted: UUID | JsonObject) -> Received | None:
+    document = session.get(Document, noted)
+    return Received(document, is_new=False) if document is not None and document.deleted_at is None else None
+
+
+_DOCUMENT: Final[Kind[Received]] = Kind("document", note=lambda received: received.document.id, find=_find)
+
+
+def _refuse_declared(request: Request, *, limit: int) -> None:
+    """A body that says of itself that it is far too large is not read at all.
+
+    Raises:
+        DocumentTooLargeError: it does.
+    """
+    declared = request.headers.get("content-length", "")
+    if declared.isdecimal() and int(declared) > uploads.DRAINED_LIMITS * limit:
+        raise _too_large(limit)
+
+
+def _too_large(limit: int) -> DocumentTooLargeError:
+    return DocumentTooLargeError(f"A document may have {limit} bytes at most.", param="file")
+
+
+def _find_kind(form: Form, passed: _Passed, kind: str, media_type: str) -> DocumentKind:
+    """What was sent is.
+
+    Raises:
+        InvalidRequestError: the form is not as it should be, or nothing of this kind is read.
+    """
+    wanted = _check(form, kind)
+    if not passed.head:
+        raise DocumentEmptyError(param="file")
+    return find_kind(Clues(passed.head, passed.tail, form.filename or "", media_type, wanted))
+
+
+def _check(form: Form, kind: str) -> DocumentKind | None:
+    """The kind that the caller names."""
+    if form.filename is None:
+        raise MissingFieldError("The field 'file' is required.", param="file")
+    if unknown := sorted(form.fields.keys() - _FIELDS):
+        shown = "".join(char if char.isprintable() else "?" for char in unknown[0][:64])
+        raise UnknownFieldError(f"There is no field {shown!r} here.", param=shown)
+    named = form.fields.get("kind", kind)
+    if not named:
+        return None
+    try:
+        return DocumentKind(named)
+    except ValueError:
+        listed = ", ".join(DocumentKind)
+        raise InvalidRequestError(f"The kind must be one of {listed}.", param="kind") from None
+
+
+def _safe(filename: str) -> str:
+    return filename.encode(errors="replace").decode().replace("\0", "\ufffd")[-_MAX_FILENAME:]

@@ -1,0 +1,176 @@
+"""Documents over HTTP: send, list, look, read the text, delete."""
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Annotated, Final
+from uuid import UUID
+
+from fastapi import APIRouter, Depends, Path, Query, Request
+from fastapi.responses import JSONResponse
+from sqlalchemy.orm import Session
+from starlette.responses import Response, StreamingResponse
+
+from api import document_uploads
+from api.dependencies import PartsDep, TenantDep
+from api.document_schemas import (
+    DocumentDeletedReply,
+    DocumentForm,
+    DocumentListQuery,
+    DocumentListReply,
+    DocumentReply,
+    DocumentTextQuery,
+    KindName,
+    SeenDocumentReply,
+)
+from api.once import PromiseDep
+from api.openai_ids import parse_field
+from api.openapi import answers, document_body
+from api.render import page
+from jobs import documents, ids, summaries
+from jobs.document_states import DocumentState
+from jobs.document_views import document_object
+from jobs.errors import ConflictError, DocumentNotReadyError, NotFoundError
+
+router = APIRouter(tags=["documents"])
+
+_TEXT: Final = "text/plain"
+
+
+async def parse_document_id(document_id: Annotated[str, Path(description="`doc_…`")]) -> UUID:
+    """The document id of the path.
+
+    Raises:
+        NotFoundError: no document can have it; the same answer as for somebody else's.
+    """
+    try:
+        return ids.parse_document_id(document_id)
+    except NotFoundError:
+        raise NotFoundError("there is no such document") from None
+
+
+DocumentIdDep = Annotated[UUID, Depends(parse_document_id)]
+
+
+@router.post(
+    "/v1/documents",
+    status_code=202,
+    summary="Send a document",
+    responses=answers(202, DocumentReply, "Stored; its text is waited for", 400, 409, 413, 503)
+    | {200: {"model": DocumentReply, "description": "The same bytes were there"}},
+    openapi_extra=document_body(DocumentForm),
+)
+async def create_document(
+    request: Request,
+    parts: PartsDep,
+    tenant_id: TenantDep,
+    promise: PromiseDep,
+    filename: Annotated[str, Query(description="of a body that is the file itself")] = "",
+    kind: Annotated[KindName | None, Query(description="what the file must be")] = None,
+) -> JSONResponse:
+    """A file as a form or as the whole body, streamed into storage; what it is, its bytes decide.
+
+    The same bytes are the same document. One that has failed is tried again.
+    """
+    received = await document_uploads.receive(
+        request, parts, tenant_id=tenant_id, promise=promise, filename=filename, kind=kind or ""
+    )
+    shown = document_object(received.document)
+    headers = {"Location": f"/v1/documents/{shown['id']}"}
+    if received.is_replay:
+        headers["Idempotent-Replayed"] = "true"
+    return JSONResponse(shown, 202 if received.is_new or received.is_replay else 200, headers)
+
+
+@router.get(
+    "/v1/documents",
+    summary="List documents",
+    responses=answers(200, DocumentListReply, "One page", 400, 503),
+)
+async def list_documents(
+    parts: PartsDep, tenant_id: TenantDep, query: Annotated[DocumentListQuery, Query()]
+) -> JSONResponse:
+    """Your documents, newest first; pages stay stable while documents are added."""
+    after = query.after and parse_field(
+        query.after, ids.parse_document_id, param="after", message="after names no document of yours"
+    )
+    read = partial(
+        documents.list_documents,
+        tenant_id=tenant_id,
+        state=query.state,
+        after=after or None,
+        limit=query.limit,
+    )
+    found = await parts.transactions.run(read)
+    data = [document_object(document) for document in found.documents]
+    return JSONResponse(page(data, has_more=found.has_more))
+
+
+@router.get(
+    "/v1/documents/{document_id}",
+    summary="Look at a document",
+    responses=answers(200, SeenDocumentReply, "The document", 404, 503),
+)
+async def get_document(document_id: DocumentIdDep, parts: PartsDep, tenant_id: TenantDep) -> JSONResponse:
+    """The document as it is now, with the map of its pages."""
+    look = partial(documents.get, document_id=document_id, tenant_id=tenant_id)
+    document = await parts.transactions.run(look)
+    return JSONResponse({**document_object(document), "page_offsets": document.pages})
+
+
+@router.get(
+    "/v1/documents/{document_id}/text",
+    summary="Read a document's text",
+    response_class=Response,
+    responses=answers(
+        200, None, "The text, or the part of it", 400, 404, 409, 503, raw={_TEXT: "Annual report\n"}
+    ),
+)
+async def get_text(
+    document_id: DocumentIdDep,
+    parts: PartsDep,
+    tenant_id: TenantDep,
+    query: Annotated[DocumentTextQuery, Query()],
+) -> StreamingResponse:
+    """The text in UTF-8, whole or from character `start` to before `end`."""
+    body = await parts.transactions.run(partial(_read, document_id=document_id, tenant_id=tenant_id))
+    pieces = documents.iterate_text(body, start=query.start, end=query.end)
+    headers = {"X-Content-Type-Options": "nosniff"}
+    return StreamingResponse(_encoded(pieces), media_type=_TEXT, headers=headers)
+
+
+@router.delete(
+    "/v1/documents/{document_id}",
+    summary="Delete a document",
+    responses=answers(200, DocumentDeletedReply, "It is gone", 404, 409, 503),
+)
+async def delete_document(document_id: DocumentIdDep, parts: PartsDep, tenant_id: TenantDep) -> JSONResponse:
+    """The document and its text are gone; so is the work on it, if it waits for its text."""
+    remove = partial(
+        documents.remove,
+        document_id=document_id,
+        tenant_id=tenant_id,
+        guards=[summaries.guard_document],
+    )
+    await parts.transactions.run(remove)
+    return JSONResponse({"id": ids.document_id(document_id), "object": "document", "deleted": True})
+
+
+def _read(session: Session, *, document_id: UUID, tenant_id: UUID) -> bytes:
+    """The text as it is stored.
+
+    Raises:
+        DocumentNotReadyError: it is waited for.
+        ConflictError: there is none.
+    """
+    document = documents.get(session, document_id, tenant_id=tenant_id)
+    if document.state == DocumentState.FAILED:
+        raise ConflictError("The document has no text; its `error` says why.")
+    if document.state != DocumentState.READY:
+        raise DocumentNotReadyError
+    return documents.load_body(session, document_id)
+
+
+def _encoded(pieces: Iterator[str]) -> Iterator[bytes]:
+    """In a thread, piece by piece, as the receiver takes them."""
+    for piece in pieces:
+        yield piece.encode()

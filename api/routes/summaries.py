@@ -1,0 +1,317 @@
+"""Summaries over HTTP: create, look, list, follow, read the result, cancel, delete; and estimates."""
+
+import asyncio
+import json
+from contextlib import aclosing, suppress
+from functools import partial
+from hashlib import sha256
+from typing import Annotated, Final, Literal
+from uuid import UUID
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import JSONResponse
+from sqlalchemy.orm import Session
+from starlette.responses import Response, StreamingResponse
+
+from api import accept
+from api.body import read_body
+from api.dependencies import PartsDep, TenantDep
+from api.events import summary_events
+from api.once import PromiseDep
+from api.openai_ids import parse_field
+from api.openapi import answers, event_answers, json_body
+from api.parts import Parts
+from api.render import page
+from api.streams import EVENT_STREAM, HEADERS
+from api.summary_estimates import estimate_summaries
+from api.summary_ids import SummaryIdDep, parse_documents
+from api.summary_replies import (
+    DeletedSummaryReply,
+    SeenSummaryReply,
+    SummaryEstimateReply,
+    SummaryListReply,
+    SummaryReply,
+    SummaryResultReply,
+)
+from api.summary_schemas import SummaryEstimateRequest, SummaryListQuery, SummaryRequest
+from api.webhooks import check_callback
+from jobs import engines, ids, summaries, summary_queries, summary_results
+from jobs.errors import InvalidRequestError, JobNotFinishedError, ModelNotFoundError
+from jobs.idempotency import Kind, run_once
+from jobs.models import JsonObject, Summary
+from jobs.queues import SERVICE
+from jobs.summaries import SummaryFilter, SummarySpec
+from jobs.summary_states import TERMINAL, OnGap, Style
+from jobs.summary_views import SummaryObject, SummaryWithChunks
+from jobs.views import PRIORITIES
+
+router = APIRouter(tags=["summaries"])
+
+MAX_WAIT_SECONDS: Final = 60
+# 1000 ids, instructions and metadata.
+_MAX_BYTES: Final = 256 * 1024
+_MEDIA_TYPES: Final = {"md": "text/markdown", "csv": "text/csv"}
+
+Chunks = Annotated[bool, Query(description="list the chunks too")]
+
+
+@router.post(
+    "/v1/summaries",
+    status_code=202,
+    summary="Summarize documents",
+    responses=answers(
+        202, SummaryListReply, "Accepted, in the order of the documents", 400, 404, 409, 413, 503
+    ),
+    openapi_extra=json_body(SummaryRequest),
+)
+async def create_summaries(
+    request: Request, parts: PartsDep, tenant_id: TenantDep, promise: PromiseDep
+) -> JSONResponse:
+    """One summary of each document, or with `combine` one over all; they need not be ready yet."""
+    asked = accept.parse(SummaryRequest, await read_body(request, max_bytes=_MAX_BYTES))
+    if asked.urls:
+        message = "This server fetches nothing from elsewhere; upload the documents instead."
+        raise InvalidRequestError(message, param="urls")
+    model = await _model(parts, asked.model)
+    spec = _specification(asked, parts, model)
+    fields = asked.model_dump(mode="json")
+    once = promise.once(sha256(json.dumps(fields, sort_keys=True).encode()).digest())
+
+    def create(session: Session) -> tuple[list[SummaryObject], bool]:
+        make = partial(summaries.create, spec=spec, tenant_id=tenant_id)
+        made, replayed = (
+            (make(session), False)
+            if once is None
+            else run_once(session, once, make, tenant_id=tenant_id, kind=_SUMMARIES)
+        )
+        return summary_queries.describe(session, made), replayed
+
+    data, replayed = await parts.transactions.run(create)
+    parts.doorbell.ring(SERVICE)
+    headers = {"Idempotent-Replayed": "true"} if replayed else {}
+    if len(data) == 1:
+        headers["Location"] = f"/v1/summaries/{data[0]['id']}"
+    return JSONResponse(page(data, has_more=False), 202, headers)
+
+
+@router.post(
+    "/v1/summaries/estimate",
+    summary="Estimate summaries",
+    responses=answers(200, SummaryEstimateReply, "What they would take", 400, 404, 409, 413, 503),
+    openapi_extra=json_body(SummaryEstimateRequest),
+)
+async def estimate(request: Request, parts: PartsDep, tenant_id: TenantDep) -> JSONResponse:
+    """Chunks, levels, jobs, tokens and time, without submitting anything."""
+    asked = accept.parse(SummaryEstimateRequest, await read_body(request, max_bytes=_MAX_BYTES))
+    model = await _model(parts, asked.model)
+    return JSONResponse(await estimate_summaries(parts, asked, tenant_id=tenant_id, model=model))
+
+
+@router.get(
+    "/v1/summaries",
+    summary="List summaries",
+    responses=answers(200, SummaryListReply, "One page", 400, 503),
+)
+async def list_summaries(
+    parts: PartsDep, tenant_id: TenantDep, query: Annotated[SummaryListQuery, Query()]
+) -> JSONResponse:
+    """Your summaries, newest first; pages stay stable while summaries are added."""
+    after = query.after and parse_field(
+        query.after, ids.parse_summary_id, param="after", message="after names no summary of yours"
+    )
+    document = query.document and parse_field(
+        query.document, ids.parse_document_id, param="document", message="There is no such document."
+    )
+    which = SummaryFilter(state=query.state, custom_id=query.custom_id, document_id=document or None)
+
+    def read(session: Session) -> tuple[list[SummaryObject], bool]:
+        found = summaries.list_summaries(
+            session, which, tenant_id=tenant_id, after=after or None, limit=query.limit
+        )
+        return summary_queries.describe(session, found.summaries), found.has_more
+
+    data, has_more = await parts.transactions.run(read)
+    return JSONResponse(page(data, has_more=has_more))
+
+
+@router.get(
+    "/v1/summaries/{summary_id}",
+    summary="Look at a summary",
+    responses=answers(200, SeenSummaryReply, "The summary, with its chunks", 400, 404, 503),
+)
+async def get_summary(
+    summary_id: SummaryIdDep,
+    parts: PartsDep,
+    tenant_id: TenantDep,
+    wait: Annotated[
+        float,
+        Query(
+            ge=0,
+            le=MAX_WAIT_SECONDS,
+            allow_inf_nan=False,
+            description="seconds to hold the answer until the summary has ended",
+        ),
+    ] = 0,
+    chunks: Chunks = True,  # noqa: FBT002  # a query parameter
+) -> JSONResponse:
+    """The summary as it is now, or, with `wait`, once it has ended or the time is up."""
+    read = partial(_read, summary_id=summary_id, tenant_id=tenant_id)
+    if wait:
+        await parts.transactions.run(partial(summaries.get, summary_id=summary_id, tenant_id=tenant_id))
+        await _until_ended(parts, summary_id, seconds=wait)
+    return JSONResponse(await parts.transactions.run(partial(read, with_chunks=chunks)))
+
+
+@router.get(
+    "/v1/summaries/{summary_id}/result",
+    summary="Read a summary",
+    responses=answers(
+        200,
+        SummaryResultReply,
+        "The summary with its sources; partial unless completed",
+        400,
+        404,
+        409,
+        503,
+        raw={"text/markdown": "# report.pdf\n\nThe report finds …\n", "text/csv": "document_id,index,…\r\n"},
+    ),
+)
+async def get_result(
+    summary_id: SummaryIdDep,
+    parts: PartsDep,
+    tenant_id: TenantDep,
+    form: Annotated[Literal["json", "md", "csv"], Query(alias="format")] = "json",
+) -> Response:
+    """What a summary that has ended came to: JSON, Markdown with links to the sources, or CSV."""
+
+    def read(session: Session) -> tuple[SummaryWithChunks, dict[str, str]]:
+        summary = summaries.get(session, summary_id, tenant_id=tenant_id)
+        if summary.state not in TERMINAL:
+            raise JobNotFinishedError("The summary has not ended yet; poll it, or wait with ?wait=.")
+        found = summary_queries.describe_with_chunks(session, summary)
+        return found, summary_queries.titles(session, summary.id) if form == "md" else {}
+
+    found, titles = await parts.transactions.run(read)
+    if form == "json":
+        return JSONResponse(summary_results.result_object(found))
+    text = summary_results.as_csv(found) if form == "csv" else summary_results.as_markdown(found, titles)
+    return Response(text, media_type=_MEDIA_TYPES[form])
+
+
+@router.get(
+    "/v1/summaries/{summary_id}/events",
+    summary="Follow a summary",
+    response_class=Response,
+    responses=event_answers('id: 0\nevent: summary\ndata: {"id":"sum_…","state":"running"}\n\n'),
+)
+async def follow_summary(
+    summary_id: SummaryIdDep, parts: PartsDep, tenant_id: TenantDep
+) -> StreamingResponse:
+    """Server-sent events until the summary has ended: the summary, whenever its counts have changed."""
+    read = partial(_read, summary_id=summary_id, tenant_id=tenant_id, with_chunks=False)
+    await parts.transactions.run(read)
+    again = partial(parts.transactions.run, read, tenant_ids=[tenant_id])
+    return StreamingResponse(
+        summary_events(parts, summary_id, again), media_type=EVENT_STREAM, headers=HEADERS
+    )
+
+
+@router.post(
+    "/v1/summaries/{summary_id}/cancel",
+    summary="Cancel a summary",
+    responses=answers(200, SummaryReply, "The summary", 404, 503),
+)
+async def cancel_summary(summary_id: SummaryIdDep, parts: PartsDep, tenant_id: TenantDep) -> JSONResponse:
+    """All its jobs end: those that run within a second; a summary that has ended stays as it is."""
+    await parts.transactions.run(partial(summaries.cancel, summary_id=summary_id, tenant_id=tenant_id))
+    # In a transaction of its own, in which the rows of jobs come first; a service worker does it too.
+    await parts.transactions.run(partial(summaries.stop_jobs, summary_id=summary_id, tenant_id=tenant_id))
+    parts.doorbell.ring(SERVICE)
+    read = partial(_read, summary_id=summary_id, tenant_id=tenant_id, with_chunks=False)
+    return JSONResponse(await parts.transactions.run(read))
+
+
+@router.delete(
+    "/v1/summaries/{summary_id}",
+    summary="Delete a summary",
+    responses=answers(200, DeletedSummaryReply, "It is gone", 404, 409, 503),
+)
+async def delete_summary(summary_id: SummaryIdDep, parts: PartsDep, tenant_id: TenantDep) -> JSONResponse:
+    """A summary that has ended is gone with its jobs; its documents stay."""
+    await parts.transactions.run(partial(summaries.remove, summary_id=summary_id, tenant_id=tenant_id))
+    return JSONResponse({"id": ids.summary_id(summary_id), "object": "summary", "deleted": True})
+
+
+def _read(
+    session: Session, *, summary_id: UUID, tenant_id: UUID, with_chunks: bool
+) -> SummaryObject | SummaryWithChunks:
+    summary = summaries.get(session, summary_id, tenant_id=tenant_id)
+    if with_chunks:
+        return summary_queries.describe_with_chunks(session, summary)
+    return summary_queries.describe(session, [summary])[0]
+
+
+async def _until_ended(parts: Parts, summary_id: UUID, *, seconds: float) -> None:
+    """Returns when the summary has ended, is gone, or the time is up."""
+    with suppress(TimeoutError):
+        async with (
+            asyncio.timeout(seconds),
+            aclosing(parts.summary_followers.changes(summary_id)) as changes,
+        ):
+            async for seen in changes:
+                if seen.state in TERMINAL:
+                    return
+
+
+async def _model(parts: Parts, asked: str | None) -> str:
+    """The model that is meant.
+
+    Raises:
+        ModelNotFoundError: nobody serves it.
+    """
+    served = parts.settings.engine.model
+    if asked is None or asked == served:
+        return served
+    if asked not in await parts.transactions.run(engines.registered_capacities):
+        raise ModelNotFoundError(param="model")
+    return asked
+
+
+def _specification(asked: SummaryRequest, parts: Parts, model: str) -> SummarySpec:
+    told = check_callback(asked.webhook_url, asked.webhook_secret, parts.settings.webhooks)
+    return SummarySpec(
+        document_ids=parse_documents(asked.documents),
+        model=model,
+        combine=asked.combine,
+        style=Style(asked.style),
+        length=asked.length,
+        language=asked.language,
+        instructions=asked.instructions,
+        focus=asked.focus,
+        on_gap=OnGap(asked.on_gap),
+        chunk_tokens=asked.chunk_tokens,
+        overlap_tokens=asked.overlap_tokens,
+        rank=PRIORITIES[asked.priority],
+        custom_id=asked.custom_id,
+        metadata=asked.metadata,
+        webhook_url=told.url,
+        webhook_secret=told.secret,
+        window=accept.WINDOWS[asked.completion_window] if asked.completion_window else None,
+    )
+
+
+def _find(session: Session, noted: UUID | JsonObject) -> list[Summary] | None:
+    """All of them, or None: they are made anew only when one is gone."""
+    listed = noted.get("summary_ids") if isinstance(noted, dict) else None
+    if not isinstance(listed, list):
+        return None
+    found = [session.get(Summary, UUID(hex=each)) for each in listed]
+    kept = [each for each in found if each is not None]
+    return kept if len(kept) == len(found) else None
+
+
+def _note(made: list[Summary]) -> JsonObject:
+    return {"summary_ids": [each.id.hex for each in made]}
+
+
+_SUMMARIES: Kind[list[Summary]] = Kind("summaries", note=_note, find=_find)

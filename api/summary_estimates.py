@@ -1,0 +1,164 @@
+"""Dry runs of summaries: the plan that would be made now, and nothing is written."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from uuid import UUID
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from api.parts import Parts
+from api.summary_ids import parse_documents
+from api.summary_schemas import SummaryEstimateRequest
+from jobs import documents, engines, ids, summary_plan
+from jobs.admission import Capacity
+from jobs.counting import PromptCounter
+from jobs.document_models import Document
+from jobs.document_states import DocumentState
+from jobs.errors import ConflictError, InvalidRequestError, UnavailableError
+from jobs.models import JsonObject
+from jobs.summary_estimate import Estimated, estimate
+from jobs.summary_plan import Sizes, Source
+from jobs.summary_prompts import overheads
+from jobs.summary_states import Style
+from jobs.summary_templates import Wishes
+
+# Documents are cut as they will be up to so many tokens together, a few seconds of work; beyond it the number
+# of chunks follows from lengths.
+_MAX_CUT_TOKENS = 1_000_000
+
+
+async def estimate_summaries(
+    parts: Parts, asked: SummaryEstimateRequest, *, tenant_id: UUID, model: str
+) -> JsonObject:
+    """What these summaries would take.
+
+    Raises:
+        InvalidRequestError: the tenant has no such document, or nothing is named.
+        ConflictError: a document is not ready.
+        UnavailableError: the tokenizer or the database is not available.
+    """
+    tokenizer = parts.tokenizer.current
+    if tokenizer is None:
+        raise UnavailableError("The tokenizer is not loaded yet; try again.")
+    if asked.tokens and asked.documents:
+        raise InvalidRequestError("Name documents or tokens, not both.", param="tokens")
+    counter = PromptCounter(tokenizer)
+    capacities = await parts.transactions.run(partial(_capacities, parts=parts, model=model))
+    wishes = Wishes(
+        style=Style(asked.style),
+        length=asked.length,
+        language=asked.language,
+        focus=asked.focus,
+        instructions=asked.instructions,
+    )
+    sizes = summary_plan.find_sizes(
+        capacities,
+        await parts.compute(overheads, wishes, counter),
+        length=asked.length,
+        chunk_tokens=asked.chunk_tokens,
+        overlap_tokens=asked.overlap_tokens,
+    )
+    names: list[str | None]
+    bodies: Mapping[int, bytes] = {}
+    if asked.tokens:
+        sources = [Source(index, num_tokens) for index, num_tokens in enumerate(asked.tokens)]
+        names = [None] * len(sources)
+    else:
+        document_ids = parse_documents(asked.documents)
+        read = partial(_read, document_ids=document_ids, tenant_id=tenant_id, sizes=sizes, asked=asked)
+        sources, bodies = await parts.transactions.run(read)
+        names = [ids.document_id(each) for each in document_ids]
+
+    def load(source: Source) -> str | None:
+        body = bodies.get(source.index)
+        return None if body is None else "".join(documents.iterate_text(body))
+
+    found = await parts.compute(
+        estimate,
+        sources,
+        load,
+        counter.count_text,
+        sizes,
+        combine=asked.combine,
+        chunk_tokens=asked.chunk_tokens,
+    )
+    seconds = await parts.places.seconds_until_done(found.as_work(), model)
+    is_exact = not asked.tokens and all(
+        source.index in bodies or leaves == 1 for source, leaves in zip(sources, found.leaves, strict=True)
+    )
+    return _object(found, sizes, sources, names, seconds=seconds, is_exact=is_exact, combine=asked.combine)
+
+
+def _capacities(session: Session, *, parts: Parts, model: str) -> list[Capacity]:
+    registered = engines.registered_capacities(session)
+    return registered.get(model) or [engines.configured_capacity(parts.settings.engine)]
+
+
+def _read(
+    session: Session,
+    *,
+    document_ids: Sequence[UUID],
+    tenant_id: UUID,
+    sizes: Sizes,
+    asked: SummaryEstimateRequest,
+) -> tuple[list[Source], dict[int, bytes]]:
+    """The documents, and the texts of those that have to be cut."""
+    query = select(Document).where(
+        Document.tenant_id == tenant_id,
+        Document.id.in_(document_ids),
+        Document.state != DocumentState.DELETED,
+    )
+    known = {document.id: document for document in session.scalars(query)}
+    sources: list[Source] = []
+    bodies: dict[int, bytes] = {}
+    num_tokens = 0
+    for index, document_id in enumerate(document_ids):
+        document = known.get(document_id)
+        if document is None:
+            raise InvalidRequestError("There is no such document.", param=f"documents.{index}")
+        if document.state != DocumentState.READY or document.num_tokens is None:
+            raise ConflictError(f"The document {ids.document_id(document_id)} is {document.state}.")
+        source = Source(index, document.num_tokens)
+        sources.append(source)
+        is_cut = asked.combine or not summary_plan.fits_whole(
+            source, sizes, asked_chunk_tokens=asked.chunk_tokens
+        )
+        num_tokens += source.num_tokens if is_cut else 0
+        if is_cut and num_tokens <= _MAX_CUT_TOKENS:
+            bodies[index] = documents.load_body(session, document_id)
+    return sources, bodies
+
+
+def _object(
+    found: Estimated,
+    sizes: Sizes,
+    sources: Sequence[Source],
+    names: Sequence[str | None],
+    *,
+    seconds: float | None,
+    is_exact: bool,
+    combine: bool,
+) -> JsonObject:
+    of_each = [found.num_jobs] * len(sources) if combine else [len(tree) for tree in found.trees]
+    return {
+        "object": "summary.estimate",
+        "chunks": sum(found.leaves),
+        "levels": max(found.levels),
+        "jobs": found.num_jobs,
+        "prompt_tokens": sum(node.prompt_tokens for node in found.nodes),
+        "completion_tokens": {
+            "expected": sum(node.output_tokens for node in found.nodes),
+            "max": sum(node.max_tokens for node in found.nodes),
+        },
+        "chunk_tokens": sizes.chunk_tokens,
+        "part_tokens": sizes.part_tokens,
+        "is_exact": is_exact,
+        "estimated_seconds": None if seconds is None else round(seconds),
+        "documents": [
+            {"id": name, "tokens": source.num_tokens, "chunks": leaves, "levels": levels, "jobs": num_jobs}
+            for name, source, leaves, levels, num_jobs in zip(
+                names, sources, found.leaves, found.levels, of_each, strict=True
+            )
+        ],
+    }

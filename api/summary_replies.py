@@ -1,0 +1,274 @@
+"""What callers get back about summaries, described for the API's documentation."""
+
+from datetime import datetime
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from api.replies import JobError
+from api.schemas import Priority, StateName
+from api.summary_schemas import OnGapName, StyleName, SummaryStateName
+
+_ID = "sum_019c2f3e5a4b7c8d9e0f1a2b3c4d5e6f"
+_DOCUMENT = "doc_019c2f3e5a4b7c8d9e0f1a2b3c4d5e6f"
+_CHUNK: dict[str, Any] = {
+    "document_id": _DOCUMENT,
+    "index": 0,
+    "start": 0,
+    "end": 61_544,
+    "pages": [1, 24],
+    "state": "completed",
+    "summary": "The first part …",
+    "error": None,
+}
+_TEMPLATES = {"whole": "whole-1", "map": "map-1", "reduce": "reduce-1"}
+_SUMMARY: dict[str, Any] = {
+    "id": _ID,
+    "object": "summary",
+    "state": "completed",
+    "documents": [_DOCUMENT],
+    "combine": False,
+    "style": "paragraph",
+    "length": 400,
+    "language": None,
+    "instructions": None,
+    "focus": None,
+    "on_gap": "skip",
+    "chunk_tokens": None,
+    "overlap_tokens": 0,
+    "model": "llama-3.1-8b-instruct",
+    "priority": "normal",
+    "templates": {"whole": "whole-1", "map": "map-1", "reduce": "reduce-1"},
+    "plan": None,
+    "levels": None,
+    "cancel_requested": False,
+    "summary": "The report finds that …",
+    "gaps": [],
+    "progress": {
+        "jobs": 1,
+        "completed": 1,
+        "failed": 0,
+        "running": 0,
+        "tokens_done": 91_377,
+        "tokens_total": 91_377,
+    },
+    "usage": {"prompt_tokens": 91_377, "completion_tokens": 380},
+    "error": None,
+    "metadata": {},
+    "custom_id": None,
+    "created_at": "2026-01-31T12:00:00.123456Z",
+    "planned_at": "2026-01-31T12:00:01.000000Z",
+    "finalized_at": "2026-01-31T12:01:00.000000Z",
+    "expires_at": None,
+}
+
+
+def _example(**fields: Any) -> ConfigDict:  # noqa: ANN401  # JSON
+    return ConfigDict(json_schema_extra={"examples": [fields]})
+
+
+class GapReply(BaseModel):
+    """A stretch of a document that is missing in the summary."""
+
+    document_id: str
+    start: int | None = Field(description="character of the document's text; null: all of it")
+    end: int | None
+    pages: list[int] | None = Field(description="first and last, from 1; null: it has no pages")
+    error: JobError | None
+
+
+class ChunkReply(BaseModel):
+    """A stretch of a document, and what was made of it; together they are the whole text, each part once."""
+
+    document_id: str
+    index: int = Field(description="in its document, from 0")
+    start: int = Field(description="character of the document's text")
+    end: int
+    pages: list[int] | None = Field(description="first and last, from 1; null: it has no pages")
+    state: StateName
+    summary: str | None
+    error: JobError | None
+
+
+class ProgressReply(BaseModel):
+    """How far a summary is."""
+
+    jobs: int
+    completed: int
+    failed: int = Field(description="ended otherwise, after their second attempt")
+    running: int
+    tokens_done: int = Field(description="prompts of the jobs that have ended, as planned")
+    tokens_total: int
+
+
+class SummaryUsageReply(BaseModel):
+    """Tokens of all jobs, attempts that failed included."""
+
+    prompt_tokens: int
+    completion_tokens: int
+
+
+class TemplatesReply(BaseModel):
+    """Name and version of the prompts' templates."""
+
+    whole: str
+    map: str
+    reduce: str
+
+
+class PlanReply(BaseModel):
+    """How the documents were cut."""
+
+    levels: int = Field(description="of the tree: 1 for a document that fits in one job")
+    chunks: int
+    jobs: int
+    chunk_tokens: int = Field(description="of a chunk at most")
+    part_tokens: int = Field(description="that the summary of a chunk should have")
+    fan_in: int = Field(description="summaries that are joined at once, at most")
+    prompt_tokens: int = Field(description="of all jobs, expected")
+
+
+class SummaryReply(BaseModel):
+    """A summary."""
+
+    model_config = _example(**_SUMMARY)
+
+    id: str
+    object: Literal["summary"]
+    state: SummaryStateName
+    documents: list[str]
+    combine: bool
+    style: StyleName
+    length: int
+    language: str | None
+    instructions: str | None
+    focus: str | None
+    on_gap: OnGapName
+    chunk_tokens: int | None = Field(description="as asked")
+    overlap_tokens: int
+    model: str
+    priority: Priority
+    templates: TemplatesReply
+    plan: PlanReply | None = Field(description="null until planned")
+    levels: int | None
+    cancel_requested: bool
+    summary: str | None = Field(description="null unless completed")
+    gaps: list[GapReply]
+    progress: ProgressReply
+    usage: SummaryUsageReply
+    error: JobError | None
+    metadata: dict[str, str]
+    custom_id: str | None
+    created_at: datetime
+    planned_at: datetime | None
+    finalized_at: datetime | None
+    expires_at: datetime | None
+
+
+class SeenSummaryReply(SummaryReply):
+    """A summary with its chunks, unless `chunks=false` leaves them out."""
+
+    model_config = _example(**_SUMMARY, chunks=[_CHUNK])
+
+    chunks: list[ChunkReply] | None = Field(None, description="the leaves, in the order of the text")
+
+
+class SummaryListReply(BaseModel):
+    """A page of summaries, newest first; or those that a request made, in the order of its documents."""
+
+    model_config = _example(object="list", data=[_SUMMARY], first_id=_ID, last_id=_ID, has_more=False)
+
+    object: Literal["list"]
+    data: list[SummaryReply]
+    first_id: str | None = None
+    last_id: str | None = None
+    has_more: bool
+
+
+class SummaryResultReply(BaseModel):
+    """A summary's text with where it comes from."""
+
+    model_config = _example(
+        id=_ID,
+        state="completed",
+        custom_id=None,
+        documents=[_DOCUMENT],
+        summary="The report finds that …",
+        chunks=[_CHUNK],
+        gaps=[],
+        usage={"prompt_tokens": 91_377, "completion_tokens": 380},
+        templates=_TEMPLATES,
+        model="llama-3.1-8b-instruct",
+        error=None,
+    )
+
+    id: str
+    state: Literal["completed", "failed", "cancelled", "expired"]
+    custom_id: str | None
+    documents: list[str]
+    summary: str | None
+    chunks: list[ChunkReply]
+    gaps: list[GapReply]
+    usage: SummaryUsageReply
+    templates: TemplatesReply
+    model: str
+    error: JobError | None
+
+
+class EstimatedDocumentReply(BaseModel):
+    """What one document would take."""
+
+    id: str | None = Field(description="null: only its length is known")
+    tokens: int
+    chunks: int
+    levels: int
+    jobs: int
+
+
+class CompletionTokensReply(BaseModel):
+    """Tokens that would be generated."""
+
+    expected: int
+    max: int
+
+
+class SummaryEstimateReply(BaseModel):
+    """What a request for summaries would take."""
+
+    model_config = _example(
+        object="summary.estimate",
+        chunks=15,
+        levels=2,
+        jobs=16,
+        prompt_tokens=210_412,
+        completion_tokens={"expected": 7600, "max": 9980},
+        chunk_tokens=15_578,
+        part_tokens=480,
+        is_exact=True,
+        estimated_seconds=96,
+        documents=[{"id": _DOCUMENT, "tokens": 200_019, "chunks": 15, "levels": 2, "jobs": 16}],
+    )
+
+    object: Literal["summary.estimate"]
+    chunks: int
+    levels: int = Field(description="of the highest tree")
+    jobs: int
+    prompt_tokens: int = Field(description="expected; those of joins are bounds")
+    completion_tokens: CompletionTokensReply
+    chunk_tokens: int = Field(description="of a chunk at most")
+    part_tokens: int
+    is_exact: bool = Field(
+        description="chunks were cut as they will be; else their number follows from lengths"
+    )
+    estimated_seconds: int | None = Field(description="behind all that is queued; null: no engine is up")
+    documents: list[EstimatedDocumentReply]
+
+
+class DeletedSummaryReply(BaseModel):
+    """A summary that is gone."""
+
+    model_config = _example(id=_ID, object="summary", deleted=True)
+
+    id: str
+    object: Literal["summary"]
+    deleted: Literal[True]

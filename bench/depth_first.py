@@ -1,0 +1,178 @@
+"""`python -m bench.depth_first`: when the summaries of many documents come, in either order of their jobs.
+
+The same documents are summarized twice by the real stack with the local engine: with the jobs in the order
+in which they are planned (depth-first), and with their ids exchanged, before anything runs, so that all
+chunks come before all joins, as a queue that knows nothing of documents would have them (breadth-first).
+"""
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from pydoc_data.topics import topics
+from statistics import median
+from uuid import UUID
+
+import httpx2
+import psycopg
+
+from cli.stack.engine_options import EngineOptions
+from cli.stack.options import StackOptions
+from cli.stack.ports import free_port
+from cli.stack.ready import INFERENCE_WORKER
+from cli.stack.stack import Stack
+from jobs.ids import uuid7
+from jobs.tokenizer_files import tokenizer_directory
+
+_CHARS_PER_TOKEN = 4.3  # of the texts below
+_POLL_SECONDS = 0.05
+_LIMIT_SECONDS = 1800.0
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Seconds from the start of the engine's work, on the wall clock.
+
+    Attributes:
+        ends: of each summary, ascending.
+        num_jobs: of all trees.
+    """
+
+    ends: Sequence[float]
+    num_jobs: int
+
+
+def main() -> None:
+    """Both orders are run, and the times of the first, the median and the last summary printed."""
+    asked = _arguments()
+    reference = "\n\n".join(topics[name] for name in sorted(topics))
+    num_chars = int(asked.tokens * _CHARS_PER_TOKEN)
+    texts = [_text(reference, place * 7919, num_chars) for place in range(asked.documents)]
+    with tempfile.TemporaryDirectory(prefix="longbatch-depth-") as directory:
+        stack = _stack(Path(directory), asked.scale)
+        stack.start()
+        try:
+            found = {name: _run(stack, texts, asked.chunk, name=name) for name in ("depth", "breadth")}
+        finally:
+            stack.stop()
+            stack.remove_data()
+    _print(found, asked)
+
+
+def _print(found: dict[str, Times], asked: argparse.Namespace) -> None:
+    depth, breadth = found["depth"], found["breadth"]
+    what = f"{asked.documents} documents of {asked.tokens} tokens in chunks of {asked.chunk}"
+    where = f"engine at {asked.scale:g} times an A6000; load average {os.getloadavg()[0]:.1f}"
+    lines = [
+        f"{what}, {depth.num_jobs} jobs; {where}",
+        f"{'summary':<10}{'depth-first':>14}{'breadth-first':>16}{'ratio':>9}",
+    ]
+    for name, pick in (("first", min), ("median", median), ("last", max)):
+        mine, other = pick(depth.ends), pick(breadth.ends)
+        lines.append(f"{name:<10}{mine:>12.1f} s{other:>14.1f} s{other / mine:>8.1f}x")
+    sys.stdout.write("\n".join(lines) + "\n")
+
+
+def _run(stack: Stack, texts: Sequence[str], chunk_tokens: int, *, name: str) -> Times:
+    urls = stack.urls
+    headers = {"Authorization": f"Bearer {urls.api_key}"}
+    stack.hold(INFERENCE_WORKER)  # everything is planned and counted before the first job runs
+    with (
+        httpx2.Client(base_url=urls.api_url or "", headers=headers, timeout=60, trust_env=False) as http,
+        psycopg.connect(urls.database_url or "", autocommit=True) as database,
+    ):
+        documents = [_upload(http, text, f"{place}.txt") for place, text in enumerate(texts)]
+        body = {
+            "documents": documents,
+            "chunk_tokens": chunk_tokens,
+            "length": 200,
+            "metadata": {"order": name},
+        }
+        answer = http.post("/v1/summaries", json=body)
+        answer.raise_for_status()
+        made = [UUID(hex=each["id"].removeprefix("sum_")) for each in answer.json()["data"]]
+        _until(database, _NUM_UNPLANNED, made)
+        _until(database, _NUM_UNCOUNTED, made)
+        if name == "breadth":
+            _reorder(database, made)
+        (num_jobs,) = database.execute(_NUM_JOBS, [made]).fetchone() or (0,)
+        stack.resume(INFERENCE_WORKER)
+        (started,) = database.execute("SELECT extract(epoch FROM clock_timestamp())").fetchone() or (0,)
+        _until(database, _NUM_OPEN, made)
+        ends = [float(end - started) for (end,) in database.execute(_ENDS, [made])]
+    return Times(sorted(ends), num_jobs)
+
+
+_NUM_UNPLANNED = "SELECT count(*) FROM summaries WHERE id = ANY(%s) AND state = 'preparing'"
+_NUM_UNCOUNTED = "SELECT count(*) FROM jobs WHERE summary_id = ANY(%s) AND state = 'preparing'"
+_NUM_OPEN = "SELECT count(*) FROM summaries WHERE id = ANY(%s) AND finalized_at IS NULL"
+_NUM_JOBS = "SELECT count(*) FROM jobs WHERE summary_id = ANY(%s)"
+_ENDS = "SELECT extract(epoch FROM finalized_at) FROM summaries WHERE id = ANY(%s) AND state = 'completed'"
+
+
+def _reorder(database: psycopg.Connection, made: Sequence[UUID]) -> None:
+    """All jobs have new ids, by level and then chunk by chunk over all documents."""
+    ordered = database.execute(
+        "SELECT job_id FROM summary_nodes WHERE summary_id = ANY(%s)"
+        " ORDER BY level, coalesce(chunk, number), summary_id",
+        [made],
+    ).fetchall()
+    changes = [{"old": old, "new": uuid7()} for (old,) in ordered]
+    with database.transaction(), database.cursor() as cursor:
+        cursor.executemany(
+            "UPDATE jobs SET id = %(new)s, summary_id = summary_id WHERE id = %(old)s", changes
+        )
+        cursor.executemany("UPDATE summary_nodes SET job_id = %(new)s WHERE job_id = %(old)s", changes)
+        cursor.executemany("UPDATE summaries SET root_job_id = %(new)s WHERE root_job_id = %(old)s", changes)
+
+
+def _until(database: psycopg.Connection, query: str, made: Sequence[UUID]) -> None:
+    """Returns when the count is 0."""
+    deadline = time.monotonic() + _LIMIT_SECONDS
+    while (database.execute(query, [made]).fetchone() or (0,))[0]:
+        if time.monotonic() > deadline:
+            raise TimeoutError("the stack does not get on")
+        time.sleep(_POLL_SECONDS)
+
+
+def _upload(http: httpx2.Client, text: str, name: str) -> str:
+    headers = {"Content-Type": "text/plain"}
+    answer = http.post("/v1/documents", params={"filename": name}, content=text.encode(), headers=headers)
+    answer.raise_for_status()
+    return str(answer.json()["id"])
+
+
+def _text(reference: str, start: int, num_chars: int) -> str:
+    doubled = reference + reference
+    start %= len(reference)
+    return doubled[start : start + num_chars]
+
+
+def _stack(directory: Path, scale: float) -> Stack:
+    return Stack(
+        StackOptions(
+            directory=directory,
+            api_port=free_port(),
+            engine=EngineOptions(
+                mode="extractive", tokenizer_dir=tokenizer_directory(None), time_scale=scale
+            ),
+            environment={name: value for name, value in os.environ.items() if "LONGBATCH_" not in name},
+        )
+    )
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench.depth_first", description=__doc__)
+    parser.add_argument("--documents", type=int, default=50)
+    parser.add_argument("--tokens", type=int, default=20_000, help="of each document")
+    parser.add_argument("--chunk", type=int, default=5000, help="tokens of a chunk")
+    parser.add_argument("--scale", type=float, default=8, help="how much faster than an A6000 the engine is")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,279 @@
+"""`python -m bench.polling`: status polls against a bare single-row GET, and a thousand callers that wait.
+
+Postgres, Redis, the API process, the peer and the clients run here, in processes of their own. The peer is a
+FastAPI application of one route that reads one row by its id through psycopg and its pool, and returns it.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import timedelta
+from hashlib import sha256
+from pathlib import Path
+from typing import Final
+from uuid import UUID
+
+from pydantic import SecretStr
+from rich.console import Console
+from rich.table import Table
+from sqlalchemy import text
+from sqlalchemy.orm import Session, sessionmaker
+
+from bench.webhooks import Figure
+from cli.stack.postgres import EmbeddedPostgres
+from cli.stack.valkey import EmbeddedValkey
+from jobs import claims, database, engines, ids, keys, lifecycle, reservations, schema, submission
+from jobs.admission import Capacity
+from jobs.bookings import Terms
+from jobs.checkpoints import Output
+from jobs.database import database_now, transaction
+from jobs.ids import uuid7
+from jobs.keys import Scope
+from jobs.models import DEFAULT_TENANT
+from jobs.moves import Lease
+from jobs.settings import DatabaseSettings
+from jobs.states import FinishReason
+from jobs.submission import JobSpec
+from jobs.texts import CountedPrompt, NewText
+
+_KEY: Final = "lb_0123456789abcdef_" + "b" * 43  # opens nothing outside this run
+_NAME: Final = "bench"  # of the engine and its model
+_NUM_CLIENTS: Final = 16
+_NUM_WAITING: Final = 1000
+_NUM_ENDS: Final = 50  # jobs that they wait for, ending one after another
+_CAPACITY: Final = Capacity(
+    max_batch_size=64, max_blocks=2048, tokens_per_block=64, max_input_len=96_000, max_seq_len=131_072
+)
+_PEER: Final = """
+import sys, socket, fastapi, psycopg_pool, uvicorn
+from contextlib import asynccontextmanager
+from psycopg.rows import dict_row
+pool = psycopg_pool.AsyncConnectionPool(sys.argv[1], min_size=4, max_size=10, open=False)
+@asynccontextmanager
+async def running(_):
+    async with pool:
+        yield
+app = fastapi.FastAPI(lifespan=running)
+@app.get("/v1/jobs/{job_id}")
+async def look(job_id: str):
+    async with pool.connection() as connection, connection.cursor(row_factory=dict_row) as cursor:
+        await cursor.execute("SELECT id, state, task, model, max_tokens, prompt_tokens, completion_tokens,"
+            " finish_reason, error, custom_id, metadata, created_at, started_at, first_token_at, finalized_at"
+            " FROM jobs WHERE id = %s", (job_id,))
+        return await cursor.fetchone()
+listener = socket.create_server(("127.0.0.1", 0))
+print(listener.getsockname()[1], flush=True)
+config = uvicorn.Config(app, log_level="warning", access_log=False, loop="uvloop", http="httptools")
+uvicorn.Server(config).run([listener])
+"""
+# Keeps each connection busy with one request after another; prints requests a second.
+_CLIENT: Final = """
+import asyncio, sys, time
+port, path, key = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+num_clients, seconds = int(sys.argv[4]), float(sys.argv[5])
+head = f"GET {path} HTTP/1.1\\r\\nHost: 127.0.0.1\\r\\nAuthorization: Bearer {key}\\r\\n\\r\\n".encode()
+async def ask(reader, writer):
+    writer.write(head)
+    answer = (await reader.readuntil(b"\\r\\n\\r\\n")).lower()
+    assert answer.startswith(b"http/1.1 200"), answer
+    length = int(answer.split(b"content-length: ")[1].split(b"\\r\\n")[0])
+    await reader.readexactly(length)
+async def client(until):
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    num = 0
+    while time.monotonic() < until:
+        await ask(reader, writer)
+        num += 1
+    writer.close()
+    return num
+async def main():
+    await asyncio.gather(*(client(time.monotonic() + 0.5) for _ in range(num_clients)))
+    began = time.monotonic()
+    counts = await asyncio.gather(*(client(began + seconds) for _ in range(num_clients)))
+    print(sum(counts) / (time.monotonic() - began))
+asyncio.run(main())
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The figures are printed, and kept as JSON where asked."""
+    parser = argparse.ArgumentParser(prog="python -m bench.polling", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=4, help="of each of the four turns")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory() as directory:
+        figures = _measure(Path(directory), options.seconds)
+    table = Table("figure", "measured", "goal", "met")
+    for figure in figures:
+        met = {None: "", True: "yes", False: "no"}[figure.met]
+        table.add_row(figure.name, f"{figure.measured:,.2f} {figure.unit}", figure.goal, met)
+    Console().print(table)
+    if options.json:
+        options.json.write_text(json.dumps([asdict(figure) for figure in figures], indent=2) + "\n")
+
+
+def _measure(directory: Path, seconds: float) -> list[Figure]:
+    postgres = EmbeddedPostgres(directory / "postgres")
+    valkey = EmbeddedValkey(directory / "valkey")
+    postgres.start()
+    valkey.start()
+    engine = database.make_engine(DatabaseSettings(url=SecretStr(postgres.url)), pool_size=2)
+    try:
+        schema.upgrade(engine)
+        sessions = database.make_sessions(engine)
+        with transaction(sessions) as session:
+            keys.store(session, _KEY, tenant_id=DEFAULT_TENANT, name="bench", scopes=list(Scope))
+            engines.register(session, _NAME, _NAME, _CAPACITY, now=database_now(session))
+        job_id = _finished_job(sessions)
+        with _peer(postgres.url) as peer_port, _api(postgres.url, valkey.url) as api_port:
+            peer, ours = (peer_port, str(job_id)), (api_port, ids.job_id(job_id))
+            turns = [(each, _rate(*each, seconds=seconds)) for each in (peer, ours, ours, peer)]
+            num_connections, wakes = asyncio.run(_wait_for_many(sessions, api_port))
+    finally:
+        engine.dispose()
+        valkey.stop()
+        postgres.remove()
+    bare, polls = (statistics.mean(rate for which, rate in turns if which == each) for each in (peer, ours))
+    p99 = statistics.quantiles(wakes, n=100)[98] * 1000
+    return [
+        Figure("bare single-row GET", bare, "/s"),
+        Figure("GET /v1/jobs/{id}, with key, tenant, rate limit, ETag", polls, "/s"),
+        Figure("polls against the bare GET", polls / bare, "x", ">= .8", polls >= 0.8 * bare),
+        Figure(
+            f"connections of the API while {_NUM_WAITING} callers wait",
+            num_connections,
+            "",
+            "<= 2",
+            num_connections <= 2,
+        ),
+        Figure("median from commit to a waiting caller", statistics.median(wakes) * 1000, "ms"),
+        Figure("p99", p99, "ms", "<= 150", p99 <= 150),
+    ]
+
+
+@contextmanager
+def _peer(database_url: str) -> Iterator[int]:
+    with _process([sys.executable, "-c", _PEER, database_url.replace("+psycopg", "")]) as process:
+        assert process.stdout is not None  # noqa: S101  # a pipe was asked for
+        yield int(process.stdout.readline())
+
+
+@contextmanager
+def _api(database_url: str, broker_url: str) -> Iterator[int]:
+    variables = {
+        "LONGBATCH_DATABASE__URL": database_url,
+        "LONGBATCH_BROKER__URL": broker_url,
+        "LONGBATCH_API__PORT": "0",
+        "LONGBATCH_LIMITS__MAX_REQUESTS": "100000000",
+    }
+    with _process([sys.executable, "-m", "api"], **variables) as process:
+        assert process.stdout is not None  # noqa: S101  # a pipe was asked for
+        for line in process.stdout:
+            if '"api.ready"' in line:
+                # A log that nobody reads would stop it in the end.
+                threading.Thread(target=process.stdout.read, daemon=True).start()
+                yield int(str(json.loads(line)["url"]).rsplit(":", 1)[1])
+                return
+        raise RuntimeError("the API did not start")
+
+
+@contextmanager
+def _process(command: list[str], **variables: str) -> Iterator[subprocess.Popen[str]]:
+    environment = {**os.environ, **variables}
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _rate(port: int, name: str, *, seconds: float) -> float:
+    """Requests a second over a few connections, by a client in a process of its own."""
+    command = [
+        sys.executable, "-c", _CLIENT, str(port), f"/v1/jobs/{name}", _KEY, str(_NUM_CLIENTS), str(seconds),
+    ]  # fmt: skip
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    return float(done.stdout)
+
+
+async def _wait_for_many(sessions: sessionmaker[Session], port: int) -> tuple[int, list[float]]:
+    """Connections of the API to the database while all wait, and seconds from each commit to its answer."""
+    leases = [_running_job(sessions) for _ in range(_NUM_ENDS)]
+    arrived: list[tuple[int, float]] = []
+
+    async def wait(which: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        head = (
+            f"GET /v1/jobs/{ids.job_id(leases[which].job_id)}?wait=50 HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+            f"Authorization: Bearer {_KEY}\r\n\r\n"
+        )
+        writer.write(head.encode())
+        answer = await reader.readuntil(b"\r\n\r\n")
+        arrived.append((which, time.monotonic()))
+        assert answer.startswith(b"HTTP/1.1 200"), answer  # noqa: S101  # else nothing was measured
+        writer.close()
+
+    waiting = [asyncio.create_task(wait(number % len(leases))) for number in range(_NUM_WAITING)]
+    await asyncio.sleep(8)
+    num_connections = await asyncio.to_thread(_num_busy_connections, sessions)
+    ended: list[float] = []
+    for lease in leases:
+        await asyncio.to_thread(_complete, sessions, lease)
+        ended.append(time.monotonic())
+        await asyncio.sleep(0.3)
+    async with asyncio.timeout(60):
+        await asyncio.gather(*waiting)
+    return num_connections, [at - ended[which] for which, at in arrived]
+
+
+def _num_busy_connections(sessions: sessionmaker[Session]) -> int:
+    """That the API used in the last second, of those it keeps open."""
+    with sessions() as session:
+        query = text(
+            "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'longbatch-api'"
+            " AND (state <> 'idle' OR state_change > clock_timestamp() - interval '1 second')"
+        )
+        return int(session.scalar(query) or 0)
+
+
+def _finished_job(sessions: sessionmaker[Session]) -> UUID:
+    lease = _running_job(sessions)
+    _complete(sessions, lease)
+    return lease.job_id
+
+
+def _running_job(sessions: sessionmaker[Session]) -> Lease:
+    """A job of which the worker, this process, says nothing more."""
+    prompt = f"prompt {uuid7()}"
+    counted = CountedPrompt(packed_ids=sha256(prompt.encode()).digest(), num_tokens=100, fingerprint="bench")
+    asked = JobSpec(text=NewText(prompt, counted), task="generate", model=_NAME, max_tokens=64)
+    with transaction(sessions) as session:
+        submission.submit(session, [asked], tenant_id=DEFAULT_TENANT, fallback=_CAPACITY)
+    with transaction(sessions) as session:
+        terms = Terms(lease=timedelta(minutes=10), max_rescues=2)
+        (claim,) = claims.claim_all(session, _NAME, terms, limit=1).claims
+        return claim.lease
+
+
+def _complete(sessions: sessionmaker[Session], lease: Lease) -> None:
+    with transaction(sessions) as session:
+        output = Output(text="the end", packed_ids=b"ids", num_tokens=3)
+        lifecycle.complete(session, lease, output, FinishReason.STOP)
+        reservations.close(session, lease.lease_id)
+
+
+if __name__ == "__main__":
+    main()

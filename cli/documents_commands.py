@@ -1,0 +1,186 @@
+"""The verbs for documents: add, list, show, text, delete."""
+
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+from rich.markup import escape
+from rich.table import Column, Table
+
+from cli import verbs
+from cli.client import Client, RefusedError
+from cli.verbs import ApiUrl, AsJson, client_of, complain, notes, output, print_json, print_text
+from jobs.document_states import DocumentKind
+
+app = typer.Typer(no_args_is_help=True, help="Documents, their text, and what is known about them.")
+
+Document = Annotated[str, typer.Argument(metavar="DOCUMENT", help="doc_…")]
+
+_COLOURS: Final = {"ready": "green", "failed": "red", "extracting": "cyan"}
+_FIRST_PAUSE_SECONDS: Final = 0.05  # most texts are there by then; doubles
+_LONGEST_PAUSE_SECONDS: Final = 1.0
+
+
+def register(parent: typer.Typer) -> None:
+    """The application has the verbs."""
+    for name, verb in _VERBS.items():
+        app.command(name, epilog=verbs.EXIT_CODES)(verb)
+    parent.add_typer(app, name="documents")
+
+
+def add(
+    paths: Annotated[
+        list[Path], typer.Argument(metavar="FILE...", exists=True, dir_okay=False, readable=True)
+    ],
+    *,
+    kind: Annotated[DocumentKind | None, typer.Option(help="What the files must be.")] = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Until their text is there.")] = False,
+    as_json: AsJson = False,
+    api_url: ApiUrl = None,
+) -> None:
+    """Send files as documents and print their ids; the same bytes are the same document.
+
+    A file that is refused does not keep the others from being sent.
+    """
+    sent: list[Mapping[str, Any]] = []
+    with client_of(api_url) as client:
+        for path in paths:
+            try:
+                sent.append(client.send_document(path, kind=kind))
+            except RefusedError as error:
+                refused = {"code": error.server_code, "message": error.message}
+                sent.append({"id": None, "filename": path.name, "state": "failed", "error": refused})
+        if wait:
+            sent = [_wait(client, each) for each in sent]
+    if as_json:
+        print_json(sent)
+    for path, document in zip(paths, sent, strict=True):
+        if document["error"]:
+            complain(f"{path}: {document['error']['message']} [{document['error']['code']}]")
+        elif not as_json:
+            print_text(document["id"])
+    if any(document["error"] for document in sent):
+        raise typer.Exit(verbs.EXIT_NOT_COMPLETED)
+
+
+def list_documents(
+    *,
+    state: Annotated[str | None, typer.Option(help="extracting, ready or failed.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=100, help="At most so many.")] = 20,
+    after: Annotated[str | None, typer.Option(help="Go on behind this document.")] = None,
+    as_json: AsJson = False,
+    api_url: ApiUrl = None,
+) -> None:
+    """List documents, newest first."""
+    given = {"state": state, "after": after, "limit": limit}
+    with client_of(api_url) as client:
+        params = {name: value for name, value in given.items() if value is not None}
+        page = client.documents("GET", params=params)
+    if as_json:
+        print_json(page)
+        return
+    table = Table(Column("document", min_width=36), "state", "kind", "pages", "tokens", "name", box=None)
+    for each in page["data"]:
+        table.add_row(
+            each["id"],
+            _coloured(each["state"]),
+            each["kind"],
+            _count(each["pages"]),
+            _count(each["tokens"]),
+            escape(each["filename"]),
+        )
+    output.print(table)
+    if page["has_more"]:
+        notes.print(f"There are more: --after {page['last_id']}")
+
+
+def show(
+    document: Document,
+    *,
+    wait: Annotated[bool, typer.Option("--wait", help="Until its text is there.")] = False,
+    as_json: AsJson = False,
+    api_url: ApiUrl = None,
+) -> None:
+    """Show what is known about a document."""
+    with client_of(api_url) as client:
+        found: Mapping[str, Any] = client.documents("GET", document)
+        if wait:
+            found = _wait(client, found)
+    if as_json:
+        print_json(found)
+        return
+    table = Table.grid(padding=(0, 2))
+    for name, value in found.items():
+        if name not in {"object", "page_offsets"} and value not in (None, []):
+            shown = _coloured(value) if name == "state" else escape(_in_words(value))
+            table.add_row(f"[bold]{name}[/]", shown)
+    output.print(table)
+
+
+def text(
+    document: Document,
+    *,
+    start: Annotated[int, typer.Option(min=0, help="The first character.")] = 0,
+    end: Annotated[int | None, typer.Option(min=0, help="Behind the last one.")] = None,
+    api_url: ApiUrl = None,
+) -> None:
+    """Print a document's text, or the part of it, as it is."""
+    params = {"start": start} | ({} if end is None else {"end": end})
+    with client_of(api_url) as client:
+        for piece in client.document_text(document, params):
+            sys.stdout.buffer.write(piece)
+    sys.stdout.buffer.flush()
+
+
+def delete(
+    documents: Annotated[list[str], typer.Argument(metavar="DOCUMENT...", help="doc_…")],
+    *,
+    api_url: ApiUrl = None,
+) -> None:
+    """Delete documents and their texts."""
+    with client_of(api_url) as client:
+        for document in documents:
+            client.documents("DELETE", document)
+
+
+_VERBS: Final[dict[str, Callable[..., None]]] = {
+    "add": add,
+    "list": list_documents,
+    "show": show,
+    "text": text,
+    "delete": delete,
+}
+
+
+def _wait(client: Client, document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The document once its text is there, or never will be."""
+    pause = _FIRST_PAUSE_SECONDS
+    while document["state"] == "extracting":
+        time.sleep(pause)
+        pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+        document = client.documents("GET", document["id"])
+    return document
+
+
+def _in_words(value: object) -> str:
+    """A field on one line."""
+    match value:
+        case {"message": message, "code": code}:
+            return f"{message} [{code}]"
+        case Sequence() if not isinstance(value, str):
+            return "; ".join(_in_words(each) for each in value)
+        case int():
+            return f"{value:,}"
+        case _:
+            return str(value)
+
+
+def _count(value: int | None) -> str:
+    return "" if value is None else f"{value:,}"
+
+
+def _coloured(state: str) -> str:
+    return f"[{_COLOURS.get(state, 'cyan')}]{state}[/]"

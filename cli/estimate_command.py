@@ -1,0 +1,137 @@
+"""The verb `estimate`: what summaries of documents would take, before any is made."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Final
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from cli import sources, summary_options, verbs
+from cli.sources import Source
+from cli.summaries import Summaries
+from cli.summarize_command import PATIENCE_SECONDS, Paths, conclude, stopping
+from cli.summary_options import (
+    DEFAULT_CONCURRENCY,
+    ChunkOption,
+    ConcurrencyOption,
+    FocusOption,
+    InstructionsOption,
+    LanguageOption,
+    LengthOption,
+    ModelOption,
+    OverlapOption,
+    StyleOption,
+)
+from cli.summary_progress import progress
+from cli.summary_results import Result
+from cli.summary_run import Run, in_threads
+from cli.verbs import ApiUrl, AsJson, client_of, notes, output, print_json
+
+_MAX_DOCUMENTS: Final = 1000  # of one request
+_SUMMED: Final = ("chunks", "jobs", "prompt_tokens", "estimated_seconds")
+
+
+def register(app: typer.Typer) -> None:
+    """The application has the verb."""
+    app.command("estimate", epilog=verbs.EXIT_CODES)(estimate)
+
+
+def estimate(  # noqa: PLR0913  # every field of a plan is an option
+    paths: Paths,
+    *,
+    style: StyleOption = None,
+    length: LengthOption = None,
+    language: LanguageOption = None,
+    focus: FocusOption = None,
+    instructions: InstructionsOption = None,
+    chunk_tokens: ChunkOption = None,
+    overlap_tokens: OverlapOption = None,
+    model: ModelOption = None,
+    combine: Annotated[bool, typer.Option("--combine", help="One summary over all.")] = False,
+    concurrency: ConcurrencyOption = DEFAULT_CONCURRENCY,
+    as_json: AsJson = False,
+    api_url: ApiUrl = None,
+) -> None:
+    """Send documents and tell what their summaries would take; `summarize` need not send them again."""
+    fields = summary_options.request(
+        style=style,
+        length=length,
+        language=language,
+        focus=focus,
+        instructions=instructions,
+        chunk_tokens=chunk_tokens,
+        overlap_tokens=overlap_tokens,
+        model=model,
+        combine=combine or None,
+    )
+    found = list(sources.find(paths))
+    if not found:
+        raise typer.BadParameter("there is no document", param_hint="PATH")
+    with client_of(api_url) as client, stopping() as stop:
+        server = Summaries(client, patience=PATIENCE_SECONDS, stop=stop)
+        shown = progress(notes, total=len(found), live=False)
+        run = Run(server, fields, model=server.model(), progress=shown)
+        with shown:
+            read = dict(in_threads(run.read, found, num_threads=concurrency))
+        ready = {source: each for source, each in _in_order(found, read) if not isinstance(each, Result)}
+        ids = list(dict.fromkeys(each["id"] for each in ready.values()))
+        parts = [server.estimate(ids[at : at + _MAX_DOCUMENTS], fields) for at in _places(ids)]
+        whole = _whole(parts, {each["id"]: source.shown for source, each in ready.items()})
+        failures = {
+            source.shown: each.error for source, each in _in_order(found, read) if isinstance(each, Result)
+        }
+        if as_json:
+            print_json(
+                {**whole, "failed": [{"path": path, "error": error} for path, error in failures.items()]}
+            )
+        else:
+            _show(whole)
+        conclude(run, num_completed=len(ready), total=len(found))
+
+
+def _in_order(found: Sequence[Source], read: Mapping[int, Any]) -> list[tuple[Source, Any]]:
+    return [(source, read[place]) for place, source in enumerate(found)]
+
+
+def _places(ids: Sequence[str]) -> range:
+    return range(0, len(ids), _MAX_DOCUMENTS)
+
+
+def _whole(parts: Sequence[Mapping[str, Any]], paths: Mapping[str, str]) -> dict[str, Any]:
+    """The parts' estimates as one; each document with its path."""
+    summed: Counter[str] = Counter()
+    for part in parts:
+        summed.update({name: part[name] or 0 for name in _SUMMED})
+    documents = [{"path": paths.get(each["id"], ""), **each} for part in parts for each in part["documents"]]
+    completion: Counter[str] = Counter()
+    for part in parts:
+        completion.update(part["completion_tokens"])
+    seconds = (
+        None if any(part["estimated_seconds"] is None for part in parts) else summed["estimated_seconds"]
+    )
+    levels = max((part["levels"] for part in parts), default=0)
+    return {
+        **{name: summed[name] for name in _SUMMED},
+        "completion_tokens": dict(completion),
+        "estimated_seconds": seconds,
+        "levels": levels,
+        "documents": documents,
+    }
+
+
+def _show(whole: Mapping[str, Any]) -> None:
+    table = Table(box=None, pad_edge=False)
+    table.add_column("document", overflow="fold")
+    for name in ("chunks", "levels", "jobs", "tokens"):
+        table.add_column(name, justify="right")
+    for each in [
+        *whole["documents"],
+        {"path": "all, with prompts", **whole, "tokens": whole["prompt_tokens"]},
+    ]:
+        cells = (each.get(name) for name in ("chunks", "levels", "jobs", "tokens"))
+        table.add_row(escape(each["path"]), *("" if cell is None else f"{cell:,}" for cell in cells))
+    output.print(table)
+    seconds = whole["estimated_seconds"]
+    output.print("no engine is up" if seconds is None else f"about {seconds:,} s, behind all that is queued")

@@ -1,0 +1,215 @@
+"""The server's documents and summaries, asked for with patience: a restart or a full queue is waited out."""
+
+import hashlib
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event
+from typing import Any, Final, TypeVar
+
+from cli.client import Client, RefusedError, ServerUnreachableError
+from jobs.errors import LongbatchError
+
+T = TypeVar("T")
+ENDED: Final = frozenset({"completed", "failed", "cancelled", "expired"})
+
+_TRANSFER_SECONDS: Final = 120.0  # between two reads or writes
+_POLL_SECONDS: Final = 20  # one long poll
+_BLOCK_BYTES: Final = 2**20
+_FIRST_PAUSE_SECONDS: Final = 0.5  # doubles with every try
+_MAX_PAUSE_SECONDS: Final = 10.0
+_MAX_FAULTS: Final = 4  # of the server itself in a row; more of them are no accident
+_MAX_WANTED_SECONDS: Final = 60.0
+_AWAY: Final = frozenset({502, 503, 504})
+_LATER: Final = 429  # too many requests, or too much queued
+
+
+class StoppedError(LongbatchError):
+    """The run was stopped before this was done."""
+
+    code = "stopped"
+
+
+class FileChangedError(LongbatchError):
+    """The file changed while it was read; run the command again."""
+
+    code = "file_changed"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What the server knows of an earlier run.
+
+    Attributes:
+        summary: runs or has completed; None: there is none.
+        newest: id of the last one, whatever became of it.
+    """
+
+    summary: dict[str, Any] | None
+    newest: str | None
+
+
+class Summaries:
+    """A server's documents and summaries; may be used by many threads.
+
+    Args:
+        patience: seconds for which a server that does not answer is asked again.
+        stop: ends every wait with StoppedError once it is set.
+    """
+
+    def __init__(self, client: Client, *, patience: float, stop: Event) -> None:
+        self._client = client
+        self._patience = patience
+        self._stop = stop
+
+    def model(self) -> str:
+        """What is served, asked for once: whether there is a server at all shows at once."""
+        return str(self._client.version()["model"])
+
+    def model_in_time(self) -> str:
+        """What is served, once there is a server."""
+        return str(self._get("/v1/version")["model"])
+
+    def add(self, path: Path, name: str, content: str) -> dict[str, Any]:
+        """The document of this file, which has been sent; the same bytes are the same document.
+
+        `content` is the SHA-256 of the file in hex digits, as it was when it was named.
+
+        Raises:
+            OSError: the file cannot be read.
+            FileChangedError: it holds something else now.
+        """
+
+        def upload() -> dict[str, Any]:
+            with path.open("rb") as file:
+                headers = {"Content-Type": "application/octet-stream"}
+                sent: dict[str, Any] = self._client.send_once(
+                    "POST",
+                    "/v1/documents",
+                    params={"filename": name},
+                    content=file,
+                    headers=headers,
+                    timeout=_TRANSFER_SECONDS,
+                )
+                return sent
+
+        document = self._patiently(upload)
+        if document["sha256"] != content:
+            raise FileChangedError
+        return document
+
+    def document(self, document_id: str) -> dict[str, Any]:
+        """The document as it is now."""
+        return self._get(f"/v1/documents/{document_id}")
+
+    def extracted(self, document_id: str) -> dict[str, Any]:
+        """The document once its text is known, or could not be had."""
+        pause = _FIRST_PAUSE_SECONDS / 4
+        while True:
+            document = self.document(document_id)
+            if document["state"] not in ("uploading", "extracting"):
+                return document
+            self._sleep(pause)
+            pause = min(pause * 1.5, 2)
+
+    def find(self, custom_id: str) -> Found:
+        """What an earlier run left under this name."""
+        page = self._get("/v1/summaries", params={"custom_id": custom_id, "limit": 20})
+        alive = (each for each in page["data"] if each["state"] in ("preparing", "running", "completed"))
+        return Found(next(alive, None), page["data"][0]["id"] if page["data"] else None)
+
+    def start(self, documents: Sequence[str], fields: dict[str, object], *, key: str) -> dict[str, Any]:
+        """The one summary that the request makes, made once however often it is sent."""
+        page = self._patiently(
+            lambda: self._client.send_once(
+                "POST",
+                "/v1/summaries",
+                json={"documents": list(documents), **fields},
+                headers={"Idempotency-Key": key},
+                timeout=_TRANSFER_SECONDS,
+            )
+        )
+        summary: dict[str, Any] = page["data"][0]
+        return summary
+
+    def summary(self, summary_id: str) -> dict[str, Any]:
+        """The summary as it is now, with its chunks."""
+        return self._get(f"/v1/summaries/{summary_id}")
+
+    def wait(
+        self,
+        summary: dict[str, Any],
+        *,
+        on_change: Callable[[dict[str, Any]], None],
+        poll_seconds: int = _POLL_SECONDS,
+    ) -> dict[str, Any]:
+        """The summary once it has ended; `on_change` hears of every look before."""
+        while summary["state"] not in ENDED:
+            on_change(summary)
+            summary = self._get(
+                f"/v1/summaries/{summary['id']}",
+                params={"wait": poll_seconds, "chunks": "false"},
+                timeout=poll_seconds + _TRANSFER_SECONDS,
+            )
+        return summary
+
+    def estimate(self, documents: Sequence[str], fields: dict[str, object]) -> dict[str, Any]:
+        """What summaries of these documents would take."""
+        found: dict[str, Any] = self._patiently(
+            lambda: self._client.send_once(
+                "POST", "/v1/summaries/estimate", json={"documents": list(documents), **fields}
+            )
+        )
+        return found
+
+    def _get(self, path: str, **request: Any) -> dict[str, Any]:  # noqa: ANN401  # JSON
+        found: dict[str, Any] = self._patiently(lambda: self._client.send_once("GET", path, **request))
+        return found
+
+    def _patiently(self, send: Callable[[], T]) -> T:
+        """What the server answers in the end.
+
+        A server that is away is asked again for as long as the patience lasts, one that asks to come later
+        for as long as it does so.
+        """
+        pause, faults, away_since = _FIRST_PAUSE_SECONDS, 0, None
+        while True:
+            if self._stop.is_set():
+                raise StoppedError
+            wanted = None
+            try:
+                return send()
+            except RefusedError as error:
+                is_away, wanted = error.status in _AWAY, error.retry_after
+                faults += not is_away
+                if not is_away and (error.status < 500 or faults >= _MAX_FAULTS) and error.status != _LATER:
+                    raise
+                unreachable: LongbatchError = error
+            except ServerUnreachableError as error:
+                is_away, unreachable = True, error
+            away_since = (away_since or time.monotonic()) if is_away else None
+            if away_since is not None and time.monotonic() - away_since > self._patience:
+                raise unreachable
+            self._sleep(min(wanted or pause, _MAX_WANTED_SECONDS))
+            pause = min(2 * pause, _MAX_PAUSE_SECONDS)
+
+    def _sleep(self, seconds: float) -> None:
+        if self._stop.wait(seconds):
+            raise StoppedError
+
+
+def content_of(path: Path) -> str:
+    """The SHA-256 of the file in hex digits.
+
+    Raises:
+        OSError: it cannot be read, or is no file at all.
+    """
+    if path.is_dir():
+        raise IsADirectoryError(21, os.strerror(21))
+    found = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK_BYTES):
+            found.update(block)
+    return found.hexdigest()

@@ -1,0 +1,188 @@
+"""How far each document is, on standard error: bars on a terminal, lines elsewhere."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from threading import Lock
+from types import TracebackType
+from typing import Any, Final, Protocol, Self
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bars
+
+from cli.sources import Source
+from cli.summary_results import Result
+
+_LIVE_POLL_SECONDS: Final = 2
+_QUIET_POLL_SECONDS: Final = 20
+
+
+class Progress(Protocol):
+    """Hears of every document; any thread may tell.
+
+    Attributes:
+        poll_seconds: how often a document that runs is worth a look.
+    """
+
+    poll_seconds: int
+
+    def __enter__(self) -> Self:
+        """Something is shown from now on."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Nothing is shown any more."""
+
+    def began(self, source: Source) -> None:
+        """The document is being worked on."""
+
+    def seen(self, source: Source, summary: Mapping[str, Any]) -> None:
+        """The document's summary looks like this now."""
+
+    def seen_whole(self, summary: Mapping[str, Any]) -> None:
+        """The one summary over all documents looks like this now."""
+
+    def ended(self, source: Source, result: Result | None) -> None:
+        """The document has come to its end; the result only where it did not complete."""
+
+    def aside(self) -> AbstractContextManager[None]:
+        """Nothing is shown while the block runs, which writes to the same terminal."""
+
+
+def progress(console: Console, *, total: int | None, live: bool) -> Progress:
+    """What suits this console.
+
+    `total` is the number of documents, if it is known; `live` tells also elsewhere than on a terminal how far
+    each of them is.
+    """
+    return _Barred(console, total) if console.is_terminal else _Lines(console, total, live=live)
+
+
+class _Lines:
+    def __init__(self, console: Console, total: int | None, *, live: bool) -> None:
+        self.poll_seconds = _LIVE_POLL_SECONDS if live else _QUIET_POLL_SECONDS
+        self._console = console
+        self._total = total
+        self._live = live
+        self._lock = Lock()
+        self._num_ended = 0
+        self._last: dict[str, str] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pass
+
+    def began(self, source: Source) -> None:
+        if self._live:
+            self._tell(source.shown, "begun")
+
+    def seen(self, source: Source, summary: Mapping[str, Any]) -> None:
+        if self._live:
+            self._tell(source.shown, _words(summary))
+
+    def seen_whole(self, summary: Mapping[str, Any]) -> None:
+        self._tell("all", _words(summary))
+
+    def ended(self, source: Source, result: Result | None) -> None:
+        with self._lock:
+            self._num_ended += 1
+            self._last.pop(source.shown, None)
+            of = "" if self._total is None else f"/{self._total}"
+            self._print(f"[{self._num_ended}{of}] {source.shown}: {_outcome(result)}")
+
+    def aside(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def _tell(self, name: str, words: str) -> None:
+        """One line for each change."""
+        with self._lock:
+            if self._last.get(name) != words:
+                self._last[name] = words
+                self._print(f"{name}: {words}")
+
+    def _print(self, line: str) -> None:
+        self._console.print(line, markup=False)
+
+
+class _Barred:
+    poll_seconds = _LIVE_POLL_SECONDS
+
+    def __init__(self, console: Console, total: int | None) -> None:
+        self._bars = Bars(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.fields[detail]}"),
+            TimeElapsedColumn(),
+            console=console,
+            transient=True,
+            redirect_stdout=False,  # what is printed there is the result
+            redirect_stderr=False,
+        )
+        self._lock = Lock()
+        self._all = self._bars.add_task("[bold]documents[/]", total=total, detail="")
+        self._each: dict[Source, TaskID] = {}
+
+    def __enter__(self) -> Self:
+        self._bars.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bars.stop()
+
+    def began(self, source: Source) -> None:
+        with self._lock:
+            name = escape(source.shown[-40:])
+            self._each[source] = self._bars.add_task(name, total=None, detail="sending")
+
+    def seen(self, source: Source, summary: Mapping[str, Any]) -> None:
+        self._show(self._each[source], summary)
+
+    def seen_whole(self, summary: Mapping[str, Any]) -> None:
+        self._show(self._all, summary)
+
+    def ended(self, source: Source, result: Result | None) -> None:
+        with self._lock:
+            self._bars.remove_task(self._each.pop(source))
+            self._bars.advance(self._all)
+            done = self._bars.tasks[0]
+            total = "" if done.total is None else f" of {done.total:.0f}"
+            self._bars.update(self._all, detail=f"{done.completed:.0f}{total}")
+        if result is not None:
+            self._bars.console.print(f"{source.shown}: {_outcome(result)}", markup=False)
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        self._bars.stop()
+        try:
+            yield
+        finally:
+            self._bars.start()
+
+    def _show(self, task: TaskID, summary: Mapping[str, Any]) -> None:
+        told = summary["progress"]
+        self._bars.update(
+            task, total=told["jobs"] or None, completed=told["completed"], detail=_words(summary)
+        )
+
+
+def _words(summary: Mapping[str, Any]) -> str:
+    """`running, 3 of 12 parts, 1 failed`."""
+    told = summary["progress"]
+    parts = f", {told['completed']:,} of {told['jobs']:,} parts" if (told["jobs"] or 0) > 1 else ""
+    failed = f", {told['failed']:,} failed" if told["failed"] else ""
+    return f"{summary['state']}{parts}{failed}"
+
+
+def _outcome(result: Result | None) -> str:
+    if result is None:
+        return "completed"
+    error = result.error or {"code": "unknown", "message": ""}
+    return f"{error['message']} [{error['code']}]"

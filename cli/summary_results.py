@@ -1,0 +1,224 @@
+"""What became of each document: a value of its own, and as JSON, Markdown and CSV."""
+
+import csv
+import io
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import quote
+
+from cli.sources import Source
+from cli.summary_options import Format
+
+# Leads from where a result stands to its source.
+Link = Callable[[Source], str]
+
+_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
+_COLUMNS: Final = (
+    "path",
+    "summary",
+    "chunks",
+    "gaps",
+    "prompt_tokens",
+    "completion_tokens",
+    "error_code",
+    "error_message",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What became of a document.
+
+    Attributes:
+        source: the file.
+        summary: the text; None: there is none, and `error` says why.
+        chunks: each part of the text with `pages`, `start`, `end` and its own `summary`; a part that could
+            not be summarized has none.
+        gaps: the parts that the summary leaves out, with `pages`, `start`, `end` and `error`.
+        usage: tokens; None: nothing was run.
+        error: `code` and `message`.
+    """
+
+    source: Source
+    summary: str | None = None
+    chunks: tuple[Mapping[str, Any], ...] = ()
+    gaps: tuple[Mapping[str, Any], ...] = ()
+    usage: Mapping[str, int] | None = None
+    error: Mapping[str, str] | None = None
+
+
+def as_shown(source: Source) -> str:
+    """The link to a source from where the command was started."""
+    return source.shown
+
+
+def failed(source: Source, code: str, message: str) -> Result:
+    """The result of a document that came to nothing."""
+    return Result(source, error={"code": code, "message": message})
+
+
+def of_summary(source: Source, summary: Mapping[str, Any], *, document_id: str | None = None) -> Result:
+    """The result that an ended summary holds; of one that has several documents, for this one of them."""
+    chunks = [each for each in summary.get("chunks") or [] if document_id in (None, each["document_id"])]
+    gaps = [each for each in summary.get("gaps") or [] if document_id in (None, each["document_id"])]
+    text = summary["summary"] if summary["state"] == "completed" else None
+    missing = next((each["error"] for each in gaps if document_id and each["start"] is None), None)
+    if missing is not None and text is not None:
+        return failed(source, str(missing["code"]), str(missing["message"]))
+    return Result(
+        source,
+        summary=text,
+        chunks=tuple({name: each[name] for name in ("pages", "start", "end", "summary")} for each in chunks),
+        gaps=tuple(gaps),
+        usage=summary["usage"],
+        error=None if text is not None else _error(summary),
+    )
+
+
+def _error(summary: Mapping[str, Any]) -> dict[str, str]:
+    error = summary.get("error") or {}
+    state = str(summary["state"])
+    return {
+        "code": str(error.get("code") or state),
+        "message": str(error.get("message") or f"the summary is {state}"),
+    }
+
+
+def as_object(result: Result) -> dict[str, object]:
+    """The result as JSON."""
+    return {
+        "path": result.source.shown,
+        "summary": result.summary,
+        "chunks": list(result.chunks),
+        "usage": result.usage,
+        "error": result.error,
+    }
+
+
+def heading(kind: Format) -> str:
+    """What stands before the first of several results."""
+    return {Format.JSON: "[\n", Format.CSV: _line(_COLUMNS), Format.MD: ""}[kind]
+
+
+def ending(kind: Format, *, num_results: int) -> str:
+    """What stands behind the last of them."""
+    if kind is not Format.JSON:
+        return ""
+    return "\n]\n" if num_results else "]\n"
+
+
+def one_of_many(result: Result, kind: Format, *, place: int) -> str:
+    """The result as the one after `place` others."""
+    match kind:
+        case Format.JSON:
+            return (",\n" if place else "") + json.dumps(as_object(result), indent=2, ensure_ascii=False)
+        case Format.CSV:
+            return _row(result)
+        case Format.MD:
+            return ("\n" if place else "") + markdown([result], as_shown)
+
+
+def alone(result: Result, kind: Format, link: Link) -> str:
+    """A whole file of one result."""
+    match kind:
+        case Format.JSON:
+            return json.dumps(as_object(result), indent=2, ensure_ascii=False) + "\n"
+        case Format.CSV:
+            return heading(kind) + _row(result)
+        case Format.MD:
+            return markdown([result], link)
+
+
+def combined(results: list[Result], kind: Format, link: Link) -> str:
+    """A whole file of all results, which share one summary."""
+    match kind:
+        case Format.JSON:
+            return json.dumps([as_object(each) for each in results], indent=2, ensure_ascii=False) + "\n"
+        case Format.CSV:
+            return heading(kind) + "".join(map(_row, results))
+        case Format.MD:
+            return markdown(results, link)
+
+
+def markdown(results: list[Result], link: Link) -> str:
+    """The summary under its title, and where its parts stand in their sources."""
+    is_combined = len(results) > 1
+    title = f"{len(results)} documents" if is_combined else results[0].source.shown
+    whole = next((each for each in results if each.summary is not None), results[0])
+    lines = [f"# {_plain(title)}", ""]
+    if whole.summary is None:
+        error = whole.error or {"code": "unknown", "message": ""}
+        lines.append(f"> Not summarized: {_plain(error['message'])} ({error['code']})")
+    else:
+        lines.append(whole.summary.strip())
+    for result in results:
+        lines += _sources(result, link(result.source), with_name=is_combined)
+    return "\n".join(lines) + "\n"
+
+
+def _sources(result: Result, address: str, *, with_name: bool) -> Iterable[str]:
+    """The list of the parts; the only text of a summary that was read whole and has no pages needs none."""
+    if with_name:
+        yield from ("", f"## {_plain(result.source.shown)}")
+        if result.error and result.summary is None:
+            yield from ("", f"> Left out: {_plain(result.error['message'])} ({result.error['code']})")
+    if result.summary is None:
+        return
+    if with_name or len(result.chunks) > 1 or any(each["pages"] for each in result.chunks):
+        yield from ("", "### Parts" if with_name else "## Parts", "")
+        yield from (f"- {_place(each, address)}{_said(each)}" for each in result.chunks)
+    if result.gaps:
+        yield from ("", "### Left out" if with_name else "## Left out", "")
+        for gap in result.gaps:
+            yield f"- {_place(gap, address)}: {_plain((gap.get('error') or {}).get('message', 'unknown'))}"
+
+
+def _place(part: Mapping[str, Any], address: str) -> str:
+    """`[pages 3-5](report.pdf#page=3), characters 100-200`; the range's end is outside of it."""
+    start, end = part.get("start"), part.get("end")
+    characters = f"characters {start:,}-{end:,}" if start is not None and end is not None else "all of it"
+    target = quote(address)
+    if not part.get("pages"):
+        return f"[{characters}]({target})"
+    first, last = part["pages"]
+    pages = f"page {first}" if first == last else f"pages {first}-{last}"
+    return f"[{pages}]({target}#page={first}), {characters}"
+
+
+def _said(chunk: Mapping[str, Any]) -> str:
+    return f": {_plain(chunk['summary'])}" if chunk["summary"] else ": left out"
+
+
+def _plain(text: str) -> str:
+    """The text in one line."""
+    return " ".join(text.split())
+
+
+def _row(result: Result) -> str:
+    usage, error = result.usage or {}, result.error or {}
+    return _line(
+        (
+            result.source.shown,
+            result.summary or "",
+            len(result.chunks),
+            len(result.gaps),
+            usage.get("prompt_tokens", ""),
+            usage.get("completion_tokens", ""),
+            error.get("code", ""),
+            error.get("message", ""),
+        )
+    )
+
+
+def _line(values: Iterable[object]) -> str:
+    written = io.StringIO()
+    csv.writer(written, lineterminator="\n").writerow(map(_cell, values))
+    return written.getvalue()
+
+
+def _cell(value: object) -> object:
+    """What no spreadsheet takes for a formula; a list's dash stays."""
+    is_formula = isinstance(value, str) and value.startswith(_FORMULA) and not value.startswith("- ")
+    return f"'{value}" if is_formula else value

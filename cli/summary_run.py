@@ -1,0 +1,245 @@
+"""A run over documents: each is hashed, found again or sent, summarized, and waited for."""
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from queue import SimpleQueue
+from threading import Lock, Thread
+from typing import Any, Final, TypeVar
+
+from cli import summary_options, summary_results
+from cli.client import RefusedError, ServerUnreachableError
+from cli.sources import Source
+from cli.summaries import FileChangedError, StoppedError, Summaries, content_of
+from cli.summary_progress import Progress
+from cli.summary_results import Result
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+_REFUSED_FOR_ALL: Final = frozenset({401, 403})  # what is wrong with the key is wrong for every document
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A document that has come to its end.
+
+    Attributes:
+        is_final: the same file again would end the same way; False: the server was away, or the run stopped.
+        fetch: gives the result, from the server if need be: a finished document takes no memory.
+        summary_id: of its own summary; None: it has none.
+    """
+
+    source: Source
+    is_completed: bool
+    is_final: bool
+    fetch: Callable[[], Result]
+    summary_id: str | None = None
+
+
+class Run:
+    """Documents and one set of options; its methods may be called by many threads.
+
+    Attributes:
+        lost: why nothing can be had from the server any more; None: it can.
+
+    Args:
+        fields: of the request for each summary.
+        again: start anew where an earlier run has completed.
+    """
+
+    def __init__(
+        self,
+        server: Summaries,
+        fields: dict[str, object],
+        *,
+        model: str,
+        progress: Progress,
+        again: bool = False,
+    ) -> None:
+        self._server = server
+        self._fields = fields
+        self._model = model
+        self._progress = progress
+        self._again = again
+        self.lost: ServerUnreachableError | RefusedError | None = None
+
+    def one(self, source: Source) -> Ended:
+        """The document's own summary has ended, or it is known why there is none."""
+        self._progress.began(source)
+        ended = self._kept(source, lambda: self._summarize(source))
+        self._progress.ended(source, ended.fetch() if not ended.is_completed else None)
+        return ended
+
+    def add(self, source: Source) -> dict[str, Any] | Result:
+        """The document at the server, or why there is none."""
+        found: list[dict[str, Any]] = []
+
+        def upload() -> Ended:
+            found.append(self._server.add(source.path, _filename(source), content_of(source.path)))
+            return _never(source)
+
+        kept = self._kept(source, upload)
+        return found[0] if found else kept.fetch()
+
+    def read(self, source: Source) -> dict[str, Any] | Result:
+        """The document at the server, its text read, or why it cannot be."""
+        self._progress.began(source)
+        document = self.add(source)
+        if not isinstance(document, Result):
+            found = document
+            kept = self._kept(source, lambda: _ended(source, self._server.extracted(found["id"])))
+            document = found if kept.is_completed else kept.fetch()
+        self._progress.ended(source, document if isinstance(document, Result) else None)
+        return document
+
+    def combined(self, sent: Sequence[tuple[Source, dict[str, Any] | Result]]) -> list[Result]:
+        """What became of each document in the one summary over all that could be sent.
+
+        With `on_gap` `fail` all must have been.
+        """
+        documents = {source: each for source, each in sent if isinstance(each, dict)}
+        missing = {source: each for source, each in sent if isinstance(each, Result)}
+        if not documents or (missing and self._fields.get("on_gap") == "fail"):
+            code, message = "gap", "another document could not be read, and a gap is to be a failure"
+            return [
+                missing.get(source) or summary_results.failed(source, code, message) for source, _ in sent
+            ]
+        fields = {**self._fields, "combine": True}
+        ids = list(dict.fromkeys(each["id"] for each in documents.values()))
+        # Together with the ids: a document that was sent again after its end is another one.
+        names = [each["sha256"] for each in documents.values()] + ids
+        started = self._running(names, fields, lambda: ids)
+        ended = self._server.wait(started, on_change=self._progress.seen_whole)
+        whole = self._server.summary(ended["id"])
+        return [
+            each
+            if isinstance(each, Result)
+            else summary_results.of_summary(source, whole, document_id=each["id"])
+            for source, each in sent
+        ]
+
+    def _summarize(self, source: Source) -> Ended:
+        content = content_of(source.path)
+
+        def add() -> list[str]:
+            return [self._server.add(source.path, _filename(source), content)["id"]]
+
+        summary = self._running([content], self._fields, add)
+        ended = self._server.wait(
+            summary,
+            on_change=lambda now: self._progress.seen(source, now),
+            poll_seconds=self._progress.poll_seconds,
+        )
+        summary_id: str = ended["id"]
+        return Ended(
+            source,
+            is_completed=ended["state"] == "completed",
+            is_final=True,
+            fetch=lambda: self._fetched(source, summary_id),
+            summary_id=summary_id,
+        )
+
+    def _fetched(self, source: Source, summary_id: str) -> Result:
+        """What the ended summary holds, or why it cannot be had any more."""
+        found: list[Result] = []
+
+        def fetch() -> Ended:
+            found.append(summary_results.of_summary(source, self._server.summary(summary_id)))
+            return _never(source)
+
+        kept = self._kept(source, fetch)
+        return found[0] if found else kept.fetch()
+
+    def _running(
+        self, contents: Sequence[str], fields: dict[str, object], add: Callable[[], list[str]]
+    ) -> dict[str, Any]:
+        """The summary of these contents: an earlier run's, or one that is started now; it may have ended.
+
+        `add` gives the documents' ids. Two who start the same at the same time start one.
+        """
+        name = summary_options.digest(contents, fields, model=self._model)
+        found = self._server.find(name)
+        if found.summary is not None and not self._again:
+            return found.summary
+        documents = add()
+        key = hashlib.sha256(repr((name, documents, found.newest)).encode()).hexdigest()
+        return self._server.start(documents, {**fields, "custom_id": name}, key=key)
+
+    def _kept(self, source: Source, work: Callable[[], Ended]) -> Ended:
+        """What the work comes to; its errors are the document's, and some are everybody's."""
+        if self.lost is not None:
+            return _failed(source, self.lost.code, self.lost.message, is_final=False)
+        try:
+            return work()
+        except OSError as error:
+            return _failed(source, "file_unreadable", error.strerror or str(error))
+        except (FileChangedError, StoppedError) as error:
+            return _failed(source, error.code, error.message, is_final=False)
+        except ServerUnreachableError as error:
+            self.lost = error
+            return _failed(source, error.code, error.message, is_final=False)
+        except RefusedError as error:
+            if error.status in _REFUSED_FOR_ALL:
+                self.lost = error
+            is_final = error.status < 500 and error.status not in _REFUSED_FOR_ALL
+            return _failed(source, error.server_code, error.message, is_final=is_final)
+
+
+def _failed(source: Source, code: str, message: str, *, is_final: bool = True) -> Ended:
+    result = summary_results.failed(source, code, message)
+    return Ended(source, is_completed=False, is_final=is_final, fetch=lambda: result)
+
+
+def _ended(source: Source, document: dict[str, Any]) -> Ended:
+    """What the reading of a document came to."""
+    if document["state"] == "ready":
+        return Ended(source, is_completed=True, is_final=True, fetch=lambda: Result(source))
+    error = document["error"] or {"code": document["state"], "message": "it cannot be read"}
+    return _failed(source, error["code"], error["message"])
+
+
+def _never(source: Source) -> Ended:
+    """Stands for work that has its own way to tell what it found."""
+    return _failed(source, "none", "")
+
+
+def _filename(source: Source) -> str:
+    """What the server may know of where the file stands: its name alone."""
+    return source.path.name.encode(errors="replace").decode()
+
+
+def in_threads(work: Callable[[T], R], items: Iterable[T], *, num_threads: int) -> Iterator[tuple[int, R]]:
+    """What the work gives for each item, with the item's place, in the order in which they end.
+
+    An item is taken when a thread is free for it. The threads end with the process: whoever is interrupted
+    waits for none of them.
+    """
+    waiting = enumerate(items)
+    taking = Lock()
+    ended: SimpleQueue[tuple[int, R] | BaseException | None] = SimpleQueue()
+
+    def serve() -> None:
+        try:
+            while True:
+                with taking:
+                    place, item = next(waiting, (-1, None))
+                if item is None:
+                    return
+                ended.put((place, work(item)))
+        except BaseException as error:  # noqa: BLE001  # raised again where the results are taken
+            ended.put(error)
+        finally:
+            ended.put(None)
+
+    for number in range(num_threads):
+        Thread(target=serve, name=f"document-{number}", daemon=True).start()
+    num_left = num_threads
+    while num_left:
+        each = ended.get()
+        if each is None:
+            num_left -= 1
+        elif isinstance(each, BaseException):
+            raise each
+        else:
+            yield each

@@ -1,0 +1,127 @@
+"""The verb `watch-folder`: whatever arrives in a folder has its summary in another one."""
+
+import json
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from cli import sources, summary_options, verbs
+from cli.summaries import Summaries
+from cli.summary_options import (
+    DEFAULT_CONCURRENCY,
+    ChunkOption,
+    ConcurrencyOption,
+    FocusOption,
+    Format,
+    FormatOption,
+    InstructionsOption,
+    LanguageOption,
+    LengthOption,
+    ModelOption,
+    OnGapOption,
+    OverlapOption,
+    PriorityOption,
+    StyleOption,
+)
+from cli.summary_outputs import Written
+from cli.summary_progress import progress
+from cli.summary_run import Ended, Run, in_threads
+from cli.verbs import ApiUrl, client_of, notes
+from cli.watched_folder import Arrival, Ledger, Watched
+
+_FOREVER: Final = float("inf")  # a server that is away is waited for
+
+
+def register(app: typer.Typer) -> None:
+    """The application has the verb."""
+    app.command("watch-folder", epilog=verbs.EXIT_CODES)(watch_folder)
+
+
+def watch_folder(  # noqa: PLR0913  # every field of a summary is an option
+    folder: Annotated[Path, typer.Argument(metavar="IN", exists=True, file_okay=False, help="Looked at.")],
+    results: Annotated[Path, typer.Argument(metavar="OUT", file_okay=False, help="Written into.")],
+    *,
+    style: StyleOption = None,
+    length: LengthOption = None,
+    language: LanguageOption = None,
+    focus: FocusOption = None,
+    instructions: InstructionsOption = None,
+    on_gap: OnGapOption = None,
+    chunk_tokens: ChunkOption = None,
+    overlap_tokens: OverlapOption = None,
+    model: ModelOption = None,
+    priority: PriorityOption = None,
+    kind: FormatOption = Format.MD,
+    poll: Annotated[float, typer.Option("--poll", min=0.05, help="Seconds between two looks.")] = 2.0,
+    settle: Annotated[
+        float, typer.Option("--settle", min=0, help="Seconds for which a file must not change to count.")
+    ] = 4.0,
+    once: Annotated[bool, typer.Option("--once", help="End when all that is there has its result.")] = False,
+    concurrency: ConcurrencyOption = DEFAULT_CONCURRENCY,
+    api_url: ApiUrl = None,
+) -> None:
+    """Summarize what arrives in a folder, until stopped. A file that fails has an error file instead."""
+    fields = summary_options.request(
+        style=style,
+        length=length,
+        language=language,
+        focus=focus,
+        instructions=instructions,
+        on_gap=on_gap,
+        chunk_tokens=chunk_tokens,
+        overlap_tokens=overlap_tokens,
+        model=model,
+        priority=priority,
+    )
+    watched_folder, out = sources.absolute(str(folder)), sources.absolute(str(results))
+    if watched_folder.is_relative_to(out):
+        raise typer.BadParameter("the summaries would be documents themselves", param_hint="OUT")
+    with client_of(api_url) as client, _until_stopped() as stop:
+        server = Summaries(client, patience=_FOREVER, stop=stop)
+        with Ledger(out, options=json.dumps([fields, kind])) as ledger:
+            ledger.forget_missing(watched_folder)
+            watched = Watched(watched_folder, ledger, left_out=out, settle=settle, poll=poll, stop=stop)
+            shown = progress(notes, total=None, live=False)
+            run = Run(server, fields, model=server.model_in_time(), progress=shown)
+            with shown:
+                num_failed = _serve(run, watched, Written(out, kind), once=once, concurrency=concurrency)
+            if run.lost is not None:
+                raise run.lost
+            if num_failed:
+                verbs.complain(f"{num_failed:,} documents did not complete")
+                raise typer.Exit(verbs.EXIT_NOT_COMPLETED)
+
+
+def _serve(run: Run, watched: Watched, written: Written, *, once: bool, concurrency: int) -> int:
+    """How many files have an error; ends when nothing is left, if `once`, or when nothing can be had."""
+    num_failed = 0
+
+    def work(arrival: Arrival) -> tuple[Arrival, Ended]:
+        return arrival, run.one(arrival.source)
+
+    arrivals = watched.arrivals(until=lambda is_idle: run.lost is not None or (once and is_idle))
+    for _, (arrival, ended) in in_threads(work, arrivals, num_threads=concurrency):
+        is_gone = not ended.is_completed and not arrival.source.path.exists()
+        is_done = ended.is_final and not is_gone and written.take(0, ended.fetch)
+        watched.end(arrival, is_done=is_done and run.lost is None)
+        num_failed += is_done and not ended.is_completed
+    return num_failed
+
+
+@contextmanager
+def _until_stopped() -> Iterator[threading.Event]:
+    """The block ends well on Ctrl-C and SIGTERM; what it waits for is told so."""
+    stop = threading.Event()
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield stop
+    except KeyboardInterrupt:
+        notes.print("stopped; the same command goes on")
+    finally:
+        stop.set()

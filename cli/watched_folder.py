@@ -1,0 +1,172 @@
+"""A folder that is looked at again and again: its files once they are steady, and what was done with them."""
+
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event, Lock
+from typing import Final, NamedTuple, Self
+
+from cli import sources
+from cli.sources import Source
+from jobs.errors import LongbatchError
+
+_LEDGER: Final = ".longbatch-watch.sqlite3"
+_RETRY_SECONDS: Final = 30.0  # after a failure that is not the file's own
+
+
+class FolderInUseError(LongbatchError):
+    """Another process watches a folder into the same one."""
+
+    code = "folder_in_use"
+
+
+class Version(NamedTuple):
+    """What changes when a file does.
+
+    Attributes:
+        size: bytes.
+        mtime: of its content, in nanoseconds.
+    """
+
+    size: int
+    mtime: int
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A file that has stopped changing."""
+
+    source: Source
+    version: Version
+
+
+class Ledger:
+    """Which version of each file is done with which options: in the folder of the results, on disk.
+
+    Closed by the end of the block; while it is open no other process opens it.
+
+    Raises:
+        FolderInUseError: another one has.
+    """
+
+    def __init__(self, folder: Path, *, options: str) -> None:
+        self._options = options
+        self._lock = Lock()
+        folder.mkdir(parents=True, exist_ok=True)
+        self._database = sqlite3.connect(
+            folder / _LEDGER, timeout=0, isolation_level=None, check_same_thread=False
+        )
+        try:
+            self._database.execute("PRAGMA locking_mode=EXCLUSIVE")
+            self._database.execute(
+                "CREATE TABLE IF NOT EXISTS done"
+                " (name TEXT PRIMARY KEY, size INTEGER, mtime INTEGER, options TEXT) WITHOUT ROWID"
+            )
+            self._database.execute("BEGIN EXCLUSIVE")  # locks even what nobody writes
+            self._database.execute("COMMIT")
+        except sqlite3.OperationalError as error:
+            self._database.close()
+            raise FolderInUseError(f"{folder} is written by another process ({error})") from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        with self._lock:
+            self._database.close()
+
+    def is_done(self, arrival: Arrival) -> bool:
+        """Whether this very version has its result."""
+        with self._lock:
+            row = self._database.execute(
+                "SELECT 1 FROM done WHERE (name, size, mtime, options) = (?, ?, ?, ?)", self._row(arrival)
+            ).fetchone()
+        return row is not None
+
+    def note(self, arrival: Arrival) -> None:
+        """Its result is written."""
+        with self._lock:
+            self._database.execute("INSERT OR REPLACE INTO done VALUES (?, ?, ?, ?)", self._row(arrival))
+
+    def forget_missing(self, folder: Path) -> None:
+        """Files that are no longer there take no room."""
+        with self._lock:
+            names = [name for (name,) in self._database.execute("SELECT name FROM done")]
+            gone = [(name,) for name in names if not (folder / name).exists()]
+            self._database.executemany("DELETE FROM done WHERE name = ?", gone)
+
+    def _row(self, arrival: Arrival) -> tuple[str, int, int, str]:
+        name = str(arrival.source.name).encode(errors="surrogateescape").decode(errors="backslashreplace")
+        return (name, *arrival.version, self._options)
+
+
+class Watched:
+    """A folder's files that are not done.
+
+    Args:
+        left_out: the folder of the results.
+        settle: seconds for which a file's size and time stay the same before it counts.
+        poll: seconds between two looks.
+    """
+
+    def __init__(
+        self, folder: Path, ledger: Ledger, *, left_out: Path, settle: float, poll: float, stop: Event
+    ) -> None:
+        self._folder = folder
+        self._ledger = ledger
+        self._left_out = left_out
+        self._settle = settle
+        self._poll = poll
+        self._stop = stop
+        self._lock = Lock()
+        self._seen: dict[Path, tuple[Version, float]] = {}  # since when it has been so
+        self._taken: set[Path] = set()
+        self._not_before: dict[Path, float] = {}
+
+    def arrivals(self, *, until: Callable[[bool], bool]) -> Iterator[Arrival]:
+        """Files that count, each once until `end` is told of it.
+
+        `until` is asked after every look, and told whether nothing is left that has to be done.
+        """
+        while not self._stop.is_set():
+            is_idle = True
+            for arrival, counts in self._look(time.monotonic()):
+                is_idle = False
+                if counts:
+                    yield arrival
+            if until(is_idle and not self._taken):
+                return
+            self._stop.wait(self._poll)
+
+    def end(self, arrival: Arrival, *, is_done: bool) -> None:
+        """The file's result is written; if not, the file comes again after a while."""
+        path = arrival.source.path
+        if is_done:
+            self._ledger.note(arrival)
+        with self._lock:
+            self._not_before.pop(path, None)
+            if not is_done:
+                self._not_before[path] = time.monotonic() + _RETRY_SECONDS
+            self._taken.discard(path)
+
+    def _look(self, now: float) -> Iterator[tuple[Arrival, bool]]:
+        """Every file that is neither done nor taken, and whether it counts; it is taken then."""
+        before, self._seen = self._seen, {}
+        for source in sources.find([str(self._folder)], left_out=self._left_out):
+            with suppress(OSError):  # it may go at any time
+                status = source.path.stat()
+                arrival = Arrival(source, Version(status.st_size, status.st_mtime_ns))
+                if source.path in self._taken or self._ledger.is_done(arrival):
+                    continue
+                version, since = before.get(source.path, (None, now))
+                since = since if version == arrival.version else now
+                self._seen[source.path] = (arrival.version, since)
+                is_due = self._not_before.get(source.path, now) <= now
+                counts = now - since >= self._settle and is_due
+                if counts:
+                    with self._lock:
+                        self._taken.add(source.path)
+                yield arrival, counts

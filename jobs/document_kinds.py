@@ -1,0 +1,169 @@
+"""What an upload is: by its first and last bytes, then by what it is called."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Final
+
+from jobs.document_states import DocumentKind
+from jobs.errors import InvalidRequestError
+
+# So much of the beginning and of the end of an upload has to be kept for `find_kind`.
+HEAD_BYTES: Final = 4096
+TAIL_BYTES: Final = 65_536  # the directory of a zip archive stands at its end
+
+_K = DocumentKind
+_EXTENSIONS: Final[Mapping[str, DocumentKind]] = {
+    "txt": _K.TXT,
+    "text": _K.TXT,
+    "log": _K.TXT,
+    "md": _K.MD,
+    "markdown": _K.MD,
+    "html": _K.HTML,
+    "htm": _K.HTML,
+    "xhtml": _K.HTML,
+    **{kind.value: kind for kind in (_K.PDF, _K.DOCX, _K.PPTX, _K.XLSX, _K.EPUB, _K.EML)},
+}
+_OFFICE: Final = "application/vnd.openxmlformats-officedocument"
+_MEDIA_TYPES: Final[Mapping[str, DocumentKind]] = {
+    "text/plain": _K.TXT,
+    "text/markdown": _K.MD,
+    "text/html": _K.HTML,
+    "application/xhtml+xml": _K.HTML,
+    "application/pdf": _K.PDF,
+    "application/epub+zip": _K.EPUB,
+    "message/rfc822": _K.EML,
+    f"{_OFFICE}.wordprocessingml.document": _K.DOCX,
+    f"{_OFFICE}.presentationml.presentation": _K.PPTX,
+    f"{_OFFICE}.spreadsheetml.sheet": _K.XLSX,
+}
+# Members that only archives of these kinds have.
+_MEMBERS: Final = (
+    (b"word/document.xml", _K.DOCX),
+    (b"ppt/presentation.xml", _K.PPTX),
+    (b"xl/workbook.xml", _K.XLSX),
+    (b"application/epub+zip", _K.EPUB),
+    (b"META-INF/container.xml", _K.EPUB),
+)
+_ZIPPED: Final = frozenset({_K.DOCX, _K.PPTX, _K.XLSX, _K.EPUB})
+_PDF: Final = b"%PDF-"
+_PDF_WITHIN: Final = 1024  # bytes; what stands before is ignored by every reader
+_ZIP: Final = (b"PK\x03\x04", b"PK\x05\x06")
+_OLE: Final = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"  # Office documents with a password are wrapped in it
+_MARKUP: Final = (b"<!doctype html", b"<html")
+# What may stand before: a declaration and comments, each with its end.
+_BEFORE_MARKUP: Final = ((b"<?xml", b"?>"), (b"<!--", b"-->"))
+_BLANK: Final = b"\xef\xbb\xbf \t\r\n"
+_MAIL: Final = re.compile(rb"From |[A-Za-z][A-Za-z0-9-]{0,70}:")
+# Beginnings of what is no text in any encoding, however it is called.
+_OTHER: Final = (
+    b"\x89PNG",
+    b"\xff\xd8\xff",
+    b"GIF8",
+    b"\x7fELF",
+    b"\x1f\x8b",
+    b"BZh",
+    b"7z\xbc\xaf",
+    b"Rar!",
+    b"\xfd7zXZ",
+    b"\x28\xb5\x2f\xfd",
+    b"RIFF",
+    b"ID3",
+    b"OggS",
+    b"{\\rtf",
+    b"MZ\x90",
+)
+_WIDE_MARKS: Final = (b"\xff\xfe", b"\xfe\xff", b"\x00\x00\xfe\xff")
+
+
+class UnsupportedDocumentError(InvalidRequestError):
+    """The file is none of the kinds that are read: txt, md, html, pdf, docx, pptx, xlsx, epub, eml."""
+
+    code = "unsupported_document"
+
+
+@dataclass(frozen=True, slots=True)
+class Clues:
+    """What is known of an upload.
+
+    Attributes:
+        head: its first bytes, HEAD_BYTES of them.
+        tail: its last bytes, TAIL_BYTES of them.
+        filename: as it was sent; may be empty.
+        media_type: as it was sent; may be empty or say nothing.
+        wanted: the kind that the caller named; None: none.
+    """
+
+    head: bytes
+    tail: bytes
+    filename: str = ""
+    media_type: str = ""
+    wanted: DocumentKind | None = None
+
+
+def find_kind(clues: Clues) -> DocumentKind:
+    """The kind of the bytes. They decide; the name and the media type only where bytes look alike.
+
+    Raises:
+        UnsupportedDocumentError: they are of no kind that is read, or not of the kind that the caller named.
+    """
+    named = kind_by_name(clues.filename) or _MEDIA_TYPES.get(
+        clues.media_type.partition(";")[0].strip().lower()
+    )
+    wanted = clues.wanted or named
+    kind = _by_bytes(clues, wanted)
+    if kind is None:
+        raise UnsupportedDocumentError(param="file")
+    if clues.wanted not in (None, kind):
+        raise UnsupportedDocumentError(
+            f"The file is no {clues.wanted}: its bytes are those of a {kind}.", param="kind"
+        )
+    return kind
+
+
+def kind_by_name(filename: str) -> DocumentKind | None:
+    """The kind that the name's ending stands for; None: none."""
+    return _EXTENSIONS.get(PurePosixPath(filename).suffix.lower().removeprefix("."))
+
+
+def _by_bytes(clues: Clues, wanted: DocumentKind | None) -> DocumentKind | None:
+    head = clues.head
+    if _PDF in head[:_PDF_WITHIN]:
+        return _K.PDF
+    if head.startswith(_ZIP):
+        found = next((kind for name, kind in _MEMBERS if name in head or name in clues.tail), None)
+        return found or (wanted if wanted in _ZIPPED else None)
+    if head.startswith(_OLE):
+        return wanted if wanted in _ZIPPED else None
+    if head.startswith(_OTHER) or (b"\0" in head and not head.startswith(_WIDE_MARKS)):
+        return None
+    return _of_text(head, wanted)
+
+
+def _of_text(head: bytes, wanted: DocumentKind | None) -> DocumentKind | None:
+    """Which kind a text is: that is a matter of its name, unless nothing names it."""
+    match wanted:
+        case _K.TXT | _K.MD | _K.HTML:
+            return wanted
+        case _K.EML:
+            return wanted if _MAIL.match(head) else None
+        case None:
+            return _K.HTML if _is_markup(head) else _K.TXT
+        case _:
+            return None
+
+
+def _is_markup(head: bytes) -> bool:
+    """Whether the first element is HTML's."""
+    at = 0
+    while True:
+        rest = head[at:].lstrip(_BLANK)
+        at = len(head) - len(rest)
+        end = next((end for begin, end in _BEFORE_MARKUP if rest.startswith(begin)), None)
+        if end is None:
+            return rest[:20].lower().startswith(_MARKUP)
+        found = head.find(end, at)
+        if found < 0:
+            return False
+        at = found + len(end)

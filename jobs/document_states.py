@@ -1,0 +1,61 @@
+"""The states of documents and the moves between them, and the codes that tell what became of one."""
+
+from enum import StrEnum
+
+
+class DocumentState(StrEnum):
+    """Where a document is in its life; see TRANSITIONS for the moves."""
+
+    EXTRACTING = "extracting"  # its bytes are stored; its text is waited for
+    READY = "ready"  # its text is stored; its bytes are gone
+    FAILED = "failed"  # it has no text, and `error` says why
+    DELETED = "deleted"  # nobody sees it any more
+
+
+class DocumentKind(StrEnum):
+    """What a document's bytes are."""
+
+    TXT = "txt"
+    MD = "md"
+    HTML = "html"
+    PDF = "pdf"
+    DOCX = "docx"
+    PPTX = "pptx"
+    XLSX = "xlsx"
+    EPUB = "epub"
+    EML = "eml"
+
+
+class Fault(StrEnum):
+    """Why a document has no text: the codes of `error`."""
+
+    EMPTY = "document_empty"
+    ENCRYPTED = "document_encrypted"
+    CORRUPT = "document_corrupt"
+    TOO_LARGE = "document_too_large"
+    TOO_MANY_PAGES = "document_too_many_pages"
+    TIMEOUT = "document_timeout"
+    OUT_OF_MEMORY = "document_out_of_memory"
+    UNSUPPORTED = "unsupported_document"
+    MISSING_EXTRA = "missing_extra"
+    BYTES_LOST = "file_bytes_lost"
+    ABANDONED = "extraction_abandoned"  # the worker was lost again and again while it had this document
+
+
+class Notice(StrEnum):
+    """What a reader of the text should know: the codes of `warnings`."""
+
+    PAGES_WITHOUT_TEXT = "pages_without_text"  # scanned, most likely
+    ENCODING_GUESSED = "encoding_guessed"
+    EXTENSION_DIFFERS = "extension_differs"  # the bytes are of another kind than the name says
+
+
+_S = DocumentState
+
+# verb -> (the states it may start from, the state it leads to).
+TRANSITIONS: dict[str, tuple[frozenset[DocumentState], DocumentState]] = {
+    "finish": (frozenset({_S.EXTRACTING}), _S.READY),
+    "fail": (frozenset({_S.EXTRACTING}), _S.FAILED),
+    "restart": (frozenset({_S.FAILED}), _S.EXTRACTING),  # the same bytes were sent again
+    "remove": (frozenset({_S.EXTRACTING, _S.READY, _S.FAILED}), _S.DELETED),
+}

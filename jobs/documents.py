@@ -1,0 +1,277 @@
+"""Documents of tenants: taken in once for the same bytes, looked at, read, listed, deleted."""
+
+import codecs
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+from uuid import UUID
+
+import zstandard
+from sqlalchemy import ColumnElement, delete, func, or_, select, update
+from sqlalchemy.orm import Session, defer
+
+from jobs import files
+from jobs.batch_models import File
+from jobs.batch_states import FileState
+from jobs.database import database_now
+from jobs.document_models import Document, DocumentText
+from jobs.document_states import DocumentKind, DocumentState
+from jobs.errors import InvalidRequestError, NotFoundError
+
+_LOCK: Final = 0x10D2  # the first half of our advisory locks' keys
+_READ_BYTES: Final = 2**18  # of text, decompressed at a time
+
+
+@dataclass(frozen=True, slots=True)
+class NewDocument:
+    """What was uploaded, its bytes stored in a file that is still `uploading`.
+
+    Attributes:
+        sha256: of the bytes.
+        num_bytes: one at least.
+    """
+
+    file_id: UUID
+    sha256: bytes
+    num_bytes: int
+    kind: DocumentKind
+    filename: str
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentPage:
+    """One page of a list.
+
+    Attributes:
+        documents: newest first.
+        has_more: older ones follow.
+    """
+
+    documents: Sequence[Document]
+    has_more: bool
+
+
+def create_file(session: Session, *, tenant_id: UUID) -> File:
+    """An empty file that takes the bytes of a document; nobody sees it."""
+    return files.create(
+        session, tenant_id=tenant_id, purpose=files.DOCUMENT, filename="", state=FileState.UPLOADING
+    )
+
+
+def finish_upload(
+    session: Session, new: NewDocument, *, tenant_id: UUID, lifetime: timedelta
+) -> tuple[Document, bool]:
+    """The document of these bytes, and whether its text is waited for from now on.
+
+    The same bytes are the same document: one that is there stays as it is and lives `lifetime` longer, and
+    the new bytes are gone. One that has failed is tried again.
+
+    Raises:
+        NotFoundError: the upload took so long that its bytes have been discarded.
+    """
+    key = f"{tenant_id} {new.sha256.hex()} {new.kind}"
+    session.execute(select(func.pg_advisory_xact_lock(_LOCK, func.hashtext(key))))
+    known = select(Document).where(
+        Document.tenant_id == tenant_id,
+        Document.sha256 == new.sha256,
+        Document.kind == new.kind,
+        Document.state != DocumentState.DELETED,
+    )
+    document = session.scalar(known.with_for_update())
+    now = database_now(session)
+    if document is not None and document.state != DocumentState.FAILED:
+        files.discard(session, file_id=new.file_id, tenant_id=tenant_id)
+        if document.state == DocumentState.READY:
+            document.expires_at = now + lifetime
+        session.flush()
+        return document, False
+    files.finish_upload(
+        session,
+        new.file_id,
+        tenant_id=tenant_id,
+        filename=new.filename,
+        num_bytes=new.num_bytes,
+        lifetime=None,
+    )
+    if document is None:
+        document = Document(
+            tenant_id=tenant_id,
+            sha256=new.sha256,
+            kind=new.kind,
+            filename=new.filename,
+            num_bytes=new.num_bytes,
+            pages=[],
+            warnings=[],
+            created_at=now,
+        )
+        session.add(document)
+    document.state = DocumentState.EXTRACTING
+    document.file_id = new.file_id
+    document.attempt = 0
+    document.error = document.finalized_at = document.expires_at = None
+    session.flush()
+    return document, True
+
+
+def get(session: Session, document_id: UUID, *, tenant_id: UUID) -> Document:
+    """The tenant's document.
+
+    Raises:
+        NotFoundError: the tenant has no such document, or not any more.
+    """
+    document = session.scalar(select(Document).where(Document.id == document_id, *_visible(tenant_id)))
+    if document is None:
+        raise NotFoundError("there is no such document")
+    return document
+
+
+def list_documents(
+    session: Session, *, tenant_id: UUID, state: str | None, after: UUID | None, limit: int
+) -> DocumentPage:
+    """The tenant's documents, newest first, from the one behind `after` on; without their page maps.
+
+    Raises:
+        InvalidRequestError: `after` is none of the tenant's documents.
+    """
+    query = select(Document).where(*_visible(tenant_id)).options(defer(Document.pages))
+    if state is not None:
+        query = query.where(Document.state == state)
+    if after is not None:
+        known = select(Document.id).where(Document.id == after, Document.tenant_id == tenant_id)
+        if session.scalar(known) is None:
+            raise InvalidRequestError("after names no document of yours", param="after")
+        query = query.where(Document.id < after)
+    found = session.scalars(query.order_by(Document.id.desc()).limit(limit + 1)).all()
+    return DocumentPage(documents=found[:limit], has_more=len(found) > limit)
+
+
+def load_body(session: Session, document_id: UUID) -> bytes:
+    """The text of a ready document as it is stored, for `iterate_text`.
+
+    Raises:
+        NotFoundError: it has none.
+    """
+    body = session.scalar(select(DocumentText.body).where(DocumentText.document_id == document_id))
+    if body is None:
+        raise NotFoundError("the document has no text")
+    return body
+
+
+def load_text(session: Session, document_id: UUID) -> str:
+    """The whole text of a ready document, whoever it belongs to.
+
+    Raises:
+        NotFoundError: it has none.
+    """
+    return "".join(iterate_text(load_body(session, document_id)))
+
+
+def iterate_text(body: bytes, *, start: int = 0, end: int | None = None) -> Iterator[str]:
+    """The text from character `start` to before `end`, in pieces; the whole of it is never held."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    at = 0
+    for raw in zstandard.ZstdDecompressor().read_to_iter(body, write_size=_READ_BYTES):
+        piece = decoder.decode(raw)
+        first = max(0, start - at)
+        last = len(piece) if end is None else max(0, end - at)
+        at += len(piece)
+        if wanted := piece[first:last]:
+            yield wanted
+        if end is not None and at >= end:
+            return
+
+
+def page_of(pages: Sequence[int], offset: int) -> int | None:
+    """The page, counted from 1, on which this character stands; None: the document has no pages."""
+    return max(1, bisect_right(pages, offset)) if pages else None
+
+
+# Asked before a document is deleted: whoever still needs it raises ConflictError.
+Guard = Callable[[Session, UUID], None]
+
+
+def remove(session: Session, document_id: UUID, *, tenant_id: UUID, guards: Sequence[Guard] = ()) -> None:
+    """The tenant's document is deleted and its text is gone, also if it is being extracted now.
+
+    Raises:
+        NotFoundError: the tenant has no such document.
+        ConflictError: somebody still needs it.
+    """
+    query = select(Document).where(Document.id == document_id, *_visible(tenant_id)).with_for_update()
+    document = session.scalar(query)
+    if document is None:
+        raise NotFoundError("there is no such document")
+    for guard in guards:
+        guard(session, document_id)
+    _delete(session, [document_id], now=database_now(session))
+
+
+def expire(
+    session: Session, *, now: datetime, is_needed: ColumnElement[bool] | None = None, limit: int = 100
+) -> int:
+    """Documents whose life is over are deleted, unless they are needed; how many.
+
+    Args:
+        session: the caller's transaction.
+        now: the database's clock.
+        is_needed: a condition on `Document` that keeps it, as for one that is being summarized.
+        limit: at most so many.
+    """
+    over = [
+        Document.state.in_([DocumentState.READY, DocumentState.FAILED]),
+        Document.expires_at <= now,
+    ]
+    if is_needed is not None:
+        over.append(~is_needed)
+    query = select(Document.id).where(*over).limit(limit)
+    due = session.scalars(query.with_for_update(skip_locked=True)).all()
+    _delete(session, due, now=now)
+    return len(due)
+
+
+def prune(session: Session, *, before: datetime, limit: int = 500) -> int:
+    """Rows of documents that were deleted before this moment are gone; how many."""
+    query = select(Document.id).where(Document.state == DocumentState.DELETED, Document.deleted_at < before)
+    old = session.scalars(query.limit(limit).with_for_update(skip_locked=True)).all()
+    session.execute(delete(Document).where(Document.id.in_(old)))
+    return len(old)
+
+
+def _delete(session: Session, document_ids: Sequence[UUID], *, now: datetime) -> None:
+    """They are deleted, which the caller holds locked; a worker that extracts one of them has lost it."""
+    which = Document.id.in_(document_ids)
+    bytes_of = select(Document.file_id).where(which, Document.file_id.is_not(None))
+    drop_files(session, session.scalars(bytes_of).all())
+    session.execute(
+        update(Document)
+        .where(which)
+        .values(
+            state=DocumentState.DELETED,
+            deleted_at=now,
+            file_id=None,
+            lease_id=None,
+            lease_expires_at=None,
+            filename="",
+            title=None,
+        )
+    )
+    session.execute(delete(DocumentText).where(DocumentText.document_id.in_(document_ids)))
+
+
+def drop_files(session: Session, file_ids: Sequence[UUID | None]) -> None:
+    """The bytes of these documents go soon."""
+    session.execute(
+        update(File)
+        .where(File.id.in_([each for each in file_ids if each is not None]))
+        .values(state=FileState.DELETED, deleted_at=func.clock_timestamp())
+    )
+
+
+def _visible(tenant_id: UUID) -> tuple[ColumnElement[bool], ...]:
+    return (
+        Document.tenant_id == tenant_id,
+        Document.state != DocumentState.DELETED,
+        or_(Document.expires_at.is_(None), Document.expires_at > func.clock_timestamp()),
+    )

@@ -1,0 +1,18 @@
+"""What every job passes once, in the transaction in which it ends, in whatever way."""
+
+from collections.abc import Sequence
+
+from sqlalchemy.orm import Session
+
+from jobs import events, summary_trees
+from jobs.models import Job
+
+
+def note(session: Session, ended: Sequence[Job]) -> None:
+    """These jobs, in a terminal state now, are told and counted, and what waited for them goes on.
+
+    The caller holds their rows. Rows of their summaries are locked here, behind those of jobs: so it is
+    everywhere, and nobody who holds a summary's row waits for one of a job that can be held elsewhere.
+    """
+    events.append(session, ended)
+    summary_trees.advance(session, ended)

@@ -1,0 +1,355 @@
+"""The verbs of summaries that callers ask for: create, look, list, cancel, delete."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+from uuid import UUID
+
+from sqlalchemy import ColumnElement, delete, exists, func, insert, or_, select
+from sqlalchemy.orm import Session
+
+from jobs import lifecycle, summary_trees, texts
+from jobs.database import database_now
+from jobs.document_models import Document
+from jobs.document_states import DocumentState
+from jobs.errors import ConflictError, InvalidRequestError, NotFoundError
+from jobs.models import Job, JsonObject, Summary, SummaryDocument
+from jobs.states import TERMINAL as ENDED_JOB
+from jobs.states import StopReason
+from jobs.summary_states import TERMINAL, OnGap, Style, SummaryState, SummaryStop
+from jobs.summary_templates import TEMPLATE_VERSIONS
+
+# Jobs of a tree that go in one transaction.
+_MAX_JOBS: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class SummarySpec:
+    """What a caller asks for, validated.
+
+    Attributes:
+        document_ids: each once, in the caller's order.
+        combine: one summary over all of them; else one of each.
+        length: tokens that a summary should have.
+        chunk_tokens, overlap_tokens: see `Summary`.
+        rank: -1 low, 0 normal, 1 high.
+        window: it expires this long after it was accepted; None: never.
+        webhook_secret: sealed.
+    """
+
+    document_ids: Sequence[UUID]
+    model: str
+    combine: bool = False
+    style: Style = Style.PARAGRAPH
+    length: int = 400
+    language: str | None = None
+    instructions: str | None = None
+    focus: str | None = None
+    on_gap: OnGap = OnGap.SKIP
+    chunk_tokens: int | None = None
+    overlap_tokens: int = 0
+    rank: int = 0
+    custom_id: str | None = None
+    metadata: Mapping[str, str] | None = None
+    webhook_url: str | None = None
+    webhook_secret: bytes | None = None
+    window: timedelta | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SummaryFilter:
+    """Which of a tenant's summaries are meant; None leaves a field open."""
+
+    state: str | None = None
+    custom_id: str | None = None
+    document_id: UUID | None = None
+
+    def conditions(self) -> list[ColumnElement[bool]]:
+        """As SQL."""
+        found: list[ColumnElement[bool]] = []
+        if self.state is not None:
+            found.append(Summary.state == self.state)
+        if self.custom_id is not None:
+            found.append(Summary.custom_id == self.custom_id)
+        if self.document_id is not None:
+            of = select(SummaryDocument.summary_id).where(SummaryDocument.document_id == self.document_id)
+            found.append(Summary.id.in_(of))
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class SummaryPage:
+    """One page of a list.
+
+    Attributes:
+        summaries: newest first.
+        has_more: older ones follow.
+    """
+
+    summaries: Sequence[Summary]
+    has_more: bool
+
+
+def create(session: Session, spec: SummarySpec, *, tenant_id: UUID) -> list[Summary]:
+    """Summaries that wait to be planned: one, or one of each document in their order.
+
+    The documents need not be ready. Their rows are held, so that none is deleted before it is seen that
+    somebody needs it.
+
+    Raises:
+        InvalidRequestError: the tenant has no such document; `param` says which.
+    """
+    _hold_documents(session, spec.document_ids, tenant_id=tenant_id)
+    now = database_now(session)
+    groups = [spec.document_ids] if spec.combine else [[each] for each in spec.document_ids]
+    made = [_new_summary(spec, tenant_id=tenant_id, now=now) for _ in groups]
+    session.add_all(made)
+    session.flush()
+    rows = [
+        {"summary_id": summary.id, "position": position, "tenant_id": tenant_id, "document_id": document_id}
+        for summary, group in zip(made, groups, strict=True)
+        for position, document_id in enumerate(group)
+    ]
+    session.execute(insert(SummaryDocument), rows)
+    return made
+
+
+def get(session: Session, summary_id: UUID, *, tenant_id: UUID) -> Summary:
+    """The tenant's summary.
+
+    Raises:
+        NotFoundError: the tenant has no such summary.
+    """
+    query = select(Summary).where(Summary.id == summary_id, Summary.tenant_id == tenant_id)
+    summary = session.scalar(query.execution_options(populate_existing=True))
+    if summary is None:
+        raise NotFoundError("there is no such summary")
+    return summary
+
+
+def list_summaries(
+    session: Session, which: SummaryFilter, *, tenant_id: UUID, after: UUID | None, limit: int
+) -> SummaryPage:
+    """The tenant's summaries that match, newest first, from the one behind `after` on.
+
+    Raises:
+        InvalidRequestError: `after` is none of the tenant's summaries.
+    """
+    query = select(Summary).where(Summary.tenant_id == tenant_id, *which.conditions())
+    if after is not None:
+        known = select(Summary.id).where(Summary.id == after, Summary.tenant_id == tenant_id)
+        if session.scalar(known) is None:
+            raise InvalidRequestError("after names no summary of yours", param="after")
+        query = query.where(Summary.id < after)
+    found = session.scalars(query.order_by(Summary.id.desc()).limit(limit + 1)).all()
+    return SummaryPage(summaries=found[:limit], has_more=len(found) > limit)
+
+
+def cancel(session: Session, summary_id: UUID, *, tenant_id: UUID) -> Summary:
+    """The summary is cancelled, or nothing more of it is freed; one that has ended stays as it is.
+
+    The jobs that are left are ended by `stop_jobs`, in a transaction after this one.
+
+    Raises:
+        NotFoundError: the tenant has no such summary.
+    """
+    query = select(Summary).where(Summary.id == summary_id, Summary.tenant_id == tenant_id)
+    summary = session.scalar(query.with_for_update(key_share=True).execution_options(populate_existing=True))
+    if summary is None:
+        raise NotFoundError("there is no such summary")
+    if summary.state == SummaryState.PREPARING:
+        summary_trees.end(session, summary, SummaryState.CANCELLED)
+    elif summary.state == SummaryState.RUNNING:
+        summary_trees.stop(session, summary, SummaryStop.CANCEL)
+    return summary
+
+
+def stop_jobs(session: Session, summary_id: UUID, *, tenant_id: UUID) -> int:
+    """Some of the jobs of a summary that is to end are cancelled or asked to stop; how many, 0 at the end."""
+    return lifecycle.cancel_where(session, [Job.summary_id == summary_id], tenant_id=tenant_id)
+
+
+def find_stopping(session: Session, *, limit: int = 100) -> list[tuple[UUID, UUID]]:
+    """Summaries whose jobs are to be stopped, with their tenants."""
+    left = exists().where(
+        Job.summary_id == Summary.id,
+        Job.state.not_in(sorted(ENDED_JOB)),
+        or_(Job.state != "running", Job.stop_reason.is_distinct_from(StopReason.CANCEL.value)),
+    )
+    query = select(Summary.id, Summary.tenant_id).where(
+        Summary.finalized_at.is_(None),
+        Summary.stop_reason.in_([SummaryStop.CANCEL, SummaryStop.FAIL]),
+        left,
+    )
+    return [(row.id, row.tenant_id) for row in session.execute(query.limit(limit))]
+
+
+def expire(session: Session, *, now: datetime, limit: int = 100) -> int:
+    """Summaries whose window ended before they were planned have expired; how many.
+
+    Those that run expire with their jobs, which have the same window.
+    """
+    query = (
+        select(Summary)
+        .where(
+            Summary.finalized_at.is_(None), Summary.state == SummaryState.PREPARING, Summary.expires_at <= now
+        )
+        .limit(limit)
+        .with_for_update(key_share=True, skip_locked=True)
+    )
+    over = session.scalars(query).all()
+    for summary in over:
+        summary_trees.end(session, summary, SummaryState.EXPIRED)
+    return len(over)
+
+
+def remove(session: Session, summary_id: UUID, *, tenant_id: UUID) -> None:
+    """The summary, which has ended, is gone with its jobs; its documents stay.
+
+    Raises:
+        NotFoundError: the tenant has no such summary.
+        ConflictError: it has not ended.
+    """
+    query = select(Summary).where(Summary.id == summary_id, Summary.tenant_id == tenant_id)
+    summary = session.scalar(query.with_for_update())
+    if summary is None:
+        raise NotFoundError("there is no such summary")
+    if summary.state not in TERMINAL:
+        raise ConflictError("Only a summary that has ended can be deleted; cancel it first.")
+    while _remove_jobs(session, summary_id):
+        pass
+    session.delete(summary)
+    session.flush()
+
+
+def prune(session: Session, *, before: datetime) -> int:
+    """Some jobs of one summary that ended before this moment are gone, or at last the summary; rows gone."""
+    query = (
+        select(Summary)
+        .where(Summary.finalized_at.is_not(None), Summary.finalized_at < before)
+        .order_by(Summary.finalized_at)
+        .limit(1)
+        .with_for_update(skip_locked=True)
+    )
+    summary = session.scalar(query)
+    if summary is None:
+        return 0
+    gone = _remove_jobs(session, summary.id)
+    if not gone:
+        session.delete(summary)
+        session.flush()
+    return gone or 1
+
+
+@dataclass(frozen=True, slots=True)
+class SummaryGlance:
+    """What changes of a summary."""
+
+    state: str
+    stop_reason: str | None
+    num_jobs: int
+    num_ended: int
+    num_running: int
+
+
+def glance(session: Session, summary_ids: Sequence[UUID]) -> dict[UUID, SummaryGlance]:
+    """The summaries at a glance, whoever they belong to; those that are gone are left out."""
+    counts = (
+        select(
+            Job.summary_id,
+            func.count().label("all"),
+            func.count(Job.finalized_at).label("ended"),
+            func.count().filter(Job.state == "running").label("running"),
+        )
+        .where(Job.summary_id.in_(summary_ids))
+        .group_by(Job.summary_id)
+        .subquery()
+    )
+    rows = session.execute(
+        select(Summary.id, Summary.state, Summary.stop_reason, counts.c.all, counts.c.ended, counts.c.running)
+        .outerjoin(counts, counts.c.summary_id == Summary.id)
+        .where(Summary.id.in_(summary_ids))
+    )
+    return {
+        row.id: SummaryGlance(row.state, row.stop_reason, row.all or 0, row.ended or 0, row.running or 0)
+        for row in rows
+    }
+
+
+def needs_document() -> ColumnElement[bool]:
+    """For a query on documents: whether a summary that has not ended needs this one."""
+    return (
+        exists()
+        .where(
+            SummaryDocument.document_id == Document.id,
+            SummaryDocument.summary_id == Summary.id,
+            Summary.finalized_at.is_(None),
+        )
+        .correlate(Document)
+    )
+
+
+def guard_document(session: Session, document_id: UUID) -> None:
+    """Returns when no summary needs the document, whose row the caller holds; a `documents.Guard`.
+
+    Raises:
+        ConflictError: one that has not ended does.
+    """
+    needed = select(Document.id).where(Document.id == document_id, needs_document())
+    if session.scalar(needed) is not None:
+        raise ConflictError("A summary of this document has not ended yet; cancel it first.")
+
+
+def _hold_documents(session: Session, document_ids: Sequence[UUID], *, tenant_id: UUID) -> None:
+    query = (
+        select(Document.id)
+        .where(
+            Document.tenant_id == tenant_id,
+            Document.id.in_(document_ids),
+            Document.state != DocumentState.DELETED,
+            or_(Document.expires_at.is_(None), Document.expires_at > func.clock_timestamp()),
+        )
+        .order_by(Document.id)
+        .with_for_update(read=True)
+    )
+    known = set(session.scalars(query).all())
+    for place, document_id in enumerate(document_ids):
+        if document_id not in known:
+            raise InvalidRequestError("There is no such document.", param=f"documents.{place}")
+
+
+def _new_summary(spec: SummarySpec, *, tenant_id: UUID, now: datetime) -> Summary:
+    templates: JsonObject = {kind.value: version for kind, version in TEMPLATE_VERSIONS.items()}
+    return Summary(
+        tenant_id=tenant_id,
+        state=SummaryState.PREPARING.value,
+        is_combined=spec.combine,
+        style=spec.style.value,
+        length=spec.length,
+        language=spec.language,
+        instructions=spec.instructions,
+        focus=spec.focus,
+        on_gap=spec.on_gap.value,
+        chunk_tokens=spec.chunk_tokens,
+        overlap_tokens=spec.overlap_tokens,
+        model=spec.model,
+        rank=spec.rank,
+        templates=templates,
+        gaps=[],
+        custom_id=spec.custom_id,
+        labels=dict(spec.metadata or {}),
+        webhook_url=spec.webhook_url,
+        webhook_secret=spec.webhook_secret,
+        created_at=now,
+        expires_at=now + spec.window if spec.window else None,
+    )
+
+
+def _remove_jobs(session: Session, summary_id: UUID) -> int:
+    """Some jobs of a summary that has ended are gone with their texts; how many."""
+    query = select(Job.id, Job.text_id).where(Job.summary_id == summary_id).limit(_MAX_JOBS)
+    doomed = {row.id: row.text_id for row in session.execute(query)}
+    session.execute(delete(Job).where(Job.id.in_(doomed)))
+    texts.drop_unused(session, sorted({each for each in doomed.values() if each is not None}))
+    return len(doomed)

@@ -1,0 +1,87 @@
+"""What a request for summaries would take, found without writing anything: the very plan that would run."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from jobs import batch_estimate, summary_plan
+from jobs.chunking import Count
+from jobs.speeds import reading_work
+from jobs.summary_plan import Leaf, Node, Sizes, Source
+
+
+@dataclass(frozen=True, slots=True)
+class Estimated:
+    """The trees of a request.
+
+    Attributes:
+        trees: the nodes of each.
+        leaves: of each document, in the order of the sources.
+        levels: of the tree in which each document stands.
+    """
+
+    trees: Sequence[Sequence[Node]]
+    leaves: Sequence[int]
+    levels: Sequence[int]
+
+    @property
+    def nodes(self) -> Iterable[Node]:
+        """Of all trees."""
+        return (node for tree in self.trees for node in tree)
+
+    @property
+    def num_jobs(self) -> int:
+        """All of them."""
+        return sum(map(len, self.trees))
+
+    def as_work(self) -> batch_estimate.Estimate:
+        """What engines have to do, for the estimate of the time."""
+        return batch_estimate.Estimate(
+            num_lines=self.num_jobs,
+            prompt_tokens=sum(node.prompt_tokens for node in self.nodes),
+            max_output_tokens=sum(node.output_tokens for node in self.nodes),
+            reading=sum(reading_work(node.prompt_tokens) for node in self.nodes),
+        )
+
+
+def estimate(
+    sources: Sequence[Source],
+    load: Callable[[Source], str | None],
+    count: Count,
+    sizes: Sizes,
+    *,
+    combine: bool,
+    chunk_tokens: int | None,
+) -> Estimated:
+    """The trees over these documents.
+
+    Args:
+        sources: in their order.
+        load: the text of one; None: only its length is known, or cutting all would take too long.
+        count: tokens of a text.
+        sizes: for the engines that are there.
+        combine: one tree over all.
+        chunk_tokens: as asked.
+    """
+
+    def is_whole(source: Source) -> bool:
+        fits = summary_plan.fits_whole(source, sizes, asked_chunk_tokens=chunk_tokens)
+        return fits and (len(sources) == 1 or not combine)
+
+    def cut(source: Source) -> list[Leaf]:
+        whole = is_whole(source)
+        text = None if whole else load(source)  # one at a time: they can be long
+        if text is None:
+            return summary_plan.sketch(source, sizes, whole=whole)
+        return summary_plan.cut(source, text, count, sizes, whole=whole)
+
+    found = [cut(source) for source in sources]
+    if combine:
+        joined = [leaf for leaves in found for leaf in leaves]
+        trees = [summary_plan.tree(joined, sizes, whole=len(sources) == 1 and is_whole(sources[0]))]
+    else:
+        trees = [
+            summary_plan.tree(leaves, sizes, whole=is_whole(source))
+            for source, leaves in zip(sources, found, strict=True)
+        ]
+    levels = [tree[-1].level + 1 for tree in trees]
+    return Estimated(trees, [len(leaves) for leaves in found], levels * len(found) if combine else levels)

@@ -1,0 +1,139 @@
+"""The prompts of a tree's jobs: written when they are prepared, from documents and the outputs of others."""
+
+from collections.abc import Mapping
+from typing import Final, Protocol
+from uuid import UUID
+
+from sqlalchemy import func, select
+from sqlalchemy.exc import NoResultFound
+from sqlalchemy.orm import Session
+
+from jobs import documents, summary_templates
+from jobs.errors import LongbatchError, NotFoundError
+from jobs.models import Job, Result, Summary, SummaryDocument, SummaryNode
+from jobs.prompts import Message, canonical
+from jobs.states import JobState
+from jobs.summary_states import NodeKind, Style
+from jobs.summary_templates import Delimiters, Wishes, delimiters
+from jobs.texts import Counter
+
+
+class TextCounter(Counter, Protocol):
+    """Counts prompts, and texts by themselves."""
+
+    def count_text(self, text: str) -> int:
+        """Tokens of the text alone."""
+
+
+class AllPartsFailedError(LongbatchError):
+    """None of the parts to be joined could be summarized."""
+
+    code = "all_parts_failed"
+
+
+class DocumentGoneError(LongbatchError):
+    """The document's text is gone."""
+
+    code = "document_gone"
+
+
+def wishes_of(summary: Summary) -> Wishes:
+    """What its caller wants, as templates read it."""
+    return Wishes(
+        style=Style(summary.style),
+        length=summary.length,
+        language=summary.language,
+        focus=summary.focus,
+        instructions=summary.instructions,
+    )
+
+
+def overheads(wishes: Wishes, counter: Counter) -> Mapping[NodeKind, int]:
+    """Tokens of a prompt of each kind beside the texts in it.
+
+    Raises:
+        ChatTemplateError: the model's template does not take these prompts.
+    """
+    around = Delimiters()
+    empty: dict[NodeKind, list[Message]] = {
+        NodeKind.WHOLE: summary_templates.whole("", wishes, around),
+        NodeKind.MAP: summary_templates.part(
+            "", wishes, around, number=_MANY, num_parts=_MANY, length=wishes.length
+        ),
+        NodeKind.REDUCE: summary_templates.join([], wishes, around, length=None, num_documents=_MANY),
+    }
+    return {kind: counter.count_prompt(canonical(messages)).num_tokens for kind, messages in empty.items()}
+
+
+_MANY: Final = 9999  # as wide as these numbers get in a prompt
+
+
+def write(session: Session, job: Job) -> str:
+    """The prompt of a job of a tree, as canonical JSON.
+
+    Raises:
+        AllPartsFailedError: nothing it would join has an output.
+        DocumentGoneError: what it would read is not there.
+        NoResultFound: the tree itself is gone.
+    """
+    if job.summary_id is None:
+        raise NoResultFound
+    summary = session.get_one(Summary, job.summary_id)
+    node = session.scalars(select(SummaryNode).where(SummaryNode.job_id == job.id)).one()
+    if node.document_id is None:
+        return canonical(_join(session, summary, node))
+    return canonical(_read(session, summary, node, node.document_id))
+
+
+def _read(session: Session, summary: Summary, node: SummaryNode, document_id: UUID) -> list[Message]:
+    """Asks for the summary of a leaf."""
+    try:
+        text = documents.load_text(session, document_id)
+    except NotFoundError:
+        raise DocumentGoneError from None
+    around, wishes = delimiters([text]), wishes_of(summary)
+    piece = text[node.context_char or 0 : node.end_char]
+    if node.kind == NodeKind.WHOLE:
+        return summary_templates.whole(piece, wishes, around)
+    of_document = (SummaryNode.summary_id == summary.id, SummaryNode.document_id == document_id)
+    num_parts = session.scalar(select(func.count()).select_from(SummaryNode).where(*of_document))
+    return summary_templates.part(
+        piece,
+        wishes,
+        around,
+        number=(node.chunk or 0) + 1,
+        num_parts=num_parts or 1,
+        length=_part_tokens(summary),
+    )
+
+
+def _join(session: Session, summary: Summary, node: SummaryNode) -> list[Message]:
+    """Asks for one summary of what this node's children came to."""
+    outputs = session.scalars(
+        select(Result.output)
+        .join(Job, Job.id == Result.job_id)
+        .join(SummaryNode, SummaryNode.job_id == Job.id)
+        .where(
+            SummaryNode.summary_id == summary.id,
+            SummaryNode.parent == node.number,
+            Job.state == JobState.COMPLETED.value,
+        )
+        .order_by(SummaryNode.number)
+    ).all()
+    texts = [output.strip() for output in outputs if output.strip()]
+    if not texts:
+        raise AllPartsFailedError
+    of_summary = SummaryDocument.summary_id == summary.id
+    num_documents = session.scalar(select(func.count()).select_from(SummaryDocument).where(of_summary))
+    return summary_templates.join(
+        texts,
+        wishes_of(summary),
+        delimiters(texts),
+        length=None if node.parent is None else _part_tokens(summary),
+        num_documents=num_documents or 1,
+    )
+
+
+def _part_tokens(summary: Summary) -> int:
+    found = (summary.plan or {}).get("part_tokens")
+    return found if isinstance(found, int) else summary.length

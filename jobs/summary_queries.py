@@ -1,0 +1,235 @@
+"""The read side of summaries: what became of their jobs, put together for those who look."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from sqlalchemy import case, func, select
+from sqlalchemy.orm import Session
+
+from jobs import ids
+from jobs.document_models import Document
+from jobs.models import Job, Result, Summary, SummaryDocument, SummaryNode
+from jobs.states import TERMINAL, JobState
+from jobs.summary_states import SummaryState, SummaryStop
+from jobs.summary_views import (
+    NO_PROGRESS,
+    NO_USAGE,
+    ChunkObject,
+    GapObject,
+    SummaryObject,
+    SummaryProgress,
+    SummaryUsage,
+    SummaryWithChunks,
+    summary_object,
+)
+
+_FAILED = sorted(TERMINAL - {JobState.COMPLETED})
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What belongs to one summary in other tables."""
+
+    documents: list[UUID] = field(default_factory=list)
+    text: str | None = None
+    gaps: list[GapObject] = field(default_factory=list)
+    progress: SummaryProgress = field(default_factory=NO_PROGRESS.copy)
+    usage: SummaryUsage = field(default_factory=NO_USAGE.copy)
+
+
+def describe(session: Session, summaries: Sequence[Summary]) -> list[SummaryObject]:
+    """These summaries as callers see them, in their order; six queries for all of them together."""
+    seen: dict[UUID, _Seen] = defaultdict(_Seen)
+    by_id = {summary.id: summary for summary in summaries}
+    _read_documents(session, by_id, seen)
+    _read_progress(session, by_id, seen)
+    _read_usage(session, by_id, seen)
+    _read_texts(session, by_id, seen)
+    _read_gaps(session, by_id, seen)
+    return [
+        summary_object(
+            summary,
+            documents=seen[summary.id].documents,
+            text=seen[summary.id].text,
+            gaps=seen[summary.id].gaps,
+            progress=seen[summary.id].progress,
+            usage=seen[summary.id].usage,
+        )
+        for summary in summaries
+    ]
+
+
+def describe_with_chunks(session: Session, summary: Summary) -> SummaryWithChunks:
+    """The summary as callers see it, and where everything in it comes from."""
+    (found,) = describe(session, [summary])
+    return SummaryWithChunks(**found, chunks=list_chunks(session, summary.id))
+
+
+def titles(session: Session, summary_id: UUID) -> dict[str, str]:
+    """What the documents of a summary are called, by printed id; without those that are gone."""
+    query = (
+        select(Document.id, Document.title, Document.filename)
+        .join(SummaryDocument, SummaryDocument.document_id == Document.id)
+        .where(SummaryDocument.summary_id == summary_id)
+    )
+    return {
+        ids.document_id(row.id): row.title or row.filename
+        for row in session.execute(query)
+        if row.title or row.filename
+    }
+
+
+def list_chunks(session: Session, summary_id: UUID) -> list[ChunkObject]:
+    """The leaves of the tree in the order of the text, with what was made of each."""
+    rows = session.execute(
+        select(SummaryNode, Job.state, Job.error, Result.output)
+        .join(Job, Job.id == SummaryNode.job_id)
+        .outerjoin(Result, Result.job_id == Job.id)
+        .where(SummaryNode.summary_id == summary_id, SummaryNode.level == 0)
+        .order_by(SummaryNode.number)
+    )
+    return [
+        ChunkObject(
+            document_id=ids.document_id(node.document_id),
+            index=node.chunk or 0,
+            start=node.start_char or 0,
+            end=node.end_char or 0,
+            pages=_pages(node),
+            state=state,
+            summary=output if state == JobState.COMPLETED else None,
+            error=error,
+        )
+        for node, state, error, output in rows
+        if node.document_id is not None
+    ]
+
+
+def _read_documents(session: Session, by_id: dict[UUID, Summary], seen: dict[UUID, _Seen]) -> None:
+    query = (
+        select(SummaryDocument.summary_id, SummaryDocument.document_id)
+        .where(SummaryDocument.summary_id.in_(by_id))
+        .order_by(SummaryDocument.summary_id, SummaryDocument.position)
+    )
+    for summary_id, document_id in session.execute(query):
+        seen[summary_id].documents.append(document_id)
+
+
+def _read_progress(session: Session, by_id: dict[UUID, Summary], seen: dict[UUID, _Seen]) -> None:
+    """Of each node the job that stands for it now."""
+    ended = Job.finalized_at.is_not(None)
+    query = (
+        select(
+            SummaryNode.summary_id,
+            func.count().label("jobs"),
+            func.count().filter(Job.state == "completed").label("completed"),
+            func.count().filter(Job.state.in_(_FAILED)).label("failed"),
+            func.count().filter(Job.state == "running").label("running"),
+            func.coalesce(func.sum(case((ended, SummaryNode.tokens), else_=0)), 0).label("done"),
+            func.sum(SummaryNode.tokens).label("total"),
+        )
+        .join(Job, Job.id == SummaryNode.job_id)
+        .where(SummaryNode.summary_id.in_(by_id))
+        .group_by(SummaryNode.summary_id)
+    )
+    for row in session.execute(query):
+        seen[row.summary_id].progress = SummaryProgress(
+            jobs=row.jobs,
+            completed=row.completed,
+            failed=row.failed,
+            running=row.running,
+            tokens_done=int(row.done),
+            tokens_total=int(row.total),
+        )
+
+
+def _read_usage(session: Session, by_id: dict[UUID, Summary], seen: dict[UUID, _Seen]) -> None:
+    began = Job.started_at.is_not(None)
+    prompt = func.coalesce(func.sum(case((began, Job.prompt_tokens), else_=0)), 0)
+    query = (
+        select(Job.summary_id, prompt.label("prompt"), func.sum(Job.completion_tokens).label("completion"))
+        .where(Job.summary_id.in_(by_id))
+        .group_by(Job.summary_id)
+    )
+    for row in session.execute(query):
+        if row.summary_id is not None:
+            seen[row.summary_id].usage = SummaryUsage(
+                prompt_tokens=int(row.prompt), completion_tokens=int(row.completion)
+            )
+
+
+def _read_texts(session: Session, by_id: dict[UUID, Summary], seen: dict[UUID, _Seen]) -> None:
+    roots = {
+        summary.root_job_id: summary.id
+        for summary in by_id.values()
+        if summary.state == SummaryState.COMPLETED and summary.root_job_id is not None
+    }
+    if not roots:
+        return
+    for job_id, output in session.execute(
+        select(Result.job_id, Result.output).where(Result.job_id.in_(roots))
+    ):
+        seen[roots[job_id]].text = output
+
+
+def _read_gaps(session: Session, by_id: dict[UUID, Summary], seen: dict[UUID, _Seen]) -> None:
+    """What is missing: documents that could not be read, then chunks that came to nothing."""
+    for summary in by_id.values():
+        for gap in summary.gaps:
+            error = gap["error"]
+            seen[summary.id].gaps.append(
+                GapObject(
+                    document_id=str(gap["document_id"]),
+                    start=None,
+                    end=None,
+                    pages=None,
+                    error=error if isinstance(error, dict) else None,
+                )
+            )
+    # What was stopped on purpose is no gap.
+    ids_ = [
+        summary.id
+        for summary in by_id.values()
+        if summary.stop_reason not in (SummaryStop.CANCEL, SummaryStop.EXPIRE)
+    ]
+    query = (
+        select(SummaryNode, Job.error)
+        .join(Job, Job.id == SummaryNode.job_id)
+        .where(SummaryNode.summary_id.in_(ids_), Job.state.in_(_FAILED))
+        .order_by(SummaryNode.summary_id, SummaryNode.number)
+    )
+    for failed, error in session.execute(query).all():
+        for node in [failed] if failed.level == 0 else _leaves_below(session, failed):
+            seen[node.summary_id].gaps.append(
+                GapObject(
+                    document_id=ids.document_id(node.document_id or node.summary_id),
+                    start=node.start_char,
+                    end=node.end_char,
+                    pages=_pages(node),
+                    error=error,
+                )
+            )
+
+
+def _leaves_below(session: Session, top: SummaryNode) -> list[SummaryNode]:
+    """The leaves whose summaries were lost with this join; those that failed themselves are named apart."""
+    query = (
+        select(SummaryNode, Job.state)
+        .join(Job, Job.id == SummaryNode.job_id)
+        .where(SummaryNode.summary_id == top.summary_id, SummaryNode.number < top.number)
+        .order_by(SummaryNode.number.desc())
+    )
+    lost, found = {top.number}, []
+    for node, state in session.execute(query):  # parents before their children
+        if node.parent in lost and state == JobState.COMPLETED:
+            lost.add(node.number)
+            if node.level == 0:
+                found.append(node)
+    return found[::-1]
+
+
+def _pages(node: SummaryNode) -> Sequence[int] | None:
+    if node.first_page is None or node.last_page is None:
+        return None
+    return [node.first_page, node.last_page]

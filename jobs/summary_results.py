@@ -1,0 +1,134 @@
+"""What a summary came to, in the forms that people and programs read: JSON, Markdown, CSV."""
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, TypedDict
+
+from jobs.orm import JsonObject
+from jobs.summary_views import ChunkObject, GapObject, SummaryUsage, SummaryWithChunks
+
+# A document in the API, to be opened at a character of its text.
+_LINK: Final = "/v1/documents/{document_id}/text?start={start}&end={end}"
+_CSV_COLUMNS: Final = ("document_id", "index", "start", "end", "first_page", "last_page", "state", "summary")
+# A cell that a spreadsheet would take for a formula.
+_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
+
+
+class SummaryResult(TypedDict):
+    """A summary's text with where it comes from."""
+
+    id: str
+    state: str
+    custom_id: str | None
+    documents: Sequence[str]
+    summary: str | None
+    chunks: Sequence[ChunkObject]
+    gaps: Sequence[GapObject]
+    usage: SummaryUsage
+    templates: JsonObject
+    model: str
+    error: JsonObject | None
+
+
+def result_object(found: SummaryWithChunks) -> SummaryResult:
+    """The result as JSON; one of them is a line of a list."""
+    return SummaryResult(
+        id=found["id"],
+        state=found["state"],
+        custom_id=found["custom_id"],
+        documents=found["documents"],
+        summary=found["summary"],
+        chunks=found["chunks"],
+        gaps=found["gaps"],
+        usage=found["usage"],
+        templates=found["templates"],
+        model=found["model"],
+        error=found["error"],
+    )
+
+
+def as_line(found: SummaryWithChunks) -> str:
+    """The result as a line of JSON."""
+    return json.dumps(result_object(found), ensure_ascii=False, separators=(",", ":")) + "\n"
+
+
+def as_csv(found: SummaryWithChunks) -> str:
+    """The final summary (no index), then a row for each chunk; cells that look like formulas are quoted."""
+    out = io.StringIO()
+    rows = csv.writer(out, lineterminator="\r\n")
+    rows.writerow(_CSV_COLUMNS)
+    document = found["documents"][0] if len(found["documents"]) == 1 else ""
+    rows.writerow([document, "", "", "", "", "", found["state"], _cell(found["summary"])])
+    for chunk in found["chunks"]:
+        first, last = chunk["pages"] or ("", "")
+        rows.writerow(
+            [
+                chunk["document_id"],
+                chunk["index"],
+                chunk["start"],
+                chunk["end"],
+                first,
+                last,
+                chunk["state"],
+                _cell(chunk["summary"]),
+            ]
+        )
+    return out.getvalue()
+
+
+def as_markdown(found: SummaryWithChunks, titles: Mapping[str, str]) -> str:
+    """The summary with a link from each chunk to the text and pages that it was made of.
+
+    Args:
+        found: the summary.
+        titles: of its documents, by printed id; those without one go by their id.
+    """
+    parts = [f"# {_names(found['documents'], titles)}", found["summary"] or _why(found)]
+    if found["gaps"]:
+        gaps = [f"- {_place(gap, titles)}: {_code(gap['error'])}" for gap in found["gaps"]]
+        parts += ["## Missing", "\n".join(gaps)]
+    if len(found["chunks"]) > 1:
+        parts.append("## Sources")
+        for chunk in found["chunks"]:
+            link = _LINK.format(**chunk)
+            parts += [f"### [{_place(chunk, titles)}]({link})", chunk["summary"] or f"*{chunk['state']}*"]
+    elif found["chunks"]:
+        (chunk,) = found["chunks"]
+        parts.append(f"Source: [{_place(chunk, titles)}]({_LINK.format(**chunk)})")
+    return "\n\n".join(parts) + "\n"
+
+
+def _names(documents: Iterable[str], titles: Mapping[str, str]) -> str:
+    return ", ".join(_escaped(titles.get(each) or each) for each in documents)
+
+
+def _place(part: ChunkObject | GapObject, titles: Mapping[str, str]) -> str:
+    name = _escaped(titles.get(part["document_id"]) or part["document_id"])
+    if part["pages"]:
+        first, last = part["pages"]
+        return f"{name}, page {first}" if first == last else f"{name}, pages {first}–{last}"  # noqa: RUF001  # a range
+    if part["start"] is None:
+        return name
+    return f"{name}, characters {part['start']}–{part['end']}"  # noqa: RUF001  # a range
+
+
+def _why(found: SummaryWithChunks) -> str:
+    return f"*{found['state']}: {_code(found['error'])}*" if found["error"] else f"*{found['state']}*"
+
+
+def _code(error: Mapping[str, object] | None) -> str:
+    return str((error or {}).get("code", "not summarized"))
+
+
+def _escaped(title: str) -> str:
+    """A title that cannot end the line or the link in which it stands."""
+    plain = " ".join(title.split())
+    return "".join(f"\\{char}" if char in "\\[]()<>*_`#|" else char for char in plain)
+
+
+def _cell(text: str | None) -> str:
+    text = text or ""
+    is_list = text.startswith("- ")
+    return f"'{text}" if text.startswith(_FORMULA) and not is_list else text

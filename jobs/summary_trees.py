@@ -1,0 +1,195 @@
+"""How trees of jobs move on: in the transaction that ends a job, whatever waited for it alone is freed.
+
+Whoever ends a job of a tree holds that job's row and then takes the summary's: so the ends of one tree come
+one after another, and the second of two children that end in the same instant sees the first. Rows of jobs
+that wait for others (`blocked`) are written under the summary's row alone, by nobody else; no other job's row
+is waited for under it. So nobody can wait for each other in a circle, and each parent is freed exactly once.
+
+Nothing is counted up or down: what is left to wait for is read from the rows. Whoever is killed at whatever
+statement leaves the tree as it was before the end that it was recording.
+"""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Sequence
+from uuid import UUID
+
+from sqlalchemy import ColumnElement, and_, exists, insert, literal_column, select
+from sqlalchemy.orm import Session
+
+from jobs import events, guards, ids, telemetry
+from jobs.database import database_now
+from jobs.models import Job, JsonObject, Summary, SummaryNode
+from jobs.states import JobState
+from jobs.summary_states import TERMINAL, OnGap, SummaryState, SummaryStop
+
+# Errors that another attempt at the same prompt would only meet again.
+_HOPELESS = frozenset(
+    {"context_length_exceeded", "chat_template_error", "unsafe_text", "invalid_prompt", "all_parts_failed"}
+)
+_BLOCKED: ColumnElement[str] = literal_column("'blocked'")
+
+
+def is_waiting() -> ColumnElement[bool]:
+    """Whether a job waits for others of its tree: only the tree itself changes it then."""
+    return and_(Job.state == _BLOCKED, Job.summary_id.is_not(None))
+
+
+def lock(session: Session, jobs: Iterable[Job]) -> dict[UUID, Summary]:
+    """The summaries of these jobs, whose rows the caller holds, are held until the transaction ends."""
+    summary_ids = {job.summary_id for job in jobs if job.summary_id is not None}
+    if not summary_ids:
+        return {}
+    query = (
+        select(Summary)
+        .where(Summary.id.in_(summary_ids))
+        .order_by(Summary.id)
+        .with_for_update(key_share=True)
+        .execution_options(populate_existing=True)
+    )
+    return {summary.id: summary for summary in session.scalars(query)}
+
+
+def advance(session: Session, ended: Sequence[Job]) -> None:
+    """What waited for these jobs, which have just ended, goes on; a summary whose last it was ends too."""
+    held = lock(session, ended)
+    jobs: dict[UUID, list[Job]] = defaultdict(list)
+    for job in ended:
+        if job.summary_id in held:
+            jobs[job.summary_id].append(job)
+    for summary_id, summary in held.items():
+        if summary.state not in TERMINAL:
+            _advance(session, summary, jobs[summary_id])
+            _end_if_done(session, summary)
+
+
+def stop(session: Session, summary: Summary, reason: SummaryStop, *, error: JsonObject | None = None) -> None:
+    """The running summary, whose row the caller holds, ends early: nothing more of it is freed.
+
+    Its jobs that wait for others have ended; the others are ended afterwards, in transactions that begin with
+    their rows (`lifecycle.cancel_where`). Who asked first decides how it ends.
+    """
+    if summary.stop_reason is None:
+        summary.stop_reason = reason
+        summary.error = error
+        session.flush()
+    verb = "expire" if summary.stop_reason == SummaryStop.EXPIRE else "cancel"
+    waiting = guards.move(session, verb, Job.summary_id == summary.id, Job.state == _BLOCKED)
+    events.append(session, waiting)
+    _end_if_done(session, summary)
+
+
+def end(session: Session, summary: Summary, state: SummaryState, *, error: JsonObject | None = None) -> None:
+    """The summary, whose row the caller holds, has ended and its event stands."""
+    now = database_now(session)
+    summary.state, summary.error, summary.finalized_at = state.value, error, now
+    session.flush()
+    events.append_summary(session, summary)
+    telemetry.logger().info(
+        telemetry.SUMMARY_ENDED, summary_id=ids.summary_id(summary.id), state=summary.state
+    )
+
+
+def _advance(session: Session, summary: Summary, ended: Sequence[Job]) -> None:
+    """Each of these jobs is tried again, a gap, or done; parents that wait for nothing more are free."""
+    query = select(SummaryNode).where(
+        SummaryNode.summary_id == summary.id, SummaryNode.job_id.in_([job.id for job in ended])
+    )
+    nodes = {node.job_id: node for node in session.scalars(query.order_by(SummaryNode.number))}
+    parents: set[int] = set()
+    for job in sorted(ended, key=lambda each: each.id):
+        node = nodes.get(job.id)
+        if node is None or summary.stop_reason is not None:
+            continue
+        if _may_try_again(job, node):
+            _try_again(session, job, node)
+        elif job.state == JobState.EXPIRED:
+            stop(session, summary, SummaryStop.EXPIRE)
+        elif job.state != JobState.COMPLETED and node.parent is not None and summary.on_gap == OnGap.FAIL:
+            stop(session, summary, SummaryStop.FAIL, error=_chunk_failed(job, node))
+        elif node.parent is not None:
+            parents.add(node.parent)
+    if summary.stop_reason is None and parents:
+        _free(session, summary.id, parents)
+
+
+def _may_try_again(job: Job, node: SummaryNode) -> bool:
+    code = job.error.get("code") if job.error else None
+    return job.state == JobState.FAILED and node.spare_job_id is not None and code not in _HOPELESS
+
+
+def _try_again(session: Session, job: Job, node: SummaryNode) -> None:
+    """A new job stands for the node, with the id that was kept for it: it ranks right behind the first."""
+    kept = (
+        "tenant_id",
+        "text_id",
+        "lane",
+        "rank",
+        "task",
+        "model",
+        "max_tokens",
+        "reserved_tokens",
+        "sampling",
+        "expires_at",
+        "summary_id",
+    )
+    values = {name: getattr(job, name) for name in kept}
+    values |= {"id": node.spare_job_id, "state": JobState.PREPARING.value, "created_at": job.created_at}
+    session.execute(insert(Job).values(values))
+    node.job_id, node.spare_job_id = values["id"], None
+    if node.parent is None:
+        summary = session.get_one(Summary, node.summary_id)
+        summary.root_job_id = node.job_id
+    session.flush()
+
+
+def _free(session: Session, summary_id: UUID, parents: Collection[int]) -> None:
+    """Those of these nodes all of whose children have ended may have their prompts written."""
+    child = select(SummaryNode.number).join(Job, Job.id == SummaryNode.job_id)
+    for number in sorted(parents):
+        is_left = exists(
+            child.where(
+                SummaryNode.summary_id == summary_id,
+                SummaryNode.parent == number,
+                Job.finalized_at.is_(None),
+            )
+        )
+        parent = select(SummaryNode.job_id).where(
+            SummaryNode.summary_id == summary_id, SummaryNode.number == number
+        )
+        if not session.scalar(select(is_left)):
+            guards.move(session, "unblock", Job.id == parent.scalar_subquery())
+
+
+def _end_if_done(session: Session, summary: Summary) -> None:
+    """The summary has ended if its root has, or if it was to end early and nothing of it is left."""
+    if summary.state in TERMINAL or summary.root_job_id is None:
+        return
+    root = session.scalars(
+        select(Job).where(Job.id == summary.root_job_id).execution_options(populate_existing=True)
+    ).one()
+    if root.state == JobState.COMPLETED:
+        end(session, summary, SummaryState.COMPLETED)
+    elif summary.stop_reason is not None:
+        left = exists().where(Job.summary_id == summary.id, Job.finalized_at.is_(None))
+        if not session.scalar(select(left)):
+            end(session, summary, _ENDS[SummaryStop(summary.stop_reason)], error=summary.error)
+    elif root.finalized_at is not None:
+        state = SummaryState.CANCELLED if root.state == JobState.CANCELLED else SummaryState.FAILED
+        end(session, summary, state, error=root.error)
+
+
+_ENDS = {
+    SummaryStop.CANCEL: SummaryState.CANCELLED,
+    SummaryStop.EXPIRE: SummaryState.EXPIRED,
+    SummaryStop.FAIL: SummaryState.FAILED,
+}
+
+
+def _chunk_failed(job: Job, node: SummaryNode) -> JsonObject:
+    """Why a summary without gaps has failed."""
+    found: JsonObject = {
+        "code": "chunk_failed",
+        "message": "a part of the text could not be summarized, and on_gap is fail",
+        "details": {"chunk": node.chunk, "state": job.state, "error": job.error},
+    }
+    return found

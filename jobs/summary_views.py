@@ -1,0 +1,157 @@
+"""The public shapes of summaries: what callers poll, and what webhooks carry."""
+
+from collections.abc import Mapping, Sequence
+from typing import TypedDict
+from uuid import UUID
+
+from jobs import ids
+from jobs.orm import JsonObject
+from jobs.summary_models import Summary
+from jobs.views import PRIORITIES, rfc3339
+
+
+class SummaryProgress(TypedDict):
+    """How far the jobs of a summary are; tokens are those of prompts, as planned."""
+
+    jobs: int
+    completed: int
+    failed: int
+    running: int
+    tokens_done: int
+    tokens_total: int
+
+
+class SummaryUsage(TypedDict):
+    """Tokens of all jobs of a summary, attempts that failed included."""
+
+    prompt_tokens: int
+    completion_tokens: int
+
+
+class GapObject(TypedDict):
+    """A stretch of a document that is missing in the summary; without characters: all of it."""
+
+    document_id: str
+    start: int | None
+    end: int | None
+    pages: Sequence[int] | None
+    error: JsonObject | None
+
+
+class ChunkObject(TypedDict):
+    """A stretch of a document, in characters of its text, and what was made of it."""
+
+    document_id: str
+    index: int
+    start: int
+    end: int
+    pages: Sequence[int] | None
+    state: str
+    summary: str | None
+    error: JsonObject | None
+
+
+class SummaryObject(TypedDict):
+    """A summary as JSON; times are RFC 3339 in UTC."""
+
+    id: str
+    object: str
+    state: str
+    documents: Sequence[str]
+    combine: bool
+    style: str
+    length: int
+    language: str | None
+    instructions: str | None
+    focus: str | None
+    on_gap: str
+    chunk_tokens: int | None
+    overlap_tokens: int
+    model: str
+    priority: str
+    templates: JsonObject
+    plan: JsonObject | None
+    levels: int | None
+    cancel_requested: bool
+    summary: str | None
+    gaps: Sequence[GapObject]
+    progress: SummaryProgress
+    usage: SummaryUsage
+    error: JsonObject | None
+    metadata: JsonObject
+    custom_id: str | None
+    created_at: str
+    planned_at: str | None
+    finalized_at: str | None
+    expires_at: str | None
+
+
+class SummaryWithChunks(SummaryObject):
+    """The same with where everything comes from."""
+
+    chunks: Sequence[ChunkObject]
+
+
+_PRIORITY_NAMES = {rank: name for name, rank in PRIORITIES.items()}
+NO_PROGRESS = SummaryProgress(jobs=0, completed=0, failed=0, running=0, tokens_done=0, tokens_total=0)
+NO_USAGE = SummaryUsage(prompt_tokens=0, completion_tokens=0)
+
+
+def summary_object(
+    summary: Summary,
+    *,
+    documents: Sequence[UUID],
+    text: str | None,
+    gaps: Sequence[GapObject],
+    progress: SummaryProgress,
+    usage: SummaryUsage,
+) -> SummaryObject:
+    """The summary as callers see it."""
+    levels = (summary.plan or {}).get("levels")
+    return SummaryObject(
+        id=ids.summary_id(summary.id),
+        object="summary",
+        state=summary.state,
+        documents=[ids.document_id(each) for each in documents],
+        combine=summary.is_combined,
+        style=summary.style,
+        length=summary.length,
+        language=summary.language,
+        instructions=summary.instructions,
+        focus=summary.focus,
+        on_gap=summary.on_gap,
+        chunk_tokens=summary.chunk_tokens,
+        overlap_tokens=summary.overlap_tokens,
+        model=summary.model,
+        priority=_PRIORITY_NAMES[summary.rank],
+        templates=summary.templates,
+        plan=summary.plan,
+        levels=levels if isinstance(levels, int) else None,
+        cancel_requested=summary.stop_reason == "cancel",
+        summary=text,
+        gaps=gaps,
+        progress=progress,
+        usage=usage,
+        error=summary.error,
+        metadata=summary.labels,
+        custom_id=summary.custom_id,
+        created_at=rfc3339(summary.created_at),
+        planned_at=rfc3339(summary.planned_at) if summary.planned_at else None,
+        finalized_at=rfc3339(summary.finalized_at) if summary.finalized_at else None,
+        expires_at=rfc3339(summary.expires_at) if summary.expires_at else None,
+    )
+
+
+def summary_event(summary: Summary) -> JsonObject:
+    """What webhooks say of a summary that has ended."""
+    metadata: Mapping[str, object] = summary.labels
+    return {
+        "id": ids.summary_id(summary.id),
+        "object": "summary",
+        "state": summary.state,
+        "custom_id": summary.custom_id,
+        "metadata": dict(metadata),
+        "error": summary.error,
+        "finalized_at": rfc3339(summary.finalized_at) if summary.finalized_at else None,
+        "result_url": f"/v1/summaries/{ids.summary_id(summary.id)}/result",
+    }

@@ -1,0 +1,111 @@
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Event, Timer
+
+import pytest
+from pytest_httpserver import HTTPServer
+from werkzeug import Request, Response
+
+from cli.client import Client, RefusedError, ServerUnreachableError
+from cli.sources import Source
+from cli.stack.ports import free_port
+from cli.summaries import FileChangedError, StoppedError, Summaries, content_of
+from cli.summary_run import in_threads
+
+ERROR = {"message": "not now", "code": "unavailable", "param": None, "type": "server_error"}
+
+
+@pytest.fixture
+def stop() -> Event:
+    return Event()
+
+
+@pytest.fixture
+def server(httpserver: HTTPServer, stop: Event) -> Iterator[Summaries]:
+    with Client(httpserver.url_for("")) as client:
+        yield Summaries(client, patience=5, stop=stop)
+
+
+def refuses(httpserver: HTTPServer, *statuses: int, headers: dict[str, str] | None = None) -> None:
+    """A document that is there after so many refusals."""
+    left = list(statuses)
+
+    def answer(_request: Request) -> Response:
+        if left:
+            return Response(json.dumps({"error": ERROR}), left.pop(0), headers)
+        return Response(json.dumps({"id": "doc_1"}))
+
+    httpserver.expect_request("/v1/documents/doc_1").respond_with_handler(answer)
+
+
+def test_a_server_that_is_busy_or_restarted_is_asked_again(httpserver: HTTPServer, server: Summaries) -> None:
+    refuses(httpserver, 503, 502)
+    assert server.document("doc_1")["id"] == "doc_1"
+    assert len(httpserver.log) == 3
+
+
+def test_a_full_queue_is_waited_out(httpserver: HTTPServer, stop: Event) -> None:
+    refuses(httpserver, *[429] * 3, headers={"Retry-After": "1"})
+    with Client(httpserver.url_for("")) as client:
+        assert Summaries(client, patience=0.1, stop=stop).document("doc_1")["id"] == "doc_1"
+
+
+def test_a_refusal_is_told_at_once(httpserver: HTTPServer, server: Summaries) -> None:
+    refuses(httpserver, 404)
+    with pytest.raises(RefusedError):
+        server.document("doc_1")
+    assert len(httpserver.log) == 1
+
+
+def test_a_fault_that_stays_is_told(httpserver: HTTPServer, server: Summaries) -> None:
+    refuses(httpserver, *[500] * 10)
+    with pytest.raises(RefusedError):
+        server.document("doc_1")
+    assert len(httpserver.log) == 4
+
+
+def test_no_server_is_told_after_a_while(stop: Event) -> None:
+    with Client(f"http://127.0.0.1:{free_port()}") as client, pytest.raises(ServerUnreachableError):
+        Summaries(client, patience=0.6, stop=stop).document("doc_1")
+
+
+def test_whoever_stops_waits_for_nothing(stop: Event) -> None:
+    with Client(f"http://127.0.0.1:{free_port()}") as client:
+        Timer(0.2, stop.set).start()
+        with pytest.raises(StoppedError):
+            Summaries(client, patience=60, stop=stop).document("doc_1")
+
+
+def test_an_upload_that_is_tried_again_is_whole(
+    httpserver: HTTPServer, server: Summaries, tmp_path: Path
+) -> None:
+    file = tmp_path / "a.txt"
+    file.write_bytes(b"x" * 300_000)
+    content = content_of(file)
+    left = [503]
+
+    def answer(request: Request) -> Response:
+        assert request.get_data() == file.read_bytes()
+        assert request.args["filename"] == "a.txt"
+        if left:
+            return Response(json.dumps({"error": ERROR}), left.pop())
+        return Response(json.dumps({"id": "doc_1", "sha256": content}))
+
+    httpserver.expect_request("/v1/documents", method="POST").respond_with_handler(answer)
+    assert server.add(file, "a.txt", content)["id"] == "doc_1"
+    with pytest.raises(FileChangedError):
+        server.add(file, "a.txt", "another")
+    httpserver.check_assertions()
+
+
+def test_work_in_threads_comes_back_with_its_place_and_its_error() -> None:
+    items = [Source(Path(str(number)), str(number), Path(str(number))) for number in range(50)]
+    done = dict(in_threads(lambda source: int(source.shown) ** 2, items, num_threads=4))
+    assert done == {number: number**2 for number in range(50)}
+
+    def fail(number: int) -> int:
+        return 1 // number
+
+    with pytest.raises(ZeroDivisionError):
+        list(in_threads(fail, [1, 0, 1], num_threads=2))

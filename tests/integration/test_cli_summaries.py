@@ -1,0 +1,131 @@
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from sqlalchemy.orm import Session, sessionmaker
+from typer.testing import CliRunner, Result
+
+from api_server import ApiProcess
+from cli.main import app
+from cli.stack.ports import free_port
+from support import API_KEY
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def run(server: ApiProcess, sessions: sessionmaker[Session]) -> Run:  # noqa: ARG001  # without documents
+    def invoke(*arguments: object, api_url: str = server.url, api_key: str = API_KEY) -> Result:
+        environment = {"LONGBATCH_API_URL": api_url, "LONGBATCH_API_KEY": api_key}
+        return CliRunner().invoke(app, list(map(str, arguments)), env=environment)
+
+    return invoke
+
+
+@pytest.fixture
+def empty(tmp_path: Path) -> Path:
+    """A folder whose documents are all refused as they are sent."""
+    folder = tmp_path / "in"
+    (folder / "deep").mkdir(parents=True)
+    for name in ("a.txt", "deep/a.txt"):
+        (folder / name).touch()
+    (folder / "deep" / "picture.pdf").write_bytes(b"\x89PNG\r\n")
+    return folder
+
+
+def test_every_file_is_listed_with_its_error(run: Run, empty: Path) -> None:
+    missing = empty / "missing"
+    done = run("summarize", empty, missing, "--format", "json")
+    assert done.exit_code == 1
+    codes = {each["path"]: each["error"]["code"] for each in json.loads(done.stdout)}
+    assert codes == {
+        f"{empty}/a.txt": "document_empty",
+        f"{empty}/deep/a.txt": "document_empty",
+        f"{empty}/deep/picture.pdf": "unsupported_document",
+        str(missing): "file_unreadable",
+    }
+    assert "4 of 4 documents did not complete" in done.stderr
+
+
+def test_combined_too_every_file_is_listed(run: Run, empty: Path) -> None:
+    done = run("summarize", empty, "--combine", "--format", "json")
+    assert done.exit_code == 1
+    assert [each["error"]["code"] for each in json.loads(done.stdout)] == [
+        "document_empty",
+        "document_empty",
+        "unsupported_document",
+    ]
+
+
+def test_failures_are_written_beside_where_summaries_would_be(run: Run, empty: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    done = run("summarize", empty, "--output", out)
+    assert (done.exit_code, done.stdout) == (1, "")
+    files = {str(file.relative_to(out)) for file in out.rglob("*.*")}
+    assert files == {"a.txt.error.json", "deep/a.txt.error.json", "deep/picture.pdf.error.json"}
+
+
+def test_an_estimate_tells_what_cannot_be_read(run: Run, empty: Path) -> None:
+    done = run("estimate", empty, "--json")
+    assert done.exit_code == 1
+    shown = json.loads(done.stdout)
+    assert (shown["documents"], len(shown["failed"])) == ([], 3)
+
+
+def test_a_watched_folder_is_done_once(run: Run, empty: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    arguments = ("watch-folder", empty, out, "--once", "--settle", "0", "--poll", "0.05")
+    done = run(*arguments)
+    assert done.exit_code == 1
+    stamps = {file: file.stat().st_mtime_ns for file in out.rglob("*.error.json")}
+    assert len(stamps) == 3
+    (empty / "a.txt").write_bytes(b"\x7fELF")
+    assert run(*arguments).exit_code == 1
+    changed = {file.name for file, stamp in stamps.items() if file.stat().st_mtime_ns != stamp}
+    assert changed == {"a.txt.error.json"}
+    assert json.loads((out / "a.txt.error.json").read_text())["error"]["code"] == "unsupported_document"
+    assert run(*arguments).exit_code == 0
+
+
+def test_wrong_usage_is_exit_code_2(run: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    assert run("summarize", folder).exit_code == 2, "there is no document"
+    (folder / "a.txt").write_text("x")
+    for arguments in (
+        ("summarize",),
+        ("summarize", folder, "--output", folder),
+        ("summarize", folder, "--style", "poem"),
+        ("summarize", folder, "--format", "xml"),
+        ("estimate",),
+        ("watch-folder", folder, folder),
+        ("watch-folder", folder, tmp_path),
+        ("watch-folder", tmp_path / "missing", tmp_path / "out"),
+    ):
+        assert run(*arguments).exit_code == 2, arguments
+
+
+def test_no_server_is_exit_code_3_and_nothing_is_printed(run: Run, empty: Path) -> None:
+    nowhere = f"http://127.0.0.1:{free_port()}"
+    for verb in ("summarize", "estimate"):
+        done = run(verb, empty, api_url=nowhere)
+        assert (done.exit_code, done.stdout) == (3, "")
+        assert "no Longbatch server answers" in done.stderr
+
+
+def test_a_key_that_does_not_fit_is_exit_code_4(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "a.txt"
+    file.write_text("A text.")
+    done = run("summarize", file, "--format", "json", api_key="lb_wrong")
+    assert (done.exit_code, done.stdout) == (4, "")
+    assert "invalid_api_key" in done.stderr
+    assert run("watch-folder", tmp_path, tmp_path / "out", "--settle", "0", api_key="lb_wrong").exit_code == 4
+
+
+def test_options_that_the_server_refuses_are_the_documents_errors(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "a.txt"
+    file.write_text("A text.")
+    done = run("summarize", file, "--format", "json", "--length", "1")
+    assert done.exit_code == 1
+    assert "length" in json.loads(done.stdout)[0]["error"]["message"]

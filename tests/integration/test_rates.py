@@ -1,0 +1,51 @@
+"""Requests are counted in Redis for all API processes together, most of them ahead of time."""
+
+import asyncio
+from uuid import UUID
+
+import pytest
+from pydantic import SecretStr
+
+from api.rates import Rates
+from cli.stack.valkey import EmbeddedValkey
+from jobs.errors import RequestRateError
+from jobs.ids import uuid7
+from jobs.settings import BrokerSettings
+
+
+async def accepted(processes: list[Rates], tenant_id: UUID, *, limit: int, asked: int) -> int:
+    num_accepted = 0
+    for number in range(asked):
+        try:
+            await processes[number % len(processes)].hit(tenant_id, limit)
+        except RequestRateError:
+            continue
+        num_accepted += 1
+    return num_accepted
+
+
+@pytest.mark.parametrize(("limit", "at_least"), [(7, 7), (120, 118), (3000, 2900)])
+def test_processes_together_accept_no_more_than_the_limit_and_nearly_all_of_it(
+    valkey: EmbeddedValkey, limit: int, at_least: int
+) -> None:
+    async def run() -> int:
+        processes = [Rates(BrokerSettings(url=SecretStr(valkey.url))) for _ in range(2)]
+        try:
+            return await accepted(processes, uuid7(), limit=limit, asked=limit + 200)
+        finally:
+            for each in processes:
+                await each.close()
+
+    assert at_least <= asyncio.run(run()) <= limit
+
+
+def test_what_is_left_goes_down_by_one_with_each_request(valkey: EmbeddedValkey) -> None:
+    async def run() -> list[int]:
+        rates = Rates(BrokerSettings(url=SecretStr(valkey.url)))
+        tenant_id = uuid7()
+        try:
+            return [(await rates.hit(tenant_id, 5000)).remaining for _ in range(100)]
+        finally:
+            await rates.close()
+
+    assert asyncio.run(run())[:50] == list(range(4999, 4949, -1))

@@ -1,0 +1,169 @@
+"""What tests of summaries share: ready documents, planned trees, and jobs of them brought to any end."""
+
+from hashlib import sha256
+from uuid import UUID
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from jobs import lifecycle, reservations, submission, summaries, summary_planning
+from jobs.admission import Capacity
+from jobs.claims import Claim, claim
+from jobs.database import database_now
+from jobs.document_models import Document, DocumentText
+from jobs.document_states import DocumentKind, DocumentState
+from jobs.models import DEFAULT_TENANT, Job, Summary, SummaryNode
+from jobs.settings import LimitSettings
+from jobs.states import FinishReason
+from jobs.summaries import SummarySpec
+from jobs.summary_planning import PlanningTools
+from jobs.texts import CountedPrompt
+from jobs.tokens import pack_text
+from support import ENGINE, MODEL, TERMS, output_of, register_engine
+
+# Chunks of about 300 words, three summaries joined at once.
+SMALL = Capacity(max_batch_size=4, max_blocks=64, tokens_per_block=64, max_input_len=900, max_seq_len=1024)
+
+
+class Words:
+    """A counter whose tokens are words."""
+
+    fingerprint = "words-1"
+
+    def count_prompt(self, canonical: str) -> CountedPrompt:
+        return CountedPrompt(
+            packed_ids=b"ids", num_tokens=len(canonical.split()), fingerprint=self.fingerprint
+        )
+
+    def count_text(self, text: str) -> int:
+        return len(text.split())
+
+
+TOOLS = PlanningTools(counter=Words(), fallback=SMALL, limits=LimitSettings())
+
+
+def text_of(num_words: int, *, name: str = "w") -> str:
+    """Paragraphs of ten numbered words."""
+    words = [f"{name}{number}" for number in range(num_words)]
+    return "\n\n".join(" ".join(words[start : start + 10]) for start in range(0, num_words, 10))
+
+
+def ready_document(
+    session: Session, text: str, *, tenant_id: UUID = DEFAULT_TENANT, pages: list[int] | None = None
+) -> Document:
+    """A document whose text is known."""
+    document = _document(session, text, tenant_id=tenant_id)
+    document.state = DocumentState.READY
+    document.num_chars = len(text)
+    document.num_tokens = Words().count_text(text)
+    document.fingerprint = Words.fingerprint
+    document.pages = pages or []
+    document.finalized_at = database_now(session)
+    session.add(document)
+    session.flush()
+    session.add(DocumentText(document_id=document.id, tenant_id=tenant_id, body=pack_text(text)))
+    session.flush()
+    return document
+
+
+def failed_document(session: Session, *, tenant_id: UUID = DEFAULT_TENANT) -> Document:
+    """A document that could not be read."""
+    document = _document(session, f"bad {database_now(session)}", tenant_id=tenant_id)
+    document.state = DocumentState.FAILED
+    document.error = {"code": "document_corrupt", "message": "it is broken"}
+    document.finalized_at = database_now(session)
+    session.add(document)
+    session.flush()
+    return document
+
+
+def _document(session: Session, text: str, *, tenant_id: UUID) -> Document:
+    return Document(
+        tenant_id=tenant_id,
+        sha256=sha256(text.encode()).digest(),
+        kind=DocumentKind.TXT,
+        filename="test.txt",
+        num_bytes=len(text.encode()) or 1,
+        pages=[],
+        warnings=[],
+        created_at=database_now(session),
+    )
+
+
+def create(session: Session, *documents: Document, **fields: object) -> list[Summary]:
+    """Summaries of these documents that wait to be planned."""
+    spec = SummarySpec(
+        document_ids=[each.id for each in documents],
+        model=MODEL,
+        **fields,  # type: ignore[arg-type]  # named by the caller
+    )
+    return summaries.create(session, spec, tenant_id=DEFAULT_TENANT)
+
+
+def plan_all(session: Session) -> None:
+    """Every summary that can be planned is."""
+    while summary_planning.plan_next(session, TOOLS) is not None:
+        pass
+
+
+def planned(session: Session, num_words: int = 2000, **fields: object) -> Summary:
+    """A summary of one document whose tree stands, on a small engine."""
+    register_engine(session, capacity=SMALL)
+    document = ready_document(session, text_of(num_words, name=f"w{num_words}x"))
+    (summary,) = create(session, document, **fields)
+    plan_all(session)
+    session.refresh(summary)
+    return summary
+
+
+def prepare_all(session: Session) -> list[Job]:
+    """Every prompt that can be written is."""
+    prepared = []
+    while (job := submission.prepare_next(session, Words(), fallback=SMALL)) is not None:
+        prepared.append(job)
+    return prepared
+
+
+def claim_next(session: Session) -> Claim | None:
+    """The next job runs, if one may."""
+    found = claim(session, ENGINE, TERMS)
+    return found if isinstance(found, Claim) else None
+
+
+def complete(session: Session, claimed: Claim, text: str = "a summary") -> None:
+    """The job has this output, and its booking is gone."""
+    assert lifecycle.complete(session, claimed.lease, output_of(text), FinishReason.STOP)
+    _drop_booking(session, claimed)
+
+
+def fail(session: Session, claimed: Claim, code: str = "engine_error") -> None:
+    """The job has failed for good."""
+    assert lifecycle.fail(session, claimed.lease, {"code": code, "message": "it broke"})
+    _drop_booking(session, claimed)
+
+
+def _drop_booking(session: Session, claimed: Claim) -> None:
+    reservations.close(session, claimed.lease.lease_id)
+
+
+def nodes_of(session: Session, summary: Summary) -> list[tuple[SummaryNode, Job]]:
+    """The tree with the jobs that stand for its nodes now."""
+    query = (
+        select(SummaryNode, Job)
+        .join(Job, Job.id == SummaryNode.job_id)
+        .where(SummaryNode.summary_id == summary.id)
+        .order_by(SummaryNode.number)
+        .execution_options(populate_existing=True)
+    )
+    return [(node, job) for node, job in session.execute(query)]
+
+
+def run_to_end(session: Session, *, max_steps: int = 500) -> None:
+    """All that can run has completed."""
+    for _ in range(max_steps):
+        prepare_all(session)
+        claimed = claim_next(session)
+        if claimed is None:
+            return
+        complete(session, claimed)
+    raise AssertionError("it does not end")

@@ -1,0 +1,92 @@
+"""A corpus of bad files: each ends with its code and leaves nothing running."""
+
+import os
+import resource
+import time
+from contextlib import suppress
+
+import pytest
+
+from document_support import SMALL_MEMORY_MB, bad_documents
+from jobs.document_kinds import HEAD_BYTES, TAIL_BYTES, Clues, UnsupportedDocumentError, find_kind
+from jobs.document_states import DocumentKind
+from jobs.settings import DocumentSettings
+from worker.sandbox import Refusal, Sandbox
+
+SETTINGS = DocumentSettings(extraction_seconds=60, extraction_memory_mb=SMALL_MEMORY_MB)
+_PNG = b"\x89PNG\r\n\x1a\n" + bytes(100)
+
+
+def clues(data: bytes, filename: str, wanted: DocumentKind | None = None) -> Clues:
+    return Clues(data[:HEAD_BYTES], data[-TAIL_BYTES:], filename, wanted=wanted)
+
+
+def test_every_bad_document_ends_with_its_code_within_its_memory() -> None:
+    for name, (data, filename, code) in bad_documents().items():
+        kind = find_kind(clues(data, filename))
+        outcome = Sandbox(SETTINGS).run([data], kind=kind, num_bytes=len(data))
+        assert isinstance(outcome, Refusal), name
+        assert outcome.fault.value == code, (name, outcome)
+        assert outcome.message.endswith("."), name
+    children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    assert children <= SETTINGS.extraction_memory_mb * 1024
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+
+
+@pytest.mark.parametrize(
+    ("data", "filename", "kind"),
+    [
+        (b"%PDF-1.7\n", "report.docx", DocumentKind.PDF),
+        (b"\xef\xbb\xbf%PDF-1.7\n", "", DocumentKind.PDF),
+        (b"PK\x03\x04....word/document.xml", "report.pdf", DocumentKind.DOCX),
+        (b"PK\x03\x04....mimetypeapplication/epub+zip", "", DocumentKind.EPUB),
+        (b"PK\x03\x04....", "a.xlsx", DocumentKind.XLSX),
+        (b"<!DOCTYPE html><p>a", "", DocumentKind.HTML),
+        (b"<!DOCTYPE html><p>a", "a.txt", DocumentKind.TXT),
+        (b"# a", "README.MD", DocumentKind.MD),
+        (b"a", "", DocumentKind.TXT),
+        (b"a", "a.strange", DocumentKind.TXT),
+        (b"\xff\xfea\0", "a.txt", DocumentKind.TXT),
+        (b"From: a@example.org\n\nb", "a.eml", DocumentKind.EML),
+    ],
+)
+def test_bytes_decide_what_a_file_is_and_its_name_where_they_look_alike(
+    data: bytes, filename: str, kind: DocumentKind
+) -> None:
+    assert find_kind(clues(data, filename)) is kind
+
+
+@pytest.mark.parametrize(
+    ("data", "filename", "wanted"),
+    [
+        (_PNG, "a.txt", None),
+        (_PNG, "a.pdf", None),
+        (b"plain text", "a.pdf", None),
+        (b"plain text", "a.docx", None),
+        (b"a\0b", "", None),
+        (b"PK\x03\x04....", "a.zip", None),
+        (b"no header at all", "a.eml", None),
+        (b"%PDF-1.7\n", "a.pdf", DocumentKind.DOCX),
+        (b"plain text", "a.txt", DocumentKind.PDF),
+    ],
+)
+def test_what_is_not_read_is_refused(data: bytes, filename: str, wanted: DocumentKind | None) -> None:
+    with pytest.raises(UnsupportedDocumentError):
+        find_kind(clues(data, filename, wanted))
+
+
+def test_finding_the_kind_of_hostile_beginnings_takes_no_time() -> None:
+    began = time.perf_counter()
+    for data in (
+        b"<!--" * 1024,
+        b" " * 4096,
+        b"a:" * 2048,
+        b"A:\n" * 1365,
+        b"<?xml " * 682,
+        b"<!---->" * 585,
+    ):
+        for filename in ("", "a.eml", "a.html"):
+            with suppress(UnsupportedDocumentError):
+                find_kind(clues(data, filename))
+    assert time.perf_counter() - began < 1

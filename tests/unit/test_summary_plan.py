@@ -1,0 +1,126 @@
+"""Trees of jobs: what fits, who waits for whom, and that every prompt fits the engines that are there."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jobs.admission import Capacity, find_excess
+from jobs.errors import ContextLengthExceededError
+from jobs.summary_estimate import estimate
+from jobs.summary_plan import Leaf, Node, Sizes, Source, find_sizes, fits_whole, sketch, tree
+from jobs.summary_states import NodeKind
+
+OVERHEADS = {NodeKind.WHOLE: 160, NodeKind.MAP: 170, NodeKind.REDUCE: 165}
+REFERENCE = Capacity(
+    max_batch_size=4, max_blocks=2048, tokens_per_block=64, max_input_len=96_000, max_seq_len=131_072
+)
+
+
+def leaves(num: int, tokens: int = 100) -> list[Leaf]:
+    return [Leaf(0, number, number, number + 1, number, tokens) for number in range(num)]
+
+
+def reference_sizes(**fields: int) -> Sizes:
+    return find_sizes([REFERENCE], OVERHEADS, length=400, **fields)
+
+
+def test_chunks_are_half_of_a_slots_share_of_the_pool() -> None:
+    sizes = reference_sizes()
+    booked = sizes.chunk_tokens + OVERHEADS[NodeKind.MAP] + sizes.part_limit
+    assert 0.49 * 131_072 / 4 <= booked <= 0.5 * 131_072 / 4
+
+
+def test_the_smallest_engine_decides_the_chunks_and_the_largest_what_is_whole() -> None:
+    small = Capacity(
+        max_batch_size=4, max_blocks=512, tokens_per_block=64, max_input_len=20_000, max_seq_len=32_768
+    )
+    both = find_sizes([REFERENCE, small], OVERHEADS, length=400)
+    alone = find_sizes([small], OVERHEADS, length=400)
+    assert both.chunk_tokens == alone.chunk_tokens < reference_sizes().chunk_tokens
+    assert both.whole_tokens == reference_sizes().whole_tokens
+
+
+def test_a_document_up_to_the_engines_limit_is_one_job() -> None:
+    sizes = reference_sizes()
+    (node,) = tree(sketch(Source(0, sizes.whole_tokens), sizes, whole=True), sizes, whole=True)
+    assert find_excess(REFERENCE, prompt_tokens=node.prompt_tokens, max_tokens=node.max_tokens) is None
+    assert fits_whole(Source(0, sizes.whole_tokens), sizes, asked_chunk_tokens=None)
+    assert not fits_whole(Source(0, sizes.whole_tokens + 1), sizes, asked_chunk_tokens=None)
+    assert not fits_whole(Source(0, 5000), sizes, asked_chunk_tokens=4000)
+
+
+def test_an_engine_that_is_too_small_is_refused() -> None:
+    tiny = Capacity(max_batch_size=4, max_blocks=16, tokens_per_block=64, max_input_len=500, max_seq_len=1024)
+    with pytest.raises(ContextLengthExceededError):
+        find_sizes([tiny], OVERHEADS, length=400)
+
+
+CAPACITIES = st.builds(
+    Capacity,
+    max_batch_size=st.integers(1, 64),
+    max_blocks=st.integers(30, 4096),
+    tokens_per_block=st.sampled_from([16, 32, 64]),
+    max_input_len=st.integers(1000, 200_000),
+    max_seq_len=st.integers(1500, 250_000),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    capacities=st.lists(CAPACITIES, min_size=1, max_size=3),
+    num_leaves=st.integers(2, 400),
+    length=st.integers(16, 2000),
+    chunk_tokens=st.none() | st.integers(64, 50_000),
+)
+def test_every_job_of_every_tree_fits_and_each_waits_for_what_comes_before_it(
+    capacities: list[Capacity], num_leaves: int, length: int, chunk_tokens: int | None
+) -> None:
+    try:
+        sizes = find_sizes(capacities, OVERHEADS, length=length, chunk_tokens=chunk_tokens)
+    except ContextLengthExceededError:
+        return
+    nodes = tree(leaves(num_leaves, sizes.chunk_tokens), sizes, whole=False)
+    _check_shape(nodes, num_leaves, sizes)
+    for node in nodes:
+        for capacity in capacities:
+            assert find_excess(capacity, prompt_tokens=node.prompt_tokens, max_tokens=node.max_tokens) is None
+        assert node.output_tokens <= node.max_tokens
+        if node.num_children:
+            children = [each for each in nodes if each.parent == node.number]
+            assert sum(each.max_tokens for each in children) < node.prompt_tokens
+
+
+def _check_shape(nodes: list[Node], num_leaves: int, sizes: Sizes) -> None:
+    assert [node.number for node in nodes] == list(range(len(nodes)))
+    assert [node.leaf.chunk for node in nodes if node.leaf] == list(range(num_leaves))
+    assert [node.number for node in nodes if node.parent is None] == [len(nodes) - 1]
+    for node in nodes:
+        assert node.parent is None or node.parent > node.number
+        children = [each for each in nodes if each.parent == node.number]
+        assert len(children) == node.num_children <= sizes.fan_in
+        assert {each.level for each in children} <= {node.level - 1}
+        below = range(node.number - _size(nodes, node) + 1, node.number)
+        assert all(_is_below(nodes, nodes[number], node) for number in below), "depth-first"
+
+
+def _size(nodes: list[Node], top: Node) -> int:
+    return 1 + sum(_size(nodes, each) for each in nodes if each.parent == top.number)
+
+
+def _is_below(nodes: list[Node], node: Node, top: Node) -> bool:
+    while node.parent is not None and node.number != top.number:
+        node = nodes[node.parent]
+    return node.number == top.number
+
+
+def test_a_combined_summary_of_one_short_document_is_whole_and_of_two_is_a_tree() -> None:
+    sizes = reference_sizes()
+    sources = [Source(0, 1000), Source(1, 2000)]
+
+    def trees(of: list[Source], *, combine: bool) -> list[list[NodeKind]]:
+        found = estimate(of, lambda _: None, lambda _: 0, sizes, combine=combine, chunk_tokens=None)
+        return [[node.kind for node in nodes] for nodes in found.trees]
+
+    assert trees(sources[:1], combine=True) == [[NodeKind.WHOLE]]
+    assert trees(sources, combine=False) == [[NodeKind.WHOLE], [NodeKind.WHOLE]]
+    assert trees(sources, combine=True) == [[NodeKind.MAP, NodeKind.MAP, NodeKind.REDUCE]]

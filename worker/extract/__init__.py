@@ -1,0 +1,1 @@
+"""Text out of one document, in a process that knows nothing else: only the standard library and parsers."""

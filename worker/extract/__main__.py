@@ -1,0 +1,120 @@
+"""`python -m worker.extract …`: a document comes in, its text or the reason why there is none goes out.
+
+What is written: the length of the JSON as eight bytes, the JSON, and the text as UTF-8, zstandard-compressed.
+"""
+
+import argparse
+import json
+import struct
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from typing import Final
+
+import zstandard
+
+from worker.extract.confine import fork_confined
+from worker.extract.draft import Draft, Limits, RefusedError
+from worker.extract.language import detect
+
+_LEVEL: Final = 3
+Reader = Callable[[bytes, Draft], None]
+
+
+def main() -> int:
+    """The outcome is written; 0 also if there is no text."""
+    arguments = _arguments()
+    limits = Limits(arguments.memory, arguments.seconds, arguments.pages, arguments.characters)
+    if (exit_code := fork_confined(limits, parent=arguments.parent)) is not None:
+        return exit_code
+    try:
+        draft = read(arguments.kind, sys.stdin.buffer.read(arguments.size), limits)
+        text = draft.text()
+        outcome = _describe(draft, text)
+        body = zstandard.ZstdCompressor(level=_LEVEL).compress(text.encode(errors="replace"))
+    except RefusedError as refusal:
+        outcome, body = _refusal(refusal.code, refusal.message), b""
+    except MemoryError:
+        draft = text = None  # type: ignore[assignment]  # lets go of what fills the memory
+        message = "The document needs more memory than it may take."
+        outcome, body = _refusal("document_out_of_memory", message), b""
+    _write(outcome, body)
+    return 0
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("kind", choices=_READERS)
+    for name in ("size", "memory", "seconds", "pages", "characters", "parent"):
+        parser.add_argument(f"--{name}", type=int, required=True)
+    return parser.parse_args()
+
+
+def read(kind: str, data: bytes, limits: Limits) -> Draft:
+    """The text and what is known about it.
+
+    Raises:
+        RefusedError: there is none.
+    """
+    draft = Draft(limits)
+    try:
+        module, function = _READERS[kind]
+        reader: Reader = getattr(import_module(f"worker.extract.{module}"), function)
+        reader(data, draft)
+    except (RefusedError, MemoryError):
+        raise
+    except ImportError as error:
+        missing = f"Reading {kind} needs the extra `docs`: pip install 'longbatch[docs]'."
+        raise RefusedError("missing_extra", missing) from error
+    except RecursionError:
+        raise RefusedError("document_corrupt", "The document is nested too deeply.") from None
+    except Exception as error:  # parsers raise whatever a stranger's bytes lead them into
+        raise RefusedError("document_corrupt", f"The {kind} cannot be read.") from error
+    return draft
+
+
+def _describe(draft: Draft, text: str) -> dict[str, object]:
+    """What is known about the text.
+
+    Raises:
+        RefusedError: it is blank.
+    """
+    if not text.strip("\ufeff \t\r\n\f\v"):
+        raise RefusedError("document_empty", "The document has no text.")
+    return {
+        "num_chars": len(text),
+        "pages": draft.pages,
+        "language": detect(text),
+        "title": draft.title,
+        "warnings": draft.warnings,
+    }
+
+
+def _refusal(code: str, message: str) -> dict[str, object]:
+    return {"code": code, "message": message}
+
+
+def _write(outcome: dict[str, object], body: bytes) -> None:
+    described = json.dumps(outcome).encode()
+    out = sys.stdout.buffer
+    out.write(struct.pack(">Q", len(described)))
+    out.write(described)
+    out.write(body)
+    out.flush()
+
+
+# Module and function of each kind. Imported one at a time: a text starts in 40 ms, a workbook in 250.
+_READERS: Final = {
+    "txt": ("plain", "read_text"),
+    "md": ("plain", "read_markdown"),
+    "html": ("markup", "read_html"),
+    "pdf": ("pdf", "read_pdf"),
+    "docx": ("word", "read_docx"),
+    "pptx": ("slides", "read_pptx"),
+    "xlsx": ("sheets", "read_xlsx"),
+    "epub": ("epub", "read_epub"),
+    "eml": ("mail", "read_eml"),
+}
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,87 @@
+"""Bytes into characters: by their mark, by what they declare, as UTF-8, or by a guess that is told."""
+
+import codecs
+import re
+from typing import Final
+
+from worker.extract.draft import Draft, RefusedError
+from worker.extract.language import detect
+
+# Longer marks first: that of UTF-32 begins like that of UTF-16.
+_MARKS: Final = (
+    (codecs.BOM_UTF8, "utf-8"),
+    (codecs.BOM_UTF32_LE, "utf-32-le"),
+    (codecs.BOM_UTF32_BE, "utf-32-be"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+)
+_DECLARED: Final = re.compile(
+    rb"<(?:meta|\?xml)[^>]{0,200}?(?:charset|encoding)\s*=\s*[\"']?\s*([\w.:-]{2,40})", re.IGNORECASE
+)
+_DECLARED_WITHIN: Final = 4096
+# Encodings of one byte differ in a few letters: the usual one of a language goes before what statistics say.
+_USUAL: Final = {
+    **dict.fromkeys(("en", "de", "fr", "es", "pt", "it", "nl", "sv", "da", "no", "fi", "ca", "id"), "cp1252"),
+    **dict.fromkeys(("pl", "cs", "sk", "hu", "hr", "ro"), "cp1250"),
+    "tr": "cp1254",
+}
+_ONLY_WINDOWS: Final = re.compile(rb"[\x80-\x9f]")  # control characters in the encodings of ISO
+_SAMPLE_BYTES: Final = 2**17  # guessing reads a sample several times over
+
+
+def decode(raw: bytes, draft: Draft) -> str:
+    """Every character of the bytes, a byte order mark among them, line feeds as they are.
+
+    Raises:
+        RefusedError: they are no text.
+    """
+    for mark, encoding in _MARKS:
+        if raw.startswith(mark):
+            return _decode_marked(raw, encoding)
+    try:
+        return _without_nul(raw.decode())
+    except UnicodeDecodeError:
+        return _without_nul(_guess(raw, draft))
+
+
+def decode_markup(raw: bytes, draft: Draft) -> str:
+    """The same for HTML and XML, which may declare their encoding."""
+    declared = _DECLARED.search(raw[:_DECLARED_WITHIN])
+    if declared and not any(raw.startswith(mark) for mark, _ in _MARKS):
+        try:
+            return raw.decode(declared[1].decode(), errors="replace")
+        except (LookupError, UnicodeError):
+            pass  # no encoding of text that is known here
+    return decode(raw, draft)
+
+
+def _decode_marked(raw: bytes, encoding: str) -> str:
+    try:
+        return raw.decode(encoding)
+    except UnicodeDecodeError:
+        raise RefusedError(
+            "document_corrupt", f"The text begins with the mark of {encoding[:6].upper()} and is none."
+        ) from None
+
+
+def _guess(raw: bytes, draft: Draft) -> str:
+    from charset_normalizer import from_bytes
+
+    sample = raw[:_SAMPLE_BYTES]
+    # The letters that all of them share tell the language already, as a rule.
+    encoding = _USUAL.get(detect(sample.decode("cp1252", errors="replace")) or "")
+    if encoding is None:
+        best = from_bytes(sample).best()
+        if best is None:
+            raise RefusedError("unsupported_document", "The bytes are no text in any known encoding.")
+        encoding = best.encoding
+    elif encoding == "cp1250" and not _ONLY_WINDOWS.search(sample):
+        encoding = "iso8859_2"
+    draft.warn("encoding_guessed", f"The text is not UTF-8; it was read as {encoding}.")
+    return raw.decode(encoding, errors="replace")
+
+
+def _without_nul(text: str) -> str:
+    if "\0" in text:
+        raise RefusedError("unsupported_document", "The bytes are no text: they contain NUL.")
+    return text

@@ -1,0 +1,139 @@
+"""HTML into text: blocks become paragraphs, headings keep their level as in Markdown, scripts go."""
+
+import re
+from html.parser import HTMLParser
+from typing import Final
+
+from worker.extract.draft import Draft, clean
+from worker.extract.encodings import decode_markup
+
+_SKIPPED: Final = frozenset(
+    {"script", "style", "template", "noscript", "svg", "math", "object", "iframe", "select"}
+)
+_BLOCKS: Final = frozenset(
+    """
+    address article aside blockquote body caption center dd details dialog dir div dl dt fieldset
+    figcaption figure footer form h1 h2 h3 h4 h5 h6 header hgroup hr html li main menu nav ol p pre
+    section summary table tbody td tfoot th thead title tr ul
+    """.split()  # noqa: SIM905  # a list of sixty strings is a page
+)
+# Between these an empty line; between other blocks a new line alone.
+_LOOSE: Final = frozenset(
+    """
+    article blockquote dl figure h1 h2 h3 h4 h5 h6 hr ol p pre section table ul
+    """.split()  # noqa: SIM905  # a list of sixty strings is a page
+)
+_HEADINGS: Final = {f"h{level}": "#" * level + " " for level in range(1, 7)}
+_CELLS: Final = frozenset({"td", "th"})
+_SPACE: Final = re.compile(r"[ \t\n\r\f]+")
+
+
+def read_html(raw: bytes, draft: Draft) -> None:
+    """The text of the page and its title."""
+    title = write_html(decode_markup(raw, draft), draft)
+    draft.set_title(title)
+
+
+def write_html(source: str, draft: Draft) -> str:
+    """The text of this page goes on behind what is there; its title."""
+    reader = _Reader(draft)
+    reader.feed(clean(source))
+    reader.close()
+    reader.end()
+    return reader.title
+
+
+class _Reader(HTMLParser):
+    """Writes lines; none that is empty at the beginning, and never two empty ones."""
+
+    def __init__(self, draft: Draft) -> None:
+        super().__init__(convert_charrefs=True)
+        self.title = ""
+        self._draft = draft
+        self._skipping = ""
+        self._num_skipped = 0  # open tags of the name that is skipped
+        self._in_title = False
+        self._num_pre = 0
+        self._line: list[str] = []
+        self._prefix = ""
+        self._num_feeds = 0  # line feeds that the next line needs before it
+        self._has_written = False
+        self._row_has_cell = False
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """A block begins."""
+        del attrs
+        if self._skipping:
+            self._num_skipped += tag == self._skipping
+            return
+        if tag in _SKIPPED:
+            self._skipping, self._num_skipped = tag, 1
+        elif tag == "title":
+            self._in_title = True
+        elif tag == "br":
+            self._break(1)
+        elif tag in _CELLS:
+            self._begin_cell()
+        elif tag in _BLOCKS:
+            self._break(2 if tag in _LOOSE else 1)
+            self._num_pre += tag == "pre"
+            self._row_has_cell &= tag != "tr"
+            self._prefix = _HEADINGS.get(tag, "- " if tag == "li" else self._prefix if tag == "p" else "")
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """`<br/>`, or in XHTML any element that is empty."""
+        if tag not in _SKIPPED and tag != "title":
+            self.handle_starttag(tag, attrs)
+            self.handle_endtag(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        """A block has ended."""
+        if self._skipping:
+            self._num_skipped -= tag == self._skipping
+            if not self._num_skipped:
+                self._skipping = ""
+        elif tag == "title":
+            self._in_title = False
+        elif tag in _BLOCKS and tag not in _CELLS:
+            self._break(2 if tag in _LOOSE else 1)
+            self._num_pre = max(0, self._num_pre - (tag == "pre"))
+            self._prefix = ""
+
+    def handle_data(self, data: str) -> None:
+        """Characters between tags."""
+        if self._skipping:
+            return
+        if self._in_title:
+            self.title += data[:1000] if len(self.title) < 1000 else ""
+        elif self._num_pre:
+            first, *others = data.split("\n")
+            self._line.append(first)
+            for other in others:
+                self._break(1, keeps_empty=True)
+                self._line.append(other)
+        else:
+            self._line.append(data)
+
+    def end(self) -> None:
+        """The last line is written."""
+        self._break(1)
+
+    def _begin_cell(self) -> None:
+        if self._row_has_cell:
+            self._line.append(" | ")
+        self._row_has_cell = True
+
+    def _break(self, num_feeds: int, *, keeps_empty: bool = False) -> None:
+        """The line ends; before the next one stand at least so many line feeds."""
+        joined = "".join(self._line)
+        self._line.clear()
+        line = joined.rstrip() if self._num_pre else _SPACE.sub(" ", joined).strip()
+        if line:
+            feeds = "\n" * self._num_feeds if self._has_written else ""
+            self._draft.write_as_it_is(clean(f"{feeds}{self._prefix}{line}"))
+            self._has_written = True
+            self._num_feeds = num_feeds
+            self._prefix = ""
+        elif keeps_empty:
+            self._num_feeds = 2
+        self._num_feeds = max(self._num_feeds, num_feeds)

@@ -1,0 +1,23 @@
+"""Plain text and Markdown: every character as it is."""
+
+import re
+from typing import Final
+
+from worker.extract.draft import Draft
+from worker.extract.encodings import decode
+
+_HEADING: Final = re.compile(r"^#{1,6}[ \t]+(.+?)[ \t]*#*$", re.MULTILINE)
+_TITLE_WITHIN: Final = 20_000  # characters
+
+
+def read_text(raw: bytes, draft: Draft) -> None:
+    """The text is exactly the file."""
+    draft.write_as_it_is(decode(raw, draft))
+
+
+def read_markdown(raw: bytes, draft: Draft) -> None:
+    """The text is exactly the file; its first heading is the title."""
+    text = decode(raw, draft)
+    draft.write_as_it_is(text)
+    heading = _HEADING.search(text, 0, _TITLE_WITHIN)
+    draft.set_title(heading[1] if heading else None)

@@ -1,0 +1,227 @@
+"""A document's text, taken out in a process of its own that can fail, hang or swell alone."""
+
+import itertools
+import math
+import os
+import signal
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from jobs.document_states import DocumentKind, Fault, Notice
+from jobs.settings import DocumentSettings
+from worker.extract import confine
+
+_ROOT: Final = Path(__file__).resolve().parent.parent
+# Nothing of ours: neither settings with their secrets nor anything that changes what Python imports.
+_ENVIRONMENT: Final = {"PATH": os.defpath, "LANG": "C.UTF-8"}
+# Feeding waits for the store of the bytes, not for the document: it has its own time.
+_FEED_SECONDS: Final = 60.0
+_MAX_OUTCOME_BYTES: Final = 8 * 2**20
+_READ_BYTES: Final = 2**20
+
+
+class InterruptedExtractionError(Exception):
+    """The extraction was ended from outside before it had an outcome."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """The document has no text."""
+
+    fault: Fault
+    message: str
+
+
+_OUT_OF_MEMORY: Final = Refusal(Fault.OUT_OF_MEMORY, "The document needs more memory than it may take.")
+_CRASHED: Final = Refusal(Fault.CORRUPT, "The document ends the program that reads it.")
+_UPSET: Final = Refusal(Fault.CORRUPT, "The document upsets the program that reads it.")
+# Killed by nobody here, so by the kernel.
+_MEMORY_CODES: Final = frozenset({confine.EXIT_OUT_OF_MEMORY, -signal.SIGKILL})
+
+
+class Warned(BaseModel):
+    """What a reader of the text should know."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    code: Notice = Field(strict=False)
+    message: str = Field(max_length=1000)
+    pages: list[int] | None = Field(None, max_length=1000)
+
+
+class Extracted(BaseModel):
+    """What the process tells of a text; a stranger's bytes may have taken it over, so it is checked."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    num_chars: int = Field(ge=1)
+    pages: list[int] | None
+    language: str | None = Field(pattern=r"^[a-z]{2}$")
+    title: str | None = Field(max_length=300)
+    warnings: list[Warned] = Field(max_length=100)
+
+
+class Refused(BaseModel):
+    """The same of a document without one."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    code: Fault = Field(strict=False)
+    message: str = Field(max_length=1000)
+
+
+class Sandbox:
+    """One extraction, made once and run once; `interrupt` may come from any thread at any time."""
+
+    def __init__(self, settings: DocumentSettings) -> None:
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._is_interrupted = False
+        self._has_timed_out = False
+
+    def interrupt(self) -> None:
+        """It ends now, without an outcome."""
+        with self._lock:
+            self._is_interrupted = True
+            self._kill()
+
+    def run(
+        self, chunks: Iterable[bytes], *, kind: DocumentKind, num_bytes: int
+    ) -> tuple[Extracted, bytes] | Refusal:
+        """The text, as `worker.extract` writes it, and what is known about it; or why there is none.
+
+        Raises:
+            InterruptedExtractionError: `interrupt` was called.
+        """
+        output = b""
+        process = self._start(kind, num_bytes)
+        try:
+            with self._deadline(_FEED_SECONDS + self._settings.extraction_seconds):
+                _feed(process, chunks)
+            with self._deadline(self._settings.extraction_seconds):
+                output = self._collect(process)
+                os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        finally:
+            self._reap(process)
+        if self._is_interrupted:
+            raise InterruptedExtractionError
+        if self._has_timed_out:
+            return self._timeout()
+        if process.returncode == 0:
+            return self._understand(output)
+        if process.returncode == confine.EXIT_OUT_OF_TIME:
+            return self._timeout()
+        return _OUT_OF_MEMORY if process.returncode in _MEMORY_CODES else _CRASHED
+
+    def _start(self, kind: DocumentKind, num_bytes: int) -> subprocess.Popen[bytes]:
+        numbers = {
+            "size": num_bytes,
+            "memory": self._settings.extraction_memory_mb * 2**20,
+            "seconds": math.ceil(self._settings.extraction_seconds) + 1,
+            "pages": self._settings.max_pages,
+            "characters": self._settings.max_characters,
+            "parent": os.getpid(),
+        }
+        with self._lock:
+            if self._is_interrupted:
+                raise InterruptedExtractionError
+            process = self._process = subprocess.Popen(
+                [sys.executable, "-E", "-s", "-B", "-m", "worker.extract", kind.value]
+                + [f"--{name}={number}" for name, number in numbers.items()],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,  # parsers quote what they read
+                cwd=_ROOT,
+                env=_ENVIRONMENT,
+                start_new_session=True,
+            )
+        return process
+
+    @contextmanager
+    def _deadline(self, seconds: float) -> Iterator[None]:
+        """The process is killed when the block takes longer."""
+        timer = threading.Timer(seconds, self._time_out)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    def _time_out(self) -> None:
+        with self._lock:
+            self._has_timed_out = self._process is not None
+            self._kill()
+
+    def _kill(self) -> None:
+        """The process and what it started are gone, unless it has been reaped; under the lock."""
+        if self._process is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+
+    def _reap(self, process: subprocess.Popen[bytes]) -> None:
+        """No process is left."""
+        with self._lock:
+            if os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:
+                self._kill()
+            process.wait()
+            self._process = None
+        for stream in (process.stdin, process.stdout):
+            if stream is not None:
+                with suppress(OSError):
+                    stream.close()
+
+    def _collect(self, process: subprocess.Popen[bytes]) -> bytes:
+        """All that it writes; cut off far above what it should."""
+        if process.stdout is None:
+            raise ValueError("the process has a pipe")
+        most = _MAX_OUTCOME_BYTES + 4 * self._settings.max_characters
+        output = bytearray()
+        while len(output) <= most and (piece := os.read(process.stdout.fileno(), _READ_BYTES)):
+            output += piece
+        return bytes(output)
+
+    def _timeout(self) -> Refusal:
+        seconds = f"{self._settings.extraction_seconds:g}"
+        return Refusal(Fault.TIMEOUT, f"The text was not there after {seconds} seconds.")
+
+    def _understand(self, output: bytes) -> tuple[Extracted, bytes] | Refusal:
+        """What the process wrote, checked: it is only as trustworthy as the bytes that it read."""
+        try:
+            (size,) = struct.unpack_from(">Q", output)
+            described, body = output[8 : 8 + size], output[8 + size :]
+            if not body:
+                refused = Refused.model_validate_json(described)
+                return Refusal(refused.code, refused.message)
+            found = Extracted.model_validate_json(described)
+        except (struct.error, ValidationError):
+            return _UPSET
+        pages = found.pages or []
+        is_sound = (
+            found.num_chars <= self._settings.max_characters
+            and len(pages) <= self._settings.max_pages
+            and all(before <= after for before, after in itertools.pairwise([0, *pages, found.num_chars]))
+        )
+        if not is_sound:
+            return _UPSET
+        return found, body
+
+
+def _feed(process: subprocess.Popen[bytes], chunks: Iterable[bytes]) -> None:
+    """The process has all bytes, or wants no more."""
+    if process.stdin is None:
+        raise ValueError("the process has a pipe")
+    with suppress(BrokenPipeError):
+        for chunk in chunks:
+            process.stdin.write(chunk)
+        process.stdin.close()

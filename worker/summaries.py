@@ -1,0 +1,59 @@
+"""Summaries as a service worker moves them on: short transactions, any number of workers at once."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+
+from sqlalchemy.orm import Session, sessionmaker
+
+from jobs import summaries as verbs
+from jobs import summary_planning
+from jobs.database import database_now, transaction
+from jobs.summary_planning import PlanningTools
+from jobs.summary_states import SummaryState
+
+Sessions = sessionmaker[Session]
+
+
+def plan(sessions: Sessions, tools: PlanningTools, *, limit: int, is_stopping: Callable[[], bool]) -> int:
+    """Summaries whose documents are ready have their trees, up to `limit`; how many were looked at.
+
+    Each in a transaction of its own: documents can be long, and one that cannot be cut harms no other.
+    """
+    num_planned = 0
+    while num_planned < limit and not is_stopping():
+        with transaction(sessions) as session:
+            summary = summary_planning.plan_next(session, tools)
+        if summary is None:
+            break
+        num_planned += summary.state == SummaryState.RUNNING
+    return num_planned
+
+
+def stop(sessions: Sessions, *, is_stopping: Callable[[], bool]) -> int:
+    """Jobs of summaries that are to end early are cancelled or asked to stop; how many were."""
+    with transaction(sessions) as session:
+        found = verbs.find_stopping(session)
+    num_stopped = 0
+    for summary_id, tenant_id in found:
+        if is_stopping():
+            break
+        with transaction(sessions) as session:
+            num_stopped += verbs.stop_jobs(session, summary_id, tenant_id=tenant_id)
+    return num_stopped
+
+
+def expire(sessions: Sessions) -> int:
+    """Summaries that were not planned in time have expired; how many."""
+    with transaction(sessions) as session:
+        return verbs.expire(session, now=database_now(session))
+
+
+def prune(sessions: Sessions, *, retention: timedelta, is_stopping: Callable[[], bool]) -> None:
+    """Summaries past their retention are gone with their jobs."""
+    with transaction(sessions) as session:
+        remove = partial(verbs.prune, before=database_now(session) - retention)
+    while not is_stopping():
+        with transaction(sessions) as session:
+            if not remove(session):
+                break
