@@ -45,7 +45,7 @@ class TextAnswer:
     @property
     def num_tokens(self) -> int:
         """Tokens of the text so far; while it grows they are counted piece by piece, so about."""
-        return min(self._max_tokens, self._told_tokens or self._num_counted)
+        return min(self._max_tokens, (not self._matched and self._told_tokens) or self._num_counted)
 
     @property
     def is_streaming(self) -> bool:
@@ -121,8 +121,8 @@ class TextAnswer:
             self._say(rest)
 
     def _count(self) -> int:
-        """Generated tokens: as the server told, else those of the text up to a stop string's end."""
-        if self._told_tokens is not None:
+        """Generated tokens: as the server told, else those of the text; only up to a stop string's end."""
+        if self._told_tokens is not None and not self._matched:
             return self._told_tokens
         return self._tokenizer.count_text("".join(self._pieces) + self._matched)
 

@@ -4,9 +4,11 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import httpx2
 import pytest
 
 from cli.stack.engine_options import EngineOptions, OracleFaults
+from cli.stack.ports import LOOPBACK
 from entry_points import REFERENCE, Served
 from jobs.errors import EngineError, EngineLostError, RetryableEngineError
 from jobs.states import FinishReason
@@ -15,6 +17,7 @@ from local_engine import RunningEngine, running_engine
 from support import eventually
 from worker.outcome import Failed, Finished
 from worker.pieces import Piece
+from worker.prompt_text import prompt_text
 from worker.stream import Ended
 
 # Without torch the last one is skipped; the engine's own tests provide the fixture `transformers_served`.
@@ -163,6 +166,23 @@ def test_a_prompt_that_is_too_long_is_refused_for_good(served: Served) -> None:
     assert isinstance(outcome, Failed)
     assert type(outcome.error) is EngineError
     run.close()
+
+
+@pytest.mark.parametrize("name", ["tensorrt_llm", "ensemble", "tensorrt_llm_bls"])
+def test_triton_s_generate_endpoint_answers(started: Starter, served_tokenizer: Tokenizer, name: str) -> None:
+    engine = started()
+    served = Served.on(engine, name, served_tokenizer)
+    ids = served.prompt("Write about islands.")
+    if served.adapter.takes_text:
+        text = prompt_text(served_tokenizer, ids, adds_bos=False)
+        body: dict[str, object] = {"text_input": text, "max_tokens": 1000, "bad_words": "", "stop_words": ""}
+    else:
+        numbers = {"input_lengths": len(ids), "request_output_len": 1000, "end_id": served_tokenizer.end_id}
+        body = {"input_ids": ids.tolist(), **numbers}
+    url = f"http://{LOOPBACK}:{engine.launch.http_port}/v2/models/{name}/generate"
+    answer = httpx2.post(url, json=body, timeout=30).raise_for_status().json()
+    said = served_tokenizer.decode(answer["output_ids"]) if name == "tensorrt_llm" else answer["text_output"]
+    assert said == served.says(ids)
 
 
 @pytest.mark.parametrize("name", ["tensorrt_llm", "ensemble", "tensorrt_llm_bls", "vllm_model"])
