@@ -1,24 +1,25 @@
 """`longbatch doctor`: every part checked by name, in words, with what to do about it."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
-from typing import Final, Literal
+from dataclasses import asdict, replace
+from typing import Final
 
 import httpx2
 import typer
 from pydantic import ValidationError
-from rich.markup import escape
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from cli import local
 from cli.client import Client, RefusedError, ServerUnreachableError
+from cli.engine_inspect import show
 from cli.local import Server
-from cli.verbs import ApiUrl, AsJson, output, print_json
+from cli.verbs import ApiUrl, AsJson, print_json
 from jobs import database, isolation, queues, schema, settings
 from jobs.errors import LongbatchError
-from jobs.settings import Settings
+from jobs.findings import Finding
+from jobs.settings import Settings, TritonSettings
 from jobs.tokens import Tokenizer
 
 _TIMEOUT_SECONDS: Final = 3.0
@@ -33,22 +34,6 @@ _ADVICE: Final = {
     "triton": "LONGBATCH_TRITON__URL and __HTTP_URL, and the inference worker's log",
     "tokenizer": "LONGBATCH_TOKENIZER__PATH, or the extra `local`",
 }
-_SYMBOLS: Final = {"ok": "[green]✓[/]", "failed": "[red]✗[/]", "unknown": "[yellow]?[/]"}
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """What was found about one part.
-
-    Attributes:
-        detail: in words.
-        advice: where to look when it failed; empty otherwise.
-    """
-
-    name: str
-    status: Literal["ok", "failed", "unknown"]
-    detail: str
-    advice: str = ""
 
 
 def register(app: typer.Typer) -> None:
@@ -63,7 +48,7 @@ def doctor(*, as_json: AsJson = False, api_url: ApiUrl = None) -> None:
         print_json([asdict(finding) for finding in findings])
     else:
         for finding in findings:
-            _show(finding)
+            show(finding)
     if any(finding.status == "failed" for finding in findings):
         raise typer.Exit(1)
 
@@ -77,7 +62,27 @@ def _examine(server: Server) -> Iterator[Finding]:
     except (ServerUnreachableError, RefusedError) as error:
         yield Finding("api", "failed", error.message, "`longbatch up` starts one; else see --api-url")
         yield from _as_seen_from_here()
+    yield from _engine()
     yield Finding("triton keepalive", "unknown", _KEEPALIVE)
+
+
+def _engine() -> Iterator[Finding]:
+    """What is wrong with the engine, as far as it is known from here which one it is."""
+    side = local.find_engine(None)
+    if side.triton == TritonSettings():  # nobody has named one
+        return
+    from worker.probe import probe  # gRPC takes a moment to import; other verbs need none of it
+
+    try:
+        found = list(probe(side, Tokenizer.load(side.tokenizer.path)))
+    except LongbatchError as error:
+        yield Finding("engine", "unknown", error.message)
+        return
+    yield from (
+        replace(each, name=f"engine: {each.name}")
+        for each in found
+        if each.status in ("failed", "warning") or each.name in ("entry point", "answer")
+    )
 
 
 def _look_at_api(server: Server, client: Client) -> Finding:
@@ -157,8 +162,3 @@ def _look_at_triton(found: Settings) -> str:
 
 def _look_at_tokenizer(found: Settings) -> str:
     return f"it loads, fingerprint {Tokenizer.load(found.tokenizer.path).fingerprint}"
-
-
-def _show(finding: Finding) -> None:
-    advice = f" [dim]→ {escape(finding.advice)}[/]" if finding.advice else ""
-    output.print(f"{_SYMBOLS[finding.status]} [bold]{finding.name}[/]: {escape(finding.detail)}{advice}")

@@ -9,7 +9,7 @@ from pydantic import SecretStr
 
 from cli.stack.options import default_directory
 from jobs.errors import LongbatchError
-from jobs.settings import DatabaseSettings
+from jobs.settings import DatabaseSettings, EngineSide
 
 DEFAULT_API_URL: Final = "http://127.0.0.1:8080"
 
@@ -53,6 +53,32 @@ def find_database() -> DatabaseSettings:
     if not url:
         raise NoDatabaseError
     return DatabaseSettings(url=SecretStr(url))
+
+
+def find_engine(url: str | None, *, metrics_url: str | None = None, model: str | None = None) -> EngineSide:
+    """How an engine is fed: by the options, else by the environment, else that of the running local stack.
+
+    Raises:
+        ValueError: a value of the environment is wrong.
+    """
+    ready = {} if url or "LONGBATCH_TRITON__URL" in os.environ else _ready()
+    given = {
+        "url": url or ready.get("triton_grpc"),
+        "metrics_url": metrics_url or ready.get("triton_metrics"),
+        "model_name": model,
+    }
+    named: dict[str, str | None] = {name: value for name, value in given.items() if value}
+    if url and not metrics_url:
+        named["metrics_url"] = None  # another server's would mislead
+    side = EngineSide()
+    # As the stack tells its worker: the local engine keeps nothing of a request that has ended.
+    told = {"reuses_prefix": False} if ready.get("triton_grpc") else {}
+    return side.model_copy(
+        update={
+            "triton": side.triton.model_copy(update=named),
+            "engine": side.engine.model_copy(update=told),
+        }
+    )
 
 
 def _ready() -> dict[str, Any]:

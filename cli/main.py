@@ -10,7 +10,9 @@ from cli import (
     demo_command,
     doctor,
     documents_commands,
+    engine_bench,
     engine_commands,
+    engine_inspect,
     estimate_command,
     jobs_commands,
     keys_commands,
@@ -41,6 +43,8 @@ tenants_commands.register(app)
 keys_commands.register(app)
 webhooks_commands.register(app)
 engine_commands.register(app)
+engine_inspect.register(engine_commands.app)
+engine_bench.register(app)
 doctor.register(app)
 
 

@@ -12,6 +12,7 @@ def register(app: typer.Typer) -> None:
 
 
 def up(
+    *,
     data_dir: Annotated[
         Path | None, typer.Option(help="Data, logs, ready.json. [default: ~/.local/share/longbatch]")
     ] = None,
@@ -26,8 +27,20 @@ def up(
     engine_mode: Annotated[
         Literal["extractive", "synthetic", "oracle"], typer.Option(help="What the local engine answers.")
     ] = "extractive",
+    text_models: Annotated[
+        bool,
+        typer.Option(
+            "--text-models",
+            help="The local engine also serves preprocessing, postprocessing, ensemble and tensorrt_llm_bls.",
+        ),
+    ] = False,
 ) -> None:
     """Run Longbatch here: database, broker, Triton, API and workers, until Ctrl-C."""
     from cli import up_run  # the stack takes most of a second to import; other verbs need none of it
 
-    up_run.run(data_dir=data_dir, port=port, ready_file=ready_file, time_scale=time_scale, mode=engine_mode)
+    up_run.run(
+        data_dir=data_dir,
+        port=port,
+        ready_file=ready_file,
+        engine=up_run.EngineWish(mode=engine_mode, time_scale=time_scale, text_models=text_models),
+    )

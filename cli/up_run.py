@@ -1,7 +1,7 @@
 """The local stack in the foreground, until Ctrl-C or SIGTERM."""
 
 import signal
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
@@ -32,15 +32,22 @@ class _StopRequestedError(BaseException):
     """A signal asks us to end; no ordinary error, so that nothing on the way takes it for one."""
 
 
-def run(
-    *, data_dir: Path | None, port: int | None, ready_file: Path | None, time_scale: float, mode: EngineMode
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class EngineWish:
+    """What the command line says of the local engine; see EngineOptions."""
+
+    mode: EngineMode
+    time_scale: float
+    text_models: bool
+
+
+def run(*, data_dir: Path | None, port: int | None, ready_file: Path | None, engine: EngineWish) -> None:
     """The stack ran until a signal asked it to end."""
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     options = StackOptions(directory=data_dir or default_directory(), api_port=port, ready_file=ready_file)
     tokenizer = tokenizer_directory(options.environment.get("LONGBATCH_TOKENIZER__PATH"))
-    engine = EngineOptions(mode=mode, tokenizer_dir=tokenizer, time_scale=time_scale)
-    stack = Stack(replace(options, engine=engine), report=lambda event: _tell(console, event))
+    local = EngineOptions(tokenizer_dir=tokenizer, **asdict(engine))
+    stack = Stack(replace(options, engine=local), report=lambda event: _tell(console, event))
     for number in _STOP_SIGNALS:
         signal.signal(number, _request_stop)
     try:

@@ -27,6 +27,7 @@ class Terms:
         packing: what may be done to a job that waits.
         foresight: how boldly outputs are predicted; None: every job books its whole `max_tokens`.
         history: what predictions are made from.
+        preempts: batch jobs make room for interactive ones; False: ending one early would free nothing.
     """
 
     lease: timedelta
@@ -34,6 +35,7 @@ class Terms:
     packing: Rules = field(default_factory=Rules)
     foresight: Foresight | None = field(default_factory=Foresight)
     history: History = field(default_factory=History)
+    preempts: bool = True
 
 
 class Bookable(Protocol):

@@ -22,6 +22,7 @@ class Output:
         num_tokens: how many were generated.
         fingerprint: of the tokenizer whose ids these are.
         replaced: the text held characters that cannot be stored.
+        is_resumable: another run can go on from these ids; else the next one begins anew.
     """
 
     text: str
@@ -29,6 +30,7 @@ class Output:
     num_tokens: int
     fingerprint: str = ""
     replaced: bool = False
+    is_resumable: bool = True
 
 
 def save(session: Session, job_id: UUID, output: Output) -> None:

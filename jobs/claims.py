@@ -284,7 +284,7 @@ def _with(load: Load, chosen: Ranked, lease: Lease) -> Load:
 
 def _ask_for_room(session: Session, candidates: Sequence[Ranked], load: Load, terms: Terms) -> bool:
     """Whether batch jobs were asked to leave for the first interactive one."""
-    if candidates[0].candidate.lane is not Lane.INTERACTIVE:
+    if not terms.preempts or candidates[0].candidate.lane is not Lane.INTERACTIVE:
         return False
     leaving = make_room(
         candidates[0].candidate,

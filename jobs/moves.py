@@ -93,7 +93,7 @@ def requeue(
         reason = StopReason(row.stop_reason)
         finish(session, ENDS[reason], lease, output)
         return JobState.CANCELLED if reason is StopReason.CANCEL else JobState.EXPIRED
-    if output is not None and output.num_tokens:
+    if output is not None and output.num_tokens and output.is_resumable:
         checkpoints.save(session, lease.job_id, output)
     move(session, verb, *fence(lease), **values, **UNHELD, **checkpoints.progress_kept())
     return JobState.QUEUED

@@ -1,7 +1,7 @@
 """Every setting of Longbatch, read once from LONGBATCH_<GROUP>__<NAME> at each composition root."""
 
 import os
-from typing import Self
+from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -44,7 +44,15 @@ class TritonSettings(Group):
     url: str = Field(default="127.0.0.1:8001", description="gRPC address, host:port")
     http_url: str | None = Field(default=None, description="http://host:port; None: readiness over gRPC only")
     metrics_url: str | None = Field(default=None, description="http://host:port/metrics; None: no gauges")
-    model_name: str = Field(default="tensorrt_llm", description="the model that takes token ids")
+    model_name: str = Field(default="tensorrt_llm", description="the model that is sent prompts")
+    adapter: Literal["auto", "ids", "ensemble", "bls", "vllm"] = Field(
+        default="auto", description="how it is asked; auto: by the tensors that it declares"
+    )
+    streams_fragments: bool = Field(
+        default=False,
+        description="stream also from text models that decode token by token: live output, but characters of"
+        " several tokens come out broken",
+    )
     fast_keepalive: bool = Field(
         default=True, description="10 s pings; needs the server flags of docs/operations.md"
     )
@@ -254,6 +262,18 @@ class Settings(BaseSettings):
     limits: LimitSettings = LimitSettings()
     webhooks: WebhookSettings = WebhookSettings()
     maintenance: MaintenanceSettings = MaintenanceSettings()
+
+
+class EngineSide(BaseSettings):
+    """The groups that say which engine is fed, without those of any other server."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=ENV_PREFIX, env_nested_delimiter="__", frozen=True, extra="ignore"
+    )
+
+    triton: TritonSettings = TritonSettings()
+    engine: EngineSettings = EngineSettings()
+    tokenizer: TokenizerSettings = TokenizerSettings()
 
 
 class _DatabaseOnly(BaseSettings):

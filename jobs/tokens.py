@@ -12,6 +12,7 @@ import tokenizers
 import zstandard
 
 from jobs.chat_template import ChatTemplate, ChatTemplateError
+from jobs.markup import Markup
 from jobs.plain_text import PlainEncoder, TokenIds, UnsafeTextError, concatenate, control_tokens
 from jobs.prompts import Message, Role
 from jobs.token_bytes import TokenBytes
@@ -45,6 +46,7 @@ class Tokenizer:
         pad_id: fills up batches; `end_id` where the model names none.
         bos_id: begins a text; None where the model has none. Chat templates write it themselves.
         token_bytes: what each id stands for in text.
+        markup: prompts as text, for servers that take no ids.
     """
 
     fingerprint: str
@@ -54,6 +56,7 @@ class Tokenizer:
     pad_id: int
     bos_id: int | None
     token_bytes: TokenBytes
+    markup: Markup
     _plain: PlainEncoder
     _template: ChatTemplate | None
 
@@ -82,6 +85,7 @@ class Tokenizer:
             raise TokenizerMissingError(f"The tokenizer in {directory} names no end token.")
         source = _template_source(directory, config)
         pad_id = backend.token_to_id(named.get("pad_token", ""))
+        token_bytes, plain = TokenBytes(backend), PlainEncoder(backend, serialized)
         return cls(
             fingerprint=_fingerprint(serialized, source),
             num_tokens=backend.get_vocab_size(with_added_tokens=True),
@@ -89,8 +93,9 @@ class Tokenizer:
             end_id=eos_ids[0],
             pad_id=eos_ids[0] if pad_id is None else pad_id,
             bos_id=backend.token_to_id(named.get("bos_token", "")),
-            token_bytes=TokenBytes(backend),
-            _plain=PlainEncoder(backend, serialized),
+            token_bytes=token_bytes,
+            markup=Markup(token_bytes, controls, plain),
+            _plain=plain,
             _template=ChatTemplate(source, control_tokens=controls, variables=named) if source else None,
         )
 

@@ -6,6 +6,7 @@ from jobs.checkpoints import Output
 from jobs.states import FinishReason
 from jobs.tokens import Tokenizer, pack_ids
 from worker.detokenize import Detokenizer, sanitize
+from worker.pieces import Piece, Tokens
 from worker.stops import StopMatcher
 
 
@@ -13,8 +14,11 @@ class Answer:
     """What a job has generated so far; not for several threads.
 
     Attributes:
+        is_resumable: another run can go on where this one ends.
         finish_reason: set once the answer has ended by its own rules; what comes later is dropped.
     """
+
+    is_resumable = True
 
     def __init__(self, tokenizer: Tokenizer, *, max_tokens: int, stops: Sequence[str] = ()) -> None:
         self._fingerprint = tokenizer.fingerprint
@@ -63,6 +67,11 @@ class Answer:
         """The answer begins with these tokens of an earlier run, as if they had come in this one."""
         self.push(ids)
         self._num_resumed = len(self._ids)
+
+    def take(self, piece: Piece) -> None:
+        """What the engine said belongs to the answer, as far as it has not ended."""
+        if isinstance(piece, Tokens):
+            self.push(piece.ids)
 
     def push(self, ids: Sequence[int]) -> None:
         """These tokens belong to the answer, as far as it has not ended."""

@@ -92,7 +92,7 @@ class Dispatcher:
         valid_until = time.monotonic() + self._settings.jobs.lease_seconds
         with transaction(self._sessions) as session:
             found = claims.claim_all(
-                session, self._settings.engine.name, self._runner.terms, ended=ended, foreseen=foreseen
+                session, self._settings.engine.name, self._runner.terms(), ended=ended, foreseen=foreseen
             )
         if found.asked_for_room:
             self._keeper.loop.wake()  # it hands the requests on

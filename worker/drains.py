@@ -52,10 +52,10 @@ class Drains:
         sessions: sessionmaker[Session],
         engine_name: str,
         *,
-        limit: timedelta,
+        limit: Callable[[Reservation], timedelta],
         answers: Callable[[], bool],
     ) -> None:
-        """Args: limit: after it an answer of the engine is enough; answers: whether it gives one."""
+        """Args: limit: of a booking; after it an answer is enough. answers: whether the engine gives one."""
         self._sessions = sessions
         self._engine_name = engine_name
         self._limit = limit
@@ -119,7 +119,7 @@ class Drains:
         overdue = [
             row.lease_id
             for row in bookings.draining
-            if row.draining_since and bookings.now - row.draining_since > self._limit
+            if row.draining_since and bookings.now - row.draining_since > self._limit(row)
         ]
         is_stale = gauges is not None and not bookings.held and bookings.oldest_drain() > _STALE
         if not overdue and not (is_stale and not self._suspects):

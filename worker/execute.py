@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -23,6 +23,7 @@ from jobs.states import StopReason
 from jobs.texts import CountedPrompt
 from jobs.tokens import unpack_ids
 from worker.answer import Answer
+from worker.answer_text import TextAnswer
 from worker.deadlines import deadlines_for
 from worker.engine import EngineModel
 from worker.follow import follow, wait_for_end, wait_for_stop
@@ -31,6 +32,7 @@ from worker.live import LiveOutput, Teller
 from worker.lookahead import LookAhead
 from worker.monitor import EngineMonitor
 from worker.outcome import Failed, Finished, LeaseLost, Outcome, Recounted, RunEnded, Stopped, Yielded
+from worker.prompt_text import prompt_text
 from worker.record import Recorder, Run
 from worker.request import Request, Sampling
 from worker.stream import Stream
@@ -42,6 +44,7 @@ _ASK_AGAIN_SECONDS: Final = 0.2
 
 
 Free = Callable[[int], None]
+AnyAnswer = Answer | TextAnswer
 
 
 class UnexpectedError(LongbatchError):
@@ -56,12 +59,12 @@ class Runner:
     """What running a job takes; shared by all slots.
 
     Attributes:
-        terms: that jobs are claimed under.
+        terms: says what jobs are claimed under now.
         stopping: set when the process is to end soon.
     """
 
     settings: Settings
-    terms: Terms
+    terms: Callable[[], Terms]
     sessions: sessionmaker[Session]
     counter: PromptCounter
     monitor: EngineMonitor
@@ -85,15 +88,15 @@ class Runner:
         """
         log = telemetry.logger().bind(job_id=ids.job_id(claim.job.id), attempt=claim.job.attempt)
         log.info(telemetry.JOB_CLAIMED, blocks=claim.blocks, prompt_tokens=claim.job.prompt_tokens)
-        answer = self._empty_answer(claim.job)
+        answer = self._empty_answer(claim.job, model)
         teller = self.live.teller(claim.job, answer)
         stream: Stream | None = None
         outcome: Outcome | None
         is_confirmed = True
         try:
             prompt, earlier = self._load(claim.job)
-            held.take_over(len(earlier))
             answer.resume(earlier)
+            held.take_over(answer.num_tokens)
             outcome = self._settled(claim.job, prompt, answer)
             until = claim.output_tokens
             while outcome is None:
@@ -120,13 +123,13 @@ class Runner:
         self.recorder.end(Run(claim, held, answer, teller, log), outcome, stream, is_confirmed=is_confirmed)
 
     @staticmethod
-    def _settled(job: Job, prompt: CountedPrompt, answer: Answer) -> Outcome | None:
+    def _settled(job: Job, prompt: CountedPrompt, answer: AnyAnswer) -> Outcome | None:
         """How the run ends without an engine; None: it needs one."""
         if prompt.num_tokens != job.prompt_tokens:
             return Recounted(prompt.num_tokens)
         return Finished(answer.finish_reason) if answer.finish_reason is not None else None
 
-    def _extend(self, claim: Claim, held: HeldLease, answer: Answer) -> int | Outcome:
+    def _extend(self, claim: Claim, held: HeldLease, answer: AnyAnswer) -> int | Outcome:
         """Up to how many tokens the job may go on, once there are blocks for it; or how its run ends."""
         while True:
             granted = self._ask_for_more(claim, answer)
@@ -141,7 +144,7 @@ class Runner:
             if stopped is not None:
                 return stopped
 
-    def _ask_for_more(self, claim: Claim, answer: Answer) -> int | Waiting | Yielding | None:
+    def _ask_for_more(self, claim: Claim, answer: AnyAnswer) -> int | Waiting | Yielding | None:
         try:
             with transaction(self.sessions) as session:
                 return extensions.extend(
@@ -149,16 +152,15 @@ class Runner:
                     self.settings.engine.name,
                     claim.lease,
                     produced=answer.num_tokens,
-                    terms=self.terms,
+                    terms=self.terms(),
                 )
         except SQLAlchemyError as error:  # the lease bounds how long it is asked again
             telemetry.logger().warning(telemetry.LOOP_FAILED, loop="extend", error=type(error).__name__)
             return Waiting()
 
-    def _empty_answer(self, job: Job) -> Answer:
-        stops = job.sampling.get("stop") or []
-        listed = [stops] if isinstance(stops, str) else list(stops) if isinstance(stops, list) else []
-        return Answer(self.counter.tokenizer, max_tokens=job.max_tokens, stops=listed)
+    def _empty_answer(self, job: Job, model: EngineModel) -> AnyAnswer:
+        kind = TextAnswer if model.adapter.takes_text else Answer
+        return kind(self.counter.tokenizer, max_tokens=job.max_tokens, stops=_stops(job))
 
     def _load(self, job: Job) -> tuple[CountedPrompt, list[int]]:
         """The prompt, and the tokens that an earlier run of this job has left."""
@@ -176,38 +178,43 @@ class Runner:
         return prompt, unpack_ids(saved.packed_ids).tolist()
 
     def _open(
-        self, claim: Claim, held: HeldLease, prompt: CountedPrompt, answer: Answer, model: EngineModel
+        self, claim: Claim, held: HeldLease, prompt: CountedPrompt, answer: AnyAnswer, model: EngineModel
     ) -> Stream:
-        tokenizer = self.counter.tokenizer
+        tokenizer, adapter = self.counter.tokenizer, model.adapter
+        ids = np.concatenate([unpack_ids(prompt.packed_ids), np.array(answer.ids, dtype=np.int32)])
         request = Request(
             request_id=claim.lease.lease_id.hex,
-            ids=np.concatenate([unpack_ids(prompt.packed_ids), np.array(answer.ids, dtype=np.int32)]),
+            ids=ids,
             max_tokens=answer.num_wanted,
             end_id=tokenizer.end_id,
             pad_id=tokenizer.pad_id,
             sampling=_sampling(claim.job),
+            text=prompt_text(tokenizer, ids, adds_bos=adapter.adds_bos) if adapter.takes_text else "",
+            stops=_stops(claim.job),
         )
-        return Stream(self.settings.triton, request, inputs=model.inputs, put=held.inbox.put)
+        return Stream(self.settings.triton, request, adapter=adapter, put=held.inbox.put)
 
     def _follow(
         self,
         job: Job,
         held: HeldLease,
-        answer: Answer,
+        answer: AnyAnswer,
         stream: Stream,
         model: EngineModel,
         teller: Teller,
     ) -> tuple[Outcome, bool]:
         """How the stream ended, and whether the engine is known to be done with it."""
+        is_streaming = model.adapter.is_streaming
+        deadlines = deadlines_for(
+            prompt_tokens=(job.prompt_tokens or 0) + answer.num_tokens,
+            max_tokens=answer.num_wanted,
+            capacity=model.capacity,
+            time_scale=self.settings.engine.time_scale,
+        )
         outcome, is_confirmed = follow(
             held,
             answer,
-            deadlines_for(
-                prompt_tokens=(job.prompt_tokens or 0) + answer.num_tokens,
-                max_tokens=answer.num_wanted,
-                capacity=model.capacity,
-                time_scale=self.settings.engine.time_scale,
-            ),
+            deadlines if is_streaming else replace(deadlines, first_token=deadlines.total),
             tell=teller.tell,
             lease_seconds=self.settings.jobs.lease_seconds,
             snapshot_seconds=self.settings.jobs.checkpoint_seconds,
@@ -219,8 +226,14 @@ class Runner:
             stream.cancel()  # no time to ask: it must not outlive the lease
         elif not is_confirmed:
             stream.stop()
-            is_confirmed = wait_for_end(held, seconds=_SETTLE_SECONDS)
+            late = None if is_streaming else answer  # what there is of it comes only now
+            is_confirmed = wait_for_end(held, seconds=_SETTLE_SECONDS, answer=late)
         return outcome, is_confirmed
+
+
+def _stops(job: Job) -> tuple[str, ...]:
+    stops = job.sampling.get("stop") or []
+    return (stops,) if isinstance(stops, str) else tuple(stops) if isinstance(stops, list) else ()
 
 
 def _sampling(job: Job) -> Sampling:
@@ -230,6 +243,7 @@ def _sampling(job: Job) -> Sampling:
         top_p=_float(given.get("top_p")),
         top_k=_int(given.get("top_k")),
         seed=_int(given.get("seed")),
+        min_tokens=_int(given.get("min_tokens")),
     )
 
 

@@ -7,10 +7,12 @@ from typing import Final
 
 from jobs.errors import EngineError, StreamTimeoutError
 from worker.answer import Answer
+from worker.answer_text import TextAnswer
 from worker.deadlines import Deadlines
 from worker.lease import HeldLease, StopAsked
 from worker.outcome import Failed, Finished, LeaseLost, Outcome, RunEnded, Stopped
-from worker.stream import Ended, Tokens
+from worker.pieces import Text, Tokens
+from worker.stream import Ended
 
 _MAX_MARGIN_SECONDS: Final = 3.0
 # The final response comes with the last token, or right behind it.
@@ -19,7 +21,7 @@ _FINAL_SECONDS: Final = 5.0
 
 def follow(
     held: HeldLease,
-    answer: Answer,
+    answer: Answer | TextAnswer,
     deadlines: Deadlines,
     *,
     tell: Callable[[], None],
@@ -56,13 +58,13 @@ def follow(
                 return _late(answer, over_total=due == started + deadlines.total), False
             continue  # the lease may have been renewed meanwhile
         match event:
-            case Tokens(ids):
+            case Tokens() | Text():
                 heard = time.monotonic()
-                answer.push(ids)
+                answer.take(event)
                 held.first_token_at = held.first_token_at or heard
                 held.num_tokens = answer.num_tokens
                 tell()
-                if heard - snapped >= snapshot_seconds:
+                if answer.is_resumable and heard - snapped >= snapshot_seconds:
                     held.snapshot, snapped = answer.snapshot(), heard
                 # At max_tokens the engine ends by itself, with a final response that is on its way.
                 if answer.finish_reason is not None and not answer.is_full:
@@ -86,8 +88,11 @@ def wait_for_stop(held: HeldLease, *, seconds: float) -> Outcome | None:
     return None
 
 
-def wait_for_end(held: HeldLease, *, seconds: float) -> bool:
-    """Whether the engine confirms within this time that it is done; what else comes is dropped."""
+def wait_for_end(held: HeldLease, *, seconds: float, answer: Answer | TextAnswer | None = None) -> bool:
+    """Whether the engine confirms within this time that it is done; what else comes is dropped.
+
+    An `answer` takes what comes until then: one that was asked for at once is there only now.
+    """
     until = time.monotonic() + seconds
     while True:
         try:
@@ -96,9 +101,11 @@ def wait_for_end(held: HeldLease, *, seconds: float) -> bool:
             return False
         if isinstance(event, Ended):
             return event.confirmed
+        if answer is not None and isinstance(event, Tokens | Text):
+            answer.take(event)
 
 
-def _ended(answer: Answer, error: EngineError | None) -> Outcome:
+def _ended(answer: Answer | TextAnswer, error: EngineError | None) -> Outcome:
     # An error behind the last token changes nothing: the answer is whole.
     if error is not None and answer.finish_reason is None:
         return Failed(error)
@@ -107,14 +114,14 @@ def _ended(answer: Answer, error: EngineError | None) -> Outcome:
     return Finished(answer.finish())
 
 
-def _patience(answer: Answer, deadlines: Deadlines) -> float:
+def _patience(answer: Answer | TextAnswer, deadlines: Deadlines) -> float:
     """Seconds of silence that are allowed now."""
     if answer.is_full:
         return _FINAL_SECONDS
     return deadlines.between_tokens if answer.is_streaming else deadlines.first_token
 
 
-def _late(answer: Answer, *, over_total: bool) -> Outcome:
+def _late(answer: Answer | TextAnswer, *, over_total: bool) -> Outcome:
     if answer.finish_reason is not None:  # whole; only the engine's word for it is missing
         return Finished(answer.finish_reason)
     if over_total:

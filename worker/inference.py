@@ -1,6 +1,7 @@
 """The inference worker: one engine's dispatcher, its leases, its monitor, and the bell."""
 
 import threading
+from dataclasses import replace
 from datetime import timedelta
 
 from jobs import database, telemetry
@@ -39,17 +40,17 @@ class InferenceWorker:
         heartbeats, work = database.make_sessions(self._heartbeats), database.make_sessions(self._work)
         self.keeper = LeaseKeeper(heartbeats, settings.jobs)
         self.monitor = EngineMonitor(settings, heartbeats, self.keeper, end_id=tokenizer.end_id)
-        terms, counter = _terms(settings), PromptCounter(tokenizer)
+        self._terms, counter = _terms(settings), PromptCounter(tokenizer)
         self._live = LiveOutput(bell.broker)
         stopping, hurry = threading.Event(), Hurry()
         runner = Runner(
             settings=settings,
-            terms=terms,
+            terms=self.terms,
             sessions=work,
             counter=counter,
             monitor=self.monitor,
             keeper=self.keeper,
-            ahead=LookAhead(work, settings.engine.name, terms, counter),
+            ahead=LookAhead(work, settings.engine.name, self.terms, counter),
             live=self._live,
             recorder=Recorder(settings, work, self.keeper, bell.ring, hurry, stopping),
             stopping=stopping,
@@ -71,6 +72,17 @@ class InferenceWorker:
         ):
             loop.start()
         telemetry.logger().info(telemetry.DISPATCHER_STARTED, engine=self._settings.engine.name)
+
+    def terms(self) -> Terms:
+        """What jobs are claimed under now.
+
+        A model that takes text gives no run that another one could go on from: jobs book all they may need,
+        and none makes room, since it would have to begin anew.
+        """
+        model = self.monitor.model
+        if model is None or not model.adapter.takes_text:
+            return self._terms
+        return replace(self._terms, foresight=None, preempts=False)
 
     def heard(self) -> None:
         """The doorbell rang."""

@@ -17,7 +17,8 @@ from jobs.moves import Lease
 from jobs.settings import JobSettings
 from jobs.states import StopReason
 from worker.loops import Loop
-from worker.stream import Ended, Tokens
+from worker.pieces import Piece
+from worker.stream import Ended
 
 _PROGRESS_SECONDS: Final = 1.0
 
@@ -49,7 +50,7 @@ class HeldLease:
 
     lease: Lease
     valid_until: float
-    inbox: "queue.SimpleQueue[Tokens | Ended | StopAsked]" = field(default_factory=queue.SimpleQueue)
+    inbox: "queue.SimpleQueue[Piece | Ended | StopAsked]" = field(default_factory=queue.SimpleQueue)
     num_tokens: int = 0
     first_token_at: float | None = None
     told_tokens: int = 0

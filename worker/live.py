@@ -13,6 +13,7 @@ from jobs.live import Piece
 from jobs.models import Job
 from jobs.states import Lane
 from worker.answer import Answer
+from worker.answer_text import TextAnswer
 from worker.loops import Loop
 
 # While the broker is away pieces are dropped rather than kept.
@@ -30,7 +31,7 @@ class LiveOutput:
         self._waiting: queue.Queue[tuple[UUID, Piece]] = queue.Queue(_MAX_WAITING)
         self.loop = Loop("live", self.run_once, interval=3600)
 
-    def teller(self, job: Job, answer: Answer) -> "Teller":
+    def teller(self, job: Job, answer: Answer | TextAnswer) -> "Teller":
         """What tells this job's output."""
         return Teller(
             self._put, job.id, answer, interval=0 if job.lane == Lane.INTERACTIVE else _BATCH_SECONDS
@@ -76,7 +77,12 @@ class Teller:
     """Tells one job's output; used by its slot's thread alone."""
 
     def __init__(
-        self, put: Callable[[UUID, Piece], None], job_id: UUID, answer: Answer, *, interval: float
+        self,
+        put: Callable[[UUID, Piece], None],
+        job_id: UUID,
+        answer: Answer | TextAnswer,
+        *,
+        interval: float,
     ) -> None:
         """Args: interval: seconds between pieces, at least."""
         self._put = put

@@ -3,7 +3,7 @@
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final
@@ -34,7 +34,11 @@ class LookAhead:
     """
 
     def __init__(
-        self, sessions: sessionmaker[Session], engine_name: str, terms: Terms, counter: PromptCounter
+        self,
+        sessions: sessionmaker[Session],
+        engine_name: str,
+        terms: Callable[[], Terms],
+        counter: PromptCounter,
     ) -> None:
         self._sessions = sessions
         self._engine_name = engine_name
@@ -50,7 +54,7 @@ class LookAhead:
         if time.monotonic() - self._looked_at < _LOOK_SECONDS:
             return
         with transaction(self._sessions) as session:
-            foreseen = claims.foresee(session, self._engine_name, self._terms)
+            foreseen = claims.foresee(session, self._engine_name, self._terms())
         with self._lock:
             self._foreseen, self._looked_at = foreseen, time.monotonic()
         for text_id in foreseen.text_ids:

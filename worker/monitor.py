@@ -13,6 +13,7 @@ from jobs.database import database_now, transaction
 from jobs.errors import EngineError
 from jobs.models import Reservation
 from jobs.settings import Settings
+from worker.deadlines import deadlines_for
 from worker.drains import Drains
 from worker.engine import CANARY_SECONDS, EngineClient, EngineModel
 from worker.gauges import Gauges
@@ -38,13 +39,14 @@ class EngineMonitor:
     ) -> None:
         """Args: end_id: the tokenizer's end token, the whole prompt of a test request."""
         self._settings = settings.engine
+        self._drain_span = timedelta(seconds=settings.jobs.drain_seconds)
         self._sessions = sessions
         self._keeper = keeper
-        self._client = EngineClient(settings, end_id=end_id)
+        self._client = EngineClient(settings.triton, settings.engine, end_id=end_id)
         self._drains = Drains(
             sessions,
             settings.engine.name,
-            limit=timedelta(seconds=settings.jobs.drain_seconds),
+            limit=self._drain_limit,
             answers=self._answers,
         )
         self._model: EngineModel | None = None
@@ -154,4 +156,21 @@ class EngineMonitor:
 
     def _answers(self) -> bool:
         model = self.model
-        return model is not None and self._client.answers(model.inputs, timeout=CANARY_SECONDS)
+        return model is not None and self._client.answers(model.adapter, timeout=CANARY_SECONDS)
+
+    def _drain_limit(self, booking: Reservation) -> timedelta:
+        """After it an answer of the engine proves that the booked request has ended.
+
+        Where nothing ends a request early it may run for as long as all its tokens take.
+        """
+        model = self.model
+        if model is None or model.adapter.is_reached:
+            return self._drain_span
+        held = booking.blocks * model.capacity.tokens_per_block
+        deadlines = deadlines_for(
+            prompt_tokens=max(0, held - booking.output_tokens),
+            max_tokens=booking.output_tokens,
+            capacity=model.capacity,
+            time_scale=self._settings.time_scale,
+        )
+        return max(self._drain_span, timedelta(seconds=deadlines.total))

@@ -15,6 +15,7 @@ from jobs.database import transaction
 from jobs.settings import Settings
 from jobs.states import TERMINAL, JobState
 from worker.answer import Answer
+from worker.answer_text import TextAnswer
 from worker.bell import Ring
 from worker.follow import wait_for_end
 from worker.lease import HeldLease, LeaseKeeper
@@ -41,7 +42,7 @@ class Run:
 
     claim: Claim
     held: HeldLease
-    answer: Answer
+    answer: Answer | TextAnswer
     teller: Teller
     log: FilteringBoundLogger
 

@@ -2,18 +2,22 @@
 
 import contextlib
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
 import grpc
 import numpy as np
+import numpy.typing as npt
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from jobs.errors import EngineError, EngineLostError, EngineUnavailableError, RetryableEngineError
 from jobs.settings import TritonSettings
+from worker.adapter import Adapter
 from worker.deadlines import CONNECT_SECONDS
-from worker.request import Request, Tensors, request_tensors, stop_tensors
+from worker.pieces import Piece
+from worker.request import Request, Tensors
 
 # Triton drops a client that pings more often than every 300 s unless its flags allow more.
 _SLOW_PING_MS: Final = 310_000
@@ -41,13 +45,6 @@ _NOT_SERVING: Final = (
     "shutting down",
     "is stopping",
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Tokens:
-    """The engine generated these."""
-
-    ids: list[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +88,7 @@ def open_channel(settings: TritonSettings) -> grpc.Channel:
 class Stream:
     """One request, its connection and the thread that reads it.
 
-    What comes is handed to `put`: any number of Tokens, then one Ended. The owner never waits for this thread
+    What comes is handed to `put`: any number of pieces, then one Ended. The owner never waits for this thread
     alone: when it is late, the owner calls `close` and goes on.
     """
 
@@ -100,23 +97,28 @@ class Stream:
         settings: TritonSettings,
         request: Request,
         *,
-        inputs: frozenset[str],
-        put: Callable[[Tokens | Ended], None],
+        adapter: Adapter,
+        put: Callable[[Piece | Ended], None],
     ) -> None:
-        """Args: inputs: the tensors that the model declares; others are not sent."""
-        self._model_name = settings.model_name
+        """Args: adapter: of the model."""
         self._request = request
-        self._inputs = inputs
+        self._adapter = adapter
         self._put = put
         self._channel = open_channel(settings)
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
         self._calls: list[Any] = []
+        self._stop_calls: list[Any] = []
         self._sending = threading.Lock()  # a request that nobody wants any more is never sent
         self._is_unwanted = False
-        self._got_token = False
+        self._has_said = False
         self._is_on_its_way = threading.Event()
         # Daemon: a reader that gRPC never wakes up must not keep the process alive.
         self._thread = threading.Thread(target=self._read, name=f"read-{request.request_id[:8]}", daemon=True)
+
+    def connect(self) -> None:
+        """The connection stands, or will not within some seconds; for whoever times a request alone."""
+        with contextlib.suppress(grpc.FutureTimeoutError):
+            grpc.channel_ready_future(self._channel).result(timeout=CONNECT_SECONDS)
 
     def start(self) -> None:
         """The request is with the server, or will be soon, or never."""
@@ -126,14 +128,15 @@ class Stream:
     def stop(self) -> None:
         """The engine is asked to end the request, if it was sent; the stream goes on until it has.
 
-        A model without the input `stop` gives no such sign: its stream is cut, and its end stays unconfirmed.
+        Where no such request reaches the engine the stream is cut, and its end stays unconfirmed.
         """
-        if not self._was_sent() or "stop" not in self._inputs:
+        stop = self._adapter.stop()
+        if not self._was_sent() or stop is None:
             self.cancel()
             return
-        message = self._message(stop_tensors())
+        message = self._message(stop.model_name, stop.tensors)
         with contextlib.suppress(ValueError, grpc.RpcError):  # ValueError: the channel was closed meanwhile
-            self._calls.append(self._stub.ModelStreamInfer(iter([message]), timeout=CONNECT_SECONDS))
+            self._stop_calls.append(self._stub.ModelStreamInfer(iter([message]), timeout=CONNECT_SECONDS))
 
     def cancel(self) -> None:
         """The stream is cut. The server ends the request when it notices."""
@@ -143,10 +146,20 @@ class Stream:
 
     def close(self) -> bool:
         """The connection is gone; whether the reading thread has ended too."""
+        self._end_stop_calls()
         self.cancel()
         self._channel.close()
         self._thread.join(_JOIN_SECONDS)
         return not self._thread.is_alive()
+
+    def _end_stop_calls(self) -> None:
+        """Requests to stop are over, at the latest at their deadline.
+
+        Triton 2.51 crashes, with all that runs in it, when one is cancelled while it is being answered.
+        """
+        for call in self._stop_calls:
+            with contextlib.suppress(grpc.RpcError):
+                deque(call, maxlen=0)
 
     def _was_sent(self) -> bool:
         """Whether the engine has heard of the request; if not, it never will."""
@@ -173,7 +186,7 @@ class Stream:
 
     def _can_be_sent(self) -> bool:
         """Whether the server is ready for this model; until then it has heard nothing of the job."""
-        asked = service_pb2.ModelReadyRequest(name=self._model_name)
+        asked = service_pb2.ModelReadyRequest(name=self._adapter.model_name)
         try:
             answer = self._stub.ModelReady(asked, timeout=CONNECT_SECONDS)
         except (grpc.RpcError, ValueError):  # ValueError: the channel was closed meanwhile
@@ -189,10 +202,10 @@ class Stream:
                 if response.error_message:
                     error = error or self._told(response.error_message)
                     continue
-                ids = _tokens_in(response.infer_response)
-                if ids:
-                    self._got_token = True
-                    self._put(Tokens(ids))
+                piece = self._adapter.piece(_outputs_of(response.infer_response))
+                if piece is not None:
+                    self._has_said = True
+                    self._put(piece)
                 is_final = is_final or _is_final(response.infer_response)
         except (grpc.RpcError, ValueError) as broken:
             # Whatever breaks behind the final response is no loss.
@@ -200,19 +213,19 @@ class Stream:
         if error is None and not is_final:
             error = RetryableEngineError("the stream ended without its final response")
             return Ended(error, confirmed=False)
-        return Ended(error, confirmed=True)
+        # An error of a model around the engine says nothing about the engine.
+        return Ended(error, confirmed=error is None or self._adapter.is_engine)
 
     def _messages(self) -> Iterator[Any]:
         """The request; when it has been sent the stream is half-closed."""
-        yield self._message(request_tensors(self._request, self._inputs))
+        yield self._message(self._adapter.model_name, self._adapter.tensors(self._request))
 
-    def _message(self, tensors: Tensors) -> Any:  # noqa: ANN401  # generated code has no types
-        declared = {name: value for name, value in tensors.items() if name in self._inputs}
-        message = service_pb2.ModelInferRequest(model_name=self._model_name, id=self._request.request_id)
+    def _message(self, model_name: str, tensors: Tensors) -> Any:  # noqa: ANN401  # generated code has no types
+        message = service_pb2.ModelInferRequest(model_name=model_name, id=self._request.request_id)
         message.parameters["triton_enable_empty_final_response"].bool_param = True
-        for name, value in declared.items():
+        for name, value in tensors.items():
             message.inputs.add(name=name, datatype=_DATATYPES[value.dtype.str], shape=value.shape)
-            message.raw_input_contents.append(value.tobytes())
+            message.raw_input_contents.append(_raw(value))
         return message
 
     def _told(self, message: str) -> EngineError:
@@ -220,7 +233,7 @@ class Stream:
         lowered = message.lower()
         if any(words in lowered for words in _NOT_SERVING):
             return EngineUnavailableError(message)
-        if any(words in lowered for words in _REFUSED) and not self._got_token:
+        if any(words in lowered for words in _REFUSED) and not self._has_said:
             return EngineError(message)
         return RetryableEngineError(message)
 
@@ -237,21 +250,20 @@ class Stream:
         return EngineLostError(details)
 
 
-_DATATYPES: Final = {"<i4": "INT32", "<f4": "FP32", "<u8": "UINT64", "|b1": "BOOL"}
+_DATATYPES: Final = {"<i4": "INT32", "<f4": "FP32", "<u8": "UINT64", "|b1": "BOOL", "|O": "BYTES"}
 
 
-def _tokens_in(response: Any) -> list[int]:  # noqa: ANN401  # generated code has no types
-    """The token ids of a response, those of the first beam.
+def _raw(value: npt.NDArray[Any]) -> bytes:
+    """The tensor as it is sent; elements of BYTES have their lengths in front."""
+    if value.dtype != np.object_:
+        return value.tobytes()
+    return b"".join(len(each).to_bytes(4, "little") + each for each in value.ravel())
 
-    Shapes:
-        output_ids: INT32 `[1, beams, tokens]`; sequence_length: INT32 `[1, beams]`, tokens that count.
-    """
-    found = dict(
-        zip((output.name for output in response.outputs), response.raw_output_contents, strict=False)
-    )
-    ids = np.frombuffer(found.get("output_ids", b""), dtype=np.int32)
-    lengths = np.frombuffer(found.get("sequence_length", b""), dtype=np.int32)
-    return [int(each) for each in (ids[: lengths[0]] if len(lengths) else ids)]
+
+def _outputs_of(response: Any) -> dict[str, bytes]:  # noqa: ANN401  # generated code has no types
+    """The raw bytes of the response's tensors by name."""
+    names = (output.name for output in response.outputs)
+    return dict(zip(names, response.raw_output_contents, strict=False))
 
 
 def _is_final(response: Any) -> bool:  # noqa: ANN401  # generated code has no types

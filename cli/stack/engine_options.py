@@ -93,6 +93,11 @@ class EngineOptions:
         gpu: the modelled GPU.
         synthetic: lengths in synthetic mode.
         faults: faults in oracle mode.
+        text_models: also serve `preprocessing`, `postprocessing`, `ensemble` and `tensorrt_llm_bls`, so all
+            five models of TensorRT-LLM's repository; six more processes.
+        accumulate_tokens: of `tensorrt_llm_bls`: each response is the whole text so far.
+        add_special_tokens: of `preprocessing`: a beginning-of-text token goes in front of every text.
+        vllm_model: also serve a stand-in for Triton's vLLM backend, for tests.
     """
 
     mode: EngineMode = "extractive"
@@ -108,10 +113,16 @@ class EngineOptions:
     gpu: Roofline = A6000
     synthetic: SyntheticOutput = SyntheticOutput()
     faults: OracleFaults = OracleFaults()
+    text_models: bool = False
+    accumulate_tokens: bool = False
+    add_special_tokens: bool = False
+    vllm_model: bool = False
 
     def __post_init__(self) -> None:
         if self.mode != "synthetic" and self.tokenizer_dir is None:
             raise ValueError(f"The local engine in {self.mode} mode needs a tokenizer_dir.")
+        if (self.text_models or self.vllm_model) and self.tokenizer_dir is None:
+            raise ValueError("Models that take text need a tokenizer_dir.")
         if self.tokenizer_dir is not None and not (self.tokenizer_dir / "tokenizer.json").is_file():
             raise ValueError(f"There is no tokenizer.json in {self.tokenizer_dir}.")
         if self.time_scale <= 0:
@@ -125,6 +136,7 @@ class EngineOptions:
             "tokenizer_dir": self.tokenizer_dir.resolve() if self.tokenizer_dir else "",
             "time_scale": self.time_scale,
             "tokens_per_response": response,
+            "always_log_probs": self.text_models,
         }
         values |= {f"{name}_seconds": value for name, value in asdict(self.gpu).items()}
         values |= {f"synthetic_{name}": value for name, value in asdict(self.synthetic).items()}

@@ -13,16 +13,23 @@ from jobs.tokenizer_files import tokenizer_directory
 
 
 def serve(
+    *,
     address: Annotated[str, typer.Option(help="Where to listen.")] = LOOPBACK,
     grpc_port: Annotated[int, typer.Option(min=1, max=65535)] = 8001,
     http_port: Annotated[int, typer.Option(min=1, max=65535)] = 8000,
     metrics_port: Annotated[int, typer.Option(min=1, max=65535)] = 8002,
     time_scale: Annotated[float, typer.Option(min=0.001, help="How much faster than an A6000.")] = 1,
+    text_models: Annotated[
+        bool,
+        typer.Option("--text-models", help="Also preprocessing, postprocessing, ensemble, tensorrt_llm_bls."),
+    ] = False,
 ) -> None:
     """Run Triton with the local engine in place of this process."""
     launch = prepare(
         Path(tempfile.mkdtemp(prefix="longbatch-engine-")),
-        engine=EngineOptions(tokenizer_dir=tokenizer_directory(None), time_scale=time_scale),
+        engine=EngineOptions(
+            tokenizer_dir=tokenizer_directory(None), time_scale=time_scale, text_models=text_models
+        ),
         grpc_port=grpc_port,
         http_port=http_port,
         metrics_port=metrics_port,

@@ -2,7 +2,6 @@
 
 import ctypes.util
 import http.client
-import json
 import os
 import shutil
 import subprocess
@@ -12,11 +11,10 @@ import time
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from string import Template
 from typing import Final
 from uuid import uuid4
 
-from cli.stack import ports
+from cli.stack import model_repository, ports
 from cli.stack.engine_options import EngineOptions
 from cli.stack.errors import StackError
 
@@ -24,7 +22,6 @@ LOOPBACK: Final = ports.LOOPBACK
 # Seconds after SIGTERM. A client's idle open stream holds the server beyond it, for ever: kill it then.
 EXIT_TIMEOUT: Final = 3
 _PYTHON: Final = f"{sys.version_info.major}.{sys.version_info.minor}"
-_TEMPLATE: Final = Path(__file__).resolve().parents[2] / "triton" / "local" / "tensorrt_llm"
 
 # Triton's defaults kill a connection that pings during a long silent prefill; these let it ping every 5 s.
 _KEEPALIVE: Final = (
@@ -85,7 +82,7 @@ def prepare(
     shm_prefix = f"longbatch-{uuid4().hex[:12]}-"
     (directory / "shm-prefix").write_text(shm_prefix)
     _copy_backend(wheel, directory / "backends" / "python")
-    _render_repository(engine, http_port, directory)
+    model_repository.render(engine, http_port, directory)
     return TritonLaunch(
         argv=[str(wheel.server), *_flags(address, grpc_port, http_port, metrics_port, shm_prefix)],
         env=_environment(wheel, libpython),
@@ -240,32 +237,6 @@ def _copy_backend(wheel: _Wheel, into: Path) -> None:
             shutil.copyfile(file, into / file.name)
     stub = Path(shutil.copyfile(wheel.stub, into / wheel.stub.name))
     stub.chmod(0o755)
-
-
-def _render_repository(engine: EngineOptions, http_port: int, directory: Path) -> None:
-    """The model repository and the engine's config.json describe this engine."""
-    model = directory / "models" / "tensorrt_llm"
-    _empty(model / "1")
-    for source in (_TEMPLATE / "1").glob("*.py"):
-        shutil.copyfile(source, model / "1" / source.name)
-    engine_dir = directory / "engine"
-    engine_dir.mkdir(exist_ok=True)
-    (engine_dir / "config.json").write_text(json.dumps(engine.engine_config(), indent=2))
-    parameters = engine.local_parameters() | {"local_http_port": str(http_port)}
-    config = Template((_TEMPLATE / "config.pbtxt").read_text()).substitute(
-        engine_dir=json.dumps(str(engine_dir.resolve()))[1:-1],
-        max_batch_size=engine.max_batch_size,
-        kv_cache_tokens=engine.kv_cache_tokens,
-        tokens_per_block=engine.tokens_per_block,
-        max_num_tokens=engine.max_num_tokens,
-        max_input_len=engine.max_input_len,
-        max_seq_len=engine.max_seq_len,
-        local_parameters="\n".join(
-            f"parameters {{ key: {json.dumps(name)} value {{ string_value: {json.dumps(value)} }} }}"
-            for name, value in parameters.items()
-        ),
-    )
-    (model / "config.pbtxt").write_text(config)
 
 
 def _remove_shared_memory(directory: Path) -> None:

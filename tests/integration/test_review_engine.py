@@ -18,8 +18,10 @@ from jobs.settings import DatabaseSettings, TritonSettings
 from jobs.tokens import Tokenizer
 from local_engine import END_OF_TURN, RunningEngine, running_engine
 from support import eventually
+from worker.adapter_ids import IdsAdapter
+from worker.pieces import Tokens
 from worker.request import Request
-from worker.stream import Ended, Stream, Tokens
+from worker.stream import Ended, Stream
 from worker_support import ENGINE, TIME_SCALE, Queue, running_worker, settings_for
 
 INPUTS = frozenset(
@@ -40,7 +42,7 @@ def long_stream(engine: RunningEngine, came: "queue.SimpleQueue[Tokens | Ended]"
     ids = np.full(20, 1000, dtype=np.int32)
     request = Request(uuid7().hex, ids, LONG, END_OF_TURN, END_OF_TURN)
     settings = TritonSettings(url=f"{LOOPBACK}:{engine.launch.grpc_port}")
-    return Stream(settings, request, inputs=INPUTS, put=came.put)
+    return Stream(settings, request, adapter=IdsAdapter("tensorrt_llm", INPUTS), put=came.put)
 
 
 @pytest.mark.parametrize("verb", ["stop", "cancel"])

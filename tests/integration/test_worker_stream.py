@@ -13,8 +13,10 @@ from jobs.ids import uuid7
 from jobs.settings import TritonSettings
 from local_engine import END_OF_TURN, RunningEngine, free_ports, running_engine
 from support import eventually
+from worker.adapter_ids import IdsAdapter
+from worker.pieces import Tokens
 from worker.request import Request
-from worker.stream import Ended, Stream, Tokens
+from worker.stream import Ended, Stream
 from worker_support import TIME_SCALE
 
 INPUTS = frozenset(
@@ -39,7 +41,7 @@ class Opened:
         ids = np.full(num_prompt, 1000, dtype=np.int32)
         request = Request(uuid7().hex, ids, max_tokens, END_OF_TURN, END_OF_TURN)
         settings = TritonSettings(url=f"{LOOPBACK}:{port}")
-        self.stream = Stream(settings, request, inputs=inputs, put=self.came.put)
+        self.stream = Stream(settings, request, adapter=IdsAdapter("tensorrt_llm", inputs), put=self.came.put)
         self.stream.start()
 
     def tokens(self) -> list[int]:
@@ -66,6 +68,15 @@ def test_a_request_to_stop_is_confirmed_by_the_engine(synthetic: RunningEngine) 
     opened.stream.stop()
     assert opened.end() == Ended(None, confirmed=True)
     assert synthetic.gauges()["active"] == 0
+
+
+def test_leaving_right_after_asking_to_stop_harms_no_server(synthetic: RunningEngine) -> None:
+    for _ in range(60):  # it took eleven to crash one
+        opened = Opened(synthetic.launch.grpc_port, max_tokens=20_000)
+        opened.tokens()
+        opened.stream.stop()
+        assert opened.stream.close()
+    assert synthetic.process.poll() is None
 
 
 def test_without_the_stop_input_the_stream_is_cut_and_the_engine_notices(synthetic: RunningEngine) -> None:

@@ -15,7 +15,8 @@ from worker.deadlines import Deadlines
 from worker.follow import follow, wait_for_end
 from worker.lease import HeldLease, StopAsked
 from worker.outcome import Failed, Finished, LeaseLost, Stopped
-from worker.stream import Ended, Tokens
+from worker.pieces import Tokens
+from worker.stream import Ended
 
 PATIENT = Deadlines(first_token=60, between_tokens=60, total=60)
 PACE: Any = {"tell": lambda: None, "lease_seconds": 60, "snapshot_seconds": 5}

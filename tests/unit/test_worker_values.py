@@ -6,14 +6,30 @@ import pytest
 from jobs.admission import Capacity
 from jobs.states import FinishReason
 from jobs.tokens import Tokenizer, ensure_default_tokenizer, unpack_ids
+from worker.adapter_ids import IdsAdapter, stop_tensors
 from worker.answer import Answer
 from worker.deadlines import FLOOR_SECONDS, deadlines_for
 from worker.gauges import Gauges, parse_gauges
-from worker.request import Request, Sampling, request_tensors, stop_tensors
+from worker.request import Request, Sampling
 
 CAPACITY = Capacity(
     max_batch_size=4, max_blocks=2048, tokens_per_block=64, max_input_len=96_000, max_seq_len=131_072
 )
+
+
+DIRECT = IdsAdapter(
+    "tensorrt_llm",
+    frozenset(
+        {
+            *("input_ids", "input_lengths", "request_output_len", "streaming", "end_id", "pad_id"),
+            *("temperature", "runtime_top_k", "runtime_top_p", "random_seed", "min_length"),
+        }
+    ),
+)
+
+
+def request_of(sampling: Sampling) -> Request:
+    return Request("id", np.array([1, 2, 3], dtype=np.int32), 5, 2, 2, sampling)
 
 
 @pytest.fixture(scope="module")
@@ -109,20 +125,24 @@ def test_a_server_without_these_gauges_has_none() -> None:
     ],
 )
 def test_sampling_becomes_the_engines_tensors(sampling: Sampling, expected: dict[str, float]) -> None:
-    request = Request("id", np.array([1, 2, 3], dtype=np.int32), 5, 2, 2, sampling)
-    tensors = request_tensors(request, frozenset({"random_seed"}))
-    base = request_tensors(
-        Request("id", np.array([1, 2, 3], dtype=np.int32), 5, 2, 2), frozenset({"random_seed"})
-    )
+    tensors = DIRECT.tensors(request_of(sampling))
+    base = DIRECT.tensors(request_of(Sampling()))
     added = {name: value[0, 0] for name, value in tensors.items() if name not in base}
     assert added == expected
     assert tensors["input_ids"].tolist() == [[1, 2, 3]]
     assert {value.ndim for value in tensors.values()} == {2}
 
 
-def test_the_seed_has_the_name_that_the_model_declares() -> None:
-    request = Request("id", np.array([1], dtype=np.int32), 5, 2, 2, Sampling(seed=7))
-    assert request_tensors(request, frozenset({"seed"}))["seed"].dtype == np.uint64
+def test_seed_and_least_length_have_the_names_that_the_model_declares() -> None:
+    asked = request_of(Sampling(seed=7, min_tokens=3))
+    older = DIRECT.tensors(asked)
+    newer = IdsAdapter(
+        "tensorrt_llm", (DIRECT.inputs - {"random_seed", "min_length"}) | {"seed", "min_tokens"}
+    )
+    assert (older["random_seed"].item(), older["min_length"].item()) == (7, 3)
+    assert {"random_seed", "min_length"}.isdisjoint(newer.tensors(asked))
+    assert newer.tensors(asked)["seed"].dtype == np.uint64
+    assert newer.tensors(asked)["min_tokens"].item() == 3
 
 
 def test_a_request_to_stop_has_the_inputs_that_the_model_insists_on() -> None:

@@ -25,6 +25,7 @@ class TritonPythonModel:
         parameters = Parameters.of(json.loads(args["model_config"]))
         self._capacity = parameters.capacity
         self._tokens_per_response = parameters.tokens_per_response
+        self._always_log_probs = parameters.always_log_probs
         # One thread: what is said is worked out beside the loop, in the order of arrival.
         self._author = ThreadPoolExecutor(max_workers=1, thread_name_prefix="author")
         self._speaker = self._author.submit(parameters.speaker)
@@ -54,7 +55,8 @@ class TritonPythonModel:
 
     def _take(self, request: wire.PbRequest) -> None:
         stream = wire.ResponseStream(
-            request.get_response_sender(), with_log_probs=wire.wants_log_probs(request)
+            request.get_response_sender(),
+            with_log_probs=self._always_log_probs or wire.wants_log_probs(request),
         )
         try:
             if wire.is_stop(request):

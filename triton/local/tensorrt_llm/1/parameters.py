@@ -61,6 +61,11 @@ class Parameters:
         """Tokens gathered into one response."""
         return self._int("local_tokens_per_response")
 
+    @property
+    def always_log_probs(self) -> bool:
+        """Whether every response holds them, as an ensemble needs it; the real engine's always do."""
+        return self.values["local_always_log_probs"] == "True"
+
     def speaker(self) -> Speaker:
         """What decides the answers; loading its tokenizer takes about half a second."""
         directory = self.values["local_tokenizer_dir"]

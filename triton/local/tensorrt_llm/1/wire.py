@@ -114,7 +114,11 @@ class ResponseStream:
         return self._is_broken or bool(self._sender.is_cancelled())
 
     def _end(self, error: PbError) -> None:
-        self._send(pb_utils.InferenceResponse(error=error), final=True)
+        # The end by itself: models that call this one (BLS) would wait for ever for what follows an error
+        # that is marked final.
+        self._send(pb_utils.InferenceResponse(error=error), final=False)
+        if not self._is_broken:
+            self.finish()
 
     def _send(self, response: PbResponse, *, final: bool) -> None:
         try:

@@ -1,0 +1,73 @@
+"""`longbatch engine inspect`: what an engine's server offers, and what is wrong with it."""
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Annotated, Final
+
+import typer
+from rich.markup import escape
+
+from cli import local
+from cli.verbs import AsJson, output, print_json
+from jobs.findings import Finding
+from jobs.settings import EngineSide
+from jobs.tokens import Tokenizer
+
+SYMBOLS: Final = {
+    "ok": "[green]✓[/]",
+    "warning": "[yellow]![/]",
+    "failed": "[red]✗[/]",
+    "unknown": "[yellow]?[/]",
+}
+
+Url = Annotated[
+    str | None,
+    typer.Option("--url", help="Triton's gRPC address. [default: LONGBATCH_TRITON__URL, the local stack]"),
+]
+MetricsUrl = Annotated[str | None, typer.Option("--metrics-url", help="http://host:8002/metrics")]
+ModelName = Annotated[str | None, typer.Option("--model", help="The entry point. [default: tensorrt_llm]")]
+
+
+def register(app: typer.Typer) -> None:
+    """The application of engine verbs has this one."""
+    app.command("inspect", epilog="Exit codes: 0 nothing is wrong, 1 something is.")(inspect)
+
+
+def inspect(
+    *,
+    url: Url = None,
+    metrics_url: MetricsUrl = None,
+    model: ModelName = None,
+    keepalive: Annotated[
+        bool, typer.Option("--keepalive", help="Also try the server's keepalive flags, for 32 s.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Say what an engine's server offers and what is wrong with it: batch, KV cache, tokenizer, metrics."""
+    findings = []
+    side = local.find_engine(url, metrics_url=metrics_url, model=model)
+    for finding in _examine(side, keepalive=keepalive):
+        findings.append(finding)
+        if not as_json:
+            show(finding)
+    if as_json:
+        print_json([asdict(finding) for finding in findings])
+    if any(finding.status == "failed" for finding in findings):
+        raise typer.Exit(1)
+
+
+def _examine(side: EngineSide, *, keepalive: bool) -> Iterator[Finding]:
+    from worker.keepalive import try_keepalive  # gRPC takes a moment to import; other verbs need none of it
+    from worker.probe import probe
+
+    for finding in probe(side, Tokenizer.load(side.tokenizer.path)):
+        if not (keepalive and finding.name == "keepalive"):
+            yield finding
+    if keepalive:
+        yield try_keepalive(side.triton.url)
+
+
+def show(finding: Finding) -> None:
+    """One line, with what to do behind an arrow."""
+    advice = f" [dim]→ {escape(finding.advice)}[/]" if finding.advice and finding.status != "ok" else ""
+    output.print(f"{SYMBOLS[finding.status]} [bold]{finding.name}[/]: {escape(finding.detail)}{advice}")

@@ -1,0 +1,1 @@
+"""Load from independent callers, for `longbatch bench`."""

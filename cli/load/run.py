@@ -1,0 +1,217 @@
+"""Callers that know nothing of each other: at random times, or each again when it is answered."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from random import Random
+from typing import Final, Literal
+
+from rich.table import Table
+
+from cli.load.figures import LoadError, Percentiles, Report, Timing
+from cli.local import Server
+from jobs.settings import EngineSide
+from jobs.tokens import Tokenizer
+
+# Says what it asked and waits for the whole answer.
+Ask = Callable[[str], Timing]
+_MAX_ERRORS: Final = 5
+_MAX_OPEN: Final = 1024  # requests at once, however fast they arrive
+_WORDS: Final = (
+    *("amber", "basin", "copper", "delta", "ember", "granite", "harbor"),
+    *("island", "kernel", "lantern", "meadow", "orchid", "river", "summit"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What is sent.
+
+    Attributes:
+        rate: arrivals a second; None: `concurrency` callers, each with one request at a time.
+        limit_seconds: after it nothing more is sent.
+    """
+
+    num_requests: int
+    rate: float | None
+    concurrency: int
+    prompt_tokens: int
+    max_tokens: int
+    limit_seconds: float
+    seed: int
+
+
+class _Results:
+    """What came of the requests, from many threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.timings: list[Timing] = []
+        self.errors: list[str] = []
+        self.num_failed = 0
+
+    def take(self, ask: Ask, prompt: str) -> None:
+        try:
+            timing = ask(prompt)
+        except LoadError as error:
+            with self._lock:
+                self.num_failed += 1
+                if error.message not in self.errors and len(self.errors) < _MAX_ERRORS:
+                    self.errors.append(error.message)
+            return
+        with self._lock:
+            self.timings.append(timing)
+
+
+@contextmanager
+def target(
+    through: Literal["triton", "api"], side: EngineSide, server: Server, *, max_tokens: int
+) -> Iterator["Target"]:
+    """How one request is sent."""
+    if through == "api":
+        from cli.load.through_api import ApiTarget
+
+        yield ApiTarget(server, max_tokens=max_tokens)
+    else:
+        from cli.load.through_triton import TritonTarget
+
+        yield TritonTarget(side, max_tokens=max_tokens)
+
+
+class Target:
+    """Something that answers prompts.
+
+    Attributes:
+        name: for the report.
+    """
+
+    name: str
+
+    def ask(self, prompt: str, tokenizer: Tokenizer) -> Timing:
+        """The times of one answer.
+
+        Raises:
+            LoadError: there is none.
+        """
+        raise NotImplementedError
+
+
+def measure(plan: Plan, target: Target, *, tokenizer_path: str | None) -> Report:
+    """What the callers met; their requests are open at the same time, and none waits for another."""
+    tokenizer = Tokenizer.load(tokenizer_path)
+    prompts = _prompts(plan, tokenizer)
+    results = _Results()
+    began = time.monotonic()
+
+    def ask(prompt: str) -> Timing:
+        return target.ask(prompt, tokenizer)
+
+    run = _at_random_times if plan.rate is not None else _one_after_another
+    num_sent = run(plan, lambda index: results.take(ask, prompts[index]))
+    seconds = time.monotonic() - began
+    timings = results.timings
+    output_tokens = sum(each.output_tokens for each in timings)
+    return Report(
+        entry=target.name,
+        num_requests=num_sent,
+        num_failed=results.num_failed,
+        prompt_tokens=plan.prompt_tokens,
+        max_tokens=plan.max_tokens,
+        rate=plan.rate,
+        concurrency=None if plan.rate is not None else plan.concurrency,
+        seconds=round(seconds, 3),
+        output_tokens=output_tokens,
+        output_tokens_per_second=round(output_tokens / seconds, 2),
+        requests_per_second=round(len(timings) / seconds, 3),
+        tokens_are_counted=all(each.is_counted for each in timings),
+        ttft=Percentiles.of([each.ttft for each in timings]),
+        tpot=Percentiles.of([each.tpot for each in timings if each.tpot is not None]),
+        latency=Percentiles.of([each.latency for each in timings]),
+        errors=tuple(results.errors),
+    )
+
+
+def table(report: Report) -> Table:
+    """The report for reading."""
+    how = f"{report.rate:g} requests/s" if report.rate else f"{report.concurrency} callers"
+    title = f"{report.entry}: {report.num_requests} requests, {how}, {report.seconds:g} s"
+    found = Table(
+        "milliseconds", "mean", "p50", "p90", "p99", "max", box=None, title=title, title_justify="left"
+    )
+    measures = {
+        "time to first token": report.ttft,
+        "time per output token": report.tpot,
+        "latency": report.latency,
+    }
+    for name, values in measures.items():
+        if values is not None:
+            each = (values.mean, values.p50, values.p90, values.p99, values.max)
+            found.add_row(name, *(f"{1000 * value:.1f}" for value in each))
+    found.caption_justify = "left"
+    counted = "" if report.tokens_are_counted else " (of the texts: the server does not count)"
+    tokens = f"{report.output_tokens_per_second:g} output tokens/s{counted}"
+    found.caption = f"{tokens}, {report.requests_per_second:g} requests/s"
+    return found
+
+
+def _at_random_times(plan: Plan, take: Callable[[int], None]) -> int:
+    """How many were sent; the gaps between them are exponential, whether or not earlier ones have ended."""
+    random = Random(plan.seed)  # noqa: S311  # reproducible on purpose
+    room = threading.Semaphore(_MAX_OPEN)
+    threads: list[threading.Thread] = []
+    pause = threading.Event()
+    began = due = time.monotonic()
+    for index in range(plan.num_requests):
+        due += random.expovariate(plan.rate or 1)
+        if due - began > plan.limit_seconds:
+            break
+        pause.wait(max(0.0, due - time.monotonic()))
+        room.acquire()
+
+        def one(index: int = index) -> None:
+            try:
+                take(index)
+            finally:
+                room.release()
+
+        threads.append(threading.Thread(target=one, name=f"caller-{index}", daemon=True))
+        threads[-1].start()
+    for thread in threads:
+        thread.join()
+    return len(threads)
+
+
+def _one_after_another(plan: Plan, take: Callable[[int], None]) -> int:
+    """How many were sent, by so many callers, each one at a time."""
+    ends_at = time.monotonic() + plan.limit_seconds
+    lock = threading.Lock()
+    left = iter(range(plan.num_requests))
+    sent: list[int] = []
+
+    def call() -> None:
+        while time.monotonic() < ends_at:
+            with lock:
+                index = next(left, None)
+                if index is None:
+                    return
+                sent.append(index)
+            take(index)
+
+    callers = [threading.Thread(target=call, name=f"caller-{number}") for number in range(plan.concurrency)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    return len(sent)
+
+
+def _prompts(plan: Plan, tokenizer: Tokenizer) -> list[str]:
+    """Different texts of about so many tokens: no prefix cache helps beyond the chat template."""
+    random = Random(plan.seed + 1)  # noqa: S311  # see above
+    sample = " ".join(random.choices(_WORDS, k=1000))
+    num_words = max(1, round(plan.prompt_tokens * 1000 / tokenizer.count_text(sample)))
+    return [
+        f"{index}: " + " ".join(random.choices(_WORDS, k=num_words)) for index in range(plan.num_requests)
+    ]

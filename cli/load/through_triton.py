@@ -1,0 +1,88 @@
+"""One request of a load test straight to Triton, by the adapter that a worker would use."""
+
+import queue
+import time
+from typing import Final
+
+import numpy as np
+
+from cli.load.figures import LoadError, Timing
+from cli.load.run import Target
+from jobs.errors import LongbatchError
+from jobs.ids import uuid7
+from jobs.prompts import Message
+from jobs.settings import EngineSide
+from jobs.tokens import Tokenizer
+from worker.engine import EngineClient
+from worker.pieces import Piece, Text, Tokens
+from worker.prompt_text import prompt_text
+from worker.request import Request
+from worker.stream import Ended, Stream
+
+_SILENCE_SECONDS: Final = 600.0  # after which a request counts as failed
+
+
+class TritonTarget(Target):
+    """An entry point of a server."""
+
+    def __init__(self, side: EngineSide, *, max_tokens: int) -> None:
+        """Raises EngineError or EngineUnavailableError where a worker would not start either."""
+        # Streaming is on wherever it can be: a load test looks at times, not at characters.
+        self._triton = side.triton.model_copy(update={"streams_fragments": True})
+        self._max_tokens = max_tokens
+        # The capacity is not needed, so a server that does not tell it is none the worse.
+        client = EngineClient(self._triton, side.engine, end_id=0)
+        try:
+            self._adapter = client.adapter()
+        finally:
+            client.close()
+        self.name = f"{self._adapter.model_name} at {side.triton.url}"
+
+    def ask(self, prompt: str, tokenizer: Tokenizer) -> Timing:
+        """The times of one answer on a connection of its own, as a worker has it; connecting is not timed."""
+        ids = tokenizer.encode_messages([Message("user", prompt)])
+        came: queue.SimpleQueue[tuple[float, Piece | Ended]] = queue.SimpleQueue()
+        adapter = self._adapter
+        try:
+            text = prompt_text(tokenizer, ids, adds_bos=adapter.adds_bos) if adapter.takes_text else ""
+        except LongbatchError as error:
+            raise LoadError(error.message) from error
+        request = Request(
+            uuid7().hex, np.asarray(ids), self._max_tokens, tokenizer.end_id, tokenizer.pad_id, text=text
+        )
+        stream = Stream(
+            self._triton, request, adapter=adapter, put=lambda event: came.put((time.monotonic(), event))
+        )
+        stream.connect()
+        began = time.monotonic()
+        stream.start()
+        try:
+            return _timing(came, began, tokenizer)
+        except queue.Empty as error:
+            stream.stop()
+            raise LoadError("no answer") from error
+        finally:
+            stream.close()
+
+
+def _timing(
+    came: "queue.SimpleQueue[tuple[float, Piece | Ended]]", began: float, tokenizer: Tokenizer
+) -> Timing:
+    first: float | None = None
+    num_ids, told, is_told, text = 0, 0, False, ""
+    while True:
+        at, event = came.get(timeout=_SILENCE_SECONDS)
+        match event:
+            case Tokens(ids):
+                first, num_ids = first or at, num_ids + len(ids)
+            case Text():
+                first = first or at
+                text = event.text if event.is_whole else text + event.text
+                if event.num_tokens is not None:
+                    told, is_told = told + event.num_tokens, True
+            case Ended(error):
+                if error is not None:
+                    raise LoadError(error.message)
+                counted = num_ids or told
+                num_tokens = counted if counted or not text else tokenizer.count_text(text)
+                return Timing((first or at) - began, at - began, num_tokens, is_told or bool(num_ids))

@@ -1,0 +1,68 @@
+"""Prompts as text for servers that take no token ids: control tokens written out, and the way back."""
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+from jobs.chat_template import ControlToken
+from jobs.plain_text import PlainEncoder, TokenIds, UnsafeTextError, concatenate
+from jobs.token_bytes import TokenBytes
+
+
+class Markup:
+    """Writes ids as text that a server's tokenizer reads as these ids; safe to use from several threads."""
+
+    def __init__(
+        self, token_bytes: TokenBytes, controls: Sequence[ControlToken], plain: PlainEncoder
+    ) -> None:
+        self._token_bytes = token_bytes
+        self._plain = plain
+        self._pattern = _pattern_of(controls)
+        self._controls = {control.id: control.text.encode() for control in controls}
+        self._ids = {control.text: control.id for control in controls}
+
+    def write(self, ids: TokenIds) -> str:
+        """The text of these ids.
+
+        Raises:
+            UnsafeTextError: no text means these ids to a server. Most likely a document in the prompt spells
+                a control token, which only ids can tell from a real one.
+        """
+        pieces = [self._controls.get(each) or self._token_bytes[each] for each in ids.tolist()]
+        try:
+            text = b"".join(pieces).decode()
+        except UnicodeDecodeError as error:
+            raise UnsafeTextError("the prompt has no text") from error
+        text = text.removeprefix(" ") if self._token_bytes.drops_first_space else text
+        if not np.array_equal(self.read(text), ids):
+            raise UnsafeTextError(
+                "the engine takes text, and would read this prompt otherwise than it was counted:"
+                " it spells control tokens"
+            )
+        return text
+
+    def read(self, text: str) -> TokenIds:
+        """The ids that a server makes of a text: whatever spells a control token is one."""
+        parts: list[TokenIds] = []
+        position = 0
+        for match in self._pattern.finditer(text):
+            parts += [
+                self._plain.encode(text[position : match.start()]),
+                np.array([self._ids[match[0].strip()]], dtype=np.int32),
+            ]
+            position = match.end()
+        return concatenate([*parts, self._plain.encode(text[position:])])
+
+
+def _pattern_of(controls: Sequence[ControlToken]) -> re.Pattern[str]:
+    """Finds control tokens, the longest first, with the white space that they take into themselves.
+
+    Without groups: so the `re` module sees what all have in front and skips to it, a hundred times as fast.
+    """
+    longest_first = sorted(controls, key=lambda control: len(control.text), reverse=True)
+    alternatives = (
+        (r"\s*" * control.strips_left) + re.escape(control.text) + (r"\s*" * control.strips_right)
+        for control in longest_first
+    )
+    return re.compile("|".join(alternatives) or "(?!)")

@@ -1,0 +1,163 @@
+"""What `engine inspect` says of servers that are right, and of one where much is wrong."""
+
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from cli.stack.engine_options import EngineOptions
+from cli.stack.triton_server import prepare, wait_ready
+from entry_points import settings_of
+from jobs.findings import Finding
+from jobs.settings import EngineSide
+from jobs.tokens import Tokenizer
+from local_engine import RunningEngine, free_ports, running_engine
+from worker.keepalive import try_keepalive
+from worker.probe import probe
+
+# File, what stands there, what is put in its place.
+_EDITS = (
+    (
+        "tensorrt_llm",
+        '_chunked_context" value { string_value: "true"',
+        '_chunked_context" value { string_value: "0"',
+    ),
+    ("tensorrt_llm", '"guaranteed_no_evict"', '"max_utilization"'),
+    ("tensorrt_llm_bls", "max_batch_size: 4", "max_batch_size: 8"),
+    ("tensorrt_llm_bls", "decoupled: true", "decoupled: false"),
+    ("postprocessing", "count: 1", "count: 2"),
+)
+
+
+@contextmanager
+def running_wrong_engine(directory: Path, options: EngineOptions) -> Iterator[RunningEngine]:
+    """A server whose model repository was filled in badly, and which was started without keepalive flags."""
+    grpc_port, http_port, metrics_port = free_ports(3)
+    launch = prepare(
+        directory, engine=options, grpc_port=grpc_port, http_port=http_port, metrics_port=metrics_port
+    )
+    for model, old, new in _EDITS:
+        file = directory / "models" / model / "config.pbtxt"
+        assert old in file.read_text()
+        file.write_text(file.read_text().replace(old, new))
+    argv = [flag for flag in launch.argv if "keepalive" not in flag and "http2" not in flag]
+    log = directory / "triton.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            argv, env=launch.env, cwd=launch.cwd, stdout=output, stderr=subprocess.STDOUT
+        )
+    try:
+        wait_ready(http_port, process, timeout=60, metrics_port=metrics_port)
+        yield RunningEngine(launch, process, log)
+    finally:
+        process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=10)
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture(scope="module")
+def served_tokenizer(tokenizer_dir: Path) -> Tokenizer:
+    return Tokenizer.load(str(tokenizer_dir))
+
+
+@pytest.fixture(scope="module")
+def wrong(tmp_path_factory: pytest.TempPathFactory, tokenizer_dir: Path) -> Iterator[RunningEngine]:
+    options = EngineOptions(mode="synthetic", tokenizer_dir=tokenizer_dir, time_scale=50, text_models=True)
+    with running_wrong_engine(tmp_path_factory.mktemp("wrong"), options) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def right(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningEngine]:
+    """With half the usual pool."""
+    options = EngineOptions(mode="synthetic", time_scale=50, kv_cache_tokens=65_536)
+    with running_engine(tmp_path_factory.mktemp("right"), options) as engine:
+        yield engine
+
+
+def found(side: EngineSide, tokenizer: Tokenizer) -> dict[str, Finding]:
+    findings = list(probe(side, tokenizer))
+    return {each.name: each for each in findings}
+
+
+def without_overrides(engine: RunningEngine, model_name: str = "tensorrt_llm") -> EngineSide:
+    side = settings_of(engine, model_name)
+    return side.model_copy(update={"engine": EngineSide().engine})
+
+
+def test_nothing_fails_on_a_server_that_is_right(right: RunningEngine, served_tokenizer: Tokenizer) -> None:
+    seen = found(without_overrides(right), served_tokenizer)
+    assert not [each for each in seen.values() if each.status == "failed"]
+    assert seen["entry point"].detail.startswith("tensorrt_llm (ids)")
+    assert "less than max_seq_len 131072" in seen["KV cache"].detail
+    assert seen["tokenizer"].status == "unknown"
+    assert seen["answer"].status == seen["metrics"].status == "ok"
+
+
+def test_each_thing_that_is_wrong_is_named(wrong: RunningEngine, served_tokenizer: Tokenizer) -> None:
+    seen = found(without_overrides(wrong), served_tokenizer)
+    assert seen["chunked context"].status == "failed"
+    assert "8192" in seen["chunked context"].detail
+    assert seen["batch size"].status == "warning"
+    assert "tensorrt_llm_bls 8" in seen["batch size"].detail
+    assert "max_utilization" in seen["scheduler"].detail
+    assert "2 instances" in seen["order"].detail
+    assert seen["tokenizer"].status == "ok"
+
+
+def test_a_model_that_cannot_stream_is_no_entry_point(
+    wrong: RunningEngine, served_tokenizer: Tokenizer
+) -> None:
+    seen = found(without_overrides(wrong, "tensorrt_llm_bls"), served_tokenizer)
+    assert seen["entry point"].status == "failed"
+    assert "not decoupled" in seen["entry point"].detail
+
+
+def test_a_pool_that_the_load_left_smaller_is_seen(
+    wrong: RunningEngine, right: RunningEngine, served_tokenizer: Tokenizer
+) -> None:
+    side = without_overrides(wrong)
+    smaller = {"metrics_url": settings_of(right).triton.metrics_url}
+    side = side.model_copy(update={"triton": side.triton.model_copy(update=smaller)})
+    seen = list(probe(side, served_tokenizer))
+    assert any("131072 tokens are configured, but the load left 65536" in each.detail for each in seen)
+
+
+def test_metrics_that_nobody_answers_are_seen(right: RunningEngine, served_tokenizer: Tokenizer) -> None:
+    (closed,) = free_ports(1)
+    side = without_overrides(right)
+    url = {"metrics_url": f"http://127.0.0.1:{closed}/metrics"}
+    seen = found(side.model_copy(update={"triton": side.triton.model_copy(update=url)}), served_tokenizer)
+    assert seen["metrics"].status == "failed"
+
+
+def test_another_model_s_tokenizer_is_seen(wrong: RunningEngine, tokenizer_dir: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(tokenizer_dir, other)
+    content = json.loads((other / "tokenizer.json").read_bytes())
+    content["model"]["merges"] = content["model"]["merges"][:50_000]
+    (other / "tokenizer.json").write_text(json.dumps(content))
+    seen = found(without_overrides(wrong), Tokenizer.load(str(other)))
+    assert seen["tokenizer"].status == "failed"
+
+
+def test_a_server_that_is_not_there_and_a_model_that_is_not_there(
+    right: RunningEngine, served_tokenizer: Tokenizer
+) -> None:
+    (closed,) = free_ports(1)
+    nowhere = EngineSide().triton.model_copy(update={"url": f"127.0.0.1:{closed}"})
+    seen = found(EngineSide().model_copy(update={"triton": nowhere}), served_tokenizer)
+    assert {each.status for each in seen.values()} == {"failed"}
+    seen = found(without_overrides(right, "ensemble"), served_tokenizer)
+    assert seen["entry point"].advice == "LONGBATCH_TRITON__MODEL_NAME=tensorrt_llm"
+
+
+def test_a_server_without_keepalive_flags_is_found_out(wrong: RunningEngine, right: RunningEngine) -> None:
+    assert try_keepalive(f"127.0.0.1:{right.launch.grpc_port}", seconds=0.5).status == "ok"
+    assert try_keepalive(f"127.0.0.1:{wrong.launch.grpc_port}").status == "failed"

@@ -1,0 +1,150 @@
+"""What the contract of entry points needs: one of them on a real server, asked as a worker asks it."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pydoc_data.topics import topics
+
+from cli.stack.ports import LOOPBACK
+from jobs.ids import uuid7
+from jobs.moves import Lease
+from jobs.prompts import Message
+from jobs.settings import EngineSettings, EngineSide, TritonSettings
+from jobs.tokens import TokenIds, Tokenizer
+from local_engine import RunningEngine, engine_module
+from worker.adapter import Adapter
+from worker.answer import Answer
+from worker.answer_text import TextAnswer
+from worker.deadlines import Deadlines
+from worker.engine import EngineClient
+from worker.follow import follow
+from worker.lease import HeldLease
+from worker.outcome import Outcome
+from worker.pieces import Piece
+from worker.prompt_text import prompt_text
+from worker.request import Request, Sampling
+from worker.stream import Ended, Stream
+
+REFERENCE = "\n\n".join(topics.values())
+NEVER = -1  # no end token
+_PATIENT = Deadlines(first_token=60, between_tokens=60, total=60)
+
+
+def settings_of(engine: RunningEngine, model_name: str = "tensorrt_llm", **triton: str) -> EngineSide:
+    """Of whoever asks this model."""
+    launch = engine.launch
+    found = {
+        "url": f"{LOOPBACK}:{launch.grpc_port}",
+        "metrics_url": f"http://{LOOPBACK}:{launch.metrics_port}/metrics",
+        "model_name": model_name,
+    }
+    return EngineSide(
+        triton=TritonSettings.model_validate(found | triton),
+        engine=EngineSettings(max_blocks=2048, tokens_per_block=64, max_batch_size=4),
+    )
+
+
+@dataclass
+class Run:
+    """One request that is under way, or over.
+
+    Attributes:
+        came: everything that came, in order; not what `follow` took.
+    """
+
+    stream: Stream
+    held: HeldLease
+    answer: Answer | TextAnswer
+    outcome: Outcome | None = None
+    is_confirmed: bool = False
+
+    def follow(self, *, until_told: Callable[[], None] = lambda: None) -> Outcome:
+        """How it ends, as a worker's slot sees it."""
+        self.outcome, self.is_confirmed = follow(
+            self.held, self.answer, _PATIENT, tell=until_told, lease_seconds=600, snapshot_seconds=5
+        )
+        return self.outcome
+
+    def first(self) -> None:
+        """The engine has begun to say something; that is put back to be followed."""
+        event = self.held.inbox.get(timeout=30)
+        self.held.inbox.put(event)
+
+    def end(self) -> Ended:
+        """The stream's end; what came before it is dropped."""
+        while not isinstance(event := self.held.inbox.get(timeout=30), Ended):
+            pass
+        return event
+
+    def close(self) -> None:
+        assert self.stream.close()
+
+
+@dataclass
+class Served:
+    """An entry point on a running server.
+
+    Attributes:
+        says: the whole answer to a prompt; None: nobody can tell.
+    """
+
+    engine: RunningEngine
+    settings: TritonSettings
+    adapter: Adapter
+    tokenizer: Tokenizer
+    says: Callable[[TokenIds], str] = field(
+        default=lambda ids: str(engine_module("oracle").expected_text(ids.tolist()))
+    )
+
+    @classmethod
+    def on(cls, engine: RunningEngine, model_name: str, tokenizer: Tokenizer) -> "Served":
+        """With the adapter that the server's own word leads to."""
+        settings = settings_of(engine, model_name)
+        client = EngineClient(settings.triton, settings.engine, end_id=tokenizer.end_id)
+        adapter = client.describe().adapter
+        client.close()
+        return cls(engine, settings.triton, adapter, tokenizer)
+
+    def prompt(self, text: str) -> TokenIds:
+        return self.tokenizer.encode_messages([Message("user", text)])
+
+    def ask(
+        self,
+        ids: TokenIds,
+        *,
+        max_tokens: int = 1000,
+        stops: Sequence[str] = (),
+        is_endless: bool = False,
+        put: Callable[[Piece | Ended], None] | None = None,
+    ) -> Run:
+        """The request is on its way; `put` sees what comes before it is in the inbox."""
+        held = HeldLease(Lease(uuid7(), uuid7()), valid_until=time.monotonic() + 600)
+        text = ""
+        if self.adapter.takes_text:
+            text = prompt_text(self.tokenizer, ids, adds_bos=self.adapter.adds_bos)
+        request = Request(
+            request_id=held.lease.lease_id.hex,
+            ids=ids,
+            max_tokens=max_tokens,
+            end_id=NEVER if is_endless else self.tokenizer.end_id,
+            pad_id=self.tokenizer.pad_id,
+            sampling=Sampling(min_tokens=max_tokens) if is_endless else Sampling(),
+            text=text,
+            stops=tuple(stops),
+        )
+
+        def hand_over(event: Piece | Ended) -> None:
+            if put is not None:
+                put(event)
+            held.inbox.put(event)
+
+        kind = TextAnswer if self.adapter.takes_text else Answer
+        answer = kind(self.tokenizer, max_tokens=max_tokens, stops=stops)
+        answer.begin_run(until=max_tokens)
+        stream = Stream(self.settings, request, adapter=self.adapter, put=hand_over)
+        stream.start()
+        return Run(stream, held, answer)
+
+    def is_idle(self) -> bool:
+        gauges = self.engine.gauges()
+        return gauges["active"] == gauges["used"] == 0

@@ -1,0 +1,159 @@
+"""Text in, text out by calls of the other models, as TensorRT-LLM's `tensorrt_llm_bls` does it.
+
+As there, a request is followed to its end even when its client has gone: cancelling does not reach the
+engine.
+"""
+
+import json
+import threading
+from collections.abc import Iterator
+from typing import Any, TypeAlias
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+from .server import die_with_server
+
+# Made by Triton's stub, which has no types.
+PbRequest: TypeAlias = Any
+PbResponse: TypeAlias = Any
+PbTensor: TypeAlias = Any
+Array: TypeAlias = Any
+
+_TO_PREPROCESSING = {
+    "text_input": "QUERY",
+    "max_tokens": "REQUEST_OUTPUT_LEN",
+    "bad_words": "BAD_WORDS_DICT",
+    "stop_words": "STOP_WORDS_DICT",
+    "end_id": "END_ID",
+    "pad_id": "PAD_ID",
+}
+_PREPROCESSED = {
+    "INPUT_ID": "input_ids",
+    "REQUEST_INPUT_LEN": "input_lengths",
+    "REQUEST_OUTPUT_LEN": "request_output_len",
+    "BAD_WORDS_IDS": "bad_words_list",
+    "STOP_WORDS_IDS": "stop_words_list",
+    "OUT_END_ID": "end_id",
+    "OUT_PAD_ID": "pad_id",
+}
+_TO_ENGINE = {
+    "top_k": "runtime_top_k",
+    "top_p": "runtime_top_p",
+    "temperature": "temperature",
+    "length_penalty": "len_penalty",
+    "repetition_penalty": "repetition_penalty",
+    "min_tokens": "min_length",
+    "presence_penalty": "presence_penalty",
+    "frequency_penalty": "frequency_penalty",
+    "seed": "random_seed",
+    "return_log_probs": "return_log_probs",
+    "beam_width": "beam_width",
+    "stream": "streaming",
+}
+
+
+_DECODED = {
+    "OUTPUT": "text_output",
+    "OUT_CUM_LOG_PROBS": "cum_log_probs",
+    "OUT_OUTPUT_LOG_PROBS": "output_log_probs",
+}
+_GENERATED = ("output_ids", "sequence_length", "cum_log_probs", "output_log_probs")
+
+
+class TritonPythonModel:
+    """One request at a time in each instance."""
+
+    def initialize(self, args: dict[str, str]) -> None:
+        """Nothing is loaded: the work is done elsewhere."""
+        self._closing = threading.Event()
+        die_with_server(self._closing)
+        given = json.loads(args["model_config"])["parameters"]
+        self._accumulates = given["accumulate_tokens"]["string_value"].lower() == "true"
+
+    def execute(self, requests: list[PbRequest]) -> None:
+        """Every request has been answered to its end."""
+        for request in requests:
+            sender = request.get_response_sender()
+            try:
+                for tensors in self._answers(request):
+                    sender.send(pb_utils.InferenceResponse(tensors))
+            except pb_utils.TritonModelException as error:
+                sender.send(pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error))))
+            # As the real one: the end is a response of its own, without any tensor.
+            sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+
+    def finalize(self) -> None:
+        """No thread runs any more."""
+        self._closing.set()
+
+    def _answers(self, request: PbRequest) -> Iterator[list[PbTensor]]:
+        """The tensors for each response of the engine; with `accumulate_tokens` of all so far."""
+        preprocessed = _call("preprocessing", _renamed(request, _TO_PREPROCESSING), list(_PREPROCESSED))
+        inputs = [
+            pb_utils.Tensor(_PREPROCESSED[tensor.name()], tensor.as_numpy())
+            for tensor in preprocessed.output_tensors()
+        ]
+        tokens = np.empty((1, 1, 0), dtype=np.int32)
+        for response in _stream("tensorrt_llm", inputs + _renamed(request, _TO_ENGINE)):
+            new = _ids(response)
+            tokens = np.concatenate([tokens, new], axis=2) if self._accumulates else new
+            decoded = _call(
+                "postprocessing",
+                [
+                    pb_utils.Tensor("TOKENS_BATCH", tokens),
+                    pb_utils.Tensor("SEQUENCE_LENGTH", np.array([[tokens.shape[2]]], dtype=np.int32)),
+                    *_log_probs(response),
+                ],
+                list(_DECODED),
+            )
+            yield [
+                pb_utils.Tensor(_DECODED[tensor.name()], tensor.as_numpy())
+                for tensor in decoded.output_tensors()
+            ]
+
+
+def _renamed(request: PbRequest, names: dict[str, str]) -> list[PbTensor]:
+    """The request's tensors under the names that another model has for them."""
+    found = ((pb_utils.get_input_tensor_by_name(request, name), to) for name, to in names.items())
+    return [pb_utils.Tensor(to, tensor.as_numpy()) for tensor, to in found if tensor is not None]
+
+
+def _call(model: str, tensors: list[PbTensor], outputs: list[str]) -> PbResponse:
+    asked = pb_utils.InferenceRequest(model_name=model, inputs=tensors, requested_output_names=outputs)
+    return _checked(asked.exec())
+
+
+def _stream(model: str, tensors: list[PbTensor]) -> Iterator[PbResponse]:
+    asked = pb_utils.InferenceRequest(
+        model_name=model, inputs=tensors, requested_output_names=list(_GENERATED)
+    )
+    for response in asked.exec(decoupled=True):
+        yield _checked(response)
+
+
+def _log_probs(response: PbResponse) -> list[PbTensor]:
+    """What the engine tells of them, under the names that postprocessing has for them."""
+    return [
+        pb_utils.Tensor(tensor.name().upper(), tensor.as_numpy())
+        for tensor in response.output_tensors()
+        if tensor.name().endswith("log_probs")
+    ]
+
+
+def _ids(response: PbResponse) -> Array:
+    """The token ids of one of the engine's responses.
+
+    Raises:
+        TritonModelException: it holds none. In Triton 2.51 that is all that a caller sees of an error.
+    """
+    found = pb_utils.get_output_tensor_by_name(response, "output_ids")
+    if found is None:
+        raise pb_utils.TritonModelException("the engine failed")
+    return found.as_numpy()
+
+
+def _checked(response: PbResponse) -> PbResponse:
+    if response.has_error():
+        raise pb_utils.TritonModelException(response.error().message())
+    return response

@@ -1,0 +1,152 @@
+"""A stand-in for Triton's vLLM backend: its tensors and its ways, around the local `tensorrt_llm`."""
+
+import json
+import threading
+from collections.abc import Iterator
+from typing import Any, TypeAlias
+from uuid import uuid4
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+from tokenizers import Tokenizer
+
+from .server import die_with_server
+
+# Made by Triton's stub, which has no types.
+PbRequest: TypeAlias = Any
+PbResponse: TypeAlias = Any
+PbTensor: TypeAlias = Any
+
+_REPLACEMENT = "\ufffd"
+
+
+class TritonPythonModel:
+    """Follows every request in a thread of its own; a client that goes away ends its request."""
+
+    def initialize(self, args: dict[str, str]) -> None:
+        """The tokenizer is loaded."""
+        self._closing = threading.Event()
+        die_with_server(self._closing)
+        given = json.loads(args["model_config"])["parameters"]
+        directory = given["tokenizer_dir"]["string_value"]
+        self._tokenizer = Tokenizer.from_file(f"{directory}/tokenizer.json")
+        named = json.loads(open(f"{directory}/tokenizer_config.json").read())  # noqa: PTH123, SIM115  # once
+        self._bos_id = self._tokenizer.token_to_id(named.get("bos_token") or "")
+        self._end_id = self._tokenizer.token_to_id(named["eos_token"])
+
+    def execute(self, requests: list[PbRequest]) -> None:
+        """Every request is under way."""
+        for request in requests:
+            threading.Thread(target=self._follow, args=(request,), daemon=True).start()
+
+    def finalize(self) -> None:
+        """No thread of ours looks at the server any more."""
+        self._closing.set()
+
+    def _follow(self, request: PbRequest) -> None:
+        sender = request.get_response_sender()
+        final = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+        try:
+            is_streaming = bool(_value(request, "stream", absent=False))
+            pieces = self._answer(request, sender)
+            if not is_streaming:
+                pieces = iter([_whole(list(pieces), _prompt_shown(request))])
+            held = None
+            for piece in pieces:
+                if held is not None:
+                    sender.send(_response(request, held))
+                held = piece
+            sender.send(_response(request, held or ("", 0, "stop")), final)
+        except (pb_utils.TritonModelException, ValueError) as error:
+            failed = pb_utils.TritonError(f"Error generating stream: {error}")
+            sender.send(pb_utils.InferenceResponse(error=failed), final)
+
+    def _answer(self, request: PbRequest, sender: Any) -> Iterator[tuple[str, int, str | None]]:  # noqa: ANN401
+        """New text, new tokens and, once it has ended, why."""
+        asked = json.loads(_value(request, "sampling_parameters", absent=b"{}"))
+        max_tokens = int(asked.get("max_tokens", 16))
+        stops = [asked["stop"]] if isinstance(asked.get("stop"), str) else asked.get("stop") or []
+        request_id = uuid4().hex
+        ids: list[int] = []
+        held = max(map(len, stops), default=1) - 1  # characters that may begin a stop string
+        text, counted = "", 0
+        # As with vLLM, no end token comes before so many tokens; the engine behind knows all or nothing.
+        end_id = -1 if int(asked.get("min_tokens", 0)) >= max_tokens else self._end_id
+        prompt = _value(request, "text_input", absent=b"").decode()
+        for new in self._generate(prompt, max_tokens, end_id, request_id):
+            if sender.is_cancelled():
+                _stop(request_id)
+            ids += new
+            said = self._tokenizer.decode(ids, skip_special_tokens=True).rstrip(_REPLACEMENT)
+            if (at := min((said.find(stop) for stop in stops if stop in said), default=-1)) >= 0:
+                _stop(request_id)
+                yield said[len(text) : at], len(ids) - counted, "stop"
+                return
+            said = said[: max(len(text), len(said) - held)]
+            yield said[len(text) :], len(ids) - counted, None
+            text, counted = said, len(ids)
+        rest = self._tokenizer.decode(ids, skip_special_tokens=True)[len(text) :]
+        yield rest, 0, "length" if len(ids) >= max_tokens else "stop"
+
+    def _generate(self, prompt: str, max_tokens: int, end_id: int, request_id: str) -> Iterator[list[int]]:
+        """The tokens of each of the engine's responses; as with vLLM the text begins with a mark."""
+        ids = [] if self._bos_id is None else [self._bos_id]
+        ids += self._tokenizer.encode(prompt, add_special_tokens=False).ids
+        values = {
+            "input_ids": [ids],
+            "input_lengths": [[len(ids)]],
+            "request_output_len": [[max_tokens]],
+            "end_id": [[end_id]],
+        }
+        tensors = [pb_utils.Tensor(name, np.array(value, dtype=np.int32)) for name, value in values.items()]
+        tensors.append(pb_utils.Tensor("streaming", np.array([[True]])))
+        asked = _to_engine(tensors, request_id)
+        for response in asked.exec(decoupled=True):
+            if response.has_error():
+                raise pb_utils.TritonModelException(response.error().message())
+            new = pb_utils.get_output_tensor_by_name(response, "output_ids")
+            if new is None:  # all that a caller sees of an error in Triton 2.51
+                raise pb_utils.TritonModelException("the engine failed")
+            yield new.as_numpy().ravel().tolist()
+
+
+def _stop(request_id: str) -> None:
+    """The engine ends the request of this id."""
+    one = np.array([[1]], dtype=np.int32)
+    names = ("input_ids", "input_lengths", "request_output_len")
+    tensors = [pb_utils.Tensor(name, one) for name in names]
+    tensors.append(pb_utils.Tensor("stop", np.array([[True]])))
+    for _ in _to_engine(tensors, request_id).exec(decoupled=True):
+        pass
+
+
+def _to_engine(tensors: list[PbTensor], request_id: str) -> Any:  # noqa: ANN401  # see above
+    outputs = ["output_ids", "sequence_length"]
+    return pb_utils.InferenceRequest(
+        model_name="tensorrt_llm", request_id=request_id, inputs=tensors, requested_output_names=outputs
+    )
+
+
+def _whole(pieces: list[tuple[str, int, str | None]], prompt: str) -> tuple[str, int, str | None]:
+    """All pieces as one, behind the prompt if that is to be shown."""
+    return prompt + "".join(text for text, _, _ in pieces), sum(num for _, num, _ in pieces), pieces[-1][2]
+
+
+def _prompt_shown(request: PbRequest) -> str:
+    excluded = bool(_value(request, "exclude_input_in_output", absent=False))
+    return "" if excluded else _value(request, "text_input", absent=b"").decode()
+
+
+def _response(request: PbRequest, piece: tuple[str, int, str | None]) -> PbResponse:
+    text, num_tokens, reason = piece
+    tensors = [pb_utils.Tensor("text_output", np.array([text.encode()], dtype=np.object_))]
+    if _value(request, "return_finish_reason", absent=False):
+        tensors.append(pb_utils.Tensor("finish_reason", np.array([str(reason).encode()], dtype=np.object_)))
+    if _value(request, "return_num_output_tokens", absent=False):
+        tensors.append(pb_utils.Tensor("num_output_tokens", np.array([num_tokens], dtype=np.uint32)))
+    return pb_utils.InferenceResponse(tensors)
+
+
+def _value(request: PbRequest, name: str, *, absent: Any) -> Any:  # noqa: ANN401  # see above
+    found = pb_utils.get_input_tensor_by_name(request, name)
+    return absent if found is None else found.as_numpy().ravel()[0]

@@ -1,0 +1,67 @@
+"""Token ids in, token ids out: the model `tensorrt_llm` itself, without anything around it."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from worker.adapter import Kind, Outputs, Stop, sampling_tensors
+from worker.pieces import Tokens
+from worker.request import Request, Tensors
+
+
+@dataclass(frozen=True, slots=True)
+class IdsAdapter:
+    """Sends the counted ids; the only way in which a job can go on where it stopped.
+
+    Attributes:
+        model_name: usually `tensorrt_llm`.
+        inputs: the tensors that it declares; others are not sent.
+    """
+
+    model_name: str
+    inputs: frozenset[str]
+
+    kind: Kind = "ids"
+    is_engine: bool = True
+    takes_text: bool = False
+    adds_bos: bool = False
+    is_streaming: bool = True
+    is_reached: bool = True
+
+    def tensors(self, request: Request) -> Tensors:
+        """The request's tensors.
+
+        Shapes:
+            input_ids: INT32 `[1, tokens]`; every other one `[1, 1]`.
+        """
+        tensors: Tensors = {
+            "input_ids": request.ids.reshape(1, -1).astype(np.int32, copy=False),
+            "input_lengths": np.array([[len(request.ids)]], dtype=np.int32),
+            "request_output_len": np.array([[request.max_tokens]], dtype=np.int32),
+            "streaming": np.array([[True]]),
+            "end_id": np.array([[request.end_id]], dtype=np.int32),
+            "pad_id": np.array([[request.pad_id]], dtype=np.int32),
+        }
+        tensors |= sampling_tensors(request.sampling, self.inputs, prefix="runtime_")
+        return {name: value for name, value in tensors.items() if name in self.inputs}
+
+    def stop(self) -> Stop | None:
+        """A request of the same id; a model without the input `stop` has only the end of its stream."""
+        return Stop(self.model_name, stop_tensors()) if "stop" in self.inputs else None
+
+    def piece(self, outputs: Outputs) -> Tokens | None:
+        """The token ids of a response, those of the first beam.
+
+        Shapes:
+            output_ids: INT32 `[1, beams, tokens]`; sequence_length: INT32 `[1, beams]`, tokens that count.
+        """
+        ids = np.frombuffer(outputs.get("output_ids", b""), dtype=np.int32)
+        lengths = np.frombuffer(outputs.get("sequence_length", b""), dtype=np.int32)
+        found = [int(each) for each in (ids[: lengths[0]] if len(lengths) else ids)]
+        return Tokens(found) if found else None
+
+
+def stop_tensors() -> Tensors:
+    """The tensors that end the request of the same id; of the others nothing is looked at."""
+    one = np.array([[1]], dtype=np.int32)
+    return {"stop": np.array([[True]]), "input_ids": one, "input_lengths": one, "request_output_len": one}

@@ -1,0 +1,90 @@
+"""Text in, text out: the tensors of Triton's vLLM backend, which have no batch dimension."""
+
+import json
+from dataclasses import dataclass
+
+import numpy as np
+
+from jobs.states import FinishReason
+from worker.adapter import Kind, Outputs, Stop, bytes_tensor, text_in
+from worker.pieces import Text
+from worker.request import Request, Sampling, Tensors
+
+_REASONS = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
+
+
+@dataclass(frozen=True, slots=True)
+class VllmAdapter:
+    """Sends the prompt as text; its answers come in whole characters, and newer releases count them.
+
+    Attributes:
+        model_name: of the model.
+        inputs: the tensors that it declares; others are not sent.
+    """
+
+    model_name: str
+    inputs: frozenset[str]
+
+    kind: Kind = "vllm"
+    is_engine: bool = True
+    takes_text: bool = True
+    adds_bos: bool = True  # vLLM encodes a text with its special tokens
+    is_streaming: bool = True
+    is_reached: bool = True  # a stream that is cut is noticed at the next response
+
+    def tensors(self, request: Request) -> Tensors:
+        """The request's tensors.
+
+        Shapes:
+            every one `[1]`.
+        """
+        tensors: Tensors = {
+            "text_input": bytes_tensor(request.text),
+            "stream": np.array([True]),
+            "sampling_parameters": bytes_tensor(json.dumps(_parameters(request))),
+            "exclude_input_in_output": np.array([True]),
+            "return_finish_reason": np.array([True]),
+            "return_num_output_tokens": np.array([True]),
+        }
+        return {name: value for name, value in tensors.items() if name in self.inputs}
+
+    def stop(self) -> Stop | None:
+        """There is no request to stop: the stream is cut."""
+        return None
+
+    def piece(self, outputs: Outputs) -> Text | None:
+        """The text of a response, how many tokens it took and why it was the last, as far as is told.
+
+        Shapes:
+            text_output, finish_reason: BYTES `[1]`; num_output_tokens: UINT32 `[1]`, of this response.
+        """
+        text = text_in(outputs.get("text_output", b""))
+        if text is None:
+            return None
+        counts = np.frombuffer(outputs.get("num_output_tokens", b""), dtype=np.uint32)
+        reason = text_in(outputs.get("finish_reason", b""))
+        return Text(
+            text,
+            num_tokens=int(counts[0]) if len(counts) else None,
+            reason=_REASONS.get(reason or ""),
+        )
+
+
+def _parameters(request: Request) -> dict[str, object]:
+    """The sampling parameters. vLLM's own temperature is 1; ours is greedy unless somebody asks otherwise.
+
+    It is told the stop strings, which it finds in text as we do: so it ends by itself, and says so.
+    """
+    given: Sampling = request.sampling
+    is_random = given.top_p is not None or (given.top_k or 0) > 1
+    temperature = given.temperature if given.temperature is not None else (1.0 if is_random else 0.0)
+    found: dict[str, object] = {
+        "max_tokens": request.max_tokens,
+        "temperature": temperature,
+        "top_p": given.top_p,
+        "top_k": given.top_k,
+        "seed": given.seed,
+        "min_tokens": given.min_tokens,
+        "stop": list(request.stops) or None,
+    }
+    return {name: value for name, value in found.items() if value is not None}

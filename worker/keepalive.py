@@ -1,0 +1,46 @@
+"""Whether a server lets its clients ping during long silences; only trying it out tells."""
+
+import threading
+from typing import Final
+
+import grpc
+
+from jobs.findings import Finding
+
+# A server without the flags takes offence at the third ping; with them every 5 s is welcome.
+_PING_MS: Final = 6_000
+_WATCH_SECONDS: Final = 32.0
+_READY_SECONDS: Final = 5.0
+FLAGS: Final = (
+    "--grpc-http2-min-recv-ping-interval-without-data=5000 --grpc-keepalive-permit-without-calls=1"
+    " --grpc-keepalive-time=10000 --grpc-keepalive-timeout=5000 --grpc-http2-max-pings-without-data=0"
+)
+
+
+def try_keepalive(url: str, *, seconds: float = _WATCH_SECONDS) -> Finding:
+    """What became of a silent connection that pinged for so long."""
+    options = [
+        ("grpc.use_local_subchannel_pool", 1),
+        ("grpc.keepalive_time_ms", _PING_MS),
+        ("grpc.keepalive_timeout_ms", _PING_MS),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_pings_without_data", 0),
+        ("grpc.enable_http_proxy", 0),
+    ]
+    lost = threading.Event()
+    was_ready = threading.Event()
+
+    def note(state: grpc.ChannelConnectivity) -> None:
+        if state is grpc.ChannelConnectivity.READY:
+            was_ready.set()
+        elif was_ready.is_set():
+            lost.set()
+
+    with grpc.insecure_channel(url, options=options) as channel:
+        channel.subscribe(note, try_to_connect=True)
+        if not was_ready.wait(_READY_SECONDS):
+            return Finding("keepalive", "unknown", f"{url} cannot be reached")
+        if lost.wait(seconds):
+            detail = "the server ended a silent connection that pinged every 6 s"
+            return Finding("keepalive", "failed", detail, f"start it with {FLAGS}")
+    return Finding("keepalive", "ok", f"a silent connection lived for {seconds:g} s of pings")

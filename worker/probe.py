@@ -1,0 +1,259 @@
+"""What an engine's server offers and what is wrong with it, in words; asking changes nothing."""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from jobs.errors import EngineError, EngineUnavailableError
+from jobs.findings import Finding
+from jobs.settings import EngineSide
+from jobs.tokens import Tokenizer
+from worker import keepalive
+from worker.adapter import Adapter
+from worker.engine import CANARY_SECONDS, EngineClient
+from worker.gauges import Gauges, read_gauges
+from worker.offer import ModelConfig, Offer, adapter_for, flag, number, parameter
+
+_ENTRIES: Final = ("tensorrt_llm", "ensemble", "tensorrt_llm_bls", "vllm_model")
+_AROUND: Final = ("preprocessing", "postprocessing")
+_KINDS: Final = {
+    "ids": "token ids go in and come out: jobs can go on where they stopped, and cancelling frees the engine",
+    "ensemble": "text in, whole text out: no live output, and jobs begin anew after a fault",
+    "bls": "text in, text out: cancelling does not reach the engine, and jobs begin anew after a fault",
+    "vllm": "text in, text out: jobs begin anew after a fault, and the KV cache cannot be seen",
+}
+# Scripts of many alphabets: where two tokenizers differ at all they differ here.
+_SAMPLE: Final = (
+    "The 3 naïve façades — 希望と平和, надежда, नमस्ते 🜂 cost 1234567.89€;\n\n\tdef f(x): return x**2"
+)
+_STUB_TROUBLE: Final = ("stub process", "numpy", "_array_api", "failed to load")
+
+
+@dataclass(frozen=True)
+class _Look:
+    """A server that answers, as far as it has been looked at."""
+
+    side: EngineSide
+    tokenizer: Tokenizer
+    client: EngineClient
+    offer: Offer
+    adapter: Adapter
+    configs: dict[str, ModelConfig]
+    gauges: Gauges | None
+
+
+def probe(side: EngineSide, tokenizer: Tokenizer) -> Iterator[Finding]:
+    """What can be seen of the server from here, the most basic first; ends where nothing can follow."""
+    client = EngineClient(side.triton, side.engine, end_id=tokenizer.end_id)
+    try:
+        yield from _server(side, client)
+        offer = client.offer()
+        if offer is None:
+            yield _no_model(side, client)
+            return
+        try:
+            adapter = adapter_for(offer, side.triton)
+        except EngineError as error:
+            yield Finding("entry point", "failed", error.message, "decoupled_mode:True for fill_template")
+            return
+        yield Finding("entry point", "ok", f"{adapter.model_name} ({adapter.kind}): {_KINDS[adapter.kind]}")
+        answered = _answers(client, adapter)
+        yield answered
+        look = _Look(side, tokenizer, client, offer, adapter, _configs(client, offer), _gauges(side, offer))
+        for part in _PARTS:
+            yield from part(look)
+    except EngineUnavailableError as error:
+        yield Finding("server", "failed", f"{side.triton.url}: {error.message}", "LONGBATCH_TRITON__URL")
+    finally:
+        client.close()
+
+
+def _server(side: EngineSide, client: EngineClient) -> Iterator[Finding]:
+    version, models = client.version(), client.models()
+    yield Finding("server", "ok", f"{side.triton.url} runs Triton {version}")
+    offered = [name for name in _ENTRIES if models.get(name)]
+    yield Finding(
+        "models", "ok", f"{', '.join(sorted(models))}; entry points: {', '.join(offered) or 'none'}"
+    )
+    if broken := sorted(name for name, is_ready in models.items() if not is_ready):
+        yield Finding("models", "failed", f"not ready: {', '.join(broken)}", "the server's log says why")
+
+
+def _no_model(side: EngineSide, client: EngineClient) -> Finding:
+    others = [name for name in _ENTRIES if client.models().get(name)]
+    return Finding(
+        "entry point",
+        "failed",
+        f"there is no model {side.triton.model_name}",
+        f"LONGBATCH_TRITON__MODEL_NAME={others[0]}" if others else "the server's model repository",
+    )
+
+
+def _answers(client: EngineClient, adapter: Adapter) -> Finding:
+    began = time.monotonic()
+    if client.answers(adapter, timeout=CANARY_SECONDS):
+        return Finding("answer", "ok", f"one token came within {time.monotonic() - began:.2f} s")
+    return Finding(
+        "answer",
+        "failed",
+        f"no token came within {CANARY_SECONDS:g} s, whatever readiness says",
+        "the server's log; other requests may hold the engine",
+    )
+
+
+def _gauges(side: EngineSide, offer: Offer) -> Gauges | None:
+    return read_gauges(side.triton.metrics_url, str(offer.engine.name))
+
+
+def _metrics(look: _Look) -> Iterator[Finding]:
+    """Whether slots and blocks can be watched."""
+    url = look.side.triton.metrics_url
+    if url is None:
+        yield Finding(
+            "metrics", "warning", "no URL is set", "LONGBATCH_TRITON__METRICS_URL=http://host:8002/metrics"
+        )
+    elif look.gauges is None:
+        yield Finding(
+            "metrics",
+            "warning" if look.adapter.kind == "vllm" else "failed",
+            f"{url} does not answer, or has no gauges of {look.offer.engine.name}",
+            "publish port 8002; without gauges blocks of cancelled jobs stay booked for longer",
+        )
+    else:
+        now = look.gauges
+        detail = f"{now.active_requests} requests inside, {now.used_blocks} of {now.max_blocks} blocks used"
+        yield Finding("metrics", "ok", detail)
+
+
+def _batch(look: _Look) -> Iterator[Finding]:
+    """Whether all say the same batch size."""
+    told = {name: int(config.max_batch_size) for name, config in look.configs.items()}
+    if look.gauges is not None and look.gauges.max_requests:
+        told["the engine itself"] = look.gauges.max_requests
+    sizes = {size for size in told.values() if size}
+    listed = ", ".join(f"{name} {size}" for name, size in told.items())
+    if len(sizes) > 1:
+        advice = "triton_max_batch_size:N for every model, N as in trtllm-build --max_batch_size"
+        yield Finding("batch size", "warning", f"the smallest binds: {listed}", advice)
+    elif sizes:
+        yield Finding("batch size", "ok", f"{sizes.pop()} everywhere")
+    else:
+        advice = "LONGBATCH_ENGINE__MAX_BATCH_SIZE; until then one request runs at a time"
+        configured = look.side.engine.max_batch_size
+        yield Finding("batch size", "ok" if configured else "warning", "the server does not tell", advice)
+
+
+def _pool(look: _Look) -> Iterator[Finding]:
+    """Whether the KV cache is as large as configured, and large enough."""
+    asked = number(look.offer.engine, "max_tokens_in_paged_kv_cache")
+    gauges = look.gauges
+    real = gauges.max_blocks * gauges.tokens_per_block if gauges is not None else 0
+    if asked and real and real < asked:
+        advice = "smaller weights, a larger kv_cache_free_gpu_mem_fraction, or fewer configured tokens"
+        yield Finding(
+            "KV cache", "warning", f"{asked} tokens are configured, but the load left {real}", advice
+        )
+    pool = real or asked
+    if not pool:
+        advice = "LONGBATCH_ENGINE__MAX_BLOCKS and __TOKENS_PER_BLOCK"
+        is_set = bool(look.side.engine.max_blocks)
+        yield Finding("KV cache", "ok" if is_set else "failed", "the server does not tell its size", advice)
+        return
+    longest = look.side.engine.max_seq_len
+    if pool < longest:
+        detail = f"it holds {pool} tokens, less than max_seq_len {longest}: longer jobs are refused"
+        yield Finding("KV cache", "warning", detail, "LONGBATCH_ENGINE__MAX_SEQ_LEN, or a larger pool")
+    elif real >= asked:
+        yield Finding("KV cache", "ok", f"it holds {pool} tokens")
+
+
+def _lengths(look: _Look) -> Iterator[Finding]:
+    """Whether prompts as long as promised can be read."""
+    engine = look.offer.engine
+    if look.adapter.kind == "vllm":
+        return
+    limit = number(engine, "max_num_tokens") or 8192
+    wanted = look.side.engine.max_input_len
+    if flag(engine, "enable_chunked_context", absent=False):
+        yield Finding(
+            "chunked context", "ok", "on: prompts longer than one iteration's tokens are read in parts"
+        )
+    elif limit < wanted:
+        yield Finding(
+            "chunked context",
+            "failed",
+            f"off: prompts over {limit} tokens (max_num_tokens) are refused, and {wanted} are promised",
+            "enable_chunked_context:True, with --use_paged_context_fmha enable in the build",
+        )
+    policy = parameter(engine, "batch_scheduler_policy")
+    if policy == "max_utilization":
+        detail = "max_utilization: running requests are paused and read again when blocks run out"
+        yield Finding("scheduler", "warning", detail, "batch_scheduler_policy:guaranteed_no_evict")
+    reuses = flag(engine, "enable_kv_cache_reuse", absent=True)
+    if not reuses and look.side.engine.reuses_prefix:
+        detail = "the engine keeps nothing of a prompt, and the settings say that it does"
+        yield Finding("prefix cache", "warning", detail, "LONGBATCH_ENGINE__REUSES_PREFIX=false")
+
+
+def _text_models(look: _Look) -> Iterator[Finding]:
+    """What is around the engine: its tokenizer, its order, its traps."""
+    for config in look.configs.values():
+        if "TOKENS_BATCH" in {each.name for each in config.input} and _instances(config) > 1:
+            detail = f"{config.name} has {_instances(config)} instances: they reorder the tokens of a stream"
+            yield Finding("order", "failed", detail, "postprocessing_instance_count:1")
+        if config.dynamic_batching.default_queue_policy.max_queue_size and look.adapter.kind == "ensemble":
+            detail = f"{config.name} sets max_queue_size: before 26.02 an ensemble that reaches it hangs"
+            yield Finding("queue", "failed", detail, "leave max_queue_size at 0")
+    name = str(look.offer.preprocessing.name) if look.offer.preprocessing is not None else "preprocessing"
+    if not look.client.models().get(name):
+        yield Finding("tokenizer", "unknown", "no model shows how the server encodes text")
+        return
+    yield _tokenizer(look, name)
+
+
+def _tokenizer(look: _Look, name: str) -> Finding:
+    ours = look.tokenizer.markup.read(_SAMPLE).tolist()
+    try:
+        theirs = look.client.encode(name, _SAMPLE)
+    except EngineUnavailableError as error:
+        if any(words in error.message.lower() for words in _STUB_TROUBLE):
+            advice = "numpy<2 where the Python backend runs: with numpy 2 it crashes on text"
+            return Finding("Python backend", "failed", f"{name}: {error.message}", advice)
+        return Finding("tokenizer", "failed", f"{name} does not encode: {error.message}", "the server's log")
+    if theirs == ours or (look.tokenizer.bos_id is not None and theirs == [look.tokenizer.bos_id, *ours]):
+        return Finding(
+            "tokenizer", "ok", f"the server's gives the same tokens as {look.tokenizer.fingerprint[:8]}"
+        )
+    detail = f"the server's gives {len(theirs)} tokens where ours gives {len(ours)}, or others"
+    return Finding("tokenizer", "failed", detail, "LONGBATCH_TOKENIZER__PATH must be the served model's")
+
+
+def _keepalive(look: _Look) -> Iterator[Finding]:
+    """What the server's flags must be; they cannot be asked for."""
+    if look.side.triton.fast_keepalive:
+        detail = "a server without its flags ends silent streams after 30 s; `--keepalive` tries it out"
+        yield Finding("keepalive", "unknown", detail, keepalive.FLAGS)
+
+
+def _configs(client: EngineClient, offer: Offer) -> dict[str, ModelConfig]:
+    """The configurations of the entry point, and of every other model of the same repository."""
+    names = {str(offer.entry.name), str(offer.engine.name)}
+    if offer.entry.name != "vllm_model":
+        names |= {name for name in (*_ENTRIES[:3], *_AROUND) if client.models().get(name)}
+    found = {name: client.config(name) for name in sorted(names)}
+    return {name: config for name, config in found.items() if config is not None}
+
+
+def _instances(config: ModelConfig) -> int:
+    return max((int(group.count) for group in config.instance_group), default=1)
+
+
+_PARTS: Final[tuple[Callable[[_Look], Iterator[Finding]], ...]] = (
+    _metrics,
+    _batch,
+    _pool,
+    _lengths,
+    _text_models,
+    _keepalive,
+)
