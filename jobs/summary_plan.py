@@ -159,7 +159,9 @@ def find_sizes(
     part_limit = limit_of(part_tokens)
     largest = min(_room(each, part_limit) for each in capacities) - overheads[NodeKind.MAP] - _SEAM_TOKENS
     best = share - part_limit - overheads[NodeKind.MAP] - _SEAM_TOKENS
-    joined = min(share, *(_room(each, final_limit) for each in capacities)) - overheads[NodeKind.REDUCE]
+    # A join answers with a part unless it is the root: room for the longer answer of the two.
+    answer = max(final_limit, part_limit)
+    joined = min(share, *(_room(each, answer) for each in capacities)) - overheads[NodeKind.REDUCE]
     sizes = Sizes(
         whole_tokens=whole_tokens - _SEAM_TOKENS,
         chunk_tokens=min(largest, chunk_tokens or best),

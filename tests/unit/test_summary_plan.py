@@ -1,7 +1,7 @@
 """Trees of jobs: what fits, who waits for whom, and that every prompt fits the engines that are there."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from jobs.admission import Capacity, find_excess
@@ -65,6 +65,15 @@ CAPACITIES = st.builds(
 )
 
 
+# Parts longer than the summary itself: joins of parts, not the root, need the most room.
+@example(
+    capacities=[
+        Capacity(max_batch_size=1, max_blocks=84, tokens_per_block=64, max_input_len=2667, max_seq_len=2715)
+    ],
+    num_leaves=36,
+    length=16,
+    chunk_tokens=None,
+)
 @settings(max_examples=300, deadline=None)
 @given(
     capacities=st.lists(CAPACITIES, min_size=1, max_size=3),
