@@ -20,7 +20,6 @@ from jobs.explain import Snapshot
 from jobs.history import History
 from jobs.models import Job
 from jobs.playback import Outlook
-from jobs.prediction import Foresight
 from jobs.queue_depth import Depth
 from jobs.queue_place import QueuePlace
 from jobs.settings import Settings
@@ -44,7 +43,7 @@ class Places:
     """Looks in threads of its own, on connections of its own: neither the event loop nor requests wait."""
 
     def __init__(self, settings: Settings) -> None:
-        self._terms = _terms(settings)
+        self._terms = Terms.of(settings, history=History(keep=_HISTORY_KEPT))
         self._unmeasured = A6000.faster(settings.engine.time_scale)
         engine = database.make_engine(settings.database, pool_size=_CONNECTIONS, name="longbatch-api-places")
         # All statements of a look see one moment.
@@ -122,14 +121,3 @@ class Places:
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await anyio.to_thread.run_sync(work, limiter=self._threads, abandon_on_cancel=True)
-
-
-def _terms(settings: Settings) -> Terms:
-    """What workers with the same settings claim under."""
-    foresight = Foresight(reuses_prefix=settings.engine.reuses_prefix)
-    return Terms(
-        lease=timedelta(seconds=settings.jobs.lease_seconds),
-        max_rescues=settings.jobs.max_rescues,
-        foresight=foresight if settings.engine.book_predicted else None,
-        history=History(keep=_HISTORY_KEPT),
-    )

@@ -2,16 +2,17 @@
 
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Protocol
+from typing import Protocol, Self
 from uuid import UUID
 
 from sqlalchemy.orm import Session
 
 from jobs.admission import Capacity
-from jobs.history import History
+from jobs.history import History, PeersOnce
 from jobs.packing import Rules
-from jobs.prediction import Foresight, Peers
+from jobs.prediction import Foresight
 from jobs.segments import next_segment, whole_blocks
+from jobs.settings import Settings
 
 # Prompt tokens that an engine reads in one iteration; only the order of expected ends depends on it.
 _CHUNK_TOKENS = 8192
@@ -36,6 +37,17 @@ class Terms:
     foresight: Foresight | None = field(default_factory=Foresight)
     history: History = field(default_factory=History)
     preempts: bool = True
+
+    @classmethod
+    def of(cls, settings: Settings, *, history: History) -> Self:
+        """What workers with these settings claim under."""
+        foresight = Foresight(reuses_prefix=settings.engine.reuses_prefix)
+        return cls(
+            lease=timedelta(seconds=settings.jobs.lease_seconds),
+            max_rescues=settings.jobs.max_rescues,
+            foresight=foresight if settings.engine.book_predicted else None,
+            history=history,
+        )
 
 
 class Bookable(Protocol):
@@ -84,7 +96,11 @@ class Bookkeeper:
     session: Session
     capacity: Capacity
     terms: Terms
-    _recent: dict[tuple[UUID, str], Peers] = field(default_factory=dict)
+    _peers: PeersOnce = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Nothing was read yet."""
+        self._peers = PeersOnce(self.session, self.terms.history)
 
     def booking(self, job: Bookable, *, produced: int) -> Booking:
         """What this job books with so many tokens generated: at least one more, at most all it may need."""
@@ -96,7 +112,7 @@ class Bookkeeper:
         else:
             segment = next_segment(
                 self.capacity,
-                self._peers(job).near(prompt_tokens),
+                self._peers.of(job.tenant_id, job.task).near(prompt_tokens),
                 prompt_tokens=prompt_tokens,
                 produced=produced,
                 max_tokens=job.max_tokens,
@@ -107,12 +123,6 @@ class Bookkeeper:
             output_tokens=produced + segment.new_tokens,
             steps=steps(prompt_tokens + produced, segment.new_tokens),
         )
-
-    def _peers(self, job: Bookable) -> Peers:
-        key = (job.tenant_id, job.task)
-        if key not in self._recent:
-            self._recent[key] = self.terms.history.peers(self.session, job.tenant_id, job.task)
-        return self._recent[key]
 
 
 def steps(prompt_tokens: int, new_tokens: int) -> int:

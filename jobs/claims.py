@@ -39,11 +39,6 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
-class MakingRoom:
-    """Nothing may start now, but batch jobs were asked to leave for an interactive one."""
-
-
-@dataclass(frozen=True, slots=True)
 class Ended:
     """A job whose request the engine has confirmed to be over; its end is not recorded yet.
 
@@ -84,12 +79,9 @@ class Claimed:
     asked_for_room: bool = False
 
 
-def claim(session: Session, engine_name: str, terms: Terms) -> Claim | MakingRoom | None:
+def claim(session: Session, engine_name: str, terms: Terms) -> Claim | None:
     """The next job for this engine is running, its blocks booked; None: nothing may start now."""
-    found = claim_all(session, engine_name, terms, limit=1)
-    if found.claims:
-        return found.claims[0]
-    return MakingRoom() if found.asked_for_room else None
+    return next(iter(claim_all(session, engine_name, terms, limit=1).claims), None)
 
 
 def claim_all(

@@ -1,6 +1,7 @@
 """What peers of a job generated: the newest outputs of its tenant's task."""
 
 import time
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
 from uuid import UUID
@@ -42,3 +43,19 @@ class History:
             self._known.clear()
         self._known[tenant_id, task] = (time.monotonic(), peers)
         return peers
+
+
+@dataclass(slots=True)
+class PeersOnce:
+    """What peers generated, read once within a transaction: all its jobs are predicted from the same."""
+
+    session: Session
+    history: History
+    _read: dict[tuple[UUID, str], Peers] = field(default_factory=dict)
+
+    def of(self, tenant_id: UUID, task: str) -> Peers:
+        """Those of this tenant and task."""
+        key = (tenant_id, task)
+        if key not in self._read:
+            self._read[key] = self.history.peers(self.session, tenant_id, task)
+        return self._read[key]

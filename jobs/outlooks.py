@@ -15,9 +15,10 @@ from jobs.admission import Capacity
 from jobs.bookings import Bookkeeper, Terms
 from jobs.database import database_now
 from jobs.forecast import expected_tokens
+from jobs.history import PeersOnce
 from jobs.models import Engine, Job, Reservation
 from jobs.playback import Length, Outlook
-from jobs.prediction import Foresight, Peers
+from jobs.prediction import Foresight
 from jobs.queue_window import Queued
 from jobs.ranking import Ranked, Ranking
 from jobs.speeds import Service, Speed, measure
@@ -163,7 +164,11 @@ class _Expectations:
     session: Session
     terms: Terms
     now: datetime
-    peers: dict[tuple[UUID, str], Peers] = field(default_factory=dict)
+    peers: PeersOnce = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Nothing was read yet."""
+        self.peers = PeersOnce(self.session, self.terms.history)
 
     def rest(self, booking: Reservation, job: Job, speed: Speed) -> Length:
         """What a running job will still take; one that was asked to end is as good as gone."""
@@ -181,11 +186,8 @@ class _Expectations:
         return Length(job.prompt_tokens + job.completion_tokens, self._new_tokens(job))
 
     def _new_tokens(self, job: Job | Queued) -> float:
-        key = (job.tenant_id, job.task)
-        if key not in self.peers:
-            self.peers[key] = self.terms.history.peers(self.session, *key)
         return expected_tokens(
-            self.peers[key].near(job.prompt_tokens or 0),
+            self.peers.of(job.tenant_id, job.task).near(job.prompt_tokens or 0),
             produced=job.completion_tokens,
             max_tokens=job.max_tokens,
             cold_tokens=(self.terms.foresight or Foresight()).cold_tokens,

@@ -8,7 +8,6 @@ from jobs import database, telemetry
 from jobs.bookings import Terms
 from jobs.counting import PromptCounter
 from jobs.history import History
-from jobs.prediction import Foresight
 from jobs.queues import INFERENCE
 from jobs.settings import Settings
 from jobs.tokens import Tokenizer
@@ -40,7 +39,8 @@ class InferenceWorker:
         heartbeats, work = database.make_sessions(self._heartbeats), database.make_sessions(self._work)
         self.keeper = LeaseKeeper(heartbeats, settings.jobs)
         self.monitor = EngineMonitor(settings, heartbeats, self.keeper, end_id=tokenizer.end_id)
-        self._terms, counter = _terms(settings), PromptCounter(tokenizer)
+        self._terms = Terms.of(settings, history=History(keep=_HISTORY_KEPT))
+        counter = PromptCounter(tokenizer)
         self._live = LiveOutput(bell.broker)
         stopping, hurry = threading.Event(), Hurry()
         runner = Runner(
@@ -104,15 +104,3 @@ class InferenceWorker:
         self._heartbeats.dispose()
         self._work.dispose()
         telemetry.logger().info(telemetry.DISPATCHER_STOPPED, engine=self._settings.engine.name)
-
-
-def _terms(settings: Settings) -> Terms:
-    """What this worker's jobs are claimed under."""
-    return Terms(
-        lease=timedelta(seconds=settings.jobs.lease_seconds),
-        max_rescues=settings.jobs.max_rescues,
-        foresight=Foresight(reuses_prefix=settings.engine.reuses_prefix)
-        if settings.engine.book_predicted
-        else None,
-        history=History(keep=_HISTORY_KEPT),
-    )

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from jobs import claims, lifecycle, reservations
 from jobs.bookings import Terms
-from jobs.claims import Claim, Ended, MakingRoom
+from jobs.claims import Claim, Ended
 from jobs.database import database_now
 from jobs.ids import uuid7
 from jobs.models import Job, Reservation, Tenant, TenantAccount
@@ -173,7 +173,7 @@ def test_a_full_engine_makes_room_for_somebody_who_waits_for_an_answer(session: 
         stream_for_long(session, each)
     assert claims.claim(session, ENGINE, TERMS) is None
     asking = submit_one(session, spec(100, lane=Lane.INTERACTIVE))
-    assert claims.claim(session, ENGINE, TERMS) == MakingRoom()
+    assert claims.claim_all(session, ENGINE, TERMS).asked_for_room
     assert claims.claim(session, ENGINE, TERMS) is None  # asked once
     reasons = lifecycle.read_stops(session, [each.lease for each in running])
     (leaving,) = [each for each in running if reasons[each.lease.lease_id] == StopReason.PREEMPT]
