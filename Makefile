@@ -12,7 +12,7 @@ demo: setup ## the whole stack summarizes documents (DOCS=folder takes yours)
 	@$(BIN)/longbatch demo $(if $(DOCS),--docs "$(DOCS)")
 
 test: lint ## lint, types, import contracts and every test
-	@$(BIN)/python -m pytest $(PYTEST)
+	@$(BIN)/python -m pytest $(or $(PYTEST),-n 2 --dist loadfile --durations=15)
 
 lint: setup ## style, types and import contracts
 	@$(BIN)/ruff check
