@@ -7,6 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import zstandard
+
+from worker.extractor import unpack
 
 _ROOT = Path(__file__).resolve().parents[2]
 _ATTEMPT = """
@@ -59,3 +62,14 @@ def test_a_confined_process_reaches_nothing_but_its_own_code(tmp_path: Path) -> 
             text=True,
         )
     assert done.stdout == "end\n"
+
+
+def test_what_it_packed_cannot_swell_in_the_worker() -> None:
+    def pack(raw: bytes, *, says_length: bool = True) -> bytes:
+        return zstandard.ZstdCompressor(write_content_size=says_length).compress(raw)
+
+    assert unpack(pack("Grüße".encode()), most_bytes=20) == "Grüße"
+    bomb = bytes(2**20)
+    for body in (pack(bomb), pack(bomb, says_length=False), pack(b"a") + pack(bomb), pack(b"a")[:-1], b""):
+        with pytest.raises(zstandard.ZstdError):
+            unpack(body, most_bytes=20)
