@@ -151,6 +151,7 @@ def test_a_key_that_does_not_fit_is_exit_code_4(run: Run, tmp_path: Path) -> Non
 def test_options_that_the_server_refuses_are_the_documents_errors(run: Run, tmp_path: Path) -> None:
     file = tmp_path / "a.txt"
     file.write_text("A text.")
-    done = run("summarize", file, "--format", "json", "--length", "1")
-    assert done.exit_code == 1
-    assert "length" in json.loads(done.stdout)[0]["error"]["message"]
+    for options in ((), ("--combine",)):
+        done = run("summarize", file, "--format", "json", "--length", "1", *options)
+        assert done.exit_code == 1
+        assert "length" in json.loads(done.stdout)[0]["error"]["message"]
