@@ -1,22 +1,25 @@
 """Summaries that a full quota, a small limit or a tokenizer's panic once kept from ending."""
 
+from datetime import timedelta
 from uuid import UUID
 
-from sqlalchemy import func, select, text
+from sqlalchemy import func, select, text, update
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import submission, summaries, summary_planning
-from jobs.models import Job, Summary
+from jobs import submission, summaries, summary_planning, texts
+from jobs.database import database_now
+from jobs.models import DEFAULT_TENANT, Job, Summary
 from jobs.settings import LimitSettings
 from jobs.summaries import SummarySpec
 from jobs.summary_plan import MAX_CHUNKS
 from jobs.summary_planning import PlanningTools
-from jobs.texts import CountedPrompt
+from jobs.texts import CountedPrompt, NewText
 from summary_support import SMALL, TOOLS, Words, create, plan_all, planned, ready_document, text_of
 from support import MODEL, register_engine
 from worker.summaries import plan
 
 _OTHER = UUID(int=7)
+_COUNTED = {"finish_reason": "stop", "prompt_tokens": 1}
 
 
 def tools_of(**limits: int) -> PlanningTools:
@@ -93,6 +96,24 @@ def test_a_text_for_which_there_is_no_room_is_not_even_cut(session: Session) -> 
     summary_planning.plan_next(session, TOOLS)
     session.refresh(summary)
     assert summary.state == "running"
+
+
+def test_a_completed_summary_has_its_text_until_it_is_pruned(session: Session) -> None:
+    register_engine(session, capacity=SMALL)
+    (summary,) = create(session, ready_document(session, text_of(30_000)), chunk_tokens=64)
+    plan_all(session)
+    session.refresh(summary)
+    assert _num_jobs(session, summary) > 500
+    end = {"state": "completed", "finalized_at": func.clock_timestamp()} | _COUNTED
+    run_to_end_of = update(Job).where(Job.summary_id == summary.id)
+    (kept,) = texts.store(session, [NewText("[]")], tenant_id=DEFAULT_TENANT).values()
+    session.execute(run_to_end_of.values(**end, text_id=kept))
+    session.execute(update(Summary).values(state="completed", finalized_at=func.clock_timestamp()))
+    root_id, later = summary.root_job_id, database_now(session) + timedelta(days=1)
+    while summaries.prune(session, before=later):
+        left = session.scalar(select(func.count()).select_from(Summary))
+        assert (session.get(Job, root_id, populate_existing=True) is None) == (left == 0)
+    assert session.scalar(select(func.count()).select_from(Job)) == 0
 
 
 class _Panic(BaseException):

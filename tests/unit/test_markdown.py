@@ -24,3 +24,7 @@ def test_nothing_in_it_is_a_link_an_image_or_html(text: str) -> None:
 def test_what_is_only_form_stays() -> None:
     text = "# Title\n\n- *one*, `[2]`\n- 1 < 2 > 0\n\n## Next [3]\n\n> _quoted_ \\[x\\]"
     assert defused(text) == text
+
+
+def test_no_terminal_obeys_it() -> None:
+    assert defused("a\x1b]0;title\x07\tb\x9b2J\nc") == "a]0;title\tb2J\nc"
