@@ -77,7 +77,9 @@ def estimate(  # noqa: PLR0913  # every field of a plan is an option
             read = dict(in_threads(run.read, found, num_threads=concurrency))
         ready = {source: each for source, each in _in_order(found, read) if not isinstance(each, Result)}
         ids = list(dict.fromkeys(each["id"] for each in ready.values()))
-        parts = [server.estimate(ids[at : at + _MAX_DOCUMENTS], fields) for at in _places(ids)]
+        # One summary over more documents than a request may have is refused, as it would be by `summarize`.
+        step = max(1, len(ids)) if combine else _MAX_DOCUMENTS
+        parts = [server.estimate(ids[at : at + step], fields) for at in range(0, len(ids), step)]
         whole = _whole(parts, {each["id"]: source.shown for source, each in ready.items()})
         failures = {
             source.shown: each.error for source, each in _in_order(found, read) if isinstance(each, Result)
@@ -93,10 +95,6 @@ def estimate(  # noqa: PLR0913  # every field of a plan is an option
 
 def _in_order(found: Sequence[Source], read: Mapping[int, Any]) -> list[tuple[Source, Any]]:
     return [(source, read[place]) for place, source in enumerate(found)]
-
-
-def _places(ids: Sequence[str]) -> range:
-    return range(0, len(ids), _MAX_DOCUMENTS)
 
 
 def _whole(parts: Sequence[Mapping[str, Any]], paths: Mapping[str, str]) -> dict[str, Any]:

@@ -58,6 +58,16 @@ def absolute(path: str) -> Path:
     return Path(os.path.abspath(path))  # noqa: PTH100  # Path.resolve follows links
 
 
+def is_same(path: Path, other: Path | None) -> bool:
+    """Whether both are one file or folder, also where one of them is or goes through a link."""
+    if other is None or path == other:
+        return path == other
+    try:
+        return path.samefile(other)
+    except OSError:
+        return False
+
+
 def _common(roots: Sequence[Path]) -> Path:
     """The folder below which all files are."""
     return Path(os.path.commonpath([root if root.is_dir() else root.parent for root in roots]))
@@ -67,7 +77,9 @@ def _below(folder: Path, left_out: Path | None) -> Iterator[Path]:
     """The files below the folder, as paths that start at it."""
     for where, folders, files in os.walk(folder):
         here = Path(where)
-        folders[:] = sorted(each for each in folders if not each.startswith(".") and here / each != left_out)
+        folders[:] = sorted(
+            each for each in folders if not each.startswith(".") and not is_same(here / each, left_out)
+        )
         for file in sorted(files):
             path = here / file
             if not file.startswith(".") and path.suffix.lower() in SUFFIXES and path.is_file():

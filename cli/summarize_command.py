@@ -96,6 +96,7 @@ def summarize(  # noqa: PLR0913  # every field of a summary is an option
     folder = None if output == _PRINT else sources.absolute(output)
     if folder is not None:
         check_folders(paths, folder)
+        _check_places(paths, folder, kind, combine=combine)
     total = sum(1 for _ in sources.find(paths, left_out=folder))
     if not total:
         raise typer.BadParameter("there is no document", param_hint="PATH")
@@ -156,7 +157,11 @@ def _combined(
     if folder is None:
         sys.stdout.write(summary_results.combined(results, kind, summary_results.as_shown))
     else:
-        Written(folder, kind).write_combined(results)
+        try:
+            Written(folder, kind).write_combined(results)
+        except OSError as error:
+            verbs.complain(f"the summary cannot be written: {error}")
+            return 0
     return sum(result.error is None for result in results)
 
 
@@ -170,5 +175,24 @@ def check_folders(paths: Sequence[str], folder: Path) -> None:
     Raises:
         typer.BadParameter: the folder is one of the paths.
     """
-    if any(sources.absolute(path) == folder for path in paths):
+    if any(sources.is_same(sources.absolute(path), folder) for path in paths):
         raise typer.BadParameter("the summaries would be documents themselves", param_hint="--output")
+
+
+def _check_places(paths: Sequence[str], folder: Path, kind: Format, *, combine: bool) -> None:
+    """No document is written over, or taken away for the failure file of an earlier run.
+
+    Raises:
+        typer.BadParameter: one would be.
+    """
+    named = {sources.absolute(path).resolve() for path in paths}
+    if not any(each.is_relative_to(folder.resolve()) for each in named):
+        return  # what folders give is never below this one
+    written = Written(folder, kind)
+    found = sources.find(paths, left_out=folder)
+    places = [written.combined_place] if combine else (each for one in found for each in written.places(one))
+    for place in places:
+        if place.resolve() in named:
+            raise typer.BadParameter(
+                f"{place} is a document and would be written over", param_hint="--output"
+            )

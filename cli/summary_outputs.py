@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from cli import summary_results, verbs
+from cli.sources import Source
 from cli.summary_options import Format
 from cli.summary_results import Link, Result
 
@@ -92,9 +93,7 @@ class Written:
         Raises:
             OSError: it cannot be written.
         """
-        good = self._path(result, f".{self._kind}")
-        # A failure in JSON has the shape of any result; elsewhere it must not pass for a summary.
-        bad = good if self._kind is Format.JSON else self._path(result, _ERROR_SUFFIX)
+        good, bad = self.places(result.source)
         path, stale, kind = (good, bad, self._kind) if result.error is None else (bad, good, Format.JSON)
         write_whole(path, summary_results.alone(result, kind, _from(path.parent)))
         if stale != path:
@@ -107,13 +106,23 @@ class Written:
         Raises:
             OSError: it cannot be written.
         """
-        path = self._folder / f"{_COMBINED}.{self._kind}"
+        path = self.combined_place
         write_whole(path, summary_results.combined(results, self._kind, _from(self._folder)))
         return path
 
-    def _path(self, result: Result, suffix: str) -> Path:
-        name = result.source.name
-        return self._folder / name.parent / (name.name + suffix)
+    @property
+    def combined_place(self) -> Path:
+        """Where results that share a summary are written."""
+        return self._folder / f"{_COMBINED}.{self._kind}"
+
+    def places(self, source: Source) -> tuple[Path, Path]:
+        """Where the document's summary is written, and where the reason why there is none."""
+        good = self._path(source, f".{self._kind}")
+        # A failure in JSON has the shape of any result; elsewhere it must not pass for a summary.
+        return good, good if self._kind is Format.JSON else self._path(source, _ERROR_SUFFIX)
+
+    def _path(self, source: Source, suffix: str) -> Path:
+        return self._folder / source.name.parent / (source.name.name + suffix)
 
 
 def _from(folder: Path) -> Link:

@@ -13,6 +13,7 @@ from rich.progress import Progress as Bars
 
 from cli.sources import Source
 from cli.summary_results import Result
+from jobs.markdown import visible
 
 _LIVE_POLL_SECONDS: Final = 2
 _QUIET_POLL_SECONDS: Final = 20
@@ -107,7 +108,7 @@ class _Lines:
                 self._print(f"{name}: {words}")
 
     def _print(self, line: str) -> None:
-        self._console.print(line, markup=False)
+        self._console.print(visible(line), markup=False)
 
 
 class _Barred:
@@ -139,7 +140,7 @@ class _Barred:
 
     def began(self, source: Source) -> None:
         with self._lock:
-            name = escape(source.shown[-40:])
+            name = escape(visible(source.shown[-40:]))
             self._each[source] = self._bars.add_task(name, total=None, detail="sending")
 
     def seen(self, source: Source, summary: Mapping[str, Any]) -> None:
@@ -156,7 +157,7 @@ class _Barred:
             total = "" if done.total is None else f" of {done.total:.0f}"
             self._bars.update(self._all, detail=f"{done.completed:.0f}{total}")
         if result is not None:
-            self._bars.console.print(f"{source.shown}: {_outcome(result)}", markup=False)
+            self._bars.console.print(visible(f"{source.shown}: {_outcome(result)}"), markup=False)
 
     @contextmanager
     def aside(self) -> Iterator[None]:

@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 from cli.sources import Source
 from cli.summary_options import Format
+from jobs.markdown import defused
 
 # Leads from where a result stands to its source.
 Link = Callable[[Source], str]
@@ -152,7 +153,7 @@ def markdown(results: list[Result], link: Link) -> str:
         error = whole.error or {"code": "unknown", "message": ""}
         lines.append(f"> Not summarized: {_plain(error['message'])} ({error['code']})")
     else:
-        lines.append(whole.summary.strip())
+        lines.append(defused(whole.summary.strip()))
     for result in results:
         lines += _sources(result, link(result.source), with_name=is_combined)
     return "\n".join(lines) + "\n"
@@ -192,8 +193,8 @@ def _said(chunk: Mapping[str, Any]) -> str:
 
 
 def _plain(text: str) -> str:
-    """The text in one line."""
-    return " ".join(text.split())
+    """The text in one line, which leads nowhere."""
+    return defused(" ".join(text.split()))
 
 
 def _row(result: Result) -> str:
@@ -219,6 +220,6 @@ def _line(values: Iterable[object]) -> str:
 
 
 def _cell(value: object) -> object:
-    """What no spreadsheet takes for a formula; a list's dash stays."""
-    is_formula = isinstance(value, str) and value.startswith(_FORMULA) and not value.startswith("- ")
+    """What no spreadsheet takes for a formula; `- 1+2`, which looks like a list, is one too."""
+    is_formula = isinstance(value, str) and value.startswith(_FORMULA)
     return f"'{value}" if is_formula else value

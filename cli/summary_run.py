@@ -105,19 +105,36 @@ class Run:
             return [
                 missing.get(source) or summary_results.failed(source, code, message) for source, _ in sent
             ]
-        fields = {**self._fields, "combine": True}
-        ids = list(dict.fromkeys(each["id"] for each in documents.values()))
-        # Together with the ids: a document that was sent again after its end is another one.
-        names = [each["sha256"] for each in documents.values()] + ids
-        started = self._running(names, fields, lambda: ids)
-        ended = self._server.wait(started, on_change=self._progress.seen_whole)
-        whole = self._server.summary(ended["id"])
+        found: list[dict[str, Any]] = []
+
+        def summarize() -> Ended:
+            found.append(self._whole(list(documents.values())))
+            return _never(first)
+
+        first = next(iter(documents))
+        kept = self._kept(first, summarize)
+        if not found:
+            error = kept.fetch().error or {}
+            return [
+                missing.get(source) or summary_results.failed(source, error["code"], error["message"])
+                for source, _ in sent
+            ]
         return [
             each
             if isinstance(each, Result)
-            else summary_results.of_summary(source, whole, document_id=each["id"])
+            else summary_results.of_summary(source, found[0], document_id=each["id"])
             for source, each in sent
         ]
+
+    def _whole(self, documents: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        """The ended summary over all of these."""
+        fields = {**self._fields, "combine": True}
+        ids = list(dict.fromkeys(each["id"] for each in documents))
+        # Together with the ids: a document that was sent again after its end is another one.
+        names = [each["sha256"] for each in documents] + ids
+        started = self._running(names, fields, lambda: ids)
+        ended = self._server.wait(started, on_change=self._progress.seen_whole)
+        return self._server.summary(ended["id"])
 
     def _summarize(self, source: Source) -> Ended:
         content = content_of(source.path)

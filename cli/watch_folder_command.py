@@ -79,7 +79,7 @@ def watch_folder(  # noqa: PLR0913  # every field of a summary is an option
         priority=priority,
     )
     watched_folder, out = sources.absolute(str(folder)), sources.absolute(str(results))
-    if watched_folder.is_relative_to(out):
+    if watched_folder.resolve().is_relative_to(out.resolve()):
         raise typer.BadParameter("the summaries would be documents themselves", param_hint="OUT")
     with client_of(api_url) as client, _until_stopped() as stop:
         server = Summaries(client, patience=_FOREVER, stop=stop)

@@ -199,6 +199,12 @@ class JobQuotaError(LimitError):
     limited = "jobs"
 
 
+class OverJobQuotaError(JobQuotaError):
+    """The request alone makes more jobs than you may have unfinished at once."""
+
+    retryable = False
+
+
 class UnavailableError(LongbatchError):
     """A part that this call needs is not available at the moment; try again."""
 

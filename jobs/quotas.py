@@ -14,7 +14,7 @@ from uuid import UUID
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from jobs.errors import JobQuotaError, OverTokenQuotaError, TokenQuotaError
+from jobs.errors import JobQuotaError, OverJobQuotaError, OverTokenQuotaError, TokenQuotaError
 from jobs.models import Job
 from jobs.settings import LimitSettings
 from jobs.tenant_models import TenantLimit
@@ -124,7 +124,7 @@ def check(together: Held, more: Held, *, limits: Limits) -> None:
         )
     if together.jobs > limits.max_jobs:
         before, limit = together.jobs - more.jobs, limits.max_jobs
-        raise JobQuotaError(
+        raise (OverJobQuotaError if more.jobs > limit else JobQuotaError)(
             f"Job limit reached: {before:,} jobs are unfinished and this request adds {more.jobs:,}."
             f" Limit: {limit:,} unfinished jobs.",
             limit=limit,

@@ -207,12 +207,14 @@ def _count(session: Session, job: Job, counter: Counter) -> _Count:
     try:
         if job.text_id is None:
             canonical = summary_prompts.write(session, job)
-            counted = counter.count_prompt(canonical)
-            return NewText(canonical, counted), counted
-        text = texts.load(session, job.text_id)
+        else:
+            text = texts.load(session, job.text_id)
     except (NoResultFound, LongbatchError) as error:
         return error
     try:
+        if job.text_id is None:
+            counted = counter.count_prompt(canonical)
+            return NewText(canonical, counted), counted
         return text, texts.count(text, counter)
     except (SystemExit, KeyboardInterrupt):
         raise

@@ -224,7 +224,10 @@ def remove(session: Session, summary_id: UUID, *, tenant_id: UUID) -> None:
 
 
 def prune(session: Session, *, before: datetime) -> int:
-    """Some jobs of one summary that ended before this moment are gone, or at last the summary; rows gone."""
+    """Some jobs of one summary that ended before this moment are gone, at last the summary; rows gone.
+
+    Its text stays as long as it does: the root goes with the last jobs, and the summary with the root.
+    """
     query = (
         select(Summary)
         .where(Summary.finalized_at.is_not(None), Summary.finalized_at < before)
@@ -236,7 +239,7 @@ def prune(session: Session, *, before: datetime) -> int:
     if summary is None:
         return 0
     gone = _remove_jobs(session, summary.id)
-    if not gone:
+    if gone < _MAX_JOBS:
         session.delete(summary)
         session.flush()
     return gone or 1
@@ -348,7 +351,7 @@ def _new_summary(spec: SummarySpec, *, tenant_id: UUID, now: datetime) -> Summar
 
 def _remove_jobs(session: Session, summary_id: UUID) -> int:
     """Some jobs of a summary that has ended are gone with their texts; how many."""
-    query = select(Job.id, Job.text_id).where(Job.summary_id == summary_id).limit(_MAX_JOBS)
+    query = select(Job.id, Job.text_id).where(Job.summary_id == summary_id).order_by(Job.id).limit(_MAX_JOBS)
     doomed = {row.id: row.text_id for row in session.execute(query)}
     session.execute(delete(Job).where(Job.id.in_(doomed)))
     texts.drop_unused(session, sorted({each for each in doomed.values() if each is not None}))

@@ -61,6 +61,9 @@ def estimate(
         sizes: for the engines that are there.
         combine: one tree over all.
         chunk_tokens: as asked.
+
+    Raises:
+        TooManyChunksError: they are more than one plan may have, all trees together.
     """
 
     def is_whole(source: Source) -> bool:
@@ -74,6 +77,7 @@ def estimate(
             return summary_plan.sketch(source, sizes, whole=whole)
         return summary_plan.cut(source, text, count, sizes, whole=whole)
 
+    summary_plan.check_num_chunks((each for each in sources if not is_whole(each)), sizes, whole=False)
     found = [cut(source) for source in sources]
     if combine:
         joined = [leaf for leaves in found for leaf in leaves]

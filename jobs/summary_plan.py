@@ -12,7 +12,7 @@ all slots busy with one document, and leaves half of the pool to other work.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count as counter
 from math import ceil
@@ -21,7 +21,7 @@ from typing import Final
 from jobs import chunking
 from jobs.admission import Capacity
 from jobs.chunking import Count
-from jobs.errors import ContextLengthExceededError
+from jobs.errors import ContextLengthExceededError, InvalidRequestError
 from jobs.summary_states import NodeKind
 
 _SLOT_SHARE: Final = 0.5
@@ -35,6 +35,14 @@ _FRAME_TOKENS: Final = 24
 _SEAM_TOKENS: Final = 16
 # Text of a chunk at least; below it an engine is no engine for documents.
 _MIN_CHUNK_TOKENS: Final = 32
+# Of one plan: it stands in memory and in one transaction. At the size that packs best: 700 million tokens.
+MAX_CHUNKS: Final = 50_000
+
+
+class TooManyChunksError(InvalidRequestError):
+    """So many chunks are not made at once: ask for larger ones, or for fewer documents."""
+
+    code = "too_many_chunks"
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +191,19 @@ def fits_whole(source: Source, sizes: Sizes, *, asked_chunk_tokens: int | None) 
     return source.num_tokens <= min(sizes.whole_tokens, asked_chunk_tokens or sizes.whole_tokens)
 
 
+def check_num_chunks(sources: Iterable[Source], sizes: Sizes, *, whole: bool) -> None:
+    """Returns when these documents are about as many chunks as one plan may have, at most.
+
+    Raises:
+        TooManyChunksError: they are more.
+    """
+    num = sum(1 if whole else _num_chunks(source, sizes) for source in sources)
+    if num > MAX_CHUNKS:
+        raise TooManyChunksError(
+            f"The text would be cut into about {num:,} chunks; {MAX_CHUNKS:,} are made at most."
+        )
+
+
 def cut(source: Source, text: str, count: Count, sizes: Sizes, *, whole: bool) -> list[Leaf]:
     """The leaves of a document."""
     if whole:
@@ -207,13 +228,7 @@ def cut(source: Source, text: str, count: Count, sizes: Sizes, *, whole: bool) -
 
 def sketch(source: Source, sizes: Sizes, *, whole: bool) -> list[Leaf]:
     """The leaves of a document of which only the length is known; their characters are unknown (0)."""
-    num = (
-        1
-        if whole
-        else chunking.num_chunks(
-            source.num_tokens, chunk_tokens=sizes.chunk_tokens, overlap_tokens=sizes.overlap_tokens
-        )
-    )
+    num = 1 if whole else _num_chunks(source, sizes)
     overlap = sizes.overlap_tokens if num > 1 else 0
     tokens = ceil(source.num_tokens / num)
     return [Leaf(source.index, number, 0, 0, 0, tokens + (overlap if number else 0)) for number in range(num)]
@@ -277,6 +292,12 @@ def _add(
         )
     )
     return number
+
+
+def _num_chunks(source: Source, sizes: Sizes) -> int:
+    return chunking.num_chunks(
+        source.num_tokens, chunk_tokens=sizes.chunk_tokens, overlap_tokens=sizes.overlap_tokens
+    )
 
 
 def _leaf_node(number: int, leaf: Leaf, kind: NodeKind, sizes: Sizes) -> Node:

@@ -8,14 +8,14 @@ from uuid import UUID
 
 from sqlalchemy import Text, cast, exists, func, insert, or_, select, update
 from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, aliased
 
 from jobs import documents, engines, ids, quotas, summary_plan, summary_trees, telemetry
 from jobs.admission import Capacity
 from jobs.database import database_now
 from jobs.document_models import Document
 from jobs.document_states import DocumentState
-from jobs.errors import LimitError, LongbatchError, OverTokenQuotaError
+from jobs.errors import LimitError, LongbatchError
 from jobs.ids import uuid7
 from jobs.models import Job, JsonObject, Summary, SummaryDocument, SummaryNode
 from jobs.quotas import Held
@@ -117,13 +117,20 @@ def _next_waiting(session: Session) -> Summary | None:
         Document.id == SummaryDocument.document_id,
         Document.state == DocumentState.EXTRACTING,
     )
-    due = or_(Summary.plan_after.is_(None), Summary.plan_after <= func.clock_timestamp())
+    # Until the quota has room for the one that was put off, no younger one of its tenant is looked at: they
+    # do not take its room, and a full quota of one tenant keeps no other tenant waiting.
+    put_off = aliased(Summary)
+    full = select(put_off.tenant_id).where(
+        put_off.finalized_at.is_(None),
+        put_off.state == SummaryState.PREPARING,
+        put_off.plan_after > func.clock_timestamp(),
+    )
     waiting = (
         select(Summary)
         .where(
             Summary.finalized_at.is_(None),
             Summary.state == SummaryState.PREPARING,
-            due,
+            Summary.tenant_id.not_in(full),
             or_(Summary.expires_at.is_(None), Summary.expires_at > func.clock_timestamp()),
             ~pending,
         )
@@ -144,6 +151,7 @@ def _draft(session: Session, summary: Summary, tools: PlanningTools) -> _Draft:
     """The tree for this summary on the engines that are there.
 
     Raises:
+        LimitError: the quota has not even room for the texts, so that cutting them would be for nothing.
         LongbatchError: there can be none.
     """
     query = (
@@ -173,6 +181,11 @@ def _draft(session: Session, summary: Summary, tools: PlanningTools) -> _Draft:
     whole = len(sources) == 1 and summary_plan.fits_whole(
         sources[0], sizes, asked_chunk_tokens=summary.chunk_tokens
     )
+    summary_plan.check_num_chunks(sources, sizes, whole=whole)
+    least = Held(tokens=sum(source.num_tokens for source in sources), jobs=len(sources))
+    if sources:
+        limits = quotas.read_limits(session, summary.tenant_id, tools.limits)
+        quotas.check(quotas.held(session, summary.tenant_id) + least, least, limits=limits)
     leaves: list[Leaf] = []
     for source, document in zip(sources, ready, strict=True):
         text = documents.load_text(session, document.id)  # one at a time: they can be long
@@ -199,7 +212,7 @@ def _why(document: Document | None) -> JsonObject:
 def _settle(session: Session, summary: Summary, draft: _Draft | LongbatchError, tools: PlanningTools) -> None:
     """The summary, whose row is held, is running, has failed or was put off."""
     if isinstance(draft, LongbatchError):
-        _fail(session, summary, {"code": draft.code, "message": draft.message})
+        _refuse(session, summary, draft)
         return
     summary.gaps = draft.gaps
     first = draft.gaps[0]["error"] if draft.gaps else None
@@ -213,13 +226,19 @@ def _settle(session: Session, summary: Summary, draft: _Draft | LongbatchError, 
             Held(tokens=sum(_demand(node) for node in draft.nodes), jobs=len(draft.nodes)),
             limits=quotas.read_limits(session, summary.tenant_id, tools.limits),
         )
-    except OverTokenQuotaError as error:
-        _fail(session, summary, {"code": error.code, "message": error.message})
-    except LimitError:
+    except LimitError as error:
+        _refuse(session, summary, error)
+    else:
+        _write_down(session, summary, draft)
+
+
+def _refuse(session: Session, summary: Summary, error: LongbatchError) -> None:
+    """It was put off if the quota may have room for it one day; else it has failed."""
+    if isinstance(error, LimitError) and error.retryable:
         later = func.clock_timestamp() + _PUT_OFF
         session.execute(update(Summary).where(Summary.id == summary.id).values(plan_after=later))
     else:
-        _write_down(session, summary, draft)
+        _fail(session, summary, {"code": error.code, "message": error.message})
 
 
 def _fail(session: Session, summary: Summary, error: JsonObject) -> None:
@@ -232,14 +251,15 @@ def _write_down(session: Session, summary: Summary, draft: _Draft) -> None:
     # Two ids for each node, in the order of the nodes: age decides who runs first, so trees are worked off
     # depth-first, one after another, and a second attempt keeps its place.
     job_ids = sorted(uuid7() for _ in range(2 * len(draft.nodes)))
-    jobs = [_job_row(summary, node, job_ids[2 * node.number], now=now) for node in draft.nodes]
-    nodes = [
-        _node_row(summary, node, job_ids[2 * node.number : 2 * node.number + 2], draft.documents)
-        for node in draft.nodes
-    ]
-    for start in range(0, len(jobs), _MAX_ROWS):
-        session.execute(insert(Job), jobs[start : start + _MAX_ROWS])
-        session.execute(insert(SummaryNode), nodes[start : start + _MAX_ROWS])
+    for start in range(0, len(draft.nodes), _MAX_ROWS):
+        some = draft.nodes[start : start + _MAX_ROWS]
+        jobs = [_job_row(summary, node, job_ids[2 * node.number], now=now) for node in some]
+        nodes = [
+            _node_row(summary, node, job_ids[2 * node.number : 2 * node.number + 2], draft.documents)
+            for node in some
+        ]
+        session.execute(insert(Job), jobs)
+        session.execute(insert(SummaryNode), nodes)
     root = draft.nodes[-1]
     summary.root_job_id = job_ids[2 * root.number]
     summary.plan = {

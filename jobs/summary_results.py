@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, TypedDict
 
+from jobs.markdown import defused
 from jobs.orm import JsonObject
 from jobs.summary_views import ChunkObject, GapObject, SummaryUsage, SummaryWithChunks
 
@@ -85,7 +86,7 @@ def as_markdown(found: SummaryWithChunks, titles: Mapping[str, str]) -> str:
         found: the summary.
         titles: of its documents, by printed id; those without one go by their id.
     """
-    parts = [f"# {_names(found['documents'], titles)}", found["summary"] or _why(found)]
+    parts = [f"# {_names(found['documents'], titles)}", defused(found["summary"] or "") or _why(found)]
     if found["gaps"]:
         gaps = [f"- {_place(gap, titles)}: {_code(gap['error'])}" for gap in found["gaps"]]
         parts += ["## Missing", "\n".join(gaps)]
@@ -93,7 +94,10 @@ def as_markdown(found: SummaryWithChunks, titles: Mapping[str, str]) -> str:
         parts.append("## Sources")
         for chunk in found["chunks"]:
             link = _LINK.format(**chunk)
-            parts += [f"### [{_place(chunk, titles)}]({link})", chunk["summary"] or f"*{chunk['state']}*"]
+            parts += [
+                f"### [{_place(chunk, titles)}]({link})",
+                defused(chunk["summary"] or "") or f"*{chunk['state']}*",
+            ]
     elif found["chunks"]:
         (chunk,) = found["chunks"]
         parts.append(f"Source: [{_place(chunk, titles)}]({_LINK.format(**chunk)})")
@@ -129,6 +133,6 @@ def _escaped(title: str) -> str:
 
 
 def _cell(text: str | None) -> str:
+    """A dash with a space behind it begins a formula too, however much it looks like a list."""
     text = text or ""
-    is_list = text.startswith("- ")
-    return f"'{text}" if text.startswith(_FORMULA) and not is_list else text
+    return f"'{text}" if text.startswith(_FORMULA) else text

@@ -22,7 +22,8 @@ TEMPLATE_VERSIONS: Final[dict[NodeKind, str]] = {
 
 # English words in a token, about; models count words better than tokens.
 _WORDS_PER_TOKEN: Final = 0.75
-_CLOSING_TAGS: Final = re.compile(r"</document(|-[0-9]+)>")
+# As models read them, which are not as strict as parsers.
+_CLOSING_TAGS: Final = re.compile(r"<\s*+/\s*+document\s*+(|-[0-9]+)\s*+>", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -159,9 +159,7 @@ class Extractor:
         """The text with its tokens; one at a time, as a long text takes hundreds of megabytes."""
         with self._counting:
             try:
-                # Bounded: what comes from there may claim to be as long as it likes.
-                most = 4 * found.num_chars
-                text = zstandard.ZstdDecompressor().decompress(body, max_output_size=most).decode()
+                text = unpack(body, most_bytes=4 * found.num_chars)
                 num_tokens = self._tokenizer.count_text(text)
             except (zstandard.ZstdError, UnicodeDecodeError):
                 return Refusal(Fault.CORRUPT, "The document upsets the program that reads it.")
@@ -183,6 +181,20 @@ class Extractor:
     def _release(self, claim: DocumentClaim, *, spends_attempt: bool) -> None:
         with transaction(self._sessions) as session:
             document_work.release(session, claim, spends_attempt=spends_attempt)
+
+
+def unpack(body: bytes, *, most_bytes: int) -> str:
+    """The text that the process packed, which may claim to be as long as it likes.
+
+    Raises:
+        ZstdError: it unpacks to more bytes than these, or is no one piece of zstandard.
+        UnicodeDecodeError: it is no UTF-8.
+    """
+    # The length that a frame declares goes before `max_output_size`: a few kilobytes may unpack to terabytes.
+    if zstandard.frame_content_size(body) > most_bytes:
+        raise zstandard.ZstdError("longer than it may be")
+    decompressor = zstandard.ZstdDecompressor()
+    return decompressor.decompress(body, max_output_size=most_bytes, allow_extra_data=False).decode()
 
 
 def _shown(warning: JsonObject) -> JsonObject:

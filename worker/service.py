@@ -148,13 +148,13 @@ class ServiceWorker:
 
     def plan(self) -> None:
         """Summaries are planned, and what is left of those that end early is stopped; more follow at once."""
-        num_planned = summaries.plan(
+        num_looked_at = summaries.plan(
             self._sessions, self._planning_tools, limit=_PLANNED_AT_ONCE, is_stopping=self._is_stopping
         )
         num_stopped = summaries.stop(self._sessions, is_stopping=self._is_stopping)
-        if num_planned:
+        if num_looked_at:
             self._prepare.wake()
-        if num_planned == _PLANNED_AT_ONCE or num_stopped:
+        if num_looked_at == _PLANNED_AT_ONCE or num_stopped:
             self._plan.wake()
 
     def document_ended(self) -> None:

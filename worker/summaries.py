@@ -10,24 +10,24 @@ from jobs import summaries as verbs
 from jobs import summary_planning
 from jobs.database import database_now, transaction
 from jobs.summary_planning import PlanningTools
-from jobs.summary_states import SummaryState
 
 Sessions = sessionmaker[Session]
 
 
 def plan(sessions: Sessions, tools: PlanningTools, *, limit: int, is_stopping: Callable[[], bool]) -> int:
-    """Summaries whose documents are ready have their trees, up to `limit`; how many were looked at.
+    """Summaries whose documents are ready have their trees; how many were looked at, `limit` at most.
 
-    Each in a transaction of its own: documents can be long, and one that cannot be cut harms no other.
+    Each in a transaction of its own: documents can be long, and one that cannot be cut harms no other. Those
+    that are put off count too: while a quota is full the caller's other work must go on.
     """
-    num_planned = 0
-    while num_planned < limit and not is_stopping():
+    for num_looked_at in range(limit):
+        if is_stopping():
+            return num_looked_at
         with transaction(sessions) as session:
             summary = summary_planning.plan_next(session, tools)
         if summary is None:
-            break
-        num_planned += summary.state == SummaryState.RUNNING
-    return num_planned
+            return num_looked_at
+    return limit
 
 
 def stop(sessions: Sessions, *, is_stopping: Callable[[], bool]) -> int:

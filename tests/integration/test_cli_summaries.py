@@ -93,6 +93,8 @@ def test_wrong_usage_is_exit_code_2(run: Run, tmp_path: Path) -> None:
     folder.mkdir()
     assert run("summarize", folder).exit_code == 2, "there is no document"
     (folder / "a.txt").write_text("x")
+    link = tmp_path / "link"
+    link.symlink_to(folder)
     for arguments in (
         ("summarize",),
         ("summarize", folder, "--output", folder),
@@ -101,9 +103,32 @@ def test_wrong_usage_is_exit_code_2(run: Run, tmp_path: Path) -> None:
         ("estimate",),
         ("watch-folder", folder, folder),
         ("watch-folder", folder, tmp_path),
+        ("watch-folder", folder, link),
         ("watch-folder", tmp_path / "missing", tmp_path / "out"),
     ):
         assert run(*arguments).exit_code == 2, arguments
+
+
+def test_no_document_is_written_over(run: Run, tmp_path: Path) -> None:
+    for name in ("a.txt", "a.txt.md", "a.txt.error.json", "summary.md"):
+        (tmp_path / name).write_text("mine")
+    (tmp_path / "link").symlink_to(tmp_path)
+    first = tmp_path / "a.txt"
+    for others in (("a.txt.md",), ("a.txt.error.json",), ("--combine", "summary.md")):
+        *options, name = others
+        for out in (tmp_path, tmp_path / "link"):
+            done = run("summarize", first, tmp_path / name, *options, "--output", out)
+            assert (done.exit_code, done.stdout) == (2, ""), done
+            assert "written over" in done.stderr.replace("\n", " ")
+    assert run("summarize", tmp_path, "--output", tmp_path / "link").exit_code == 2
+    assert {each.read_text() for each in tmp_path.iterdir() if each.is_file()} == {"mine"}
+
+
+def test_a_combined_summary_that_cannot_be_written_is_one_line(run: Run, empty: Path, tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("a file")
+    done = run("summarize", empty, "--combine", "--output", tmp_path / "out")
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert "cannot be written" in done.stderr
 
 
 def test_no_server_is_exit_code_3_and_nothing_is_printed(run: Run, empty: Path) -> None:
@@ -126,6 +151,7 @@ def test_a_key_that_does_not_fit_is_exit_code_4(run: Run, tmp_path: Path) -> Non
 def test_options_that_the_server_refuses_are_the_documents_errors(run: Run, tmp_path: Path) -> None:
     file = tmp_path / "a.txt"
     file.write_text("A text.")
-    done = run("summarize", file, "--format", "json", "--length", "1")
-    assert done.exit_code == 1
-    assert "length" in json.loads(done.stdout)[0]["error"]["message"]
+    for options in ((), ("--combine",)):
+        done = run("summarize", file, "--format", "json", "--length", "1", *options)
+        assert done.exit_code == 1
+        assert "length" in json.loads(done.stdout)[0]["error"]["message"]

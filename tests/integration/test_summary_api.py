@@ -248,6 +248,12 @@ def test_an_estimate_is_the_plan_and_says_what_it_rests_on(
         assert session.scalar(text("SELECT count(*) FROM summaries")) == 0
 
 
+def test_an_estimate_of_more_chunks_than_are_ever_made_is_refused_at_once(http: httpx2.Client) -> None:
+    asked = {"tokens": [100_000_000] * 1000, "chunk_tokens": 512, "length": 16}
+    refused = http.post("/v1/summaries/estimate", json=asked)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "too_many_chunks")
+
+
 def test_many_summaries_are_listed_page_by_page(http: httpx2.Client, document: str) -> None:
     made = [create(http, document)["id"] for _ in range(5)]
     found: list[str] = []

@@ -45,6 +45,11 @@ def test_the_folder_of_the_results_is_not_read(folder: Path) -> None:
     assert shown(str(folder), left_out=folder / "a") == [f"{folder}/z.pdf", f"{folder}/b/x.txt"]
 
 
+def test_the_folder_of_the_results_is_not_read_through_a_link_either(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(folder / "a")
+    assert shown(str(folder), left_out=tmp_path / "link") == [f"{folder}/z.pdf", f"{folder}/b/x.txt"]
+
+
 def test_a_name_that_is_no_text_can_be_printed(tmp_path: Path) -> None:
     name = os.fsdecode(b"caf\xe9.txt")
     (tmp_path / name).write_text("x")

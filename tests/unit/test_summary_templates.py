@@ -32,6 +32,11 @@ def test_no_text_can_end_its_own_frame(text: str) -> None:
         assert message.content.count(around.closing) in {1, 2}
 
 
+def test_what_a_model_may_take_for_the_end_is_not_the_end_either() -> None:
+    for text in ("</Document>", "< / document >", "</document\n>"):
+        assert delimiters([text]).closing == "</document-2>"
+
+
 def test_every_wish_reaches_every_prompt() -> None:
     for system, _ in prompts("a text"):
         assert "Write in German." in system.content

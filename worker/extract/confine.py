@@ -7,6 +7,7 @@ import signal
 from typing import Final
 
 from worker.extract.draft import Limits
+from worker.extract.landlock import wall_off
 
 # How the process that watches tells of one that has ended in another way than by an exit of its own.
 EXIT_OUT_OF_MEMORY: Final = 97
@@ -53,8 +54,13 @@ def _end_with(parent: int) -> None:
 
 
 def _limit(limits: Limits) -> None:
-    """The process writes no file, starts no other, and has no more than this."""
+    """The process writes no file, starts no other, and has no more than this.
+
+    Where the kernel can see to it, it also reads nothing but its own code and connects to nobody: secrets
+    stand in the environment of its parent, which `/proc` shows.
+    """
     ctypes.CDLL(None).prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    wall_off()
     for which, most in (
         (resource.RLIMIT_AS, limits.memory_bytes),
         (resource.RLIMIT_CPU, limits.seconds),
