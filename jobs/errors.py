@@ -62,7 +62,7 @@ class UnsupportedParameterError(InvalidRequestError):
 
 
 class ModelNotFoundError(LongbatchError):
-    """No model of this name is served here."""
+    """No model of this name is served here; GET /v1/models lists those that are."""
 
     code = "model_not_found"
 

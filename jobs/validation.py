@@ -1,5 +1,6 @@
 """What callers may send: the types of fields, and pydantic's complaints as errors that name the field."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final
 
@@ -21,6 +22,8 @@ MAX_TOP_K: Final = 1024  # TensorRT-LLM's sampling kernels take no more
 _MAX_PARAM_CHARS: Final = 64
 # What pydantic puts into a location beside field names: the branches of a union, and "this is a key".
 _BRANCHES: Final = frozenset({"text", "messages", "[key]"})
+# What pydantic says of a text whose length is looked at behind another check.
+_LENGTH: Final = re.compile(r"Value should have at (least|most) (\d+) items? after validation, not (\d+)")
 
 
 def _storable(text: str) -> str:
@@ -96,7 +99,17 @@ def from_validation(
         case "missing":
             return MissingFieldError(f"The field {param!r} is required.", param=param)
         case _:
-            return InvalidRequestError(f"{param or 'a name'}: {first['msg']}", param=param)
+            return InvalidRequestError(f"{param or 'a name'}: {_in_words(first['msg'])}", param=param)
+
+
+def _in_words(message: str) -> str:
+    """The complaint as it is, but a text has characters and not items."""
+    found = _LENGTH.fullmatch(message)
+    if found is None:
+        return message
+    if found[3] == "0":
+        return "must not be empty"
+    return f"must have at {found[1]} {found[2]} characters, not {found[3]}"
 
 
 def _param(location: Sequence[str | int], branches: frozenset[str]) -> str | None:

@@ -192,7 +192,7 @@ def _is_address(netloc: str, host: str) -> bool:
 def _scheme(scheme: str, *, is_allowed_host: bool) -> Literal["http", "https"]:
     if scheme == "https" or (scheme == "http" and is_allowed_host):
         return cast("Literal['http', 'https']", scheme)
-    raise _refused("The URL must begin with https://.")
+    raise _refused("The URL must begin with https://; http is for hosts that the operator allows.")
 
 
 def _refused(reason: str) -> WebhookUrlError:

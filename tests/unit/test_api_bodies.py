@@ -123,6 +123,23 @@ def test_no_bytes_raise_anything_but_a_refusal(raw: bytes) -> None:
         accept.parse(JobRequest, raw)
 
 
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        ('{"input":""}', "input: must not be empty"),
+        (
+            '{"input":"a","custom_id":"%s"}' % ("x" * 257),
+            "custom_id: must have at most 256 characters, not 257",
+        ),
+    ],
+    ids=["empty", "too long"],
+)
+def test_the_length_of_a_text_is_told_in_characters(raw: str, message: str) -> None:
+    with pytest.raises(InvalidRequestError) as refused:
+        accept.parse(JobRequest, raw.encode())
+    assert refused.value.message == message
+
+
 def test_a_webhook_needs_a_secret_on_the_server() -> None:
     request = accept.parse(JobRequest, b'{"input":"a","webhook_url":"https://example.com/"}')
     unsigned = Acceptance(settings(WebhookSettings()), None, 0)
