@@ -11,7 +11,7 @@ from rich.table import Table
 from cli import sources, summary_options, verbs
 from cli.sources import Source
 from cli.summaries import Summaries
-from cli.summarize_command import PATIENCE_SECONDS, Paths, conclude, stopping
+from cli.summarize_command import PATIENCE_SECONDS, Paths, conclude, stopping, tell_others
 from cli.summary_options import (
     DEFAULT_CONCURRENCY,
     ChunkOption,
@@ -66,9 +66,11 @@ def estimate(  # noqa: PLR0913  # every field of a plan is an option
         model=model,
         combine=combine or None,
     )
-    found = list(sources.find(paths))
+    others: Counter[str] = Counter()
+    found = list(sources.find(paths, others=others))
     if not found:
-        raise typer.BadParameter("there is no document", param_hint="PATH")
+        raise typer.BadParameter(sources.NOTHING, param_hint="PATH")
+    tell_others(others)
     with client_of(api_url) as client, stopping() as stop:
         server = Summaries(client, patience=PATIENCE_SECONDS, stop=stop)
         shown = progress(notes, total=len(found), live=False)

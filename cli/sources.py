@@ -1,6 +1,7 @@
 """The documents that a command line names: files as they are, and folders with all below them."""
 
 import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,8 @@ SUFFIXES: Final = frozenset(
     {".txt", ".text", ".rst", ".md", ".markdown", ".html", ".htm", ".xhtml", ".pdf"}
     | {".docx", ".pptx", ".xlsx", ".epub", ".eml"}
 )
+
+NOTHING: Final = f"there is no document; folders give {' '.join(sorted(SUFFIXES))}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,18 +30,21 @@ class Source:
     name: Path
 
 
-def find(paths: Sequence[str], *, left_out: Path | None = None) -> Iterator[Source]:
+def find(
+    paths: Sequence[str], *, left_out: Path | None = None, others: Counter[str] | None = None
+) -> Iterator[Source]:
     """Every file once, in the order of the paths, and folders in the order of their names.
 
     Folders give files with a known suffix and no hidden ones; a file that was named itself is always given.
     The folder `left_out` is not looked into: what is written there must not be read again.
+    `others` counts the files of folders that are of other kinds, by their suffix.
     """
     roots = [absolute(path) for path in paths]
     base = _common(roots)
     seen: set[Path] = set()
     excluded = absolute(str(left_out)) if left_out else None
     for given, root in zip(paths, roots, strict=True):
-        for below in _below(root, excluded) if root.is_dir() else [None]:
+        for below in _below(root, excluded, others) if root.is_dir() else [None]:
             path = root / below if below else root
             if len(paths) > 1:  # one path alone names no file twice
                 if path in seen:
@@ -73,7 +79,7 @@ def _common(roots: Sequence[Path]) -> Path:
     return Path(os.path.commonpath([root if root.is_dir() else root.parent for root in roots]))
 
 
-def _below(folder: Path, left_out: Path | None) -> Iterator[Path]:
+def _below(folder: Path, left_out: Path | None, others: Counter[str] | None) -> Iterator[Path]:
     """The files below the folder, as paths that start at it."""
     for where, folders, files in os.walk(folder):
         here = Path(where)
@@ -82,5 +88,9 @@ def _below(folder: Path, left_out: Path | None) -> Iterator[Path]:
         )
         for file in sorted(files):
             path = here / file
-            if not file.startswith(".") and path.suffix.lower() in SUFFIXES and path.is_file():
+            if file.startswith(".") or not path.is_file():
+                continue
+            if path.suffix.lower() in SUFFIXES:
                 yield path.relative_to(folder)
+            elif others is not None:
+                others[printable(path.suffix.lower()) or "without a suffix"] += 1

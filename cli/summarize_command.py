@@ -1,13 +1,15 @@
 """The verb `summarize`: documents in, summaries out; the same command again goes on where it was."""
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
 from typing import Annotated, Final
 
 import typer
+from rich.markup import escape
 
 from cli import sources, summary_options, summary_results, verbs
 from cli.sources import Source
@@ -37,6 +39,10 @@ from cli.verbs import ApiUrl, client_of, notes
 EXIT_INTERRUPTED: Final = 130  # 128 and SIGINT, as shells count
 PATIENCE_SECONDS: Final = 180.0  # a server that is restarted and migrated is back by then
 _PRINT: Final = "-"
+EXIT_CODES: Final = (
+    "Exit codes: 0 all are summarized, 1 one is not, 2 wrong usage, 3 no server answers,"
+    " 4 the server refused all, 130 interrupted."
+)
 
 Paths = Annotated[
     list[str],
@@ -48,7 +54,7 @@ Paths = Annotated[
 
 def register(app: typer.Typer) -> None:
     """The application has the verb."""
-    app.command("summarize", epilog=f"{verbs.EXIT_CODES[:-1]}, 130 interrupted.")(summarize)
+    app.command("summarize", epilog=EXIT_CODES)(summarize)
 
 
 def summarize(  # noqa: PLR0913  # every field of a summary is an option
@@ -97,9 +103,11 @@ def summarize(  # noqa: PLR0913  # every field of a summary is an option
     if folder is not None:
         check_folders(paths, folder)
         _check_places(paths, folder, kind, combine=combine)
-    total = sum(1 for _ in sources.find(paths, left_out=folder))
+    others: Counter[str] = Counter()
+    total = sum(1 for _ in sources.find(paths, left_out=folder, others=others))
     if not total:
-        raise typer.BadParameter("there is no document", param_hint="PATH")
+        raise typer.BadParameter(sources.NOTHING, param_hint="PATH")
+    tell_others(others)
     found = sources.find(paths, left_out=folder)
     with client_of(api_url) as client, stopping() as stop:
         server = Summaries(client, patience=PATIENCE_SECONDS, stop=stop)
@@ -123,6 +131,13 @@ def stopping() -> Iterator[Event]:
         raise typer.Exit(EXIT_INTERRUPTED) from None
     finally:
         stop.set()
+
+
+def tell_others(others: Mapping[str, int]) -> None:
+    """A line about the files in folders that are of no kind that is read, if there are any."""
+    if others:
+        kinds = ", ".join(f"{number:,} {escape(suffix)}" for suffix, number in sorted(others.items()))
+        notes.print(f"left out, of other kinds: {kinds}")
 
 
 def conclude(run: Run, *, num_completed: int, total: int) -> None:

@@ -40,10 +40,17 @@ class Format(StrEnum):
 # The server's own defaults hold for whatever is not given.
 StyleOption = Annotated[Style | None, typer.Option("--style", help="Form of the summary.")]
 LengthOption = Annotated[
-    int | None, typer.Option("--length", min=1, help="Tokens of the summary, about and at most.")
+    int | None,
+    typer.Option(
+        "--length",
+        min=16,
+        max=8192,
+        help="Tokens that the summary should have, roughly.",
+        show_default="400",
+    ),
 ]
 LanguageOption = Annotated[
-    str | None, typer.Option("--language", help="Of the summary. [default: the document's]")
+    str | None, typer.Option("--language", help="Of the summary.", show_default="the document's")
 ]
 FocusOption = Annotated[str | None, typer.Option("--focus", help="What to look for above all.")]
 InstructionsOption = Annotated[str | None, typer.Option("--instructions", help="More for the model to heed.")]
@@ -51,12 +58,21 @@ OnGapOption = Annotated[
     OnGap | None, typer.Option("--on-gap", help="A part fails: leave it out and name it, or fail.")
 ]
 ChunkOption = Annotated[
-    int | None, typer.Option("--chunk-tokens", min=1, help="Tokens of a part of a long document.")
+    int | None,
+    typer.Option(
+        "--chunk-tokens",
+        min=64,
+        max=131_072,
+        help="Tokens of a part of a long document.",
+        show_default="what suits the engine",
+    ),
 ]
 OverlapOption = Annotated[
     int | None, typer.Option("--overlap-tokens", min=0, help="Tokens that neighbours have in common.")
 ]
-ModelOption = Annotated[str | None, typer.Option("--model", help="[default: the one served]")]
+ModelOption = Annotated[
+    str | None, typer.Option("--model", help="Which reads.", show_default="the one served")
+]
 PriorityOption = Annotated[
     Priority | None, typer.Option("--priority", help="Among your own.", show_default="normal")
 ]

@@ -36,6 +36,7 @@ def empty(tmp_path: Path) -> Path:
 
 def test_every_file_is_listed_with_its_error(run: Run, empty: Path) -> None:
     missing = empty / "missing"
+    (empty / "photo.jpg").touch()
     done = run("summarize", empty, missing, "--format", "json")
     assert done.exit_code == 1
     codes = {each["path"]: each["error"]["code"] for each in json.loads(done.stdout)}
@@ -46,6 +47,7 @@ def test_every_file_is_listed_with_its_error(run: Run, empty: Path) -> None:
         str(missing): "file_unreadable",
     }
     assert "4 of 4 documents did not complete" in done.stderr
+    assert "left out, of other kinds: 1 .jpg" in done.stderr
 
 
 def test_combined_too_every_file_is_listed(run: Run, empty: Path) -> None:
@@ -91,6 +93,7 @@ def test_a_watched_folder_is_done_once(run: Run, empty: Path, tmp_path: Path) ->
 def test_wrong_usage_is_exit_code_2(run: Run, tmp_path: Path) -> None:
     folder = tmp_path / "in"
     folder.mkdir()
+    (folder / "photo.jpg").touch()
     assert run("summarize", folder).exit_code == 2, "there is no document"
     (folder / "a.txt").write_text("x")
     link = tmp_path / "link"
@@ -99,6 +102,9 @@ def test_wrong_usage_is_exit_code_2(run: Run, tmp_path: Path) -> None:
         ("summarize",),
         ("summarize", folder, "--output", folder),
         ("summarize", folder, "--style", "poem"),
+        ("summarize", folder, "--length", "15"),
+        ("summarize", folder, "--length", "8193"),
+        ("summarize", folder, "--chunk-tokens", "63"),
         ("summarize", folder, "--format", "xml"),
         ("estimate",),
         ("watch-folder", folder, folder),
@@ -152,6 +158,7 @@ def test_options_that_the_server_refuses_are_the_documents_errors(run: Run, tmp_
     file = tmp_path / "a.txt"
     file.write_text("A text.")
     for options in ((), ("--combine",)):
-        done = run("summarize", file, "--format", "json", "--length", "1", *options)
+        done = run("summarize", file, "--format", "json", "--focus", "x" * 1001, *options)
         assert done.exit_code == 1
-        assert "length" in json.loads(done.stdout)[0]["error"]["message"]
+        message = json.loads(done.stdout)[0]["error"]["message"]
+        assert "focus: must have at most 1000 characters, not 1001" in message

@@ -1,4 +1,5 @@
 import os
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,16 @@ def test_a_folder_gives_its_documents_in_order_and_nothing_hidden(folder: Path) 
     found = list(find([str(folder)]))
     assert [str(source.name) for source in found] == ["z.pdf", "a/x.TXT", "a/deep/er/y.md", "b/x.txt"]
     assert [source.shown for source in found] == [f"{folder}/{source.name}" for source in found]
+
+
+def test_files_of_other_kinds_are_counted(folder: Path) -> None:
+    (folder / "b" / "Makefile").touch()
+    others: Counter[str] = Counter()
+    list(find([str(folder)], others=others))
+    assert others == {".png": 1, "without a suffix": 1}
+    others.clear()
+    list(find([str(folder / "a" / "no.png")], others=others))
+    assert not others
 
 
 def test_a_named_file_is_always_given_and_as_it_was_named(
