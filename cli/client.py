@@ -239,7 +239,10 @@ class Client:
 
     def _unreachable(self, error: Exception) -> ServerUnreachableError:
         reason = str(error) or type(error).__name__
-        return ServerUnreachableError(f"no Longbatch server answers at {self._api_url} ({reason})")
+        return ServerUnreachableError(
+            f"no Longbatch server answers at {self._api_url} ({reason}): start one with `longbatch up`,"
+            " or name yours with --api-url or LONGBATCH_API_URL"
+        )
 
 
 def _content(answer: httpx2.Response) -> Any:  # noqa: ANN401  # JSON

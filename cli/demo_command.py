@@ -17,7 +17,7 @@ def register(app: typer.Typer) -> None:
 def demo(
     docs: Annotated[
         Path | None,
-        typer.Option(exists=True, file_okay=False, help="Your documents. [default: Python's reference]"),
+        typer.Option(exists=True, file_okay=False, help="Your documents.", show_default="Python's reference"),
     ] = None,
     time_scale: Annotated[
         float, typer.Option(min=0.1, help="How much faster than an A6000 the local engine runs.")

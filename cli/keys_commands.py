@@ -33,7 +33,7 @@ def create(
     tenant: Annotated[str, typer.Option(help="Whom the key speaks for.")] = "default",
     name: Annotated[str, typer.Option(help="For yourself.")] = "",
     scope: Annotated[
-        list[Scope] | None, typer.Option(help="May be given several times. [default: submit and read]")
+        list[Scope] | None, typer.Option(help="May be given several times.", show_default="submit and read")
     ] = None,
     expires_in: Annotated[str | None, typer.Option(help="30m, 12h or 7d; never without it.")] = None,
     as_json: AsJson = False,

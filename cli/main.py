@@ -31,14 +31,14 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-up_command.register(app)
 demo_command.register(app)
-jobs_commands.register(app)
-watch_command.register(app)
+up_command.register(app)
 summarize_command.register(app)
 estimate_command.register(app)
 watch_folder_command.register(app)
 documents_commands.register(app)
+jobs_commands.register(app)
+watch_command.register(app)
 tenants_commands.register(app)
 keys_commands.register(app)
 webhooks_commands.register(app)
@@ -51,7 +51,10 @@ doctor.register(app)
 @app.callback()
 def _root() -> None:
     # Typer takes an application's only command for the application itself, unless it has a callback.
-    """An async job queue for batch long-context LLM inference on NVIDIA Triton."""
+    """Summarize documents in bulk, and run other long-context batch jobs, on an LLM on NVIDIA Triton.
+
+    First `longbatch up`, then `longbatch summarize FOLDER` in another terminal.
+    """
 
 
 def main() -> None:

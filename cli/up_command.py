@@ -14,11 +14,11 @@ def register(app: typer.Typer) -> None:
 def up(
     *,
     data_dir: Annotated[
-        Path | None, typer.Option(help="Data, logs, ready.json. [default: ~/.local/share/longbatch]")
+        Path | None, typer.Option(help="Data, logs, ready.json.", show_default="~/.local/share/longbatch")
     ] = None,
     port: Annotated[
         int | None,
-        typer.Option(min=1, max=65535, help="Of the API. [default: 8080, a random one if taken]"),
+        typer.Option(min=1, max=65535, help="Of the API.", show_default="8080, a random one if taken"),
     ] = None,
     ready_file: Annotated[Path | None, typer.Option(help="JSON with URLs and process ids.")] = None,
     time_scale: Annotated[

@@ -1,6 +1,8 @@
 """The local stack in the foreground, until Ctrl-C or SIGTERM."""
 
+import shlex
 import signal
+import sys
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import FrameType
@@ -81,6 +83,16 @@ def _show(console: Console, stack: Stack) -> None:
         console.print(f"[bold]API key[/]: {urls.api_key}")
     if stack.runs_local_engine:
         console.print(_STAND_IN)
+    if urls.api_url:
+        console.print(f"[bold]Next[/], in another terminal: {escape(_next(urls.api_url, stack.ready_file))}")
+
+
+def _next(api_url: str, ready_file: Path) -> str:
+    """What to type now; verbs find by themselves only a stack in the default directory."""
+    verb = f"{shlex.quote(sys.argv[0])} summarize FOLDER"
+    if ready_file == default_directory() / "ready.json":
+        return verb
+    return f"LONGBATCH_API_URL={api_url} LONGBATCH_API_KEY=lb_… {verb}"
 
 
 def _rows(urls: Urls, stack: Stack) -> list[tuple[str, str]]:

@@ -4,6 +4,7 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http import HTTPStatus
 from typing import Annotated, Final
 
 import typer
@@ -27,10 +28,11 @@ ApiUrl = Annotated[
     typer.Option(
         "--api-url",
         envvar="LONGBATCH_API_URL",
-        help="The server; its key is LONGBATCH_API_KEY. [default: the local stack]",
+        help="The server; its key is LONGBATCH_API_KEY.",
+        show_default="the local stack",
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the server's JSON.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 JobId = Annotated[str, typer.Argument(metavar="JOB", help="job_…")]
 
 output = Console(highlight=False, soft_wrap=True)
@@ -49,6 +51,10 @@ def client_of(api_url: str | None) -> Iterator[Client]:
         raise typer.Exit(EXIT_UNREACHABLE) from error
     except RefusedError as error:
         complain(f"{error.message} [{error.server_code}]")
+        if error.status == HTTPStatus.UNAUTHORIZED:
+            notes.print(
+                "Set LONGBATCH_API_KEY: `longbatch up` shows the first key, `keys create` makes others."
+            )
         raise typer.Exit(EXIT_REFUSED) from error
 
 

@@ -26,6 +26,8 @@ def watch(
     api_url: ApiUrl = None,
 ) -> None:
     """Follow a job or a batch until it has ended: how far it is, how fast, and how long it may still take."""
+    if not subject.startswith(("job_", "batch_")):
+        raise typer.BadParameter("it is neither job_… nor batch_…", param_hint="JOB|BATCH")
     kind = "batches" if subject.startswith("batch_") else "jobs"
     identifier = "".join(char if char.isalnum() or char == "_" else "." for char in subject)
     query = "?text=true" if text and kind == "jobs" else ""

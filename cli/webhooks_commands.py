@@ -36,10 +36,14 @@ def list_endpoints(*, as_json: AsJson = False, api_url: ApiUrl = None) -> None:
 
 
 def add(
-    url: Annotated[str, typer.Argument(help="https://…")],
+    url: Annotated[str, typer.Argument(metavar="URL", help="https://…")],
     *,
     event: Annotated[
-        list[str] | None, typer.Option(help="May be given several times.", show_default="*")
+        list[str] | None,
+        typer.Option(
+            help="job.completed, batch.failed, summary.completed, …; may be given several times.",
+            show_default="* is all but job.started",
+        ),
     ] = None,
     include_output: Annotated[
         bool, typer.Option("--include-output", help="Send small outputs along.")

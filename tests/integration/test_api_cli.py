@@ -128,6 +128,7 @@ def test_wrong_usage_is_exit_code_2(run: Run, tmp_path: Path) -> None:
         ("submit", "-", "--metadata", "x"),
         ("submit", "-", "--task", "translate"),
         ("submit",),
+        ("watch", "sum_1"),
     ):
         assert run(*arguments, stdin="a").exit_code == 2
 
@@ -136,6 +137,7 @@ def test_no_server_is_exit_code_3(run: Run) -> None:
     done = run("list", api_url=f"http://127.0.0.1:{free_port()}")
     assert done.exit_code == 3
     assert "no Longbatch server answers" in done.stderr
+    assert "longbatch up" in done.stderr
     assert run("list", api_url="nonsense").exit_code == 3
 
 
@@ -146,6 +148,19 @@ def test_a_refused_request_is_exit_code_4_with_its_field(run: Run, sessions: ses
     assert run("show", "job_nothing").exit_code == 4
     assert run("show", "../health/live").exit_code == 4
     assert "job_not_finished" in run("result", stored(sessions, JobState.QUEUED)).stderr
+
+
+def test_who_has_no_valid_key_is_told_where_keys_come_from(server: ApiProcess) -> None:
+    variables = environment(server.url) | {"LONGBATCH_API_KEY": "lb_wrong"}
+    done = CliRunner().invoke(app, ["list"], env=variables)
+    assert done.exit_code == 4
+    assert "LONGBATCH_API_KEY" in done.stderr
+
+
+def test_help_names_defaults_that_are_no_values() -> None:
+    shown = CliRunner().invoke(app, ["summarize", "--help"], env={"COLUMNS": "200", "NO_COLOR": "1"}).stdout
+    for default in ("the local stack", "the one served", "the document's", "400"):
+        assert f"[default: ({default})]" in shown
 
 
 def test_doctor_names_every_part(run: Run, sessions: sessionmaker[Session]) -> None:
