@@ -154,6 +154,8 @@ def show(
     for name, value in job.items():
         if name == "queue" and (queue := job["queue"]):
             table.add_row("[bold]queue[/]", in_words(queue, now=utc_now()))
+        elif name == "error" and (error := job["error"]):
+            table.add_row("[bold]error[/]", escape(f"{error['message']} [{error['code']}]"))
         elif name != "object" and value not in (None, {}, False):
             table.add_row(
                 f"[bold]{name}[/]", _coloured(str(value)) if name == "state" else escape(str(value))
@@ -213,14 +215,20 @@ _VERBS: Final[dict[str, Callable[..., None]]] = {
 }
 
 
+_PDF: Final = b"%PDF-"  # one without pictures may be text by its bytes, but no prompt
+_NO_TEXT: Final = "{} is not UTF-8 text; `longbatch summarize` reads documents"
+
+
 def _read(file: str) -> str:
     try:
         content = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+        if content.startswith(_PDF):
+            raise typer.BadParameter(_NO_TEXT.format(file), param_hint="FILE")
         return content.decode()
     except OSError as error:
         raise typer.BadParameter(f"{file}: {error.strerror}", param_hint="FILE") from error
     except UnicodeDecodeError as error:
-        raise typer.BadParameter(f"{file} is not UTF-8 text", param_hint="FILE") from error
+        raise typer.BadParameter(_NO_TEXT.format(file), param_hint="FILE") from error
 
 
 def _wait(client: Client, job_id: str) -> SeenJobObject:

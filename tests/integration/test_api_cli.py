@@ -122,9 +122,12 @@ def test_cancel_takes_ids_or_filters(run: Run, http: httpx2.Client) -> None:
 def test_wrong_usage_is_exit_code_2(run: Run, tmp_path: Path) -> None:
     binary = tmp_path / "binary"
     binary.write_bytes(b"\xff\xfe")
+    pdf = tmp_path / "ascii.pdf"
+    pdf.write_bytes(b"%PDF-1.4")
     for arguments in (
         ("submit", str(tmp_path / "nothing")),
         ("submit", str(binary)),
+        ("submit", str(pdf)),
         ("submit", "-", "--metadata", "x"),
         ("submit", "-", "--task", "translate"),
         ("submit",),
