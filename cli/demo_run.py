@@ -137,6 +137,11 @@ def _print_outcome(console: Console, rows: Sequence[Row], *, time_scale: float) 
         "extracts, not a language model's. Set LONGBATCH_TRITON__URL to use your TensorRT-LLM server.",
         style="dim",
     )
+    console.print(
+        "The demo keeps nothing: `longbatch up` keeps the stack, `longbatch summarize FOLDER --output DIR`"
+        " the summaries.",
+        style="dim",
+    )
 
 
 def _cells(row: Row, width: int) -> list[str | Text]:
