@@ -22,10 +22,14 @@ SYMBOLS: Final = {
 
 Url = Annotated[
     str | None,
-    typer.Option("--url", help="Triton's gRPC address. [default: LONGBATCH_TRITON__URL, the local stack]"),
+    typer.Option(
+        "--url", help="Triton's gRPC address.", show_default="LONGBATCH_TRITON__URL, the local stack"
+    ),
 ]
 MetricsUrl = Annotated[str | None, typer.Option("--metrics-url", help="http://host:8002/metrics")]
-ModelName = Annotated[str | None, typer.Option("--model", help="The entry point. [default: tensorrt_llm]")]
+ModelName = Annotated[
+    str | None, typer.Option("--model", help="The entry point.", show_default="tensorrt_llm")
+]
 
 
 def register(app: typer.Typer) -> None:
