@@ -19,12 +19,13 @@ from uuid import uuid4
 from cli.stack import ports
 from cli.stack.engine_options import EngineOptions
 from cli.stack.errors import StackError
+from cli.stack.transformers_options import TransformersOptions
 
 LOOPBACK: Final = ports.LOOPBACK
 # Seconds after SIGTERM. A client's idle open stream holds the server beyond it, for ever: kill it then.
 EXIT_TIMEOUT: Final = 3
 _PYTHON: Final = f"{sys.version_info.major}.{sys.version_info.minor}"
-_TEMPLATE: Final = Path(__file__).resolve().parents[2] / "triton" / "local" / "tensorrt_llm"
+_TEMPLATES: Final = Path(__file__).resolve().parents[2] / "triton"
 
 # Triton's defaults kill a connection that pings during a long silent prefill; these let it ping every 5 s.
 _KEEPALIVE: Final = (
@@ -65,7 +66,7 @@ class TritonLaunch:
 def prepare(
     directory: Path,
     *,
-    engine: EngineOptions,
+    engine: EngineOptions | TransformersOptions,
     grpc_port: int,
     http_port: int,
     metrics_port: int,
@@ -242,17 +243,18 @@ def _copy_backend(wheel: _Wheel, into: Path) -> None:
     stub.chmod(0o755)
 
 
-def _render_repository(engine: EngineOptions, http_port: int, directory: Path) -> None:
+def _render_repository(
+    engine: EngineOptions | TransformersOptions, http_port: int, directory: Path
+) -> None:
     """The model repository and the engine's config.json describe this engine."""
-    model = directory / "models" / "tensorrt_llm"
+    model, template = directory / "models" / "tensorrt_llm", _TEMPLATES / engine.folder / "tensorrt_llm"
     _empty(model / "1")
-    for source in (_TEMPLATE / "1").glob("*.py"):
+    for source in (template / "1").glob("*.py"):
         shutil.copyfile(source, model / "1" / source.name)
     engine_dir = directory / "engine"
     engine_dir.mkdir(exist_ok=True)
     (engine_dir / "config.json").write_text(json.dumps(engine.engine_config(), indent=2))
-    parameters = engine.local_parameters() | {"local_http_port": str(http_port)}
-    config = Template((_TEMPLATE / "config.pbtxt").read_text()).substitute(
+    config = Template((template / "config.pbtxt").read_text()).substitute(
         engine_dir=json.dumps(str(engine_dir.resolve()))[1:-1],
         max_batch_size=engine.max_batch_size,
         kv_cache_tokens=engine.kv_cache_tokens,
@@ -260,9 +262,9 @@ def _render_repository(engine: EngineOptions, http_port: int, directory: Path) -
         max_num_tokens=engine.max_num_tokens,
         max_input_len=engine.max_input_len,
         max_seq_len=engine.max_seq_len,
-        local_parameters="\n".join(
+        own_parameters="\n".join(
             f"parameters {{ key: {json.dumps(name)} value {{ string_value: {json.dumps(value)} }} }}"
-            for name, value in parameters.items()
+            for name, value in engine.own_parameters(http_port).items()
         ),
     )
     (model / "config.pbtxt").write_text(config)
