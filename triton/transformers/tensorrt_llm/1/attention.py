@@ -15,10 +15,10 @@ from transformers import AttentionInterface
 NAME: Final = "longbatch_varlen"
 
 
-def register() -> None:
-    """Transformers knows this attention, also by the name that versions before 5.22 give it while batching."""
+def use(model: Any) -> None:  # noqa: ANN401  transformers' model
+    """The model attends so. To be called when its batching is set up, which insists on names that it knows."""
     AttentionInterface.register(NAME, attend)
-    AttentionInterface.register(f"paged|{NAME}", attend)
+    model.set_attn_implementation(NAME)
 
 
 def attend(  # noqa: PLR0913, PLR0917  the signature is transformers'

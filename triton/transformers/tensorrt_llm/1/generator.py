@@ -2,6 +2,7 @@
 
 import queue
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any, Final, TypeAlias
 
 import torch
@@ -34,6 +35,7 @@ class Generator:
         self.events: queue.Queue[Any] = queue.Queue()
         self._parameters = parameters
         self._model = load_model(parameters)
+        self._attention: str = self._model.config._attn_implementation  # noqa: SLF001  has no public name
         self._vocabulary: int = self._model.config.get_text_config().vocab_size
         self._manager = self._start()
         self._try_out()
@@ -88,10 +90,13 @@ class Generator:
         self._manager.stop(block=True, timeout=5, hard_stop=True)
 
     def _start(self) -> Any:  # noqa: ANN401  transformers' manager
+        self._model.set_attn_implementation(self._attention)  # else a second start finds ours, unknown to it
         manager = self._model.init_continuous_batching(
             generation_config=generation_config(self._vocabulary, samples=self._parameters.samples),
-            continuous_batching_config=batching_config(self._parameters),
+            continuous_batching_config=batching_config(self._parameters, self._model.config),
         )
+        if runs_varlen(self._parameters.attention, self._model.config):
+            attention.use(self._model)
         manager.output_router.output_queue = self.events
         manager.start()
         return manager
@@ -115,14 +120,12 @@ class Generator:
 
 def load_model(parameters: Parameters) -> Model:
     """The language model, ready to generate on its device."""
-    attention.register()
     device = parameters.device
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     config = AutoConfig.from_pretrained(parameters.model_dir)
     dtype = getattr(config, "dtype", None) if parameters.dtype == "auto" else parameters.dtype
     dtype = getattr(torch, dtype) if isinstance(dtype, str) else dtype or torch.float32
-    chosen = attention_name(parameters.attention, config)
     if parameters.random_weights:
         torch.manual_seed(0)
         with torch.device(device):
@@ -131,29 +134,30 @@ def load_model(parameters: Parameters) -> Model:
         model = AutoModelForCausalLM.from_pretrained(
             parameters.model_dir, dtype=dtype, device_map=None if device == "cpu" else device
         )
-    model = model.eval()
-    model.set_attn_implementation(chosen)
-    return model
+    if parameters.attention not in {"auto", "varlen"}:
+        model.set_attn_implementation(parameters.attention)
+    return model.eval()
 
 
-def attention_name(chosen: str, config: Any) -> str:  # noqa: ANN401  transformers' configuration
-    """Transformers' name of the attention; windows and caps on scores need one of its own."""
+def runs_varlen(chosen: str, config: Any) -> bool:  # noqa: ANN401  transformers' configuration
+    """Whether our attention runs: on demand, or for a model without windows and caps on scores."""
     text = config.get_text_config()
-    plain = not any(
-        getattr(text, name, None) for name in ("sliding_window", "layer_types", "attn_logit_softcapping")
-    )
-    if chosen == "auto":
-        chosen = "varlen" if plain else "sdpa"
-    if chosen == "varlen":
-        return f"paged|{attention.NAME}" if _names_paging() else attention.NAME
-    return chosen
+    layers = set(getattr(text, "layer_types", None) or ["full_attention"])
+    window = getattr(text, "sliding_window", None) and getattr(text, "use_sliding_window", True)
+    is_plain = layers == {"full_attention"} and not window
+    is_plain = is_plain and not getattr(text, "attn_logit_softcapping", None)
+    return chosen == "varlen" or (chosen == "auto" and is_plain)
 
 
-def batching_config(parameters: Parameters) -> ContinuousBatchingConfig:
+def batching_config(parameters: Parameters, config: Any) -> ContinuousBatchingConfig:  # noqa: ANN401  see above
     """The pool as it is told, and a little more, since transformers rounds up twice; nothing is evicted."""
     capacity = parameters.capacity
+    names = {each.name for each in fields(ContinuousBatchingConfig)}
+    graphs = None if not runs_varlen(parameters.attention, config) else False
     return ContinuousBatchingConfig(
-        block_size=capacity.tokens_per_block,
+        **{"page_size" if "page_size" in names else "block_size": capacity.tokens_per_block},
+        use_cuda_graph=graphs,
+        use_async_batching=graphs,
         num_blocks=capacity.max_blocks + _SPARE_BLOCKS * capacity.max_batch_size,
         max_batch_tokens=capacity.max_num_tokens,
         max_requests_per_batch=capacity.max_batch_size,
@@ -170,10 +174,3 @@ def generation_config(vocabulary: int, *, samples: bool) -> GenerationConfig:
     return GenerationConfig(
         do_sample=True, temperature=0.5, top_k=max(1, vocabulary - 1), top_p=0.5, eos_token_id=-1
     )
-
-
-def _names_paging() -> bool:
-    """Whether this transformers marks attention for batching by a prefix: before 5.22 it does."""
-    from transformers import AttentionInterface
-
-    return "paged|sdpa" in AttentionInterface()
