@@ -14,6 +14,7 @@ PbSender: TypeAlias = Any
 PbResponse: TypeAlias = Any
 PbError: TypeAlias = Any
 PbMetric: TypeAlias = Any
+PbTensor: TypeAlias = Any
 Array: TypeAlias = Any
 
 
@@ -83,13 +84,13 @@ class ResponseStream:
             output_ids: INT32 `[1, 1, tokens]`; sequence_length: INT32 `[1, 1]`, the tokens of this response.
         """
         tensors = [
-            pb_utils.Tensor("output_ids", np.array([[ids]], dtype=np.int32).reshape(1, 1, len(ids))),
-            pb_utils.Tensor("sequence_length", np.array([[len(ids)]], dtype=np.int32)),
+            _made("output_ids", np.array([[ids]], dtype=np.int32).reshape(1, 1, len(ids))),
+            _made("sequence_length", np.array([[len(ids)]], dtype=np.int32)),
         ]
         if self._with_log_probs:
             tensors += [
-                pb_utils.Tensor("cum_log_probs", np.zeros((1, 1), dtype=np.float32)),
-                pb_utils.Tensor("output_log_probs", np.zeros((1, 1, len(ids)), dtype=np.float32)),
+                _made("cum_log_probs", np.zeros((1, 1), dtype=np.float32)),
+                _made("output_log_probs", np.zeros((1, 1, len(ids)), dtype=np.float32)),
             ]
         self._send(pb_utils.InferenceResponse(tensors), final=final)
 
@@ -122,6 +123,13 @@ class ResponseStream:
         except pb_utils.TritonModelException as error:
             self._is_broken = True
             pb_utils.Logger.log_warn(f"a response could not be sent: {error}")
+
+
+def _made(name: str, values: Array) -> PbTensor:
+    """An output. Triton's stub is built for numpy 1 and takes an array of numpy 2 for an empty one."""
+    if np.lib.NumpyVersion(np.__version__) < "2.0.0":
+        return pb_utils.Tensor(name, values)
+    return pb_utils.Tensor.from_dlpack(name, values)
 
 
 def _tensor(request: PbRequest, name: str) -> Array | None:
