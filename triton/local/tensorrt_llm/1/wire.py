@@ -126,10 +126,12 @@ class ResponseStream:
 
 
 def _made(name: str, values: Array) -> PbTensor:
-    """An output. Triton's stub is built for numpy 1 and takes an array of numpy 2 for an empty one."""
+    """An output. Triton's stub is built for numpy 1 and takes any array of numpy 2 for an empty one."""
     if np.lib.NumpyVersion(np.__version__) < "2.0.0":
         return pb_utils.Tensor(name, values)
-    return pb_utils.Tensor.from_dlpack(name, values)
+    from torch import from_numpy  # only the transformers engine runs beside numpy 2
+
+    return pb_utils.Tensor.from_dlpack(name, from_numpy(values))
 
 
 def _tensor(request: PbRequest, name: str) -> Array | None:

@@ -36,7 +36,7 @@ class Generator:
         self._parameters = parameters
         self._model = load_model(parameters)
         self._attention: str = self._model.config._attn_implementation  # noqa: SLF001  has no public name
-        self._vocabulary: int = self._model.config.get_text_config().vocab_size
+        self.vocabulary: int = self._model.config.get_text_config().vocab_size
         self._manager = self._start()
         self._try_out()
 
@@ -92,7 +92,7 @@ class Generator:
     def _start(self) -> Any:  # noqa: ANN401  transformers' manager
         self._model.set_attn_implementation(self._attention)  # else a second start finds ours, unknown to it
         manager = self._model.init_continuous_batching(
-            generation_config=generation_config(self._vocabulary, samples=self._parameters.samples),
+            generation_config=generation_config(self.vocabulary, samples=self._parameters.samples),
             continuous_batching_config=batching_config(self._parameters, self._model.config),
         )
         if runs_varlen(self._parameters.attention, self._model.config):
@@ -114,7 +114,7 @@ class Generator:
     def _picking(self, sampling: Sampling) -> dict[str, Any]:
         if not self._parameters.samples:
             return {}
-        top_k = min(sampling.top_k or self._vocabulary, self._vocabulary)
+        top_k = min(sampling.top_k or self.vocabulary, self.vocabulary)
         return {"temperature": sampling.temperature, "top_k": top_k, "top_p": sampling.top_p}
 
 

@@ -27,6 +27,7 @@ class TritonPythonModel:
         generator = Generator(parameters)
         capacity = parameters.capacity
         self._samples = parameters.samples
+        self._vocabulary = generator.vocabulary
         self._capacity = replace(capacity, max_seq_len=min(capacity.max_seq_len, generator.max_positions))
         labels = {"model": args["model_name"], "version": args["model_version"]}
         self._engine = Engine(
@@ -55,7 +56,7 @@ class TritonPythonModel:
                 stream.finish()
                 return
             ask = wire.read_ask(request)
-            self._check_length(ask)
+            self._check(ask)
             taken = self._request(request, ask, stream)
         except wire.BadRequestError as error:
             stream.refuse(str(error))
@@ -84,7 +85,10 @@ class TritonPythonModel:
             raise wire.BadRequestError("Cannot send a stop request without a request_id")
         self._engine.stop(request_id)
 
-    def _check_length(self, ask: Ask) -> None:
+    def _check(self, ask: Ask) -> None:
+        if ask.ids.min() < 0 or ask.ids.max() >= self._vocabulary:
+            # It would end the kernel, and with it all that runs.
+            raise wire.BadRequestError(f"the model has {self._vocabulary} tokens in its vocabulary")
         limit = self._capacity.longest_sequence - 1
         if len(ask.ids) > limit:
             raise wire.BadRequestError(
