@@ -50,6 +50,7 @@ class Request:
         sampling: how its tokens are picked.
         stop_words: token sequences after which it ends.
         streams: whether tokens are sent as they come.
+        ends_after: tokens after which it ends as if the last were the end token; None: never.
         name: the generator's name for it.
         said: tokens so far.
         num_sent: of those, tokens that were sent.
@@ -63,6 +64,7 @@ class Request:
     sampling: Sampling
     stop_words: tuple[tuple[int, ...], ...]
     streams: bool
+    ends_after: int | None = None
     name: str = ""
     said: list[int] = field(default_factory=list)
     num_sent: int = 0
@@ -168,7 +170,7 @@ class Engine:
             self._generator.begin(
                 request.name,
                 request.ids,
-                max_tokens=sequence.max_tokens,
+                max_tokens=min(sequence.max_tokens, request.ends_after or sequence.max_tokens),
                 end_id=request.end_id,
                 sampling=request.sampling,
             )
@@ -191,7 +193,7 @@ class Engine:
         """Whether this token was the last."""
         sequence = request.sequence
         sequence.num_prefilled, sequence.num_generated = sequence.prompt_tokens, len(request.said) + 1
-        if token == request.end_id:
+        if token == request.end_id or sequence.num_generated == request.ends_after:
             self._forget(request)
             request.end_with_end_token()
             return True

@@ -27,6 +27,7 @@ class TritonPythonModel:
         generator = Generator(parameters)
         capacity = parameters.capacity
         self._samples = parameters.samples
+        self._seed_is_length = parameters.seed_is_length
         self._vocabulary = generator.vocabulary
         self._capacity = replace(capacity, max_seq_len=min(capacity.max_seq_len, generator.max_positions))
         labels = {"model": args["model_name"], "version": args["model_version"]}
@@ -78,6 +79,7 @@ class TritonPythonModel:
             sampling=sampling,
             stop_words=ask.stop_words,
             streams=wire.streams(request),
+            ends_after=ask.seed if self._seed_is_length else None,
         )
 
     def _stop(self, request_id: str) -> None:

@@ -66,6 +66,14 @@ class Parameters:
         return self._bool("transformers_sampling")
 
     @property
+    def seed_is_length(self) -> bool:
+        """Whether a request's seed says after how many tokens, the end token counted, it ends: for measurements.
+
+        A model with random weights never ends an answer by itself.
+        """
+        return self._bool("transformers_seed_is_length")
+
+    @property
     def http_port(self) -> int:
         """Where the server listens, 0 when that is not to be watched."""
         return self._int("transformers_http_port")

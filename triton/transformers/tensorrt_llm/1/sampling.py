@@ -1,13 +1,9 @@
 """How a request wants its tokens picked, as far as transformers can do that for each request alone."""
 
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Final
 
-import triton_python_backend_utils as pb_utils
-
-from .wire import BadRequestError, PbRequest
-
-Array: TypeAlias = Any
+from .wire import BadRequestError, PbRequest, read_input
 
 # What continuous batching cannot do for one request among others, and the values that ask for nothing.
 _UNSUPPORTED: Final = {
@@ -84,13 +80,11 @@ def _check(sampling: Sampling) -> None:
 
 
 def _number(request: PbRequest, name: str, absent: float | None) -> float | None:
-    found: Array = pb_utils.get_input_tensor_by_name(request, name)
-    if found is None or (values := found.as_numpy().ravel()).size == 0:
-        return absent
-    return float(values[0])
+    found = read_input(request, name)
+    return absent if found is None or found.size == 0 else float(found.ravel()[0])
 
 
 def _given(request: PbRequest, name: str) -> bool:
     """Whether a word list holds a word: the ends in its second row are padded with -1."""
-    found: Array = pb_utils.get_input_tensor_by_name(request, name)
-    return found is not None and bool((found.as_numpy().reshape(2, -1)[1] > 0).any())
+    found = read_input(request, name)
+    return found is not None and bool((found.reshape(2, -1)[1] > 0).any())
