@@ -224,7 +224,8 @@ class Stack:
             self._running[server.name] = made
             made.start()
         for server in servers:
-            self._running[server.name].wait_ready(max(_SERVER_TIMEOUT, server.start_timeout))
+            timeout = server.start_timeout if isinstance(server, EmbeddedTriton) else _SERVER_TIMEOUT
+            self._running[server.name].wait_ready(timeout)
 
     def _runs(self, name: str, external_url: str | None) -> bool:
         return name in self.options.parts and not external_url
