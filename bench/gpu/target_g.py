@@ -29,7 +29,7 @@ from bench.gpu import shapes
 from bench.peers import manifest
 from bench.peers.drive import Direct
 from bench.stand import Stand
-from bench.workloads import Spec, make
+from bench.workloads import MAX_PROMPT_TOKENS, Spec, make
 from cli.stack.transformers_options import TransformersOptions
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -89,8 +89,10 @@ def _asked() -> Asked:
 
 
 def _specs(asked: Asked) -> list[Spec]:
-    """The workload with shorter answers, which make a run shorter and change nothing else."""
+    """The workload with shorter answers, which make a run shorter, and its longest prompt as long as may be."""
     specs = make(asked.workload, seed=asked.seed, num_jobs=asked.jobs, max_tokens=2048)
+    longest = max(range(len(specs)), key=lambda place: specs[place].prompt_tokens)
+    specs[longest] = replace(specs[longest], prompt_tokens=MAX_PROMPT_TOKENS)
     scale = _TINY if asked.tiny else 1
     return [
         replace(
@@ -105,7 +107,8 @@ def _specs(asked: Asked) -> list[Spec]:
 
 def _options(directory: Path, *, tiny: bool) -> TransformersOptions:
     model_dir = shapes.write(directory / "model", shapes.TINY if tiny else shapes.LLAMA_8B)
-    common: dict[str, Any] = {"model_dir": model_dir, "random_weights": True, "sampling": False, "seed_is_length": True}
+    common: dict[str, Any] = {"model_dir": model_dir, "random_weights": True, "sampling": False}
+    common |= {"seed_is_length": True, "tokens_per_response": 8}
     if not tiny:
         return TransformersOptions(**common, max_num_tokens=8192)
     pool = 131_072 // _TINY

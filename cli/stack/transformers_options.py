@@ -21,6 +21,7 @@ class TransformersOptions:
         attention: `varlen` is ours over torch's flash kernel, the others are transformers' own; `auto` is
             `varlen` where the model allows it.
         sampling: whether requests may sample; without it all are greedy.
+        tokens_per_response: gathered into one response; each response costs the engine time.
         seed_is_length: a request's seed says after how many tokens it ends, since random weights do not.
         max_batch_size: sequences active at once.
         kv_cache_tokens: tokens in the KV pool.
@@ -36,6 +37,7 @@ class TransformersOptions:
     dtype: str = "auto"
     attention: Attention = "auto"
     sampling: bool = True
+    tokens_per_response: int = 1
     seed_is_length: bool = False
     max_batch_size: int = 4
     kv_cache_tokens: int = 131_072
@@ -65,6 +67,7 @@ class TransformersOptions:
             "dtype": self.dtype,
             "attention": self.attention,
             "sampling": str(self.sampling).lower(),
+            "tokens_per_response": self.tokens_per_response,
             "seed_is_length": str(self.seed_is_length).lower(),
             "http_port": http_port,
         }

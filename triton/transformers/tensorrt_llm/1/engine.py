@@ -18,7 +18,7 @@ from .sampling import Sampling
 from .scheduler import Iteration, Scheduler, Sequence
 from .server import ServerWatch
 
-_CANCEL_PERIOD = 0.05  # seconds between looks at the clients' cancels; TensorRT-LLM's default is 0.1
+_CANCEL_PERIOD = 0.1  # seconds between looks at the clients' cancels, as TensorRT-LLM's default is
 _WAITING_LOOKS = 8  # queued requests looked at each time: a look is a round trip to the server process
 _BUSY = Iteration(chunks={}, yielding=[], resident_kv=0, attention_pairs=0)
 
@@ -49,7 +49,7 @@ class Request:
         end_id: the token that ends it, -1 for none.
         sampling: how its tokens are picked.
         stop_words: token sequences after which it ends.
-        streams: whether tokens are sent as they come.
+        tokens_per_response: tokens gathered into one response; None gathers all into one at the end.
         ends_after: tokens after which it ends as if the last were the end token; None: never.
         name: the generator's name for it.
         said: tokens so far.
@@ -63,15 +63,21 @@ class Request:
     end_id: int
     sampling: Sampling
     stop_words: tuple[tuple[int, ...], ...]
-    streams: bool
+    tokens_per_response: int | None
     ends_after: int | None = None
     name: str = ""
     said: list[int] = field(default_factory=list)
     num_sent: int = 0
 
     def send(self) -> None:
+        """What was said is sent when there is enough of it; the first token at once."""
+        num_held = len(self.said) - self.num_sent
+        if self.tokens_per_response and (not self.num_sent or num_held >= self.tokens_per_response):
+            self.flush()
+
+    def flush(self) -> None:
         """Nothing that was said is held back, unless all is wanted at the end."""
-        if self.streams and self.num_sent < len(self.said):
+        if self.tokens_per_response and self.num_sent < len(self.said):
             self.reply.send(self.said[self.num_sent :], final=False)
             self.num_sent = len(self.said)
 
@@ -81,7 +87,7 @@ class Request:
 
     def end_with_end_token(self) -> None:
         """The final response is sent; in a stream it holds no token, which is the end token's only trace."""
-        self.send()
+        self.flush()
         self.end()
 
 

@@ -27,6 +27,7 @@ class TritonPythonModel:
         generator = Generator(parameters)
         capacity = parameters.capacity
         self._samples = parameters.samples
+        self._tokens_per_response = parameters.tokens_per_response
         self._seed_is_length = parameters.seed_is_length
         self._vocabulary = generator.vocabulary
         self._capacity = replace(capacity, max_seq_len=min(capacity.max_seq_len, generator.max_positions))
@@ -78,7 +79,7 @@ class TritonPythonModel:
             end_id=read_end_id(request),
             sampling=sampling,
             stop_words=ask.stop_words,
-            streams=wire.streams(request),
+            tokens_per_response=self._tokens_per_response if wire.streams(request) else None,
             ends_after=ask.seed if self._seed_is_length else None,
         )
 

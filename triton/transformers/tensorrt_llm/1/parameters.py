@@ -66,6 +66,11 @@ class Parameters:
         return self._bool("transformers_sampling")
 
     @property
+    def tokens_per_response(self) -> int:
+        """Tokens gathered into one response; the first is sent at once."""
+        return self._int("transformers_tokens_per_response")
+
+    @property
     def seed_is_length(self) -> bool:
         """Whether a request's seed says after how many tokens, the end token counted, it ends: for measurements.
 
