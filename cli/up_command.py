@@ -34,6 +34,16 @@ def up(
             help="The local engine also serves preprocessing, postprocessing, ensemble and tensorrt_llm_bls.",
         ),
     ] = False,
+    model: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            exists=True,
+            file_okay=False,
+            help="A Hugging Face model that Triton runs with transformers, in place of the stand-in. Needs"
+            " the extra transformers-engine, and a GPU for anything but tiny models.",
+        ),
+    ] = None,
 ) -> None:
     """Run Longbatch here: database, broker, Triton, API and workers, until Ctrl-C."""
     from cli import up_run  # the stack takes most of a second to import; other verbs need none of it
@@ -42,5 +52,7 @@ def up(
         data_dir=data_dir,
         port=port,
         ready_file=ready_file,
-        engine=up_run.EngineWish(mode=engine_mode, time_scale=time_scale, text_models=text_models),
+        engine=up_run.EngineWish(
+            mode=engine_mode, time_scale=time_scale, text_models=text_models, model=model
+        ),
     )

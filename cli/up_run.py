@@ -3,7 +3,8 @@
 import shlex
 import signal
 import sys
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
@@ -19,9 +20,11 @@ from cli.stack.ready import Urls
 from cli.stack.signing import FILE as SECRET_FILE
 from cli.stack.stack import Stack
 from cli.stack.supervised import ServerEnded, ServerStarted
+from cli.stack.transformers_options import TransformersOptions
 from jobs.tokenizer_files import tokenizer_directory
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_TOKENIZER = "LONGBATCH_TOKENIZER__PATH"
 _STAND_IN = (
     "[yellow]The engine is a local stand-in on the CPU:[/] it behaves like TensorRT-LLM (batching, KV cache, "
     "timing), but its answers are extracts of the prompt, not a language model's. For the real thing set "
@@ -36,20 +39,51 @@ class _StopRequestedError(BaseException):
 
 @dataclass(frozen=True, kw_only=True)
 class EngineWish:
-    """What the command line says of the local engine; see EngineOptions."""
+    """What the command line says of the engine.
+
+    Attributes:
+        mode, time_scale, text_models: of the local engine; see EngineOptions.
+        model: a Hugging Face directory: the transformers engine runs it in place of the local one.
+    """
 
     mode: EngineMode
     time_scale: float
     text_models: bool
+    model: Path | None = None
+
+    def options(self, environment: Mapping[str, str]) -> EngineOptions | TransformersOptions:
+        """What Triton is to run."""
+        if self.model is not None:
+            return TransformersOptions.of(self.model)
+        tokenizer = tokenizer_directory(environment.get(_TOKENIZER))
+        return EngineOptions(
+            tokenizer_dir=tokenizer,
+            mode=self.mode,
+            time_scale=self.time_scale,
+            text_models=self.text_models,
+        )
+
+    def environment(self, given: Mapping[str, str]) -> Mapping[str, str]:
+        """Of the stack's processes: a model comes with its tokenizer, name and limits."""
+        if self.model is None:
+            return given
+        options = TransformersOptions.of(self.model)
+        return {
+            _TOKENIZER: str(self.model.resolve()),
+            "LONGBATCH_ENGINE__MODEL": self.model.resolve().name,
+            "LONGBATCH_ENGINE__MAX_INPUT_LEN": str(options.max_input_len),
+            "LONGBATCH_ENGINE__MAX_SEQ_LEN": str(options.max_seq_len),
+            **given,
+        }
 
 
 def run(*, data_dir: Path | None, port: int | None, ready_file: Path | None, engine: EngineWish) -> None:
     """The stack ran until a signal asked it to end."""
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     options = StackOptions(directory=data_dir or default_directory(), api_port=port, ready_file=ready_file)
-    tokenizer = tokenizer_directory(options.environment.get("LONGBATCH_TOKENIZER__PATH"))
-    local = EngineOptions(tokenizer_dir=tokenizer, **asdict(engine))
-    stack = Stack(replace(options, engine=local), report=lambda event: _tell(console, event))
+    environment = engine.environment(options.environment)
+    options = replace(options, engine=engine.options(environment), environment=environment)
+    stack = Stack(options, report=lambda event: _tell(console, event))
     for number in _STOP_SIGNALS:
         signal.signal(number, _request_stop)
     try:
@@ -81,7 +115,7 @@ def _show(console: Console, stack: Stack) -> None:
     if urls.api_key:
         # On a line of its own, which no table breaks; nothing works without it.
         console.print(f"[bold]API key[/]: {urls.api_key}")
-    if stack.runs_local_engine:
+    if stack.runs_local_engine and isinstance(stack.options.engine, EngineOptions):
         console.print(_STAND_IN)
     if urls.api_url:
         console.print(f"[bold]Next[/], in another terminal: {escape(_next(urls.api_url, stack.ready_file))}")
