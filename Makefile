@@ -16,7 +16,7 @@ test: lint ## lint, types, import contracts and every test
 
 test-torch: setup ## the transformers engine on a CPU (installs torch into .venv-torch, about 5 GB)
 	@scripts/torch.sh
-	@.venv-torch/bin/python -m pytest tests/with_torch tests/contract/test_entry_points.py
+	@.venv-torch/bin/python -m pytest tests/with_torch
 
 lint: setup ## style, types and import contracts
 	@$(BIN)/ruff check

@@ -22,6 +22,7 @@ from worker.request import Request, Tensors
 # Triton drops a client that pings more often than every 300 s unless its flags allow more.
 _SLOW_PING_MS: Final = 310_000
 _JOIN_SECONDS: Final = 2.0
+_STOPPED_SECONDS: Final = 2.0  # an engine ends a request that was stopped within an iteration
 _SEND_SECONDS: Final = 0.1
 
 # Triton tells no status code inside a stream, only a message. What is not listed here is tried again.
@@ -147,6 +148,9 @@ class Stream:
     def close(self) -> bool:
         """The connection is gone; whether the reading thread has ended too."""
         self._end_stop_calls()
+        if self._stop_calls:
+            # As with these: cut while its last response is on its way, the stream can crash the server.
+            self._thread.join(_STOPPED_SECONDS)
         self.cancel()
         self._channel.close()
         self._thread.join(_JOIN_SECONDS)

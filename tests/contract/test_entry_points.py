@@ -20,8 +20,8 @@ from worker.pieces import Piece
 from worker.prompt_text import prompt_text
 from worker.stream import Ended
 
-# Without torch the last one is skipped; the engine's own tests provide the fixture `transformers_served`.
-ENTRIES = ("tensorrt_llm", "ensemble", "tensorrt_llm_bls", "accumulating", "vllm_model", "transformers")
+# The transformers engine has tests of its own in tests/with_torch: its answers cannot be said beforehand.
+ENTRIES = ("tensorrt_llm", "ensemble", "tensorrt_llm_bls", "accumulating", "vllm_model")
 TIME_SCALE = 40
 
 Starter = Callable[..., RunningEngine]
@@ -65,10 +65,6 @@ def started(tmp_path_factory: pytest.TempPathFactory, tokenizer_dir: Path) -> It
 def served(request: pytest.FixtureRequest, started: Starter, served_tokenizer: Tokenizer) -> Served:
     """An entry point whose engine is idle."""
     name: str = request.param
-    if name == "transformers":
-        pytest.importorskip("torch")
-        made: Served = request.getfixturevalue("transformers_served")
-        return made
     engine = started(accumulates=name == "accumulating")
     found = Served.on(engine, "tensorrt_llm_bls" if name == "accumulating" else name, served_tokenizer)
     eventually(found.is_idle)

@@ -34,7 +34,7 @@ def test_a_booking_whose_lease_has_expired_explains_no_request_in_the_engine(
             .values(state="draining", draining_since=past)
         )
         session.execute(update(Job).where(Job.id == silent.job_id).values(lease_expires_at=past))
-    drains = Drains(sessions, ENGINE, limit=timedelta(hours=1), answers=lambda: False)
+    drains = Drains(sessions, ENGINE, limit=lambda _: timedelta(hours=1), answers=lambda: False)
     for _ in range(3):
         drains.look(Gauges(active_requests=1, max_blocks=9), streaming=[])
     with sessions() as session:
