@@ -23,6 +23,7 @@ from cli.stack.ready import INFERENCE_WORKER, PARTS, TRITON
 from cli.stack.signing import VARIABLE as WEBHOOK_SECRET
 from cli.stack.stack import Stack
 from cli.stack.supervised import DEFAULT_BACKOFF, SupervisedServer
+from cli.stack.transformers_options import TransformersOptions
 from jobs.admission import Capacity
 from jobs.tokenizer_files import tokenizer_directory
 from jobs.tokens import Tokenizer
@@ -35,25 +36,37 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Stand:
-    """Postgres, Valkey, Triton with the local engine, API, service worker; inference workers come and go."""
+    """Postgres, Valkey, Triton with an engine, API, service worker; inference workers come and go."""
 
     def __init__(
-        self, directory: Path, *, time_scale: float, environment: Mapping[str, str] | None = None
+        self,
+        directory: Path,
+        *,
+        time_scale: float = 1,
+        environment: Mapping[str, str] | None = None,
+        engine: TransformersOptions | None = None,
     ) -> None:
-        """Args: environment: settings of the product that differ from its defaults."""
+        """The servers' directory is chosen; nothing runs yet.
+
+        Args:
+            directory: for all data.
+            time_scale: how much faster than an A6000 the local engine runs.
+            environment: settings of the product that differ from its defaults.
+            engine: runs in place of the local one.
+        """
         self.directory = directory
         self.time_scale = time_scale
         self.keeps_jobs = False
         self.trace = directory / "engine-trace.jsonl"
-        path = tokenizer_directory(None)
+        path = tokenizer_directory((environment or {}).get("LONGBATCH_TOKENIZER__PATH"))
         self.options = EngineOptions(mode="synthetic", tokenizer_dir=path, time_scale=time_scale)
-        self.author = Author(Tokenizer.load())
+        self.author = Author(Tokenizer.load(path))
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("LONGBATCH_")}
         self._environment = {**inherited, **_SETTINGS, **(environment or {})}
         self.stack = Stack(
             StackOptions(
                 directory=directory / "stack",
-                engine=self.options,
+                engine=engine or self.options,
                 api_port=free_port(),
                 parts=frozenset(PARTS) - {INFERENCE_WORKER},
                 environment=self._environment,
@@ -134,13 +147,17 @@ class Stand:
         Raises:
             ValueError: a line was refused.
         """
-        lines = (f"{job_line(each)}\n".encode() for each in prompts)
+        lines = (f"{job_line(each, **self.fields(each))}\n".encode() for each in prompts)
         answer = self.http.post("/v1/jobs/bulk", content=lines).raise_for_status().json()
         if answer["rejected"]:
             raise ValueError(f"refused: {answer['errors'][:3]}")
         self.until(lambda: not self.ledger.count("jobs", "state = 'preparing'"), seconds=600)
         ids: list[str] = answer["ids"]
         return ids
+
+    def fields(self, _prompt: Prompt) -> dict[str, object]:
+        """What a job asks for beside its prompt and its limit."""
+        return {}
 
     def post(self, body: str) -> str:
         """The id of a job that was submitted by itself."""

@@ -17,6 +17,7 @@ import tritonclient.grpc as grpcclient
 
 from cli.stack.engine_options import EngineOptions
 from cli.stack.ports import LOOPBACK, free_port
+from cli.stack.transformers_options import TransformersOptions
 from cli.stack.triton_server import TritonLaunch, prepare, wait_ready
 
 END_OF_TURN = 128009  # <|eot_id|> of Llama 3
@@ -31,6 +32,8 @@ _INPUTS = {
     "random_seed": "UINT64",
     "return_log_probs": "BOOL",
     "temperature": "FP32",
+    "runtime_top_p": "FP32",
+    "repetition_penalty": "FP32",
 }
 
 
@@ -160,8 +163,10 @@ def _tensor(name: str, datatype: str, values: object) -> grpcclient.InferInput:
 
 
 @contextmanager
-def running_engine(directory: Path, options: EngineOptions) -> Iterator[RunningEngine]:
-    """A local engine on free ports, stopped at the end."""
+def running_engine(
+    directory: Path, options: EngineOptions | TransformersOptions
+) -> Iterator[RunningEngine]:
+    """An engine on free ports, stopped at the end."""
     grpc_port, http_port, metrics_port = free_ports(3)
     launch = prepare(
         directory, engine=options, grpc_port=grpc_port, http_port=http_port, metrics_port=metrics_port

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from cli.stack.engine_options import EngineOptions
 from cli.stack.ready import PARTS
+from cli.stack.transformers_options import TransformersOptions
 
 
 def default_directory(environment: Mapping[str, str] = os.environ) -> Path:
@@ -25,7 +26,8 @@ class StackOptions:
 
     Attributes:
         directory: data, logs and the lock; made when missing.
-        engine: the local engine; None: extractive at its natural speed, with the configured tokenizer.
+        engine: what Triton runs; None: the local engine, extractive at its natural speed, with the configured
+            tokenizer.
         api_port: exactly this port, or None: 8080, and a random one when that is taken.
         ready_file: written when the stack answers and whenever a process id changes; None: `ready.json` in
             the data directory.
@@ -35,7 +37,7 @@ class StackOptions:
     """
 
     directory: Path
-    engine: EngineOptions | None = None
+    engine: EngineOptions | TransformersOptions | None = None
     api_port: int | None = None
     ready_file: Path | None = None
     parts: frozenset[str] = frozenset(PARTS)

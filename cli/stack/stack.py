@@ -42,6 +42,7 @@ from cli.stack.supervised import (
     ServerStarted,
     SupervisedServer,
 )
+from cli.stack.transformers_options import TransformersOptions
 from cli.stack.triton import EmbeddedTriton
 from cli.stack.valkey import EmbeddedValkey
 
@@ -128,8 +129,8 @@ class Stack:
 
     @property
     def runs_local_engine(self) -> bool:
-        """Whether answers come from the stand-in instead of a Triton server of yours."""
-        return TRITON in self._running
+        """Whether answers come from the stand-in instead of a language model."""
+        return TRITON in self._running and not isinstance(self.options.engine, TransformersOptions)
 
     @property
     def webhook_secret(self) -> str:
@@ -190,10 +191,10 @@ class Stack:
             self.urls = replace(self.urls, api_key=first_key(engine, self.directory))
 
     def _start_programs(self, api_port: int) -> None:
-        local = self.options.engine if self.runs_local_engine else None
-        time_scale = local.time_scale if local else 1
-        # The local engine keeps nothing of a request that has ended.
-        of_engine = {"LONGBATCH_ENGINE__REUSES_PREFIX": "false"} if local else {}
+        engine = self.options.engine
+        time_scale = engine.time_scale if isinstance(engine, EngineOptions) and self.runs_local_engine else 1
+        # The engines that we run keep nothing of a request that has ended.
+        of_engine = {"LONGBATCH_ENGINE__REUSES_PREFIX": "false"} if TRITON in self._running else {}
         env = programs.environment(
             {
                 **of_engine,
@@ -222,12 +223,13 @@ class Stack:
             self._running[server.name] = made
             made.start()
         for server in servers:
-            self._running[server.name].wait_ready(_SERVER_TIMEOUT)
+            timeout = server.start_timeout if isinstance(server, EmbeddedTriton) else _SERVER_TIMEOUT
+            self._running[server.name].wait_ready(timeout)
 
     def _runs(self, name: str, external_url: str | None) -> bool:
         return name in self.options.parts and not external_url
 
-    def _engine(self) -> EngineOptions:
+    def _engine(self) -> EngineOptions | TransformersOptions:
         if self.options.engine is not None:
             return self.options.engine
         from jobs.tokenizer_files import tokenizer_directory

@@ -8,6 +8,7 @@ from cli.stack.engine_options import EngineOptions
 from cli.stack.ports import LOOPBACK, free_port
 from cli.stack.processes import Launch
 from cli.stack.server import EmbeddedServer
+from cli.stack.transformers_options import TransformersOptions
 
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 where Linux keeps it
 
@@ -16,10 +17,10 @@ class EmbeddedTriton(EmbeddedServer):
     """One server. Its ports are chosen when the object is made and stay for its whole life."""
 
     name = "triton"
-    start_timeout = timedelta(seconds=60)
-
-    def __init__(self, directory: Path, engine: EngineOptions) -> None:
+    def __init__(self, directory: Path, engine: EngineOptions | TransformersOptions) -> None:
         self.directory = directory
+        # Weights come from a disk, perhaps a slow one.
+        self.start_timeout = timedelta(seconds=900 if isinstance(engine, TransformersOptions) else 60)
         self._engine = engine
         self._shm_prefix: str | None = None
         self.grpc_port, self.http_port, self.metrics_port = free_port(), free_port(), free_port()

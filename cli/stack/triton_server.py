@@ -1,4 +1,4 @@
-"""How NVIDIA's tritonserver is started with the local engine, without Docker, GPU or root."""
+"""How NVIDIA's tritonserver is started with an engine of ours, without Docker, GPU or root."""
 
 import ctypes.util
 import http.client
@@ -17,6 +17,7 @@ from uuid import uuid4
 from cli.stack import model_repository, ports
 from cli.stack.engine_options import EngineOptions
 from cli.stack.errors import StackError
+from cli.stack.transformers_options import TransformersOptions
 
 LOOPBACK: Final = ports.LOOPBACK
 # Seconds after SIGTERM. A client's idle open stream holds the server beyond it, for ever: kill it then.
@@ -62,7 +63,7 @@ class TritonLaunch:
 def prepare(
     directory: Path,
     *,
-    engine: EngineOptions,
+    engine: EngineOptions | TransformersOptions,
     grpc_port: int,
     http_port: int,
     metrics_port: int,

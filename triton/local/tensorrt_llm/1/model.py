@@ -4,11 +4,10 @@ import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-import triton_python_backend_utils as pb_utils
-
 from . import wire
 from .batching import BatchingLoop
-from .gauges import Gauge, Gauges
+from .families import GaugeFamilies
+from .gauges import Gauges
 from .parameters import Parameters
 from .requests import Request
 from .scheduler import Scheduler, Sequence
@@ -33,7 +32,7 @@ class TritonPythonModel:
         self._loop = BatchingLoop(
             Scheduler(self._capacity),
             parameters.roofline,
-            Gauges(_GaugeFamilies(labels).gauge),
+            Gauges(GaugeFamilies(labels).gauge),
             ServerWatch(parameters.http_port),
             Trace.of_environment(),
             time_scale=parameters.time_scale,
@@ -93,20 +92,3 @@ class TritonPythonModel:
     def _speech(self, ask: Ask) -> Speech:
         speaker: Speaker = self._speaker.result()
         return prepare(speaker, ask)
-
-
-class _GaugeFamilies:
-    """Triton's registry of custom gauges; a family is registered when its first gauge is made."""
-
-    def __init__(self, labels: dict[str, str]) -> None:
-        self._labels = labels
-        self._families: dict[str, wire.PbMetric] = {}
-
-    def gauge(self, name: str, description: str, labels: dict[str, str]) -> Gauge:
-        """A new gauge with the model's labels and these."""
-        if name not in self._families:
-            self._families[name] = pb_utils.MetricFamily(
-                name=name, description=description, kind=pb_utils.MetricFamily.GAUGE
-            )
-        gauge: Gauge = self._families[name].Metric(labels={**self._labels, **labels})
-        return gauge

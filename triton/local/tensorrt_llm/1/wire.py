@@ -14,7 +14,12 @@ PbSender: TypeAlias = Any
 PbResponse: TypeAlias = Any
 PbError: TypeAlias = Any
 PbMetric: TypeAlias = Any
+PbTensor: TypeAlias = Any
 Array: TypeAlias = Any
+
+# Triton's stub is built for numpy 1 and misreads arrays of numpy 2. Only the transformers engine runs beside
+# that, on machines made for torch, and there torch hands the tensors over.
+_IS_NUMPY_1 = np.lib.NumpyVersion(np.__version__) < "2.0.0"
 
 
 class BadRequestError(ValueError):
@@ -31,7 +36,7 @@ def read_ask(request: PbRequest) -> Ask:
     Raises:
         BadRequestError: a value makes no sense.
     """
-    given = _tensor(request, "input_ids")
+    given = read_input(request, "input_ids")
     if given.shape[0] != 1:
         raise BadRequestError(f"one prompt a request, not {given.shape[0]}")
     ids = given.astype(np.int32).ravel()
@@ -43,13 +48,13 @@ def read_ask(request: PbRequest) -> Ask:
         raise BadRequestError(f"request_output_len must be above 0, not {max_tokens}")
     if _scalar(request, "beam_width", 1) != 1:
         raise BadRequestError("beam_width exceeds max_beam_width (1)")
-    seed = _tensor(request, "random_seed")
+    seed = read_input(request, "random_seed")
     return Ask(
         ids=ids[:length].copy(),
         max_tokens=max_tokens,
         seed=None if seed is None else int(seed.ravel()[0]),
         ends=_scalar(request, "end_id", -1) >= 0,
-        stop_words=_words(_tensor(request, "stop_words_list")),
+        stop_words=_words(read_input(request, "stop_words_list")),
     )
 
 
@@ -83,13 +88,13 @@ class ResponseStream:
             output_ids: INT32 `[1, 1, tokens]`; sequence_length: INT32 `[1, 1]`, the tokens of this response.
         """
         tensors = [
-            pb_utils.Tensor("output_ids", np.array([[ids]], dtype=np.int32).reshape(1, 1, len(ids))),
-            pb_utils.Tensor("sequence_length", np.array([[len(ids)]], dtype=np.int32)),
+            _made("output_ids", np.array([[ids]], dtype=np.int32).reshape(1, 1, len(ids))),
+            _made("sequence_length", np.array([[len(ids)]], dtype=np.int32)),
         ]
         if self._with_log_probs:
             tensors += [
-                pb_utils.Tensor("cum_log_probs", np.zeros((1, 1), dtype=np.float32)),
-                pb_utils.Tensor("output_log_probs", np.zeros((1, 1, len(ids)), dtype=np.float32)),
+                _made("cum_log_probs", np.zeros((1, 1), dtype=np.float32)),
+                _made("output_log_probs", np.zeros((1, 1, len(ids)), dtype=np.float32)),
             ]
         self._send(pb_utils.InferenceResponse(tensors), final=final)
 
@@ -128,13 +133,29 @@ class ResponseStream:
             pb_utils.Logger.log_warn(f"a response could not be sent: {error}")
 
 
-def _tensor(request: PbRequest, name: str) -> Array | None:
+def read_input(request: PbRequest, name: str) -> Array | None:
+    """The values of an input; None: it was not given."""
     found = pb_utils.get_input_tensor_by_name(request, name)
-    return None if found is None else found.as_numpy()
+    if found is None:
+        return None
+    if _IS_NUMPY_1:
+        return found.as_numpy()
+    from torch import from_dlpack
+
+    return from_dlpack(found).numpy()
+
+
+def _made(name: str, values: Array) -> PbTensor:
+    """An output."""
+    if _IS_NUMPY_1 or values.size == 0:  # an array of numpy 2 is taken for an empty one
+        return pb_utils.Tensor(name, values)
+    from torch import from_numpy
+
+    return pb_utils.Tensor.from_dlpack(name, from_numpy(values))
 
 
 def _scalar(request: PbRequest, name: str, absent: int) -> int:
-    found = _tensor(request, name)
+    found = read_input(request, name)
     return absent if found is None or found.size == 0 else int(found.ravel()[0])
 
 

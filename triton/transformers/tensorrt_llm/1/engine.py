@@ -1,0 +1,268 @@
+"""The engine's loop: one thread between Triton's requests and transformers' continuous batching.
+
+Transformers books blocks as a sequence grows and evicts when none is left. TensorRT-LLM's
+`guaranteed_no_evict` is kept above it: a sequence begins only when all that it may ever need is free.
+"""
+
+import itertools
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from .gauges import Gauges
+from .requests import Reply
+from .sampling import Sampling
+from .scheduler import Iteration, Scheduler, Sequence
+from .server import ServerWatch
+
+_CANCEL_PERIOD = 0.1  # seconds between looks at the clients' cancels, as TensorRT-LLM's default is
+_WAITING_LOOKS = 8  # queued requests looked at each time: a look is a round trip to the server process
+_BUSY = Iteration(chunks={}, yielding=[], resident_kv=0, attention_pairs=0)
+
+
+class Tokens(Protocol):
+    """Where tokens come from: `Generator`."""
+
+    events: "queue.Queue[object]"
+
+    def begin(self, name: str, ids: list[int], *, max_tokens: int, end_id: int, sampling: Sampling) -> None: ...  # noqa: D102
+    def cancel(self, name: str) -> None: ...  # noqa: D102
+    def holds(self, name: str) -> bool: ...  # noqa: D102
+    def restart(self) -> None: ...  # noqa: D102
+    def close(self) -> None: ...  # noqa: D102
+    @property
+    def is_alive(self) -> bool: ...  # noqa: D102
+
+
+@dataclass(eq=False)
+class Request:
+    """One request and how far its client has been told.
+
+    Attributes:
+        request_id: the client's name for it; may be empty and need not be unique.
+        ids: its prompt.
+        sequence: what the scheduler knows of it.
+        reply: where its tokens go.
+        end_id: the token that ends it, -1 for none.
+        sampling: how its tokens are picked.
+        stop_words: token sequences after which it ends.
+        tokens_per_response: tokens gathered into one response; None gathers all into one at the end.
+        ends_after: tokens after which it ends as if the last were the end token; None: never.
+        name: the generator's name for it.
+        said: tokens so far.
+        num_sent: of those, tokens that were sent.
+    """
+
+    request_id: str
+    ids: list[int]
+    sequence: Sequence
+    reply: Reply
+    end_id: int
+    sampling: Sampling
+    stop_words: tuple[tuple[int, ...], ...]
+    tokens_per_response: int | None
+    ends_after: int | None = None
+    name: str = ""
+    said: list[int] = field(default_factory=list)
+    num_sent: int = 0
+
+    def send(self) -> None:
+        """What was said is sent when there is enough of it; the first token at once."""
+        num_held = len(self.said) - self.num_sent
+        if self.tokens_per_response and (not self.num_sent or num_held >= self.tokens_per_response):
+            self.flush()
+
+    def flush(self) -> None:
+        """Nothing that was said is held back, unless all is wanted at the end."""
+        if self.tokens_per_response and self.num_sent < len(self.said):
+            self.reply.send(self.said[self.num_sent :], final=False)
+            self.num_sent = len(self.said)
+
+    def end(self) -> None:
+        """The final response is sent, with the last tokens."""
+        self.reply.send(self.said[self.num_sent :], final=True)
+
+    def end_with_end_token(self) -> None:
+        """The final response is sent; in a stream it holds no token, which is the end token's only trace."""
+        self.flush()
+        self.end()
+
+
+class Engine:
+    """Runs every request that is submitted, until closed; its public methods are for any thread."""
+
+    def __init__(
+        self, scheduler: Scheduler, generator: Tokens, gauges: Gauges, server: ServerWatch
+    ) -> None:
+        self._scheduler = scheduler
+        self._generator = generator
+        self._gauges = gauges
+        self._server = server
+        self._requests: dict[Sequence, Request] = {}
+        self._running: dict[str, Request] = {}
+        self._leaving: dict[Request, Callable[[], None]] = {}
+        self._names = itertools.count()
+        self._closing = threading.Event()
+        self._next_look = 0.0
+        self._looked = 0
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+
+    def start(self) -> None:
+        """The loop runs, and the gauges show an idle engine."""
+        self._gauges.show(self._scheduler, None)
+        self._thread.start()
+
+    def submit(self, request: Request) -> None:
+        """The request joins the queue at the next iteration boundary."""
+        self._generator.events.put(lambda: self._add(request))
+
+    def stop(self, request_id: str) -> None:
+        """Every request with this id ends soon, as if it had said all."""
+        self._generator.events.put(lambda: self._stop(request_id))
+
+    def close(self) -> None:
+        """Nothing runs any more; open requests have failed."""
+        self._closing.set()
+        self._generator.events.put(lambda: None)
+        self._thread.join()
+        self._generator.close()
+
+    def _run(self) -> None:
+        while not self._closing.is_set():
+            try:
+                self._turn()
+            except Exception as error:  # noqa: BLE001 the thread's entry point: a fault fails all
+                self._fail_all(f"the engine failed: {error!r}")
+        self._fail_all("the engine is shutting down")
+
+    def _turn(self) -> None:
+        """From one thing that happens to the next, or a look at what tells nobody."""
+        for event in self._happened():
+            if callable(event):
+                event()
+            else:
+                self._hear(event)
+        if self._requests and not self._generator.is_alive:
+            self._fail_all("the engine failed")
+            self._generator.restart()
+        self._look()
+        self._let_go()
+        self._admit()
+        self._gauges.show(self._scheduler, _BUSY if self._scheduler.active else None)
+
+    def _happened(self) -> Iterable[object]:
+        events = self._generator.events
+        try:
+            yield events.get(timeout=_CANCEL_PERIOD if self._requests else None)
+            while True:
+                yield events.get_nowait()
+        except queue.Empty:
+            return
+
+    def _add(self, request: Request) -> None:
+        self._requests[request.sequence] = request
+        self._scheduler.add(request.sequence)
+
+    def _admit(self) -> None:
+        """Every sequence that may start now has begun."""
+        num_started = self._scheduler.admit()
+        for sequence in self._scheduler.active[-num_started:] if num_started else ():
+            request = self._requests[sequence]
+            request.name = f"{next(self._names)}"
+            self._running[request.name] = request
+            self._generator.begin(
+                request.name,
+                request.ids,
+                max_tokens=min(sequence.max_tokens, request.ends_after or sequence.max_tokens),
+                end_id=request.end_id,
+                sampling=request.sampling,
+            )
+
+    def _hear(self, output: object) -> None:
+        """What transformers says of a request has reached its client."""
+        request = self._running.get(output.request_id)  # type: ignore[attr-defined] # transformers' output
+        if request is None or request in self._leaving:
+            return
+        if output.error is not None:  # type: ignore[attr-defined] # see above
+            self._forget(request)
+            request.reply.fail(f"the engine failed: {output.error}")  # type: ignore[attr-defined] # see above
+            return
+        for token in output.generated_tokens[len(request.said) :]:  # type: ignore[attr-defined] # see above
+            if self._say(request, token):
+                return
+        request.send()
+
+    def _say(self, request: Request, token: int) -> bool:
+        """Whether this token was the last."""
+        sequence = request.sequence
+        sequence.num_prefilled, sequence.num_generated = sequence.prompt_tokens, len(request.said) + 1
+        if token == request.end_id or sequence.num_generated == request.ends_after:
+            self._forget(request)
+            request.end_with_end_token()
+            return True
+        request.said.append(token)
+        if len(request.said) >= sequence.max_tokens:
+            self._forget(request)
+            request.end()
+            return True
+        if any(_ends_with(request.said, word) for word in request.stop_words):
+            self._leave(request, request.end)
+            return True
+        return False
+
+    def _stop(self, request_id: str) -> None:
+        for request in [each for each in self._requests.values() if each.request_id == request_id]:
+            self._leave(request, request.end_with_end_token)
+
+    def _leave(self, request: Request, farewell: Callable[[], None]) -> None:
+        """The request ends before its time; its client hears of it once its blocks are free."""
+        if request in self._leaving:
+            return
+        if not request.name:
+            self._forget(request)
+            farewell()
+            return
+        self._leaving[request] = farewell
+        self._generator.cancel(request.name)
+
+    def _let_go(self) -> None:
+        for request in [each for each in self._leaving if not self._generator.holds(each.name)]:
+            farewell = self._leaving.pop(request)
+            self._forget(request)
+            farewell()
+
+    def _look(self) -> None:
+        """Requests whose clients have gone leave; a long queue is looked through in turns."""
+        now = time.monotonic()
+        if now < self._next_look:
+            return
+        self._next_look = now + _CANCEL_PERIOD
+        if self._requests and self._server.is_stopping():
+            self._fail_all("the server is shutting down")
+        waiting = self._scheduler.waiting
+        places = range(self._looked, self._looked + min(_WAITING_LOOKS, len(waiting)))
+        self._looked = places.stop % max(1, len(waiting))
+        for sequence in [*self._scheduler.active, *(waiting[place % len(waiting)] for place in places)]:
+            request = self._requests[sequence]
+            if request.reply.is_cancelled():
+                self._leave(request, request.reply.cancel)
+
+    def _fail_all(self, message: str) -> None:
+        for request in list(self._requests.values()):
+            if request.name:
+                self._generator.cancel(request.name)
+            self._leaving.pop(request, None)
+            self._forget(request)
+            request.reply.fail(message)
+
+    def _forget(self, request: Request) -> None:
+        del self._requests[request.sequence]
+        self._running.pop(request.name, None)
+        self._scheduler.remove(request.sequence)
+
+
+def _ends_with(said: list[int], word: tuple[int, ...]) -> bool:
+    return len(word) > 0 and tuple(said[-len(word) :]) == word

@@ -1,0 +1,99 @@
+"""The entry point that Triton's Python backend loads: a `tensorrt_llm` model over transformers."""
+
+import json
+import threading
+from dataclasses import replace
+
+from . import wire
+from .engine import Engine, Request
+from .families import GaugeFamilies
+from .gauges import Gauges
+from .generator import Generator
+from .parameters import Parameters
+from .sampling import read_end_id, read_sampling
+from .scheduler import Scheduler, Sequence
+from .server import ServerWatch, die_with_server
+from .speech import Ask
+
+
+class TritonPythonModel:
+    """Takes requests from Triton and hands them to the engine; never blocks on one."""
+
+    def initialize(self, args: dict[str, str]) -> None:
+        """The language model is loaded, has answered once, and is idle."""
+        parameters = Parameters.of(json.loads(args["model_config"]))
+        self._closing = threading.Event()
+        die_with_server(self._closing)
+        generator = Generator(parameters)
+        capacity = parameters.capacity
+        self._samples = parameters.samples
+        self._tokens_per_response = parameters.tokens_per_response
+        self._seed_is_length = parameters.seed_is_length
+        self._vocabulary = generator.vocabulary
+        self._capacity = replace(capacity, max_seq_len=min(capacity.max_seq_len, generator.max_positions))
+        labels = {"model": args["model_name"], "version": args["model_version"]}
+        self._engine = Engine(
+            Scheduler(self._capacity),
+            generator,
+            Gauges(GaugeFamilies(labels).gauge),
+            ServerWatch(parameters.http_port),
+        )
+        self._engine.start()
+
+    def execute(self, requests: list[wire.PbRequest]) -> None:
+        """Every request has been handed over or refused; responses come later."""
+        for request in requests:
+            self._take(request)
+
+    def finalize(self) -> None:
+        """No thread runs any more."""
+        self._engine.close()
+        self._closing.set()
+
+    def _take(self, request: wire.PbRequest) -> None:
+        stream = wire.ResponseStream(request.get_response_sender(), with_log_probs=False)
+        try:
+            if wire.is_stop(request):
+                self._stop(request.request_id())
+                stream.finish()
+                return
+            ask = wire.read_ask(request)
+            self._check(ask)
+            taken = self._request(request, ask, stream)
+        except wire.BadRequestError as error:
+            stream.refuse(str(error))
+            return
+        self._engine.submit(taken)
+
+    def _request(self, request: wire.PbRequest, ask: Ask, stream: wire.ResponseStream) -> Request:
+        sampling = read_sampling(request)
+        if not (sampling.is_greedy or self._samples):
+            raise wire.BadRequestError("this engine was started without sampling: it is greedy")
+        if wire.wants_log_probs(request):
+            raise wire.BadRequestError("the transformers engine has no return_log_probs")
+        return Request(
+            request_id=request.request_id(),
+            ids=ask.ids.tolist(),
+            sequence=Sequence(prompt_tokens=len(ask.ids), max_tokens=ask.max_tokens),
+            reply=stream,
+            end_id=read_end_id(request),
+            sampling=sampling,
+            stop_words=ask.stop_words,
+            tokens_per_response=self._tokens_per_response if wire.streams(request) else None,
+            ends_after=ask.seed if self._seed_is_length else None,
+        )
+
+    def _stop(self, request_id: str) -> None:
+        if not request_id:
+            raise wire.BadRequestError("Cannot send a stop request without a request_id")
+        self._engine.stop(request_id)
+
+    def _check(self, ask: Ask) -> None:
+        if ask.ids.min() < 0 or ask.ids.max() >= self._vocabulary:
+            # It would end the kernel, and with it all that runs.
+            raise wire.BadRequestError(f"the model has {self._vocabulary} tokens in its vocabulary")
+        limit = self._capacity.longest_sequence - 1
+        if len(ask.ids) > limit:
+            raise wire.BadRequestError(
+                f"Prompt length ({len(ask.ids)}) exceeds maximum input length ({limit})."
+            )
