@@ -57,13 +57,7 @@ def _manager(options: TransformersOptions) -> Any:  # noqa: ANN401  transformers
     config = generator.batching_config(given, model.config)
     config.num_blocks = options.kv_cache_tokens // options.tokens_per_block
     config.safety_margin = None
-    manager = model.init_continuous_batching(
-        generation_config=generator.generation_config(model.config.vocab_size, samples=False),
-        continuous_batching_config=config,
-    )
-    if generator.runs_varlen(options.attention, model.config):
-        _module("attention").use(model)
-    return manager
+    return generator.make_manager(model, given, config)
 
 
 def _run(manager: Any, prompts: list[tuple[list[int], int]]) -> tuple[list[int], list[float]]:  # noqa: ANN401  see above

@@ -16,12 +16,12 @@ NAME: Final = "longbatch_varlen"
 
 
 def use(model: Any) -> None:  # noqa: ANN401  transformers' model
-    """The model attends so. To be called when its batching is set up, which insists on names that it knows."""
+    """The model attends so; to be called once its batching is set up, which insists on names it knows."""
     AttentionInterface.register(NAME, attend)
     model.set_attn_implementation(NAME)
 
 
-def attend(  # noqa: PLR0913, PLR0917  the signature is transformers'
+def attend(
     module: torch.nn.Module,
     query: torch.Tensor,
     key: torch.Tensor,
