@@ -60,7 +60,7 @@ class Stand:
         self.trace = directory / "engine-trace.jsonl"
         path = tokenizer_directory((environment or {}).get("LONGBATCH_TOKENIZER__PATH"))
         self.options = EngineOptions(mode="synthetic", tokenizer_dir=path, time_scale=time_scale)
-        self.author = Author(Tokenizer.load(path))
+        self.author = Author(Tokenizer.load(str(path)))
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("LONGBATCH_")}
         self._environment = {**inherited, **_SETTINGS, **(environment or {})}
         self.stack = Stack(

@@ -1,5 +1,6 @@
 """The local stack in the foreground, until Ctrl-C or SIGTERM."""
 
+import importlib.util
 import shlex
 import signal
 import sys
@@ -14,14 +15,17 @@ from rich.table import Table
 from sqlalchemy import make_url
 
 from cli.stack.engine_options import EngineMode, EngineOptions
+from cli.stack.errors import StackError
 from cli.stack.options import StackOptions, default_directory
 from cli.stack.ready import Urls
 from cli.stack.signing import FILE as SECRET_FILE
 from cli.stack.stack import Stack
 from cli.stack.supervised import ServerEnded, ServerStarted
+from cli.stack.transformers_options import TransformersOptions
 from jobs.tokenizer_files import tokenizer_directory
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_TOKENIZER = "LONGBATCH_TOKENIZER__PATH"
 _STAND_IN = (
     "[yellow]The engine is a local stand-in on the CPU:[/] it behaves like TensorRT-LLM (batching, KV cache, "
     "timing), but its answers are extracts of the prompt, not a language model's. For the real thing set "
@@ -43,13 +47,21 @@ class EngineWish:
     text_models: bool
 
 
-def run(*, data_dir: Path | None, port: int | None, ready_file: Path | None, engine: EngineWish) -> None:
+@dataclass(frozen=True, kw_only=True)
+class ModelWish:
+    """What the command line says of a model for transformers; see TransformersOptions."""
+
+    model_dir: Path
+    kv_cache_tokens: int
+
+
+def run(
+    *, data_dir: Path | None, port: int | None, ready_file: Path | None, engine: EngineWish | ModelWish
+) -> None:
     """The stack ran until a signal asked it to end."""
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     options = StackOptions(directory=data_dir or default_directory(), api_port=port, ready_file=ready_file)
-    tokenizer = tokenizer_directory(options.environment.get("LONGBATCH_TOKENIZER__PATH"))
-    local = EngineOptions(tokenizer_dir=tokenizer, **asdict(engine))
-    stack = Stack(replace(options, engine=local), report=lambda event: _tell(console, event))
+    stack = Stack(_with_engine(options, engine), report=lambda event: _tell(console, event))
     for number in _STOP_SIGNALS:
         signal.signal(number, _request_stop)
     try:
@@ -64,6 +76,23 @@ def run(*, data_dir: Path | None, port: int | None, ready_file: Path | None, eng
         for number in _STOP_SIGNALS:
             signal.signal(number, signal.SIG_IGN)
         stack.stop()
+
+
+def _with_engine(options: StackOptions, engine: EngineWish | ModelWish) -> StackOptions:
+    """The stack with this engine; prompts for a model are counted with the model's own tokenizer."""
+    configured = options.environment.get(_TOKENIZER)
+    if isinstance(engine, EngineWish):
+        local = EngineOptions(tokenizer_dir=tokenizer_directory(configured), **asdict(engine))
+        return replace(options, engine=local)
+    if importlib.util.find_spec("torch") is None:
+        raise StackError("--model needs torch: install Longbatch with its extra transformers-engine.")
+    served = TransformersOptions(
+        **asdict(engine),
+        max_seq_len=engine.kv_cache_tokens,
+        max_input_len=min(96_000, engine.kv_cache_tokens - 1),
+    )
+    environment = {**options.environment, _TOKENIZER: configured or str(engine.model_dir.resolve())}
+    return replace(options, engine=served, environment=environment)
 
 
 def _request_stop(_number: int, _frame: FrameType | None) -> NoReturn:

@@ -163,9 +163,7 @@ def _tensor(name: str, datatype: str, values: object) -> grpcclient.InferInput:
 
 
 @contextmanager
-def running_engine(
-    directory: Path, options: EngineOptions | TransformersOptions
-) -> Iterator[RunningEngine]:
+def running_engine(directory: Path, options: EngineOptions | TransformersOptions) -> Iterator[RunningEngine]:
     """An engine on free ports, stopped at the end."""
     grpc_port, http_port, metrics_port = free_ports(3)
     launch = prepare(

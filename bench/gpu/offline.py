@@ -1,4 +1,4 @@
-"""`python -m bench.gpu.offline`: transformers' own continuous batching over a list of prompts, without a server.
+"""`python -m bench.gpu.offline`: transformers' own continuous batching over a list, without a server.
 
 It does what `generate_batch` does (all requests at once, in order, results as they end), with the one thing
 more that the list needs and `generate_batch` has not: a limit for each request.
@@ -31,13 +31,10 @@ def main() -> None:
     manager = _manager(options)
     manager.start()
     _run(manager, [(prompts[0][0][:64], 4)])  # its first run builds the cache
-    began, cpu = time.monotonic(), time.process_time()
-    tokens, first = _run(manager, prompts)
-    ended = time.monotonic()
+    began = time.monotonic()
+    tokens = _run(manager, prompts)
+    json.dump({"began": began, "ended": time.monotonic(), "tokens": tokens}, sys.stdout)
     manager.stop(block=True, timeout=10, hard_stop=True)
-    cpu = time.process_time() - cpu
-    report = {"began": began, "cpu": round(cpu, 2), "ended": ended, "tokens": tokens, "first": [at - began for at in first]}
-    json.dump(report, sys.stdout)
 
 
 def _manager(options: TransformersOptions) -> Any:  # noqa: ANN401  transformers' manager
@@ -60,18 +57,15 @@ def _manager(options: TransformersOptions) -> Any:  # noqa: ANN401  transformers
     return generator.make_manager(model, given, config)
 
 
-def _run(manager: Any, prompts: list[tuple[list[int], int]]) -> tuple[list[int], list[float]]:  # noqa: ANN401  see above
-    """Tokens of each answer, and when each of them ended.
+def _run(manager: Any, prompts: list[tuple[list[int], int]]) -> list[int]:  # noqa: ANN401  see above
+    """Tokens of each answer.
 
     Raises:
         RuntimeError: a request failed.
     """
-    names = [
-        manager.add_request(ids, max_new_tokens=limit, eos_token_id=[-1]) for ids, limit in prompts
-    ]
+    names = [manager.add_request(ids, max_new_tokens=limit, eos_token_id=[-1]) for ids, limit in prompts]
     tokens: dict[str, int] = {}
-    ended: dict[str, float] = {}
-    while len(ended) < len(names):
+    while len(tokens) < len(names):
         output = manager.get_result(timeout=1)
         if output is None:
             if not manager.is_running():
@@ -81,8 +75,7 @@ def _run(manager: Any, prompts: list[tuple[list[int], int]]) -> tuple[list[int],
             raise RuntimeError(output.error)
         if output.is_finished():
             tokens[output.request_id] = len(output.generated_tokens)
-            ended[output.request_id] = time.monotonic()
-    return [tokens[name] for name in names], [ended[name] for name in names]
+    return [tokens[name] for name in names]
 
 
 def _module(name: str) -> ModuleType:

@@ -70,7 +70,9 @@ def main() -> None:
         with GpuStand(directory / "stand", environment=_settings(), engine=options) as stand:
             _say(f"servers up after {time.monotonic() - began:.0f} s")
             prompts = stand.author.write(specs, seed=asked.seed)
-            known = [replace(each, spec=replace(each.spec, max_tokens=each.spec.output_tokens)) for each in prompts]
+            known = [
+                replace(each, spec=replace(each.spec, max_tokens=each.spec.output_tokens)) for each in prompts
+            ]
             _warm_up(stand, known)
             for letter in asked.order:
                 _note(asked, letter, specs, _run(letter, stand, options, prompts, known))
@@ -89,7 +91,7 @@ def _asked() -> Asked:
 
 
 def _specs(asked: Asked) -> list[Spec]:
-    """The workload with shorter answers, which make a run shorter, and its longest prompt as long as may be."""
+    """The workload with shorter answers, so that a run is shorter, and one prompt as long as may be."""
     specs = make(asked.workload, seed=asked.seed, num_jobs=asked.jobs, max_tokens=2048)
     longest = max(range(len(specs)), key=lambda place: specs[place].prompt_tokens)
     specs[longest] = replace(specs[longest], prompt_tokens=MAX_PROMPT_TOKENS)
@@ -132,7 +134,9 @@ def _settings() -> dict[str, str]:
 def _warm_up(stand: Stand, known: list[Prompt]) -> None:
     """Kernels are loaded and clocks are up."""
     sizes = sorted(known, key=lambda each: each.spec.prompt_tokens)
-    Direct().run(stand, [replace(each, spec=replace(each.spec, max_tokens=8)) for each in (sizes[0], sizes[-1])])
+    Direct().run(
+        stand, [replace(each, spec=replace(each.spec, max_tokens=8)) for each in (sizes[0], sizes[-1])]
+    )
 
 
 def _run(

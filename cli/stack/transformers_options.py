@@ -49,7 +49,7 @@ class TransformersOptions:
             raise ValueError(f"There is no config.json in {self.model_dir}.")
 
     def transformers_parameters(self) -> dict[str, str]:
-        """The parameters of config.pbtxt that TensorRT-LLM has not; their names start with `transformers_`."""
+        """The parameters of config.pbtxt that only this engine has; their names start so."""
         values: dict[str, object] = {
             "model_dir": self.model_dir.resolve(),
             "random_weights": str(self.random_weights).lower(),

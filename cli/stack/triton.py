@@ -17,6 +17,7 @@ class EmbeddedTriton(EmbeddedServer):
     """One server. Its ports are chosen when the object is made and stay for its whole life."""
 
     name = "triton"
+
     def __init__(self, directory: Path, engine: EngineOptions | TransformersOptions) -> None:
         self.directory = directory
         # Weights come from a disk, perhaps a slow one.

@@ -232,7 +232,9 @@ def test_no_process_outlives_a_killed_server(tmp_path: Path, model: Reference) -
         generating = generating_process(other)
         other.process.kill()
         other.process.wait()
-        eventually(lambda: not Path(f"/proc/{generating}/status").exists() or is_zombie(generating), timeout=10)
+        eventually(
+            lambda: not Path(f"/proc/{generating}/status").exists() or is_zombie(generating), timeout=10
+        )
 
 
 def test_a_busy_server_stops_and_ends_its_streams_with_an_error(tmp_path: Path, model: Reference) -> None:
@@ -259,7 +261,9 @@ def generating_process(engine: RunningEngine) -> int:
         with suppress(OSError):
             words = status.read_bytes().split(b"\0")
             pid = int(status.parent.name)
-            if b"1.generating" in words and Path(f"/proc/{pid}/cwd").resolve().is_relative_to(engine.launch.cwd):
+            if b"1.generating" in words and Path(f"/proc/{pid}/cwd").resolve().is_relative_to(
+                engine.launch.cwd
+            ):
                 return pid
     raise AssertionError("no process generates")
 

@@ -26,7 +26,7 @@ _ALIVE_PERIOD = 0.5  # seconds between looks at whether transformers' thread sti
 
 @dataclass(frozen=True)
 class _Leave:
-    """This sequence was cancelled, and is told of when it is gone."""
+    """The sequence was cancelled, and is told of when it is gone."""
 
     name: str
 
@@ -90,7 +90,9 @@ class Generating:
         except (EOFError, OSError):
             os._exit(0)
 
-    def _begin(self, name: str, ids: list[int], max_tokens: int, end_id: int, picking: tuple[Any, ...]) -> None:
+    def _begin(
+        self, name: str, ids: list[int], max_tokens: int, end_id: int, picking: tuple[Any, ...]
+    ) -> None:
         self._generator.begin(name, ids, max_tokens=max_tokens, end_id=end_id, sampling=Sampling(*picking))
 
 

@@ -95,7 +95,10 @@ class RemoteGenerator:
         )
         os.close(commands_in)
         os.close(answers_out)
-        self._commands, answers = Connection(commands_out, readable=False), Connection(answers_in, writable=False)
+        self._commands, answers = (
+            Connection(commands_out, readable=False),
+            Connection(answers_in, writable=False),
+        )
         self._send((self._parameters.max_batch_size, self._parameters.values))
         self.vocabulary, self.max_positions = self._first(answers)
         threading.Thread(target=self._listen, args=(answers,), name="answers", daemon=True).start()

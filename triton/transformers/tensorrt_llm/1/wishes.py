@@ -1,4 +1,4 @@
-"""What a request wishes beyond its prompt and its length, as far as transformers can do it for one of many."""
+"""What a request wishes beyond its prompt and its length, as far as transformers can do it for one alone."""
 
 from typing import Final
 
