@@ -3,7 +3,7 @@
 BIN := .venv/bin
 
 help: ## say what can be made
-	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 19
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 16
 
 setup: ## a working .venv/bin/longbatch (PYTHON=… chooses the interpreter)
 	@scripts/setup.sh
@@ -14,9 +14,9 @@ demo: setup ## the whole stack summarizes documents (DOCS=folder takes yours)
 test: lint ## lint, types, import contracts and every test
 	@$(BIN)/python -m pytest $(or $(PYTEST),-n 2 --dist loadfile --durations=15)
 
-test-torch: setup ## the transformers engine on a CPU (installs torch into .venv-torch, about 5 GB)
-	@scripts/torch.sh
-	@.venv-torch/bin/python -m pytest tests/with_torch
+test-torch: setup ## the transformers engine's tests; installs torch into .venv-torch, about 5 GB
+	@scripts/setup_torch.sh
+	@.venv-torch/bin/python -m pytest tests/with_torch $(PYTEST)
 
 lint: setup ## style, types and import contracts
 	@$(BIN)/ruff check
@@ -39,4 +39,4 @@ lock: ## write both lock files anew (needs uv)
 	@$(COMPILE) --extra docs --extra llama --extra s3 -o requirements-server.lock
 
 clean: ## remove what setup and the tools made
-	@rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis tests/javascript/node_modules
+	@rm -rf .venv .venv-torch .gpu build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis tests/javascript/node_modules

@@ -37,22 +37,19 @@ def up(
     model: Annotated[
         Path | None,
         typer.Option(
-            metavar="DIR",
-            exists=True,
+            help="A Hugging Face model's directory, served with transformers in place of the local engine.",
             file_okay=False,
-            help="A Hugging Face model that Triton runs with transformers, in place of the stand-in. Needs"
-            " the extra transformers-engine, and a GPU for anything but tiny models.",
+            exists=True,
         ),
     ] = None,
+    kv_tokens: Annotated[int, typer.Option(min=1024, help="With --model: tokens in the KV cache.")] = 131_072,
 ) -> None:
     """Run Longbatch here: database, broker, Triton, API and workers, until Ctrl-C."""
     from cli import up_run  # the stack takes most of a second to import; other verbs need none of it
 
-    up_run.run(
-        data_dir=data_dir,
-        port=port,
-        ready_file=ready_file,
-        engine=up_run.EngineWish(
-            mode=engine_mode, time_scale=time_scale, text_models=text_models, model=model
-        ),
-    )
+    engine: up_run.EngineWish | up_run.ModelWish
+    if model is None:
+        engine = up_run.EngineWish(mode=engine_mode, time_scale=time_scale, text_models=text_models)
+    else:
+        engine = up_run.ModelWish(model_dir=model, kv_cache_tokens=kv_tokens)
+    up_run.run(data_dir=data_dir, port=port, ready_file=ready_file, engine=engine)

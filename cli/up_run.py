@@ -1,10 +1,10 @@
 """The local stack in the foreground, until Ctrl-C or SIGTERM."""
 
+import importlib.util
 import shlex
 import signal
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
@@ -15,6 +15,7 @@ from rich.table import Table
 from sqlalchemy import make_url
 
 from cli.stack.engine_options import EngineMode, EngineOptions
+from cli.stack.errors import StackError
 from cli.stack.options import StackOptions, default_directory
 from cli.stack.ready import Urls
 from cli.stack.signing import FILE as SECRET_FILE
@@ -39,51 +40,28 @@ class _StopRequestedError(BaseException):
 
 @dataclass(frozen=True, kw_only=True)
 class EngineWish:
-    """What the command line says of the engine.
-
-    Attributes:
-        mode, time_scale, text_models: of the local engine; see EngineOptions.
-        model: a Hugging Face directory: the transformers engine runs it in place of the local one.
-    """
+    """What the command line says of the local engine; see EngineOptions."""
 
     mode: EngineMode
     time_scale: float
     text_models: bool
-    model: Path | None = None
-
-    def options(self, environment: Mapping[str, str]) -> EngineOptions | TransformersOptions:
-        """What Triton is to run."""
-        if self.model is not None:
-            return TransformersOptions.of(self.model)
-        tokenizer = tokenizer_directory(environment.get(_TOKENIZER))
-        return EngineOptions(
-            tokenizer_dir=tokenizer,
-            mode=self.mode,
-            time_scale=self.time_scale,
-            text_models=self.text_models,
-        )
-
-    def environment(self, given: Mapping[str, str]) -> Mapping[str, str]:
-        """Of the stack's processes: a model comes with its tokenizer, name and limits."""
-        if self.model is None:
-            return given
-        options = TransformersOptions.of(self.model)
-        return {
-            _TOKENIZER: str(self.model.resolve()),
-            "LONGBATCH_ENGINE__MODEL": self.model.resolve().name,
-            "LONGBATCH_ENGINE__MAX_INPUT_LEN": str(options.max_input_len),
-            "LONGBATCH_ENGINE__MAX_SEQ_LEN": str(options.max_seq_len),
-            **given,
-        }
 
 
-def run(*, data_dir: Path | None, port: int | None, ready_file: Path | None, engine: EngineWish) -> None:
+@dataclass(frozen=True, kw_only=True)
+class ModelWish:
+    """What the command line says of a model for transformers; see TransformersOptions."""
+
+    model_dir: Path
+    kv_cache_tokens: int
+
+
+def run(
+    *, data_dir: Path | None, port: int | None, ready_file: Path | None, engine: EngineWish | ModelWish
+) -> None:
     """The stack ran until a signal asked it to end."""
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     options = StackOptions(directory=data_dir or default_directory(), api_port=port, ready_file=ready_file)
-    environment = engine.environment(options.environment)
-    options = replace(options, engine=engine.options(environment), environment=environment)
-    stack = Stack(options, report=lambda event: _tell(console, event))
+    stack = Stack(_with_engine(options, engine), report=lambda event: _tell(console, event))
     for number in _STOP_SIGNALS:
         signal.signal(number, _request_stop)
     try:
@@ -98,6 +76,23 @@ def run(*, data_dir: Path | None, port: int | None, ready_file: Path | None, eng
         for number in _STOP_SIGNALS:
             signal.signal(number, signal.SIG_IGN)
         stack.stop()
+
+
+def _with_engine(options: StackOptions, engine: EngineWish | ModelWish) -> StackOptions:
+    """The stack with this engine; prompts for a model are counted with the model's own tokenizer."""
+    configured = options.environment.get(_TOKENIZER)
+    if isinstance(engine, EngineWish):
+        local = EngineOptions(tokenizer_dir=tokenizer_directory(configured), **asdict(engine))
+        return replace(options, engine=local)
+    if importlib.util.find_spec("torch") is None:
+        raise StackError("--model needs torch: install Longbatch with its extra transformers-engine.")
+    served = TransformersOptions(
+        **asdict(engine),
+        max_seq_len=engine.kv_cache_tokens,
+        max_input_len=min(96_000, engine.kv_cache_tokens - 1),
+    )
+    environment = {**options.environment, _TOKENIZER: configured or str(engine.model_dir.resolve())}
+    return replace(options, engine=served, environment=environment)
 
 
 def _request_stop(_number: int, _frame: FrameType | None) -> NoReturn:
@@ -115,7 +110,7 @@ def _show(console: Console, stack: Stack) -> None:
     if urls.api_key:
         # On a line of its own, which no table breaks; nothing works without it.
         console.print(f"[bold]API key[/]: {urls.api_key}")
-    if stack.runs_local_engine and isinstance(stack.options.engine, EngineOptions):
+    if stack.runs_local_engine:
         console.print(_STAND_IN)
     if urls.api_url:
         console.print(f"[bold]Next[/], in another terminal: {escape(_next(urls.api_url, stack.ready_file))}")

@@ -31,19 +31,10 @@ def main() -> None:
     manager = _manager(options)
     manager.start()
     _run(manager, [(prompts[0][0][:64], 4)])  # its first run builds the cache
-    began, cpu = time.monotonic(), time.process_time()
-    tokens, first = _run(manager, prompts)
-    ended = time.monotonic()
+    began = time.monotonic()
+    tokens = _run(manager, prompts)
+    json.dump({"began": began, "ended": time.monotonic(), "tokens": tokens}, sys.stdout)
     manager.stop(block=True, timeout=10, hard_stop=True)
-    cpu = time.process_time() - cpu
-    report = {
-        "began": began,
-        "cpu": round(cpu, 2),
-        "ended": ended,
-        "tokens": tokens,
-        "first": [at - began for at in first],
-    }
-    json.dump(report, sys.stdout)
 
 
 def _manager(options: TransformersOptions) -> Any:  # noqa: ANN401  transformers' manager
@@ -52,7 +43,7 @@ def _manager(options: TransformersOptions) -> Any:  # noqa: ANN401  transformers
     given = parameters.Parameters(
         options.max_batch_size,
         {
-            **options.own_parameters(0),
+            **options.transformers_parameters(),
             "tokens_per_block": str(options.tokens_per_block),
             "max_tokens_in_paged_kv_cache": str(options.kv_cache_tokens),
             "max_num_tokens": str(options.max_num_tokens),
@@ -63,25 +54,18 @@ def _manager(options: TransformersOptions) -> Any:  # noqa: ANN401  transformers
     config = generator.batching_config(given, model.config)
     config.num_blocks = options.kv_cache_tokens // options.tokens_per_block
     config.safety_margin = None
-    manager = model.init_continuous_batching(
-        generation_config=generator.generation_config(model.config.vocab_size, samples=False),
-        continuous_batching_config=config,
-    )
-    if generator.runs_varlen(options.attention, model.config):
-        _module("attention").use(model)
-    return manager
+    return generator.make_manager(model, given, config)
 
 
-def _run(manager: Any, prompts: list[tuple[list[int], int]]) -> tuple[list[int], list[float]]:  # noqa: ANN401  see above
-    """Tokens of each answer, and when each of them ended.
+def _run(manager: Any, prompts: list[tuple[list[int], int]]) -> list[int]:  # noqa: ANN401  see above
+    """Tokens of each answer.
 
     Raises:
         RuntimeError: a request failed.
     """
     names = [manager.add_request(ids, max_new_tokens=limit, eos_token_id=[-1]) for ids, limit in prompts]
     tokens: dict[str, int] = {}
-    ended: dict[str, float] = {}
-    while len(ended) < len(names):
+    while len(tokens) < len(names):
         output = manager.get_result(timeout=1)
         if output is None:
             if not manager.is_running():
@@ -91,8 +75,7 @@ def _run(manager: Any, prompts: list[tuple[list[int], int]]) -> tuple[list[int],
             raise RuntimeError(output.error)
         if output.is_finished():
             tokens[output.request_id] = len(output.generated_tokens)
-            ended[output.request_id] = time.monotonic()
-    return [tokens[name] for name in names], [ended[name] for name in names]
+    return [tokens[name] for name in names]
 
 
 def _module(name: str) -> ModuleType:

@@ -47,7 +47,7 @@ unpack() {
 trim() {
     local triton=$site/pytriton/tritonserver
     find "$site/pytriton" -mindepth 1 -maxdepth 1 ! -name tritonserver -exec rm -rf {} +
-    rm -rf "$triton/caches" "$site"/nvidia_pytriton.libs/libpython* "${site:?}"/bin
+    rm -rf "$triton/caches" "$site"/nvidia_pytriton.libs/libpython* "$site"/bin
     find "$triton/python_backend_stubs" -mindepth 1 -maxdepth 1 ! -name 3.12 -exec rm -rf {} +
     find "$site" -name __pycache__ -prune -exec rm -rf {} +
     find "$site" -name '*.pyi' -delete

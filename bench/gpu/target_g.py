@@ -91,7 +91,7 @@ def _asked() -> Asked:
 
 
 def _specs(asked: Asked) -> list[Spec]:
-    """The workload with shorter answers, for shorter runs, and its longest prompt as long as may be."""
+    """The workload with shorter answers, so that a run is shorter, and one prompt as long as may be."""
     specs = make(asked.workload, seed=asked.seed, num_jobs=asked.jobs, max_tokens=2048)
     longest = max(range(len(specs)), key=lambda place: specs[place].prompt_tokens)
     specs[longest] = replace(specs[longest], prompt_tokens=MAX_PROMPT_TOKENS)

@@ -128,16 +128,8 @@ class EngineOptions:
         if self.time_scale <= 0:
             raise ValueError(f"time_scale must be above 0, not {self.time_scale}.")
 
-    @property
-    def folder(self) -> str:
-        """Of the model's files, under triton/."""
-        return "local"
-
-    def own_parameters(self, http_port: int) -> dict[str, str]:
-        """The parameters of config.pbtxt that no real engine has; their names start with `local_`.
-
-        Args: http_port: where the server listens, which the model watches.
-        """
+    def local_parameters(self) -> dict[str, str]:
+        """The parameters of config.pbtxt that no real engine has; their names start with `local_`."""
         response = self.tokens_per_response or (8 if self.time_scale > 3 else 1)
         values: dict[str, object] = {
             "mode": self.mode,
@@ -145,7 +137,6 @@ class EngineOptions:
             "time_scale": self.time_scale,
             "tokens_per_response": response,
             "always_log_probs": self.text_models,
-            "http_port": http_port,
         }
         values |= {f"{name}_seconds": value for name, value in asdict(self.gpu).items()}
         values |= {f"synthetic_{name}": value for name, value in asdict(self.synthetic).items()}
@@ -154,34 +145,14 @@ class EngineOptions:
 
     def engine_config(self) -> dict[str, object]:
         """What `trtllm-build` leaves in an engine's config.json, as far as clients read it."""
-        return engine_config(
-            "local",
-            max_batch_size=self.max_batch_size,
-            max_input_len=self.max_input_len,
-            max_seq_len=self.max_seq_len,
-            max_num_tokens=self.max_num_tokens,
-            tokens_per_block=self.tokens_per_block,
-        )
-
-
-def engine_config(
-    version: str,
-    *,
-    max_batch_size: int,
-    max_input_len: int,
-    max_seq_len: int,
-    max_num_tokens: int,
-    tokens_per_block: int,
-) -> dict[str, object]:
-    """What `trtllm-build` leaves in an engine's config.json, as far as clients read it."""
-    return {
-        "version": version,
-        "build_config": {
-            "max_batch_size": max_batch_size,
-            "max_beam_width": 1,
-            "max_input_len": max_input_len,
-            "max_seq_len": max_seq_len,
-            "max_num_tokens": max_num_tokens,
-            "plugin_config": {"paged_kv_cache": True, "tokens_per_block": tokens_per_block},
-        },
-    }
+        return {
+            "version": "local",
+            "build_config": {
+                "max_batch_size": self.max_batch_size,
+                "max_beam_width": 1,
+                "max_input_len": self.max_input_len,
+                "max_seq_len": self.max_seq_len,
+                "max_num_tokens": self.max_num_tokens,
+                "plugin_config": {"paged_kv_cache": True, "tokens_per_block": self.tokens_per_block},
+            },
+        }

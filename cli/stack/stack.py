@@ -192,9 +192,7 @@ class Stack:
 
     def _start_programs(self, api_port: int) -> None:
         engine = self.options.engine
-        time_scale = 1.0
-        if self.runs_local_engine and isinstance(engine, EngineOptions):
-            time_scale = engine.time_scale
+        time_scale = engine.time_scale if isinstance(engine, EngineOptions) and self.runs_local_engine else 1
         # The engines that we run keep nothing of a request that has ended.
         of_engine = {"LONGBATCH_ENGINE__REUSES_PREFIX": "false"} if TRITON in self._running else {}
         env = programs.environment(

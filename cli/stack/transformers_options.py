@@ -1,11 +1,8 @@
 """What the transformers engine runs, and what it may hold."""
 
-import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Self
-
-from cli.stack.engine_options import engine_config
+from typing import Literal
 
 Attention = Literal["auto", "varlen", "sdpa", "eager", "flash_attention_2", "flash_attention_3"]
 
@@ -51,33 +48,8 @@ class TransformersOptions:
         if not (self.model_dir / "config.json").is_file():
             raise ValueError(f"There is no config.json in {self.model_dir}.")
 
-    @classmethod
-    def of(cls, model_dir: Path) -> Self:
-        """Up to the lengths of the reference deployment, or to those that the model was made for.
-
-        Raises:
-            ValueError: the directory holds no model.
-        """
-        options = cls(model_dir=model_dir)
-        config = json.loads((model_dir / "config.json").read_text())
-        positions = config.get("max_position_embeddings")
-        longest = min(options.max_seq_len, positions if isinstance(positions, int) else options.max_seq_len)
-        return replace(
-            options,
-            max_seq_len=longest,
-            max_input_len=min(options.max_input_len, longest * 3 // 4),
-        )
-
-    @property
-    def folder(self) -> str:
-        """Of the model's files, under triton/."""
-        return "transformers"
-
-    def own_parameters(self, http_port: int) -> dict[str, str]:
-        """The parameters of config.pbtxt that TensorRT-LLM has not; their names start with `transformers_`.
-
-        Args: http_port: where the server listens, which the model watches.
-        """
+    def transformers_parameters(self) -> dict[str, str]:
+        """The parameters of config.pbtxt that only this engine has; their names start so."""
         values: dict[str, object] = {
             "model_dir": self.model_dir.resolve(),
             "random_weights": str(self.random_weights).lower(),
@@ -87,17 +59,19 @@ class TransformersOptions:
             "sampling": str(self.sampling).lower(),
             "tokens_per_response": self.tokens_per_response,
             "seed_is_length": str(self.seed_is_length).lower(),
-            "http_port": http_port,
         }
         return {f"transformers_{name}": str(value) for name, value in values.items()}
 
     def engine_config(self) -> dict[str, object]:
         """What `trtllm-build` leaves in an engine's config.json, as far as clients read it."""
-        return engine_config(
-            "transformers",
-            max_batch_size=self.max_batch_size,
-            max_input_len=self.max_input_len,
-            max_seq_len=self.max_seq_len,
-            max_num_tokens=self.max_num_tokens,
-            tokens_per_block=self.tokens_per_block,
-        )
+        return {
+            "version": "transformers",
+            "build_config": {
+                "max_batch_size": self.max_batch_size,
+                "max_beam_width": 1,
+                "max_input_len": self.max_input_len,
+                "max_seq_len": self.max_seq_len,
+                "max_num_tokens": self.max_num_tokens,
+                "plugin_config": {"paged_kv_cache": True, "tokens_per_block": self.tokens_per_block},
+            },
+        }

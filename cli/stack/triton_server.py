@@ -1,4 +1,4 @@
-"""How NVIDIA's tritonserver is started with the local engine, without Docker, GPU or root."""
+"""How NVIDIA's tritonserver is started with an engine of ours, without Docker, GPU or root."""
 
 import ctypes.util
 import http.client

@@ -73,7 +73,7 @@ def test_the_engines_description_is_where_the_model_says(tmp_path: Path) -> None
 
 def test_responses_are_gathered_only_where_time_runs_fast() -> None:
     def gathered(options: EngineOptions) -> str:
-        return options.own_parameters(0)["local_tokens_per_response"]
+        return options.local_parameters()["local_tokens_per_response"]
 
     assert gathered(SYNTHETIC) == gathered(replace(SYNTHETIC, time_scale=3.0)) == "1"
     assert gathered(replace(SYNTHETIC, time_scale=3.1)) == "8"

@@ -12,7 +12,7 @@ from torch_support import POSITIONS, Reference, options
 
 @pytest.fixture(scope="session")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Reference:
-    """A Llama of two layers; its weights are so large that different prompts bring different answers."""
+    """A Llama of two layers; its weights are large, so that different prompts bring different answers."""
     directory = tmp_path_factory.mktemp("model")
     torch.manual_seed(7)
     config = LlamaConfig(

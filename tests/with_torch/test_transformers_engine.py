@@ -1,9 +1,14 @@
 """The transformers engine answers as transformers does and behaves as TensorRT-LLM's model does."""
 
+import os
+import signal
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from cli.stack.transformers_options import TransformersOptions
+from cli.stack.triton_server import TritonUnavailableError
 from local_engine import RunningEngine, running_engine
 from support import eventually
 from torch_support import Reference, options
@@ -207,3 +212,61 @@ def test_an_engine_without_sampling_says_so(tmp_path: Path, model: Reference) ->
         greedy = other.ask(prompt_of(5), 5, end_id=None, temperature=1.0).read()
     assert "without sampling" in (refused.error or "")
     assert greedy.ids == model.greedy(prompt_of(5), 5)
+
+
+def test_the_death_of_the_generating_process_fails_what_runs_and_nothing_after(
+    engine: RunningEngine, model: Reference
+) -> None:
+    stream = engine.ask(prompt_of(20), 3000, end_id=None)
+    waiting = engine.ask(prompt_of(3000), 1000, end_id=None)
+    stream.next()
+    os.kill(generating_process(engine), signal.SIGKILL)
+    assert "the engine failed" in (stream.read().error or "")
+    assert "the engine failed" in (waiting.read().error or "")
+    assert engine.ask(prompt_of(20), 9, end_id=None).read().ids == model.greedy(prompt_of(20), 9)
+    eventually(lambda: is_idle(engine))
+
+
+def test_no_process_outlives_a_killed_server(tmp_path: Path, model: Reference) -> None:
+    with running_engine(tmp_path, options(model)) as other:
+        generating = generating_process(other)
+        other.process.kill()
+        other.process.wait()
+        eventually(
+            lambda: not Path(f"/proc/{generating}/status").exists() or is_zombie(generating), timeout=10
+        )
+
+
+def test_a_busy_server_stops_and_ends_its_streams_with_an_error(tmp_path: Path, model: Reference) -> None:
+    with running_engine(tmp_path, options(model)) as other:
+        stream = other.ask(prompt_of(20), 3900, end_id=None)
+        stream.next()
+        other.process.terminate()
+        assert "shutting down" in (stream.read().error or "")
+        assert other.process.wait(timeout=20) == 0
+
+
+def test_a_directory_without_a_model_is_told_in_the_log(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / "config.json").write_text('{"model_type": "llama", "vocab_size": 512}')
+    broken = TransformersOptions(model_dir=tmp_path / "empty", device="cpu")
+    with pytest.raises(TritonUnavailableError), running_engine(tmp_path / "server", broken):
+        pass
+    assert "the language model cannot be served" in (tmp_path / "server" / "triton.log").read_text()
+
+
+def generating_process(engine: RunningEngine) -> int:
+    """The process that holds the model: a child of Triton's stub."""
+    for status in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            words = status.read_bytes().split(b"\0")
+            pid = int(status.parent.name)
+            if b"1.generating" in words and Path(f"/proc/{pid}/cwd").resolve().is_relative_to(
+                engine.launch.cwd
+            ):
+                return pid
+    raise AssertionError("no process generates")
+
+
+def is_zombie(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"

@@ -16,7 +16,7 @@ NAME: Final = "longbatch_varlen"
 
 
 def use(model: Any) -> None:  # noqa: ANN401  transformers' model
-    """The model attends so. To be called once its batching is set up, which insists on names it knows."""
+    """The model attends so; to be called once its batching is set up, which insists on names it knows."""
     AttentionInterface.register(NAME, attend)
     model.set_attn_implementation(NAME)
 

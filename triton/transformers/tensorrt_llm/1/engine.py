@@ -1,18 +1,20 @@
-"""The engine's loop: one thread between Triton's requests and transformers' continuous batching.
+"""The engine's loop: one thread between Triton's requests and the process that generates.
 
 Transformers books blocks as a sequence grows and evicts when none is left. TensorRT-LLM's
 `guaranteed_no_evict` is kept above it: a sequence begins only when all that it may ever need is free.
 """
 
 import itertools
+import os
 import queue
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from .gauges import Gauges
+from .remote import Died, Gone, RemoteGenerator, Said
 from .requests import Reply
 from .sampling import Sampling
 from .scheduler import Iteration, Scheduler, Sequence
@@ -21,22 +23,6 @@ from .server import ServerWatch
 _CANCEL_PERIOD = 0.1  # seconds between looks at the clients' cancels, as TensorRT-LLM's default is
 _WAITING_LOOKS = 8  # queued requests looked at each time: a look is a round trip to the server process
 _BUSY = Iteration(chunks={}, yielding=[], resident_kv=0, attention_pairs=0)
-
-
-class Tokens(Protocol):
-    """Where tokens come from: `Generator`."""
-
-    events: "queue.Queue[object]"
-
-    def begin(  # noqa: D102
-        self, name: str, ids: list[int], *, max_tokens: int, end_id: int, sampling: Sampling
-    ) -> None: ...
-    def cancel(self, name: str) -> None: ...  # noqa: D102
-    def holds(self, name: str) -> bool: ...  # noqa: D102
-    def restart(self) -> None: ...  # noqa: D102
-    def close(self) -> None: ...  # noqa: D102
-    @property
-    def is_alive(self) -> bool: ...  # noqa: D102
 
 
 @dataclass(eq=False)
@@ -96,7 +82,9 @@ class Request:
 class Engine:
     """Runs every request that is submitted, until closed; its public methods are for any thread."""
 
-    def __init__(self, scheduler: Scheduler, generator: Tokens, gauges: Gauges, server: ServerWatch) -> None:
+    def __init__(
+        self, scheduler: Scheduler, generator: RemoteGenerator, gauges: Gauges, server: ServerWatch
+    ) -> None:
         self._scheduler = scheduler
         self._generator = generator
         self._gauges = gauges
@@ -141,15 +129,8 @@ class Engine:
     def _turn(self) -> None:
         """From one thing that happens to the next, or a look at what tells nobody."""
         for event in self._happened():
-            if callable(event):
-                event()
-            else:
-                self._hear(event)
-        if self._requests and not self._generator.is_alive:
-            self._fail_all("the engine failed")
-            self._generator.restart()
+            self._take(event)
         self._look()
-        self._let_go()
         self._admit()
         self._gauges.show(self._scheduler, _BUSY if self._scheduler.active else None)
 
@@ -181,16 +162,36 @@ class Engine:
                 sampling=request.sampling,
             )
 
-    def _hear(self, output: object) -> None:
-        """What transformers says of a request has reached its client."""
-        request = self._running.get(output.request_id)  # type: ignore[attr-defined] # transformers' output
+    def _take(self, event: object) -> None:
+        match event:
+            case Said(name, tokens, error):
+                self._hear(name, tokens, error)
+            case Gone(name):
+                self._let_go(name)
+            case Died(reason):
+                self._fail_all(f"the engine failed: {reason}")
+                self._restart()
+            case _ if callable(event):
+                event()
+
+    def _restart(self) -> None:
+        """A new process generates; without one this process ends, which Triton notices."""
+        try:
+            self._generator.restart()
+        except RuntimeError as error:
+            print(f"the engine does not start again: {error}", file=sys.stderr, flush=True)  # noqa: T201  the log
+            os._exit(1)
+
+    def _hear(self, name: str, tokens: list[int], error: str | None) -> None:
+        """What was said has reached the request's client."""
+        request = self._running.get(name)
         if request is None or request in self._leaving:
             return
-        if output.error is not None:  # type: ignore[attr-defined] # see above
+        if error is not None:
             self._forget(request)
-            request.reply.fail(f"the engine failed: {output.error}")  # type: ignore[attr-defined] # see above
+            request.reply.fail(f"the engine failed: {error}")
             return
-        for token in output.generated_tokens[len(request.said) :]:  # type: ignore[attr-defined] # see above
+        for token in tokens:
             if self._say(request, token):
                 return
         request.send()
@@ -228,8 +229,10 @@ class Engine:
         self._leaving[request] = farewell
         self._generator.cancel(request.name)
 
-    def _let_go(self) -> None:
-        for request in [each for each in self._leaving if not self._generator.holds(each.name)]:
+    def _let_go(self, name: str) -> None:
+        """The client of a request that left hears of it."""
+        request = self._running.get(name)
+        if request is not None and request in self._leaving:
             farewell = self._leaving.pop(request)
             self._forget(request)
             farewell()

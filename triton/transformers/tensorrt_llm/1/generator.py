@@ -12,8 +12,9 @@ from . import attention
 from .parameters import Parameters
 from .sampling import Sampling
 
-Output: TypeAlias = Any  # transformers' GenerationOutput
+Manager: TypeAlias = Any  # transformers' ContinuousBatchingManager
 Model: TypeAlias = Any
+ModelConfig: TypeAlias = Any
 
 # Transformers may hold this many blocks more for a sequence than its tokens fill.
 _SPARE_BLOCKS: Final = 2
@@ -23,32 +24,29 @@ _FIRST_ANSWER_SECONDS: Final = 300.0
 class Generator:
     """Generates tokens for sequences that fit together; the caller sees to it that they do.
 
-    `events` brings, in order, transformers' outputs and whatever else was put there.
+    `outputs` brings transformers' outputs: one for each token of each sequence, in order.
     """
 
     def __init__(self, parameters: Parameters) -> None:
         """The model is in memory and has answered once, so there is room for all that it may hold.
 
         Raises:
-            RuntimeError: it cannot be loaded, or does not run.
+            RuntimeError: it does not run.
         """
-        self.events: queue.Queue[Any] = queue.Queue()
-        self._parameters = parameters
-        self._model = load_model(parameters)
-        self._attention: str = self._model.config._attn_implementation  # noqa: SLF001  has no public name
-        self.vocabulary: int = self._model.config.get_text_config().vocab_size
-        self._manager = self._start()
+        self._samples = parameters.samples
+        model = load_model(parameters)
+        text = model.config.get_text_config()
+        self.vocabulary = int(text.vocab_size)
+        self.max_positions = int(getattr(text, "max_position_embeddings", 2**31))
+        self._manager = make_manager(model, parameters, batching_config(parameters, model.config))
+        self._manager.start()
+        self.outputs: queue.Queue[Any] = self._manager.output_router.output_queue
         self._try_out()
-
-    @property
-    def max_positions(self) -> int:
-        """Tokens of the longest sequence that the model was made for."""
-        return int(getattr(self._model.config.get_text_config(), "max_position_embeddings", 2**31))
 
     def begin(
         self, name: str, ids: Sequence[int], *, max_tokens: int, end_id: int, sampling: Sampling
     ) -> None:
-        """The sequence takes part from the next iteration on; each of its tokens brings an output."""
+        """The sequence takes part from the next iteration on."""
         self._manager.add_request(
             ids,
             request_id=name,
@@ -64,47 +62,24 @@ class Generator:
 
     def holds(self, name: str) -> bool:
         """Whether the sequence may still hold blocks."""
-        processor = self._manager.batch_processor
-        if processor is None or not self.is_alive:
-            return False
         if not self._manager.cancel_queue.empty():
             return True
-        return name in processor.scheduler.active_requests or name in processor.scheduler.waiting_requests
+        scheduler = self._manager.batch_processor.scheduler
+        return name in scheduler.active_requests or name in scheduler.waiting_requests
 
     @property
     def is_alive(self) -> bool:
         """Whether it generates; if not, all that ran has failed."""
         return bool(self._manager.is_running())
 
-    def restart(self) -> None:
-        """It generates again, with an empty cache.
-
-        Raises:
-            RuntimeError: it does not.
-        """
-        self.close()
-        self._manager = self._start()
-
     def close(self) -> None:
         """Nothing is generated any more."""
         self._manager.stop(block=True, timeout=5, hard_stop=True)
 
-    def _start(self) -> Any:  # noqa: ANN401  transformers' manager
-        self._model.set_attn_implementation(self._attention)  # else a second start finds ours, unknown to it
-        manager = self._model.init_continuous_batching(
-            generation_config=generation_config(self.vocabulary, samples=self._parameters.samples),
-            continuous_batching_config=batching_config(self._parameters, self._model.config),
-        )
-        if runs_varlen(self._parameters.attention, self._model.config):
-            attention.use(self._model)
-        manager.output_router.output_queue = self.events
-        manager.start()
-        return manager
-
     def _try_out(self) -> None:
         self.begin("first", [0], max_tokens=1, end_id=-1, sampling=Sampling())
         try:
-            output = self.events.get(timeout=_FIRST_ANSWER_SECONDS)
+            output = self.outputs.get(timeout=_FIRST_ANSWER_SECONDS)
         except queue.Empty:
             output = None
         if output is None or output.error is not None:
@@ -112,7 +87,7 @@ class Generator:
             raise RuntimeError(f"the model does not run: {getattr(output, 'error', 'no answer')}")
 
     def _picking(self, sampling: Sampling) -> dict[str, Any]:
-        if not self._parameters.samples:
+        if not self._samples:
             return {}
         top_k = min(sampling.top_k or self.vocabulary, self.vocabulary)
         return {"temperature": sampling.temperature, "top_k": top_k, "top_p": sampling.top_p}
@@ -124,8 +99,7 @@ def load_model(parameters: Parameters) -> Model:
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     config = AutoConfig.from_pretrained(parameters.model_dir)
-    dtype = getattr(config, "dtype", None) if parameters.dtype == "auto" else parameters.dtype
-    dtype = getattr(torch, dtype) if isinstance(dtype, str) else dtype or torch.float32
+    dtype = _dtype(parameters.dtype, config)
     if parameters.random_weights:
         torch.manual_seed(0)
         with torch.device(device):
@@ -139,7 +113,37 @@ def load_model(parameters: Parameters) -> Model:
     return model.eval()
 
 
-def runs_varlen(chosen: str, config: Any) -> bool:  # noqa: ANN401  transformers' configuration
+def make_manager(model: Model, parameters: Parameters, config: ContinuousBatchingConfig) -> Manager:
+    """Batching over the model, not yet started."""
+    manager = model.init_continuous_batching(
+        generation_config=_generation_config(model, samples=parameters.samples),
+        continuous_batching_config=config,
+    )
+    if runs_varlen(parameters.attention, model.config):
+        attention.use(model)
+    return manager
+
+
+def batching_config(parameters: Parameters, config: ModelConfig) -> ContinuousBatchingConfig:
+    """The pool as it is told, and a little more, since transformers rounds up twice; nothing is evicted."""
+    capacity = parameters.capacity
+    names = {each.name for each in fields(ContinuousBatchingConfig)}
+    # Our attention is none that transformers would record in a CUDA graph.
+    graphs = False if runs_varlen(parameters.attention, config) else None
+    return ContinuousBatchingConfig(
+        **{"page_size" if "page_size" in names else "block_size": capacity.tokens_per_block},
+        num_blocks=capacity.max_blocks + _SPARE_BLOCKS * capacity.max_batch_size,
+        max_batch_tokens=capacity.max_num_tokens,
+        max_requests_per_batch=capacity.max_batch_size,
+        allow_block_sharing=False,
+        safety_margin=0.0,
+        per_request_processors=True,
+        use_cuda_graph=graphs,
+        use_async_batching=graphs,
+    )
+
+
+def runs_varlen(chosen: str, config: ModelConfig) -> bool:
     """Whether our attention runs: on demand, or for a model without windows and caps on scores."""
     text = config.get_text_config()
     layers = set(getattr(text, "layer_types", None) or ["full_attention"])
@@ -149,28 +153,17 @@ def runs_varlen(chosen: str, config: Any) -> bool:  # noqa: ANN401  transformers
     return chosen == "varlen" or (chosen == "auto" and is_plain)
 
 
-def batching_config(parameters: Parameters, config: Any) -> ContinuousBatchingConfig:  # noqa: ANN401  see above
-    """The pool as it is told, and a little more, since transformers rounds up twice; nothing is evicted."""
-    capacity = parameters.capacity
-    names = {each.name for each in fields(ContinuousBatchingConfig)}
-    graphs = None if not runs_varlen(parameters.attention, config) else False
-    return ContinuousBatchingConfig(
-        **{"page_size" if "page_size" in names else "block_size": capacity.tokens_per_block},
-        use_cuda_graph=graphs,
-        use_async_batching=graphs,
-        num_blocks=capacity.max_blocks + _SPARE_BLOCKS * capacity.max_batch_size,
-        max_batch_tokens=capacity.max_num_tokens,
-        max_requests_per_batch=capacity.max_batch_size,
-        allow_block_sharing=False,
-        safety_margin=0.0,
-        per_request_processors=True,
-    )
-
-
-def generation_config(vocabulary: int, *, samples: bool) -> GenerationConfig:
-    """Greedy, or what makes transformers build a warper for each parameter; requests give their own."""
+def _generation_config(model: Model, *, samples: bool) -> GenerationConfig:
+    """Greedy, or what makes transformers build a warper for each parameter, which requests always give."""
     if not samples:
         return GenerationConfig(do_sample=False, eos_token_id=-1)
-    return GenerationConfig(
-        do_sample=True, temperature=0.5, top_k=max(1, vocabulary - 1), top_p=0.5, eos_token_id=-1
-    )
+    top_k = max(1, model.config.get_text_config().vocab_size - 1)
+    return GenerationConfig(do_sample=True, temperature=0.5, top_k=top_k, top_p=0.5, eos_token_id=-1)
+
+
+def _dtype(name: str, config: ModelConfig) -> torch.dtype:
+    """The type of this name; `auto` is what the model was saved in."""
+    found = getattr(config, "dtype", None) if name == "auto" else name
+    if isinstance(found, str):
+        found = getattr(torch, found)
+    return found if isinstance(found, torch.dtype) else torch.float32

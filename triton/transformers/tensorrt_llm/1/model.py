@@ -8,12 +8,12 @@ from . import wire
 from .engine import Engine, Request
 from .families import GaugeFamilies
 from .gauges import Gauges
-from .generator import Generator
 from .parameters import Parameters
-from .sampling import read_end_id, read_sampling
+from .remote import RemoteGenerator
 from .scheduler import Scheduler, Sequence
 from .server import ServerWatch, die_with_server
 from .speech import Ask
+from .wishes import read_end_id, read_sampling
 
 
 class TritonPythonModel:
@@ -24,7 +24,7 @@ class TritonPythonModel:
         parameters = Parameters.of(json.loads(args["model_config"]))
         self._closing = threading.Event()
         die_with_server(self._closing)
-        generator = Generator(parameters)
+        generator = RemoteGenerator(parameters)
         capacity = parameters.capacity
         self._samples = parameters.samples
         self._tokens_per_response = parameters.tokens_per_response

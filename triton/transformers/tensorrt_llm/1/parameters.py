@@ -9,7 +9,7 @@ from .scheduler import Capacity
 
 @dataclass(frozen=True)
 class Parameters:
-    """The values of config.pbtxt; `cli/stack/transformers_engine.py` writes them."""
+    """The values of config.pbtxt; `cli/stack/model_repository.py` writes them."""
 
     max_batch_size: int
     values: dict[str, str]
@@ -72,9 +72,9 @@ class Parameters:
 
     @property
     def seed_is_length(self) -> bool:
-        """Whether a request's seed says after how many tokens, the end token too, it ends: for measurements.
+        """Whether a request's seed says after how many tokens it ends, the end token counted.
 
-        A model with random weights never ends an answer by itself.
+        For measurements: a model with random weights never ends an answer by itself.
         """
         return self._bool("transformers_seed_is_length")
 

@@ -1,0 +1,98 @@
+"""The product over the transformers engine: jobs through the API, Postgres and the worker to a real model."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from cli.stack.options import StackOptions
+from cli.stack.ports import free_port
+from cli.stack.stack import Stack
+from cli.stack.transformers_options import TransformersOptions
+from jobs.prompts import Message
+from jobs.tokens import Tokenizer
+from support import eventually
+from system_support import Client, Gauges, text_of
+from torch_support import Reference
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture(scope="module")
+def spoken(tmp_path_factory: pytest.TempPathFactory) -> Reference:
+    """A tiny model with the vocabulary of the bundled tokenizer."""
+    directory = tmp_path_factory.mktemp("spoken")
+    torch.manual_seed(11)
+    config = LlamaConfig(
+        vocab_size=128_256,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=8192,
+        initializer_range=0.3,
+        bos_token_id=128_000,
+        eos_token_id=128_009,
+    )
+    LlamaForCausalLM(config).save_pretrained(directory)
+    return Reference(directory)
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory, spoken: Reference) -> Iterator[Stack]:
+    engine = TransformersOptions(
+        model_dir=spoken.directory, device="cpu", dtype="float32", kv_cache_tokens=8192, max_num_tokens=512
+    )
+    options = StackOptions(directory=tmp_path_factory.mktemp("stack"), api_port=free_port(), engine=engine)
+    with Stack(options) as made:
+        yield made
+    made.remove_data()
+
+
+@pytest.fixture
+def client(stack: Stack) -> Iterator[Client]:
+    with Client(stack.urls) as made:
+        yield made
+
+
+@pytest.fixture
+def gauges(stack: Stack) -> Gauges:
+    return Gauges(stack.urls.triton_metrics or "")
+
+
+def test_a_job_says_what_the_model_says(client: Client, spoken: Reference) -> None:
+    tokenizer = Tokenizer.load()
+    job = client.finished(client.submit(text_of(3000), task="generate", max_tokens=20)["id"])
+    prompt = tokenizer.encode_messages([Message("user", text_of(3000))])
+    assert (job["state"], job["prompt_tokens"]) == ("completed", len(prompt))
+    assert client.result(job["id"])["output"] == tokenizer.decode(spoken.greedy(prompt.tolist(), 20))
+
+
+def test_ten_jobs_complete_and_none_ever_waits_in_the_engine(client: Client, gauges: Gauges) -> None:
+    with gauges.sampled():
+        jobs = [client.submit(text_of(800 * place + 500), max_tokens=60) for place in range(10)]
+        ended = [client.finished(job["id"], timeout=120) for job in jobs]
+    assert [job["state"] for job in ended] == ["completed"] * 10
+    assert max(sample["requests{active}"] for sample in gauges.samples) <= 4
+    assert gauges.longest("local{queued}") <= 1
+    assert gauges.until_idle(timeout=5) < 5
+
+
+def test_a_cancelled_job_frees_its_blocks(client: Client, gauges: Gauges) -> None:
+    job = client.submit(text_of(2000), max_tokens=4000)
+    client.streaming(job["id"])
+    client.cancel(job["id"])
+    assert client.finished(job["id"])["state"] == "cancelled"
+    assert gauges.until_idle(timeout=5) < 5
+
+
+def test_jobs_go_on_after_the_server_was_killed(stack: Stack, client: Client) -> None:
+    job = client.submit(text_of(500), max_tokens=1500)
+    client.streaming(job["id"])
+    stack.send("triton")
+    ended = client.finished(job["id"], timeout=120)
+    assert ended["state"] == "completed"
+    assert ended["completion_tokens"] == 1500
+    eventually(lambda: client.job(job["id"])["state"] == "completed")
