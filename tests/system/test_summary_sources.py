@@ -1,0 +1,93 @@
+"""Files of every kind, summarized by the real stack: each chunk names the pages where its text stands."""
+
+import io
+import re
+from typing import Any
+
+import docx
+import pytest
+
+from document_support import make_epub, make_pdf, prose_page
+from support import eventually
+from system_support import Client
+
+pytestmark = pytest.mark.timeout(300)
+
+TIME_SCALE = 20.0
+NUM_PAGES = 300
+
+
+def pdf() -> bytes:
+    return make_pdf([prose_page(number, num_lines=10) for number in range(1, NUM_PAGES + 1)])
+
+
+def docx_file() -> bytes:
+    document = docx.Document()
+    for number in range(1, 61):
+        document.add_heading(f"Part {number}", 1)
+        document.add_paragraph(prose_page(number, num_lines=20))
+    made = io.BytesIO()
+    document.save(made)
+    return made.getvalue()
+
+
+def html() -> bytes:
+    parts = [f"<h2>Part {number}</h2><p>{prose_page(number, num_lines=20)}</p>" for number in range(1, 61)]
+    return f"<!doctype html><html><body>{''.join(parts)}</body></html>".encode()
+
+
+def epub() -> bytes:
+    return make_epub(
+        [f"<h1>Chapter {number}</h1><p>{prose_page(number, num_lines=40)}</p>" for number in range(1, 41)]
+    )
+
+
+def summarized(client: Client, name: str, content: bytes) -> tuple[dict[str, Any], dict[str, Any], str]:
+    """The document, its summary with all chunks, and its text."""
+    sent = client.http.post("/v1/documents", params={"filename": name}, content=content)
+    assert sent.status_code == 202, sent.text
+    path = f"/v1/documents/{sent.json()['id']}"
+    eventually(lambda: client.http.get(path).json()["state"] == "ready", timeout=60)
+    asked = {"documents": [sent.json()["id"]], "chunk_tokens": 8000, "length": 120}
+    made = client.http.post("/v1/summaries", json=asked).json()["data"][0]
+
+    def ended() -> dict[str, Any] | None:
+        seen: dict[str, Any] = client.http.get(f"/v1/summaries/{made['id']}", params={"wait": 5}).json()
+        return seen if seen["state"] not in {"preparing", "running"} else None
+
+    found = eventually(ended, timeout=120)
+    assert found is not None
+    return client.http.get(path).json(), found, client.http.get(f"{path}/text").text
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "num_pages"),
+    [
+        ("book.pdf", pdf(), NUM_PAGES),
+        ("report.docx", docx_file(), 0),
+        ("site.html", html(), 0),
+        ("novel.epub", epub(), 40),
+    ],
+    ids=["pdf", "docx", "html", "epub"],
+)
+def test_every_character_is_in_one_chunk_and_every_chunk_names_the_pages_of_its_text(
+    client: Client, name: str, content: bytes, num_pages: int
+) -> None:
+    document, summary, text = summarized(client, name, content)
+    assert (summary["state"], summary["gaps"]) == ("completed", [])
+    assert summary["levels"] >= 2
+    assert (document["pages"] or 0) == num_pages
+    chunks = summary["chunks"]
+    assert len(chunks) >= 4
+    assert "".join(text[chunk["start"] : chunk["end"]] for chunk in chunks) == text
+    for chunk in chunks:
+        inside = text[chunk["start"] : chunk["end"]]
+        begun = [int(found) for found in re.findall(r"Page number ([0-9]+)", inside)]
+        said = [int(found) for found in re.findall(r"\bword([0-9]+)x[0-9]+\b", inside)]
+        if not num_pages:
+            assert chunk["pages"] is None
+            continue
+        first, last = chunk["pages"]
+        assert (min(said), max(said)) == (first, last), "of the words that stand only on one page"
+        assert set(begun) <= set(range(first, last + 1))
+    assert document["characters"] == len(text)
