@@ -47,7 +47,9 @@ class Life(RuleBasedStateMachine):
         self.known: set[UUID] = set()
         with self.sessions.begin() as session:
             empty_database(session)
-            session.execute(insert(Tenant).values(id=OTHER_TENANT, name="other").on_conflict_do_nothing())
+            session.execute(
+                insert(Tenant).values(id=OTHER_TENANT, name=f"other {OTHER_TENANT}").on_conflict_do_nothing()
+            )
             register_engine(session, ENGINE, SMALL)
 
     @rule(

@@ -95,10 +95,13 @@ class Command:
     def __init__(self, stack: Stack, folder: Path, *arguments: str) -> None:
         self._printed = folder / "stdout.json"
         self.notes = folder / "stderr.txt"
+        # A test run that was put into the background ignores Ctrl-C, and its children would too.
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
         with self._printed.open("wb") as stdout, self.notes.open("wb") as stderr:
             self.process = subprocess.Popen(
                 [*COMMAND, "summarize", *arguments], env=variables(stack), stdout=stdout, stderr=stderr
             )
+        signal.signal(signal.SIGINT, before)
 
     def ended(self) -> tuple[int, list[dict[str, Any]]]:
         """The exit code and what was printed."""
