@@ -257,7 +257,7 @@ def test_an_interrupted_command_goes_on_where_it_was(stack: Stack, tmp_path: Pat
     command.process.send_signal(signal.SIGINT)
     code, printed = command.ended()
     assert code == 130
-    assert 1 <= len(printed) < 10
+    assert len(printed) < 10  # in the order of paths: what ended behind the first one is not printed yet
     finished = finished_jobs(stack)
     code, whole = Command(stack, tmp_path, *arguments).ended()
     assert (code, len(whole)) == (0, 10)
