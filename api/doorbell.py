@@ -13,7 +13,7 @@ from jobs.states import TERMINAL, JobState
 
 
 class Doorbell:
-    """Rings that wait for a thread; several for one queue are one."""
+    """Rings that wait for a thread; several of one bell are one."""
 
     def __init__(self, settings: BrokerSettings) -> None:
         self._settings = settings
@@ -28,15 +28,15 @@ class Doorbell:
         self._thread.start()
         return self
 
-    def ring(self, queue: str) -> None:
-        """Workers of this queue will look soon, if the broker works; returns at once."""
+    def ring(self, bell: str) -> None:
+        """Whom this bell calls will look soon, if the broker works; returns at once."""
         with self._changed:
-            self._wanted.add(queue)
+            self._wanted.add(bell)
             self._changed.notify()
 
     def ring_for(self, accepted: Iterable[Job]) -> None:
         """Whoever has work with these new jobs will look soon, if the broker works; returns at once."""
-        wanted = {queue for job in accepted if (queue := _queue_of(job)) is not None}
+        wanted = {bell for job in accepted if (bell := _bell_for(job)) is not None}
         with self._changed:
             self._wanted |= wanted
             self._changed.notify()
@@ -52,8 +52,8 @@ class Doorbell:
             self._settings.url.get_secret_value(), socket_timeout=self._settings.socket_timeout_seconds
         )
         publish = _publisher(self._settings)
-        while (queue := self._next()) is not None:
-            queues.ring(broker, publish, queue)
+        while (bell := self._next()) is not None:
+            queues.ring(broker, publish, bell)
 
     def _next(self) -> str | None:
         with self._changed:
@@ -61,11 +61,12 @@ class Doorbell:
             return None if self._closed else self._wanted.pop()
 
 
-def _queue_of(job: Job) -> str | None:
+def _bell_for(job: Job) -> str | None:
     if job.state == JobState.QUEUED:
         return queues.INFERENCE
-    is_told = job.state in TERMINAL and job.webhook_url is not None
-    return queues.SERVICE if is_told or job.state == JobState.PREPARING else None
+    if job.state == JobState.PREPARING:
+        return queues.SERVICE
+    return queues.EVENTS if job.state in TERMINAL and job.webhook_url is not None else None
 
 
 def _publisher(settings: BrokerSettings) -> queues.Publish:

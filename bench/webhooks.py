@@ -243,7 +243,7 @@ def _service(sessions: sessionmaker[Session], database_url: str, broker_url: str
     assert _SETTINGS.encryption_key is not None  # noqa: S101  # there is one
     broker = queues.connect(broker_url, socket_timeout=3)
     publish = publisher(make_app(BrokerSettings(url=SecretStr(broker_url))))
-    rig = Rig(sessions, partial(queues.ring, broker, publish, queues.SERVICE))
+    rig = Rig(sessions, partial(queues.ring, broker, publish, queues.EVENTS))
     with _process(
         [sys.executable, "-m", "worker", "service"],
         LONGBATCH_DATABASE__URL=database_url,

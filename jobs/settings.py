@@ -211,7 +211,7 @@ class WebhookSettings(Group):
         default=(), description="hosts that may be private, plain http and on any port"
     )
     deadline_seconds: float = Field(default=15, gt=0)
-    concurrency: int = Field(default=64, ge=1, le=256, description="exchanges at once, per service worker")
+    concurrency: int = Field(default=256, ge=1, le=1024, description="exchanges at once, per service worker")
     endpoint_concurrency: int = Field(
         default=8, ge=1, le=256, description="exchanges at once with one destination, over all workers"
     )

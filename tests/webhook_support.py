@@ -1,21 +1,24 @@
 """What tests of webhooks need: settings, jobs that end, and a receiver that answers as it is told."""
 
+import asyncio
 import json
+import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Lock, Thread
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
+import uvloop
 from pydantic import SecretStr
 from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session, sessionmaker
 
 from api_server import WEBHOOK_SECRET
-from jobs import webhook_endpoints
+from jobs import webhook_claims, webhook_endpoints, webhook_records
 from jobs.database import database_now, transaction
 from jobs.models import (
     DEFAULT_TENANT,
@@ -31,7 +34,10 @@ from jobs.states import JobState
 from jobs.webhook_endpoints import EndpointSpec
 from jobs.webhook_vault import Vault, new_key
 from support import job_in
-from worker import deliver
+from worker import deliver, transport
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 HOSTS = ("localhost", "127.0.0.1")
 WEBHOOKS = WebhookSettings(
@@ -40,6 +46,21 @@ WEBHOOKS = WebhookSettings(
     allowed_hosts=HOSTS,
     deadline_seconds=3,
 )
+
+
+def awaited(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
+    """The function for callers without an event loop; it runs in one of the kind that deliveries run in."""
+
+    def run(*args: P.args, **kwargs: P.kwargs) -> T:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(function(*args, **kwargs))
+
+    return run
+
+
+exchange = awaited(transport.exchange)
+post = awaited(transport.post)
+send = awaited(deliver.send)
 
 
 def vault() -> Vault:
@@ -173,9 +194,22 @@ def endpoint_now(sessions: sessionmaker[Session], endpoint: WebhookEndpoint) -> 
 def deliver_all(sessions: sessionmaker[Session], settings: WebhookSettings = WEBHOOKS) -> int:
     """Everything that is due has been tried; how many tries."""
     total = 0
-    while sent := deliver.deliver_due(sessions, settings, vault(), limit=100):
+    while sent := deliver_due(sessions, settings, vault(), limit=100):
         total += sent
     return total
+
+
+def deliver_due(
+    sessions: sessionmaker[Session], settings: WebhookSettings, vault: Vault, *, limit: int = 1
+) -> int:
+    """Up to so many events that were due have been sent, one after another, and recorded; how many."""
+    with transaction(sessions) as session:
+        claimed = webhook_claims.claim(session, settings, vault, limit=limit)
+    at = time.monotonic()
+    told = [(due, awaited(deliver.tell)(due, settings, since=at)) for due in claimed]
+    with transaction(sessions) as session:
+        webhook_records.record(session, told, settings, deliver._RANDOM)
+    return len(told)
 
 
 def dispatches(sessions: sessionmaker[Session]) -> list[WebhookDispatch]:

@@ -10,7 +10,7 @@ from worker.loops import Loop
 
 
 class Bell:
-    """Rings for queues; several for one queue that wait are one.
+    """Rings bells; several rings of one that wait are one.
 
     Attributes:
         broker: its connections.
@@ -23,12 +23,12 @@ class Bell:
         self.loop = Loop("bell", self.run_once, interval=3600)
 
     def ring(self, name: str) -> None:
-        """Workers of this queue will look soon, if the broker works; returns at once."""
+        """Whom this bell calls will look soon, if the broker works; returns at once."""
         self._wanted.put(name)
         self.loop.wake()
 
     def heard(self, name: str) -> None:
-        """A ring of this queue was heard."""
+        """A ring of this bell was heard."""
         queues.heard(self.broker, name)
 
     def run_once(self) -> None:

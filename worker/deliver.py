@@ -1,8 +1,7 @@
-"""Webhook deliveries: one thread claims and records, many send; the state is in Postgres at every moment."""
+"""Webhook deliveries: one thread claims and records, another sends; Postgres always has the state."""
 
 import queue
 import random
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from jobs.webhook_claims import Due
 from jobs.webhook_vault import Vault
 from worker import transport
 from worker.network import Failure
+from worker.senders import Senders
 from worker.transport import Answer
 
 USER_AGENT: Final = "longbatch"
@@ -51,34 +51,25 @@ class Deliverer:
         self._sessions = sessions
         self._settings = settings
         self._vault = vault
-        self._wake = wake
-        self._waiting: queue.SimpleQueue[tuple[Due, float] | None] = queue.SimpleQueue()
-        self._finished: queue.SimpleQueue[_Told] = queue.SimpleQueue()
+        self._senders = Senders(self._tell, on_ended=wake)
         self._unrecorded: list[_Told] = []
         self._in_flight = 0
         self._next_round_at = 0.0
-        # Daemons: an exchange takes until its deadline, and a process that ends does not wait for it.
-        self._threads = [
-            threading.Thread(target=self._run, name=f"send-{number}", daemon=True)
-            for number in range(settings.concurrency)
-        ]
 
     def start(self) -> None:
-        """Senders wait for work."""
-        for thread in self._threads:
-            thread.start()
+        """What is claimed is sent."""
+        self._senders.start()
 
     def stop(self, *, within: float) -> None:
-        """Senders end after their exchange; those of the next `within` seconds are recorded."""
-        for _ in self._threads:
-            self._waiting.put(None)
+        """Exchanges that ended in the next `within` seconds are recorded; others are broken off."""
         until = time.monotonic() + within
         while self._in_flight and (left := until - time.monotonic()) > 0:
             try:
-                self._unrecorded.append(self._finished.get(timeout=left))
+                self._unrecorded.append(self._senders.ended.get(timeout=left))
                 self._in_flight -= 1
             except queue.Empty:
                 break
+        self._senders.stop()
         with transaction(self._sessions) as session:
             self._record(session)
 
@@ -96,13 +87,13 @@ class Deliverer:
         self._in_flight += len(claimed)
         at = time.monotonic()
         self._next_round_at = at + _PACE_SECONDS
-        for due in claimed:
-            self._waiting.put((due, at))
+        if claimed:
+            self._senders.hand_in((due, at) for due in claimed)
 
     def _collect(self) -> None:
         while True:
             try:
-                self._unrecorded.append(self._finished.get_nowait())
+                self._unrecorded.append(self._senders.ended.get_nowait())
             except queue.Empty:
                 return
             self._in_flight -= 1
@@ -123,25 +114,9 @@ class Deliverer:
                 error=each.answer.error_code,
             )
 
-    def _run(self) -> None:
-        while (work := self._waiting.get()) is not None:
-            due, claimed_at = work
-            answer = _sent(due, self._settings, since=claimed_at)
-            self._finished.put(_Told(due, answer))
-            self._wake()
-
-
-def deliver_due(
-    sessions: sessionmaker[Session], settings: WebhookSettings, vault: Vault, *, limit: int = 1
-) -> int:
-    """Up to so many events that were due have been sent, one after another, and recorded; how many."""
-    with transaction(sessions) as session:
-        claimed = webhook_claims.claim(session, settings, vault, limit=limit)
-    at = time.monotonic()
-    told = [(due, _sent(due, settings, since=at)) for due in claimed]
-    with transaction(sessions) as session:
-        webhook_records.record(session, told, settings, _RANDOM)
-    return len(told)
+    async def _tell(self, work: tuple[Due, float]) -> _Told:
+        due, claimed_at = work
+        return _Told(due, await tell(due, self._settings, since=claimed_at))
 
 
 def sweep(sessions: sessionmaker[Session]) -> None:
@@ -151,18 +126,24 @@ def sweep(sessions: sessionmaker[Session]) -> None:
         webhook_dispatches.give_up(session, now=database_now(session))
 
 
-def _sent(due: Due, settings: WebhookSettings, *, since: float) -> Answer:
-    """As `send`; what nobody foresaw is a failed try too, so that it stands in the record."""
+async def tell(due: Due, settings: WebhookSettings, *, since: float) -> Answer:
+    """As `send`; what nobody foresaw is a failed try too, so that it stands in the record.
+
+    Args:
+        due: the event.
+        settings: of this process.
+        since: when it was claimed, by the monotonic clock.
+    """
     began = time.monotonic()
     try:
-        return send(due, settings, waited=timedelta(seconds=began - since))
+        return await send(due, settings, waited=timedelta(seconds=began - since))
     except Exception:  # noqa: BLE001  # see above
         telemetry.logger().exception(telemetry.LOOP_FAILED, loop="deliver")
         latency = timedelta(seconds=time.monotonic() - began)
         return Answer(status=None, error_code=Failure.INTERNAL_ERROR, num_bytes=0, latency=latency)
 
 
-def send(due: Due, settings: WebhookSettings, *, waited: timedelta = timedelta(0)) -> Answer:
+async def send(due: Due, settings: WebhookSettings, *, waited: timedelta = timedelta(0)) -> Answer:
     """What came of the POST, stamped and signed anew.
 
     Args:
@@ -175,7 +156,7 @@ def send(due: Due, settings: WebhookSettings, *, waited: timedelta = timedelta(0
     signed = webhooks.signature_headers(
         due.body, event_id=ids.event_id(due.event_id), secrets=due.secrets, now=due.claimed_at + waited
     )
-    return transport.post(
+    return await transport.post(
         due.url,
         due.body,
         {"content-type": "application/json", "user-agent": USER_AGENT, **signed},

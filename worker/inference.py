@@ -8,7 +8,6 @@ from jobs import database, telemetry
 from jobs.bookings import Terms
 from jobs.counting import PromptCounter
 from jobs.history import History
-from jobs.queues import INFERENCE
 from jobs.settings import Settings
 from jobs.tokens import Tokenizer
 from worker.bell import Bell
@@ -84,9 +83,9 @@ class InferenceWorker:
             return self._terms
         return replace(self._terms, foresight=None, preempts=False)
 
-    def heard(self) -> None:
+    def heard(self, bell: str) -> None:
         """The doorbell rang."""
-        self._bell.heard(INFERENCE)
+        self._bell.heard(bell)
         self.dispatcher.loop.wake()
 
     def begin_stop(self) -> None:

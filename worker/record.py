@@ -84,7 +84,7 @@ class Recorder:
                 error=outcome.error.code if isinstance(outcome, Failed) else None,
             )
             if state in TERMINAL and run.claim.job.batch_id is None:  # a webhook or an endpoint may want it
-                self.ring(queues.SERVICE)
+                self.ring(queues.EVENTS if run.claim.job.summary_id is None else queues.SERVICE)
             if stream is not None and not is_confirmed:
                 self._settle(run, outcome)
         finally:

@@ -7,7 +7,7 @@ from jobs import database, engines, webhooks
 from jobs.batch_work import BatchTools
 from jobs.counting import PromptCounter
 from jobs.database import database_now, transaction
-from jobs.queues import INFERENCE, SERVICE
+from jobs.queues import EVENTS, INFERENCE
 from jobs.settings import Settings
 from jobs.storage import make_store
 from jobs.summary_planning import PlanningTools
@@ -87,9 +87,12 @@ class ServiceWorker:
         for loop in (self._bell.loop, *self._loops):
             loop.start()
 
-    def heard(self) -> None:
-        """The doorbell rang: prompts wait to be counted, events to be told, or a batch is new."""
-        self._bell.heard(SERVICE)
+    def heard(self, bell: str) -> None:
+        """A bell rang: events wait to be told, or anything does, from uncounted prompts to new batches."""
+        self._bell.heard(bell)
+        if bell == EVENTS:
+            self._deliver.wake()
+            return
         for loop in (self._prepare, self._validate, self._advance, self._plan, self._deliver):
             loop.wake()
         self._extractor.wake()

@@ -1,21 +1,19 @@
 """One HTTP exchange with a stranger's server that leads to no private address and ends in time."""
 
+import asyncio
+import socket
 import ssl
-import time
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from functools import cache
 from typing import Final
 
-import httpcore2
-
 from jobs.webhooks import ParsedUrl, WebhookUrlError, check_url
-from worker.network import Budget, ExchangeError, Failure, Network, Resolve, resolve_host
+from worker.conversation import Conversation
+from worker.network import ExchangeError, Failure, Resolve, connect, resolve_host
 
-_MAX_HEADER_BYTES: Final = 40  # more than any date has
 _MAX_RETRY_SECONDS: Final = 10**8  # what waits so long has been given up
 
 
@@ -38,7 +36,7 @@ class Answer:
     retry_after: timedelta | None = None
 
 
-def post(
+async def post(
     url: str,
     body: bytes,
     headers: Mapping[str, str],
@@ -63,10 +61,10 @@ def post(
         parsed = check_url(url, allowed_hosts=allowed_hosts)
     except WebhookUrlError:
         return Answer(status=None, error_code=Failure.URL_REFUSED, num_bytes=0, latency=timedelta(0))
-    return exchange(parsed, body, headers, deadline=deadline, resolve=resolve, tls=tls)
+    return await exchange(parsed, body, headers, deadline=deadline, resolve=resolve, tls=tls)
 
 
-def exchange(
+async def exchange(
     url: ParsedUrl,
     body: bytes,
     headers: Mapping[str, str],
@@ -83,72 +81,92 @@ def exchange(
     Args:
         url: where to.
         body: sent as it is.
-        headers: besides Host, Content-Length, Accept-Encoding and Connection, which are set here.
+        headers: ASCII, besides Host, Content-Length, Accept-Encoding and Connection, which are set here.
         deadline: wall-clock time over everything, from resolving the name to reading the answer.
         resolve: how names become addresses.
         tls: None means the system's certificate authorities.
     """
-    started = time.monotonic()
-    budget = Budget(ends_at=started + deadline.total_seconds())
-    status: int | None = None
-    retry_after: timedelta | None = None
+    loop = asyncio.get_running_loop()
+    started = loop.time()
+    until = started + deadline.total_seconds()
+    conversation = Conversation(_request(url, body, headers))
     failure: Failure | None = None
     try:
-        status, retry_after = _send(
-            url, body, headers, network=Network(url, budget, resolve), tls=tls or _system_tls()
-        )
-    except httpcore2.ProtocolError:
-        failure = Failure.PROTOCOL_ERROR
+        async with asyncio.timeout_at(until):
+            connected = await connect(url, resolve, until=until)
+            await _converse(conversation, connected, url, tls)
+        failure = conversation.failure
+    except TimeoutError:
+        failure = Failure.TIMED_OUT if conversation.status is None else None
     except ExchangeError as error:
         failure = error.failure
-    latency = timedelta(seconds=time.monotonic() - started)
     return Answer(
-        status=status,
+        status=conversation.status,
         error_code=failure,
-        num_bytes=budget.num_bytes,
-        latency=latency,
-        retry_after=retry_after,
+        num_bytes=conversation.num_bytes,
+        latency=timedelta(seconds=loop.time() - started),
+        retry_after=_retry_after(conversation.retry_after) if conversation.status is not None else None,
     )
 
 
-def _send(
-    url: ParsedUrl, body: bytes, headers: Mapping[str, str], *, network: Network, tls: ssl.SSLContext
-) -> tuple[int, timedelta | None]:
-    """The status that the server answered with, and when it wants to be asked again."""
-    request = httpcore2.Request(
-        "POST",
-        httpcore2.URL(scheme=url.scheme, host=url.host, port=url.port, target=url.target),
-        headers={
-            **headers,  # type: ignore[dict-item] # str fits str | bytes, but Mapping's keys are invariant
-            "Host": url.authority,
-            "Content-Length": str(len(body)),
-            "Accept-Encoding": "identity",
-            "Connection": "close",
-        },
-        content=body,
-    )
+async def _converse(
+    conversation: Conversation, connected: socket.socket, url: ParsedUrl, tls: ssl.SSLContext | None
+) -> None:
+    """The conversation is over, and the connection closed.
+
+    Raises:
+        ExchangeError: the other side is not who it should be.
+    """
+    loop = asyncio.get_running_loop()
+    transport: asyncio.BaseTransport | None = None
     try:
-        connection = httpcore2.HTTPConnection(request.url.origin, ssl_context=tls, network_backend=network)
-        response = connection.handle_request(request)
-        # Read politely: closing on unread bytes would reset the connection. What they say does not matter.
-        with suppress(ExchangeError, httpcore2.ProtocolError):
-            for _ in response.iter_stream():
-                pass
-        return response.status, _retry_after(response.headers)
+        if url.scheme == "http":
+            transport, _ = await loop.create_connection(lambda: conversation, sock=connected)
+        else:
+            transport = await _secured(conversation, connected, url.host, tls or _system_tls())
+        await conversation.over
     finally:
-        network.close()
+        if isinstance(transport, asyncio.WriteTransport):
+            transport.abort()
+        else:
+            connected.close()
+
+
+async def _secured(
+    conversation: Conversation, connected: socket.socket, host: str, tls: ssl.SSLContext
+) -> asyncio.BaseTransport:
+    loop = asyncio.get_running_loop()
+    try:
+        transport, _ = await loop.create_connection(
+            lambda: conversation, sock=connected, ssl=tls, server_hostname=host
+        )
+    except TimeoutError:
+        raise
+    except OSError as error:  # all errors of ssl are among them
+        raise ExchangeError(Failure.TLS_FAILED) from error
+    return transport
+
+
+def _request(url: ParsedUrl, body: bytes, headers: Mapping[str, str]) -> bytes:
+    """Head and body in one piece, so that small ones are one packet."""
+    lines = [
+        f"POST {url.target} HTTP/1.1",
+        f"Host: {url.authority}",
+        *(f"{name}: {value}" for name, value in headers.items()),
+        f"Content-Length: {len(body)}",
+        "Accept-Encoding: identity",
+        "Connection: close",
+    ]
+    return "\r\n".join([*lines, "", ""]).encode("ascii") + body
 
 
 @cache
 def _system_tls() -> ssl.SSLContext:
-    return httpcore2.default_ssl_context()
+    return ssl.create_default_context()
 
 
-def _retry_after(headers: Sequence[tuple[bytes, bytes]]) -> timedelta | None:
+def _retry_after(given: bytes) -> timedelta | None:
     """RFC 9110, 10.2.3: seconds or a date; None: nothing that can be understood, or the past."""
-    given = next((value for name, value in headers if name.lower() == b"retry-after"), b"")[
-        :_MAX_HEADER_BYTES
-    ]
     text = given.decode("latin-1").strip()
     if text.isascii() and text.isdigit():
         return timedelta(seconds=min(int(text), _MAX_RETRY_SECONDS))

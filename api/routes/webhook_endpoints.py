@@ -31,7 +31,7 @@ from api.webhook_schemas import (
 )
 from api.webhooks import EndpointIdDep, checked_secret, endpoint_object, require_vault
 from jobs import ids, webhook_endpoints, webhooks
-from jobs.queues import SERVICE
+from jobs.queues import EVENTS
 from jobs.views import rfc3339
 from jobs.webhook_endpoints import EndpointSpec, Replayed
 from jobs.webhook_models import WebhookEndpoint
@@ -188,7 +188,7 @@ async def send_test(endpoint_id: EndpointIdDep, parts: PartsDep, tenant_id: Tena
         return webhook_endpoints.send_test(session, endpoint)
 
     event_id = await parts.transactions.run(send)
-    parts.doorbell.ring(SERVICE)
+    parts.doorbell.ring(EVENTS)
     return JSONResponse({"id": ids.event_id(event_id), "object": "event", "type": ENDPOINT_TEST}, 202)
 
 
@@ -212,7 +212,7 @@ async def replay_since(
         return webhook_endpoints.replay_since(session, endpoint, since=since)
 
     replayed = await parts.transactions.run(replay)
-    parts.doorbell.ring(SERVICE)
+    parts.doorbell.ring(EVENTS)
     return replay_response(replayed)
 
 

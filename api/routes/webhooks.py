@@ -25,7 +25,7 @@ from api.webhook_schemas import (
 from api.webhooks import EventIdDep, delivery_object, require_vault
 from jobs import ids, webhook_endpoints, webhook_log, webhook_secrets
 from jobs.database import database_now
-from jobs.queues import SERVICE
+from jobs.queues import EVENTS
 from jobs.views import rfc3339
 from jobs.webhook_log import DeliveryFilter
 from jobs.webhook_secrets import Secrets
@@ -102,7 +102,7 @@ async def replay_event(event_id: EventIdDep, parts: PartsDep, tenant_id: TenantD
     """The event goes again to all who were told, and to endpoints that want its type now; same id."""
     replay = partial(webhook_endpoints.replay_event, event_id=event_id, tenant_id=tenant_id)
     replayed = await parts.transactions.run(replay)
-    parts.doorbell.ring(SERVICE)
+    parts.doorbell.ring(EVENTS)
     return replay_response(replayed)
 
 

@@ -13,7 +13,7 @@ from jobs.settings import WebhookSettings
 from jobs.states import JobState
 from jobs.webhook_vault import Vault
 from support import ENGINE, claim_one, job_in, register_engine, spec, submit_one
-from worker import deliver
+from webhook_support import deliver_due
 from worker.drains import Drains
 from worker.gauges import Gauges
 
@@ -51,7 +51,7 @@ def test_a_delivery_that_breaks_before_it_is_sent_is_on_record(sessions: session
     settings = WebhookSettings(secret=SecretStr("whsec_no secret"))
     vault = Vault.of(settings)
     assert vault is not None
-    assert deliver.deliver_due(sessions, settings, vault) == 1
+    assert deliver_due(sessions, settings, vault) == 1
     with sessions() as session:
         assert session.scalars(select(WebhookDelivery.outcome)).all() == ["internal_error"]
 

@@ -17,8 +17,10 @@ from pathlib import Path
 import pytest
 
 from jobs.webhooks import ParsedUrl
-from worker.network import MAX_RESPONSE_BYTES, Failure
-from worker.transport import Answer, exchange, post
+from webhook_support import exchange, post
+from worker.conversation import MAX_RESPONSE_BYTES
+from worker.network import Failure
+from worker.transport import Answer
 
 BODY = b'{"id":"job_1"}'
 SECONDS = timedelta(seconds=1)
@@ -179,7 +181,7 @@ def test_every_status_is_an_answer(status: int) -> None:
     [
         pytest.param(silent, id="silence"),
         pytest.param(forever(b"X-Drip: 1\r\n", first=b"HTTP/1.1 200 OK\r\n", pause=0.02), id="headers"),
-        pytest.param(forever(b"H", first=b"", pause=0.02), id="status-line"),
+        pytest.param(forever(b"O", first=b"HTTP/1.1 200 ", pause=0.02), id="status-line"),
     ],
 )
 def test_a_server_that_never_gets_to_its_status_is_left_at_the_deadline(conduct: Conduct) -> None:
@@ -222,6 +224,28 @@ def test_a_huge_body_is_read_up_to_the_limit_and_never_unpacked(conduct: Conduct
     assert answer.latency < 5 * SECONDS
 
 
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_a_stranger_cannot_put_more_than_64_kb_onto_this_machine(
+    scheme: str, certificate: Path, server_tls: ssl.SSLContext
+) -> None:
+    """Counted by the sender: what is still in its own kernel when the connection breaks is small here."""
+    num_sent = 0
+
+    def flood(connected: socket.socket) -> None:
+        nonlocal num_sent
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2048)
+        connected.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+        while True:
+            num_sent += connected.send(b"x" * 1024)
+
+    with serving(flood, tls=server_tls if scheme == "https" else None) as server:
+        answer = deliver(
+            f"{scheme}://hook.test:{server.port}/", tls=ssl.create_default_context(cafile=str(certificate))
+        )
+    assert answer.status == 200
+    assert MAX_RESPONSE_BYTES - 100 <= num_sent <= 64_000
+
+
 @pytest.mark.parametrize(
     "conduct",
     [
@@ -246,6 +270,7 @@ def test_a_flood_before_the_status_ends_at_the_limit(conduct: Conduct) -> None:
         (answering(), Failure.PROTOCOL_ERROR),
         (answering(b"220 mail.example ESMTP\r\n"), Failure.PROTOCOL_ERROR),
         (answering(b"HTTP/1.1 20"), Failure.PROTOCOL_ERROR),
+        (forever(b"H", pause=0.02), Failure.PROTOCOL_ERROR),
         (answering(b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n"), Failure.PROTOCOL_ERROR),
         (answering(b"HTTP/1.1 101 Switching\r\nUpgrade: x\r\n\r\n"), Failure.PROTOCOL_ERROR),
     ],

@@ -1,7 +1,7 @@
 """Deliveries against real receivers: signed, tried again, given up, and fair to whoever answers well."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from http.server import BaseHTTPRequestHandler
@@ -34,6 +34,7 @@ from webhook_support import (
     make_due,
     receiving,
     seconds_until_next,
+    send,
     status,
     tries,
     vault,
@@ -188,7 +189,7 @@ def test_a_sender_that_dies_leaves_the_event_to_another(sessions: Sessions, rece
     make_due(sessions)
     assert deliver_all(sessions) == 1
     assert dispatches(sessions)[0].num_attempts == 2
-    answer = deliver.send(dead, WEBHOOKS)
+    answer = send(dead, WEBHOOKS)
     with transaction(sessions) as session:
         webhook_records.record(session, [(dead, answer)], WEBHOOKS, deliver._RANDOM)
     assert dispatch_states(sessions) == ["delivered"]
@@ -202,7 +203,7 @@ def test_an_event_that_is_pruned_while_it_is_sent_holds_up_no_record(
     with transaction(sessions) as session:
         gone, kept = webhook_claims.claim(session, WEBHOOKS, vault(), limit=10)
         session.execute(delete(WebhookEvent).where(WebhookEvent.id == gone.event_id))
-    told = [(due, deliver.send(due, WEBHOOKS)) for due in (gone, kept)]
+    told = [(due, send(due, WEBHOOKS)) for due in (gone, kept)]
     with transaction(sessions) as session:
         webhook_records.record(session, told, WEBHOOKS, deliver._RANDOM)
         assert session.scalars(select(WebhookDelivery.event_id)).all() == [kept.event_id]
@@ -317,6 +318,37 @@ def test_a_hanging_receiver_holds_up_nobody_else(sessions: Sessions, receiver: R
 
     eventually(others_are_done, timeout=15)
     assert receiver.most_in_flight["/hang"] == settings.endpoint_concurrency
+    release.set()
+    deliverer.stop(within=5)
+
+
+def test_many_receivers_that_hang_hold_up_nobody_else(sessions: Sessions, receiver: Receiver) -> None:
+    release = Event()
+
+    def hang(_: BaseHTTPRequestHandler, __: Seen) -> None:
+        release.wait(20)
+
+    hanging = [f"/hang/{number}" for number in range(20)]
+    for path in hanging:
+        receiver.answers[path] = hang
+        add_endpoint(sessions, receiver.url(path))
+    for _ in range(20):
+        finish(sessions)
+    settings = WebhookSettings(**(WEBHOOKS.model_dump() | {"deadline_seconds": 20}))
+    deliverer = Deliverer(sessions, settings, vault(), wake=Event().set)
+    deliverer.start()
+
+    def happens(condition: Callable[[], bool]) -> None:
+        def look() -> bool:
+            deliverer.run_once()
+            return condition()
+
+        eventually(look, timeout=15)
+
+    happens(lambda: all(receiver.in_flight[path] == settings.endpoint_concurrency for path in hanging))
+    finish(sessions, webhook_url=receiver.url("/well"))
+    happens(lambda: len(receiver.at("/well")) == 1)
+    assert all(receiver.in_flight[path] == settings.endpoint_concurrency for path in hanging)
     release.set()
     deliverer.stop(within=5)
 

@@ -13,8 +13,9 @@ import pytest
 from jobs.webhooks import ParsedUrl, WebhookUrlError, check_destination, check_url
 from ssrf_corpus import IPV6, LOOPBACK, METADATA, PRIVATE, REBINDING, SHAPES, urls
 from support import eventually
+from webhook_support import exchange, post
 from worker.network import Failure
-from worker.transport import Answer, exchange, post
+from worker.transport import Answer
 
 SECOND = timedelta(seconds=1)
 

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from pydantic import SecretStr
 from pytest_httpserver import HTTPServer
-from sqlalchemy import select, update
+from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session, sessionmaker
 
 from api_server import WEBHOOK_SECRET
@@ -112,15 +112,21 @@ def test_prune_removes_what_is_past_its_retention_and_nothing_else(queue: Queue)
         assert session.get(Job, recent.id) is not None
 
 
+OFTEN = MaintenanceSettings(rescue_seconds=0.2, expire_seconds=0.2, doorbell_seconds=0.2)
+
+
 @contextmanager
 def running_service(
-    database: DatabaseSettings, broker_url: str, tokenizer: Tokenizer
+    database: DatabaseSettings,
+    broker_url: str,
+    tokenizer: Tokenizer,
+    maintenance: MaintenanceSettings = OFTEN,
 ) -> Iterator[ServiceWorker]:
     settings = Settings(
         database=database,
         broker=BrokerSettings(url=SecretStr(broker_url), socket_timeout_seconds=1),
         webhooks=WEBHOOKS,
-        maintenance=MaintenanceSettings(rescue_seconds=0.2, expire_seconds=0.2, doorbell_seconds=0.2),
+        maintenance=maintenance,
     )
     broker = queues.connect(broker_url, socket_timeout=1)
     worker = ServiceWorker(settings, tokenizer, Bell(broker, publisher(make_app(settings.broker))))
@@ -156,6 +162,38 @@ def test_the_loops_of_a_service_worker_do_all_of_it(
         queue.when(overdue, lambda job: job.state == "expired")
         queue.when(misfit, lambda job: job.state == "failed")
         eventually(lambda: [each.outcome for each in tries(queue.sessions)] == ["delivered"])
+
+
+def test_the_bell_of_events_wakes_deliveries_and_leaves_prompts_alone(
+    queue: Queue,
+    database_settings: DatabaseSettings,
+    valkey: EmbeddedValkey,
+    tokenizer: Tokenizer,
+    httpserver: HTTPServer,
+) -> None:
+    httpserver.expect_request("/hook").respond_with_data(status=200)
+    hook = httpserver.url_for("/hook")
+
+    def finish_one() -> None:
+        with transaction(queue.sessions) as session:
+            session.execute(delete(Job).where(Job.state == JobState.QUEUED))  # another could be claimed
+            job_in(session, JobState.COMPLETED, webhook_url=hook)
+
+    rarely = MaintenanceSettings(prepare_seconds=600, deliver_seconds=600)
+    finish_one()
+    first = queue.submit("Count me.", is_counted=False)
+    with running_service(database_settings, valkey.url, tokenizer, rarely) as worker:
+        queue.when(first, lambda job: job.state == "queued")
+        eventually(lambda: len(tries(queue.sessions)) == 1)
+        finish_one()
+        second = queue.submit("Me too.", is_counted=False)
+        worker.heard(queues.EVENTS)
+        eventually(lambda: [each.outcome for each in tries(queue.sessions)] == ["delivered"] * 2)
+        assert queue.job(second).state == "preparing"
+        finish_one()
+        worker.heard(queues.SERVICE)
+        queue.when(second, lambda job: job.state == "queued")
+        eventually(lambda: [each.outcome for each in tries(queue.sessions)] == ["delivered"] * 3)
 
 
 def test_a_stored_prompt_that_is_damaged_fails_its_job_alone(queue: Queue, counter: PromptCounter) -> None:

@@ -1,0 +1,71 @@
+"""Exchanges beside each other: an event loop in a thread of its own, fed by a thread that has none."""
+
+import asyncio
+import queue
+import threading
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, Generic, TypeVar
+
+import uvloop
+
+Work = TypeVar("Work")
+Result = TypeVar("Result")
+
+
+class Senders(Generic[Work, Result]):
+    """Sends every piece of work that is handed in, all of them at once.
+
+    Attributes:
+        ended: what came of them, in the order in which they ended.
+    """
+
+    def __init__(
+        self, send: Callable[[Work], Coroutine[Any, Any, Result]], *, on_ended: Callable[[], None]
+    ) -> None:
+        """Set up, not running.
+
+        Args:
+            send: ends in time and never fails.
+            on_ended: called in the loop's thread behind each end.
+        """
+        self.ended: queue.SimpleQueue[Result] = queue.SimpleQueue()
+        self._send = send
+        self._on_ended = on_ended
+        self._loop = uvloop.new_event_loop()
+        self._stopped = asyncio.Event()
+        # A daemon, for a process that ends without `stop`.
+        self._thread = threading.Thread(target=self._run, name="senders", daemon=True)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self) -> None:
+        """The loop runs."""
+        self._thread.start()
+
+    def hand_in(self, work: Iterable[Work]) -> None:
+        """Each piece is being sent from now on."""
+        self._loop.call_soon_threadsafe(self._begin, list(work))
+
+    def stop(self) -> None:
+        """The loop has ended; what was on its way is broken off."""
+        if self._thread.ident is None:
+            self._loop.close()
+            return
+        self._loop.call_soon_threadsafe(self._stopped.set)
+        self._thread.join()
+
+    def _run(self) -> None:
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:  # cancels what is left
+            runner.run(self._until_stopped())
+
+    async def _until_stopped(self) -> None:
+        await self._stopped.wait()
+
+    def _begin(self, work: list[Work]) -> None:
+        for each in work:
+            task = self._loop.create_task(self._send_one(each))
+            self._tasks.add(task)  # the loop itself holds tasks weakly
+            task.add_done_callback(self._tasks.discard)
+
+    async def _send_one(self, work: Work) -> None:
+        self.ended.put(await self._send(work))
+        self._on_ended()
