@@ -6,19 +6,18 @@ A whole local stack runs on random ports; its inference worker is held, so that 
 import argparse
 import json
 import re
-import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import httpx2
-from rich.console import Console
-from rich.table import Table
 from sqlalchemy import Engine, text
 
+from bench import figures
+from bench.figures import Figure
 from cli.stack.engine_options import EngineOptions
 from cli.stack.options import StackOptions
 from cli.stack.ports import free_port
@@ -31,22 +30,6 @@ from jobs.tokenizer_files import tokenizer_directory
 MIB: Final = 2**20
 _LARGE_LINE: Final = 25_000  # bytes: the 200 MB file has 8,000 such lines
 _POLL_SECONDS: Final = 0.01
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """One line of the table.
-
-    Attributes:
-        goal: what it should be; empty: nothing is asked.
-        met: whether it is; None without goal.
-    """
-
-    name: str
-    measured: float
-    unit: str
-    goal: str = ""
-    met: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,77 +93,73 @@ class Bench:
         return int(found[1]) / 1024 if found else 0.0
 
     @contextmanager
-    def growth(self, part: str, figures: list[Figure], name: str, *, goal: int) -> Iterator[None]:
+    def growth(self, part: str, found: list[Figure], name: str, *, goal: int) -> Iterator[None]:
         """How far the part's memory was above its size at the beginning, at the most."""
         pid = self.stack.pids[part]
         before = self.memory(part, peak=False)
         Path(f"/proc/{pid}/clear_refs").write_text("5")
         yield
         grown = self.memory(part, peak=True) - before
-        figures.append(Figure(name, grown, "MiB", f"< {goal}", grown < goal))
+        found.append(Figure(name, grown, "MiB", f"< {goal}", grown < goal))
 
 
-def main() -> None:
-    """The table is printed, and written if a file was asked for; exit 1 if a goal was missed."""
-    asked = _arguments()
-    with (
-        tempfile.TemporaryDirectory(prefix="longbatch-bench-") as directory,
-        _stack(Path(directory)) as bench,
-    ):
-        figures = [*_small_lines(bench, asked.lines), *_large_file(bench, asked.bytes)]
-    _print(figures)
-    if asked.json:
-        asked.json.write_text(json.dumps([asdict(each) for each in figures], indent=1) + "\n")
-    if any(each.met is False for each in figures):
-        raise SystemExit(1)
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The figures are printed, and kept as JSON where asked; exit 1 if a goal was missed."""
+    parser = argparse.ArgumentParser(prog="python -m bench.openai_batches", description=__doc__)
+    parser.add_argument("--lines", type=int, default=10_000, help="small lines of the first batch")
+    parser.add_argument("--bytes", type=int, default=200_000_000, help="size of the second one's file")
+    figures.run(parser, _measure, arguments)
+
+
+def _measure(directory: Path, asked: argparse.Namespace) -> list[Figure]:
+    with _stack(directory) as bench:
+        return [*_small_lines(bench, asked.lines), *_large_file(bench, asked.bytes)]
 
 
 def _small_lines(bench: Bench, num_lines: int) -> list[Figure]:
-    figures: list[Figure] = []
+    found: list[Figure] = []
     lines = [_line(number, f"What is {number} times seven?") for number in range(num_lines)]
     content = b"".join(lines)
     bench.accept(bench.upload(lambda: iter(lines[:100]), sum(map(len, lines[:100]))))  # all is loaded now
     began = time.monotonic()
     file_id = bench.upload(lambda: iter([content]), len(content))
-    figures.append(
-        Figure(f"upload of {num_lines:,} lines", num_lines / (time.monotonic() - began), "lines/s")
-    )
-    with bench.growth(SERVICE_WORKER, figures, f"{num_lines:,} lines: service worker grows by", goal=100):
+    found.append(Figure(f"upload of {num_lines:,} lines", num_lines / (time.monotonic() - began), "lines/s"))
+    with bench.growth(SERVICE_WORKER, found, f"{num_lines:,} lines: service worker grows by", goal=100):
         batch_id, accepted = bench.accept(file_id)
         expanded = bench.wait_for_jobs(batch_id, num_lines)
     rate = num_lines / accepted
-    figures.append(Figure("lines accepted", rate, "lines/s", "≥ 10,000", rate >= 10_000))
-    figures.append(Figure("accepted lines to jobs", num_lines / expanded, "lines/s"))
+    found.append(Figure("lines accepted", rate, "lines/s", "≥ 10,000", rate >= 10_000))
+    found.append(Figure("accepted lines to jobs", num_lines / expanded, "lines/s"))
     began = time.monotonic()
     for _ in range(100):
         bench.http.get(f"/v1/batches/{batch_id}").raise_for_status()
-    figures.append(Figure("poll of its counts", (time.monotonic() - began) * 10, "ms"))
+    found.append(Figure("poll of its counts", (time.monotonic() - began) * 10, "ms"))
     began = time.monotonic()
     _cancel(bench, batch_id)
-    figures.append(Figure("cancelled lines", num_lines / (time.monotonic() - began), "lines/s"))
-    return figures
+    found.append(Figure("cancelled lines", num_lines / (time.monotonic() - began), "lines/s"))
+    return found
 
 
 def _large_file(bench: Bench, num_bytes: int) -> list[Figure]:
-    figures: list[Figure] = []
+    found: list[Figure] = []
     lines = [_line(number, f"{number} " + "word " * (_LARGE_LINE // 5)) for number in range(10)]
     num_lines = num_bytes // len(lines[0])
     lines = [_line(number, f"{number} " + "word " * (_LARGE_LINE // 5)) for number in range(num_lines)]
     size = sum(map(len, lines))
     shown = f"{size / 1e6:.0f} MB"
     began = time.monotonic()
-    with bench.growth(API, figures, f"upload of {shown}: API grows by", goal=100):
+    with bench.growth(API, found, f"upload of {shown}: API grows by", goal=100):
         file_id = bench.upload(lambda: iter(lines), size)
-    figures.append(Figure(f"upload of {shown}", size / 1e6 / (time.monotonic() - began), "MB/s"))
-    with bench.growth(SERVICE_WORKER, figures, f"validating {shown}: service worker grows by", goal=100):
+    found.append(Figure(f"upload of {shown}", size / 1e6 / (time.monotonic() - began), "MB/s"))
+    with bench.growth(SERVICE_WORKER, found, f"validating {shown}: service worker grows by", goal=100):
         batch_id, accepted = bench.accept(file_id)
-    figures.append(Figure(f"validating {shown}", size / 1e6 / accepted, "MB/s"))
+    found.append(Figure(f"validating {shown}", size / 1e6 / accepted, "MB/s"))
     began = time.monotonic()
-    with bench.growth(API, figures, f"download of {shown}: API grows by", goal=100):
+    with bench.growth(API, found, f"download of {shown}: API grows by", goal=100):
         _download(bench, file_id, size)
-    figures.append(Figure(f"download of {shown}", size / 1e6 / (time.monotonic() - began), "MB/s"))
+    found.append(Figure(f"download of {shown}", size / 1e6 / (time.monotonic() - began), "MB/s"))
     _cancel(bench, batch_id)
-    return figures
+    return found
 
 
 def _download(bench: Bench, file_id: str, size: int) -> None:
@@ -227,24 +206,6 @@ def _stack(directory: Path) -> Iterator[Bench]:
     finally:
         stack.stop()
         stack.remove_data()
-
-
-def _print(figures: list[Figure]) -> None:
-    table = Table(title="Batches as OpenAI's clients send them; the inference worker is held")
-    for heading in ("figure", "measured", "unit", "goal", ""):
-        table.add_column(heading, justify="right" if heading in {"measured", "goal"} else "left")
-    marks = {True: "met", False: "MISSED", None: ""}
-    for each in figures:
-        table.add_row(each.name, f"{each.measured:,.1f}", each.unit, each.goal, marks[each.met])
-    Console(width=None if Console().is_terminal else 120).print(table)
-
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m bench.openai_batches", description=__doc__)
-    parser.add_argument("--lines", type=int, default=10_000, help="small lines of the first batch")
-    parser.add_argument("--bytes", type=int, default=200_000_000, help="size of the second one's file")
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

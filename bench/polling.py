@@ -7,32 +7,25 @@ FastAPI application of one route that reads one row by its id through psycopg an
 import argparse
 import asyncio
 import json
-import os
 import statistics
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from datetime import timedelta
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
 from uuid import UUID
 
-from pydantic import SecretStr
-from rich.console import Console
-from rich.table import Table
 from sqlalchemy import text
 from sqlalchemy.orm import Session, sessionmaker
 
-from bench.webhooks import Figure
-from cli.stack.postgres import EmbeddedPostgres
-from cli.stack.valkey import EmbeddedValkey
-from jobs import claims, database, engines, ids, keys, lifecycle, reservations, schema, submission
+from bench import figures
+from bench.figures import Figure, Servers
+from jobs import claims, engines, ids, keys, lifecycle, reservations, submission
 from jobs.admission import Capacity
 from jobs.bookings import Terms
 from jobs.checkpoints import Output
@@ -41,7 +34,6 @@ from jobs.ids import uuid7
 from jobs.keys import Scope
 from jobs.models import DEFAULT_TENANT
 from jobs.moves import Lease
-from jobs.settings import DatabaseSettings
 from jobs.states import FinishReason
 from jobs.submission import JobSpec
 from jobs.texts import CountedPrompt, NewText
@@ -106,43 +98,23 @@ asyncio.run(main())
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The figures are printed, and kept as JSON where asked."""
+    """The figures are printed, and kept as JSON where asked; exit 1 if a goal was missed."""
     parser = argparse.ArgumentParser(prog="python -m bench.polling", description=__doc__)
     parser.add_argument("--seconds", type=float, default=4, help="of each of the four turns")
-    parser.add_argument("--json", type=Path)
-    options = parser.parse_args(arguments)
-    with tempfile.TemporaryDirectory() as directory:
-        figures = _measure(Path(directory), options.seconds)
-    table = Table("figure", "measured", "goal", "met")
-    for figure in figures:
-        met = {None: "", True: "yes", False: "no"}[figure.met]
-        table.add_row(figure.name, f"{figure.measured:,.2f} {figure.unit}", figure.goal, met)
-    Console().print(table)
-    if options.json:
-        options.json.write_text(json.dumps([asdict(figure) for figure in figures], indent=2) + "\n")
+    figures.run(parser, _measure, arguments)
 
 
-def _measure(directory: Path, seconds: float) -> list[Figure]:
-    postgres = EmbeddedPostgres(directory / "postgres")
-    valkey = EmbeddedValkey(directory / "valkey")
-    postgres.start()
-    valkey.start()
-    engine = database.make_engine(DatabaseSettings(url=SecretStr(postgres.url)), pool_size=2)
-    try:
-        schema.upgrade(engine)
-        sessions = database.make_sessions(engine)
+def _measure(directory: Path, asked: argparse.Namespace) -> list[Figure]:
+    with figures.servers(directory, pool_size=2) as servers:
+        sessions = servers.sessions
         with transaction(sessions) as session:
             keys.store(session, _KEY, tenant_id=DEFAULT_TENANT, name="bench", scopes=list(Scope))
             engines.register(session, _NAME, _NAME, _CAPACITY, now=database_now(session))
         job_id = _finished_job(sessions)
-        with _peer(postgres.url) as peer_port, _api(postgres.url, valkey.url) as api_port:
+        with _peer(servers) as peer_port, _api(servers) as api_port:
             peer, ours = (peer_port, str(job_id)), (api_port, ids.job_id(job_id))
-            turns = [(each, _rate(*each, seconds=seconds)) for each in (peer, ours, ours, peer)]
+            turns = [(each, _rate(*each, seconds=asked.seconds)) for each in (peer, ours, ours, peer)]
             num_connections, wakes = asyncio.run(_wait_for_many(sessions, api_port))
-    finally:
-        engine.dispose()
-        valkey.stop()
-        postgres.remove()
     bare, polls = (statistics.mean(rate for which, rate in turns if which == each) for each in (peer, ours))
     p99 = statistics.quantiles(wakes, n=100)[98] * 1000
     return [
@@ -162,42 +134,28 @@ def _measure(directory: Path, seconds: float) -> list[Figure]:
 
 
 @contextmanager
-def _peer(database_url: str) -> Iterator[int]:
-    with _process([sys.executable, "-c", _PEER, database_url.replace("+psycopg", "")]) as process:
-        assert process.stdout is not None  # noqa: S101  # a pipe was asked for
-        yield int(process.stdout.readline())
+def _peer(servers: Servers) -> Iterator[int]:
+    url = servers.postgres_url.replace("+psycopg", "")
+    with figures.process([sys.executable, "-c", _PEER, url]) as lines:
+        yield int(lines.readline())
 
 
 @contextmanager
-def _api(database_url: str, broker_url: str) -> Iterator[int]:
+def _api(servers: Servers) -> Iterator[int]:
     variables = {
-        "LONGBATCH_DATABASE__URL": database_url,
-        "LONGBATCH_BROKER__URL": broker_url,
+        "LONGBATCH_DATABASE__URL": servers.postgres_url,
+        "LONGBATCH_BROKER__URL": servers.valkey_url,
         "LONGBATCH_API__PORT": "0",
         "LONGBATCH_LIMITS__MAX_REQUESTS": "100000000",
     }
-    with _process([sys.executable, "-m", "api"], **variables) as process:
-        assert process.stdout is not None  # noqa: S101  # a pipe was asked for
-        for line in process.stdout:
+    with figures.process([sys.executable, "-m", "api"], **variables) as log:
+        for line in log:
             if '"api.ready"' in line:
                 # A log that nobody reads would stop it in the end.
-                threading.Thread(target=process.stdout.read, daemon=True).start()
+                threading.Thread(target=log.read, daemon=True).start()
                 yield int(str(json.loads(line)["url"]).rsplit(":", 1)[1])
                 return
         raise RuntimeError("the API did not start")
-
-
-@contextmanager
-def _process(command: list[str], **variables: str) -> Iterator[subprocess.Popen[str]]:
-    environment = {**os.environ, **variables}
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment
-    )
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait()
 
 
 def _rate(port: int, name: str, *, seconds: float) -> float:

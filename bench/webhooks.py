@@ -5,35 +5,29 @@ worker of one process with a thread pool that runs a task which does nothing.
 """
 
 import argparse
-import json
-import os
 import statistics
-import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 import celery
 from pydantic import SecretStr
-from rich.console import Console
-from rich.table import Table
 from sqlalchemy import func, insert, select, text
 from sqlalchemy.orm import Session, sessionmaker
 
-from cli.stack.postgres import EmbeddedPostgres
-from cli.stack.valkey import EmbeddedValkey
-from jobs import database, queues, schema, webhook_dispatches, webhook_endpoints
+from bench import figures
+from bench.figures import Figure, Servers
+from jobs import queues, webhook_dispatches, webhook_endpoints
 from jobs.database import transaction
 from jobs.ids import uuid7
 from jobs.models import DEFAULT_TENANT, WebhookDispatch, WebhookEndpoint, WebhookEvent
-from jobs.settings import BrokerSettings, DatabaseSettings, WebhookSettings
+from jobs.settings import BrokerSettings, WebhookSettings
 from jobs.webhook_endpoints import EndpointSpec
 from jobs.webhook_vault import Vault, new_key
 from worker.app import make_app, publisher
@@ -58,17 +52,6 @@ def nothing():
 app.Worker(pool="threads", concurrency=4, queues=["bench"], quiet=True, without_gossip=True,
            without_mingle=True, without_heartbeat=True).start()
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """One line of the table; `goal` is empty where nothing is asked, `met` None then."""
-
-    name: str
-    measured: float
-    unit: str
-    goal: str = ""
-    met: bool | None = None
 
 
 _RECEIVER: Final = """
@@ -114,9 +97,7 @@ class Receivers:
 @contextmanager
 def receiving(*, hangs: str = "") -> Iterator[Receivers]:
     """Receivers for the block; the one at this path never answers."""
-    with _process([sys.executable, "-c", _RECEIVER, hangs]) as process:
-        assert process.stdout is not None  # noqa: S101  # a pipe was asked for
-        lines = process.stdout
+    with figures.process([sys.executable, "-c", _RECEIVER, hangs]) as lines:
         receivers = Receivers(int(lines.readline()))
 
         def read() -> None:
@@ -128,56 +109,23 @@ def receiving(*, hangs: str = "") -> Iterator[Receivers]:
         yield receivers
 
 
-@contextmanager
-def _process(command: list[str], **variables: str) -> Iterator[subprocess.Popen[str]]:
-    environment = {**os.environ, **variables}
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment
-    )
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait()
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The figures are printed, and kept as JSON where asked."""
+    """The figures are printed, and kept as JSON where asked; exit 1 if a goal was missed."""
     parser = argparse.ArgumentParser(prog="python -m bench.webhooks", description=__doc__)
     parser.add_argument("--events", type=int, default=3000)
-    parser.add_argument("--json", type=Path)
-    options = parser.parse_args(arguments)
-    with tempfile.TemporaryDirectory() as directory:
-        figures = _measure(Path(directory), options.events)
-    table = Table("figure", "measured", "goal", "met")
-    for figure in figures:
-        met = {None: "", True: "yes", False: "no"}[figure.met]
-        table.add_row(figure.name, f"{figure.measured:,.2f} {figure.unit}", figure.goal, met)
-    Console().print(table)
-    if options.json:
-        options.json.write_text(json.dumps([asdict(figure) for figure in figures], indent=2) + "\n")
+    figures.run(parser, _measure, arguments)
 
 
-def _measure(directory: Path, num_events: int) -> list[Figure]:
-    postgres = EmbeddedPostgres(directory / "postgres")
-    valkey = EmbeddedValkey(directory / "valkey")
-    postgres.start()
-    valkey.start()
-    engine = database.make_engine(DatabaseSettings(url=SecretStr(postgres.url)), pool_size=4)
-    try:
-        schema.upgrade(engine)
-        sessions = database.make_sessions(engine)
-        peers, rates = [_celery_rate(valkey.url, num_events)], []
-        with _service(sessions, postgres.url, valkey.url) as rig:
+def _measure(directory: Path, asked: argparse.Namespace) -> list[Figure]:
+    num_events: int = asked.events
+    with figures.servers(directory, pool_size=4) as servers:
+        peers, rates = [_celery_rate(servers.valkey_url, num_events)], []
+        with _service(servers) as rig:
             rates += [_delivery_rate(rig, num_events) for _ in range(2)]
             calms = [_p99(rig, num_events // 2, hangs="")]
             besides = [_p99(rig, num_events // 2, hangs="/0") for _ in range(2)]
             calms.append(_p99(rig, num_events // 2, hangs=""))
-        peers.append(_celery_rate(valkey.url, num_events))
-    finally:
-        engine.dispose()
-        valkey.stop()
-        postgres.remove()
+        peers.append(_celery_rate(servers.valkey_url, num_events))
     # Each pair was measured in the order A B B A, so that what else the machine does falls on both.
     peer, rate, calm, beside = (statistics.mean(each) for each in (peers, rates, calms, besides))
     return [
@@ -193,17 +141,16 @@ def _measure(directory: Path, num_events: int) -> list[Figure]:
 def _celery_rate(url: str, num_tasks: int) -> float:
     """Tasks a second from the first one sent to the last one done, the worker waiting."""
     sender = celery.Celery(broker=url, set_as_current=False)
-    with _process([sys.executable, "-c", _PEER, url, str(num_tasks + 1)]) as worker:
-        assert worker.stdout is not None  # noqa: S101  # a pipe was asked for
-        with sender.connection_for_write() as connection:
-            queue = connection.default_channel
+    peer = figures.process([sys.executable, "-c", _PEER, url, str(num_tasks + 1)])
+    with peer as lines, sender.connection_for_write() as connection:
+        queue = connection.default_channel
+        sender.send_task("nothing", queue="bench", ignore_result=True)
+        _wait(lambda: queue.client.llen("bench") == 0)
+        began = time.monotonic()
+        for _ in range(num_tasks):
             sender.send_task("nothing", queue="bench", ignore_result=True)
-            _wait(lambda: queue.client.llen("bench") == 0)
-            began = time.monotonic()
-            for _ in range(num_tasks):
-                sender.send_task("nothing", queue="bench", ignore_result=True)
-            worker.stdout.readline()
-            return num_tasks / (time.monotonic() - began)
+        lines.readline()
+        return num_tasks / (time.monotonic() - began)
 
 
 def _delivery_rate(rig: Rig, num_events: int) -> float:
@@ -238,21 +185,21 @@ def _p99(rig: Rig, num_events: int, *, hangs: str) -> float:
 
 
 @contextmanager
-def _service(sessions: sessionmaker[Session], database_url: str, broker_url: str) -> Iterator[Rig]:
+def _service(servers: Servers) -> Iterator[Rig]:
     """A service worker in a process of its own, which has begun to look."""
     assert _SETTINGS.encryption_key is not None  # noqa: S101  # there is one
-    broker = queues.connect(broker_url, socket_timeout=3)
-    publish = publisher(make_app(BrokerSettings(url=SecretStr(broker_url))))
+    sessions = servers.sessions
+    broker = queues.connect(servers.valkey_url, socket_timeout=3)
+    publish = publisher(make_app(BrokerSettings(url=SecretStr(servers.valkey_url))))
     rig = Rig(sessions, partial(queues.ring, broker, publish, queues.EVENTS))
-    with _process(
+    with figures.process(
         [sys.executable, "-m", "worker", "service"],
-        LONGBATCH_DATABASE__URL=database_url,
-        LONGBATCH_BROKER__URL=broker_url,
+        LONGBATCH_DATABASE__URL=servers.postgres_url,
+        LONGBATCH_BROKER__URL=servers.valkey_url,
         LONGBATCH_WEBHOOKS__ENCRYPTION_KEY=_SETTINGS.encryption_key.get_secret_value(),
         LONGBATCH_WEBHOOKS__ALLOWED_HOSTS='["127.0.0.1"]',
-    ) as process:
-        assert process.stdout is not None  # noqa: S101  # a pipe was asked for
-        threading.Thread(target=process.stdout.read, daemon=True).start()
+    ) as log:
+        threading.Thread(target=log.read, daemon=True).start()
         with receiving() as receivers:
             _tell(sessions, _endpoints(sessions, receivers))
             _wait(lambda: _num_open(sessions) == 0)

@@ -1,0 +1,109 @@
+"""What the small benchmarks share: the lines that they print, bare servers, and processes to measure."""
+
+import argparse
+import json
+import os
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO
+
+from pydantic import SecretStr
+from rich.console import Console
+from rich.table import Table
+from sqlalchemy.orm import Session, sessionmaker
+
+from cli.stack.postgres import EmbeddedPostgres
+from cli.stack.valkey import EmbeddedValkey
+from jobs import database, schema
+from jobs.settings import DatabaseSettings
+
+_MET = {None: "", True: "met", False: "MISSED"}
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One line of the table; `goal` is empty where nothing is asked, `met` None then."""
+
+    name: str
+    measured: float
+    unit: str
+    goal: str = ""
+    met: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Servers:
+    """Postgres with our schema, and a server of Redis's protocol."""
+
+    postgres_url: str
+    valkey_url: str
+    sessions: sessionmaker[Session]
+
+
+def run(
+    parser: argparse.ArgumentParser,
+    measure: Callable[[Path, argparse.Namespace], list[Figure]],
+    arguments: Sequence[str] | None,
+) -> None:
+    """The figures are printed, and kept as JSON where asked.
+
+    Args:
+        parser: without `--json`.
+        measure: is given an empty directory and what was asked.
+        arguments: None: the process's own.
+
+    Raises:
+        SystemExit: 1, a goal was missed.
+    """
+    parser.add_argument("--json", type=Path, help="where to keep the figures")
+    options = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory() as directory:
+        figures = measure(Path(directory), options)
+    table = Table("figure", "measured", "goal", "met", caption=f"load average {os.getloadavg()[0]:.1f}")
+    for figure in figures:
+        measured = f"{figure.measured:,.2f} {figure.unit}"
+        table.add_row(figure.name, measured, figure.goal, _MET[figure.met])
+    Console().print(table)
+    if options.json:
+        options.json.write_text(json.dumps([asdict(figure) for figure in figures], indent=2) + "\n")
+    if any(figure.met is False for figure in figures):
+        raise SystemExit(1)
+
+
+@contextmanager
+def servers(directory: Path, *, pool_size: int) -> Iterator[Servers]:
+    """Servers for the block, their data in this directory."""
+    postgres = EmbeddedPostgres(directory / "postgres")
+    valkey = EmbeddedValkey(directory / "valkey")
+    postgres.start()
+    valkey.start()
+    engine = database.make_engine(DatabaseSettings(url=SecretStr(postgres.url)), pool_size=pool_size)
+    try:
+        schema.upgrade(engine)
+        yield Servers(postgres.url, valkey.url, database.make_sessions(engine))
+    finally:
+        engine.dispose()
+        valkey.stop()
+        postgres.remove()
+
+
+@contextmanager
+def process(command: list[str], **variables: str) -> Iterator[IO[str]]:
+    """What a process prints, which is killed behind the block."""
+    running = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ, **variables},
+    )
+    assert running.stdout is not None  # noqa: S101  # a pipe was asked for
+    try:
+        yield running.stdout
+    finally:
+        running.kill()
+        running.wait()
