@@ -31,6 +31,7 @@ class Conversation(asyncio.BufferedProtocol):
         self.retry_after = b""
         self.num_bytes = 0
         self._request = request
+        self._transport: asyncio.Transport | None = None
         self._buffer = memoryview(bytearray(MAX_RESPONSE_BYTES))
         self._parser = httptools.HttpResponseParser(self)
 
@@ -38,18 +39,19 @@ class Conversation(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The request is on its way."""
-        cast("asyncio.Transport", transport).write(self._request)
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.write(self._request)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002  the limit decides
-        """Where the next bytes go, never more than may still come."""
-        return self._buffer[self.num_bytes :]
+        """Where the next bytes go, never more than may still come; behind the end they count for nothing."""
+        return self._buffer if self.over.done() else self._buffer[self.num_bytes :]
 
     def buffer_updated(self, nbytes: int) -> None:
         """So many bytes came."""
-        received = self._buffer[self.num_bytes : self.num_bytes + nbytes]
-        self.num_bytes += nbytes
         if self.over.done():
             return
+        received = self._buffer[self.num_bytes : self.num_bytes + nbytes]
+        self.num_bytes += nbytes
         try:
             self._parser.feed_data(received)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
@@ -92,3 +94,5 @@ class Conversation(asyncio.BufferedProtocol):
         if not self.over.done():
             self.failure = failure if self.status is None else None
             self.over.set_result(None)
+            if self._transport is not None:
+                self._transport.abort()  # a transport that is only closed would go on reading

@@ -138,12 +138,14 @@ class ServiceWorker:
         if batches.validate_next(self._sessions, self._batch_tools):
             self._validate.wake()
             self._advance.wake()
+            self._deliver.wake()
 
     def advance(self) -> None:
         """Every batch is a part further; the next round follows at once while one was."""
         moved = batches.advance(self._sessions, self._batch_tools, is_stopping=self._is_stopping)
         if moved.num_steps:
             self._advance.wake()
+            self._deliver.wake()
         if moved.any_preparing:
             self._prepare.wake()
         if moved.any_queued:
@@ -157,6 +159,8 @@ class ServiceWorker:
         num_stopped = summaries.stop(self._sessions, is_stopping=self._is_stopping)
         if num_looked_at:
             self._prepare.wake()
+        if num_looked_at or num_stopped:
+            self._deliver.wake()
         if num_looked_at == _PLANNED_AT_ONCE or num_stopped:
             self._plan.wake()
 

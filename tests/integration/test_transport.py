@@ -1,21 +1,26 @@
 """Webhook exchanges with real sockets whose other end misbehaves."""
 
 import gzip
-import select
-import shutil
 import socket
 import ssl
-import struct
-import subprocess
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
+from hostile_servers import (
+    Conduct,
+    answering,
+    forever,
+    half_closing,
+    make_certificate,
+    resetting,
+    serving,
+    serving_as,
+    silent,
+)
 from jobs.webhooks import ParsedUrl
 from webhook_support import exchange, post
 from worker.conversation import MAX_RESPONSE_BYTES
@@ -25,102 +30,6 @@ from worker.transport import Answer
 BODY = b'{"id":"job_1"}'
 SECONDS = timedelta(seconds=1)
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
-
-# What a server does with a connection on which it has read the request.
-Conduct = Callable[[socket.socket], None]
-
-
-@dataclass
-class Server:
-    """A listener on loopback that counts connections and keeps the requests it read."""
-
-    port: int
-    requests: list[bytes] = field(default_factory=list)
-    num_connections: int = 0
-
-    @property
-    def url(self) -> str:
-        return f"http://hook.test:{self.port}/hook?x=1"
-
-
-@contextmanager
-def serving(
-    conduct: Conduct, *, host: str = "127.0.0.1", tls: ssl.SSLContext | None = None, reads: bool = True
-) -> Iterator[Server]:
-    """A server that first reads each request, unless told not to, and then does as `conduct` says."""
-    try:
-        listener = socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
-    except OSError:
-        pytest.skip(f"this machine has no {host}")
-    server = Server(listener.getsockname()[1])
-
-    def serve() -> None:
-        while True:
-            try:
-                accepted, _ = listener.accept()
-            except OSError:
-                return
-            server.num_connections += 1
-            with suppress(OSError), accepted:
-                accepted.settimeout(10)
-                connected = tls.wrap_socket(accepted, server_side=True) if tls else accepted
-                with connected:
-                    if reads:
-                        server.requests.append(read_request(connected))
-                    conduct(connected)
-
-    thread = threading.Thread(target=serve, daemon=True)
-    thread.start()
-    try:
-        yield server
-    finally:
-        listener.shutdown(socket.SHUT_RDWR)
-        listener.close()
-        thread.join(timeout=20)
-        assert not thread.is_alive()
-
-
-def read_request(connected: socket.socket) -> bytes:
-    """A whole request, or the beginning of a large one."""
-    request = b""
-    while b"\r\n\r\n" not in request and (received := connected.recv(65536)):
-        request += received
-    length = next(int(line[15:]) for line in request.split(b"\r\n") if line.startswith(b"Content-Length:"))
-    end = request.index(b"\r\n\r\n") + 4 + min(length, 65536)
-    while len(request) < end and (received := connected.recv(65536)):
-        request += received
-    return request
-
-
-def silent(connected: socket.socket) -> None:
-    connected.recv(1)
-
-
-def answering(*parts: bytes) -> Conduct:
-    return lambda connected: connected.sendall(b"".join(parts))
-
-
-def forever(part: bytes, *, first: bytes = b"", pause: float = 0) -> Conduct:
-    """Sends `first` and then the part again and again until the other side closes."""
-
-    def conduct(connected: socket.socket) -> None:
-        connected.sendall(first)
-        while True:
-            connected.sendall(part)
-            # The pause is over early when the other side closes or resets.
-            select.select([connected], [], [], pause)
-
-    return conduct
-
-
-def resetting(connected: socket.socket) -> None:
-    connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-
-
-def half_closing(connected: socket.socket) -> None:
-    """Says that nothing more will come, and goes on listening."""
-    connected.shutdown(socket.SHUT_WR)
-    connected.recv(1)
 
 
 def deliver(url: str, *, deadline: timedelta = 5 * SECONDS, tls: ssl.SSLContext | None = None) -> Answer:
@@ -410,25 +319,12 @@ def test_a_proxy_in_the_environment_is_ignored(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A self-signed certificate of hook.test, its key in the same file."""
-    openssl = shutil.which("openssl")
-    if openssl is None:
-        pytest.skip("this machine has no openssl")
-    file = tmp_path_factory.mktemp("tls") / "hook.test.pem"
-    request = ["req", "-x509", "-nodes", "-days", "2", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
-    names = ["-subj", "/CN=hook.test", "-addext", "subjectAltName=DNS:hook.test"]
-    made = subprocess.run(
-        [openssl, *request, *names, "-keyout", "-", "-out", "-"], check=True, capture_output=True, timeout=30
-    )
-    file.write_bytes(made.stdout)
-    return file
+    return make_certificate(tmp_path_factory.mktemp("tls"))
 
 
 @pytest.fixture
 def server_tls(certificate: Path) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate)
-    return context
+    return serving_as(certificate)
 
 
 def test_tls_verifies_the_name_of_the_url_and_sends_it_to_the_vetted_address(
