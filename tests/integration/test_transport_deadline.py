@@ -1,4 +1,4 @@
-"""One exchange ends within 15.5 seconds, at the deadline that is the default, whatever the other side does."""
+"""One exchange ends within 15.5 seconds, at the default deadline, whatever the other side does."""
 
 import asyncio
 import gzip
