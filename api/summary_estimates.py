@@ -7,8 +7,8 @@ from uuid import UUID
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from api.identifiers import parse_documents
 from api.parts import Parts
-from api.summary_ids import parse_documents
 from api.summary_schemas import SummaryEstimateRequest
 from jobs import documents, engines, ids, summary_plan
 from jobs.admission import Capacity

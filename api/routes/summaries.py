@@ -5,7 +5,7 @@ import json
 from contextlib import aclosing, suppress
 from functools import partial
 from hashlib import sha256
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 from uuid import UUID
 
 from fastapi import APIRouter, Query, Request
@@ -17,14 +17,13 @@ from api import accept
 from api.body import read_body
 from api.dependencies import PartsDep, TenantDep
 from api.events import summary_events
+from api.identifiers import SummaryIdDep, parse_documents, parse_optional, parse_range
 from api.once import PromiseDep
-from api.openai_ids import parse_field
 from api.openapi import answers, event_answers, json_body
 from api.parts import Parts
 from api.render import page
 from api.streams import EVENT_STREAM, HEADERS
 from api.summary_estimates import estimate_summaries
-from api.summary_ids import SummaryIdDep, parse_documents
 from api.summary_replies import (
     DeletedSummaryReply,
     SeenSummaryReply,
@@ -116,22 +115,17 @@ async def list_summaries(
     parts: PartsDep, tenant_id: TenantDep, query: Annotated[SummaryListQuery, Query()]
 ) -> JSONResponse:
     """Your summaries, newest first; pages stay stable while summaries are added."""
-    after = query.after and parse_field(
-        query.after, ids.parse_summary_id, param="after", message="after names no summary of yours"
+    wanted = parse_range(query, ids.parse_summary_id, tenant_id=tenant_id, kind="summary")
+    document_id = parse_optional(
+        query.document or None, ids.parse_document_id, param="document", message="There is no such document."
     )
-    document = query.document and parse_field(
-        query.document, ids.parse_document_id, param="document", message="There is no such document."
-    )
-    which = SummaryFilter(state=query.state, custom_id=query.custom_id, document_id=document or None)
+    which = SummaryFilter(state=query.state, custom_id=query.custom_id, document_id=document_id)
 
-    def read(session: Session) -> tuple[list[SummaryObject], bool]:
-        found = summaries.list_summaries(
-            session, which, tenant_id=tenant_id, after=after or None, limit=query.limit
-        )
-        return summary_queries.describe(session, found.summaries), found.has_more
+    def read(session: Session) -> dict[str, Any]:
+        found = summaries.list_summaries(session, which, wanted)
+        return page(summary_queries.describe(session, found.items), has_more=found.has_more)
 
-    data, has_more = await parts.transactions.run(read)
-    return JSONResponse(page(data, has_more=has_more))
+    return JSONResponse(await parts.transactions.run(read))
 
 
 @router.get(
