@@ -1,7 +1,7 @@
 """Deliveries against real receivers: signed, tried again, given up, and fair to whoever answers well."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from http.server import BaseHTTPRequestHandler
@@ -32,7 +32,6 @@ from webhook_support import (
     endpoint_now,
     finish,
     make_due,
-    receiving,
     seconds_until_next,
     send,
     status,
@@ -43,12 +42,6 @@ from worker import deliver
 from worker.deliver import Deliverer
 
 Sessions = sessionmaker[Session]
-
-
-@pytest.fixture
-def receiver() -> Iterator[Receiver]:
-    with receiving() as made:
-        yield made
 
 
 def test_an_event_is_delivered_once_signed_and_recorded(sessions: Sessions, receiver: Receiver) -> None:
