@@ -11,7 +11,7 @@ from rich.table import Table
 from cli import sources, summary_options, verbs
 from cli.sources import Source
 from cli.summaries import Summaries
-from cli.summarize_command import PATIENCE_SECONDS, Paths, conclude, stopping, tell_others
+from cli.summarize_command import PATIENCE_SECONDS, Paths, check_paths, conclude, stopping, tell_others
 from cli.summary_options import (
     DEFAULT_CONCURRENCY,
     ChunkOption,
@@ -66,6 +66,7 @@ def estimate(  # noqa: PLR0913  # every field of a plan is an option
         model=model,
         combine=combine or None,
     )
+    check_paths(paths)
     others: Counter[str] = Counter()
     found = list(sources.find(paths, others=others))
     if not found:

@@ -50,6 +50,15 @@ def test_every_file_is_listed_with_its_error(run: Run, empty: Path) -> None:
     assert "left out, of other kinds: 1 .jpg" in done.stderr
 
 
+def test_a_mistyped_path_is_wrong_usage(run: Run, tmp_path: Path) -> None:
+    mistyped = tmp_path / "documnets"
+    for verb in ("summarize", "estimate"):
+        done = run(verb, mistyped)
+        assert (done.exit_code, done.stdout) == (2, "")
+        assert "there is no file or folder" in done.stderr
+        assert run(verb, mistyped, tmp_path / "other").exit_code == 2
+
+
 def test_combined_too_every_file_is_listed(run: Run, empty: Path) -> None:
     done = run("summarize", empty, "--combine", "--format", "json")
     assert done.exit_code == 1
