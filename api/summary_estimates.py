@@ -104,11 +104,7 @@ def _read(
     asked: SummaryEstimateRequest,
 ) -> tuple[list[Source], dict[int, bytes]]:
     """The documents, and the texts of those that have to be cut."""
-    query = select(Document).where(
-        Document.tenant_id == tenant_id,
-        Document.id.in_(document_ids),
-        Document.state != DocumentState.DELETED,
-    )
+    query = select(Document).where(Document.id.in_(document_ids), *documents.visible(tenant_id))
     known = {document.id: document for document in session.scalars(query)}
     sources: list[Source] = []
     bodies: dict[int, bytes] = {}

@@ -109,7 +109,7 @@ def get(session: Session, document_id: UUID, *, tenant_id: UUID) -> Document:
     Raises:
         NotFoundError: the tenant has no such document, or not any more.
     """
-    document = session.scalar(select(Document).where(Document.id == document_id, *_visible(tenant_id)))
+    document = session.scalar(select(Document).where(Document.id == document_id, *visible(tenant_id)))
     if document is None:
         raise NotFoundError("there is no such document")
     return document
@@ -121,7 +121,7 @@ def list_documents(session: Session, wanted: Range, *, state: str | None = None)
     Raises:
         InvalidRequestError: the one to go on behind is none of the tenant's documents.
     """
-    query = select(Document).where(*_visible(wanted.tenant_id)).options(defer(Document.pages))
+    query = select(Document).where(*visible(wanted.tenant_id)).options(defer(Document.pages))
     if state is not None:
         query = query.where(Document.state == state)
     return paging.read(session, query, (Document.id, Document.tenant_id), wanted, kind="document")
@@ -179,7 +179,7 @@ def remove(session: Session, document_id: UUID, *, tenant_id: UUID, guards: Sequ
         NotFoundError: the tenant has no such document.
         ConflictError: somebody still needs it.
     """
-    query = select(Document).where(Document.id == document_id, *_visible(tenant_id)).with_for_update()
+    query = select(Document).where(Document.id == document_id, *visible(tenant_id)).with_for_update()
     document = session.scalar(query)
     if document is None:
         raise NotFoundError("there is no such document")
@@ -249,7 +249,8 @@ def drop_files(session: Session, file_ids: Sequence[UUID | None]) -> None:
     )
 
 
-def _visible(tenant_id: UUID) -> tuple[ColumnElement[bool], ...]:
+def visible(tenant_id: UUID) -> tuple[ColumnElement[bool], ...]:
+    """For a query: the tenant's documents that are there, neither deleted nor past their life."""
     return (
         Document.tenant_id == tenant_id,
         Document.state != DocumentState.DELETED,

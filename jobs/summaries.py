@@ -9,10 +9,9 @@ from uuid import UUID
 from sqlalchemy import ColumnElement, delete, exists, func, insert, or_, select
 from sqlalchemy.orm import Session
 
-from jobs import lifecycle, paging, summary_trees, texts
+from jobs import documents, lifecycle, paging, summary_trees, texts
 from jobs.database import database_now
 from jobs.document_models import Document
-from jobs.document_states import DocumentState
 from jobs.errors import ConflictError, InvalidRequestError, NotFoundError
 from jobs.models import Job, JsonObject, Summary, SummaryDocument
 from jobs.paging import Page, Range
@@ -288,10 +287,8 @@ def _hold_documents(session: Session, document_ids: Sequence[UUID], *, tenant_id
     query = (
         select(Document.id)
         .where(
-            Document.tenant_id == tenant_id,
             Document.id.in_(document_ids),
-            Document.state != DocumentState.DELETED,
-            or_(Document.expires_at.is_(None), Document.expires_at > func.clock_timestamp()),
+            *documents.visible(tenant_id),
         )
         .order_by(Document.id)
         .with_for_update(read=True)

@@ -248,6 +248,16 @@ def test_an_estimate_is_the_plan_and_says_what_it_rests_on(
         assert session.scalar(text("SELECT count(*) FROM summaries")) == 0
 
 
+def test_a_document_whose_life_is_over_is_neither_estimated_nor_summarized(
+    http: httpx2.Client, sessions: sessionmaker[Session], document: str
+) -> None:
+    with sessions.begin() as session:
+        session.execute(text("UPDATE documents SET expires_at = clock_timestamp() - interval '1 second'"))
+    for path in ("/v1/summaries/estimate", "/v1/summaries"):
+        refused = http.post(path, json={"documents": [document]})
+        assert (refused.status_code, error_of(refused)["param"]) == (400, "documents.0"), path
+
+
 def test_an_estimate_of_more_chunks_than_are_ever_made_is_refused_at_once(http: httpx2.Client) -> None:
     asked = {"tokens": [100_000_000] * 1000, "chunk_tokens": 512, "length": 16}
     refused = http.post("/v1/summaries/estimate", json=asked)
