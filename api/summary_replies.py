@@ -168,6 +168,9 @@ class SeenSummaryReply(SummaryReply):
     model_config = example(**_SUMMARY, chunks=[_CHUNK])
 
     chunks: list[ChunkReply] | None = Field(None, description="the leaves, in the order of the text")
+    next_chunks_start: int | None = Field(
+        None, description="give it as `chunks_start` for the chunks that follow; absent when none do"
+    )
 
 
 class SummaryListReply(ListReply[SummaryReply]):

@@ -135,8 +135,13 @@ class Summaries:
         return summary
 
     def summary(self, summary_id: str) -> dict[str, Any]:
-        """The summary as it is now, with its chunks."""
-        return self._get(f"/v1/summaries/{summary_id}")
+        """The summary as it is now, with all its chunks."""
+        path = f"/v1/summaries/{summary_id}"
+        found = self._get(path)
+        while (start := found.pop("next_chunks_start", None)) is not None:
+            further = self._get(path, params={"chunks_start": start})
+            found |= {**further, "chunks": found["chunks"] + further["chunks"]}
+        return found
 
     def wait(
         self,

@@ -92,6 +92,12 @@ class SummaryWithChunks(SummaryObject):
     chunks: Sequence[ChunkObject]
 
 
+class SummaryWithFirstChunks(SummaryWithChunks):
+    """The same where more chunks follow, from this place on."""
+
+    next_chunks_start: int
+
+
 NO_PROGRESS = SummaryProgress(jobs=0, completed=0, failed=0, running=0, tokens_done=0, tokens_total=0)
 NO_USAGE = SummaryUsage(prompt_tokens=0, completion_tokens=0)
 

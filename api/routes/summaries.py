@@ -34,12 +34,13 @@ from api.summary_replies import (
 )
 from api.summary_schemas import SummaryEstimateRequest, SummaryListQuery, SummaryRequest
 from api.webhooks import check_callback
-from jobs import engines, ids, summaries, summary_queries, summary_results
+from jobs import engines, ids, summaries, summary_plan, summary_queries, summary_results
 from jobs.errors import InvalidRequestError, JobNotFinishedError, ModelNotFoundError
 from jobs.idempotency import Kind, run_once
 from jobs.models import JsonObject, Summary
 from jobs.queues import SERVICE
 from jobs.summaries import SummaryFilter, SummarySpec
+from jobs.summary_queries import ChunkRange
 from jobs.summary_states import TERMINAL, OnGap, Style
 from jobs.summary_views import SummaryObject, SummaryWithChunks
 from jobs.views import PRIORITIES
@@ -47,11 +48,16 @@ from jobs.views import PRIORITIES
 router = APIRouter(tags=["summaries"])
 
 MAX_WAIT_SECONDS: Final = 60
+MAX_LISTED_CHUNKS: Final = 1000  # a few megabytes; a summary may have 50,000
 # 1000 ids, instructions and metadata.
 _MAX_BYTES: Final = 256 * 1024
 _MEDIA_TYPES: Final = {"md": "text/markdown", "csv": "text/csv"}
 
 Chunks = Annotated[bool, Query(description="list the chunks too")]
+ChunksStart = Annotated[
+    int, Query(ge=0, le=summary_plan.MAX_CHUNKS, description="the first chunk to list, counted from 0")
+]
+ChunksLimit = Annotated[int, Query(ge=1, le=MAX_LISTED_CHUNKS, description="chunks to list at most")]
 
 
 @router.post(
@@ -147,13 +153,16 @@ async def get_summary(
         ),
     ] = 0,
     chunks: Chunks = True,  # noqa: FBT002  # a query parameter
+    chunks_start: ChunksStart = 0,
+    chunks_limit: ChunksLimit = MAX_LISTED_CHUNKS,
 ) -> JSONResponse:
     """The summary as it is now, or, with `wait`, once it has ended or the time is up."""
-    read = partial(_read, summary_id=summary_id, tenant_id=tenant_id)
+    wanted = ChunkRange(chunks_start, chunks_limit) if chunks else None
+    read = partial(_read, summary_id=summary_id, tenant_id=tenant_id, chunks=wanted)
     if wait:
         await parts.transactions.run(partial(summaries.get, summary_id=summary_id, tenant_id=tenant_id))
         await _until_ended(parts, summary_id, seconds=wait)
-    return JSONResponse(await parts.transactions.run(partial(read, with_chunks=chunks)))
+    return JSONResponse(await parts.transactions.run(read))
 
 
 @router.get(
@@ -202,7 +211,7 @@ async def follow_summary(
     summary_id: SummaryIdDep, parts: PartsDep, tenant_id: TenantDep
 ) -> StreamingResponse:
     """Server-sent events until the summary has ended: the summary, whenever its counts have changed."""
-    read = partial(_read, summary_id=summary_id, tenant_id=tenant_id, with_chunks=False)
+    read = partial(_read, summary_id=summary_id, tenant_id=tenant_id)
     await parts.transactions.run(read)
     again = partial(parts.transactions.run, read, tenant_ids=[tenant_id])
     return StreamingResponse(
@@ -221,7 +230,7 @@ async def cancel_summary(summary_id: SummaryIdDep, parts: PartsDep, tenant_id: T
     # In a transaction of its own, in which the rows of jobs come first; a service worker does it too.
     await parts.transactions.run(partial(summaries.stop_jobs, summary_id=summary_id, tenant_id=tenant_id))
     parts.doorbell.ring(SERVICE)
-    read = partial(_read, summary_id=summary_id, tenant_id=tenant_id, with_chunks=False)
+    read = partial(_read, summary_id=summary_id, tenant_id=tenant_id)
     return JSONResponse(await parts.transactions.run(read))
 
 
@@ -237,11 +246,11 @@ async def delete_summary(summary_id: SummaryIdDep, parts: PartsDep, tenant_id: T
 
 
 def _read(
-    session: Session, *, summary_id: UUID, tenant_id: UUID, with_chunks: bool
+    session: Session, *, summary_id: UUID, tenant_id: UUID, chunks: ChunkRange | None = None
 ) -> SummaryObject | SummaryWithChunks:
     summary = summaries.get(session, summary_id, tenant_id=tenant_id)
-    if with_chunks:
-        return summary_queries.describe_with_chunks(session, summary)
+    if chunks is not None:
+        return summary_queries.describe_with_some_chunks(session, summary, chunks)
     return summary_queries.describe(session, [summary])[0]
 
 
