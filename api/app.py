@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from importlib import metadata
 
 from fastapi import FastAPI
 
@@ -27,6 +26,7 @@ from api.routes import (
 )
 from api.routes import jobs as jobs_routes
 from jobs.settings import Settings
+from jobs.version import version
 
 _DESCRIPTION = (
     "Jobs for a long-context language model: submit a document, get its summary when an engine had room."
@@ -45,7 +45,7 @@ def create_app(settings: Settings) -> FastAPI:
 
     app = FastAPI(
         title="Longbatch",
-        version=_version(),
+        version=version(),
         description=_DESCRIPTION,
         lifespan=lifespan,
         redirect_slashes=False,
@@ -74,10 +74,3 @@ def create_app(settings: Settings) -> FastAPI:
         app.include_router(router)
     app.openapi = lambda: openapi.describe(app)  # type: ignore[method-assign]  # FastAPI documents this way
     return app
-
-
-def _version() -> str:
-    try:
-        return metadata.version("longbatch")
-    except metadata.PackageNotFoundError:
-        return "0+source"

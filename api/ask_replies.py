@@ -2,7 +2,9 @@
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
+
+from api.reply_bases import example
 
 Seconds = int
 FinishReason = Literal["stop", "length"]
@@ -14,10 +16,6 @@ _MODEL: dict[str, Any] = {
     "created": 1769860800,
     "owned_by": "longbatch",
 }
-
-
-def _example(**fields: Any) -> ConfigDict:  # noqa: ANN401  # JSON
-    return ConfigDict(json_schema_extra={"examples": [fields]})
 
 
 class TokenUsage(BaseModel):
@@ -48,7 +46,7 @@ class ChatChoice(BaseModel):
 class ChatCompletionReply(BaseModel):
     """A chat completion."""
 
-    model_config = _example(
+    model_config = example(
         id="chatcmpl-019c2f3e5a4b7c8d9e0f1a2b3c4d5e6f",
         object="chat.completion",
         created=1769860800,
@@ -86,7 +84,7 @@ class TextChoice(BaseModel):
 class TextCompletionReply(BaseModel):
     """A text completion."""
 
-    model_config = _example(
+    model_config = example(
         id="cmpl-019c2f3e5a4b7c8d9e0f1a2b3c4d5e6f",
         object="text_completion",
         created=1769860800,
@@ -108,7 +106,7 @@ class TextCompletionReply(BaseModel):
 class GenerateReply(BaseModel):
     """A generated text."""
 
-    model_config = _example(text=" a time", finish_reason="length", usage=_USAGE)
+    model_config = example(text=" a time", finish_reason="length", usage=_USAGE)
 
     text: str
     finish_reason: FinishReason
@@ -118,7 +116,7 @@ class GenerateReply(BaseModel):
 class ModelReply(BaseModel):
     """A model that is served here."""
 
-    model_config = _example(**_MODEL)
+    model_config = example(**_MODEL)
 
     id: str
     object: Literal["model"]
@@ -129,7 +127,7 @@ class ModelReply(BaseModel):
 class ModelListReply(BaseModel):
     """The models that are served here."""
 
-    model_config = _example(object="list", data=[_MODEL])
+    model_config = example(object="list", data=[_MODEL])
 
     object: Literal["list"]
     data: list[ModelReply]

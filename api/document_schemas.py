@@ -5,6 +5,7 @@ from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from api.reply_bases import GoneReply, ListReply, example, gone_example, page_example
 from jobs.document_states import DocumentKind, DocumentState, Fault, Notice
 from jobs.validation import Closed
 
@@ -35,10 +36,6 @@ _DOCUMENT: Final[dict[str, Any]] = {
     "finalized_at": "2026-01-31T12:00:01.500000Z",
     "expires_at": "2026-03-02T12:00:01.500000Z",
 }
-
-
-def _example(**fields: Any) -> ConfigDict:  # noqa: ANN401  # JSON
-    return ConfigDict(json_schema_extra={"examples": [fields]})
 
 
 class DocumentForm(Closed):
@@ -87,7 +84,7 @@ class DocumentError(BaseModel):
 class DocumentReply(BaseModel):
     """A document; what its text decides is null until `state` is `ready`."""
 
-    model_config = _example(**_DOCUMENT)
+    model_config = example(**_DOCUMENT)
 
     id: str
     object: Literal["document"]
@@ -113,28 +110,18 @@ class DocumentReply(BaseModel):
 class SeenDocumentReply(DocumentReply):
     """A document with the map of its pages."""
 
-    model_config = _example(**_DOCUMENT, page_offsets=[0, 1874, 1874, 4410])
+    model_config = example(**_DOCUMENT, page_offsets=[0, 1874, 1874, 4410])
 
     page_offsets: list[int] = Field(description="the character at which each page starts; [] without pages")
 
 
-class DocumentListReply(BaseModel):
+class DocumentListReply(ListReply[DocumentReply]):
     """A page of documents, newest first."""
 
-    model_config = _example(object="list", data=[_DOCUMENT], first_id=_ID, last_id=_ID, has_more=False)
-
-    object: Literal["list"]
-    data: list[DocumentReply]
-    first_id: str | None
-    last_id: str | None = Field(description="give it as `after` for the next page")
-    has_more: bool
+    model_config = page_example(_DOCUMENT)
 
 
-class DocumentDeletedReply(BaseModel):
+class DocumentDeletedReply(GoneReply[Literal["document"]]):
     """A document that is gone."""
 
-    model_config = _example(id=_ID, object="document", deleted=True)
-
-    id: str
-    object: Literal["document"]
-    deleted: Literal[True]
+    model_config = gone_example(_DOCUMENT)

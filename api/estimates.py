@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from functools import partial
 from uuid import UUID
 
-from api.openai_ids import parse_field
+from api.identifiers import parse_field
 from api.openai_schemas import EstimateRequest
 from api.parts import Parts
 from jobs import engines, files, ids

@@ -2,9 +2,10 @@
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from api.replies import ErrorBody
+from api.reply_bases import GoneReply, ListReply, example, gone_example, page_example
 
 Seconds = int
 
@@ -54,14 +55,10 @@ _BATCH: dict[str, Any] = {
 }
 
 
-def _example(**fields: Any) -> ConfigDict:  # noqa: ANN401  # JSON
-    return ConfigDict(json_schema_extra={"examples": [fields]})
-
-
 class FileReply(BaseModel):
     """A file; times in seconds since 1970."""
 
-    model_config = _example(**_FILE)
+    model_config = example(**_FILE)
 
     id: str
     object: Literal["file"]
@@ -74,26 +71,16 @@ class FileReply(BaseModel):
     status_details: None
 
 
-class FileListReply(BaseModel):
+class FileListReply(ListReply[FileReply]):
     """A page of files."""
 
-    model_config = _example(object="list", data=[_FILE], first_id=_FILE_ID, last_id=_FILE_ID, has_more=False)
-
-    object: Literal["list"]
-    data: list[FileReply]
-    first_id: str | None
-    last_id: str | None = Field(description="give it as `after` for the next page")
-    has_more: bool
+    model_config = page_example(_FILE)
 
 
-class FileDeletedReply(BaseModel):
+class FileDeletedReply(GoneReply[Literal["file"]]):
     """A file that is gone."""
 
-    model_config = _example(id=_FILE_ID, object="file", deleted=True)
-
-    id: str
-    object: Literal["file"]
-    deleted: Literal[True]
+    model_config = gone_example(_FILE)
 
 
 class LineFault(BaseModel):
@@ -145,7 +132,7 @@ class BatchUsage(BaseModel):
 class BatchReply(BaseModel):
     """A batch; times in seconds since 1970."""
 
-    model_config = _example(**_BATCH)
+    model_config = example(**_BATCH)
 
     id: str
     object: Literal["batch"]
@@ -212,7 +199,7 @@ class EstimateCounts(BaseModel):
 class EstimateReply(BaseModel):
     """What a batch would take; of refused, faulty and never fitting lines the first hundred are listed."""
 
-    model_config = _example(
+    model_config = example(
         object="batch.estimate",
         input_file_id=_FILE_ID,
         endpoint="/v1/chat/completions",
@@ -245,15 +232,7 @@ class EstimateReply(BaseModel):
     estimated_finish_at: Seconds | None
 
 
-class BatchListReply(BaseModel):
+class BatchListReply(ListReply[BatchReply]):
     """A page of batches, newest first."""
 
-    model_config = _example(
-        object="list", data=[_BATCH], first_id=_BATCH_ID, last_id=_BATCH_ID, has_more=False
-    )
-
-    object: Literal["list"]
-    data: list[BatchReply]
-    first_id: str | None
-    last_id: str | None = Field(description="give it as `after` for the next page")
-    has_more: bool
+    model_config = page_example(_BATCH)

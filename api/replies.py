@@ -4,8 +4,9 @@ from datetime import date as date_
 from datetime import datetime
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
+from api.reply_bases import GoneReply, ListReply, example, gone_example, page_example
 from api.schemas import Priority, StateName, TaskName, WaitReasonName
 
 _ID = "job_019c2f3e5a4b7c8d9e0f1a2b3c4d5e6f"
@@ -33,10 +34,6 @@ _JOB: dict[str, Any] = {
 }
 
 
-def _example(**fields: Any) -> ConfigDict:  # noqa: ANN401  # JSON
-    return ConfigDict(json_schema_extra={"examples": [fields]})
-
-
 class JobError(BaseModel):
     """Why a job failed."""
 
@@ -48,7 +45,7 @@ class JobError(BaseModel):
 class JobReply(BaseModel):
     """A job; times are RFC 3339 in UTC, tokens are counted with the served model's tokenizer."""
 
-    model_config = _example(**_JOB)
+    model_config = example(**_JOB)
 
     id: str
     object: Literal["job"]
@@ -111,7 +108,7 @@ class QueueReply(BaseModel):
 class SeenJobReply(JobReply):
     """A job and, while it waits, its place in the queue."""
 
-    model_config = _example(**_JOB | _WAITS)
+    model_config = example(**_JOB | _WAITS)
 
     queue: QueueReply | None = Field(
         description="null when the job runs or has ended; lists, webhooks and other answers do not have it."
@@ -119,16 +116,10 @@ class SeenJobReply(JobReply):
     )
 
 
-class JobListReply(BaseModel):
+class JobListReply(ListReply[JobReply]):
     """A page of jobs, newest first."""
 
-    model_config = _example(object="list", data=[_JOB], first_id=_ID, last_id=_ID, has_more=False)
-
-    object: Literal["list"]
-    data: list[JobReply]
-    first_id: str | None
-    last_id: str | None = Field(description="give it as `after` for the next page")
-    has_more: bool
+    model_config = page_example(_JOB)
 
 
 class Usage(BaseModel):
@@ -142,7 +133,7 @@ class Usage(BaseModel):
 class ResultReply(BaseModel):
     """What a finished job produced."""
 
-    model_config = _example(
+    model_config = example(
         id=_ID,
         state="completed",
         output="The report finds that …",
@@ -183,7 +174,7 @@ class EnqueuedReply(BaseModel):
 class UsageReply(BaseModel):
     """Your use by day and model, newest first, and what is enqueued now."""
 
-    model_config = _example(
+    model_config = example(
         object="list",
         data=[
             {
@@ -204,14 +195,10 @@ class UsageReply(BaseModel):
     enqueued: EnqueuedReply
 
 
-class DeletedReply(BaseModel):
+class DeletedReply(GoneReply[Literal["job"]]):
     """A job that is gone."""
 
-    model_config = _example(id=_ID, object="job", deleted=True)
-
-    id: str
-    object: Literal["job"]
-    deleted: Literal[True]
+    model_config = gone_example(_JOB)
 
 
 class BulkError(BaseModel):
@@ -226,7 +213,7 @@ class BulkError(BaseModel):
 class BulkReply(BaseModel):
     """What became of the lines."""
 
-    model_config = _example(
+    model_config = example(
         object="bulk",
         accepted=1,
         rejected=1,
@@ -251,7 +238,7 @@ class BulkReply(BaseModel):
 class CancelReply(BaseModel):
     """How many jobs were cancelled, or, when they ran, asked to stop."""
 
-    model_config = _example(object="cancellation", cancelled=17)
+    model_config = example(object="cancellation", cancelled=17)
 
     object: Literal["cancellation"]
     cancelled: int
@@ -271,7 +258,7 @@ class ErrorBody(BaseModel):
 class ErrorReply(BaseModel):
     """The one shape of every error."""
 
-    model_config = _example(
+    model_config = example(
         error={
             "message": "max_tokens: Input should be greater than or equal to 1",
             "type": "invalid_request_error",
@@ -293,7 +280,7 @@ class ComponentReply(BaseModel):
 class ReadyReply(BaseModel):
     """Whether jobs can be accepted and run, part by part; when not, `error` stands beside."""
 
-    model_config = _example(
+    model_config = example(
         ready=True,
         components={
             "database": {"ready": True, "detail": "schema is at 0001"},
@@ -311,7 +298,7 @@ class ReadyReply(BaseModel):
 class LiveReply(BaseModel):
     """The process answers."""
 
-    model_config = _example(status="ok")
+    model_config = example(status="ok")
 
     status: Literal["ok"]
 
@@ -319,7 +306,7 @@ class LiveReply(BaseModel):
 class VersionReply(BaseModel):
     """What this server is."""
 
-    model_config = _example(version="0.1.0", model="llama-3.1-8b-instruct")
+    model_config = example(version="0.1.0", model="llama-3.1-8b-instruct")
 
     version: str
     model: str

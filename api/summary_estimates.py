@@ -7,8 +7,8 @@ from uuid import UUID
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from api.identifiers import parse_documents
 from api.parts import Parts
-from api.summary_ids import parse_documents
 from api.summary_schemas import SummaryEstimateRequest
 from jobs import documents, engines, ids, summary_plan
 from jobs.admission import Capacity
@@ -104,11 +104,7 @@ def _read(
     asked: SummaryEstimateRequest,
 ) -> tuple[list[Source], dict[int, bytes]]:
     """The documents, and the texts of those that have to be cut."""
-    query = select(Document).where(
-        Document.tenant_id == tenant_id,
-        Document.id.in_(document_ids),
-        Document.state != DocumentState.DELETED,
-    )
+    query = select(Document).where(Document.id.in_(document_ids), *documents.visible(tenant_id))
     known = {document.id: document for document in session.scalars(query)}
     sources: list[Source] = []
     bodies: dict[int, bytes] = {}

@@ -3,9 +3,10 @@
 from datetime import datetime
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from api.replies import JobError
+from api.reply_bases import GoneReply, ListReply, example, gone_example, page_example
 from api.schemas import Priority, StateName
 from api.summary_schemas import OnGapName, StyleName, SummaryStateName
 
@@ -61,10 +62,6 @@ _SUMMARY: dict[str, Any] = {
     "finalized_at": "2026-01-31T12:01:00.000000Z",
     "expires_at": None,
 }
-
-
-def _example(**fields: Any) -> ConfigDict:  # noqa: ANN401  # JSON
-    return ConfigDict(json_schema_extra={"examples": [fields]})
 
 
 class GapReply(BaseModel):
@@ -131,7 +128,7 @@ class PlanReply(BaseModel):
 class SummaryReply(BaseModel):
     """A summary."""
 
-    model_config = _example(**_SUMMARY)
+    model_config = example(**_SUMMARY)
 
     id: str
     object: Literal["summary"]
@@ -168,27 +165,27 @@ class SummaryReply(BaseModel):
 class SeenSummaryReply(SummaryReply):
     """A summary with its chunks, unless `chunks=false` leaves them out."""
 
-    model_config = _example(**_SUMMARY, chunks=[_CHUNK])
+    model_config = example(**_SUMMARY, chunks=[_CHUNK])
 
     chunks: list[ChunkReply] | None = Field(None, description="the leaves, in the order of the text")
+    next_chunks_start: int | None = Field(
+        None, description="give it as `chunks_start` for the chunks that follow; absent when none do"
+    )
 
 
-class SummaryListReply(BaseModel):
+class SummaryListReply(ListReply[SummaryReply]):
     """A page of summaries, newest first; or those that a request made, in the order of its documents."""
 
-    model_config = _example(object="list", data=[_SUMMARY], first_id=_ID, last_id=_ID, has_more=False)
+    model_config = page_example(_SUMMARY)
 
-    object: Literal["list"]
-    data: list[SummaryReply]
     first_id: str | None = None
     last_id: str | None = None
-    has_more: bool
 
 
 class SummaryResultReply(BaseModel):
     """A summary's text with where it comes from."""
 
-    model_config = _example(
+    model_config = example(
         id=_ID,
         state="completed",
         custom_id=None,
@@ -235,7 +232,7 @@ class CompletionTokensReply(BaseModel):
 class SummaryEstimateReply(BaseModel):
     """What a request for summaries would take."""
 
-    model_config = _example(
+    model_config = example(
         object="summary.estimate",
         chunks=15,
         levels=2,
@@ -264,11 +261,7 @@ class SummaryEstimateReply(BaseModel):
     documents: list[EstimatedDocumentReply]
 
 
-class DeletedSummaryReply(BaseModel):
+class DeletedSummaryReply(GoneReply[Literal["summary"]]):
     """A summary that is gone."""
 
-    model_config = _example(id=_ID, object="summary", deleted=True)
-
-    id: str
-    object: Literal["summary"]
-    deleted: Literal[True]
+    model_config = gone_example(_SUMMARY)

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 
+from api.reply_bases import GoneReply, ListReply, example, gone_example, page_example
 from jobs.validation import Closed, NonEmpty, Text
 
 MAX_OVERLAP_SECONDS: Final = 7 * 24 * 3600
@@ -64,14 +65,6 @@ _DELIVERY: Final[dict[str, Any]] = {
     "latency_ms": 84,
     "created_at": "2026-01-31T12:00:00.123456Z",
 }
-
-
-def _example(**fields: Any) -> ConfigDict:  # noqa: ANN401  # JSON
-    return ConfigDict(json_schema_extra={"examples": [fields]})
-
-
-def _page(of: dict[str, Any]) -> ConfigDict:
-    return _example(object="list", data=[of], first_id=of["id"], last_id=of["id"], has_more=False)
 
 
 class EndpointRequest(Closed):
@@ -159,26 +152,18 @@ class EndpointSecretReply(EndpointReply):
     secret: str
 
 
-class EndpointListReply(BaseModel):
+class EndpointListReply(ListReply[EndpointReply]):
     """One page of endpoints, newest first."""
 
-    model_config = _page(_ENDPOINT)
+    model_config = page_example(_ENDPOINT)
 
-    object: Literal["list"]
-    data: list[EndpointReply]
-    first_id: str | None
     last_id: str | None
-    has_more: bool
 
 
-class DeletedEndpointReply(BaseModel):
+class DeletedEndpointReply(GoneReply[Literal["webhook_endpoint"]]):
     """An endpoint that is gone."""
 
-    model_config = _example(id=_ENDPOINT["id"], object="webhook_endpoint", deleted=True)
-
-    id: str
-    object: Literal["webhook_endpoint"]
-    deleted: Literal[True]
+    model_config = gone_example(_ENDPOINT)
 
 
 class QueuedEventReply(BaseModel):
@@ -192,7 +177,7 @@ class QueuedEventReply(BaseModel):
 class ReplayReply(BaseModel):
     """What is on its way again."""
 
-    model_config = _example(object="webhook_replay", num_deliveries=42, next_since=None)
+    model_config = example(object="webhook_replay", num_deliveries=42, next_since=None)
 
     object: Literal["webhook_replay"]
     num_deliveries: int
@@ -225,13 +210,9 @@ class DeliveryReply(BaseModel):
     created_at: datetime
 
 
-class DeliveryListReply(BaseModel):
+class DeliveryListReply(ListReply[DeliveryReply]):
     """One page of deliveries, newest first."""
 
-    model_config = _page(_DELIVERY)
+    model_config = page_example(_DELIVERY)
 
-    object: Literal["list"]
-    data: list[DeliveryReply]
-    first_id: str | None
     last_id: str | None
-    has_more: bool

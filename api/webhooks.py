@@ -1,13 +1,10 @@
-"""What routes with webhooks share: ids in paths, checks of URLs and secrets, shapes of answers."""
+"""What routes with webhooks share: checks of URLs and secrets, shapes of answers."""
 
 from dataclasses import dataclass
-from typing import Annotated, Any
-from uuid import UUID
-
-from fastapi import Depends, Path
+from typing import Any
 
 from jobs import ids, webhooks
-from jobs.errors import InvalidRequestError, NotFoundError
+from jobs.errors import InvalidRequestError
 from jobs.settings import WebhookSettings
 from jobs.views import rfc3339
 from jobs.webhook_log import LoggedDelivery
@@ -70,30 +67,6 @@ def checked_secret(secret: str, *, param: str) -> str:
     except WebhookSecretError as error:
         raise InvalidRequestError(error.message, param=param) from None
     return secret
-
-
-async def parse_endpoint_id(endpoint_id: Annotated[str, Path(description="`whep_…`")]) -> UUID:
-    """The endpoint id of the path.
-
-    Raises:
-        NotFoundError: no endpoint can have it; the same answer as for one that is somebody else's.
-    """
-    try:
-        return ids.parse_endpoint_id(endpoint_id)
-    except NotFoundError:
-        raise NotFoundError("there is no such webhook endpoint") from None
-
-
-async def parse_event_id(event_id: Annotated[str, Path(description="`evt_…`")]) -> UUID:
-    """The event id of the path; raises as `parse_endpoint_id` does."""
-    try:
-        return ids.parse_event_id(event_id)
-    except NotFoundError:
-        raise NotFoundError("there is no such event") from None
-
-
-EndpointIdDep = Annotated[UUID, Depends(parse_endpoint_id)]
-EventIdDep = Annotated[UUID, Depends(parse_event_id)]
 
 
 def endpoint_object(endpoint: WebhookEndpoint, breaker: WebhookBreaker | None) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from rich.table import Table
 from cli import sources, summary_options, verbs
 from cli.sources import Source
 from cli.summaries import Summaries
-from cli.summarize_command import PATIENCE_SECONDS, Paths, conclude, stopping, tell_others
+from cli.summarize_command import PATIENCE_SECONDS, Paths, check_paths, conclude, stopping, tell_others
 from cli.summary_options import (
     DEFAULT_CONCURRENCY,
     ChunkOption,
@@ -30,7 +30,7 @@ from cli.summary_run import Run, in_threads
 from cli.verbs import ApiUrl, AsJson, client_of, notes, output, print_json
 
 _MAX_DOCUMENTS: Final = 1000  # of one request
-_SUMMED: Final = ("chunks", "jobs", "prompt_tokens", "estimated_seconds")
+_SUMMED: Final = ("chunks", "jobs", "prompt_tokens")
 
 
 def register(app: typer.Typer) -> None:
@@ -66,6 +66,7 @@ def estimate(  # noqa: PLR0913  # every field of a plan is an option
         model=model,
         combine=combine or None,
     )
+    check_paths(paths)
     others: Counter[str] = Counter()
     found = list(sources.find(paths, others=others))
     if not found:
@@ -82,7 +83,9 @@ def estimate(  # noqa: PLR0913  # every field of a plan is an option
         # One summary over more documents than a request may have is refused, as it would be by `summarize`.
         step = max(1, len(ids)) if combine else _MAX_DOCUMENTS
         parts = [server.estimate(ids[at : at + step], fields) for at in range(0, len(ids), step)]
-        whole = _whole(parts, {each["id"]: source.shown for source, each in ready.items()})
+        queued = server.queued_seconds(fields) if len(parts) > 1 else None
+        paths_of = {each["id"]: source.shown for source, each in ready.items()}
+        whole = joined(parts, paths_of, queued_seconds=queued)
         failures = {
             source.shown: each.error for source, each in _in_order(found, read) if isinstance(each, Result)
         }
@@ -99,26 +102,41 @@ def _in_order(found: Sequence[Source], read: Mapping[int, Any]) -> list[tuple[So
     return [(source, read[place]) for place, source in enumerate(found)]
 
 
-def _whole(parts: Sequence[Mapping[str, Any]], paths: Mapping[str, str]) -> dict[str, Any]:
-    """The parts' estimates as one; each document with its path."""
+def joined(
+    parts: Sequence[Mapping[str, Any]], paths: Mapping[str, str], *, queued_seconds: int | None = None
+) -> dict[str, Any]:
+    """The estimates of the parts as one; each document with its path.
+
+    Args:
+        parts: as the server estimates each alone, behind all that is queued.
+        paths: of the documents, by id.
+        queued_seconds: what is queued takes so long, once for all parts; None: no engine is up, or not asked
+            for, as there is but one part.
+    """
     summed: Counter[str] = Counter()
-    for part in parts:
-        summed.update({name: part[name] or 0 for name in _SUMMED})
-    documents = [{"path": paths.get(each["id"], ""), **each} for part in parts for each in part["documents"]]
     completion: Counter[str] = Counter()
+    times: list[int | None] = []
     for part in parts:
+        summed.update({name: part[name] for name in _SUMMED})
         completion.update(part["completion_tokens"])
-    seconds = (
-        None if any(part["estimated_seconds"] is None for part in parts) else summed["estimated_seconds"]
-    )
-    levels = max((part["levels"] for part in parts), default=0)
+        times.append(part["estimated_seconds"])
     return {
         **{name: summed[name] for name in _SUMMED},
+        "estimated_seconds": _seconds(times, queued_seconds),
         "completion_tokens": dict(completion),
-        "estimated_seconds": seconds,
-        "levels": levels,
-        "documents": documents,
+        "levels": max((part["levels"] for part in parts), default=0),
+        "documents": [
+            {"path": paths.get(each["id"], ""), **each} for part in parts for each in part["documents"]
+        ],
     }
+
+
+def _seconds(times: Sequence[int | None], queued: int | None) -> int | None:
+    """One behind the other."""
+    known = [each for each in times if each is not None]
+    if len(known) < len(times) or (queued is None and len(times) > 1):
+        return None
+    return sum(known) - sum(min(queued or 0, each) for each in known[1:])
 
 
 def _show(whole: Mapping[str, Any]) -> None:

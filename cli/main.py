@@ -1,6 +1,7 @@
 """The command `longbatch`: its verbs, and how errors end it."""
 
 import sys
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -24,6 +25,7 @@ from cli import (
     webhooks_commands,
 )
 from jobs.errors import LongbatchError
+from jobs.version import version
 
 app = typer.Typer(
     name="longbatch",
@@ -48,8 +50,20 @@ engine_bench.register(app)
 doctor.register(app)
 
 
+def _show_version(*, is_asked: bool) -> None:
+    if is_asked:
+        sys.stdout.write(f"longbatch {version()}\n")
+        raise typer.Exit
+
+
 @app.callback()
-def _root() -> None:
+def _root(
+    *,
+    _version: Annotated[
+        bool,
+        typer.Option("--version", is_eager=True, callback=_show_version, help="Say which release this is."),
+    ] = False,
+) -> None:
     # Typer takes an application's only command for the application itself, unless it has a callback.
     """Summarize documents in bulk, and run other long-context batch jobs, on an LLM on NVIDIA Triton.
 

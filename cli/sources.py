@@ -64,6 +64,17 @@ def absolute(path: str) -> Path:
     return Path(os.path.abspath(path))  # noqa: PTH100  # Path.resolve follows links
 
 
+def is_there(path: str) -> bool:
+    """Whether there is such a file or folder; one that cannot be looked at may be."""
+    try:
+        absolute(path).lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
+    return True
+
+
 def is_same(path: Path, other: Path | None) -> bool:
     """Whether both are one file or folder, also where one of them is or goes through a link."""
     if other is None or path == other:

@@ -135,8 +135,13 @@ class Summaries:
         return summary
 
     def summary(self, summary_id: str) -> dict[str, Any]:
-        """The summary as it is now, with its chunks."""
-        return self._get(f"/v1/summaries/{summary_id}")
+        """The summary as it is now, with all its chunks."""
+        path = f"/v1/summaries/{summary_id}"
+        found = self._get(path)
+        while (start := found.pop("next_chunks_start", None)) is not None:
+            further = self._get(path, params={"chunks_start": start})
+            found |= {**further, "chunks": found["chunks"] + further["chunks"]}
+        return found
 
     def wait(
         self,
@@ -157,10 +162,16 @@ class Summaries:
 
     def estimate(self, documents: Sequence[str], fields: dict[str, object]) -> dict[str, Any]:
         """What summaries of these documents would take."""
+        return self._estimate({"documents": list(documents), **fields})
+
+    def queued_seconds(self, fields: dict[str, object]) -> int | None:
+        """How long what is queued now takes before the least of documents is done; None: no engine is up."""
+        found: int | None = self._estimate({"tokens": [1], **fields})["estimated_seconds"]
+        return found
+
+    def _estimate(self, asked: dict[str, object]) -> dict[str, Any]:
         found: dict[str, Any] = self._patiently(
-            lambda: self._client.send_once(
-                "POST", "/v1/summaries/estimate", json={"documents": list(documents), **fields}
-            )
+            lambda: self._client.send_once("POST", "/v1/summaries/estimate", json=asked)
         )
         return found
 

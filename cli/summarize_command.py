@@ -99,6 +99,7 @@ def summarize(  # noqa: PLR0913  # every field of a summary is an option
         model=model,
         priority=priority,
     )
+    check_paths(paths)
     folder = None if output == _PRINT else sources.absolute(output)
     if folder is not None:
         check_folders(paths, folder)
@@ -182,6 +183,17 @@ def _combined(
 
 def _output(folder: Path | None, kind: Format, shown: Progress) -> Output:
     return Printed(kind, shown.aside) if folder is None else Written(folder, kind)
+
+
+def check_paths(paths: Sequence[str]) -> None:
+    """Something is where the command line says; what is missing beside it is told as any unreadable file.
+
+    Raises:
+        typer.BadParameter: nothing is.
+    """
+    if not any(sources.is_there(path) for path in paths):
+        name = sources.printable(paths[0])
+        raise typer.BadParameter(f"there is no file or folder {name}", param_hint="PATH")
 
 
 def check_folders(paths: Sequence[str], folder: Path) -> None:

@@ -9,24 +9,9 @@ from typing import Annotated, Final
 import typer
 
 from cli.jobs_commands import Priority
+from jobs.summary_states import OnGap, Style
 
-__all__ = ["Priority"]
-
-
-class Style(StrEnum):
-    """The form of a summary."""
-
-    PARAGRAPH = "paragraph"
-    BULLETS = "bullets"
-    SECTIONS = "sections"
-    TLDR = "tldr"
-
-
-class OnGap(StrEnum):
-    """What a part that could not be summarized means for the whole."""
-
-    SKIP = "skip"
-    FAIL = "fail"
+__all__ = ["OnGap", "Priority", "Style"]
 
 
 class Format(StrEnum):

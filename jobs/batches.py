@@ -11,11 +11,12 @@ from uuid import UUID
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from jobs import events, files, ids, telemetry
+from jobs import events, files, ids, paging, telemetry
 from jobs.batch_models import Batch
 from jobs.batch_states import TERMINAL, TRANSITIONS, BatchState, Endpoint, FileState
 from jobs.database import database_now
 from jobs.errors import ConflictError, InvalidRequestError, NotFoundError
+from jobs.paging import Page, Range
 
 WINDOWS: Final[Mapping[str, timedelta]] = {
     "1h": timedelta(hours=1),
@@ -58,19 +59,6 @@ class BatchSpec:
             self.webhook_url,
         ]
         return sha256(json.dumps(fields, sort_keys=True).encode()).digest()
-
-
-@dataclass(frozen=True, slots=True)
-class BatchPage:
-    """One page of a list.
-
-    Attributes:
-        batches: newest first.
-        has_more: older ones follow.
-    """
-
-    batches: Sequence[Batch]
-    has_more: bool
 
 
 def create(session: Session, spec: BatchSpec, *, tenant_id: UUID) -> Batch:
@@ -199,20 +187,14 @@ def glance(session: Session, batch_ids: Sequence[UUID]) -> dict[UUID, BatchGlanc
     return {row.id: BatchGlance(row.state, row.num_lines, row.num_completed, row.num_failed) for row in rows}
 
 
-def list_batches(session: Session, *, tenant_id: UUID, after: UUID | None, limit: int) -> BatchPage:
-    """The tenant's batches, newest first, from the one behind `after` on.
+def list_batches(session: Session, wanted: Range) -> Page[Batch]:
+    """The tenant's batches.
 
     Raises:
-        InvalidRequestError: `after` is none of the tenant's batches.
+        InvalidRequestError: the one to go on behind is none of the tenant's batches.
     """
-    query = select(Batch).where(Batch.tenant_id == tenant_id)
-    if after is not None:
-        known = select(Batch.id).where(Batch.id == after, Batch.tenant_id == tenant_id)
-        if session.scalar(known) is None:
-            raise InvalidRequestError("after names no batch of yours", param="after")
-        query = query.where(Batch.id < after)
-    found = session.scalars(query.order_by(Batch.id.desc()).limit(limit + 1)).all()
-    return BatchPage(batches=found[:limit], has_more=len(found) > limit)
+    query = select(Batch).where(Batch.tenant_id == wanted.tenant_id)
+    return paging.read(session, query, (Batch.id, Batch.tenant_id), wanted, kind="batch")
 
 
 def move(batch: Batch, verb: str, *, now: datetime) -> None:

@@ -12,13 +12,14 @@ import zstandard
 from sqlalchemy import ColumnElement, delete, func, or_, select, update
 from sqlalchemy.orm import Session, defer
 
-from jobs import files
+from jobs import files, paging
 from jobs.batch_models import File
 from jobs.batch_states import FileState
 from jobs.database import database_now
 from jobs.document_models import Document, DocumentText
 from jobs.document_states import DocumentKind, DocumentState
-from jobs.errors import InvalidRequestError, NotFoundError
+from jobs.errors import NotFoundError
+from jobs.paging import Page, Range
 
 _LOCK: Final = 0x10D2  # the first half of our advisory locks' keys
 _READ_BYTES: Final = 2**18  # of text, decompressed at a time
@@ -38,19 +39,6 @@ class NewDocument:
     num_bytes: int
     kind: DocumentKind
     filename: str
-
-
-@dataclass(frozen=True, slots=True)
-class DocumentPage:
-    """One page of a list.
-
-    Attributes:
-        documents: newest first.
-        has_more: older ones follow.
-    """
-
-    documents: Sequence[Document]
-    has_more: bool
 
 
 def create_file(session: Session, *, tenant_id: UUID) -> File:
@@ -121,30 +109,22 @@ def get(session: Session, document_id: UUID, *, tenant_id: UUID) -> Document:
     Raises:
         NotFoundError: the tenant has no such document, or not any more.
     """
-    document = session.scalar(select(Document).where(Document.id == document_id, *_visible(tenant_id)))
+    document = session.scalar(select(Document).where(Document.id == document_id, *visible(tenant_id)))
     if document is None:
         raise NotFoundError("there is no such document")
     return document
 
 
-def list_documents(
-    session: Session, *, tenant_id: UUID, state: str | None, after: UUID | None, limit: int
-) -> DocumentPage:
-    """The tenant's documents, newest first, from the one behind `after` on; without their page maps.
+def list_documents(session: Session, wanted: Range, *, state: str | None = None) -> Page[Document]:
+    """The tenant's documents, or those in this state; without their page maps.
 
     Raises:
-        InvalidRequestError: `after` is none of the tenant's documents.
+        InvalidRequestError: the one to go on behind is none of the tenant's documents.
     """
-    query = select(Document).where(*_visible(tenant_id)).options(defer(Document.pages))
+    query = select(Document).where(*visible(wanted.tenant_id)).options(defer(Document.pages))
     if state is not None:
         query = query.where(Document.state == state)
-    if after is not None:
-        known = select(Document.id).where(Document.id == after, Document.tenant_id == tenant_id)
-        if session.scalar(known) is None:
-            raise InvalidRequestError("after names no document of yours", param="after")
-        query = query.where(Document.id < after)
-    found = session.scalars(query.order_by(Document.id.desc()).limit(limit + 1)).all()
-    return DocumentPage(documents=found[:limit], has_more=len(found) > limit)
+    return paging.read(session, query, (Document.id, Document.tenant_id), wanted, kind="document")
 
 
 def load_body(session: Session, document_id: UUID) -> bytes:
@@ -199,7 +179,7 @@ def remove(session: Session, document_id: UUID, *, tenant_id: UUID, guards: Sequ
         NotFoundError: the tenant has no such document.
         ConflictError: somebody still needs it.
     """
-    query = select(Document).where(Document.id == document_id, *_visible(tenant_id)).with_for_update()
+    query = select(Document).where(Document.id == document_id, *visible(tenant_id)).with_for_update()
     document = session.scalar(query)
     if document is None:
         raise NotFoundError("there is no such document")
@@ -269,7 +249,8 @@ def drop_files(session: Session, file_ids: Sequence[UUID | None]) -> None:
     )
 
 
-def _visible(tenant_id: UUID) -> tuple[ColumnElement[bool], ...]:
+def visible(tenant_id: UUID) -> tuple[ColumnElement[bool], ...]:
+    """For a query: the tenant's documents that are there, neither deleted nor past their life."""
     return (
         Document.tenant_id == tenant_id,
         Document.state != DocumentState.DELETED,

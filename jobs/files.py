@@ -1,7 +1,6 @@
 """Files of tenants: made, written in parts, read in parts, listed, deleted."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 from uuid import UUID
@@ -9,10 +8,12 @@ from uuid import UUID
 from sqlalchemy import ColumnElement, delete, func, or_, select, update
 from sqlalchemy.orm import Session
 
+from jobs import paging
 from jobs.batch_models import Batch, File, FilePart
 from jobs.batch_states import BatchState, FileState
 from jobs.database import database_now
-from jobs.errors import ConflictError, InvalidRequestError, NotFoundError
+from jobs.errors import ConflictError, NotFoundError
+from jobs.paging import Page, Range
 from jobs.storage import PART_BYTES, PartStore, StoredPart
 
 INPUT: Final = "batch"
@@ -24,19 +25,6 @@ _READING: Final = timedelta(minutes=10)
 # An upload that takes longer than this was cut off.
 _UPLOADING: Final = timedelta(hours=24)
 _MAX_PARTS: Final = 64  # small ones, read together
-
-
-@dataclass(frozen=True, slots=True)
-class FilePage:
-    """One page of a list.
-
-    Attributes:
-        files: in the order that was asked for.
-        has_more: others follow.
-    """
-
-    files: Sequence[File]
-    has_more: bool
 
 
 def create(session: Session, *, tenant_id: UUID, purpose: str, filename: str, state: FileState) -> File:
@@ -136,31 +124,16 @@ def get(session: Session, file_id: UUID, *, tenant_id: UUID) -> File:
     return file
 
 
-def list_files(
-    session: Session,
-    *,
-    tenant_id: UUID,
-    purpose: str | None,
-    after: UUID | None,
-    limit: int,
-    descending: bool,
-) -> FilePage:
-    """The tenant's files by age, from the one behind `after` on.
+def list_files(session: Session, wanted: Range, *, purpose: str | None = None) -> Page[File]:
+    """The tenant's files, or those with this purpose.
 
     Raises:
-        InvalidRequestError: `after` is none of the tenant's files.
+        InvalidRequestError: the one to go on behind is none of the tenant's files.
     """
-    query = select(File).where(*_visible(tenant_id))
+    query = select(File).where(*_visible(wanted.tenant_id))
     if purpose is not None:
         query = query.where(File.purpose == purpose)
-    if after is not None:
-        known = select(File.id).where(File.id == after, File.tenant_id == tenant_id)
-        if session.scalar(known) is None:
-            raise InvalidRequestError("after names no file of yours", param="after")
-        query = query.where(File.id < after if descending else File.id > after)
-    order = File.id.desc() if descending else File.id.asc()
-    files = session.scalars(query.order_by(order).limit(limit + 1)).all()
-    return FilePage(files=files[:limit], has_more=len(files) > limit)
+    return paging.read(session, query, (File.id, File.tenant_id), wanted, kind="file")
 
 
 def remove(session: Session, file_id: UUID, *, tenant_id: UUID) -> None:

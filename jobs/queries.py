@@ -8,8 +8,10 @@ from sqlalchemy import ColumnElement, Uuid, and_, any_, cast, func, literal_colu
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.orm import Session
 
-from jobs.errors import InvalidRequestError, NotFoundError
+from jobs import paging
+from jobs.errors import NotFoundError
 from jobs.models import Engine, Job, Reservation, Result, WebhookDispatch
+from jobs.paging import Page, Range
 from jobs.states import StopReason
 
 
@@ -38,19 +40,6 @@ class JobFilter:
         if self.metadata:
             found.append(Job.labels.op("@>")(cast(self.metadata, JSONB)))
         return found
-
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    """One page of a list.
-
-    Attributes:
-        jobs: newest first.
-        has_more: older ones follow.
-    """
-
-    jobs: Sequence[Job]
-    has_more: bool
 
 
 def get_job(session: Session, job_id: UUID, *, tenant_id: UUID) -> Job:
@@ -98,20 +87,14 @@ def glance(session: Session, job_ids: Sequence[UUID]) -> dict[UUID, Glance]:
     }
 
 
-def list_jobs(session: Session, which: JobFilter, *, tenant_id: UUID, after: UUID | None, limit: int) -> Page:
-    """The tenant's jobs that match, newest first, from the one behind `after` on.
+def list_jobs(session: Session, which: JobFilter, wanted: Range) -> Page[Job]:
+    """The tenant's jobs that match.
 
     Raises:
-        InvalidRequestError: `after` is none of the tenant's jobs.
+        InvalidRequestError: the one to go on behind is none of the tenant's jobs.
     """
-    query = select(Job).where(Job.tenant_id == tenant_id, *which.conditions())
-    if after is not None:
-        known = select(Job.id).where(Job.id == after, Job.tenant_id == tenant_id)
-        if session.scalar(known) is None:
-            raise InvalidRequestError("after names no job of yours", param="after")
-        query = query.where(Job.id < after)
-    jobs = session.scalars(query.order_by(Job.id.desc()).limit(limit + 1)).all()
-    return Page(jobs=jobs[:limit], has_more=len(jobs) > limit)
+    query = select(Job).where(Job.tenant_id == wanted.tenant_id, *which.conditions())
+    return paging.read(session, query, (Job.id, Job.tenant_id), wanted, kind="job")
 
 
 def get_result(session: Session, job_id: UUID) -> Result | None:

@@ -9,12 +9,12 @@ from uuid import UUID
 from sqlalchemy import ColumnElement, delete, exists, func, insert, or_, select
 from sqlalchemy.orm import Session
 
-from jobs import lifecycle, summary_trees, texts
+from jobs import documents, lifecycle, paging, summary_trees, texts
 from jobs.database import database_now
 from jobs.document_models import Document
-from jobs.document_states import DocumentState
 from jobs.errors import ConflictError, InvalidRequestError, NotFoundError
 from jobs.models import Job, JsonObject, Summary, SummaryDocument
+from jobs.paging import Page, Range
 from jobs.states import TERMINAL as ENDED_JOB
 from jobs.states import StopReason
 from jobs.summary_states import TERMINAL, OnGap, Style, SummaryState, SummaryStop
@@ -78,19 +78,6 @@ class SummaryFilter:
         return found
 
 
-@dataclass(frozen=True, slots=True)
-class SummaryPage:
-    """One page of a list.
-
-    Attributes:
-        summaries: newest first.
-        has_more: older ones follow.
-    """
-
-    summaries: Sequence[Summary]
-    has_more: bool
-
-
 def create(session: Session, spec: SummarySpec, *, tenant_id: UUID) -> list[Summary]:
     """Summaries that wait to be planned: one, or one of each document in their order.
 
@@ -128,22 +115,14 @@ def get(session: Session, summary_id: UUID, *, tenant_id: UUID) -> Summary:
     return summary
 
 
-def list_summaries(
-    session: Session, which: SummaryFilter, *, tenant_id: UUID, after: UUID | None, limit: int
-) -> SummaryPage:
-    """The tenant's summaries that match, newest first, from the one behind `after` on.
+def list_summaries(session: Session, which: SummaryFilter, wanted: Range) -> Page[Summary]:
+    """The tenant's summaries that match.
 
     Raises:
-        InvalidRequestError: `after` is none of the tenant's summaries.
+        InvalidRequestError: the one to go on behind is none of the tenant's summaries.
     """
-    query = select(Summary).where(Summary.tenant_id == tenant_id, *which.conditions())
-    if after is not None:
-        known = select(Summary.id).where(Summary.id == after, Summary.tenant_id == tenant_id)
-        if session.scalar(known) is None:
-            raise InvalidRequestError("after names no summary of yours", param="after")
-        query = query.where(Summary.id < after)
-    found = session.scalars(query.order_by(Summary.id.desc()).limit(limit + 1)).all()
-    return SummaryPage(summaries=found[:limit], has_more=len(found) > limit)
+    query = select(Summary).where(Summary.tenant_id == wanted.tenant_id, *which.conditions())
+    return paging.read(session, query, (Summary.id, Summary.tenant_id), wanted, kind="summary")
 
 
 def cancel(session: Session, summary_id: UUID, *, tenant_id: UUID) -> Summary:
@@ -308,10 +287,8 @@ def _hold_documents(session: Session, document_ids: Sequence[UUID], *, tenant_id
     query = (
         select(Document.id)
         .where(
-            Document.tenant_id == tenant_id,
             Document.id.in_(document_ids),
-            Document.state != DocumentState.DELETED,
-            or_(Document.expires_at.is_(None), Document.expires_at > func.clock_timestamp()),
+            *documents.visible(tenant_id),
         )
         .order_by(Document.id)
         .with_for_update(read=True)

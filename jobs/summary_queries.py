@@ -22,6 +22,7 @@ from jobs.summary_views import (
     SummaryProgress,
     SummaryUsage,
     SummaryWithChunks,
+    SummaryWithFirstChunks,
     summary_object,
 )
 
@@ -61,10 +62,30 @@ def describe(session: Session, summaries: Sequence[Summary]) -> list[SummaryObje
     ]
 
 
+@dataclass(frozen=True, slots=True)
+class ChunkRange:
+    """Which chunks are listed: `limit` of them from the one at place `start`, in the order of the text."""
+
+    start: int
+    limit: int
+
+
 def describe_with_chunks(session: Session, summary: Summary) -> SummaryWithChunks:
     """The summary as callers see it, and where everything in it comes from."""
     (found,) = describe(session, [summary])
     return SummaryWithChunks(**found, chunks=list_chunks(session, summary.id))
+
+
+def describe_with_some_chunks(
+    session: Session, summary: Summary, wanted: ChunkRange
+) -> SummaryWithChunks | SummaryWithFirstChunks:
+    """The summary as callers see it, and where a part of it comes from."""
+    (found,) = describe(session, [summary])
+    chunks = list_chunks(session, summary.id, start=wanted.start, limit=wanted.limit + 1)
+    if len(chunks) <= wanted.limit:
+        return SummaryWithChunks(**found, chunks=chunks)
+    next_start = wanted.start + wanted.limit
+    return SummaryWithFirstChunks(**found, chunks=chunks[: wanted.limit], next_chunks_start=next_start)
 
 
 def titles(session: Session, summary_id: UUID) -> dict[str, str]:
@@ -81,14 +102,18 @@ def titles(session: Session, summary_id: UUID) -> dict[str, str]:
     }
 
 
-def list_chunks(session: Session, summary_id: UUID) -> list[ChunkObject]:
-    """The leaves of the tree in the order of the text, with what was made of each."""
+def list_chunks(
+    session: Session, summary_id: UUID, *, start: int = 0, limit: int | None = None
+) -> list[ChunkObject]:
+    """The leaves of the tree in the order of the text, with what was made of each; None: to the last."""
     rows = session.execute(
         select(SummaryNode, Job.state, Job.error, Result.output)
         .join(Job, Job.id == SummaryNode.job_id)
         .outerjoin(Result, Result.job_id == Job.id)
         .where(SummaryNode.summary_id == summary_id, SummaryNode.level == 0)
         .order_by(SummaryNode.number)
+        .offset(start)
+        .limit(limit)
     )
     return [
         ChunkObject(

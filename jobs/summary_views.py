@@ -7,7 +7,7 @@ from uuid import UUID
 from jobs import ids
 from jobs.orm import JsonObject
 from jobs.summary_models import Summary
-from jobs.views import PRIORITIES, rfc3339
+from jobs.views import PRIORITY_NAMES, optional_rfc3339, rfc3339
 
 
 class SummaryProgress(TypedDict):
@@ -92,7 +92,12 @@ class SummaryWithChunks(SummaryObject):
     chunks: Sequence[ChunkObject]
 
 
-_PRIORITY_NAMES = {rank: name for name, rank in PRIORITIES.items()}
+class SummaryWithFirstChunks(SummaryWithChunks):
+    """The same where more chunks follow, from this place on."""
+
+    next_chunks_start: int
+
+
 NO_PROGRESS = SummaryProgress(jobs=0, completed=0, failed=0, running=0, tokens_done=0, tokens_total=0)
 NO_USAGE = SummaryUsage(prompt_tokens=0, completion_tokens=0)
 
@@ -123,7 +128,7 @@ def summary_object(
         chunk_tokens=summary.chunk_tokens,
         overlap_tokens=summary.overlap_tokens,
         model=summary.model,
-        priority=_PRIORITY_NAMES[summary.rank],
+        priority=PRIORITY_NAMES[summary.rank],
         templates=summary.templates,
         plan=summary.plan,
         levels=levels if isinstance(levels, int) else None,
@@ -136,9 +141,9 @@ def summary_object(
         metadata=summary.labels,
         custom_id=summary.custom_id,
         created_at=rfc3339(summary.created_at),
-        planned_at=rfc3339(summary.planned_at) if summary.planned_at else None,
-        finalized_at=rfc3339(summary.finalized_at) if summary.finalized_at else None,
-        expires_at=rfc3339(summary.expires_at) if summary.expires_at else None,
+        planned_at=optional_rfc3339(summary.planned_at),
+        finalized_at=optional_rfc3339(summary.finalized_at),
+        expires_at=optional_rfc3339(summary.expires_at),
     )
 
 
@@ -152,6 +157,6 @@ def summary_event(summary: Summary) -> JsonObject:
         "custom_id": summary.custom_id,
         "metadata": dict(metadata),
         "error": summary.error,
-        "finalized_at": rfc3339(summary.finalized_at) if summary.finalized_at else None,
+        "finalized_at": optional_rfc3339(summary.finalized_at),
         "result_url": f"/v1/summaries/{ids.summary_id(summary.id)}/result",
     }

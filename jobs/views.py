@@ -9,7 +9,7 @@ from jobs.queue_place import QueuePlace
 from jobs.states import StopReason
 
 PRIORITIES: dict[str, int] = {"low": -1, "normal": 0, "high": 1}
-_NAMES = {rank: name for name, rank in PRIORITIES.items()}
+PRIORITY_NAMES = {rank: name for name, rank in PRIORITIES.items()}
 
 
 class JobObject(TypedDict):
@@ -61,7 +61,7 @@ def job_object(job: Job) -> JobObject:
         model=job.model,
         custom_id=job.custom_id,
         metadata=job.labels,
-        priority=_NAMES[job.rank],
+        priority=PRIORITY_NAMES[job.rank],
         max_tokens=job.max_tokens,
         prompt_tokens=job.prompt_tokens,
         completion_tokens=job.completion_tokens,

@@ -11,9 +11,10 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 from sqlalchemy.sql.dml import ReturningInsert
 
-from jobs import events, ids, telemetry, webhook_dispatches, webhook_secrets
+from jobs import events, ids, paging, telemetry, webhook_dispatches, webhook_secrets
 from jobs.database import database_now
-from jobs.errors import ConflictError, InvalidRequestError, NotFoundError
+from jobs.errors import ConflictError, NotFoundError
+from jobs.paging import Page, Range
 from jobs.webhook_models import WebhookBreaker, WebhookDispatch, WebhookEndpoint, WebhookEvent
 from jobs.webhook_vault import Vault
 from jobs.webhooks import ENDPOINT_DISABLED, ENDPOINT_TEST
@@ -99,21 +100,16 @@ def get(session: Session, endpoint_id: UUID, *, tenant_id: UUID) -> WebhookEndpo
     return endpoint
 
 
-def list_endpoints(
-    session: Session, *, tenant_id: UUID, after: UUID | None, limit: int
-) -> tuple[Sequence[WebhookEndpoint], bool]:
-    """The tenant's endpoints, newest first, from the one behind `after` on; and whether there are more.
+def list_endpoints(session: Session, wanted: Range) -> Page[WebhookEndpoint]:
+    """The tenant's endpoints.
 
     Raises:
-        InvalidRequestError: `after` is none of the tenant's.
+        InvalidRequestError: the one to go on behind is none of the tenant's.
     """
-    query = select(WebhookEndpoint).where(WebhookEndpoint.tenant_id == tenant_id)
-    if after is not None:
-        if session.scalar(query.where(WebhookEndpoint.id == after)) is None:
-            raise InvalidRequestError("after names no webhook endpoint of yours", param="after")
-        query = query.where(WebhookEndpoint.id < after)
-    found = session.scalars(query.order_by(WebhookEndpoint.id.desc()).limit(limit + 1)).all()
-    return found[:limit], len(found) > limit
+    query = select(WebhookEndpoint).where(WebhookEndpoint.tenant_id == wanted.tenant_id)
+    return paging.read(
+        session, query, (WebhookEndpoint.id, WebhookEndpoint.tenant_id), wanted, kind="webhook endpoint"
+    )
 
 
 def breakers(session: Session, endpoints: Sequence[WebhookEndpoint]) -> dict[UUID, WebhookBreaker]:

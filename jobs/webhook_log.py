@@ -1,13 +1,13 @@
 """The log of deliveries, as tenants read it."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from sqlalchemy import select
+from sqlalchemy import ColumnElement, select
 from sqlalchemy.orm import Session
 
-from jobs.errors import InvalidRequestError
+from jobs import paging
+from jobs.paging import Page, Range
 from jobs.webhook_models import WebhookDelivery, WebhookEvent
 
 
@@ -23,6 +23,17 @@ class DeliveryFilter:
     event_id: UUID | None = None
     is_delivered: bool | None = None
 
+    def conditions(self) -> list[ColumnElement[bool]]:
+        """As SQL."""
+        found: list[ColumnElement[bool]] = []
+        if self.endpoint_id is not None:
+            found.append(WebhookDelivery.endpoint_id == self.endpoint_id)
+        if self.event_id is not None:
+            found.append(WebhookDelivery.event_id == self.event_id)
+        if self.is_delivered is not None:
+            found.append((WebhookDelivery.outcome == "delivered") == self.is_delivered)
+        return found
+
 
 @dataclass(frozen=True, slots=True)
 class LoggedDelivery:
@@ -32,31 +43,18 @@ class LoggedDelivery:
     event_type: str
 
 
-def list_deliveries(
-    session: Session, which: DeliveryFilter, *, tenant_id: UUID, after: UUID | None, limit: int
-) -> tuple[Sequence[LoggedDelivery], bool]:
-    """The tenant's tries, newest first, from the one behind `after` on; and whether there are more.
+def list_deliveries(session: Session, which: DeliveryFilter, wanted: Range) -> Page[LoggedDelivery]:
+    """The tenant's tries that match.
 
     Raises:
-        InvalidRequestError: `after` is none of the tenant's.
+        InvalidRequestError: the one to go on behind is none of the tenant's.
     """
     query = (
         select(WebhookDelivery, WebhookEvent.type)
         .join(WebhookEvent, WebhookEvent.id == WebhookDelivery.event_id)
-        .where(WebhookDelivery.tenant_id == tenant_id)
+        .where(WebhookDelivery.tenant_id == wanted.tenant_id, *which.conditions())
     )
-    if after is not None:
-        known = select(WebhookDelivery.id).where(
-            WebhookDelivery.id == after, WebhookDelivery.tenant_id == tenant_id
-        )
-        if session.scalar(known) is None:
-            raise InvalidRequestError("after names no webhook delivery of yours", param="after")
-        query = query.where(WebhookDelivery.id < after)
-    if which.endpoint_id is not None:
-        query = query.where(WebhookDelivery.endpoint_id == which.endpoint_id)
-    if which.event_id is not None:
-        query = query.where(WebhookDelivery.event_id == which.event_id)
-    if which.is_delivered is not None:
-        query = query.where((WebhookDelivery.outcome == "delivered") == which.is_delivered)
-    found = session.execute(query.order_by(WebhookDelivery.id.desc()).limit(limit + 1)).all()
-    return [LoggedDelivery(delivery, kind) for delivery, kind in found[:limit]], len(found) > limit
+    query = paging.within(
+        session, query, (WebhookDelivery.id, WebhookDelivery.tenant_id), wanted, kind="webhook delivery"
+    )
+    return paging.cut([LoggedDelivery(*row) for row in session.execute(query)], wanted)

@@ -5,12 +5,14 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx2
 
 from jobs.settings import DatabaseSettings
-from support import API_KEY
+from support import API_KEY, eventually
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 # A secret of the right shape; it signs nothing outside these tests.
@@ -75,6 +77,16 @@ class ApiProcess:
     def _collect(self) -> None:
         assert self.process.stdout is not None
         self.lines.extend(self.process.stdout)
+
+
+@contextmanager
+def serving(database: DatabaseSettings, broker_url: str, **variables: str) -> Iterator[ApiProcess]:
+    """The service with these variables, all of it ready; at the end it stops as it was asked to."""
+    process = ApiProcess(database, broker_url, **variables)
+    with process.client() as client:
+        eventually(lambda: client.get("/health/ready").json()["components"]["tokenizer"]["ready"])
+    yield process
+    assert process.stop() == 0
 
 
 def error_of(answer: httpx2.Response) -> dict[str, str | None]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 import time
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterator
@@ -121,6 +122,17 @@ class Receiver:
 
     def at(self, path: str) -> list[Seen]:
         return [each for each in self.seen if each.path == path]
+
+
+def connections(listener: socket.socket) -> Iterator[socket.socket]:
+    """Whoever connects, until the listener is shut down."""
+    while True:
+        try:
+            connected, _ = listener.accept()
+        except OSError:
+            return
+        with connected:
+            yield connected
 
 
 @contextmanager

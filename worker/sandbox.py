@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from jobs.document_states import DocumentKind, Fault, Notice
 from jobs.settings import DocumentSettings
+from jobs.validation import Text
 from worker.extract import confine
 
 _ROOT: Final = Path(__file__).resolve().parent.parent
@@ -54,7 +55,7 @@ class Warned(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     code: Notice = Field(strict=False)
-    message: str = Field(max_length=1000)
+    message: Text = Field(max_length=1000)
     pages: list[int] | None = Field(None, max_length=1000)
 
 
@@ -66,7 +67,7 @@ class Extracted(BaseModel):
     num_chars: int = Field(ge=1)
     pages: list[int] | None
     language: str | None = Field(pattern=r"^[a-z]{2}$")
-    title: str | None = Field(max_length=300)
+    title: Text | None = Field(max_length=300)
     warnings: list[Warned] = Field(max_length=100)
 
 
@@ -76,7 +77,7 @@ class Refused(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     code: Fault = Field(strict=False)
-    message: str = Field(max_length=1000)
+    message: Text = Field(max_length=1000)
 
 
 class Sandbox:
@@ -118,7 +119,7 @@ class Sandbox:
         if self._has_timed_out:
             return self._timeout()
         if process.returncode == 0:
-            return self._understand(output)
+            return understand(output, self._settings)
         if process.returncode == confine.EXIT_OUT_OF_TIME:
             return self._timeout()
         return _OUT_OF_MEMORY if process.returncode in _MEMORY_CODES else _CRASHED
@@ -195,27 +196,6 @@ class Sandbox:
         seconds = f"{self._settings.extraction_seconds:g}"
         return Refusal(Fault.TIMEOUT, f"The text was not there after {seconds} seconds.")
 
-    def _understand(self, output: bytes) -> tuple[Extracted, bytes] | Refusal:
-        """What the process wrote, checked: it is only as trustworthy as the bytes that it read."""
-        try:
-            (size,) = struct.unpack_from(">Q", output)
-            described, body = output[8 : 8 + size], output[8 + size :]
-            if not body:
-                refused = Refused.model_validate_json(described)
-                return Refusal(refused.code, refused.message)
-            found = Extracted.model_validate_json(described)
-        except (struct.error, ValidationError):
-            return _UPSET
-        pages = found.pages or []
-        is_sound = (
-            found.num_chars <= self._settings.max_characters
-            and len(pages) <= self._settings.max_pages
-            and all(before <= after for before, after in itertools.pairwise([0, *pages, found.num_chars]))
-        )
-        if not is_sound:
-            return _UPSET
-        return found, body
-
 
 def _feed(process: subprocess.Popen[bytes], chunks: Iterable[bytes]) -> None:
     """The process has all bytes, or wants no more."""
@@ -225,3 +205,25 @@ def _feed(process: subprocess.Popen[bytes], chunks: Iterable[bytes]) -> None:
         for chunk in chunks:
             process.stdin.write(chunk)
         process.stdin.close()
+
+
+def understand(output: bytes, settings: DocumentSettings) -> tuple[Extracted, bytes] | Refusal:
+    """What the process wrote, checked: it is only as trustworthy as the bytes that it read."""
+    try:
+        (size,) = struct.unpack_from(">Q", output)
+        described, body = output[8 : 8 + size], output[8 + size :]
+        if not body:
+            refused = Refused.model_validate_json(described)
+            return Refusal(refused.code, refused.message)
+        found = Extracted.model_validate_json(described)
+    except (struct.error, ValidationError):
+        return _UPSET
+    pages = found.pages or []
+    is_sound = (
+        found.num_chars <= settings.max_characters
+        and len(pages) <= settings.max_pages
+        and all(before <= after for before, after in itertools.pairwise([0, *pages, found.num_chars]))
+    )
+    if not is_sound:
+        return _UPSET
+    return found, body

@@ -12,8 +12,8 @@ from sqlalchemy.orm import Session
 from api import accept, estimates
 from api.body import read_body
 from api.dependencies import PartsDep, TenantDep
+from api.identifiers import BatchIdDep, parse_field, parse_range
 from api.once import Promise, PromiseDep
-from api.openai_ids import BatchIdDep, parse_field
 from api.openai_replies import BatchListReply, BatchReply, EstimateReply
 from api.openai_schemas import BatchListQuery, BatchRequest, EstimateRequest
 from api.openapi import answers, json_body
@@ -105,12 +105,9 @@ async def list_batches(
     parts: PartsDep, tenant_id: TenantDep, query: Annotated[BatchListQuery, Query()]
 ) -> JSONResponse:
     """Your batches, newest first."""
-    after = query.after and parse_field(
-        query.after, ids.parse_batch_id, param="after", message="after names no batch of yours"
-    )
-    read = partial(batches.list_batches, tenant_id=tenant_id, after=after or None, limit=query.limit)
-    found = await parts.transactions.run(read)
-    data = [batch_object(batch, max_errors=MAX_LISTED_ERRORS) for batch in found.batches]
+    wanted = parse_range(query, ids.parse_batch_id, tenant_id=tenant_id, kind="batch")
+    found = await parts.transactions.run(partial(batches.list_batches, wanted=wanted))
+    data = [batch_object(batch, max_errors=MAX_LISTED_ERRORS) for batch in found.items]
     return JSONResponse(page(data, has_more=found.has_more))
 
 

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Annotated, Final
 from uuid import UUID
 
-from fastapi import APIRouter, Depends, Path, Query, Request
+from fastapi import APIRouter, Query, Request
 from fastapi.responses import JSONResponse
 from sqlalchemy.orm import Session
 from starlette.responses import Response, StreamingResponse
@@ -22,33 +22,18 @@ from api.document_schemas import (
     KindName,
     SeenDocumentReply,
 )
+from api.identifiers import DocumentIdDep, parse_range
 from api.once import PromiseDep
-from api.openai_ids import parse_field
 from api.openapi import answers, document_body
 from api.render import page
 from jobs import documents, ids, summaries
 from jobs.document_states import DocumentState
 from jobs.document_views import document_object
-from jobs.errors import ConflictError, DocumentNotReadyError, NotFoundError
+from jobs.errors import ConflictError, DocumentNotReadyError
 
 router = APIRouter(tags=["documents"])
 
 _TEXT: Final = "text/plain"
-
-
-async def parse_document_id(document_id: Annotated[str, Path(description="`doc_…`")]) -> UUID:
-    """The document id of the path.
-
-    Raises:
-        NotFoundError: no document can have it; the same answer as for somebody else's.
-    """
-    try:
-        return ids.parse_document_id(document_id)
-    except NotFoundError:
-        raise NotFoundError("there is no such document") from None
-
-
-DocumentIdDep = Annotated[UUID, Depends(parse_document_id)]
 
 
 @router.post(
@@ -90,18 +75,10 @@ async def list_documents(
     parts: PartsDep, tenant_id: TenantDep, query: Annotated[DocumentListQuery, Query()]
 ) -> JSONResponse:
     """Your documents, newest first; pages stay stable while documents are added."""
-    after = query.after and parse_field(
-        query.after, ids.parse_document_id, param="after", message="after names no document of yours"
-    )
-    read = partial(
-        documents.list_documents,
-        tenant_id=tenant_id,
-        state=query.state,
-        after=after or None,
-        limit=query.limit,
-    )
+    wanted = parse_range(query, ids.parse_document_id, tenant_id=tenant_id, kind="document")
+    read = partial(documents.list_documents, wanted=wanted, state=query.state)
     found = await parts.transactions.run(read)
-    data = [document_object(document) for document in found.documents]
+    data = [document_object(document) for document in found.items]
     return JSONResponse(page(data, has_more=found.has_more))
 
 

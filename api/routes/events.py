@@ -7,9 +7,9 @@ from typing import Annotated, Final
 from fastapi import APIRouter, Header, Query
 from starlette.responses import Response, StreamingResponse
 
-from api.dependencies import JobIdDep, PartsDep, TenantDep
+from api.dependencies import PartsDep, TenantDep
 from api.events import JobEvents, batch_events
-from api.openai_ids import BatchIdDep
+from api.identifiers import BatchIdDep, JobIdDep
 from api.openapi import event_answers
 from api.streams import EVENT_STREAM, HEADERS
 from jobs import batches

@@ -1,6 +1,7 @@
 """Files over HTTP, as OpenAI has them: upload, list, look, read, delete."""
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from functools import partial
 from typing import Annotated, Final
 from uuid import UUID
@@ -11,8 +12,8 @@ from starlette.responses import Response, StreamingResponse
 
 from api import uploads
 from api.dependencies import PartsDep, TenantDep
+from api.identifiers import FileIdDep, parse_range
 from api.once import PromiseDep
-from api.openai_ids import FileIdDep, parse_field
 from api.openai_replies import FileDeletedReply, FileListReply, FileReply
 from api.openai_schemas import FileListQuery, UploadForm
 from api.openapi import answers, form_body
@@ -53,19 +54,10 @@ async def list_files(
     parts: PartsDep, tenant_id: TenantDep, query: Annotated[FileListQuery, Query()]
 ) -> JSONResponse:
     """Your files by age, result files among them."""
-    after = query.after and parse_field(
-        query.after, ids.parse_file_id, param="after", message="after names no file of yours"
-    )
-    read = partial(
-        files.list_files,
-        tenant_id=tenant_id,
-        purpose=query.purpose,
-        after=after or None,
-        limit=query.limit,
-        descending=query.order == "desc",
-    )
-    found = await parts.transactions.run(read)
-    data = [file_object(file) for file in found.files]
+    wanted = parse_range(query, ids.parse_file_id, tenant_id=tenant_id, kind="file")
+    wanted = replace(wanted, descending=query.order == "desc")
+    found = await parts.transactions.run(partial(files.list_files, wanted=wanted, purpose=query.purpose))
+    data = [file_object(file) for file in found.items]
     return JSONResponse(page(data, has_more=found.has_more))
 
 

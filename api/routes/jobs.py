@@ -12,7 +12,8 @@ from starlette.responses import Response
 from api import accept
 from api.body import read_body
 from api.callers import Caller
-from api.dependencies import CallerDep, JobIdDep, PartsDep, TenantDep
+from api.dependencies import CallerDep, PartsDep, TenantDep
+from api.identifiers import JobIdDep, parse_optional
 from api.once import Promise, PromiseDep
 from api.openapi import answers, json_body
 from api.parts import Parts
@@ -20,9 +21,10 @@ from api.render import job_response, page, seen_job_response
 from api.replies import DeletedReply, JobListReply, JobReply, ResultReply, SeenJobReply
 from api.schemas import JobRequest, ListQuery
 from jobs import engines, ids, lifecycle, queries, removal, submission
-from jobs.errors import InvalidRequestError, JobNotFinishedError, NotFoundError
+from jobs.errors import JobNotFinishedError, NotFoundError
 from jobs.idempotency import Once
 from jobs.models import Job, Result
+from jobs.paging import Range
 from jobs.queries import JobFilter
 from jobs.states import TERMINAL
 from jobs.submission import JobSpec
@@ -72,15 +74,11 @@ async def list_jobs(
 ) -> JSONResponse:
     """Your jobs, newest first; pages stay stable while jobs are added."""
     which = JobFilter(state=query.state, task=query.task, custom_id=query.custom_id)
-    read = partial(
-        queries.list_jobs,
-        which=which,
-        tenant_id=tenant_id,
-        after=_parse_after(query.after),
-        limit=query.limit,
-    )
-    found = await parts.transactions.run(read)
-    data = [job_object(job) for job in found.jobs]
+    message = "after names no job of yours"
+    after = parse_optional(query.after, ids.parse_job_id, param="after", message=message)
+    wanted = Range(tenant_id, after, query.limit)
+    found = await parts.transactions.run(partial(queries.list_jobs, which=which, wanted=wanted))
+    data = [job_object(job) for job in found.items]
     return JSONResponse(page(data, has_more=found.has_more))
 
 
@@ -189,12 +187,3 @@ def _read_result(session: Session, *, job_id: UUID, tenant_id: UUID) -> tuple[Jo
     if job.state not in TERMINAL:
         raise JobNotFinishedError
     return job, queries.get_result(session, job.id)
-
-
-def _parse_after(text: str | None) -> UUID | None:
-    if text is None:
-        return None
-    try:
-        return ids.parse_job_id(text)
-    except NotFoundError:
-        raise InvalidRequestError("after names no job of yours", param="after") from None

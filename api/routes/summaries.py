@@ -5,7 +5,7 @@ import json
 from contextlib import aclosing, suppress
 from functools import partial
 from hashlib import sha256
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 from uuid import UUID
 
 from fastapi import APIRouter, Query, Request
@@ -17,14 +17,13 @@ from api import accept
 from api.body import read_body
 from api.dependencies import PartsDep, TenantDep
 from api.events import summary_events
+from api.identifiers import SummaryIdDep, parse_documents, parse_optional, parse_range
 from api.once import PromiseDep
-from api.openai_ids import parse_field
 from api.openapi import answers, event_answers, json_body
 from api.parts import Parts
 from api.render import page
 from api.streams import EVENT_STREAM, HEADERS
 from api.summary_estimates import estimate_summaries
-from api.summary_ids import SummaryIdDep, parse_documents
 from api.summary_replies import (
     DeletedSummaryReply,
     SeenSummaryReply,
@@ -35,12 +34,13 @@ from api.summary_replies import (
 )
 from api.summary_schemas import SummaryEstimateRequest, SummaryListQuery, SummaryRequest
 from api.webhooks import check_callback
-from jobs import engines, ids, summaries, summary_queries, summary_results
+from jobs import engines, ids, summaries, summary_plan, summary_queries, summary_results
 from jobs.errors import InvalidRequestError, JobNotFinishedError, ModelNotFoundError
 from jobs.idempotency import Kind, run_once
 from jobs.models import JsonObject, Summary
 from jobs.queues import SERVICE
 from jobs.summaries import SummaryFilter, SummarySpec
+from jobs.summary_queries import ChunkRange
 from jobs.summary_states import TERMINAL, OnGap, Style
 from jobs.summary_views import SummaryObject, SummaryWithChunks
 from jobs.views import PRIORITIES
@@ -48,11 +48,16 @@ from jobs.views import PRIORITIES
 router = APIRouter(tags=["summaries"])
 
 MAX_WAIT_SECONDS: Final = 60
+MAX_LISTED_CHUNKS: Final = 1000  # a few megabytes; a summary may have 50,000
 # 1000 ids, instructions and metadata.
 _MAX_BYTES: Final = 256 * 1024
 _MEDIA_TYPES: Final = {"md": "text/markdown", "csv": "text/csv"}
 
 Chunks = Annotated[bool, Query(description="list the chunks too")]
+ChunksStart = Annotated[
+    int, Query(ge=0, le=summary_plan.MAX_CHUNKS, description="the first chunk to list, counted from 0")
+]
+ChunksLimit = Annotated[int, Query(ge=1, le=MAX_LISTED_CHUNKS, description="chunks to list at most")]
 
 
 @router.post(
@@ -116,22 +121,17 @@ async def list_summaries(
     parts: PartsDep, tenant_id: TenantDep, query: Annotated[SummaryListQuery, Query()]
 ) -> JSONResponse:
     """Your summaries, newest first; pages stay stable while summaries are added."""
-    after = query.after and parse_field(
-        query.after, ids.parse_summary_id, param="after", message="after names no summary of yours"
+    wanted = parse_range(query, ids.parse_summary_id, tenant_id=tenant_id, kind="summary")
+    document_id = parse_optional(
+        query.document or None, ids.parse_document_id, param="document", message="There is no such document."
     )
-    document = query.document and parse_field(
-        query.document, ids.parse_document_id, param="document", message="There is no such document."
-    )
-    which = SummaryFilter(state=query.state, custom_id=query.custom_id, document_id=document or None)
+    which = SummaryFilter(state=query.state, custom_id=query.custom_id, document_id=document_id)
 
-    def read(session: Session) -> tuple[list[SummaryObject], bool]:
-        found = summaries.list_summaries(
-            session, which, tenant_id=tenant_id, after=after or None, limit=query.limit
-        )
-        return summary_queries.describe(session, found.summaries), found.has_more
+    def read(session: Session) -> dict[str, Any]:
+        found = summaries.list_summaries(session, which, wanted)
+        return page(summary_queries.describe(session, found.items), has_more=found.has_more)
 
-    data, has_more = await parts.transactions.run(read)
-    return JSONResponse(page(data, has_more=has_more))
+    return JSONResponse(await parts.transactions.run(read))
 
 
 @router.get(
@@ -153,13 +153,16 @@ async def get_summary(
         ),
     ] = 0,
     chunks: Chunks = True,  # noqa: FBT002  # a query parameter
+    chunks_start: ChunksStart = 0,
+    chunks_limit: ChunksLimit = MAX_LISTED_CHUNKS,
 ) -> JSONResponse:
     """The summary as it is now, or, with `wait`, once it has ended or the time is up."""
-    read = partial(_read, summary_id=summary_id, tenant_id=tenant_id)
+    wanted = ChunkRange(chunks_start, chunks_limit) if chunks else None
+    read = partial(_read, summary_id=summary_id, tenant_id=tenant_id, chunks=wanted)
     if wait:
         await parts.transactions.run(partial(summaries.get, summary_id=summary_id, tenant_id=tenant_id))
         await _until_ended(parts, summary_id, seconds=wait)
-    return JSONResponse(await parts.transactions.run(partial(read, with_chunks=chunks)))
+    return JSONResponse(await parts.transactions.run(read))
 
 
 @router.get(
@@ -208,7 +211,7 @@ async def follow_summary(
     summary_id: SummaryIdDep, parts: PartsDep, tenant_id: TenantDep
 ) -> StreamingResponse:
     """Server-sent events until the summary has ended: the summary, whenever its counts have changed."""
-    read = partial(_read, summary_id=summary_id, tenant_id=tenant_id, with_chunks=False)
+    read = partial(_read, summary_id=summary_id, tenant_id=tenant_id)
     await parts.transactions.run(read)
     again = partial(parts.transactions.run, read, tenant_ids=[tenant_id])
     return StreamingResponse(
@@ -227,7 +230,7 @@ async def cancel_summary(summary_id: SummaryIdDep, parts: PartsDep, tenant_id: T
     # In a transaction of its own, in which the rows of jobs come first; a service worker does it too.
     await parts.transactions.run(partial(summaries.stop_jobs, summary_id=summary_id, tenant_id=tenant_id))
     parts.doorbell.ring(SERVICE)
-    read = partial(_read, summary_id=summary_id, tenant_id=tenant_id, with_chunks=False)
+    read = partial(_read, summary_id=summary_id, tenant_id=tenant_id)
     return JSONResponse(await parts.transactions.run(read))
 
 
@@ -243,11 +246,11 @@ async def delete_summary(summary_id: SummaryIdDep, parts: PartsDep, tenant_id: T
 
 
 def _read(
-    session: Session, *, summary_id: UUID, tenant_id: UUID, with_chunks: bool
+    session: Session, *, summary_id: UUID, tenant_id: UUID, chunks: ChunkRange | None = None
 ) -> SummaryObject | SummaryWithChunks:
     summary = summaries.get(session, summary_id, tenant_id=tenant_id)
-    if with_chunks:
-        return summary_queries.describe_with_chunks(session, summary)
+    if chunks is not None:
+        return summary_queries.describe_with_some_chunks(session, summary, chunks)
     return summary_queries.describe(session, [summary])[0]
 
 

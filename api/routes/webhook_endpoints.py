@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from api import accept
 from api.body import read_body
 from api.dependencies import PartsDep, TenantDep
-from api.openai_ids import parse_field
+from api.identifiers import EndpointIdDep, parse_range
 from api.openapi import answers, json_body
 from api.render import page
 from api.webhook_schemas import (
@@ -29,7 +29,7 @@ from api.webhook_schemas import (
     ReplayQuery,
     ReplayReply,
 )
-from api.webhooks import EndpointIdDep, checked_secret, endpoint_object, require_vault
+from api.webhooks import checked_secret, endpoint_object, require_vault
 from jobs import ids, webhook_endpoints, webhooks
 from jobs.queues import EVENTS
 from jobs.views import rfc3339
@@ -83,16 +83,13 @@ async def list_endpoints(
     parts: PartsDep, tenant_id: TenantDep, query: Annotated[EndpointListQuery, Query()]
 ) -> JSONResponse:
     """Your endpoints, newest first."""
-    after = query.after and parse_field(
-        query.after, ids.parse_endpoint_id, param="after", message="after names no webhook endpoint of yours"
-    )
+    wanted = parse_range(query, ids.parse_endpoint_id, tenant_id=tenant_id, kind="webhook endpoint")
 
     def read(session: Session) -> dict[str, Any]:
-        found, has_more = webhook_endpoints.list_endpoints(
-            session, tenant_id=tenant_id, after=after or None, limit=query.limit
-        )
-        breakers = webhook_endpoints.breakers(session, found)
-        return page([endpoint_object(each, breakers.get(each.id)) for each in found], has_more=has_more)
+        found = webhook_endpoints.list_endpoints(session, wanted)
+        breakers = webhook_endpoints.breakers(session, found.items)
+        data = [endpoint_object(each, breakers.get(each.id)) for each in found.items]
+        return page(data, has_more=found.has_more)
 
     return JSONResponse(await parts.transactions.run(read))
 

@@ -1,6 +1,5 @@
 """Webhooks over HTTP beside the endpoints: the default secret, the log of deliveries, replays."""
 
-from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 from typing import Annotated
@@ -11,7 +10,7 @@ from fastapi.responses import JSONResponse
 from sqlalchemy.orm import Session
 
 from api.dependencies import PartsDep, TenantDep
-from api.openai_ids import parse_field
+from api.identifiers import EventIdDep, Parse, parse_optional
 from api.openapi import answers
 from api.render import page
 from api.routes.webhook_endpoints import Overlap, replay_response
@@ -22,9 +21,10 @@ from api.webhook_schemas import (
     ReplayReply,
     SecretReply,
 )
-from api.webhooks import EventIdDep, delivery_object, require_vault
+from api.webhooks import delivery_object, require_vault
 from jobs import ids, webhook_endpoints, webhook_log, webhook_secrets
 from jobs.database import database_now
+from jobs.paging import Range
 from jobs.queues import EVENTS
 from jobs.views import rfc3339
 from jobs.webhook_log import DeliveryFilter
@@ -85,11 +85,9 @@ async def list_deliveries(
         is_delivered=None if query.outcome is None else query.outcome == "delivered",
     )
     after = _parsed(query.after, ids.parse_delivery_id, param="after")
-    read = partial(
-        webhook_log.list_deliveries, which=which, tenant_id=tenant_id, after=after, limit=query.limit
-    )
-    found, has_more = await parts.transactions.run(read)
-    return JSONResponse(page([delivery_object(each) for each in found], has_more=has_more))
+    wanted = Range(tenant_id, after, query.limit)
+    found = await parts.transactions.run(partial(webhook_log.list_deliveries, which=which, wanted=wanted))
+    return JSONResponse(page([delivery_object(each) for each in found.items], has_more=found.has_more))
 
 
 @router.post(
@@ -106,8 +104,8 @@ async def replay_event(event_id: EventIdDep, parts: PartsDep, tenant_id: TenantD
     return replay_response(replayed)
 
 
-def _parsed(text: str | None, parse: Callable[[str], UUID], *, param: str) -> UUID | None:
-    return None if text is None else parse_field(text, parse, param=param, message=f"{param} is no such id")
+def _parsed(text: str | None, parse: Parse, *, param: str) -> UUID | None:
+    return parse_optional(text, parse, param=param, message=f"{param} is no such id")
 
 
 def _secret_response(secrets: Secrets) -> JSONResponse:

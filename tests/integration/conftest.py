@@ -9,13 +9,13 @@ import pytest
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session, sessionmaker
 
-from api_server import WEBHOOK_SECRET, ApiProcess
+from api_server import WEBHOOK_SECRET, ApiProcess, serving
 from cli.stack.engine_options import EngineOptions
 from cli.stack.valkey import EmbeddedValkey
 from jobs.settings import DatabaseSettings, Settings
 from jobs.tokens import Tokenizer, ensure_default_tokenizer
 from local_engine import RunningEngine, running_engine
-from support import eventually
+from webhook_support import Receiver, receiving
 from worker_support import TIME_SCALE, Queue, settings_for
 
 
@@ -25,11 +25,8 @@ def server(
     database_settings: DatabaseSettings,
     valkey: EmbeddedValkey,
 ) -> Iterator[ApiProcess]:
-    process = ApiProcess(database_settings, valkey.url, LONGBATCH_WEBHOOKS__SECRET=WEBHOOK_SECRET)
-    with process.client() as client:
-        eventually(lambda: client.get("/health/ready").json()["components"]["tokenizer"]["ready"])
-    yield process
-    assert process.stop() == 0
+    with serving(database_settings, valkey.url, LONGBATCH_WEBHOOKS__SECRET=WEBHOOK_SECRET) as process:
+        yield process
 
 
 @pytest.fixture
@@ -37,6 +34,13 @@ def http(server: ApiProcess, sessions: sessionmaker[Session]) -> Iterator[httpx2
     """A client of the service, whose database holds no jobs."""
     with server.client() as client:
         yield client
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    """A receiver of webhooks that answers as it is told."""
+    with receiving() as made:
+        yield made
 
 
 @pytest.fixture

@@ -1,15 +1,18 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from threading import Event
 
 import pytest
 from sqlalchemy.orm import Session, sessionmaker
 from typer.testing import CliRunner, Result
 
 from api_server import ApiProcess
+from cli.client import Client
 from cli.main import app
 from cli.stack.ports import free_port
-from support import API_KEY
+from cli.summaries import Summaries
+from support import API_KEY, eventually, register_engine
 
 Run = Callable[..., Result]
 
@@ -50,6 +53,15 @@ def test_every_file_is_listed_with_its_error(run: Run, empty: Path) -> None:
     assert "left out, of other kinds: 1 .jpg" in done.stderr
 
 
+def test_a_mistyped_path_is_wrong_usage(run: Run, tmp_path: Path) -> None:
+    mistyped = tmp_path / "documnets"
+    for verb in ("summarize", "estimate"):
+        done = run(verb, mistyped)
+        assert (done.exit_code, done.stdout) == (2, "")
+        assert "there is no file or folder" in done.stderr
+        assert run(verb, mistyped, tmp_path / "other").exit_code == 2
+
+
 def test_combined_too_every_file_is_listed(run: Run, empty: Path) -> None:
     done = run("summarize", empty, "--combine", "--format", "json")
     assert done.exit_code == 1
@@ -73,6 +85,16 @@ def test_an_estimate_tells_what_cannot_be_read(run: Run, empty: Path) -> None:
     assert done.exit_code == 1
     shown = json.loads(done.stdout)
     assert (shown["documents"], len(shown["failed"])) == ([], 3)
+
+
+def test_the_time_of_the_queue_can_be_asked_for(server: ApiProcess, sessions: sessionmaker[Session]) -> None:
+    with Client(server.url, API_KEY) as client:
+        summaries = Summaries(client, patience=10, stop=Event())
+        assert summaries.queued_seconds({"length": 100, "style": "bullets"}) is None, "no engine is up"
+        with sessions.begin() as session:
+            register_engine(session, model=summaries.model())
+        found = eventually(lambda: summaries.queued_seconds({"length": 100, "chunk_tokens": 64}))
+    assert 0 < found < 600
 
 
 def test_a_watched_folder_is_done_once(run: Run, empty: Path, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import io
 import json
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from threading import Event
 from typing import Any
 
 import httpx2
@@ -12,11 +13,13 @@ import pytest
 from sqlalchemy import select, text
 from sqlalchemy.orm import Session, sessionmaker
 
-from api_server import WEBHOOK_SECRET, error_of
+from api_server import WEBHOOK_SECRET, ApiProcess, error_of
+from cli.client import Client
+from cli.summaries import Summaries
 from jobs import ids
 from jobs.models import Summary, WebhookDispatch, WebhookEvent
 from summary_support import SMALL, failed_document, plan_all, ready_document, run_to_end, text_of
-from support import register_engine
+from support import API_KEY, register_engine
 
 MODEL = "llama-3.1-8b-instruct"
 Background = Callable[..., Future[Any]]
@@ -64,6 +67,49 @@ def test_a_summary_is_accepted_planned_and_completed_with_its_sources(
     listed = http.get("/v1/summaries", params={"custom_id": "mine", "document": document}).json()["data"]
     assert [each["id"] for each in listed] == [made["id"]]
     assert http.get("/v1/summaries", params={"state": "failed"}).json()["data"] == []
+
+
+def test_chunks_are_listed_page_by_page_where_that_is_asked_for(
+    http: httpx2.Client, sessions: sessionmaker[Session], document: str
+) -> None:
+    path = f"/v1/summaries/{create(http, document)['id']}"
+    work(sessions)
+    whole = http.get(path).json()
+    assert "next_chunks_start" not in whole
+    num_chunks = len(whole["chunks"])
+    assert num_chunks > 4
+    paged: list[dict[str, Any]] = []
+    page: dict[str, Any] = {"next_chunks_start": 0}
+    while "next_chunks_start" in page:
+        wanted = {"chunks_start": page["next_chunks_start"], "chunks_limit": 2}
+        page = http.get(path, params=wanted).json()
+        paged += page["chunks"]
+    assert paged == whole["chunks"]
+    exactly = http.get(path, params={"chunks_limit": num_chunks}).json()
+    assert exactly == whole
+    assert http.get(path, params={"chunks_start": num_chunks}).json() == whole | {"chunks": []}
+    for wrong in ({"chunks_start": -1}, {"chunks_limit": 0}, {"chunks_limit": 1001}):
+        (param,) = wrong
+        refused = http.get(path, params=wrong)
+        assert (refused.status_code, error_of(refused)["param"]) == (400, param)
+
+
+def test_more_chunks_than_one_answer_lists_are_all_fetched_by_the_client(
+    http: httpx2.Client, server: ApiProcess, sessions: sessionmaker[Session]
+) -> None:
+    with sessions.begin() as session:
+        register_engine(session, capacity=SMALL, model=MODEL)
+        long = ids.document_id(ready_document(session, text_of(70_000)).id)
+    made = create(http, long, chunk_tokens=64, length=16)
+    with sessions.begin() as session:
+        plan_all(session)
+    first = http.get(f"/v1/summaries/{made['id']}").json()
+    assert (len(first["chunks"]), first["next_chunks_start"]) == (1000, 1000)
+    with Client(server.url, API_KEY) as client:
+        found = Summaries(client, patience=10, stop=Event()).summary(made["id"])
+    assert "next_chunks_start" not in found
+    assert len(found["chunks"]) == found["plan"]["chunks"] > 1000
+    assert [each["index"] for each in found["chunks"]] == list(range(len(found["chunks"])))
 
 
 def test_each_document_has_its_own_summary_in_their_order_unless_they_are_combined(
@@ -246,6 +292,16 @@ def test_an_estimate_is_the_plan_and_says_what_it_rests_on(
     assert rough["completion_tokens"]["max"] > rough["completion_tokens"]["expected"] > 0
     with sessions() as session:
         assert session.scalar(text("SELECT count(*) FROM summaries")) == 0
+
+
+def test_a_document_whose_life_is_over_is_neither_estimated_nor_summarized(
+    http: httpx2.Client, sessions: sessionmaker[Session], document: str
+) -> None:
+    with sessions.begin() as session:
+        session.execute(text("UPDATE documents SET expires_at = clock_timestamp() - interval '1 second'"))
+    for path in ("/v1/summaries/estimate", "/v1/summaries"):
+        refused = http.post(path, json={"documents": [document]})
+        assert (refused.status_code, error_of(refused)["param"]) == (400, "documents.0"), path
 
 
 def test_an_estimate_of_more_chunks_than_are_ever_made_is_refused_at_once(http: httpx2.Client) -> None:

@@ -12,7 +12,7 @@ from sqlalchemy import Engine, select, update
 from sqlalchemy.orm import Session, sessionmaker
 from standardwebhooks import Webhook, WebhookVerificationError
 
-from api_server import WEBHOOK_SECRET, ApiProcess, error_of
+from api_server import WEBHOOK_SECRET, ApiProcess, error_of, serving
 from cli.stack.valkey import EmbeddedValkey
 from jobs import ids, lifecycle
 from jobs.database import transaction
@@ -21,7 +21,7 @@ from jobs.settings import DatabaseSettings
 from jobs.states import JobState
 from jobs.webhook_secrets import new_secret
 from jobs.webhook_vault import Vault, VaultError, new_key
-from support import eventually, submit_one
+from support import submit_one
 from webhook_support import (
     WEBHOOKS,
     Receiver,
@@ -29,7 +29,6 @@ from webhook_support import (
     dispatch_states,
     finish,
     make_due,
-    receiving,
     status,
     vault,
 )
@@ -45,24 +44,15 @@ def server(
 ) -> Iterator[ApiProcess]:
     """An API that allows webhooks to this machine and seals with the tests' key."""
     assert WEBHOOKS.encryption_key is not None
-    process = ApiProcess(
+    with serving(
         database_settings,
         valkey.url,
         LONGBATCH_WEBHOOKS__SECRET=WEBHOOK_SECRET,
         LONGBATCH_WEBHOOKS__ENCRYPTION_KEY=WEBHOOKS.encryption_key.get_secret_value(),
         LONGBATCH_WEBHOOKS__ALLOWED_HOSTS='["127.0.0.1"]',
         LONGBATCH_WEBHOOKS__MAX_ENDPOINTS="5",
-    )
-    with process.client() as client:
-        eventually(lambda: client.get("/health/ready").json()["components"]["tokenizer"]["ready"])
-    yield process
-    assert process.stop() == 0
-
-
-@pytest.fixture
-def receiver() -> Iterator[Receiver]:
-    with receiving() as made:
-        yield made
+    ) as process:
+        yield process
 
 
 def created(http: httpx2.Client, url: str, **fields: object) -> dict[str, Any]:

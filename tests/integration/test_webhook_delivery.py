@@ -1,7 +1,7 @@
 """Deliveries against real receivers: signed, tried again, given up, and fair to whoever answers well."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from http.server import BaseHTTPRequestHandler
@@ -32,7 +32,6 @@ from webhook_support import (
     endpoint_now,
     finish,
     make_due,
-    receiving,
     seconds_until_next,
     send,
     status,
@@ -45,12 +44,6 @@ from worker.deliver import Deliverer
 Sessions = sessionmaker[Session]
 
 
-@pytest.fixture
-def receiver() -> Iterator[Receiver]:
-    with receiving() as made:
-        yield made
-
-
 def test_an_event_is_delivered_once_signed_and_recorded(sessions: Sessions, receiver: Receiver) -> None:
     job = finish(sessions, webhook_url=receiver.url())
     assert deliver_all(sessions) == 1
@@ -58,10 +51,13 @@ def test_an_event_is_delivered_once_signed_and_recorded(sessions: Sessions, rece
     (seen,) = receiver.seen
     told = Webhook(WEBHOOK_SECRET).verify(seen.body, seen.headers)
     assert (told["type"], told["data"]["id"]) == ("job.completed", f"job_{job.id.hex}")
+    assert told["data"]["state"] == "completed"
     assert told["data"]["usage"] == {"prompt_tokens": 100, "completion_tokens": 3, "total_tokens": 103}
     assert told["data"]["result_url"] == f"/v1/jobs/job_{job.id.hex}/result"
     assert "output" not in told["data"]
     assert seen.id == told["id"] == ids.event_id(dispatches(sessions)[0].event_id)
+    with sessions() as session:
+        assert session.scalars(select(WebhookEvent.payload)).all() == [told], "it is sent as it was written"
     assert dispatch_states(sessions) == ["delivered"]
     assert [(each.attempt, each.status, each.outcome) for each in tries(sessions)] == [(1, 204, "delivered")]
 
@@ -102,15 +98,17 @@ def test_a_failed_delivery_is_tried_again_stamped_anew_under_the_same_id(
 ) -> None:
     receiver.answers["/hook"] = status(500)
     finish(sessions, webhook_url=receiver.url())
-    deliver_all(sessions)
+    assert deliver_all(sessions) == 1
+    assert dispatch_states(sessions) == ["pending"]
     wait = seconds_until_next(sessions)
     assert 0.7 * DELIVERY_DELAYS[1].total_seconds() < wait < 1.3 * DELIVERY_DELAYS[1].total_seconds()
+    assert deliver_all(sessions) == 0
     receiver.answers["/hook"] = status(200)
     eventually(
         lambda: int(datetime.now(UTC).timestamp()) > int(receiver.seen[0].headers["webhook-timestamp"])
     )
     make_due(sessions)
-    deliver_all(sessions)
+    assert deliver_all(sessions) == 1
     first, second = receiver.seen
     assert (first.id, first.body) == (second.id, second.body)
     for name in ("webhook-timestamp", "webhook-signature"):
@@ -188,7 +186,7 @@ def test_a_sender_that_dies_leaves_the_event_to_another(sessions: Sessions, rece
     assert WEBHOOKS.deadline_seconds < seconds_until_next(sessions) < 60
     make_due(sessions)
     assert deliver_all(sessions) == 1
-    assert dispatches(sessions)[0].num_attempts == 2
+    assert (dispatch_states(sessions), dispatches(sessions)[0].num_attempts) == (["delivered"], 2)
     answer = send(dead, WEBHOOKS)
     with transaction(sessions) as session:
         webhook_records.record(session, [(dead, answer)], WEBHOOKS, deliver._RANDOM)
@@ -231,7 +229,7 @@ def test_410_disables_an_endpoint_and_tells_the_others(sessions: Sessions, recei
 def test_410_ends_the_tries_of_a_job_s_own_url(sessions: Sessions, receiver: Receiver) -> None:
     receiver.answers["/hook"] = status(410)
     finish(sessions, webhook_url=receiver.url())
-    deliver_all(sessions)
+    assert deliver_all(sessions) == 1
     assert dispatch_states(sessions) == ["failed"]
 
 

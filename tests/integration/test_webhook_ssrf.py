@@ -13,7 +13,7 @@ import pytest
 from jobs.webhooks import ParsedUrl, WebhookUrlError, check_destination, check_url
 from ssrf_corpus import IPV6, LOOPBACK, METADATA, PRIVATE, REBINDING, SHAPES, urls
 from support import eventually
-from webhook_support import exchange, post
+from webhook_support import connections, exchange, post
 from worker.network import Failure
 from worker.transport import Answer
 
@@ -49,13 +49,8 @@ def canary() -> Iterator[Canary]:
 
 
 def _count(listener: socket.socket, canary: Canary) -> None:
-    while True:
-        try:
-            connected, _ = listener.accept()
-        except OSError:
-            return
-        with connected:
-            canary.connections.append(str(connected.getsockname()[0]))
+    for connected in connections(listener):
+        canary.connections.append(str(connected.getsockname()[0]))
 
 
 def reachable(canary: Canary) -> bool:
@@ -184,14 +179,9 @@ def answering(raw: bytes) -> Iterator[int]:
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def serve() -> None:
-            while True:
-                try:
-                    connected, _ = listener.accept()
-                except OSError:
-                    return
-                with connected:
-                    connected.recv(65536)
-                    connected.sendall(raw)
+            for connected in connections(listener):
+                connected.recv(65536)
+                connected.sendall(raw)
 
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()

@@ -1,5 +1,6 @@
 """The demo as a user starts it, with a folder of every kind of document."""
 
+import os
 import re
 import subprocess
 import sys
@@ -52,7 +53,11 @@ def test_the_demo_summarizes_a_folder_of_all_kinds(folder: Path) -> None:
 def test_a_folder_without_documents_is_wrong_usage(tmp_path: Path) -> None:
     command = [sys.executable, "-P", "-c", "from cli.main import main; main()"]
     done = subprocess.run(
-        [*command, "demo", "--docs", str(tmp_path)], capture_output=True, text=True, check=False
+        [*command, "demo", "--docs", str(tmp_path)],
+        env={**os.environ, "COLUMNS": "400"},  # the message in one line
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 2
-    assert "holds" in done.stderr
+    assert "holds no document" in done.stderr

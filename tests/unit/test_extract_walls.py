@@ -1,7 +1,9 @@
 """A process that a document has taken over reaches nothing: not its parent's secrets, files or servers."""
 
+import json
 import os
 import socket
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +11,10 @@ from pathlib import Path
 import pytest
 import zstandard
 
+from jobs.document_states import Fault
+from jobs.settings import DocumentSettings
 from worker.extractor import unpack
+from worker.sandbox import Extracted, Refusal, understand
 
 _ROOT = Path(__file__).resolve().parents[2]
 _ATTEMPT = """
@@ -73,3 +78,29 @@ def test_what_it_packed_cannot_swell_in_the_worker() -> None:
     for body in (pack(bomb), pack(bomb, says_length=False), pack(b"a") + pack(bomb), pack(b"a")[:-1], b""):
         with pytest.raises(zstandard.ZstdError):
             unpack(body, most_bytes=20)
+
+
+def told(body: bytes = b"text", **fields: object) -> bytes:
+    """What a process writes that says this of its text, or of why there is none."""
+    described = json.dumps(fields).encode()
+    return struct.pack(">Q", len(described)) + described + body
+
+
+@pytest.mark.parametrize("character", ["\0", "\ud800"])
+def test_what_it_tells_is_no_text_that_cannot_be_stored(character: str) -> None:
+    good = {"num_chars": 4, "pages": None, "language": "en", "title": "A title", "warnings": []}
+    settings = DocumentSettings()
+    assert understand(told(**good), settings) == (Extracted.model_validate(good), b"text")
+    bad = f"a{character}b"
+    warned = {"code": "pages_without_text", "message": bad}
+    for output in (
+        told(**good | {"title": bad}),
+        told(**good | {"warnings": [warned]}),
+        told(b"", code="document_corrupt", message=bad),
+    ):
+        found = understand(output, settings)
+        assert isinstance(found, Refusal)
+        assert (found.fault, found.message) == (
+            Fault.CORRUPT,
+            "The document upsets the program that reads it.",
+        )
