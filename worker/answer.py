@@ -7,7 +7,7 @@ from jobs.states import FinishReason
 from jobs.tokens import Tokenizer, pack_ids
 from worker.detokenize import Detokenizer, sanitize
 from worker.pieces import Piece, Tokens
-from worker.stops import StopMatcher
+from worker.said import Said
 
 
 class Answer:
@@ -25,11 +25,9 @@ class Answer:
         self._eos_ids = frozenset(tokenizer.eos_ids)
         self._max_tokens = max_tokens
         self._detokenizer = Detokenizer(tokenizer)
-        self._stops = StopMatcher(stops) if stops else None
+        self._said = Said(stops)
         self._ids: list[int] = []
-        self._pieces: list[str] = []
         self._num_resumed = 0
-        self._num_taken = 0
         self._run_end = max_tokens
         self.finish_reason: FinishReason | None = None
 
@@ -90,13 +88,12 @@ class Answer:
     def output(self) -> Output:
         """What there is, as it can be stored, also of an answer that was cut off; call it once."""
         self._write(self._detokenizer.flush())
-        if self._stops is not None:
-            self._pieces.append(self._stops.flush())
+        self._said.flush()
         return self.snapshot()
 
     def snapshot(self) -> Output:
         """What there is for certain; characters that later tokens may still change are left out."""
-        text, replaced = sanitize("".join(self._pieces))
+        text, replaced = sanitize(self._said.raw())
         return Output(
             text=text,
             packed_ids=pack_ids(self._ids),
@@ -107,8 +104,7 @@ class Answer:
 
     def take_text(self) -> str:
         """The text that became certain since it was last taken, as it can be stored."""
-        new, self._num_taken = self._pieces[self._num_taken :], len(self._pieces)
-        return sanitize("".join(new))[0]
+        return self._said.take()
 
     def _push_one(self, token_id: int) -> None:
         # The engine is told of one end token; a model may have others.
@@ -121,10 +117,5 @@ class Answer:
             self.finish_reason = FinishReason.LENGTH
 
     def _write(self, text: str) -> None:
-        if self._stops is None:
-            self._pieces.append(text)
-            return
-        passed, matched = self._stops.push(text)
-        self._pieces.append(passed)
-        if matched is not None:
+        if self._said.add(text) is not None:
             self.finish_reason = FinishReason.STOP

@@ -8,7 +8,7 @@ from jobs.states import FinishReason
 from jobs.tokens import Tokenizer, pack_ids
 from worker.detokenize import sanitize
 from worker.pieces import Piece, Text
-from worker.stops import StopMatcher
+from worker.said import Said
 
 _REPLACEMENT: Final = "\ufffd"
 
@@ -30,12 +30,10 @@ class TextAnswer:
     def __init__(self, tokenizer: Tokenizer, *, max_tokens: int, stops: Sequence[str] = ()) -> None:
         self._tokenizer = tokenizer
         self._max_tokens = max_tokens
-        self._stops = StopMatcher(stops) if stops else None
+        self._said = Said(stops)
         self._num_seen = 0  # characters of all that is certain
         self._matched = ""  # the stop string that ended it
         self._uncertain = ""  # the end of it, which the next response may change
-        self._pieces: list[str] = []
-        self._num_taken = 0
         self._num_counted = 0
         self._told_tokens: int | None = None
         self._told_reason: FinishReason | None = None
@@ -92,14 +90,13 @@ class TextAnswer:
     def output(self) -> Output:
         """What there is, as it can be stored, also of an answer that was cut off; call it once."""
         self._settle()
-        if self._stops is not None:
-            self._pieces.append(self._stops.flush())
+        self._said.flush()
         self._num_counted = self._count()
         return self.snapshot()
 
     def snapshot(self) -> Output:
         """What there is for certain."""
-        text, replaced = sanitize("".join(self._pieces))
+        text, replaced = sanitize(self._said.raw())
         return Output(
             text=text,
             packed_ids=pack_ids(self._tokenizer.encode_text(text)),
@@ -111,8 +108,7 @@ class TextAnswer:
 
     def take_text(self) -> str:
         """The text that became certain since it was last taken, as it can be stored."""
-        new, self._num_taken = self._pieces[self._num_taken :], len(self._pieces)
-        return sanitize("".join(new))[0]
+        return self._said.take()
 
     def _settle(self) -> None:
         """What was uncertain is certain: nothing more comes."""
@@ -124,18 +120,14 @@ class TextAnswer:
         """Generated tokens: as the server told, else those of the text; only up to a stop string's end."""
         if self._told_tokens is not None and not self._matched:
             return self._told_tokens
-        return self._tokenizer.count_text("".join(self._pieces) + self._matched)
+        return self._tokenizer.count_text(self._said.raw() + self._matched)
 
     def _say(self, text: str) -> None:
         if not text:
             return
         self._num_seen += len(text)
         self._num_counted += self._tokenizer.count_text(text)
-        if self._stops is None:
-            self._pieces.append(text)
-            return
-        passed, matched = self._stops.push(text)
-        self._pieces.append(passed)
+        matched = self._said.add(text)
         if matched is not None:
             self._matched = matched
             self.finish_reason = FinishReason.STOP

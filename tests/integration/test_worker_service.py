@@ -112,6 +112,13 @@ def test_prune_removes_what_is_past_its_retention_and_nothing_else(queue: Queue)
         assert session.get(Job, recent.id) is not None
 
 
+@pytest.fixture
+def hook(httpserver: HTTPServer) -> str:
+    """The URL of a receiver that is content with everything."""
+    httpserver.expect_request("/hook").respond_with_data(status=200)
+    return str(httpserver.url_for("/hook"))
+
+
 OFTEN = MaintenanceSettings(rescue_seconds=0.2, expire_seconds=0.2, doorbell_seconds=0.2)
 
 
@@ -143,10 +150,8 @@ def test_the_loops_of_a_service_worker_do_all_of_it(
     database_settings: DatabaseSettings,
     valkey: EmbeddedValkey,
     tokenizer: Tokenizer,
-    httpserver: HTTPServer,
+    hook: str,
 ) -> None:
-    httpserver.expect_request("/hook").respond_with_data(status=200)
-    hook = httpserver.url_for("/hook")
     with transaction(queue.sessions) as session:
         register_engine(session)
         silent = job_in(session, JobState.RUNNING)
@@ -169,10 +174,8 @@ def test_the_bell_of_events_wakes_deliveries_and_leaves_prompts_alone(
     database_settings: DatabaseSettings,
     valkey: EmbeddedValkey,
     tokenizer: Tokenizer,
-    httpserver: HTTPServer,
+    hook: str,
 ) -> None:
-    httpserver.expect_request("/hook").respond_with_data(status=200)
-    hook = httpserver.url_for("/hook")
 
     def finish_one() -> None:
         with transaction(queue.sessions) as session:
