@@ -16,7 +16,7 @@ test: lint ## lint, types, import contracts and every test
 
 test-torch: setup ## the transformers engine's tests; installs torch into .venv-torch, about 5 GB
 	@scripts/setup_torch.sh
-	@.venv-torch/bin/python -m pytest tests/with_torch $(PYTEST)
+	@.venv-torch/bin/python -P -m pytest tests/with_torch $(PYTEST)
 
 lint: setup ## style, types and import contracts
 	@$(BIN)/ruff check

@@ -3,32 +3,17 @@
 from collections.abc import Iterator
 
 import pytest
-import torch
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from local_engine import RunningEngine, running_engine
-from torch_support import POSITIONS, Reference, options
+from torch_support import Reference, options, tiny_model
+
+# Its tests stand in a module of their own, which pytest does not know for one.
+pytest.register_assert_rewrite("entry_point_suite")
 
 
 @pytest.fixture(scope="session")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Reference:
-    """A Llama of two layers; its weights are large, so that different prompts bring different answers."""
-    directory = tmp_path_factory.mktemp("model")
-    torch.manual_seed(7)
-    config = LlamaConfig(
-        vocab_size=512,
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=POSITIONS,
-        initializer_range=0.3,
-        bos_token_id=1,
-        eos_token_id=2,
-    )
-    LlamaForCausalLM(config).save_pretrained(directory)
-    return Reference(directory)
+    return tiny_model(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,6 @@
 
 import os
 import signal
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ from cli.stack.transformers_options import TransformersOptions
 from cli.stack.triton_server import TritonUnavailableError
 from local_engine import RunningEngine, running_engine
 from support import eventually
-from torch_support import Reference, options
+from torch_support import Reference, generating_process, options
 
 
 def prompt_of(length: int, salt: int = 0) -> list[int]:
@@ -253,19 +252,6 @@ def test_a_directory_without_a_model_is_told_in_the_log(tmp_path: Path) -> None:
     with pytest.raises(TritonUnavailableError), running_engine(tmp_path / "server", broken):
         pass
     assert "the language model cannot be served" in (tmp_path / "server" / "triton.log").read_text()
-
-
-def generating_process(engine: RunningEngine) -> int:
-    """The process that holds the model: a child of Triton's stub."""
-    for status in Path("/proc").glob("[0-9]*/cmdline"):
-        with suppress(OSError):
-            words = status.read_bytes().split(b"\0")
-            pid = int(status.parent.name)
-            if b"1.generating" in words and Path(f"/proc/{pid}/cwd").resolve().is_relative_to(
-                engine.launch.cwd
-            ):
-                return pid
-    raise AssertionError("no process generates")
 
 
 def is_zombie(pid: int) -> bool:

@@ -3,8 +3,6 @@
 from collections.abc import Iterator
 
 import pytest
-import torch
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from cli.stack.options import StackOptions
 from cli.stack.ports import free_port
@@ -14,7 +12,7 @@ from jobs.prompts import Message
 from jobs.tokens import Tokenizer
 from support import eventually
 from system_support import Client, Gauges, text_of
-from torch_support import Reference
+from torch_support import Reference, tiny_model
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -22,22 +20,15 @@ pytestmark = pytest.mark.timeout(300)
 @pytest.fixture(scope="module")
 def spoken(tmp_path_factory: pytest.TempPathFactory) -> Reference:
     """A tiny model with the vocabulary of the bundled tokenizer."""
-    directory = tmp_path_factory.mktemp("spoken")
-    torch.manual_seed(11)
-    config = LlamaConfig(
+    return tiny_model(
+        tmp_path_factory.mktemp("spoken"),
         vocab_size=128_256,
         hidden_size=32,
         intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
         max_position_embeddings=8192,
-        initializer_range=0.3,
         bos_token_id=128_000,
         eos_token_id=128_009,
     )
-    LlamaForCausalLM(config).save_pretrained(directory)
-    return Reference(directory)
 
 
 @pytest.fixture(scope="module")
