@@ -1,8 +1,8 @@
-"""What the contract of entry points needs: one of them on a real server, asked as a worker asks it."""
+"""What the suite of entry points needs: one of them on a real server, asked as a worker asks it."""
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pydoc_data.topics import topics
 
 from cli.stack.ports import LOOPBACK
@@ -11,7 +11,7 @@ from jobs.moves import Lease
 from jobs.prompts import Message
 from jobs.settings import EngineSettings, EngineSide, TritonSettings
 from jobs.tokens import TokenIds, Tokenizer
-from local_engine import RunningEngine, engine_module
+from local_engine import RunningEngine
 from worker.adapter import Adapter
 from worker.answer import Answer
 from worker.answer_text import TextAnswer
@@ -24,6 +24,7 @@ from worker.pieces import Piece
 from worker.prompt_text import prompt_text
 from worker.request import Request, Sampling
 from worker.stream import Ended, Stream
+from worker_support import KillableEngine
 
 REFERENCE = "\n\n".join(topics.values())
 NEVER = -1  # no end token
@@ -85,25 +86,42 @@ class Served:
     """An entry point on a running server.
 
     Attributes:
-        says: the whole answer to a prompt; None: nobody can tell.
+        says: all tokens of the answer to a prompt, known beforehand; an answer without an end repeats them.
+        strike: makes the engine fail in the middle of what it says; nothing to do where it fails by itself.
     """
 
     engine: RunningEngine
     settings: TritonSettings
     adapter: Adapter
     tokenizer: Tokenizer
-    says: Callable[[TokenIds], str] = field(
-        default=lambda ids: str(engine_module("oracle").expected_text(ids.tolist()))
-    )
+    says: Callable[[TokenIds], list[int]]
+    strike: Callable[[], None] = lambda: None
 
     @classmethod
-    def on(cls, engine: RunningEngine, model_name: str, tokenizer: Tokenizer) -> "Served":
+    def on(
+        cls,
+        engine: RunningEngine,
+        model_name: str,
+        tokenizer: Tokenizer,
+        *,
+        says: Callable[[TokenIds], list[int]],
+        strike: Callable[[], None] = lambda: None,
+    ) -> "Served":
         """With the adapter that the server's own word leads to."""
         settings = settings_of(engine, model_name)
         client = EngineClient(settings.triton, settings.engine, end_id=tokenizer.end_id)
         adapter = client.describe().adapter
         client.close()
-        return cls(engine, settings.triton, adapter, tokenizer)
+        return cls(engine, settings.triton, adapter, tokenizer, says, strike)
+
+    def text(self, prompt: TokenIds) -> str:
+        """The whole answer."""
+        return self.tokenizer.decode(self.says(prompt))
+
+    def endless(self, prompt: TokenIds, num_tokens: int) -> str:
+        """The beginning of an answer without an end."""
+        round_ = self.says(prompt)
+        return self.tokenizer.decode((round_ * (num_tokens // len(round_) + 1))[:num_tokens])
 
     def prompt(self, text: str) -> TokenIds:
         return self.tokenizer.encode_messages([Message("user", text)])
@@ -117,7 +135,11 @@ class Served:
         is_endless: bool = False,
         put: Callable[[Piece | Ended], None] | None = None,
     ) -> Run:
-        """The request is on its way; `put` sees what comes before it is in the inbox."""
+        """The request is on its way; `put` sees what comes before it is in the inbox.
+
+        Args:
+            is_endless: only `max_tokens` ends the answer; a model that goes by its prompt is told there, too.
+        """
         held = HeldLease(Lease(uuid7(), uuid7()), valid_until=time.monotonic() + 600)
         text = ""
         if self.adapter.takes_text:
@@ -128,7 +150,7 @@ class Served:
             max_tokens=max_tokens,
             end_id=NEVER if is_endless else self.tokenizer.end_id,
             pad_id=self.tokenizer.pad_id,
-            sampling=Sampling(min_tokens=max_tokens) if is_endless else Sampling(),
+            sampling=Sampling(min_tokens=max_tokens) if is_endless and text else Sampling(),
             text=text,
             stops=tuple(stops),
         )
@@ -148,3 +170,15 @@ class Served:
     def is_idle(self) -> bool:
         gauges = self.engine.gauges()
         return gauges["active"] == gauges["used"] == 0
+
+
+@dataclass
+class Mortal:
+    """A server that can be killed and comes back on its ports.
+
+    Attributes:
+        entries: its entry points, once it runs; one may be named twice.
+    """
+
+    server: KillableEngine
+    entries: Callable[[], list[Served]]

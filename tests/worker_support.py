@@ -15,6 +15,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session, sessionmaker
 
 from cli.stack.engine_options import EngineOptions
+from cli.stack.transformers_options import TransformersOptions
 from cli.stack.triton_server import LOOPBACK, TritonLaunch, prepare, wait_ready
 from jobs import prompts, queues, submission
 from jobs.admission import Capacity
@@ -56,7 +57,7 @@ SAID = "The load runs through the engine and every word of this line is as good 
 class KillableEngine:
     """A local engine that comes back on the same ports."""
 
-    def __init__(self, directory: Path, options: EngineOptions) -> None:
+    def __init__(self, directory: Path, options: EngineOptions | TransformersOptions) -> None:
         self._directory = directory
         self._options = options
         self._ports = free_ports(3)

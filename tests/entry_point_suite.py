@@ -1,0 +1,184 @@
+"""What every entry point promises a worker, whichever engine is behind it; a module of tests takes all of it.
+
+That module has the fixtures `served` (an entry point whose engine is idle), `failing` (one whose engine can
+be struck) and `mortal` (a server that can be killed).
+"""
+
+import json
+import threading
+
+import httpx2
+import pytest
+
+from cli.stack.ports import LOOPBACK
+from entry_points import REFERENCE, Mortal, Served
+from jobs.errors import EngineError, EngineLostError, RetryableEngineError
+from jobs.states import FinishReason
+from jobs.tokens import TokenIds
+from support import eventually
+from worker.outcome import Failed, Finished
+from worker.pieces import Piece
+from worker.prompt_text import prompt_text
+from worker.stream import Ended
+
+
+@pytest.mark.parametrize("subject", ["rivers", "lighthouses"])
+def test_an_end_token_ends_a_whole_answer_with_every_character_intact(served: Served, subject: str) -> None:
+    ids = served.prompt(f"Write about {subject}.")
+    run = served.ask(ids)
+    assert run.follow() == Finished(FinishReason.STOP)
+    assert run.is_confirmed
+    output = run.answer.output()
+    assert output.text == served.text(ids)
+    assert output.num_tokens == len(served.says(ids))
+    assert not output.replaced
+    run.close()
+
+
+def test_max_tokens_ends_an_answer_wherever_it_cuts_a_character(served: Served) -> None:
+    ids = served.prompt("Write about bridges.")
+    said = served.says(ids)
+    cuts = [n for n in range(1, len(said)) if served.tokenizer.decode(said[:n]).endswith("\ufffd")]
+    assert len(cuts) >= 6
+    for limit in (1, *cuts[:8], cuts[-1] + 1):
+        run = served.ask(ids, max_tokens=limit)
+        assert run.follow() == Finished(FinishReason.LENGTH)
+        assert run.is_confirmed
+        output = run.answer.output()
+        assert output.text == served.tokenizer.decode(said[:limit])
+        assert output.num_tokens == limit
+        run.close()
+
+
+def test_a_stop_string_across_chunks_ends_the_answer_before_it(served: Served) -> None:
+    ids = served.prompt("Write about harbours.")
+    said, whole = served.says(ids), served.text(ids)
+    stop = whole[len(whole) // 2 - 20 : len(whole) // 2 + 20]
+    run = served.ask(ids, stops=[stop, "never said"])
+    assert run.follow() == Finished(FinishReason.STOP)
+    output = run.answer.output()
+    assert output.text == whole[: whole.find(stop)]
+    num_needed = next(n for n in range(len(said)) if stop in served.tokenizer.decode(said[:n]))
+    assert abs(output.num_tokens - num_needed) <= 1
+    run.stream.stop()
+    run.close()
+    eventually(served.is_idle)
+
+
+def test_a_cancelled_request_leaves_the_engine_or_is_known_to_stay(served: Served) -> None:
+    num_tokens = 20_000 if served.adapter.is_reached else 3000
+    run = served.ask(served.prompt("Write about canals endlessly."), max_tokens=num_tokens, is_endless=True)
+    eventually(lambda: served.engine.gauges()["generation_requests"] == 1)
+    run.stream.stop()
+    if served.adapter.is_reached:
+        assert run.end().confirmed == (served.adapter.stop() is not None)
+        eventually(served.is_idle, timeout=5)  # by itself it would take longer
+    else:
+        assert not run.end().confirmed
+        run.close()
+        assert served.engine.gauges()["active"] == 1
+        eventually(served.is_idle)
+    run.close()
+
+
+def test_a_stream_that_is_cut_leaves_the_engine_or_is_known_to_stay(served: Served) -> None:
+    num_tokens = 20_000 if served.adapter.kind in {"ids", "vllm"} else 3000
+    run = served.ask(served.prompt("Write about valleys endlessly."), max_tokens=num_tokens, is_endless=True)
+    eventually(lambda: served.engine.gauges()["generation_requests"] == 1)
+    run.close()
+    assert not run.end().confirmed
+    eventually(served.is_idle, timeout=5 if num_tokens == 20_000 else 20)
+
+
+def test_a_slow_reader_misses_nothing(served: Served) -> None:
+    free = threading.Event()
+    ids = served.prompt("Write about mountains endlessly.")
+
+    def wait(_event: Piece | Ended) -> None:
+        free.wait(60)
+
+    run = served.ask(ids, max_tokens=1200, is_endless=True, put=wait)
+    eventually(lambda: served.engine.gauges()["generation_requests"] == 1)
+    # All is said, unless the stream's buffers are full, which stops nobody else.
+    eventually(served.is_idle, timeout=50)
+    free.set()
+    assert run.follow() == Finished(FinishReason.LENGTH)
+    assert run.answer.output().text == served.endless(ids, 1200)
+    run.close()
+
+
+def test_a_prompt_of_400_kb_is_answered(served: Served) -> None:
+    ids = served.prompt(REFERENCE[:400_000])
+    assert 80_000 < len(ids) < 131_000
+    run = served.ask(ids)
+    assert run.follow() == Finished(FinishReason.STOP)
+    assert run.answer.output().text == served.text(ids)
+    run.close()
+
+
+def test_a_prompt_that_is_too_long_is_refused_for_good(served: Served) -> None:
+    run = served.ask(served.prompt("long " * 132_000))
+    outcome = run.follow()
+    assert isinstance(outcome, Failed)
+    assert type(outcome.error) is EngineError
+    run.close()
+
+
+def test_triton_s_generate_endpoint_answers(served: Served) -> None:
+    ids = served.prompt("Write about islands.")
+    adapter = served.adapter
+    url = f"http://{LOOPBACK}:{served.engine.launch.http_port}/v2/models/{adapter.model_name}/generate"
+    answer = httpx2.post(url, json=_body(served, ids), timeout=30).raise_for_status().json()
+    said = answer["text_output"] if adapter.takes_text else served.tokenizer.decode(answer["output_ids"])
+    assert said == served.text(ids)
+
+
+def test_an_error_mid_stream_is_worth_another_try(failing: Served) -> None:
+    ids = failing.prompt("Write about storms endlessly.")
+    run = failing.ask(ids, max_tokens=20_000, is_endless=True)
+    run.first()
+    failing.strike()
+    outcome = run.follow()
+    assert isinstance(outcome, Failed)
+    assert isinstance(outcome.error, RetryableEngineError)
+    output = run.answer.snapshot()
+    assert failing.endless(ids, 20_000).startswith(output.text)
+    assert run.is_confirmed == failing.adapter.is_engine
+    run.close()
+    eventually(failing.is_idle)
+
+
+def test_a_server_that_dies_ends_every_stream_and_answers_again_once_it_is_back(mortal: Mortal) -> None:
+    engine = mortal.server.start()
+    entries = mortal.entries()
+    ids = entries[0].prompt("Write about deserts endlessly.")
+    runs = [each.ask(ids, max_tokens=20_000, is_endless=True) for each in entries]
+    eventually(lambda: engine.gauges()["generation_requests"] == len(entries))
+    mortal.server.kill()
+    for run in runs:
+        outcome = run.follow()
+        assert isinstance(outcome, Failed)
+        assert isinstance(outcome.error, EngineLostError)
+        assert not run.is_confirmed
+        run.close()
+    mortal.server.start()
+    ids = entries[0].prompt("Write about deserts.")
+    for each in entries:
+        run = each.ask(ids)
+        assert run.follow() == Finished(FinishReason.STOP)
+        assert run.answer.output().text == each.text(ids)
+        run.close()
+
+
+def _body(served: Served, ids: TokenIds) -> dict[str, object]:
+    """Of a request to `generate` for up to 1000 tokens."""
+    text = prompt_text(served.tokenizer, ids, adds_bos=served.adapter.adds_bos)
+    match served.adapter.kind:
+        case "ids":
+            limits = {"input_lengths": len(ids), "request_output_len": 1000}
+            return {"input_ids": ids.tolist(), **limits, "end_id": served.tokenizer.end_id}
+        case "vllm":
+            parameters = json.dumps({"max_tokens": 1000, "temperature": 0})
+            return {"text_input": text, "sampling_parameters": parameters, "exclude_input_in_output": True}
+        case _:
+            return {"text_input": text, "max_tokens": 1000, "bad_words": "", "stop_words": ""}
