@@ -28,7 +28,7 @@ from worker_support import KillableEngine
 
 REFERENCE = "\n\n".join(topics.values())
 NEVER = -1  # no end token
-_PATIENT = Deadlines(first_token=60, between_tokens=60, total=60)
+_PATIENT = Deadlines(first_token=240, between_tokens=60, total=240)
 
 
 def settings_of(engine: RunningEngine, model_name: str = "tensorrt_llm", **triton: str) -> EngineSide:

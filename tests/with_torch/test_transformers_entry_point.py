@@ -17,6 +17,8 @@ from support import eventually
 from torch_support import generating_process
 from worker_support import KillableEngine
 
+pytestmark = pytest.mark.timeout(300)  # the long prompt takes a minute without a GPU
+
 MODEL = "tensorrt_llm"
 
 
