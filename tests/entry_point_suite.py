@@ -73,6 +73,7 @@ def test_a_cancelled_request_leaves_the_engine_or_is_known_to_stay(served: Serve
     if served.adapter.is_reached:
         assert run.end().confirmed == (served.adapter.stop() is not None)
         eventually(served.is_idle, timeout=5)  # by itself it would take longer
+        assert run.answer.num_tokens < num_tokens
     else:
         assert not run.end().confirmed
         run.close()

@@ -72,9 +72,10 @@ class Run:
         self.held.inbox.put(event)
 
     def end(self) -> Ended:
-        """The stream's end; what came before it is dropped."""
-        while not isinstance(event := self.held.inbox.get(timeout=30), Ended):
-            pass
+        """The stream's end, which comes within 30 s; what comes before it belongs to the answer."""
+        until = time.monotonic() + 30
+        while not isinstance(event := self.held.inbox.get(timeout=max(0.0, until - time.monotonic())), Ended):
+            self.answer.take(event)
         return event
 
     def close(self) -> None:

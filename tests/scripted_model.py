@@ -57,7 +57,7 @@ class ScriptedModel:
         # What stands in every prompt has no vote.
         self._common = tokenizer.encode_messages([Message("user", "Write about.")])
         self._openings = _openings(tokenizer)
-        self._called, self._calling = self._weights(tokenizer.num_tokens)
+        self._embedding, self._head = self._weights(tokenizer.num_tokens)
 
     def says(self, prompt: TokenIds) -> list[int]:
         """The whole answer, without the end token; round once where there is none."""
@@ -68,7 +68,7 @@ class ScriptedModel:
     def save(self, directory: Path) -> Path:
         """The directory now holds the model."""
         config = LlamaConfig(
-            vocab_size=len(self._called),
+            vocab_size=len(self._embedding),
             hidden_size=_HIDDEN,
             intermediate_size=8,
             num_hidden_layers=1,
@@ -84,8 +84,8 @@ class ScriptedModel:
         with torch.no_grad():
             for weight in (*layer.self_attn.parameters(), *layer.mlp.parameters()):
                 weight.zero_()
-            model.model.embed_tokens.weight.copy_(torch.from_numpy(self._called))
-            model.lm_head.weight.copy_(torch.from_numpy(self._calling))
+            model.model.embed_tokens.weight.copy_(torch.from_numpy(self._embedding))
+            model.lm_head.weight.copy_(torch.from_numpy(self._head))
             for axis in range(16):
                 layer.self_attn.v_proj.weight[axis, _BALLOT.start + axis] = 1.0
                 layer.self_attn.o_proj.weight[_COUNT.start + axis, axis] = 0.05
@@ -117,7 +117,7 @@ class ScriptedModel:
 
     def _first(self, prompt: TokenIds) -> int:
         """The place in the text of the answer's first token."""
-        carried = self._called[prompt].astype(np.float64)
+        carried = self._embedding[prompt].astype(np.float64)
         carried /= np.sqrt((carried**2).mean(axis=1, keepdims=True) + _EPSILON)
         count = carried[:, _BALLOT].mean(axis=0)
         axis = int(np.abs(count).argmax())
@@ -125,6 +125,6 @@ class ScriptedModel:
 
 
 def _openings(tokenizer: Tokenizer) -> list[int]:
-    """Places in the text where answers begin: every fourth word, which is one token."""
+    """Places in the text where answers begin: every fourth word."""
     words = [f" {word}" for word in TEXT.split()]
     return [tokenizer.count_text("".join(words[: 4 * number])) for number in range(_NUM_OPENINGS)]
