@@ -14,7 +14,7 @@ tar -C "$home/site" -xJf .gpu/site.tar.xz
 tar -cf - --exclude=./.gpu --exclude=./.git --exclude='./.venv*' . | tar -C "$home/code" -xf -
 chmod -R a+rX "$home"
 cd "$home/code"
-export PYTHONPATH=$home/site LONGBATCH_TOKENIZER__PATH=$home/site/tokenizer
+export PYTHONPATH=$home/site:$home/code LONGBATCH_TOKENIZER__PATH=$home/site/tokenizer
 
 nvidia-smi --query-gpu=name,driver_version --format=csv,noheader
 for each in "$@"; do
