@@ -31,7 +31,7 @@ def main() -> None:
     manager = _manager(options)
     manager.start()
     sizes = sorted((ids for ids, _ in prompts), key=len)
-    _run(manager, [(sizes[0], 8), (sizes[-1], 8)])  # as the server is warmed up; the first run builds the cache
+    _run(manager, [(sizes[0], 8), (sizes[-1], 8)])  # as the server is; the first builds the cache
     began = time.monotonic()
     tokens = _run(manager, prompts)
     json.dump({"began": began, "ended": time.monotonic(), "tokens": tokens}, sys.stdout)
