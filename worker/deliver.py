@@ -4,6 +4,7 @@ import queue
 import random
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
@@ -70,6 +71,7 @@ class Deliverer:
             except queue.Empty:
                 break
         self._senders.stop()
+        self._collect()
         with transaction(self._sessions) as session:
             self._record(session)
 
@@ -81,14 +83,14 @@ class Deliverer:
         with transaction(self._sessions) as session:
             self._record(session)
             claimed = webhook_claims.claim(session, self._settings, self._vault, limit=free)
-        # Committed: known to nobody else now.
-        self._log(self._unrecorded)
-        self._unrecorded.clear()
+        # Committed: known to nobody else now. What may fail comes last.
+        recorded, self._unrecorded = self._unrecorded, []
         self._in_flight += len(claimed)
         at = time.monotonic()
         self._next_round_at = at + _PACE_SECONDS
         if claimed:
             self._senders.hand_in((due, at) for due in claimed)
+        self._log(recorded)
 
     def _collect(self) -> None:
         while True:
@@ -138,7 +140,8 @@ async def tell(due: Due, settings: WebhookSettings, *, since: float) -> Answer:
     try:
         return await send(due, settings, waited=timedelta(seconds=began - since))
     except Exception:  # noqa: BLE001  # see above
-        telemetry.logger().exception(telemetry.LOOP_FAILED, loop="deliver")
+        with suppress(Exception):  # a log that cannot be written stops no delivery
+            telemetry.logger().exception(telemetry.LOOP_FAILED, loop="deliver")
         latency = timedelta(seconds=time.monotonic() - began)
         return Answer(status=None, error_code=Failure.INTERNAL_ERROR, num_bytes=0, latency=latency)
 

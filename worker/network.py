@@ -73,7 +73,7 @@ async def connect(url: ParsedUrl, resolve: Resolve, *, until: float) -> socket.s
         connected = await _connected(address, url.port, within=share)
         if connected is None:
             continue
-        if not _may_be_reached(url, connected.getpeername()[0]):
+        if not _leads_there(url, connected):
             connected.close()
             raise ExchangeError(Failure.ADDRESS_REFUSED)
         return connected
@@ -82,14 +82,17 @@ async def connect(url: ParsedUrl, resolve: Resolve, *, until: float) -> socket.s
 
 async def _connected(address: str, port: int, *, within: float | None) -> socket.socket | None:
     """None: the address takes no connection within so many seconds, or ever."""
-    loop = asyncio.get_running_loop()
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    connected = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    try:
+        connected = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    except OSError:  # a machine without this family, or without any socket left
+        return None
     try:
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER_BYTES)
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         async with asyncio.timeout(within):
-            await loop.sock_connect(connected, (address, port))
+            # An address, no name: the loop looks nothing up, and no second look can lead elsewhere.
+            await asyncio.get_running_loop().sock_connect(connected, (address, port))
     except OSError:  # also: the time is over
         connected.close()
         return None
@@ -105,6 +108,14 @@ async def _vetted_addresses(url: ParsedUrl, resolve: Resolve) -> list[str]:
     if not all(_may_be_reached(url, address) for address in addresses):
         raise ExchangeError(Failure.ADDRESS_REFUSED)
     return addresses[:MAX_ADDRESSES]
+
+
+def _leads_there(url: ParsedUrl, connected: socket.socket) -> bool:
+    """Whether the other end may be reached, whatever led there."""
+    try:
+        return _may_be_reached(url, connected.getpeername()[0])
+    except OSError:  # it has gone already, as the first attempt to read will tell
+        return True
 
 
 def _may_be_reached(url: ParsedUrl, address: str) -> bool:

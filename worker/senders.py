@@ -47,8 +47,8 @@ class Senders(Generic[Work, Result]):
 
     def stop(self) -> None:
         """The loop has ended; what was on its way is broken off."""
-        if self._thread.ident is None:
-            self._loop.close()
+        if not self._thread.is_alive():
+            self._loop.close()  # nothing, where it has run
             return
         self._loop.call_soon_threadsafe(self._stopped.set)
         self._thread.join()

@@ -89,15 +89,16 @@ async def exchange(
     loop = asyncio.get_running_loop()
     started = loop.time()
     until = started + deadline.total_seconds()
-    conversation = Conversation(_request(url, body, headers))
+    conversation = Conversation(url, body, headers, tls=tls or _system_tls())
     failure: Failure | None = None
     try:
         async with asyncio.timeout_at(until):
-            connected = await connect(url, resolve, until=until)
-            await _converse(conversation, connected, url, tls)
+            await _converse(conversation, await connect(url, resolve, until=until))
         failure = conversation.failure
     except TimeoutError:
         failure = Failure.TIMED_OUT if conversation.status is None else None
+    except OSError:
+        failure = Failure.CONNECTION_LOST if conversation.status is None else None
     except ExchangeError as error:
         failure = error.failure
     return Answer(
@@ -105,59 +106,19 @@ async def exchange(
         error_code=failure,
         num_bytes=conversation.num_bytes,
         latency=timedelta(seconds=loop.time() - started),
-        retry_after=_retry_after(conversation.retry_after) if conversation.status is not None else None,
+        retry_after=_retry_after(conversation.retry_after),
     )
 
 
-async def _converse(
-    conversation: Conversation, connected: socket.socket, url: ParsedUrl, tls: ssl.SSLContext | None
-) -> None:
-    """The conversation is over, and the connection closed.
-
-    Raises:
-        ExchangeError: the other side is not who it should be.
-    """
-    loop = asyncio.get_running_loop()
-    transport: asyncio.BaseTransport | None = None
+async def _converse(conversation: Conversation, connected: socket.socket) -> None:
+    """The conversation is over, and the connection closed."""
     try:
-        if url.scheme == "http":
-            transport, _ = await loop.create_connection(lambda: conversation, sock=connected)
-        else:
-            transport = await _secured(conversation, connected, url.host, tls or _system_tls())
+        await asyncio.get_running_loop().create_connection(lambda: conversation, sock=connected)
         await conversation.over
     finally:
-        if isinstance(transport, asyncio.WriteTransport):
-            transport.abort()
-        else:
-            connected.close()
-
-
-async def _secured(
-    conversation: Conversation, connected: socket.socket, host: str, tls: ssl.SSLContext
-) -> asyncio.BaseTransport:
-    loop = asyncio.get_running_loop()
-    try:
-        transport, _ = await loop.create_connection(
-            lambda: conversation, sock=connected, ssl=tls, server_hostname=host
-        )
-    except TimeoutError:
-        raise
-    except OSError as error:  # all errors of ssl are among them
-        raise ExchangeError(Failure.TLS_FAILED) from error
-    return transport
-
-
-def _request(url: ParsedUrl, body: bytes, headers: Mapping[str, str]) -> bytes:
-    """Head and body in one piece, so that small ones are one packet."""
-    lines = [
-        f"POST {url.target} HTTP/1.1",
-        f"Host: {url.authority}",
-        *(f"{name}: {value}" for name, value in headers.items()),
-        f"Content-Length: {len(body)}",
-        "Accept-Encoding: identity",
-        "Connection: close",
-    ]
-    return "\r\n".join([*lines, "", ""]).encode("ascii") + body
+        # Also of a connection whose making was cancelled: the conversation knows it first.
+        conversation.abort()
+        connected.close()
 
 
 @cache
@@ -172,7 +133,7 @@ def _retry_after(given: bytes) -> timedelta | None:
         return timedelta(seconds=min(int(text), _MAX_RETRY_SECONDS))
     try:
         wanted = parsedate_to_datetime(text)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):  # a year of eleven digits
         return None
     if wanted.tzinfo is None:
         wanted = wanted.replace(tzinfo=UTC)

@@ -1,6 +1,7 @@
 """Deliveries against real receivers: signed, tried again, given up, and fair to whoever answers well."""
 
 import json
+import queue
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -349,6 +350,23 @@ def test_many_receivers_that_hang_hold_up_nobody_else(sessions: Sessions, receiv
     assert all(receiver.in_flight[path] == settings.endpoint_concurrency for path in hanging)
     release.set()
     deliverer.stop(within=5)
+
+
+def test_a_deliverer_that_stops_records_what_has_ended_and_can_be_stopped_again(
+    sessions: Sessions, receiver: Receiver
+) -> None:
+    for number in range(5):
+        finish(sessions, webhook_url=receiver.url(f"/{number}"))
+    ended: queue.SimpleQueue[None] = queue.SimpleQueue()
+    deliverer = Deliverer(sessions, WEBHOOKS, vault(), wake=lambda: ended.put(None))
+    deliverer.start()
+    deliverer.run_once()
+    for _ in range(5):
+        ended.get(timeout=10)
+    deliverer.stop(within=0)
+    assert dispatch_states(sessions) == ["delivered"] * 5
+    deliverer.stop(within=0)
+    Deliverer(sessions, WEBHOOKS, vault(), wake=Event().set).stop(within=0)  # one that never ran
 
 
 def test_a_secret_that_cannot_be_opened_is_a_failed_try(sessions: Sessions, receiver: Receiver) -> None:
