@@ -1,11 +1,12 @@
 """Looking at jobs: whoever asks at the same time shares a query, and one every 100 ms serves all who wait."""
 
 import asyncio
-import functools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
+
+from sqlalchemy.orm import Session
 
 from api.transactions import Transactions
 from jobs import queries, telemetry
@@ -114,13 +115,22 @@ class Watch:
         due = list(self._waiting) if now >= self._looked_at + INTERVAL else []
         if due:
             self._looked_at = now
-        find = functools.partial(
-            queries.find_jobs,
-            job_ids=list({ask.job_id for ask in asks}),
-            ended_ids=list({ask.job_id for ask in due}),
-        )
         tenant_ids = {ask.tenant_id for ask in (*asks, *due)}
-        found = await self._transactions.run(find, tenant_ids=tenant_ids) if tenant_ids else {}
+        if not tenant_ids:
+            return
+
+        def look(session: Session) -> None:
+            found = queries.find_jobs(
+                session,
+                job_ids=list({ask.job_id for ask in asks}),
+                ended_ids=list({ask.job_id for ask in due}),
+            )
+            # Before the commit, which changes nothing: while Postgres confirms it, answers are on their way.
+            self._tell(asks, due, found)
+
+        await self._transactions.run(look, tenant_ids=tenant_ids)
+
+    def _tell(self, asks: Sequence[_Ask], due: Sequence[_Ask], found: Mapping[UUID, Job]) -> None:
         for ask in asks:
             job = _of_its_tenant(found, ask)
             if ask.waits and job is not None and job.finalized_at is None and not self._released:
