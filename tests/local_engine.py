@@ -96,10 +96,15 @@ class EngineStream:
         return self.answer.responses[-1]
 
     def read(self, timeout: float = 60) -> Answer:
-        """All that comes up to the final response or the error."""
+        """All that came, once the server has ended the stream.
+
+        Read to that end, also past an error, as the worker does: Triton 2.51 may never release a request
+        whose stream is cut while its final response is on its way, and then cannot unload the model.
+        """
         while not self.answer.is_final and self.answer.error is None:
             self.next(timeout)
-        self.close()
+        self._client.stop_stream()
+        self._client.close()
         return self.answer
 
     def close(self) -> None:

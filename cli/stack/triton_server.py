@@ -20,8 +20,9 @@ from cli.stack.errors import StackError
 from cli.stack.transformers_options import TransformersOptions
 
 LOOPBACK: Final = ports.LOOPBACK
-# Seconds after SIGTERM. A client's idle open stream holds the server beyond it, for ever: kill it then.
-EXIT_TIMEOUT: Final = 3
+# Seconds after SIGTERM, in which a model takes 1.5 to be unloaded, or twice that where the CPU is contended.
+# A client's idle open stream, or one cut while it was answered, holds the server for ever: kill it then.
+EXIT_TIMEOUT: Final = 4
 _PYTHON: Final = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 # Triton's defaults kill a connection that pings during a long silent prefill; these let it ping every 5 s.
