@@ -5,17 +5,13 @@ a trait of the real one, and the reason why clients let it decode whole answers 
 """
 
 import threading
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from .server import die_with_server
-from .texts import load_tokenizer, parameters_of
-
-# Made by Triton's stub, which has no types.
-PbRequest: TypeAlias = Any
-PbResponse: TypeAlias = Any
+from .texts import PbRequest, PbResponse, load_tokenizer, parameters_of
 
 
 class TritonPythonModel:

@@ -9,11 +9,9 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from .server import die_with_server
-from .texts import load_tokenizer, parameters_of
+from .texts import PbRequest, PbResponse, load_tokenizer, parameters_of
 
-# Made by Triton's stub, which has no types.
-PbRequest: TypeAlias = Any
-PbResponse: TypeAlias = Any
+# Of numpy, which Triton's stub hands over without types.
 Array: TypeAlias = Any
 
 

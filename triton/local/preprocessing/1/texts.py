@@ -2,8 +2,13 @@
 
 import json
 from pathlib import Path
+from typing import Any, TypeAlias
 
 from tokenizers import Tokenizer
+
+# Made by Triton's stub, which has no types.
+PbRequest: TypeAlias = Any
+PbResponse: TypeAlias = Any
 
 
 def parameters_of(args: dict[str, str]) -> dict[str, str]:
