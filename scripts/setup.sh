@@ -2,13 +2,8 @@
 # Leaves a working .venv with every locked dependency and the command .venv/bin/longbatch.
 # Does nothing that is done already. PYTHON=… chooses the interpreter.
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
-unset PYTHONHOME PYTHONPATH
-
-die() {
-    echo "setup: $*" >&2
-    exit 1
-}
+# shellcheck source=common.sh
+. "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 check_platform() {
     [ "$(uname -s)" = Linux ] && [ "$(uname -m)" = x86_64 ] ||

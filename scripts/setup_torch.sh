@@ -2,13 +2,8 @@
 # Leaves a .venv-torch that holds torch and sees all of .venv: for the transformers engine and its tests.
 # Does nothing that is done already; gigabytes, since torch's default wheel brings CUDA.
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
-unset PYTHONHOME PYTHONPATH
-
-die() {
-    echo "setup: $*" >&2
-    exit 1
-}
+# shellcheck source=common.sh
+. "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 [ -x .venv/bin/python ] || die "run make setup first."
 wanted="$(cat .venv/longbatch-python) $(grep '^transformers-engine' pyproject.toml)"

@@ -96,10 +96,15 @@ class EngineStream:
         return self.answer.responses[-1]
 
     def read(self, timeout: float = 60) -> Answer:
-        """All that comes up to the final response or the error."""
+        """All that came, once the server has ended the stream.
+
+        Read to that end, also past an error, as the worker does: Triton 2.51 may never release a request
+        whose stream is cut while its final response is on its way, and then cannot unload the model.
+        """
         while not self.answer.is_final and self.answer.error is None:
             self.next(timeout)
-        self.close()
+        self._client.stop_stream()
+        self._client.close()
         return self.answer
 
     def close(self) -> None:
@@ -115,6 +120,11 @@ class RunningEngine:
     launch: TritonLaunch
     process: "subprocess.Popen[bytes]"
     log: Path
+
+    def wait_ready(self) -> None:
+        """The server and its gauges are ready."""
+        ports = self.launch
+        wait_ready(ports.http_port, self.process, timeout=60, metrics_port=ports.metrics_port)
 
     def ask(
         self, ids: Sequence[int], max_tokens: int, *, request_id: str = "", **values: object
@@ -165,17 +175,29 @@ def _tensor(name: str, datatype: str, values: object) -> grpcclient.InferInput:
 @contextmanager
 def running_engine(directory: Path, options: EngineOptions | TransformersOptions) -> Iterator[RunningEngine]:
     """An engine on free ports, stopped at the end."""
+    launch = prepared_launch(directory, options)
+    with running_server(launch) as engine:
+        engine.wait_ready()
+        yield engine
+
+
+def prepared_launch(directory: Path, options: EngineOptions | TransformersOptions) -> TritonLaunch:
+    """A server on free ports, about to be started."""
     grpc_port, http_port, metrics_port = free_ports(3)
-    launch = prepare(
+    return prepare(
         directory, engine=options, grpc_port=grpc_port, http_port=http_port, metrics_port=metrics_port
     )
-    log = directory / "triton.log"
+
+
+@contextmanager
+def running_server(launch: TritonLaunch) -> Iterator[RunningEngine]:
+    """The server runs, perhaps not ready yet; it has ended afterwards, by force if need be."""
+    log = launch.cwd / "triton.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
             launch.argv, env=launch.env, cwd=launch.cwd, stdout=output, stderr=subprocess.STDOUT
         )
     try:
-        wait_ready(http_port, process, timeout=60, metrics_port=metrics_port)
         yield RunningEngine(launch, process, log)
     finally:
         process.terminate()

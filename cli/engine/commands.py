@@ -5,15 +5,8 @@ from typing import Final
 from cli.engine import values
 from cli.engine.hardware import GPUS
 from cli.engine.profile import Profile
+from cli.triton_flags import KEEPALIVE
 
-# Triton's defaults cut connections that ping during a long silent prefill (docs/operations.md).
-_KEEPALIVE: Final = (
-    "--grpc-keepalive-time=10000",
-    "--grpc-keepalive-timeout=5000",
-    "--grpc-keepalive-permit-without-calls=1",
-    "--grpc-http2-min-recv-ping-interval-without-data=5000",
-    "--grpc-http2-max-pings-without-data=0",
-)
 _REFERENCE: Final = GPUS["a6000"]  # what the worker's deadlines and first estimates are made for
 
 
@@ -64,7 +57,7 @@ def build_options(profile: Profile) -> list[str]:
 
 def server_flags() -> list[str]:
     """Of tritonserver, the same for every rank."""
-    return [f"--model-repository={values.REPOSITORY}", "--disable-auto-complete-config", *_KEEPALIVE]
+    return [f"--model-repository={values.REPOSITORY}", "--disable-auto-complete-config", *KEEPALIVE]
 
 
 def engine_settings(profile: Profile) -> dict[str, str]:

@@ -68,8 +68,8 @@ class Shape:
         return 4 * self.hidden + projections + 3 * self.intermediate
 
 
-# Data sheets; memory as nvidia-smi shows it. The shares of the A6000 and the H200 are those of the stand-in's
-# cost model (cli/stack/engine_options.py); A100 and H100 are taken to reach what their successor does.
+# Data sheets; memory as nvidia-smi shows it. The cost model of cli/stack/engine_options.py is made of
+# those of the A6000 and the H200; A100 and H100 are taken to reach what their successor does.
 GPUS: Final = {
     "a6000": Gpu(
         title="RTX A6000 48 GB",

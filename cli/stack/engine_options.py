@@ -4,9 +4,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final, Literal
 
+from cli.engine.hardware import GPUS, Gpu
+
 EngineMode = Literal["extractive", "synthetic", "oracle"]
 
 _KV_BYTES_PER_TOKEN: Final = 131_072  # 2 · 32 layers · 8 KV heads · 128 · 2 bytes: Llama 3.1 8B in fp16
+_WEIGHT_BYTES: Final = 16.06e9  # 8.03 billion parameters in fp16
 _WEIGHT_FLOPS_PER_TOKEN: Final = 16.06e9  # 2 · 8.03 billion parameters
 _ATTENTION_FLOPS_PER_PAIR: Final = 524_288  # 4 · 32 layers · 4096
 
@@ -28,21 +31,19 @@ class Roofline:
     attention_pair: float
 
 
-def roofline(*, iteration: float, bytes_per_second: float, flops: float) -> Roofline:
-    """The cost model of a GPU with this reachable bandwidth and these reachable fp16 operations a second."""
+def roofline(gpu: Gpu) -> Roofline:
+    """The cost model of this GPU, by what it reaches of its data sheet."""
+    bandwidth, flops = gpu.bandwidth * gpu.reached_bandwidth, gpu.flops * gpu.reached_flops
     return Roofline(
-        iteration=iteration,
-        kv_token=_KV_BYTES_PER_TOKEN / bytes_per_second,
+        iteration=_WEIGHT_BYTES / bandwidth,
+        kv_token=_KV_BYTES_PER_TOKEN / bandwidth,
         prefill_token=_WEIGHT_FLOPS_PER_TOKEN / flops,
         attention_pair=_ATTENTION_FLOPS_PER_PAIR / flops,
     )
 
 
-# Data-sheet peaks times the share that is reached.
-A6000: Final = roofline(iteration=0.0246, bytes_per_second=768e9 * 0.85, flops=155e12 * 0.5)
-H200: Final = roofline(
-    iteration=16.06e9 / (4.8e12 * 0.75), bytes_per_second=4.8e12 * 0.75, flops=990e12 * 0.55
-)
+A6000: Final = roofline(GPUS["a6000"])
+H200: Final = roofline(GPUS["h200"])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,17 +143,3 @@ class EngineOptions:
         values |= {f"synthetic_{name}": value for name, value in asdict(self.synthetic).items()}
         values |= {f"oracle_{name}": value for name, value in asdict(self.faults).items()}
         return {f"local_{name}": str(value) for name, value in values.items()}
-
-    def engine_config(self) -> dict[str, object]:
-        """What `trtllm-build` leaves in an engine's config.json, as far as clients read it."""
-        return {
-            "version": "local",
-            "build_config": {
-                "max_batch_size": self.max_batch_size,
-                "max_beam_width": 1,
-                "max_input_len": self.max_input_len,
-                "max_seq_len": self.max_seq_len,
-                "max_num_tokens": self.max_num_tokens,
-                "plugin_config": {"paged_kv_cache": True, "tokens_per_block": self.tokens_per_block},
-            },
-        }

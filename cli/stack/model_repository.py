@@ -32,11 +32,30 @@ def render(engine: Engine, http_port: int, directory: Path) -> None:
     repository, engine_dir = directory / "models", directory / "engine"
     shutil.rmtree(repository, ignore_errors=True)
     engine_dir.mkdir(parents=True, exist_ok=True)
-    (engine_dir / "config.json").write_text(json.dumps(engine.engine_config(), indent=2))
+    (engine_dir / "config.json").write_text(json.dumps(_engine_config(engine), indent=2))
     values = _values(engine, engine_dir) | _own_values(engine, http_port)
-    templates = _TEMPLATES / ("transformers" if isinstance(engine, TransformersOptions) else "local")
     for name in models_of(engine):
-        _render_model(templates / name, repository / name, values)
+        _render_model(_TEMPLATES / _template(engine) / name, repository / name, values)
+
+
+def _engine_config(engine: Engine) -> dict[str, object]:
+    """What `trtllm-build` leaves in an engine's config.json, as far as clients read it."""
+    return {
+        "version": _template(engine),
+        "build_config": {
+            "max_batch_size": engine.max_batch_size,
+            "max_beam_width": 1,
+            "max_input_len": engine.max_input_len,
+            "max_seq_len": engine.max_seq_len,
+            "max_num_tokens": engine.max_num_tokens,
+            "plugin_config": {"paged_kv_cache": True, "tokens_per_block": engine.tokens_per_block},
+        },
+    }
+
+
+def _template(engine: Engine) -> str:
+    """The folder of its models; also what it calls itself."""
+    return "transformers" if isinstance(engine, TransformersOptions) else "local"
 
 
 def _render_model(template: Path, into: Path, values: dict[str, object]) -> None:

@@ -61,17 +61,3 @@ class TransformersOptions:
             "seed_is_length": str(self.seed_is_length).lower(),
         }
         return {f"transformers_{name}": str(value) for name, value in values.items()}
-
-    def engine_config(self) -> dict[str, object]:
-        """What `trtllm-build` leaves in an engine's config.json, as far as clients read it."""
-        return {
-            "version": "transformers",
-            "build_config": {
-                "max_batch_size": self.max_batch_size,
-                "max_beam_width": 1,
-                "max_input_len": self.max_input_len,
-                "max_seq_len": self.max_seq_len,
-                "max_num_tokens": self.max_num_tokens,
-                "plugin_config": {"paged_kv_cache": True, "tokens_per_block": self.tokens_per_block},
-            },
-        }

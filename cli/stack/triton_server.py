@@ -18,20 +18,13 @@ from cli.stack import model_repository, ports
 from cli.stack.engine_options import EngineOptions
 from cli.stack.errors import StackError
 from cli.stack.transformers_options import TransformersOptions
+from cli.triton_flags import KEEPALIVE
 
 LOOPBACK: Final = ports.LOOPBACK
-# Seconds after SIGTERM. A client's idle open stream holds the server beyond it, for ever: kill it then.
-EXIT_TIMEOUT: Final = 3
+# Seconds after SIGTERM, in which a model takes 1.5 to be unloaded, or twice that where the CPU is contended.
+# A client's idle open stream, or one cut while it was answered, holds the server for ever: kill it then.
+EXIT_TIMEOUT: Final = 4
 _PYTHON: Final = f"{sys.version_info.major}.{sys.version_info.minor}"
-
-# Triton's defaults kill a connection that pings during a long silent prefill; these let it ping every 5 s.
-_KEEPALIVE: Final = (
-    "--grpc-keepalive-time=10000",
-    "--grpc-keepalive-timeout=5000",
-    "--grpc-keepalive-permit-without-calls=1",
-    "--grpc-http2-min-recv-ping-interval-without-data=5000",
-    "--grpc-http2-max-pings-without-data=0",
-)
 
 
 class TritonUnavailableError(StackError):
@@ -206,7 +199,7 @@ def _flags(address: str, grpc_port: int, http_port: int, metrics_port: int, shm_
         f"--http-port={http_port}",
         f"--grpc-address={address}",
         f"--grpc-port={grpc_port}",
-        *_KEEPALIVE,
+        *KEEPALIVE,
         f"--metrics-address={address}",
         f"--metrics-port={metrics_port}",
         "--allow-gpu-metrics=false",

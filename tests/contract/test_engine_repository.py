@@ -4,8 +4,6 @@ import os
 import shutil
 import subprocess
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -14,8 +12,8 @@ from cli.engine import profile, render
 from cli.engine.profile import PROFILES
 from cli.stack.engine_options import EngineOptions
 from cli.stack.ports import LOOPBACK
-from cli.stack.triton_server import TritonLaunch, TritonUnavailableError, prepare, wait_ready
-from local_engine import RunningEngine, free_ports, running_engine
+from cli.stack.triton_server import TritonLaunch, TritonUnavailableError, wait_ready
+from local_engine import RunningEngine, free_ports, prepared_launch, running_engine, running_server
 
 A6000 = profile.load("llama-3.1-8b-a6000")
 SMOKE = PROFILES.parent / "smoke.sh"
@@ -32,14 +30,7 @@ class TritonPythonModel:
 
 def prepared(folder: Path) -> TritonLaunch:
     """A server that will load what is rendered: with stand-ins, and the engine in the Python backend."""
-    grpc_port, http_port, metrics_port = free_ports(3)
-    launch = prepare(
-        folder,
-        engine=EngineOptions(mode="synthetic"),
-        grpc_port=grpc_port,
-        http_port=http_port,
-        metrics_port=metrics_port,
-    )
+    launch = prepared_launch(folder, EngineOptions(mode="synthetic"))
     shutil.rmtree(launch.cwd / "models")
     render.write(render.render(A6000), folder / "rendered")
     shutil.copytree(folder / "rendered" / "repository", launch.cwd / "models")
@@ -49,22 +40,6 @@ def prepared(folder: Path) -> TritonLaunch:
         if "platform:" not in text:
             (config.parent / "1" / "model.py").write_text(STAND_IN)
     return launch
-
-
-@contextmanager
-def started(launch: TritonLaunch) -> Iterator["subprocess.Popen[bytes]"]:
-    with (launch.cwd / "log").open("wb") as output:
-        process = subprocess.Popen(
-            launch.argv, env=launch.env, cwd=launch.cwd, stdout=output, stderr=subprocess.STDOUT
-        )
-    try:
-        yield process
-    finally:
-        process.terminate()
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(timeout=10)
-        process.kill()
-        process.wait()
 
 
 def get(launch: TritonLaunch, path: str) -> str:
@@ -93,8 +68,8 @@ def smoke(
 
 def test_a_real_server_loads_all_five_rendered_models(tmp_path: Path) -> None:
     launch = prepared(tmp_path)
-    with started(launch) as process:
-        wait_ready(launch.http_port, process, timeout=60)
+    with running_server(launch) as server:
+        wait_ready(launch.http_port, server.process, timeout=60)
         for model in ("preprocessing", "tensorrt_llm", "postprocessing", "ensemble", "tensorrt_llm_bls"):
             assert f'"name":"{model}"' in get(launch, f"/v2/models/{model}")
         config = get(launch, "/v2/models/tensorrt_llm/config")
@@ -109,9 +84,9 @@ def test_a_real_server_refuses_an_ensemble_that_does_not_fit_its_models(tmp_path
     config.write_text(
         config.read_text().replace('key: "sequence_length" value: "_NUM', 'key: "lengths" value: "_NUM')
     )
-    with started(launch) as process, pytest.raises(TritonUnavailableError):
-        wait_ready(launch.http_port, process, timeout=60)
-    assert "lengths" in (launch.cwd / "log").read_text()
+    with running_server(launch) as server, pytest.raises(TritonUnavailableError):
+        wait_ready(launch.http_port, server.process, timeout=60)
+    assert "lengths" in server.log.read_text()
 
 
 def test_a_running_engine_passes_the_smoke_test_of_its_profile(loaded: RunningEngine, tmp_path: Path) -> None:

@@ -2,20 +2,19 @@
 
 import json
 import shutil
-import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from cli.stack.engine_options import EngineOptions
-from cli.stack.triton_server import prepare, wait_ready
 from entry_points import settings_of
 from jobs.findings import Finding
 from jobs.settings import EngineSide
 from jobs.tokens import Tokenizer
-from local_engine import RunningEngine, free_ports, running_engine
+from local_engine import RunningEngine, free_ports, prepared_launch, running_engine, running_server
 from worker.keepalive import try_keepalive
 from worker.probe import probe
 
@@ -36,29 +35,15 @@ _EDITS = (
 @contextmanager
 def running_wrong_engine(directory: Path, options: EngineOptions) -> Iterator[RunningEngine]:
     """A server whose model repository was filled in badly, and which was started without keepalive flags."""
-    grpc_port, http_port, metrics_port = free_ports(3)
-    launch = prepare(
-        directory, engine=options, grpc_port=grpc_port, http_port=http_port, metrics_port=metrics_port
-    )
+    launch = prepared_launch(directory, options)
     for model, old, new in _EDITS:
         file = directory / "models" / model / "config.pbtxt"
         assert old in file.read_text()
         file.write_text(file.read_text().replace(old, new))
     argv = [flag for flag in launch.argv if "keepalive" not in flag and "http2" not in flag]
-    log = directory / "triton.log"
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            argv, env=launch.env, cwd=launch.cwd, stdout=output, stderr=subprocess.STDOUT
-        )
-    try:
-        wait_ready(http_port, process, timeout=60, metrics_port=metrics_port)
-        yield RunningEngine(launch, process, log)
-    finally:
-        process.terminate()
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(timeout=10)
-        process.kill()
-        process.wait()
+    with running_server(replace(launch, argv=argv)) as engine:
+        engine.wait_ready()
+        yield engine
 
 
 @pytest.fixture(scope="module")

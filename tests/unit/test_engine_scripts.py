@@ -12,6 +12,7 @@ from cli.engine import drift, profile, render, values
 from cli.engine.profile import PROFILES
 
 SCRIPTS = PROFILES.parent
+SETUP_SCRIPTS = SCRIPTS.parent / "scripts"
 A6000 = profile.load("llama-3.1-8b-a6000")
 MODELS = values.model_names(A6000)
 # What the scripts use of a bare machine; neither Docker nor a driver is among it.
@@ -82,7 +83,29 @@ def shellcheck(*files: Path) -> None:
 
 
 def test_our_scripts_are_clean_to_shellcheck() -> None:
-    shellcheck(*SCRIPTS.glob("*.sh"))
+    shellcheck(*SCRIPTS.glob("*.sh"), *SETUP_SCRIPTS.glob("*.sh"))
+
+
+@pytest.mark.parametrize(
+    ("where", "script"), [("/", None), (".", "scripts/"), ("scripts", ""), ("bin", "../scripts/")]
+)
+def test_a_setup_script_works_on_its_own_repository_wherever_it_is_called_from(
+    where: str, script: str | None, bare: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(SETUP_SCRIPTS, tmp_path / "scripts")
+    (tmp_path / "CDPATH" / "scripts").mkdir(parents=True)
+    name = "setup_torch.sh"
+    asked = subprocess.run(
+        [str(bare / "bash"), str(tmp_path / "scripts" / name) if script is None else f"{script}{name}"],
+        cwd=tmp_path / where,
+        env={"PATH": str(bare), "CDPATH": str(tmp_path / "CDPATH")},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (asked.returncode, asked.stdout) == (1, "")
+    assert asked.stderr == "setup: run make setup first.\n"
 
 
 @pytest.mark.parametrize("name", ["llama-3.1-8b-a6000", "llama-3.1-8b-a6000x2"])

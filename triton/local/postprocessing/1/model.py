@@ -4,20 +4,14 @@ So a character that is spread over the tokens of two responses becomes two repla
 a trait of the real one, and the reason why clients let it decode whole answers or do so themselves.
 """
 
-import json
 import threading
-from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
-from tokenizers import Tokenizer
 
 from .server import die_with_server
-
-# Made by Triton's stub, which has no types.
-PbRequest: TypeAlias = Any
-PbResponse: TypeAlias = Any
+from .texts import PbRequest, PbResponse, load_tokenizer, parameters_of
 
 
 class TritonPythonModel:
@@ -27,10 +21,9 @@ class TritonPythonModel:
         """The tokenizer is loaded."""
         self._closing = threading.Event()
         die_with_server(self._closing)
-        given = json.loads(args["model_config"])["parameters"]
-        directory = Path(given["tokenizer_dir"]["string_value"])
-        self._tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
-        self._skips = given["skip_special_tokens"]["string_value"].lower() == "true"
+        parameters = parameters_of(args)
+        self._tokenizer = load_tokenizer(parameters)
+        self._skips = parameters["skip_special_tokens"].lower() == "true"
 
     def execute(self, requests: list[PbRequest]) -> list[PbResponse]:
         """The text of every request."""

@@ -7,13 +7,11 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
-from tokenizers import Tokenizer
 
 from .server import die_with_server
+from .texts import PbRequest, PbResponse, load_tokenizer, parameters_of
 
-# Made by Triton's stub, which has no types.
-PbRequest: TypeAlias = Any
-PbResponse: TypeAlias = Any
+# Of numpy, which Triton's stub hands over without types.
 Array: TypeAlias = Any
 
 
@@ -24,13 +22,12 @@ class TritonPythonModel:
         """The tokenizer is loaded."""
         self._closing = threading.Event()
         die_with_server(self._closing)
-        given = json.loads(args["model_config"])["parameters"]
-        directory = Path(given["tokenizer_dir"]["string_value"])
-        self._tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
-        named = json.loads((directory / "tokenizer_config.json").read_text())
+        parameters = parameters_of(args)
+        self._tokenizer = load_tokenizer(parameters)
+        named = json.loads((Path(parameters["tokenizer_dir"]) / "tokenizer_config.json").read_text())
         self._end_id = self._id(named, "eos_token", absent=-1)
         self._pad_id = self._id(named, "pad_token", absent=self._end_id)
-        adds = given["add_special_tokens"]["string_value"].lower() == "true"
+        adds = parameters["add_special_tokens"].lower() == "true"
         bos_id = self._id(named, "bos_token", absent=-1) if adds else -1
         self._begin = [] if bos_id < 0 else [bos_id]
 

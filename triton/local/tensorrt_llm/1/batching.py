@@ -6,13 +6,13 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from .gauges import Gauges
-from .requests import Request
+from .requests import Looks
 from .scheduler import Roofline, Scheduler, Sequence
 from .server import ServerWatch
+from .spoken import Spoken
 from .trace import Trace
 
 _CANCEL_PERIOD = 0.05  # seconds between looks at the clients' cancels; TensorRT-LLM's default is 0.1
-_WAITING_LOOKS = 8  # queued requests looked at each time: a look is a round trip to the server process
 _MAX_LAG = 0.05  # seconds that the loop may be late and still catch up; more is lost time
 _MIN_SLEEP = 0.0003  # seconds; a shorter wait costs more than it lasts
 
@@ -36,14 +36,13 @@ class BatchingLoop:
         self._server = server
         self._trace = trace
         self._time_scale = time_scale
-        self._requests: dict[Sequence, Request] = {}
+        self._requests: dict[Sequence, Spoken] = {}
         self._inbox: deque[Callable[[], None]] = deque()
         self._wake = threading.Condition()
         self._closing = threading.Event()
         self._due = 0.0
         self._lost = 0.0
-        self._next_look = 0.0
-        self._looked = 0
+        self._looks = Looks(scheduler, _CANCEL_PERIOD)
         self._thread = threading.Thread(target=self._run, name="batching", daemon=True)
 
     def start(self) -> None:
@@ -51,7 +50,7 @@ class BatchingLoop:
         self._gauges.show(self._scheduler, None)
         self._thread.start()
 
-    def submit(self, request: Request) -> None:
+    def submit(self, request: Spoken) -> None:
         """The request joins the queue at the next iteration boundary."""
         self._trace.note("came", request)
         self._post(lambda: self._add(request))
@@ -122,7 +121,7 @@ class BatchingLoop:
             self._inbox.append(action)
             self._wake.notify()
 
-    def _add(self, request: Request) -> None:
+    def _add(self, request: Spoken) -> None:
         self._requests[request.sequence] = request
         self._scheduler.add(request.sequence)
 
@@ -131,7 +130,7 @@ class BatchingLoop:
             self._forget(request)
             request.end_with_end_token()
 
-    def _speak(self, request: Request) -> None:
+    def _speak(self, request: Spoken) -> None:
         """The request has said the token that it generated, or has ended, or is stalled until it can."""
         speech = request.speech
         if not speech.done():
@@ -149,18 +148,19 @@ class BatchingLoop:
         else:
             self._say(request, speech.result().token(request.num_said), speech.result().stop_at)
 
-    def _say(self, request: Request, token: int | None, stop_at: int | None) -> None:
+    def _say(self, request: Spoken, token: int | None, stop_at: int | None) -> None:
         if token is None:
             self._forget(request)
             request.end_with_end_token()
         elif request.num_said + 1 in (request.sequence.max_tokens, stop_at):
             self._forget(request)
-            request.pending.append(token)
+            request.say(token)
             request.end()
         else:
             request.say(token)
+            request.send()
 
-    def _resume(self, request: Request) -> None:
+    def _resume(self, request: Spoken) -> None:
         """A request that had to wait for its words says the token that it owes."""
         if request.sequence in self._requests and request.sequence.is_stalled and request.wakes_at is None:
             request.sequence.is_stalled = False
@@ -175,26 +175,19 @@ class BatchingLoop:
                 self._resume(request)
 
     def _drop_cancelled(self) -> None:
-        """Sequences whose clients have gone hold nothing; a long queue is looked through in turns."""
-        now = time.monotonic()
-        if now < self._next_look:
-            return
-        self._next_look = now + _CANCEL_PERIOD
-        waiting = self._scheduler.waiting
-        places = range(self._looked, self._looked + min(_WAITING_LOOKS, len(waiting)))
-        self._looked = places.stop % max(1, len(waiting))
-        for sequence in [*self._scheduler.active, *(waiting[place % len(waiting)] for place in places)]:
+        """Sequences whose clients have gone hold nothing."""
+        for sequence in self._looks.due():
             request = self._requests[sequence]
             if request.reply.is_cancelled():
                 self._forget(request)
                 request.reply.cancel()
 
-    def _fail(self, requests: Iterable[Request], message: str) -> None:
+    def _fail(self, requests: Iterable[Spoken], message: str) -> None:
         for request in requests:
             self._forget(request)
             request.reply.fail(message)
 
-    def _forget(self, request: Request) -> None:
+    def _forget(self, request: Spoken) -> None:
         self._trace.note("ended", request, lost=self._lost)
         del self._requests[request.sequence]
         self._scheduler.remove(request.sequence)

@@ -8,11 +8,12 @@ from . import wire
 from .batching import BatchingLoop
 from .families import GaugeFamilies
 from .gauges import Gauges
+from .intake import take
 from .parameters import Parameters
-from .requests import Request
 from .scheduler import Scheduler, Sequence
 from .server import ServerWatch, die_with_server
 from .speech import Ask, Speaker, Speech, prepare
+from .spoken import Spoken
 from .trace import Trace
 
 
@@ -57,37 +58,22 @@ class TritonPythonModel:
             request.get_response_sender(),
             with_log_probs=self._always_log_probs or wire.wants_log_probs(request),
         )
-        try:
-            if wire.is_stop(request):
-                self._stop(request.request_id())
-                stream.finish()
-                return
-            ask = wire.read_ask(request)
-            self._check_length(ask)
-        except wire.BadRequestError as error:
-            stream.refuse(str(error))
-            return
-        self._loop.submit(
-            Request(
-                request_id=request.request_id(),
-                sequence=Sequence(prompt_tokens=len(ask.ids), max_tokens=ask.max_tokens),
-                reply=stream,
-                speech=self._author.submit(self._speech, ask),
-                tokens_per_response=self._tokens_per_response if wire.streams(request) else None,
-            )
+        take(
+            request,
+            stream,
+            self._capacity,
+            begin=lambda ask: self._loop.submit(self._request(request, ask, stream)),
+            stop=self._loop.stop,
         )
 
-    def _stop(self, request_id: str) -> None:
-        if not request_id:
-            raise wire.BadRequestError("Cannot send a stop request without a request_id")
-        self._loop.stop(request_id)
-
-    def _check_length(self, ask: Ask) -> None:
-        limit = self._capacity.longest_sequence - 1
-        if len(ask.ids) > limit:
-            raise wire.BadRequestError(
-                f"Prompt length ({len(ask.ids)}) exceeds maximum input length ({limit})."
-            )
+    def _request(self, request: wire.PbRequest, ask: Ask, stream: wire.ResponseStream) -> Spoken:
+        return Spoken(
+            request_id=request.request_id(),
+            sequence=Sequence(prompt_tokens=len(ask.ids), max_tokens=ask.max_tokens),
+            reply=stream,
+            speech=self._author.submit(self._speech, ask),
+            tokens_per_response=self._tokens_per_response if wire.streams(request) else None,
+        )
 
     def _speech(self, ask: Ask) -> Speech:
         speaker: Speaker = self._speaker.result()

@@ -1,40 +1,14 @@
-"""The model's configuration: what the engine is built for, how fast it is, and what it says."""
+"""The stand-in's own configuration: how fast it is, and what it says."""
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from .scheduler import Capacity, Roofline
+from .configuration import Configuration
+from .scheduler import Roofline
 from .speech import Speaker
 
 
-@dataclass(frozen=True)
-class Parameters:
-    """The values of config.pbtxt; `cli/stack/triton_server.py` writes them."""
-
-    max_batch_size: int
-    values: dict[str, str]
-
-    @classmethod
-    def of(cls, model_config: dict[str, Any]) -> "Parameters":
-        """The parameters in the model configuration that Triton hands over."""
-        given = model_config["parameters"]
-        return cls(
-            max_batch_size=model_config["max_batch_size"],
-            values={name: value["string_value"] for name, value in given.items()},
-        )
-
-    @property
-    def capacity(self) -> Capacity:
-        """Slots, blocks and lengths."""
-        tokens_per_block = self._int("tokens_per_block")
-        return Capacity(
-            max_batch_size=self.max_batch_size,
-            max_blocks=self._int("max_tokens_in_paged_kv_cache") // tokens_per_block,
-            tokens_per_block=tokens_per_block,
-            max_num_tokens=self._int("max_num_tokens"),
-            max_seq_len=self._int("max_seq_len"),
-        )
+class Parameters(Configuration):
+    """The values of config.pbtxt that only the stand-in has."""
 
     @property
     def roofline(self) -> Roofline:
@@ -64,7 +38,7 @@ class Parameters:
     @property
     def always_log_probs(self) -> bool:
         """Whether every response holds them, as an ensemble needs it; the real engine's always do."""
-        return self.values["local_always_log_probs"] == "True"
+        return self._bool("local_always_log_probs")
 
     def speaker(self) -> Speaker:
         """What decides the answers; loading its tokenizer takes about half a second."""
@@ -83,9 +57,3 @@ class Parameters:
         from .extractive import ExtractiveSpeaker
 
         return ExtractiveSpeaker(Path(directory))
-
-    def _int(self, name: str) -> int:
-        return int(self.values[name])
-
-    def _float(self, name: str) -> float:
-        return float(self.values[name])

@@ -1,11 +1,12 @@
-"""A request inside the engine: a sequence, what it says, and to whom."""
+"""A request inside an engine: a sequence, how far its client was told, and whether that client is there."""
 
-from concurrent.futures import Future
+import time
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from .scheduler import Sequence
-from .speech import Speech
+from .scheduler import Scheduler, Sequence
+
+_WAITING_LOOKS = 8  # queued requests looked at each time: a look is a round trip to the server process
 
 
 class Reply(Protocol):
@@ -28,7 +29,7 @@ class Reply(Protocol):
         ...
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, kw_only=True)
 class Request:
     """One request and how far its client has been told.
 
@@ -36,30 +37,27 @@ class Request:
         request_id: the client's name for it; may be empty and need not be unique.
         sequence: what the scheduler knows of it.
         reply: where its tokens go.
-        speech: what it says, once that is worked out.
         tokens_per_response: tokens gathered into one response; None gathers all into one at the end.
-        num_said: tokens handed to `pending` so far.
-        pending: tokens that are said but not sent.
-        wakes_at: monotonic time at which a silence ends, None when not silent.
-        rested_at: the index before which the last silence was.
+        num_said: tokens so far.
+        pending: of those, the last ones, which were not sent.
     """
 
     request_id: str
     sequence: Sequence
     reply: Reply
-    speech: "Future[Speech]"
     tokens_per_response: int | None
     num_said: int = 0
     pending: list[int] = field(default_factory=list)
-    wakes_at: float | None = None
-    rested_at: int = -1
 
     def say(self, token: int) -> None:
-        """The token is sent, with others before it, when there are enough; the first one at once."""
+        """The token will be sent."""
         self.pending.append(token)
         self.num_said += 1
-        is_first = self.num_said == 1
-        if self.tokens_per_response and (is_first or len(self.pending) >= self.tokens_per_response):
+
+    def send(self) -> None:
+        """What was said is sent when there is enough of it; the first token at once."""
+        has_sent = self.num_said > len(self.pending)
+        if self.tokens_per_response and (not has_sent or len(self.pending) >= self.tokens_per_response):
             self.flush()
 
     def flush(self) -> None:
@@ -76,3 +74,25 @@ class Request:
         """The final response is sent; in a stream it holds no token, which is the end token's only trace."""
         self.flush()
         self.end()
+
+
+class Looks:
+    """Whose clients are asked whether they have gone: all active ones', and a long queue's in turns."""
+
+    def __init__(self, scheduler: Scheduler, period: float) -> None:
+        """Args: period: seconds between looks."""
+        self._scheduler = scheduler
+        self._period = period
+        self._next = 0.0
+        self._looked = 0
+
+    def due(self) -> list[Sequence]:
+        """Those to be asked now; none until the period has passed."""
+        now = time.monotonic()
+        if now < self._next:
+            return []
+        self._next = now + self._period
+        waiting = self._scheduler.waiting
+        places = range(self._looked, self._looked + min(_WAITING_LOOKS, len(waiting)))
+        self._looked = places.stop % max(1, len(waiting))
+        return [*self._scheduler.active, *(waiting[place % len(waiting)] for place in places)]

@@ -146,10 +146,11 @@ def _first_stop(speech: Speech, ask: Ask) -> int | None:
         if token is None:
             return None
         said.append(token)
-        if any(_ends_with(said, word) for word in ask.stop_words):
+        if any(ends_with(said, word) for word in ask.stop_words):
             return index + 1
     return None
 
 
-def _ends_with(said: Sequence[int], word: tuple[int, ...]) -> bool:
+def ends_with(said: Sequence[int], word: tuple[int, ...]) -> bool:
+    """Whether the word is the last that was said; an empty one never is."""
     return len(word) > 0 and tuple(said[-len(word) :]) == word

@@ -9,74 +9,42 @@ import os
 import queue
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from .gauges import Gauges
 from .remote import Died, Gone, RemoteGenerator, Said
-from .requests import Reply
+from .requests import Looks, Request
 from .sampling import Sampling
 from .scheduler import Iteration, Scheduler, Sequence
 from .server import ServerWatch
+from .speech import ends_with
 
 _CANCEL_PERIOD = 0.1  # seconds between looks at the clients' cancels, as TensorRT-LLM's default is
-_WAITING_LOOKS = 8  # queued requests looked at each time: a look is a round trip to the server process
 _BUSY = Iteration(chunks={}, yielding=[], resident_kv=0, attention_pairs=0)
 
 
-@dataclass(eq=False)
-class Request:
-    """One request and how far its client has been told.
+@dataclass(eq=False, kw_only=True)
+class Generated(Request):
+    """A request and how its tokens are made.
 
     Attributes:
-        request_id: the client's name for it; may be empty and need not be unique.
         ids: its prompt.
-        sequence: what the scheduler knows of it.
-        reply: where its tokens go.
         end_id: the token that ends it, -1 for none.
         sampling: how its tokens are picked.
         stop_words: token sequences after which it ends.
-        tokens_per_response: tokens gathered into one response; None gathers all into one at the end.
         ends_after: tokens after which it ends as if the last were the end token; None: never.
         name: the generator's name for it.
-        said: tokens so far.
-        num_sent: of those, tokens that were sent.
+        said: all its tokens so far.
     """
 
-    request_id: str
     ids: list[int]
-    sequence: Sequence
-    reply: Reply
     end_id: int
     sampling: Sampling
     stop_words: tuple[tuple[int, ...], ...]
-    tokens_per_response: int | None
     ends_after: int | None = None
     name: str = ""
     said: list[int] = field(default_factory=list)
-    num_sent: int = 0
-
-    def send(self) -> None:
-        """What was said is sent when there is enough of it; the first token at once."""
-        num_held = len(self.said) - self.num_sent
-        if self.tokens_per_response and (not self.num_sent or num_held >= self.tokens_per_response):
-            self.flush()
-
-    def flush(self) -> None:
-        """Nothing that was said is held back, unless all is wanted at the end."""
-        if self.tokens_per_response and self.num_sent < len(self.said):
-            self.reply.send(self.said[self.num_sent :], final=False)
-            self.num_sent = len(self.said)
-
-    def end(self) -> None:
-        """The final response is sent, with the last tokens."""
-        self.reply.send(self.said[self.num_sent :], final=True)
-
-    def end_with_end_token(self) -> None:
-        """The final response is sent; in a stream it holds no token, which is the end token's only trace."""
-        self.flush()
-        self.end()
 
 
 class Engine:
@@ -89,13 +57,12 @@ class Engine:
         self._generator = generator
         self._gauges = gauges
         self._server = server
-        self._requests: dict[Sequence, Request] = {}
-        self._running: dict[str, Request] = {}
-        self._leaving: dict[Request, Callable[[], None]] = {}
+        self._requests: dict[Sequence, Generated] = {}
+        self._running: dict[str, Generated] = {}
+        self._leaving: dict[Generated, Callable[[], None]] = {}
         self._names = itertools.count()
         self._closing = threading.Event()
-        self._next_look = 0.0
-        self._looked = 0
+        self._looks = Looks(scheduler, _CANCEL_PERIOD)
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
     def start(self) -> None:
@@ -103,7 +70,7 @@ class Engine:
         self._gauges.show(self._scheduler, None)
         self._thread.start()
 
-    def submit(self, request: Request) -> None:
+    def submit(self, request: Generated) -> None:
         """The request joins the queue at the next iteration boundary."""
         self._generator.events.put(lambda: self._add(request))
 
@@ -143,7 +110,7 @@ class Engine:
         except queue.Empty:
             return
 
-    def _add(self, request: Request) -> None:
+    def _add(self, request: Generated) -> None:
         self._requests[request.sequence] = request
         self._scheduler.add(request.sequence)
 
@@ -196,7 +163,7 @@ class Engine:
                 return
         request.send()
 
-    def _say(self, request: Request, token: int) -> bool:
+    def _say(self, request: Generated, token: int) -> bool:
         """Whether this token was the last."""
         sequence = request.sequence
         sequence.num_prefilled, sequence.num_generated = sequence.prompt_tokens, len(request.said) + 1
@@ -205,11 +172,12 @@ class Engine:
             request.end_with_end_token()
             return True
         request.said.append(token)
+        request.say(token)
         if len(request.said) >= sequence.max_tokens:
             self._forget(request)
             request.end()
             return True
-        if any(_ends_with(request.said, word) for word in request.stop_words):
+        if any(ends_with(request.said, word) for word in request.stop_words):
             self._leave(request, request.end)
             return True
         return False
@@ -218,7 +186,7 @@ class Engine:
         for request in [each for each in self._requests.values() if each.request_id == request_id]:
             self._leave(request, request.end_with_end_token)
 
-    def _leave(self, request: Request, farewell: Callable[[], None]) -> None:
+    def _leave(self, request: Generated, farewell: Callable[[], None]) -> None:
         """The request ends before its time; its client hears of it once its blocks are free."""
         if request in self._leaving:
             return
@@ -238,17 +206,10 @@ class Engine:
             farewell()
 
     def _look(self) -> None:
-        """Requests whose clients have gone leave; a long queue is looked through in turns."""
-        now = time.monotonic()
-        if now < self._next_look:
-            return
-        self._next_look = now + _CANCEL_PERIOD
+        """Requests whose clients have gone leave; all do when the server stops."""
         if self._requests and self._server.is_stopping():
             self._fail_all("the server is shutting down")
-        waiting = self._scheduler.waiting
-        places = range(self._looked, self._looked + min(_WAITING_LOOKS, len(waiting)))
-        self._looked = places.stop % max(1, len(waiting))
-        for sequence in [*self._scheduler.active, *(waiting[place % len(waiting)] for place in places)]:
+        for sequence in self._looks.due():
             request = self._requests[sequence]
             if request.reply.is_cancelled():
                 self._leave(request, request.reply.cancel)
@@ -261,11 +222,7 @@ class Engine:
             self._forget(request)
             request.reply.fail(message)
 
-    def _forget(self, request: Request) -> None:
+    def _forget(self, request: Generated) -> None:
         del self._requests[request.sequence]
         self._running.pop(request.name, None)
         self._scheduler.remove(request.sequence)
-
-
-def _ends_with(said: list[int], word: tuple[int, ...]) -> bool:
-    return len(word) > 0 and tuple(said[-len(word) :]) == word

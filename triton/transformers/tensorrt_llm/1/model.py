@@ -5,9 +5,10 @@ import threading
 from dataclasses import replace
 
 from . import wire
-from .engine import Engine, Request
+from .engine import Engine, Generated
 from .families import GaugeFamilies
 from .gauges import Gauges
+from .intake import take
 from .parameters import Parameters
 from .remote import RemoteGenerator
 from .scheduler import Scheduler, Sequence
@@ -52,26 +53,22 @@ class TritonPythonModel:
 
     def _take(self, request: wire.PbRequest) -> None:
         stream = wire.ResponseStream(request.get_response_sender(), with_log_probs=False)
-        try:
-            if wire.is_stop(request):
-                self._stop(request.request_id())
-                stream.finish()
-                return
-            ask = wire.read_ask(request)
-            self._check(ask)
-            taken = self._request(request, ask, stream)
-        except wire.BadRequestError as error:
-            stream.refuse(str(error))
-            return
-        self._engine.submit(taken)
+        take(
+            request,
+            stream,
+            self._capacity,
+            begin=lambda ask: self._engine.submit(self._request(request, ask, stream)),
+            stop=self._engine.stop,
+        )
 
-    def _request(self, request: wire.PbRequest, ask: Ask, stream: wire.ResponseStream) -> Request:
+    def _request(self, request: wire.PbRequest, ask: Ask, stream: wire.ResponseStream) -> Generated:
+        self._check_vocabulary(ask)
         sampling = read_sampling(request)
         if not (sampling.is_greedy or self._samples):
             raise wire.BadRequestError("this engine was started without sampling: it is greedy")
         if wire.wants_log_probs(request):
             raise wire.BadRequestError("the transformers engine has no return_log_probs")
-        return Request(
+        return Generated(
             request_id=request.request_id(),
             ids=ask.ids.tolist(),
             sequence=Sequence(prompt_tokens=len(ask.ids), max_tokens=ask.max_tokens),
@@ -83,17 +80,7 @@ class TritonPythonModel:
             ends_after=ask.seed if self._seed_is_length else None,
         )
 
-    def _stop(self, request_id: str) -> None:
-        if not request_id:
-            raise wire.BadRequestError("Cannot send a stop request without a request_id")
-        self._engine.stop(request_id)
-
-    def _check(self, ask: Ask) -> None:
+    def _check_vocabulary(self, ask: Ask) -> None:
         if ask.ids.min() < 0 or ask.ids.max() >= self._vocabulary:
             # It would end the kernel, and with it all that runs.
             raise wire.BadRequestError(f"the model has {self._vocabulary} tokens in its vocabulary")
-        limit = self._capacity.longest_sequence - 1
-        if len(ask.ids) > limit:
-            raise wire.BadRequestError(
-                f"Prompt length ({len(ask.ids)}) exceeds maximum input length ({limit})."
-            )

@@ -1,39 +1,12 @@
-"""The model's configuration: what the engine may hold, and which language model it runs how."""
+"""The transformers engine's own configuration: which language model it runs how."""
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from .scheduler import Capacity
+from .configuration import Configuration
 
 
-@dataclass(frozen=True)
-class Parameters:
-    """The values of config.pbtxt; `cli/stack/model_repository.py` writes them."""
-
-    max_batch_size: int
-    values: dict[str, str]
-
-    @classmethod
-    def of(cls, model_config: dict[str, Any]) -> "Parameters":
-        """The parameters in the model configuration that Triton hands over."""
-        given = model_config["parameters"]
-        return cls(
-            max_batch_size=model_config["max_batch_size"],
-            values={name: value["string_value"] for name, value in given.items()},
-        )
-
-    @property
-    def capacity(self) -> Capacity:
-        """Slots, blocks and lengths."""
-        tokens_per_block = self._int("tokens_per_block")
-        return Capacity(
-            max_batch_size=self.max_batch_size,
-            max_blocks=self._int("max_tokens_in_paged_kv_cache") // tokens_per_block,
-            tokens_per_block=tokens_per_block,
-            max_num_tokens=self._int("max_num_tokens"),
-            max_seq_len=self._int("max_seq_len"),
-        )
+class Parameters(Configuration):
+    """The values of config.pbtxt that only this engine has."""
 
     @property
     def model_dir(self) -> Path:
@@ -82,9 +55,3 @@ class Parameters:
     def http_port(self) -> int:
         """Where the server listens, 0 when that is not to be watched."""
         return self._int("transformers_http_port")
-
-    def _int(self, name: str) -> int:
-        return int(self.values[name])
-
-    def _bool(self, name: str) -> bool:
-        return self.values[name].lower() == "true"

@@ -1,0 +1,48 @@
+"""What becomes of a request from Triton: the engine gets it, it ends another one, or it is refused."""
+
+from collections.abc import Callable
+
+from .scheduler import Capacity
+from .speech import Ask
+from .wire import BadRequestError, PbRequest, ResponseStream, is_stop, read_ask
+
+
+def take(
+    request: PbRequest,
+    stream: ResponseStream,
+    capacity: Capacity,
+    *,
+    begin: Callable[[Ask], None],
+    stop: Callable[[str], None],
+) -> None:
+    """The request has been handed over, or its stream has ended.
+
+    Args:
+        request: any.
+        stream: its responses.
+        capacity: of the engine.
+        begin: takes what the request asks for; may refuse it by a BadRequestError.
+        stop: takes the id of requests that are to end.
+    """
+    try:
+        if is_stop(request):
+            _stop(request.request_id(), stop)
+            stream.finish()
+            return
+        ask = read_ask(request)
+        _check_length(ask, capacity)
+        begin(ask)
+    except BadRequestError as error:
+        stream.refuse(str(error))
+
+
+def _stop(request_id: str, stop: Callable[[str], None]) -> None:
+    if not request_id:
+        raise BadRequestError("Cannot send a stop request without a request_id")
+    stop(request_id)
+
+
+def _check_length(ask: Ask, capacity: Capacity) -> None:
+    limit = capacity.longest_sequence - 1
+    if len(ask.ids) > limit:
+        raise BadRequestError(f"Prompt length ({len(ask.ids)}) exceeds maximum input length ({limit}).")
