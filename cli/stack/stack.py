@@ -137,6 +137,10 @@ class Stack:
         """What the stack signs webhooks with."""
         return webhook_secret(self.options.directory, self.options.environment)
 
+    def answers(self, name: str) -> bool:
+        """Whether the part answers at this moment; not where this stack does not run it."""
+        return name in self._running and self._running[name].server.is_ready()
+
     def send(self, name: str, number: signal.Signals = signal.SIGKILL) -> None:
         """The part's process gets the signal; should it end, it is started again after its back-off."""
         self._running[name].send(number)

@@ -144,7 +144,9 @@ class Memory:
     def _sample(self) -> None:
         while not self._stop.wait(0.5):
             for name, pid in {**self._stack.pids, "command": self._command.process.pid}.items():
-                if pid is not None and (resident := resident_bytes(pid)):
+                # One that was killed and still loads its modules grows by them.
+                is_loaded = (name, pid) in self.samples or name == "command" or self._stack.answers(name)
+                if pid is not None and is_loaded and (resident := resident_bytes(pid)):
                     self.samples.setdefault((name, pid), []).append(resident)
 
     def growth(self) -> dict[str, int]:
