@@ -9,8 +9,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from cli.engine.errors import ProfileError
 from cli.engine.hardware import GPUS, SHAPES, Gpu, Shape
+from cli.triton_files import TRITON_FILES
 
-PROFILES: Final = Path(__file__).resolve().parents[2] / "triton" / "profiles"
+PROFILES: Final = TRITON_FILES / "profiles"
 
 Dtype = Literal["float16", "bfloat16"]
 Precision = Literal["float16", "bfloat16", "int8", "fp8"]

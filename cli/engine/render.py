@@ -11,10 +11,11 @@ from typing import Final
 from cli.engine import commands, plan, values
 from cli.engine.errors import RenderError
 from cli.engine.profile import Profile
+from cli.triton_files import TRITON_FILES
 
 # `@{name}`, because shell scripts and compose files are full of dollars.
 _PLACE: Final = re.compile(r"@\{(\w+)\}")
-TEMPLATES: Final = Path(__file__).resolve().parents[2] / "triton" / "templates"
+TEMPLATES: Final = TRITON_FILES / "templates"
 PLAN: Final = "plan.json"
 MODELS: Final = "repository"
 

@@ -8,10 +8,10 @@ from typing import Final, TypeAlias
 
 from cli.stack.engine_options import EngineOptions
 from cli.stack.transformers_options import TransformersOptions
+from cli.triton_files import TRITON_FILES
 
 Engine: TypeAlias = EngineOptions | TransformersOptions
 
-_TEMPLATES: Final = Path(__file__).resolve().parents[2] / "triton"
 _ENGINE: Final = "tensorrt_llm"
 # In the order of TensorRT-LLM's own repository.
 _TEXT_MODELS: Final = ("preprocessing", "postprocessing", "ensemble", "tensorrt_llm_bls")
@@ -35,7 +35,7 @@ def render(engine: Engine, http_port: int, directory: Path) -> None:
     (engine_dir / "config.json").write_text(json.dumps(_engine_config(engine), indent=2))
     values = _values(engine, engine_dir) | _own_values(engine, http_port)
     for name in models_of(engine):
-        _render_model(_TEMPLATES / _template(engine) / name, repository / name, values)
+        _render_model(TRITON_FILES / _template(engine) / name, repository / name, values)
 
 
 def _engine_config(engine: Engine) -> dict[str, object]:
@@ -64,7 +64,7 @@ def _render_model(template: Path, into: Path, values: dict[str, object]) -> None
     for source in (template / "1").glob("*.py"):
         shutil.copyfile(source, code / source.name)
     if (code / "model.py").is_file():
-        shutil.copyfile(_TEMPLATES / "local" / _ENGINE / "1" / _SHARED, code / _SHARED)
+        shutil.copyfile(TRITON_FILES / "local" / _ENGINE / "1" / _SHARED, code / _SHARED)
     (into / "config.pbtxt").write_text(Template((template / "config.pbtxt").read_text()).substitute(values))
 
 

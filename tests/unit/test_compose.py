@@ -1,6 +1,7 @@
 """The compose file names only commands, settings and ports that exist in the code."""
 
 import importlib.util
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,16 +10,29 @@ from typing import Any
 import pytest
 import yaml
 
+from cli.triton_files import TRITON_FILES
+from cli.triton_flags import KEEPALIVE
 from jobs.settings import ENV_PREFIX, Settings
 
+ROOT = Path(__file__).resolve().parents[2]
 OWN_SERVICES = ("migrate", "api", "worker", "service-worker", "triton-cpu")
 
 
 @pytest.fixture(scope="module")
 def compose() -> dict[str, Any]:
-    file = Path(__file__).resolve().parents[2] / "docker-compose.yml"
-    loaded: dict[str, Any] = yaml.safe_load(file.read_text())
+    loaded: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
     return loaded
+
+
+def test_the_example_of_env_names_every_variable_that_the_compose_files_leave_open() -> None:
+    open_files = (ROOT / "docker-compose.yml", TRITON_FILES / "templates" / "compose.override.yml")
+    variables = {name for file in open_files for name in re.findall(r"\$\{(\w+)", file.read_text())}
+    named = re.findall(r"^#?(\w+)=", (ROOT / ".env.example").read_text(), re.MULTILINE)
+    assert sorted(named) == sorted(variables)
+
+
+def test_triton_is_started_with_the_keepalive_flags_of_our_own_launches(compose: dict[str, Any]) -> None:
+    assert set(KEEPALIVE) <= set(compose["services"]["triton"]["command"])
 
 
 @pytest.mark.parametrize("service", OWN_SERVICES)
