@@ -12,7 +12,7 @@ demo: setup ## the whole stack summarizes documents (DOCS=folder takes yours)
 	@$(BIN)/longbatch demo $(if $(DOCS),--docs "$(DOCS)")
 
 test: lint ## lint, types, import contracts and every test
-	@$(BIN)/python -m pytest $(or $(PYTEST),-n 2 --dist loadfile --durations=15)
+	@$(BIN)/python -m pytest $(or $(PYTEST),-n 2 --dist loadfile --no-loadscope-reorder --durations=15)
 
 test-torch: setup ## the transformers engine's tests; installs torch into .venv-torch, about 5 GB
 	@scripts/setup_torch.sh

@@ -1,6 +1,8 @@
 """Real servers for the whole run, started once and only when a test asks for them."""
 
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,20 @@ from cli.stack.valkey import EmbeddedValkey
 from jobs import database, schema
 from jobs.settings import DatabaseSettings
 from support import empty_database, ensure_api_key
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Every test has an id of its own: of several with one id, parallel runs would run one alone.
+
+    schemathesis gives each operation's test a name, but not an id.
+    """
+    for item in items:
+        _, bracket, params = item.name.partition("[")
+        if bracket and not item.nodeid.endswith(item.name):
+            item._id = replace(item.id, params=params.removesuffix("]"))
+    (most, number), *_ = Counter(item.nodeid for item in items).most_common(1) or [("", 0)]
+    if number > 1:
+        raise pytest.UsageError(f"{number} tests have the id {most}")
 
 
 @pytest.fixture(scope="session")
