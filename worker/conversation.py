@@ -23,7 +23,7 @@ class Conversation(asyncio.BufferedProtocol):
     Attributes:
         over: done when nothing more is to come that matters; the connection is cut then.
         status: the final one; None until it and all its headers came.
-        failure: why there will be no status.
+        failure: why it ended; counts for nothing where there is a status.
         retry_after: the final answer's header of this name, cut at 40 bytes.
         num_bytes: of the answer, at most `MAX_RESPONSE_BYTES`.
     """
@@ -163,10 +163,10 @@ class Conversation(asyncio.BufferedProtocol):
             self._end(Failure.PROTOCOL_ERROR)
 
     def _end(self, failure: Failure) -> None:
-        """What breaks behind the status counts for nothing."""
+        """Nothing more is to come, for this reason."""
         if not self.over.done():
             if self._is_shaking_hands and failure != Failure.RESPONSE_TOO_LARGE:
                 failure = Failure.TLS_FAILED
-            self.failure = failure if self.status is None else None
+            self.failure = failure
             self.over.set_result(None)
             self.abort()

@@ -55,10 +55,7 @@ class Senders(Generic[Work, Result]):
 
     def _run(self) -> None:
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:  # cancels what is left
-            runner.run(self._until_stopped())
-
-    async def _until_stopped(self) -> None:
-        await self._stopped.wait()
+            runner.run(self._stopped.wait())
 
     def _begin(self, work: list[Work]) -> None:
         for each in work:

@@ -96,14 +96,14 @@ async def exchange(
             await _converse(conversation, await connect(url, resolve, until=until))
         failure = conversation.failure
     except TimeoutError:
-        failure = Failure.TIMED_OUT if conversation.status is None else None
+        failure = Failure.TIMED_OUT
     except OSError:
-        failure = Failure.CONNECTION_LOST if conversation.status is None else None
+        failure = Failure.CONNECTION_LOST
     except ExchangeError as error:
         failure = error.failure
     return Answer(
         status=conversation.status,
-        error_code=failure,
+        error_code=failure if conversation.status is None else None,
         num_bytes=conversation.num_bytes,
         latency=timedelta(seconds=loop.time() - started),
         retry_after=_retry_after(conversation.retry_after),

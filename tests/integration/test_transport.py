@@ -211,12 +211,12 @@ def test_of_two_answers_the_first_counts(first: int, second: int) -> None:
     assert (answer.status, answer.retry_after) == (first, None)
 
 
-@pytest.mark.parametrize("asked", ["01 Jan 99999999999 00:00:00 GMT", "\x00", "-1", "1e9", "soon"])
+@pytest.mark.parametrize("asked", ["01 Jan 99999999999 00:00:00 GMT", "-1", "1e9", "soon"])
 def test_a_retry_after_without_sense_is_none(asked: str) -> None:
     raw = f"HTTP/1.1 503 X\r\nRetry-After: {asked}\r\nContent-Length: 0\r\n\r\n".encode("latin-1")
     with serving(answering(raw)) as server:
         answer = deliver(server.url)
-    assert (answer.status, answer.retry_after) in {(503, None), (None, None)}
+    assert (answer.status, answer.retry_after) == (503, None)
 
 
 def num_open_files() -> int:
@@ -270,7 +270,7 @@ def test_a_handshake_without_end_is_cut_at_64_kb() -> None:
 
     with serving(greet_forever, reads=False) as server:
         answer = deliver(f"https://hook.test:{server.port}/")
-    assert answer.error_code in {Failure.RESPONSE_TOO_LARGE, Failure.TLS_FAILED}
+    assert answer.error_code == Failure.RESPONSE_TOO_LARGE
     assert num_sent <= 3 * MAX_RECEIVED_BYTES
 
 

@@ -1,8 +1,9 @@
 """The service worker's rounds: counting, rescuing, expiring, pruning."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
+from functools import partial
 
 import pytest
 from pydantic import SecretStr
@@ -119,6 +120,8 @@ def hook(httpserver: HTTPServer) -> str:
     return str(httpserver.url_for("/hook"))
 
 
+# A service worker whose loops look so often.
+RunService = Callable[[MaintenanceSettings], AbstractContextManager[ServiceWorker]]
 OFTEN = MaintenanceSettings(rescue_seconds=0.2, expire_seconds=0.2, doorbell_seconds=0.2)
 
 
@@ -127,7 +130,7 @@ def running_service(
     database: DatabaseSettings,
     broker_url: str,
     tokenizer: Tokenizer,
-    maintenance: MaintenanceSettings = OFTEN,
+    maintenance: MaintenanceSettings,
 ) -> Iterator[ServiceWorker]:
     settings = Settings(
         database=database,
@@ -145,13 +148,14 @@ def running_service(
         broker.close()
 
 
-def test_the_loops_of_a_service_worker_do_all_of_it(
-    queue: Queue,
-    database_settings: DatabaseSettings,
-    valkey: EmbeddedValkey,
-    tokenizer: Tokenizer,
-    hook: str,
-) -> None:
+@pytest.fixture
+def run_service(
+    database_settings: DatabaseSettings, valkey: EmbeddedValkey, tokenizer: Tokenizer
+) -> RunService:
+    return partial(running_service, database_settings, valkey.url, tokenizer)
+
+
+def test_the_loops_of_a_service_worker_do_all_of_it(queue: Queue, hook: str, run_service: RunService) -> None:
     with transaction(queue.sessions) as session:
         register_engine(session)
         silent = job_in(session, JobState.RUNNING)
@@ -161,7 +165,7 @@ def test_the_loops_of_a_service_worker_do_all_of_it(
     misfit = queue.submit("Too long.", max_tokens=130_000)
     with transaction(queue.sessions) as session:
         session.execute(update(Job).where(Job.id == misfit).values(max_tokens=140_000))
-    with running_service(database_settings, valkey.url, tokenizer):
+    with run_service(OFTEN):
         assert queue.when(silent.id, lambda job: job.state == "queued").num_rescues == 1
         queue.when(waiting, lambda job: job.state == "queued")
         queue.when(overdue, lambda job: job.state == "expired")
@@ -170,11 +174,7 @@ def test_the_loops_of_a_service_worker_do_all_of_it(
 
 
 def test_the_bell_of_events_wakes_deliveries_and_leaves_prompts_alone(
-    queue: Queue,
-    database_settings: DatabaseSettings,
-    valkey: EmbeddedValkey,
-    tokenizer: Tokenizer,
-    hook: str,
+    queue: Queue, hook: str, run_service: RunService
 ) -> None:
 
     def finish_one() -> None:
@@ -185,7 +185,7 @@ def test_the_bell_of_events_wakes_deliveries_and_leaves_prompts_alone(
     rarely = MaintenanceSettings(prepare_seconds=600, deliver_seconds=600)
     finish_one()
     first = queue.submit("Count me.", is_counted=False)
-    with running_service(database_settings, valkey.url, tokenizer, rarely) as worker:
+    with run_service(rarely) as worker:
         queue.when(first, lambda job: job.state == "queued")
         eventually(lambda: len(tries(queue.sessions)) == 1)
         finish_one()
