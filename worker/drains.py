@@ -7,16 +7,14 @@ from datetime import datetime, timedelta
 from typing import Final
 from uuid import UUID
 
-from sqlalchemy import func, select
+from sqlalchemy import select
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import reservations, telemetry
 from jobs.database import database_now, transaction
-from jobs.models import Job, Reservation
+from jobs.models import Reservation
 from worker.gauges import Gauges
 
-# A stream that was booked so long ago has reached the engine.
-_SETTLED: Final = timedelta(seconds=5)
 # Gauges that look wrong while nothing runs may be old: a real engine refreshes them only while it iterates.
 _STALE: Final = timedelta(seconds=3)
 _CANARY_INTERVAL_SECONDS: Final = 10.0
@@ -24,16 +22,11 @@ _CANARY_INTERVAL_SECONDS: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class _Bookings:
-    """What is booked on the engine at one moment.
-
-    Attributes:
-        alive: leases of jobs that have not expired, so whose requests somebody still looks after.
-    """
+    """What is booked on the engine at one moment."""
 
     now: datetime
     held: list[Reservation]
     draining: list[Reservation]
-    alive: frozenset[UUID]
 
     def oldest_drain(self) -> timedelta:
         return max(self.now - (each.draining_since or self.now) for each in self.draining)
@@ -42,9 +35,9 @@ class _Bookings:
 class Drains:
     """Decides when draining bookings of one engine may go. Used by one thread.
 
-    The engine's count of active requests is held against the requests that are certainly ours: when no other
-    is left in two looks a second apart, the draining ones have ended. Without gauges, or when they do not
-    clear it up, a bounded time must pass and the engine must answer a request of one token.
+    Compares the engine's count of active requests with those that certainly generate for us: when it shows no
+    other in two looks a second apart, the draining ones have ended. Without gauges, or when they do not
+    settle it, a bounded time must pass and the engine must answer a request of one token.
     """
 
     def __init__(
@@ -63,19 +56,20 @@ class Drains:
         self._suspects: frozenset[UUID] = frozenset()
         self._asked_at = float("-inf")
 
-    def look(self, gauges: Gauges | None, *, streaming: Collection[UUID]) -> None:
-        """Bookings that are known to have ended are gone.
+    def look(self, gauges: Gauges | None, *, generating: Collection[UUID]) -> None:
+        """Delete the bookings whose requests are known to have ended.
 
         Args:
             gauges: read just before; None: there are none.
-            streaming: leases of this process whose streams have brought tokens, so are in the engine.
+            generating: leases of this process whose requests generated when the gauges were read. A booking
+                alone proves no request: its job may wait for blocks, still load its prompt, or have ended.
         """
         # Read after the gauges: what ended in between makes the engine look busier, never idler, than it is.
         bookings = self._read()
         if not bookings.draining:
             self._suspects = frozenset()
             return
-        drained = self._by_gauges(bookings, gauges, streaming) or self._by_answer(bookings, gauges)
+        drained = self._by_gauges(bookings, gauges, generating) or self._by_answer(bookings, gauges)
         if drained:
             with transaction(self._sessions) as session:
                 num_drained = reservations.drained(session, drained)
@@ -86,26 +80,16 @@ class Drains:
             rows = session.scalars(
                 select(Reservation).where(Reservation.engine_name == self._engine_name)
             ).all()
-            alive = select(Job.lease_id).where(
-                Job.lease_id.in_([row.lease_id for row in rows]),
-                Job.id.in_([row.job_id for row in rows]),
-                Job.lease_expires_at > func.clock_timestamp(),
-            )
             return _Bookings(
                 now=database_now(session),
                 held=[row for row in rows if row.state == "held"],
                 draining=[row for row in rows if row.state == "draining"],
-                alive=frozenset(session.scalars(alive)),
             )
 
     def _by_gauges(
-        self, bookings: _Bookings, gauges: Gauges | None, streaming: Collection[UUID]
+        self, bookings: _Bookings, gauges: Gauges | None, generating: Collection[UUID]
     ) -> list[UUID]:
-        certain = sum(
-            row.lease_id in bookings.alive
-            and (row.lease_id in streaming or bookings.now - row.created_at > _SETTLED)
-            for row in bookings.held
-        )
+        certain = sum(not row.is_waiting and row.lease_id in generating for row in bookings.held)
         draining = frozenset(row.lease_id for row in bookings.draining)
         if gauges is None or gauges.active_requests > certain:
             self._suspects = frozenset()

@@ -219,6 +219,7 @@ class Runner:
             lease_seconds=self.settings.jobs.lease_seconds,
             snapshot_seconds=self.settings.jobs.checkpoint_seconds,
         )
+        held.generating_since = None
         error = outcome.error if isinstance(outcome, Failed) else None
         if isinstance(error, EngineLostError | EngineUnavailableError):
             self.monitor.doubt()

@@ -61,8 +61,7 @@ def follow(
             case Tokens() | Text():
                 heard = time.monotonic()
                 answer.take(event)
-                held.first_token_at = held.first_token_at or heard
-                held.num_tokens = answer.num_tokens
+                held.hear(heard, num_tokens=answer.num_tokens)
                 tell()
                 if answer.is_resumable and heard - snapped >= snapshot_seconds:
                     held.snapshot, snapped = answer.snapshot(), heard

@@ -21,6 +21,10 @@ from worker.pieces import Piece
 from worker.stream import Ended
 
 _PROGRESS_SECONDS: Final = 1.0
+# An engine's gauges count a request that has generated for so long: they are refreshed every 0.1 s.
+_VISIBLE_SECONDS: Final = 1.0
+# A stream that is silent for longer may have lost its request.
+_HEARD_SECONDS: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +44,9 @@ class HeldLease:
         inbox: what its slot waits for: the stream's events and requests to stop.
         num_tokens: generated so far; written by the slot.
         first_token_at: monotonic time of the first of them.
+        generating_since: monotonic time of the first token of the request that runs now; None: no request of
+            the job is certain to be in the engine. Written by the slot.
+        heard_at: monotonic time of the latest token.
         told_tokens: of them, told to callers; written by the keeper.
         told_at: monotonic time of that.
         snapshot: the answer a few seconds ago; written by the slot.
@@ -53,6 +60,8 @@ class HeldLease:
     inbox: "queue.SimpleQueue[Piece | Ended | StopAsked]" = field(default_factory=queue.SimpleQueue)
     num_tokens: int = 0
     first_token_at: float | None = None
+    generating_since: float | None = None
+    heard_at: float = 0.0
     told_tokens: int = 0
     told_at: float = 0.0
     snapshot: Output | None = None
@@ -63,6 +72,19 @@ class HeldLease:
     def take_over(self, num_tokens: int) -> None:
         """So many tokens of an earlier run are known to callers already."""
         self.num_tokens = self.told_tokens = num_tokens
+
+    def hear(self, now: float, *, num_tokens: int) -> None:
+        """Note that the request brought tokens; so many have come in all."""
+        if self.generating_since is None:
+            self.generating_since = now
+        self.first_token_at = self.first_token_at or now
+        self.heard_at = now
+        self.num_tokens = num_tokens
+
+    def is_generating(self, now: float) -> bool:
+        """Tell whether the engine has generated for the job for a while, and still does."""
+        since = self.generating_since
+        return since is not None and now - since >= _VISIBLE_SECONDS and now - self.heard_at <= _HEARD_SECONDS
 
 
 class LeaseKeeper:

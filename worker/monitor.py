@@ -4,6 +4,7 @@ import threading
 import time
 from datetime import timedelta
 from typing import Final
+from uuid import UUID
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session, sessionmaker
@@ -87,10 +88,16 @@ class EngineMonitor:
             self._pause("the engine is not ready")
         if self.model is None:
             return
+        generating = self._generating()
         gauges = self._client.gauges()
         self._note_seen(gauges)
-        streaming = [held.lease.lease_id for held in self._keeper.held() if held.num_tokens]
-        self._drains.look(gauges, streaming=streaming)
+        # Before and after: the gauges count a request only if it was in the engine when they were read.
+        self._drains.look(gauges, generating=generating & self._generating())
+
+    def _generating(self) -> frozenset[UUID]:
+        """Return the leases of this process whose requests generate at this moment."""
+        now = time.monotonic()
+        return frozenset(held.lease.lease_id for held in self._keeper.held() if held.is_generating(now))
 
     def _describe(self) -> None:
         if not self._client.is_ready():

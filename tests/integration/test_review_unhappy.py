@@ -36,11 +36,11 @@ def test_a_booking_whose_lease_has_expired_explains_no_request_in_the_engine(
         session.execute(update(Job).where(Job.id == silent.job_id).values(lease_expires_at=past))
     drains = Drains(sessions, ENGINE, limit=lambda _: timedelta(hours=1), answers=lambda: False)
     for _ in range(3):
-        drains.look(Gauges(active_requests=1, max_blocks=9), streaming=[])
+        drains.look(Gauges(active_requests=1, max_blocks=9), generating=[])
     with sessions() as session:
         assert len(session.scalars(select(Reservation.lease_id)).all()) == 2
     for _ in range(2):
-        drains.look(Gauges(active_requests=0, max_blocks=9), streaming=[])
+        drains.look(Gauges(active_requests=0, max_blocks=9), generating=[])
     with sessions() as session:
         assert session.scalars(select(Reservation.lease_id)).all() == [silent.lease_id]
 

@@ -1,0 +1,107 @@
+"""Draining bookings go only when the engine's gauges prove, twice, that their requests have ended."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import select, update
+from sqlalchemy.orm import Session, sessionmaker
+
+from jobs import extensions, reservations
+from jobs.claims import Claim
+from jobs.database import database_now, transaction
+from jobs.ids import uuid7
+from jobs.models import Reservation
+from jobs.moves import Lease
+from support import CAPACITY, ENGINE, TERMS, claim_one, register_engine, spec, submit_one
+from worker.drains import Drains
+from worker.gauges import Gauges
+from worker.lease import HeldLease
+
+TINY = replace(CAPACITY, max_blocks=10)
+ONE_ACTIVE = Gauges(active_requests=1, max_blocks=10)
+NONE_ACTIVE = Gauges(max_blocks=10)
+
+
+@pytest.fixture
+def drains(sessions: sessionmaker[Session]) -> Drains:
+    """What judges by gauges alone."""
+    return Drains(sessions, ENGINE, limit=lambda _: timedelta(hours=1), answers=lambda: False)
+
+
+def booked(sessions: sessionmaker[Session], *, booked_ago: timedelta = timedelta(minutes=1)) -> list[Claim]:
+    """Two jobs that fill an engine of ten blocks; the first one's request drains."""
+    with transaction(sessions) as session:
+        register_engine(session, capacity=TINY)
+        for _ in range(2):
+            submit_one(session, spec(256, max_tokens=64))
+        claims = [claim_one(session), claim_one(session)]
+        created = database_now(session) - booked_ago
+        session.execute(update(Reservation).values(created_at=created))
+        reservations.drain(session, claims[0].lease.lease_id)
+    return claims
+
+
+def left(sessions: sessionmaker[Session]) -> set[object]:
+    with sessions() as session:
+        return set(session.scalars(select(Reservation.lease_id)))
+
+
+def test_a_job_that_waits_for_blocks_does_not_hide_a_request_that_drains(
+    sessions: sessionmaker[Session], drains: Drains
+) -> None:
+    draining, waiting = booked(sessions)
+    with transaction(sessions) as session:
+        session.execute(
+            update(Reservation).where(Reservation.lease_id == waiting.lease.lease_id).values(output_tokens=32)
+        )
+        granted = extensions.extend(session, ENGINE, waiting.lease, produced=32, terms=TERMS)
+        assert granted == extensions.Waiting()
+    for _ in range(3):  # the one active request is the draining one
+        drains.look(ONE_ACTIVE, generating=[waiting.lease.lease_id])
+    assert left(sessions) == {draining.lease.lease_id, waiting.lease.lease_id}
+    for _ in range(2):
+        drains.look(NONE_ACTIVE, generating=[])
+    assert left(sessions) == {waiting.lease.lease_id}
+
+
+def test_a_booking_whose_request_brought_no_token_yet_does_not_hide_one_that_drains(
+    sessions: sessionmaker[Session], drains: Drains
+) -> None:
+    draining, loading = booked(sessions)
+    for _ in range(3):
+        drains.look(ONE_ACTIVE, generating=[])
+    assert left(sessions) == {draining.lease.lease_id, loading.lease.lease_id}
+
+
+def test_a_draining_booking_goes_when_only_requests_that_generate_are_active(
+    sessions: sessionmaker[Session], drains: Drains
+) -> None:
+    _, generating = booked(sessions)
+    for _ in range(2):
+        drains.look(ONE_ACTIVE, generating=[generating.lease.lease_id])
+    assert left(sessions) == {generating.lease.lease_id}
+
+
+def test_gauges_that_show_no_request_only_once_are_not_believed(
+    sessions: sessionmaker[Session], drains: Drains
+) -> None:
+    both = {claim.lease.lease_id for claim in booked(sessions)}
+    for gauges in (NONE_ACTIVE, ONE_ACTIVE, NONE_ACTIVE, None):
+        drains.look(gauges, generating=[])
+        assert left(sessions) == both
+    drains.look(NONE_ACTIVE, generating=[])
+    assert left(sessions) == both, "the look without gauges must count as none"
+
+
+def test_a_lease_counts_as_generating_only_while_its_present_request_brings_tokens() -> None:
+    held = HeldLease(Lease(uuid7(), uuid7()), valid_until=0.0)
+    held.take_over(500)
+    assert not held.is_generating(100.0), "tokens of an earlier run prove nothing"
+    held.hear(100.0, num_tokens=501)
+    assert not held.is_generating(100.5), "the gauges may not count it yet"
+    held.hear(101.5, num_tokens=502)
+    assert held.is_generating(101.6)
+    assert not held.is_generating(105.0), "the stream is silent"
+    held.generating_since = None
+    assert not held.is_generating(101.6)
