@@ -1,7 +1,13 @@
-"""Alembic's entry: one connection, short lock waits, one migration at a time."""
+"""Alembic's entry: one upgrade at a time, each migration in a transaction of its own, short lock waits."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from time import sleep
+from typing import Final
 
 from alembic import context
-from sqlalchemy import create_engine, pool, text
+from alembic.runtime.migration import MigrationContext
+from sqlalchemy import create_engine, event, pool, text
 from sqlalchemy.engine import Connection
 
 from jobs.database import sqlalchemy_url
@@ -10,21 +16,87 @@ from jobs.settings import load_database
 from migrations import isolation
 
 # Any constant of our own: two starting processes must not migrate at once.
-_ADVISORY_LOCK = 0x6C6F6E67  # "long"
+_ADVISORY_LOCK: Final = 0x6C6F6E67  # "long"
+_LOCK_POLL_SECONDS: Final = 0.1
+# DDL that cannot get its lock in 5 s gives up: everything that asks for the table queues up behind it. Work
+# that holds no such lock (filling, validating) may take as long as it takes.
+_LIMITS: Final = (
+    "SET LOCAL lock_timeout = '5s'; SET LOCAL statement_timeout = 0;"
+    " SET LOCAL idle_in_transaction_session_timeout = 0"
+)
+_HOLDS_LOCK: Final = text(
+    "SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND granted AND pid = pg_backend_pid()"
+    " AND classid = 0 AND objid = :key AND objsubid = 1)"
+)
 
 
 def run(connection: Connection) -> None:
-    """Every pending step in one transaction; DDL that cannot get its lock in 5 s gives up."""
-    context.configure(connection=connection, target_metadata=Base.metadata, compare_server_default=True)
-    with context.begin_transaction():
-        connection.execute(text("SET LOCAL lock_timeout = '5s'"))
-        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _ADVISORY_LOCK})
-        context.run_migrations()
-        isolation.apply(connection)
+    """Run every pending migration, then bring roles and policies up to date.
+
+    A migration that fails, or dies, leaves those before it applied: the next run goes on from there.
+    """
+    with _alone(connection), _limits(connection):
+        context.configure(
+            connection=connection,
+            target_metadata=Base.metadata,
+            compare_server_default=True,
+            transaction_per_migration=True,
+            on_version_apply=_check_lock,
+        )
+        with context.begin_transaction():
+            context.run_migrations()
+        connection.commit()
+        with connection.begin():
+            isolation.apply(connection)
+
+
+@contextmanager
+def _alone(connection: Connection) -> Iterator[None]:
+    """Hold the advisory lock of migrations for the session.
+
+    Asked for again and again, not waited for: a statement that waits has a snapshot, and CREATE INDEX
+    CONCURRENTLY of the process that holds the lock would wait for it in turn.
+    """
+    while True:
+        with connection.begin():
+            taken = connection.scalar(text("SELECT pg_try_advisory_lock(:key)"), {"key": _ADVISORY_LOCK})
+        if taken:
+            break
+        sleep(_LOCK_POLL_SECONDS)
+    try:
+        yield
+    finally:
+        if not connection.invalidated:
+            connection.rollback()
+            with connection.begin():
+                connection.execute(text("SELECT pg_advisory_unlock(:key)"), {"key": _ADVISORY_LOCK})
+
+
+@contextmanager
+def _limits(connection: Connection) -> Iterator[None]:
+    """Give each transaction of this connection the time limits of migrations."""
+
+    def limit(begun: Connection) -> None:
+        if begun.get_execution_options().get("isolation_level") != "AUTOCOMMIT":
+            begun.exec_driver_sql(_LIMITS)
+
+    event.listen(connection, "begin", limit)
+    try:
+        yield
+    finally:
+        event.remove(connection, "begin", limit)
+
+
+def _check_lock(*, ctx: MigrationContext, **_: object) -> None:
+    """Refuse to go on where a pooler gave the transaction another session than the lock's."""
+    if ctx.connection is None or not ctx.connection.scalar(_HOLDS_LOCK, {"key": _ADVISORY_LOCK}):
+        raise RuntimeError(
+            "migrations need a direct connection to Postgres: this one changes its session between transactions"
+        )
 
 
 def main() -> None:
-    """Runs on the connection that the caller gave, else on LONGBATCH_DATABASE__URL."""
+    """Run on the connection that the caller gave, else on LONGBATCH_DATABASE__URL."""
     given = context.config.attributes.get("connection")
     if given is not None:
         run(given)

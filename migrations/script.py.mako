@@ -1,4 +1,7 @@
-"""${message}."""
+"""${message}.
+
+Why, and what it does to a system that runs: see migrations/online.py.
+"""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,25 +1,7 @@
-from collections.abc import Iterator
-
-import pytest
 from alembic import command
 from sqlalchemy import Engine, inspect, text
-from sqlalchemy.engine import make_url
 
-from jobs import database, schema
-from jobs.settings import DatabaseSettings
-
-
-@pytest.fixture
-def empty(engine: Engine, database_settings: DatabaseSettings) -> Iterator[Engine]:
-    """Connections to a database of this test's own."""
-    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        connection.execute(text("CREATE DATABASE migrations"))
-    url = make_url(database_settings.url.get_secret_value()).set(database="migrations")
-    made = database.make_engine(DatabaseSettings(url=url.render_as_string(hide_password=False)))
-    yield made
-    made.dispose()
-    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        connection.execute(text("DROP DATABASE migrations"))
+from jobs import schema
 
 
 def test_the_schema_goes_up_down_and_up_again_and_matches_the_models(empty: Engine) -> None:

@@ -1,0 +1,81 @@
+"""Steps of migrations that leave a live system its reads and writes; each may be run again after a crash.
+
+They commit what the migration did before them. So a migration that uses them does nothing else, or what it
+does before them may be done twice (`IF NOT EXISTS`). A table that others write gets:
+
+- columns that are nullable or have a constant default: a change of the catalog alone;
+- CHECKs and foreign keys with `postgresql_not_valid=True`, and `validate` in a later migration or after it;
+- indexes by `create_index`, a UNIQUE constraint by `create_unique`.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+import sqlalchemy as sa
+from alembic import op
+from sqlalchemy.exc import SQLAlchemyError
+
+_IS_INVALID = sa.text("SELECT NOT indisvalid FROM pg_index WHERE indexrelid = to_regclass(:name)")
+_HAS_CONSTRAINT = sa.text(
+    "SELECT EXISTS (SELECT FROM pg_constraint WHERE conrelid = to_regclass(:table) AND conname = :name)"
+)
+
+
+def create_index(
+    name: str,
+    table: str,
+    columns: Sequence[str | sa.TextClause],
+    *,
+    where: str | None = None,
+    is_unique: bool = False,
+) -> None:
+    """Build an index while its table is written; what an earlier try left half built makes room first."""
+    with _patiently():
+        if op.get_bind().scalar(_IS_INVALID, {"name": name}):
+            op.drop_index(name, table, postgresql_concurrently=True, if_exists=True)
+        op.create_index(
+            name,
+            table,
+            list(columns),
+            unique=is_unique,
+            postgresql_where=None if where is None else sa.text(where),
+            postgresql_concurrently=True,
+            if_not_exists=True,
+        )
+
+
+def create_unique(name: str, table: str, columns: Sequence[str]) -> None:
+    """Add a UNIQUE constraint whose index is built while its table is written."""
+    if op.get_bind().scalar(_HAS_CONSTRAINT, {"table": table, "name": name}):
+        return
+    create_index(name, table, columns, is_unique=True)
+    op.execute(f"ALTER TABLE {table} ADD CONSTRAINT {name} UNIQUE USING INDEX {name}")
+
+
+def drop_index(name: str, table: str) -> None:
+    """Drop an index, if it is there, while its table is read and written."""
+    with _patiently():
+        op.drop_index(name, table, postgresql_concurrently=True, if_exists=True)
+
+
+def validate(table: str, constraint: str) -> None:
+    """Check the rows that were there before a constraint that was added `NOT VALID`."""
+    with _patiently():
+        op.execute(f"ALTER TABLE {table} VALIDATE CONSTRAINT {constraint}")
+
+
+@contextmanager
+def _patiently() -> Iterator[None]:
+    """Run outside of a transaction, without time limits: these locks stop nobody but other migrations.
+
+    A concurrent index waits for every transaction that is older than it, however long those take.
+    """
+    with op.get_context().autocommit_block():
+        op.execute("SET lock_timeout = 0")
+        op.execute("SET statement_timeout = 0")
+        try:
+            yield
+        finally:
+            with suppress(SQLAlchemyError):  # the connection is lost: its settings are too
+                op.execute("RESET statement_timeout")
+                op.execute("RESET lock_timeout")
