@@ -3,13 +3,18 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
+from typing import Final
 
-from sqlalchemy import Engine, create_engine, func, select
+from sqlalchemy import Connection, Engine, create_engine, event, func, select
 from sqlalchemy.engine import URL, make_url
+from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.orm import Session, sessionmaker
+from sqlalchemy.pool import ConnectionPoolEntry
 
 from jobs.settings import DatabaseSettings
+
+_HAS_LIMITS: Final = "longbatch.has_limits"
 
 
 def make_engine(
@@ -22,13 +27,17 @@ def make_engine(
         pool_size: connections at most; None takes the settings' number.
         name: `application_name`, shown in pg_stat_activity.
     """
-    return create_engine(sqlalchemy_url(settings), **_options(settings, pool_size, name))
+    engine = create_engine(sqlalchemy_url(settings), **_options(settings, pool_size, name))
+    _keep_limits(engine, settings)
+    return engine
 
 
 def make_async_engine(settings: DatabaseSettings, *, name: str = "longbatch-api") -> AsyncEngine:
     """An asynchronous engine for the API, which repeats a transaction whose connection was lost."""
     options = _options(settings, None, name) | {"pool_pre_ping": False}  # a round trip for each request
-    return create_async_engine(sqlalchemy_url(settings), **options)
+    engine = create_async_engine(sqlalchemy_url(settings), **options)
+    _keep_limits(engine.sync_engine, settings)
+    return engine
 
 
 def make_sessions(engine: Engine) -> sessionmaker[Session]:
@@ -54,13 +63,46 @@ def sqlalchemy_url(settings: DatabaseSettings) -> URL:
     return make_url(settings.url.get_secret_value()).set(drivername="postgresql+psycopg")
 
 
-def _options(settings: DatabaseSettings, pool_size: int | None, name: str) -> dict[str, object]:
-    timeouts = {
+def _keep_limits(engine: Engine, settings: DatabaseSettings) -> None:
+    """Hold the time limits also where a pooler drops those that a connection asks for when it starts.
+
+    A connection that has them from its start keeps them. On any other each transaction sets them for itself:
+    behind a pooler the next one may run in another session. Limits of a role would not do, for they hold for
+    the role that logs in, and the login is the operator's.
+    """
+    limits = _limits(settings)
+    names = ", ".join(f"'{name}'" for name in limits)
+    asked_for = f"SELECT count(*) FROM pg_settings WHERE name IN ({names}) AND source = 'client'"  # noqa: S608
+    set_limits = "; ".join(f"SET LOCAL {name} = {value}" for name, value in limits.items())
+
+    def look(connection: DBAPIConnection, entry: ConnectionPoolEntry) -> None:
+        cursor = connection.cursor()
+        cursor.execute(asked_for)
+        (number,) = cursor.fetchone() or (0,)
+        cursor.close()
+        connection.rollback()
+        entry.info[_HAS_LIMITS] = number == len(limits)
+
+    def limit(connection: Connection) -> None:
+        if not connection.info[_HAS_LIMITS]:
+            connection.exec_driver_sql(set_limits)
+
+    event.listen(engine, "connect", look)
+    event.listen(engine, "begin", limit)
+
+
+def _limits(settings: DatabaseSettings) -> dict[str, int]:
+    """Name the limits as Postgres does, in milliseconds."""
+    seconds = {
         "statement_timeout": settings.statement_timeout_seconds,
         "lock_timeout": settings.lock_timeout_seconds,
         "idle_in_transaction_session_timeout": settings.idle_in_transaction_timeout_seconds,
     }
-    options = " ".join(f"-c {key}={int(seconds * 1000)}" for key, seconds in timeouts.items())
+    return {name: int(value * 1000) for name, value in seconds.items()}
+
+
+def _options(settings: DatabaseSettings, pool_size: int | None, name: str) -> dict[str, object]:
+    options = " ".join(f"-c {limit}={value}" for limit, value in _limits(settings).items())
     return {
         "pool_size": pool_size or settings.pool_size,
         "max_overflow": 0,
