@@ -15,7 +15,8 @@ from sqlalchemy.exc import OperationalError, ProgrammingError
 from sqlalchemy.orm import Session
 
 from api.app import create_app
-from jobs import database, keys, telemetry
+from api.connections import ConnectionLimits, connection_class
+from jobs import database, keys, open_files, telemetry
 from jobs import settings as settings_module
 from jobs.settings import Settings
 
@@ -63,12 +64,15 @@ def main() -> int:
 def _serve(settings: Settings) -> int:
     config = uvicorn.Config(
         create_app(settings),
+        http=connection_class(_connection_limits(settings)),
+        ws="none",  # there are none here, and they would escape the limits
         host=settings.api.host,
         port=settings.api.port,
         log_config=None,
         access_log=False,
         proxy_headers=False,  # nobody in front of us is trusted to name the caller
         server_header=False,
+        timeout_keep_alive=settings.api.keep_alive_seconds,
         timeout_graceful_shutdown=_GRACE_SECONDS,
     )
     server = Server(config)
@@ -76,6 +80,18 @@ def _serve(settings: Settings) -> int:
         signal.signal(number, _end)  # uvicorn raises the signal again once it has shut down
     server.run()
     return 0 if server.started else 1
+
+
+def _connection_limits(settings: Settings) -> ConnectionLimits:
+    """Return the limits of connections; of open files, those of the database and a reserve stay free."""
+    wanted, others = settings.api.max_connections, settings.database.pool_size + open_files.RESERVE
+    available = open_files.raise_for("api", needed=wanted + settings.database.pool_size)
+    return ConnectionLimits(
+        head_seconds=settings.api.head_seconds,
+        body_seconds=settings.api.body_idle_seconds,
+        read_seconds=settings.api.read_idle_seconds,
+        max_connections=max(1, min(wanted, available - others)),
+    )
 
 
 def _give_back_large_buffers() -> None:

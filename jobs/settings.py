@@ -110,6 +110,21 @@ class ApiSettings(Group):
     inline_count_chars: int = Field(
         default=16_384, ge=0, description="up to this many characters a prompt is counted before the 202"
     )
+    head_seconds: float = Field(
+        default=10, gt=0, description="the line and the headers of a request may take so long"
+    )
+    body_idle_seconds: float = Field(
+        default=30, gt=0, description="a body of which nothing comes for so long is given up"
+    )
+    read_idle_seconds: float = Field(
+        default=60, gt=0, description="a caller that takes nothing of its answer for so long is cut off"
+    )
+    keep_alive_seconds: int = Field(
+        default=5, ge=1, description="idle connections are closed; above a load balancer's own limit"
+    )
+    max_connections: int = Field(
+        default=10_000, ge=1, description="per process, and no more than its limit of open files allows"
+    )
 
 
 class JobSettings(Group):

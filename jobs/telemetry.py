@@ -36,6 +36,8 @@ REQUEST_FAILED: Final = "request.failed"
 RATES_ALONE: Final = "rates.alone"
 API_READY: Final = "api.ready"
 API_STOPPED: Final = "api.stopped"
+API_FULL: Final = "api.full"
+OPEN_FILES_FEW: Final = "open_files.few"
 
 
 def configure(*, json: bool = True) -> None:

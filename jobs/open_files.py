@@ -1,0 +1,58 @@
+"""How many files and connections a process may have open at once: raised at start, reported when too low."""
+
+import resource
+from typing import Final
+
+from jobs import telemetry
+
+# Linux refuses more by default (fs.nr_open). Where the hard limit is a billion, programs that we start and
+# that walk over all descriptors they could have would take minutes.
+_MAX: Final = 2**20
+# Standard streams, the event loop, logs, code that is being loaded, name look-ups, connections to Redis.
+RESERVE: Final = 64
+
+
+def raise_limit() -> int:
+    """Raise the soft limit to the hard one.
+
+    An ordinary account has a soft limit of 1024, for programs that use select(2); nothing here does.
+
+    Returns:
+        The soft limit from now on; it is the old one where the system does not let us.
+    """
+    soft, hard = (_bounded(each) for each in resource.getrlimit(resource.RLIMIT_NOFILE))
+    if soft >= hard:
+        return soft
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    except (OSError, ValueError):  # macOS refuses more than kern.maxfilesperproc
+        return soft
+    return hard
+
+
+def raise_for(process: str, *, needed: int) -> int:
+    """Raise the soft limit to the hard one, and log when that is less than the process may need.
+
+    Args:
+        process: its name in the log.
+        needed: files and connections by its settings, without `RESERVE`.
+
+    Returns:
+        The soft limit from now on.
+    """
+    available = raise_limit()
+    if available < needed + RESERVE:
+        telemetry.logger().warning(
+            telemetry.OPEN_FILES_FEW, process=process, needed=needed + RESERVE, available=available
+        )
+    return available
+
+
+def limits() -> tuple[int, int]:
+    """Return the soft and the hard limit; `_MAX` stands for anything above it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _bounded(soft), _bounded(hard)
+
+
+def _bounded(limit: int) -> int:
+    return _MAX if limit == resource.RLIM_INFINITY else min(limit, _MAX)

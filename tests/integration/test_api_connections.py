@@ -1,0 +1,183 @@
+"""Callers that are slow, silent or many: the API ends them itself, and nobody else notices."""
+
+import json
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from typing import Final
+
+import httpx2
+import pytest
+from sqlalchemy import Engine
+
+from api_server import ApiProcess, error_of, serving
+from cli.stack.valkey import EmbeddedValkey
+from jobs.settings import DatabaseSettings
+from support import API_KEY, eventually
+
+HEAD: Final = b"GET /health/live HTTP/1.1\r\nHost: a\r\n"
+KEY: Final = f"Authorization: Bearer {API_KEY}\r\n".encode()
+SUBMIT: Final = b"POST /v1/jobs HTTP/1.1\r\nHost: a\r\n" + KEY
+MAX_CONNECTIONS: Final = 24
+
+
+@pytest.fixture(scope="module")
+def server(
+    engine: Engine,  # noqa: ARG001  # the database is migrated
+    database_settings: DatabaseSettings,
+    valkey: EmbeddedValkey,
+) -> Iterator[ApiProcess]:
+    """The service with short limits."""
+    limits = {
+        "HEAD_SECONDS": "0.5",
+        "BODY_IDLE_SECONDS": "0.8",
+        "READ_IDLE_SECONDS": "0.8",
+        "KEEP_ALIVE_SECONDS": "60",
+        "MAX_CONNECTIONS": str(MAX_CONNECTIONS),
+    }
+    variables = {f"LONGBATCH_API__{name}": value for name, value in limits.items()}
+    with serving(database_settings, valkey.url, **variables) as process:
+        yield process
+
+
+def connect(server: ApiProcess, sent: bytes = b"") -> socket.socket:
+    """A connection on which this was sent."""
+    host, port = server.url.removeprefix("http://").split(":")
+    made = socket.create_connection((host, int(port)), timeout=20)
+    made.sendall(sent)
+    return made
+
+
+def waiting_for(job_id: str) -> bytes:
+    """The head of a long poll, but for its last line."""
+    return f"GET /v1/jobs/{job_id}?wait=60 HTTP/1.1\r\nHost: a\r\n".encode() + KEY
+
+
+def read_to_the_end(connection: socket.socket) -> bytes:
+    """What the server sends until it closes; fails when it does not."""
+    with closing(connection):
+        return b"".join(iter(lambda: connection.recv(2**16), b""))
+
+
+def drip(connection: socket.socket, *, at_most: int = 400) -> bytes:
+    """What the server sends to a caller that sends a byte at every twentieth of a second until it closes."""
+    connection.settimeout(0.05)
+    for _ in range(at_most):
+        try:
+            connection.sendall(b"a")
+            if answer := connection.recv(2**16):
+                return answer
+        except TimeoutError:
+            continue
+        except ConnectionError:
+            return b""
+    raise AssertionError("the server still listens")
+
+
+def test_half_sent_heads_end_while_others_go_on(server: ApiProcess, http: httpx2.Client) -> None:
+    job_id = http.post("/v1/jobs", json={"input": "a"}).json()["id"]
+    waiting = connect(server, waiting_for(job_id) + b"Connection: close\r\n\r\n")
+    halves = [connect(server, sent) for sent in (HEAD, HEAD[:3], b"\r\n", HEAD + b"A: b\r\n" * 50)]
+    silent = connect(server)
+    for half in halves:
+        answer = read_to_the_end(half)
+        assert answer.startswith(b"HTTP/1.1 408 ")
+        assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["code"] == "request_timeout"
+    assert read_to_the_end(silent) == b""
+    http.post(f"/v1/jobs/{job_id}/cancel")
+    assert b'"state":"cancelled"' in read_to_the_end(waiting)
+
+
+def test_a_head_that_drips_ends_too(server: ApiProcess, http: httpx2.Client) -> None:
+    with closing(connect(server, HEAD + b"A: ")) as connection:
+        assert drip(connection).startswith(b"HTTP/1.1 408 ")
+    assert http.get("/health/live").status_code == 200
+
+
+def test_a_second_head_on_a_kept_connection_has_the_same_limit(server: ApiProcess) -> None:
+    with closing(connect(server, HEAD + b"\r\n")) as connection:
+        assert connection.recv(2**16).startswith(b"HTTP/1.1 200 ")
+        connection.sendall(HEAD)
+        assert read_to_the_end(connection).startswith(b"HTTP/1.1 408 ")
+
+
+def test_half_of_the_next_head_does_not_end_the_answer_before_it(
+    server: ApiProcess, http: httpx2.Client
+) -> None:
+    job_id = http.post("/v1/jobs", json={"input": "a"}).json()["id"]
+    early = connect(server, waiting_for(job_id) + b"\r\n" + HEAD)
+    later = connect(server, HEAD)
+    assert read_to_the_end(later).startswith(b"HTTP/1.1 408 ")
+    http.post(f"/v1/jobs/{job_id}/cancel")
+    assert b'"state":"cancelled"' in read_to_the_end(early)
+
+
+@pytest.mark.parametrize("line", [b"A: " + b"b" * 100 + b"\r\n", b"A" * 100], ids=["many", "endless"])
+def test_heads_and_trailers_without_end_are_refused(server: ApiProcess, line: bytes) -> None:
+    chunked = SUBMIT + b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n"
+    for start in (HEAD, chunked):
+        with closing(connect(server, start)) as connection:
+            answer = b""
+            try:
+                for _ in range(4000):
+                    connection.sendall(line)
+                answer = connection.recv(2**16)
+            except ConnectionError:
+                continue  # the answer was lost to what we sent after it
+            assert answer.startswith((b"HTTP/1.1 431 ", b"HTTP/1.1 400 "))
+
+
+def test_a_body_that_stops_is_given_up_with_its_request(server: ApiProcess, http: httpx2.Client) -> None:
+    answer = read_to_the_end(connect(server, SUBMIT + b'Content-Length: 100\r\n\r\n{"input":'))
+    assert answer.startswith(b"HTTP/1.1 408 ")
+    assert b"Nothing of the body came" in answer
+    eventually(lambda: "longbatch_http_open_requests 1.0" in http.get("/metrics").text)
+
+
+def test_a_body_that_comes_slowly_is_taken(server: ApiProcess) -> None:
+    body = b'{"input":"a"}' + b" " * 27
+    with closing(connect(server, SUBMIT + b"Content-Length: %d\r\n\r\n" % len(body))) as slow:
+        for start in range(0, len(body), 20):  # each after a whole limit of heads has passed
+            assert read_to_the_end(connect(server, HEAD)).startswith(b"HTTP/1.1 408 ")
+            slow.sendall(body[start : start + 20])
+        assert slow.recv(2**16).startswith(b"HTTP/1.1 202 ")
+
+
+def test_the_rest_of_a_refused_body_is_not_awaited_for_long(server: ApiProcess) -> None:
+    refused = b"GET /health/live HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\n"
+    with closing(connect(server, refused)) as connection:
+        assert connection.recv(2**16).startswith(b"HTTP/1.1 200 ")
+        assert drip(connection) == b""
+
+
+def test_a_reader_that_takes_nothing_is_cut_off(server: ApiProcess, http: httpx2.Client) -> None:
+    form = {"purpose": (None, "batch"), "file": ("a.jsonl", b"x" * 16 * 2**20)}
+    file_id = http.post("/v1/files", files=form).json()["id"]
+    request = f"GET /v1/files/{file_id}/content HTTP/1.1\r\nHost: a\r\n".encode() + KEY + b"\r\n"
+    with closing(connect(server, request)) as connection:
+        assert connection.recv(100).startswith(b"HTTP/1.1 200 ")
+        eventually(lambda: "longbatch_http_open_requests 1.0" in http.get("/metrics").text)
+        assert len(read_to_the_end(connection)) < 16 * 2**20
+    assert len(http.get(f"/v1/files/{file_id}/content").content) == 16 * 2**20
+
+
+def test_above_the_most_connections_callers_are_refused_and_probes_answered(
+    server: ApiProcess, http: httpx2.Client
+) -> None:
+    job_id = http.post("/v1/jobs", json={"input": "a"}).json()["id"]
+    with ExitStack() as waiting:
+        for _ in range(MAX_CONNECTIONS - 1):
+            waiting.enter_context(closing(connect(server, waiting_for(job_id) + b"\r\n")))
+        eventually(lambda: f"longbatch_http_open_requests {MAX_CONNECTIONS}.0" in http.get("/metrics").text)
+        with server.client() as another:
+            refused = another.get("/v1/jobs")
+            assert refused.status_code == 503
+            assert error_of(refused)["code"] == "unavailable"
+            assert another.get("/health/live").status_code == 200
+        many = [connect(server) for _ in range(MAX_CONNECTIONS + 32)]
+        assert sum(read_to_the_end(each) == b"" for each in many) == len(many)
+        assert http.get("/v1/jobs").status_code == 200
+        http.post(f"/v1/jobs/{job_id}/cancel")
+    eventually(lambda: "longbatch_http_open_requests 1.0" in http.get("/metrics").text)
+    with server.client() as another:
+        assert another.get("/v1/jobs").status_code == 200
