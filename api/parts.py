@@ -15,6 +15,7 @@ from api.allowances import Allowances
 from api.callers import Callers
 from api.destinations import Destinations
 from api.doorbell import Doorbell
+from api.event_streams import EventStreams
 from api.followers import Followers
 from api.intake import NUM_LANES, Intake
 from api.live import LiveReader
@@ -55,6 +56,7 @@ class Parts:
     job_followers: Followers[Glance]
     batch_followers: Followers[BatchGlance]
     summary_followers: Followers[SummaryGlance]
+    event_streams: EventStreams
     places: Places
     tokenizer: LoadedTokenizer
     readiness: Readiness
@@ -105,6 +107,7 @@ async def open_parts(settings: Settings) -> AsyncIterator[Parts]:
         job_followers=Followers(transactions, queries.glance),
         batch_followers=Followers(transactions, batches.glance),
         summary_followers=Followers(transactions, summaries.glance),
+        event_streams=EventStreams(transactions, settings.api),
         places=Places(settings),
         tokenizer=tokenizer,
         readiness=Readiness(settings, transactions, tokenizer),
@@ -117,6 +120,7 @@ async def open_parts(settings: Settings) -> AsyncIterator[Parts]:
         parts.job_followers.run(),
         parts.batch_followers.run(),
         parts.summary_followers.run(),
+        parts.event_streams.run(),
         *(parts.intake.run() for _ in range(NUM_LANES)),
     ]
     beside = [asyncio.create_task(loop) for loop in loops]

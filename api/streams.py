@@ -4,6 +4,11 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Final, TypeVar
 
+from pydantic_core import to_json
+
+from api.errors import envelope, status_of
+from jobs.errors import LongbatchError
+
 T = TypeVar("T")
 
 EVENT_STREAM: Final = "text/event-stream"
@@ -11,6 +16,11 @@ HEADERS: Final = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 # Proxies close connections on which nothing comes for long.
 HEARTBEAT_SECONDS: Final = 10.0
 HEARTBEAT: Final = b": still here\n\n"
+
+
+def error_event(error: LongbatchError) -> bytes:
+    """Say as an event why a stream ends early."""
+    return b"event: error\ndata: " + to_json(envelope(status_of(error), error.code, error.message)) + b"\n\n"
 
 
 async def merged(*sources: AsyncIterator[T]) -> AsyncGenerator[T | None, None]:

@@ -196,6 +196,12 @@ def any_usable(session: Session) -> bool:
     return session.scalar(select(ApiKey.id).where(_usable()).limit(1)) is not None
 
 
+def usable_scopes(session: Session, *, key_ids: Collection[UUID]) -> dict[UUID, frozenset[str]]:
+    """Return the scopes of those of the keys that open something at this moment."""
+    query = select(ApiKey.id, ApiKey.scopes).where(ApiKey.id.in_(key_ids), _usable())
+    return {key_id: frozenset(scopes) for key_id, scopes in session.execute(query)}
+
+
 def _usable() -> ColumnElement[bool]:
     lives = or_(ApiKey.expires_at.is_(None), ApiKey.expires_at > func.clock_timestamp())
     return and_(ApiKey.revoked_at.is_(None), lives)

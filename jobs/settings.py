@@ -125,6 +125,12 @@ class ApiSettings(Group):
     max_connections: int = Field(
         default=10_000, ge=1, description="per process, and no more than its limit of open files allows"
     )
+    max_streams: int = Field(
+        default=100, ge=1, description="server-sent events of one tenant at once, per process; above it: 429"
+    )
+    recheck_seconds: float = Field(
+        default=60, gt=0, description="how often the key of an open stream is looked at again"
+    )
 
 
 class JobSettings(Group):

@@ -1,7 +1,7 @@
 """Answers that somebody waits for: chat and text completions as OpenAI has them, and plain generate."""
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncGenerator, Coroutine
 from contextlib import aclosing
 from typing import Any, Final, TypeVar
 from uuid import UUID
@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 from pydantic_core import to_json
 from starlette.requests import ClientDisconnect
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from api import accept, ask_shapes, asks
 from api.ask_replies import ChatCompletionReply, GenerateReply, TextCompletionReply
@@ -20,10 +20,11 @@ from api.body import read_body
 from api.callers import Caller
 from api.dependencies import CallerDep, PartsDep
 from api.errors import envelope, status_of
+from api.event_streams import EventResponse
 from api.openai_schemas import GenerateRequest
 from api.openapi import answers, json_body
 from api.parts import Parts
-from api.streams import EVENT_STREAM, HEADERS, HEARTBEAT, merged
+from api.streams import EVENT_STREAM, HEARTBEAT, merged
 from jobs import telemetry
 from jobs.batch_states import Endpoint
 from jobs.errors import LongbatchError, RequestCancelledError, RequestExpiredError, RequestFailedError
@@ -112,14 +113,13 @@ async def _plain(request: Request, parts: Parts, *, stream: bool) -> Ask:
 
 async def _answer(request: Request, parts: Parts, ask: Ask, shape: Shape, caller: Caller) -> Response:
     tenant_id = caller.tenant_id
-    job = await asks.submit(parts, ask, caller=caller)
     if ask.generation.stream:
         include_usage = ask.generation.include_usage
-        return StreamingResponse(
-            _events(parts, job, shape, include_usage=include_usage, tenant_id=tenant_id),
-            media_type=EVENT_STREAM,
-            headers=HEADERS,
-        )
+        with parts.event_streams.opening(caller) as stream:
+            job = await asks.submit(parts, ask, caller=caller)
+            events = _events(parts, job, shape, include_usage=include_usage, tenant_id=tenant_id)
+            return EventResponse(stream, events, describe=_error_event)
+    job = await asks.submit(parts, ask, caller=caller)
     ended: Ended | None = None
     try:
         ended = await _unless_gone(request, asks.until_ended(parts, job.id, tenant_id=tenant_id))
@@ -133,7 +133,7 @@ async def _answer(request: Request, parts: Parts, ask: Ask, shape: Shape, caller
 
 async def _events(
     parts: Parts, job: Job, shape: Shape, *, include_usage: bool, tenant_id: UUID
-) -> AsyncIterator[bytes]:
+) -> AsyncGenerator[bytes, None]:
     """The answer as server-sent events; a reader that leaves ends the job."""
     has_ended = False
     try:
@@ -148,7 +148,7 @@ async def _events(
                 else:
                     yield HEARTBEAT if each is None else _event(shape.text(job, each))
     except LongbatchError as error:
-        yield _event(envelope(status_of(error), error.code, error.message))
+        yield _error_event(error)
     finally:
         if not has_ended:
             await asyncio.shield(_give_up(parts, job.id, tenant_id=tenant_id))
@@ -156,7 +156,7 @@ async def _events(
 
 def _closing(ended: Ended, shape: Shape, *, include_usage: bool) -> list[bytes]:
     if (error := _error_of(ended.job)) is not None:
-        return [_event(envelope(status_of(error), error.code, error.message))]
+        return [_error_event(error)]
     chunks = [_event(shape.last(ended))]
     if include_usage and shape.usage is not None:
         chunks.append(_event(shape.usage(ended)))
@@ -165,6 +165,10 @@ def _closing(ended: Ended, shape: Shape, *, include_usage: bool) -> list[bytes]:
 
 def _event(chunk: JsonObject) -> bytes:
     return b"data: " + to_json(chunk) + b"\n\n"
+
+
+def _error_event(error: LongbatchError) -> bytes:
+    return _event(envelope(status_of(error), error.code, error.message))
 
 
 def _error_of(job: Job) -> LongbatchError | None:

@@ -11,18 +11,18 @@ from uuid import UUID
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import JSONResponse
 from sqlalchemy.orm import Session
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from api import accept
 from api.body import read_body
-from api.dependencies import PartsDep, TenantDep
+from api.dependencies import CallerDep, PartsDep, TenantDep
+from api.event_streams import EventResponse
 from api.events import summary_events
 from api.identifiers import SummaryIdDep, parse_documents, parse_optional, parse_range
 from api.once import PromiseDep
 from api.openapi import answers, event_answers, json_body
 from api.parts import Parts
 from api.render import page
-from api.streams import EVENT_STREAM, HEADERS
 from api.summary_estimates import estimate_summaries
 from api.summary_replies import (
     DeletedSummaryReply,
@@ -207,16 +207,13 @@ async def get_result(
     response_class=Response,
     responses=event_answers('id: 0\nevent: summary\ndata: {"id":"sum_…","state":"running"}\n\n'),
 )
-async def follow_summary(
-    summary_id: SummaryIdDep, parts: PartsDep, tenant_id: TenantDep
-) -> StreamingResponse:
+async def follow_summary(summary_id: SummaryIdDep, parts: PartsDep, caller: CallerDep) -> EventResponse:
     """Server-sent events until the summary has ended: the summary, whenever its counts have changed."""
-    read = partial(_read, summary_id=summary_id, tenant_id=tenant_id)
-    await parts.transactions.run(read)
-    again = partial(parts.transactions.run, read, tenant_ids=[tenant_id])
-    return StreamingResponse(
-        summary_events(parts, summary_id, again), media_type=EVENT_STREAM, headers=HEADERS
-    )
+    read = partial(_read, summary_id=summary_id, tenant_id=caller.tenant_id)
+    again = partial(parts.transactions.run, read, tenant_ids=[caller.tenant_id])
+    with parts.event_streams.opening(caller) as stream:
+        await parts.transactions.run(read)
+        return EventResponse(stream, summary_events(parts, summary_id, again))
 
 
 @router.post(

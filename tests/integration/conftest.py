@@ -25,7 +25,8 @@ def server(
     database_settings: DatabaseSettings,
     valkey: EmbeddedValkey,
 ) -> Iterator[ApiProcess]:
-    with serving(database_settings, valkey.url, LONGBATCH_WEBHOOKS__SECRET=WEBHOOK_SECRET) as process:
+    variables = {"LONGBATCH_WEBHOOKS__SECRET": WEBHOOK_SECRET, "LONGBATCH_API__MAX_STREAMS": "1000"}
+    with serving(database_settings, valkey.url, **variables) as process:
         yield process
 
 

@@ -1,0 +1,149 @@
+"""Open streams of server-sent events: how many a tenant may have, and whether their keys still open them."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import aclosing, contextmanager
+from functools import partial
+from typing import Final
+from uuid import UUID
+
+from starlette.responses import StreamingResponse
+from starlette.types import Receive, Send
+from starlette.types import Scope as Connection
+
+from api.callers import Caller
+from api.scopes import needed_scope
+from api.streams import EVENT_STREAM, HEADERS, error_event
+from api.transactions import Transactions
+from jobs import keys, telemetry
+from jobs.errors import AuthenticationError, LimitError, LongbatchError
+from jobs.keys import Scope
+from jobs.settings import ApiSettings
+
+# Streams end at any time, but a tenant with as many as this has more likely forgotten them.
+_RETRY_SECONDS: Final = 10
+_ENDED: Final = "The API key was revoked, has expired or lost the scope that this stream needs."
+
+
+class StreamLimitError(LimitError):
+    """You follow as many streams of events as you may."""
+
+    code = "stream_limit_exceeded"
+    limited = "streams"
+
+
+class OpenStream:
+    """A stream's place among those of its tenant, from before its first event until after its last.
+
+    Attributes:
+        needed: the scope that its caller's key must keep; None: not known yet.
+        is_refused: whether the key lost it, so that no further event may be sent.
+    """
+
+    def __init__(self, caller: Caller, release: "Callable[[OpenStream], None]") -> None:
+        self.caller = caller
+        self.needed: Scope | None = None
+        self.is_refused = False
+        self._release = release
+
+    def release(self) -> None:
+        """Give the place back; a second time changes nothing."""
+        self._release(self)
+
+
+class EventStreams:
+    """All open streams of this process."""
+
+    def __init__(self, transactions: Transactions, settings: ApiSettings) -> None:
+        self._transactions = transactions
+        self._max_streams = settings.max_streams
+        self._recheck_seconds = settings.recheck_seconds
+        self._open: set[OpenStream] = set()
+        self._num_of: Counter[UUID] = Counter()
+
+    @contextmanager
+    def opening(self, caller: Caller) -> Iterator[OpenStream]:
+        """Take a place for a stream that is answered after this; an error inside gives it back.
+
+        Raises:
+            StreamLimitError: the tenant has all of its places taken.
+        """
+        if self._num_of[caller.tenant_id] >= self._max_streams:
+            message = f"You may follow {self._max_streams} streams of events at once; close one, or poll."
+            raise StreamLimitError(
+                message, limit=self._max_streams, remaining=0, retry_after_seconds=_RETRY_SECONDS
+            )
+        stream = OpenStream(caller, self._close)
+        self._open.add(stream)
+        self._num_of[caller.tenant_id] += 1
+        try:
+            yield stream
+        except BaseException:
+            stream.release()
+            raise
+
+    async def run(self) -> None:
+        """Look at the keys of all open streams now and then, until cancelled."""
+        while True:
+            await asyncio.sleep(self._recheck_seconds)
+            try:
+                await self._recheck()
+            except Exception as error:  # noqa: BLE001  # the loop must outlive any one failure
+                telemetry.logger().warning(
+                    telemetry.LOOP_FAILED, loop="event_streams", error=type(error).__name__
+                )
+
+    async def _recheck(self) -> None:
+        key_ids = {stream.caller.key_id for stream in self._open}
+        if not key_ids:
+            return
+        scopes = await self._transactions.run_across(partial(keys.usable_scopes, key_ids=key_ids))
+        for stream in self._open:
+            # Its key was asked for, or verified a moment ago.
+            if stream.caller.key_id in key_ids and stream.needed is not None:
+                stream.is_refused = stream.needed not in scopes.get(stream.caller.key_id, frozenset())
+
+    def _close(self, stream: OpenStream) -> None:
+        if stream not in self._open:
+            return
+        self._open.remove(stream)
+        tenant_id = stream.caller.tenant_id
+        self._num_of[tenant_id] -= 1
+        if not self._num_of[tenant_id]:
+            del self._num_of[tenant_id]
+
+
+class EventResponse(StreamingResponse):
+    """Events as an answer; gives the stream's place back when the last is sent or the reader has left."""
+
+    def __init__(
+        self,
+        stream: OpenStream,
+        events: AsyncGenerator[bytes, None],
+        *,
+        describe: Callable[[LongbatchError], bytes] = error_event,
+    ) -> None:
+        """Make the answer; `describe` says as an event why it ends early."""
+        super().__init__(_while_allowed(stream, events, describe), media_type=EVENT_STREAM, headers=HEADERS)
+        self._stream = stream
+
+    async def __call__(self, scope: Connection, receive: Receive, send: Send) -> None:
+        """Send the events."""
+        self._stream.needed = needed_scope(scope)
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._stream.release()
+
+
+async def _while_allowed(
+    stream: OpenStream, events: AsyncGenerator[bytes, None], describe: Callable[[LongbatchError], bytes]
+) -> AsyncGenerator[bytes, None]:
+    """Pass events on while the key is good; each stream has one, or a heartbeat, every ten seconds."""
+    async with aclosing(events):
+        async for each in events:
+            if stream.is_refused:
+                yield describe(AuthenticationError(_ENDED))
+                return
+            yield each
