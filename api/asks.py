@@ -85,8 +85,8 @@ async def understand(parts: Parts, endpoint: Endpoint, raw: bytes | bytearray) -
 
 
 async def understand_plain(parts: Parts, body: Mapping[str, Any]) -> Ask:
-    """As `understand`, of a text completion's fields with the served model."""
-    named = {**body, "model": parts.settings.engine.model}
+    """Understand a text completion's fields with the served model; greedy unless they name a temperature."""
+    named = {"temperature": 0, **body, "model": parts.settings.engine.model}
     return await parts.compute(_understand, Endpoint.TEXT, named, parts.tokenizer.current)
 
 

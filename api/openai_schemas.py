@@ -65,10 +65,12 @@ class GenerateRequest(Closed):
 
     prompt: NonEmpty
     max_tokens: int | None = Field(None, ge=1)
-    temperature: float | None = Field(None, ge=0, le=2)
+    temperature: float | None = Field(
+        None, ge=0, le=2, description="null: 0, the most likely token each time, as of Triton's `generate`"
+    )
     top_p: float | None = Field(None, gt=0, le=1)
     top_k: int | None = Field(None, ge=1, le=MAX_TOP_K)
-    seed: int | None = Field(None, ge=0, le=2**63 - 1)
+    seed: int | None = Field(None, ge=0, le=2**63 - 1, description="null: another one for each request")
     stop: Stop | None = None
 
 

@@ -83,10 +83,15 @@ class JobRequest(Closed):
     task: Task = Field("generate", description="`summarize` frames the input as one document")
     instructions: NonEmpty | None = Field(None, description="replaces the task's own system message")
     max_tokens: int = Field(1024, ge=1, le=MAX_TOKENS, description="tokens generated at most")
-    temperature: float | None = Field(None, ge=0, le=2)
+    temperature: float | None = Field(
+        None,
+        ge=0,
+        le=2,
+        description="null: 0, the most likely token each time; top_p and top_k need one above 0",
+    )
     top_p: float | None = Field(None, gt=0, le=1)
     top_k: int | None = Field(None, ge=1, le=MAX_TOP_K)
-    seed: int | None = Field(None, ge=0, le=2**63 - 1)
+    seed: int | None = Field(None, ge=0, le=2**63 - 1, description="null: another one for each job")
     stop: Stop | None = Field(None, description="generation ends before the first of these strings")
     priority: Priority = Field("normal", description="order among your own jobs")
     custom_id: CustomId | None = Field(None, description="your own name for the job; need not be unique")

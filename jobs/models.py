@@ -129,7 +129,7 @@ class Job(Base):
         reserved_tokens: what it takes of its tenant's quota while unfinished: prompt and max_tokens, with a
             bound in place of the prompt until it is counted.
         completion_tokens: streamed so far, and final at the end; written by the worker.
-        sampling: temperature, top_p, top_k, seed, stop as given.
+        sampling: temperature (absent: 0, greedy), top_p, top_k, seed, stop as given.
         webhook_secret: signs what goes to `webhook_url`, sealed; None: the tenant's default does.
         webhook_includes_output: a small output is sent along.
         attempt: attempts spent so far, from 0.

@@ -16,6 +16,7 @@ from jobs.validation import MAX_TOP_K, Closed, NonEmpty, Stop, Text, from_valida
 JsonObject = dict[str, object]
 
 _SAMPLING: Final = ("temperature", "top_p", "top_k", "seed", "stop")
+_DEFAULTS: Final[JsonObject] = {"temperature": 1.0}  # OpenAI's; other jobs are greedy unless they say so
 # Parameters that we do not support, with the values at which they ask for nothing; clients often send them.
 _NEUTRAL: Final[Mapping[str, tuple[object, ...]]] = {
     "best_of": (1,),
@@ -88,10 +89,12 @@ class _Generation(Closed):
 
     model: NonEmpty
     max_tokens: int | None = Field(None, ge=1)
-    temperature: float | None = Field(None, ge=0, le=2)
+    temperature: float | None = Field(
+        None, ge=0, le=2, description="null: 1; 0: the most likely token each time"
+    )
     top_p: float | None = Field(None, gt=0, le=1)
     top_k: int | None = Field(None, ge=1, le=MAX_TOP_K)
-    seed: int | None = Field(None, ge=0, le=2**63 - 1)
+    seed: int | None = Field(None, ge=0, le=2**63 - 1, description="null: another one for each request")
     stop: Stop | None = None
     stream: bool = False
     stream_options: StreamOptions | None = None
@@ -137,7 +140,7 @@ class Generation:
     Attributes:
         canonical: the prompt as it is stored.
         max_tokens: None: the caller named no limit.
-        sampling: temperature, top_p, top_k, seed, stop as given.
+        sampling: temperature, 1 unless given; top_p, top_k, seed, stop as given.
         stream: whether tokens are wanted as they come.
         include_usage: whether the stream ends with the usage.
     """
@@ -166,7 +169,8 @@ def understand(endpoint: Endpoint, body: Mapping[str, Any]) -> Generation:
         model=request.model,
         canonical=_canonical(request),
         max_tokens=_max_tokens(request),
-        sampling={name: value for name in _SAMPLING if (value := getattr(request, name)) is not None},
+        sampling=_DEFAULTS
+        | {name: value for name in _SAMPLING if (value := getattr(request, name)) is not None},
         stream=request.stream,
         include_usage=request.stream_options is not None and request.stream_options.include_usage,
     )

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pydoc_data.topics import topics
 
 from cli.stack.ports import LOOPBACK
@@ -28,6 +28,7 @@ from worker_support import KillableEngine
 
 REFERENCE = "\n\n".join(topics.values())
 NEVER = -1  # no end token
+_GREEDY = Sampling()
 _PATIENT = Deadlines(first_token=240, between_tokens=60, total=240)
 
 
@@ -134,11 +135,13 @@ class Served:
         max_tokens: int = 1000,
         stops: Sequence[str] = (),
         is_endless: bool = False,
+        sampling: Sampling = _GREEDY,
         put: Callable[[Piece | Ended], None] | None = None,
     ) -> Run:
         """The request is on its way; `put` sees what comes before it is in the inbox.
 
         Args:
+            sampling: how tokens are picked.
             is_endless: only `max_tokens` ends the answer; a model that goes by its prompt is told there, too.
         """
         held = HeldLease(Lease(uuid7(), uuid7()), valid_until=time.monotonic() + 600)
@@ -151,7 +154,7 @@ class Served:
             max_tokens=max_tokens,
             end_id=NEVER if is_endless else self.tokenizer.end_id,
             pad_id=self.tokenizer.pad_id,
-            sampling=Sampling(min_tokens=max_tokens) if is_endless and text else Sampling(),
+            sampling=replace(sampling, min_tokens=max_tokens) if is_endless and text else sampling,
             text=text,
             stops=tuple(stops),
         )

@@ -88,9 +88,9 @@ def bytes_tensor(*texts: str) -> np.ndarray[tuple[int, ...], np.dtype[np.object_
 
 
 def sampling_tensors(sampling: Sampling, inputs: frozenset[str], *, prefix: str) -> Tensors:
-    """The tensors of what was asked for; the names of some differ between releases.
+    """Build the tensors of what was asked for; the names of some differ between releases.
 
-    The engine's own top-k is 1, which makes any temperature greedy: who asks for randomness gets it.
+    Top-k 0 means all tokens only beside a top-p: the engine's own top-p is 0, and 0 for both is greedy.
 
     Args:
         sampling: what was asked for.
@@ -98,16 +98,13 @@ def sampling_tensors(sampling: Sampling, inputs: frozenset[str], *, prefix: str)
         prefix: in front of `top_k` and `top_p`.
     """
     tensors: Tensors = {}
-    is_random = bool(sampling.temperature) or sampling.top_p is not None
-    top_k = sampling.top_k if sampling.top_k is not None else (0 if is_random else None)
-    if sampling.temperature == 0:
-        top_k = 1
-    elif sampling.temperature is not None:
+    if sampling.is_greedy:
+        tensors[f"{prefix}top_k"] = np.array([[1]], dtype=np.int32)
+    else:
+        top_p = 1.0 if sampling.top_p is None else sampling.top_p
         tensors["temperature"] = np.array([[sampling.temperature]], dtype=np.float32)
-    if top_k is not None:
-        tensors[f"{prefix}top_k"] = np.array([[top_k]], dtype=np.int32)
-    if sampling.top_p is not None:
-        tensors[f"{prefix}top_p"] = np.array([[sampling.top_p]], dtype=np.float32)
+        tensors[f"{prefix}top_k"] = np.array([[sampling.top_k or 0]], dtype=np.int32)
+        tensors[f"{prefix}top_p"] = np.array([[top_p]], dtype=np.float32)
     if sampling.seed is not None:
         name = "seed" if "seed" in inputs else "random_seed"
         tensors[name] = np.array([[sampling.seed % 2**64]], dtype=np.uint64)

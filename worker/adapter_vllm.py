@@ -8,7 +8,7 @@ import numpy as np
 from jobs.states import FinishReason
 from worker.adapter import Kind, Outputs, Stop, bytes_tensor, text_in
 from worker.pieces import Text
-from worker.request import Request, Sampling, Tensors
+from worker.request import Request, Tensors
 
 _REASONS = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
 
@@ -71,20 +71,19 @@ class VllmAdapter:
 
 
 def _parameters(request: Request) -> dict[str, object]:
-    """The sampling parameters. vLLM's own temperature is 1; ours is greedy unless somebody asks otherwise.
+    """Build the sampling parameters; vLLM's own temperature is 1, so it is always told.
 
     It is told the stop strings, which it finds in text as we do: so it ends by itself, and says so.
     """
-    given: Sampling = request.sampling
-    is_random = given.top_p is not None or (given.top_k or 0) > 1
-    temperature = given.temperature if given.temperature is not None else (1.0 if is_random else 0.0)
+    given = request.sampling
     found: dict[str, object] = {
         "max_tokens": request.max_tokens,
-        "temperature": temperature,
-        "top_p": given.top_p,
-        "top_k": given.top_k,
-        "seed": given.seed,
+        "temperature": 0.0,
         "min_tokens": given.min_tokens,
         "stop": list(request.stops) or None,
     }
+    if not given.is_greedy:
+        seed = None if given.seed is None else given.seed % 2**63  # it takes -1 for no seed
+        picking = {"temperature": given.temperature, "top_p": given.top_p, "top_k": given.top_k or None}
+        found |= picking | {"seed": seed}
     return {name: value for name, value in found.items() if value is not None}

@@ -34,7 +34,8 @@ from worker.monitor import EngineMonitor
 from worker.outcome import Failed, Finished, LeaseLost, Outcome, Recounted, RunEnded, Stopped, Yielded
 from worker.prompt_text import prompt_text
 from worker.record import Recorder, Run
-from worker.request import Request, Sampling
+from worker.request import Request
+from worker.sampling import sampling_of
 from worker.stream import Stream
 
 # A request that was asked to stop ends at the next iteration: at once, or after a prompt chunk (seconds).
@@ -188,7 +189,7 @@ class Runner:
             max_tokens=answer.num_wanted,
             end_id=tokenizer.end_id,
             pad_id=tokenizer.pad_id,
-            sampling=_sampling(claim.job),
+            sampling=sampling_of(claim.job, start=len(answer.ids)),
             text=prompt_text(tokenizer, ids, adds_bos=adapter.adds_bos) if adapter.takes_text else "",
             stops=_stops(claim.job),
         )
@@ -235,22 +236,3 @@ class Runner:
 def _stops(job: Job) -> tuple[str, ...]:
     stops = job.sampling.get("stop") or []
     return (stops,) if isinstance(stops, str) else tuple(stops) if isinstance(stops, list) else ()
-
-
-def _sampling(job: Job) -> Sampling:
-    given = job.sampling
-    return Sampling(
-        temperature=_float(given.get("temperature")),
-        top_p=_float(given.get("top_p")),
-        top_k=_int(given.get("top_k")),
-        seed=_int(given.get("seed")),
-        min_tokens=_int(given.get("min_tokens")),
-    )
-
-
-def _float(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) else None
-
-
-def _int(value: object) -> int | None:
-    return value if isinstance(value, int) else None

@@ -1,7 +1,7 @@
 """What the engine is asked to do, whatever the model's tensors are called."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy.typing as npt
 
@@ -9,16 +9,32 @@ from jobs.tokens import TokenIds
 
 Tensors = dict[str, npt.NDArray[Any]]
 
+# Below it logits are divided by so little that they overflow; vLLM takes the same for greedy.
+_GREEDY_BELOW: Final = 1e-5
+
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How the engine picks tokens; None leaves it to the engine, which is greedy then."""
+    """How the engine picks tokens.
 
-    temperature: float | None = None
+    Attributes:
+        temperature: 0 picks the most likely token each time.
+        top_p: share of the probability to choose from; None: all of it.
+        top_k: tokens to choose from; None: all of them.
+        seed: of the engine's generator; None: nothing is drawn.
+        min_tokens: before which no end token comes; None: none.
+    """
+
+    temperature: float = 0.0
     top_p: float | None = None
     top_k: int | None = None
     seed: int | None = None
     min_tokens: int | None = None
+
+    @property
+    def is_greedy(self) -> bool:
+        """Tell whether nothing is left to chance."""
+        return self.temperature < _GREEDY_BELOW or self.top_k == 1 or self.top_p == 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ import OpenAI from 'openai';
 
 import { MODEL, all, client, engineUse, eventually } from './support.mjs';
 
-const asked = (text) => ({ model: MODEL, messages: [{ role: 'user', content: text }], max_tokens: 100 });
+const asked = (text) => ({ model: MODEL, messages: [{ role: 'user', content: text }], max_tokens: 100, seed: 7 });
 
 /** Nothing that we asked is left in the engine. */
 const engineIsIdle = () =>
@@ -45,7 +45,7 @@ test("the client's own helper puts a stream together", { timeout: 60_000 }, asyn
 });
 
 test('a text is completed and cut at max_tokens', { timeout: 60_000 }, async () => {
-  const text = { model: MODEL, prompt: 'Once upon [[tokens=60]]', max_tokens: 20 };
+  const text = { model: MODEL, prompt: 'Once upon [[tokens=60]]', max_tokens: 20, seed: 7 };
   const whole = await client.completions.create(text);
   assert.deepEqual([whole.choices[0].finish_reason, whole.usage.completion_tokens], ['length', 20]);
   const pieces = await all(await client.completions.create({ ...text, stream: true }));

@@ -46,14 +46,19 @@ def messages(text: str) -> list[openai.types.chat.ChatCompletionMessageParam]:
 
 def test_a_chat_is_answered_whole_and_in_chunks_with_the_same_words(sdk: openai.OpenAI) -> None:
     asked = messages("How are you? [[tokens=60]]")
-    whole = sdk.chat.completions.create(model=MODEL, messages=asked, max_tokens=100)
+    whole = sdk.chat.completions.create(model=MODEL, messages=asked, max_tokens=100, seed=7)
     assert (whole.object, whole.model, whole.choices[0].finish_reason) == ("chat.completion", MODEL, "stop")
     assert whole.usage is not None
     assert whole.usage.completion_tokens == 60
     assert whole.usage.total_tokens == whole.usage.prompt_tokens + 60
     chunks = list(
         sdk.chat.completions.create(
-            model=MODEL, messages=asked, max_tokens=100, stream=True, stream_options={"include_usage": True}
+            model=MODEL,
+            messages=asked,
+            max_tokens=100,
+            seed=7,
+            stream=True,
+            stream_options={"include_usage": True},
         )
     )
     assert chunks[0].choices[0].delta.role == "assistant"
@@ -67,11 +72,12 @@ def test_a_chat_is_answered_whole_and_in_chunks_with_the_same_words(sdk: openai.
 
 
 def test_a_text_is_completed_and_cut_at_max_tokens(sdk: openai.OpenAI) -> None:
-    whole = sdk.completions.create(model=MODEL, prompt="Once upon [[tokens=60]]", max_tokens=20)
+    asked = {"model": MODEL, "prompt": "Once upon [[tokens=60]]", "max_tokens": 20, "temperature": 0}
+    whole = sdk.completions.create(**asked)
     assert (whole.object, whole.choices[0].finish_reason) == ("text_completion", "length")
     assert whole.usage is not None
     assert whole.usage.completion_tokens == 20
-    pieces = sdk.completions.create(model=MODEL, prompt="Once upon [[tokens=60]]", max_tokens=20, stream=True)
+    pieces = sdk.completions.create(**asked, stream=True)
     assert "".join(piece.choices[0].text for piece in pieces) == whole.choices[0].text
 
 
@@ -85,6 +91,24 @@ def test_plain_generate_answers_and_streams(plain: httpx2.Client) -> None:
         events = [line for line in answer.iter_lines() if line.startswith("data: ")]
     assert '"finish_reason":"stop"' in events[-1]
     assert len(events) > 2
+
+
+def test_without_a_temperature_openai_s_routes_sample_and_generate_does_not(
+    sdk: openai.OpenAI, plain: httpx2.Client
+) -> None:
+    prompt = "Go on and on [[tokens=12]]"
+
+    def chat(_: int) -> str | None:
+        answer = sdk.chat.completions.create(model=MODEL, messages=messages(prompt), max_tokens=20)
+        return answer.choices[0].message.content
+
+    def generate(_: int) -> str:
+        text: str = plain.post("/generate", json={"prompt": prompt, "max_tokens": 20}).json()["text"]
+        return text
+
+    with ThreadPoolExecutor(4) as pool:
+        assert len(set(pool.map(chat, range(8)))) > 1
+        assert len(set(pool.map(generate, range(4)))) == 1
 
 
 def test_models_are_listed(sdk: openai.OpenAI) -> None:

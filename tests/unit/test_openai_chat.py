@@ -23,18 +23,23 @@ def complete(**body: object) -> Generation:
 def test_a_plain_chat_is_understood() -> None:
     asked = chat()
     assert prompts.parse(asked.canonical) == [prompts.Message("user", "Hello")]
-    assert (asked.model, asked.max_tokens, asked.sampling) == ("m", None, {})
+    assert (asked.model, asked.max_tokens, asked.sampling) == ("m", None, {"temperature": 1.0})
     assert (asked.stream, asked.include_usage) == (False, False)
 
 
 def test_everything_that_is_supported_is_kept() -> None:
     sampling = {"temperature": 1, "top_p": 0.5, "top_k": 3, "seed": 7, "stop": ["a", "b"]}
     assert chat(**sampling).sampling == sampling
-    assert chat(stop="a").sampling == {"stop": ["a"]}
+    assert chat(stop="a").sampling == {"temperature": 1.0, "stop": ["a"]}
     assert chat(max_tokens=5).max_tokens == 5
     assert chat(max_completion_tokens=6).max_tokens == 6
     assert chat(max_tokens=6, max_completion_tokens=6).max_tokens == 6
     assert chat(stream=True, stream_options={"include_usage": True}).include_usage
+
+
+def test_without_a_temperature_openai_s_own_holds() -> None:
+    assert chat().sampling == complete().sampling == chat(temperature=None).sampling == {"temperature": 1.0}
+    assert chat(temperature=0).sampling == complete(temperature=0).sampling == {"temperature": 0}
 
 
 def test_null_is_as_good_as_absent() -> None:

@@ -1,5 +1,8 @@
 """The pure parts of a worker: answers, deadlines, gauges and tensors."""
 
+import json
+from typing import Literal
+
 import numpy as np
 import pytest
 
@@ -7,6 +10,8 @@ from jobs.admission import Capacity
 from jobs.states import FinishReason
 from jobs.tokens import Tokenizer, ensure_default_tokenizer, unpack_ids
 from worker.adapter_ids import IdsAdapter, stop_tensors
+from worker.adapter_text import TextAdapter
+from worker.adapter_vllm import VllmAdapter
 from worker.answer import Answer
 from worker.deadlines import FLOOR_SECONDS, deadlines_for
 from worker.gauges import Gauges, parse_gauges
@@ -113,24 +118,67 @@ def test_a_server_without_these_gauges_has_none() -> None:
     assert parse_gauges("nv_inference_count 3\n", "tensorrt_llm") is None
 
 
+ALL = {"runtime_top_k": 0, "runtime_top_p": 1.0}
+
+
 @pytest.mark.parametrize(
     ("sampling", "expected"),
     [
-        (Sampling(), {}),
-        (Sampling(temperature=0.0), {"runtime_top_k": 1}),
-        (Sampling(temperature=0.5), {"temperature": 0.5, "runtime_top_k": 0}),
-        (Sampling(top_p=0.9), {"runtime_top_p": np.float32(0.9), "runtime_top_k": 0}),
-        (Sampling(temperature=1.0, top_k=5), {"temperature": 1.0, "runtime_top_k": 5}),
-        (Sampling(seed=7), {"random_seed": 7}),
+        (Sampling(), {"runtime_top_k": 1}),
+        (Sampling(temperature=1e-7), {"runtime_top_k": 1}),
+        (Sampling(temperature=0.5, top_k=1), {"runtime_top_k": 1}),
+        (Sampling(temperature=0.5, top_p=0), {"runtime_top_k": 1}),
+        (Sampling(top_p=0.9, top_k=5), {"runtime_top_k": 1}),
+        (Sampling(temperature=0.5), {"temperature": 0.5, **ALL}),
+        (Sampling(temperature=0.5, top_p=0.25), {"temperature": 0.5, **ALL, "runtime_top_p": 0.25}),
+        (Sampling(temperature=1.0, top_k=5), {"temperature": 1.0, **ALL, "runtime_top_k": 5}),
+        (Sampling(temperature=1.0, seed=7), {"temperature": 1.0, **ALL, "random_seed": 7}),
+        (Sampling(seed=7), {"runtime_top_k": 1, "random_seed": 7}),
     ],
 )
-def test_sampling_becomes_the_engines_tensors(sampling: Sampling, expected: dict[str, float]) -> None:
+def test_sampling_becomes_tensorrt_llm_s_tensors(sampling: Sampling, expected: dict[str, float]) -> None:
     tensors = DIRECT.tensors(request_of(sampling))
-    base = DIRECT.tensors(request_of(Sampling()))
-    added = {name: value[0, 0] for name, value in tensors.items() if name not in base}
-    assert added == expected
+    picking = {"temperature", "runtime_top_k", "runtime_top_p", "random_seed"} & tensors.keys()
+    assert {name: tensors[name].item() for name in picking} == expected
     assert tensors["input_ids"].tolist() == [[1, 2, 3]]
     assert {value.ndim for value in tensors.values()} == {2}
+
+
+@pytest.mark.parametrize("kind", ["ensemble", "bls"])
+def test_a_text_model_is_told_top_p_beside_top_k_too(kind: Literal["ensemble", "bls"]) -> None:
+    adapter = TextAdapter(
+        model_name=kind,
+        inputs=frozenset({"temperature", "top_k", "top_p", "seed"}),
+        kind=kind,
+        engine_name="tensorrt_llm",
+        adds_bos=False,
+        is_streaming=False,
+        accumulates=False,
+        takes_stop=True,
+    )
+    tensors = adapter.tensors(request_of(Sampling(temperature=0.5, seed=7)))
+    told = {name: value.item() for name, value in tensors.items()}
+    assert told == {"temperature": 0.5, "top_k": 0, "top_p": 1.0, "seed": 7}
+    assert {name: value.item() for name, value in adapter.tensors(request_of(Sampling())).items()} == {
+        "top_k": 1
+    }
+
+
+@pytest.mark.parametrize(
+    ("sampling", "expected"),
+    [
+        (Sampling(), {"temperature": 0.0}),
+        (Sampling(top_p=0.9, top_k=5, seed=7), {"temperature": 0.0}),
+        (Sampling(temperature=0.5, top_p=0), {"temperature": 0.0}),
+        (Sampling(temperature=0.5, seed=7), {"temperature": 0.5, "seed": 7}),
+        (Sampling(temperature=1.0, top_p=0.9, top_k=5), {"temperature": 1.0, "top_p": 0.9, "top_k": 5}),
+        (Sampling(temperature=1.0, seed=2**64 - 1), {"temperature": 1.0, "seed": 2**63 - 1}),
+    ],
+)
+def test_sampling_becomes_vllm_s_parameters(sampling: Sampling, expected: dict[str, float]) -> None:
+    adapter = VllmAdapter("vllm_model", frozenset({"sampling_parameters"}))
+    raw = adapter.tensors(request_of(sampling))["sampling_parameters"].item()
+    assert json.loads(raw) == {"max_tokens": 5, **expected}
 
 
 def test_seed_and_least_length_have_the_names_that_the_model_declares() -> None:

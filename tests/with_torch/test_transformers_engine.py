@@ -195,11 +195,13 @@ def test_a_wrong_request_is_refused_and_harms_nothing(
 
 def test_requests_sample_or_not_side_by_side(engine: RunningEngine, model: Reference) -> None:
     greedy = model.greedy(prompt_of(30), 30)
-    hot = [engine.ask(prompt_of(30), 30, end_id=None, temperature=5.0, runtime_top_k=0) for _ in range(2)]
+    hot = [engine.ask(prompt_of(30), 30, end_id=None, temperature=5.0, runtime_top_p=1.0) for _ in range(2)]
+    unasked = engine.ask(prompt_of(30), 30, end_id=None, temperature=5.0, runtime_top_k=0)
     plain = engine.ask(prompt_of(30), 30, end_id=None)
     narrow = engine.ask(prompt_of(30), 30, end_id=None, temperature=5.0, runtime_top_p=1e-6)
     answers = [stream.read().ids for stream in hot]
     assert plain.read().ids == greedy
+    assert unasked.read().ids == greedy, "as in TensorRT-LLM, whose top-p is 0 unless it is given"
     assert narrow.read().ids == greedy
     assert greedy not in answers
     assert answers[0] != answers[1]
@@ -207,7 +209,7 @@ def test_requests_sample_or_not_side_by_side(engine: RunningEngine, model: Refer
 
 def test_an_engine_without_sampling_says_so(tmp_path: Path, model: Reference) -> None:
     with running_engine(tmp_path, options(model, sampling=False)) as other:
-        refused = other.ask(prompt_of(5), 5, temperature=1.0, runtime_top_k=0).read()
+        refused = other.ask(prompt_of(5), 5, temperature=1.0, runtime_top_p=1.0).read()
         greedy = other.ask(prompt_of(5), 5, end_id=None, temperature=1.0).read()
     assert "without sampling" in (refused.error or "")
     assert greedy.ids == model.greedy(prompt_of(5), 5)

@@ -6,23 +6,24 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
+from . import summary
 from .speech import Ask, Markup, Script, TokenIds
-from .summary import summarize
 
 # The lines that frame a document inside a message; they are no part of it.
 _FRAME = re.compile(r"^\s*</?document(?:-\d+)?>\s*$", re.MULTILINE)
 
 
 class ExtractiveSpeaker:
-    """Says the most telling sentences of the document in the prompt."""
+    """Says the most telling sentences of the document in the prompt; a request that samples draws them."""
 
     def __init__(self, tokenizer_dir: Path) -> None:
         self._tokenizer = Tokenizer.from_file(str(tokenizer_dir / "tokenizer.json"))
         self.markup = markup_of(self._tokenizer)
 
-    def script(self, asked: TokenIds, ask: Ask) -> Script:  # noqa: ARG002 every speaker is called so
+    def script(self, asked: TokenIds, ask: Ask) -> Script:
         """An extract of the document; about 60 to 250 tokens."""
-        ids = self.encode(summarize(self.document(asked)))
+        draws = summary.Draws(ask.generator(), ask.temperature)
+        ids = self.encode(summary.summarize(self.document(asked), draws))
         return Script(ids=ids, length=len(ids))
 
     def document(self, asked: TokenIds) -> str:

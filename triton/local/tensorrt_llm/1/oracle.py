@@ -1,5 +1,6 @@
 """The speaker of fault tests: text that anyone can compute from the prompt, with seeded faults on the way.
 
+It is certain of every token, so that requests that sample get the same text.
 `expected_text` needs nothing but the standard library, so a test loads this file by its path.
 """
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from random import Random
 from typing import Protocol
 
 import numpy as np
@@ -50,6 +51,7 @@ class Ask:
         ids: prompt token ids `[tokens]`.
         max_tokens: output tokens at most.
         seed: the request's random seed, None when it gave none.
+        temperature: of the draws; 0 is greedy, whatever the request says: nothing is drawn.
         ends: whether it names an end token; without one the model never stops by itself.
         stop_words: token sequences after which the answer ends.
     """
@@ -57,8 +59,16 @@ class Ask:
     ids: TokenIds
     max_tokens: int
     seed: int | None = None
+    temperature: float = 0.0
     ends: bool = True
     stop_words: tuple[tuple[int, ...], ...] = ()
+
+    def generator(self) -> Random | None:
+        """Make the generator of this request's draws; None: it is greedy.
+
+        Without a seed it is always the same one, as TensorRT-LLM's is.
+        """
+        return Random(self.seed or 0) if self.temperature else None  # noqa: S311 reproducible on purpose
 
 
 @dataclass(frozen=True)

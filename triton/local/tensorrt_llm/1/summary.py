@@ -5,6 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from random import Random
 
 # A sentence ends at its mark and white space (none needed after a CJK mark) or at an empty line.
 _CJK_MARKS = "\u3002\uff01\uff1f"  # ideographic full stop, full-width exclamation and question mark
@@ -21,6 +22,7 @@ who whom why will with within without would yet you your
 """
 _STOP_WORDS = frozenset(_STOP_WORDS_TEXT.split())
 _MIN_WORDS, _MAX_WORDS = 6, 45  # shorter ones are headings and fragments, longer ones lists and tables
+_TINY = 1e-300  # in place of 0, which has no logarithm
 _OVERLAP = 0.5  # a sentence that shares more of its content words with the extract says nothing new
 
 
@@ -33,13 +35,40 @@ class _Sentence:
     score: float
 
 
-def summarize(document: str) -> str:
+@dataclass(frozen=True)
+class Draws:
+    """How the sentences of an extract are picked.
+
+    Attributes:
+        random: None picks the best ones.
+        temperature: above 0; the higher, the less the scores matter.
+    """
+
+    random: Random | None = None
+    temperature: float = 1.0
+
+    def rank(self, score: float) -> float:
+        """Return the score, or with chance in it: the best ranks are a draw in proportion to the scores.
+
+        Source: the Gumbel-max trick, as in sampling tokens from logits.
+        """
+        if self.random is None:
+            return score
+        noise = -math.log(self.random.expovariate(1) or _TINY)
+        return math.log(max(score, _TINY)) / self.temperature + noise
+
+
+_BEST = Draws()
+
+
+def summarize(document: str, draws: Draws = _BEST) -> str:
     """Readable prose of about 60 to 250 tokens taken from the document; never empty, never reworded."""
     frequencies = Counter(_content_words(document))
     sentences = list(_candidates(document, frequencies))
     if not sentences:
         return _beginning(document)
-    chosen = _choose(sentences, words_wanted(frequencies.total()))
+    ranked = sorted(sentences, key=lambda each: -draws.rank(each.score))
+    chosen = _choose(ranked, words_wanted(frequencies.total()))
     return " ".join(sentence.text for sentence in chosen)
 
 
@@ -90,12 +119,12 @@ def _position_factor(share: float, place: int) -> float:
     return 1 + opening + (0.15 if share > 0.95 else 0.0)
 
 
-def _choose(sentences: list[_Sentence], wanted: int) -> list[_Sentence]:
-    """The best sentences that do not repeat each other, up to the wanted words, in the document's order."""
+def _choose(ranked: list[_Sentence], wanted: int) -> list[_Sentence]:
+    """The first sentences that do not repeat each other, up to the wanted words, in the document's order."""
     chosen: list[_Sentence] = []
     covered: set[str] = set()
     length = 0
-    for sentence in sorted(sentences, key=lambda each: -each.score):
+    for sentence in ranked:
         if length >= wanted:
             break
         repeats = len(sentence.words & covered) > _OVERLAP * len(sentence.words)

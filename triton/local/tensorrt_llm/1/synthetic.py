@@ -23,7 +23,7 @@ class OutputLength:
 
 
 class SyntheticSpeaker:
-    """Says words that depend on the prompt's hash.
+    """Says words that depend on the prompt's hash, and on its seed where the request samples.
 
     The length of the answer is, in this order: what a mark `[[tokens=N]]` near the end of the question says
     (read only with a tokenizer); a lognormal draw from the request's seed, or from the prompt without one;
@@ -39,7 +39,10 @@ class SyntheticSpeaker:
     def script(self, asked: TokenIds, ask: Ask) -> Script:
         """A rotation of one line of text; the end token comes only where a length is given."""
         key = hashlib.sha256(asked.tobytes()).hexdigest()
-        shift = int(key[:8], 16) % len(self._ids)
+        shift = int(key[:8], 16)
+        if (random := ask.generator()) is not None:
+            shift += random.randrange(len(self._ids))
+        shift %= len(self._ids)
         return Script(ids=self._ids[shift:] + self._ids[:shift], length=self._num_tokens(asked, ask, key))
 
     def _num_tokens(self, asked: TokenIds, ask: Ask, key: str) -> int | None:

@@ -31,6 +31,7 @@ def read_ask(request: PbRequest) -> Ask:
 
     Shapes:
         input_ids: INT32 `[1, tokens]`; input_lengths, request_output_len, end_id: INT32 `[1, 1]`.
+        runtime_top_k: INT32 `[1, 1]`; runtime_top_p, temperature: FP32 `[1, 1]`.
         stop_words_list: INT32 `[1, 2, n]`, row 0 token ids, row 1 the words' ends, padded with -1.
 
     Raises:
@@ -53,6 +54,7 @@ def read_ask(request: PbRequest) -> Ask:
         ids=ids[:length].copy(),
         max_tokens=max_tokens,
         seed=None if seed is None else int(seed.ravel()[0]),
+        temperature=_temperature(request),
         ends=_scalar(request, "end_id", -1) >= 0,
         stop_words=_words(read_input(request, "stop_words_list")),
     )
@@ -157,6 +159,22 @@ def _made(name: str, values: Array) -> PbTensor:
 def _scalar(request: PbRequest, name: str, absent: int) -> int:
     found = read_input(request, name)
     return absent if found is None or found.size == 0 else int(found.ravel()[0])
+
+
+def read_number(request: PbRequest, name: str, absent: float) -> float:
+    """Return the one value of an input, or `absent` where it was not given."""
+    found = read_input(request, name)
+    return absent if found is None or found.size == 0 else float(found.ravel()[0])
+
+
+def _temperature(request: PbRequest) -> float:
+    """Return the temperature, 0 for a greedy request.
+
+    As in TensorRT-LLM's sampling layers: top-k and top-p are 0 unless given, and both at 0 mean top-k 1.
+    """
+    top_k, top_p = read_number(request, "runtime_top_k", 0), read_number(request, "runtime_top_p", 0)
+    is_greedy = top_k == 1 or (top_k == 0 and top_p == 0)
+    return 0.0 if is_greedy else read_number(request, "temperature", 1.0)
 
 
 def _words(lists: Array) -> tuple[tuple[int, ...], ...]:

@@ -3,6 +3,7 @@
 import json
 import threading
 from collections.abc import Iterator
+from secrets import randbits
 from typing import Any, TypeAlias
 from uuid import uuid4
 
@@ -73,7 +74,7 @@ class TritonPythonModel:
         # As with vLLM, no end token comes before so many tokens; the engine behind knows all or nothing.
         end_id = -1 if int(asked.get("min_tokens", 0)) >= max_tokens else self._end_id
         prompt = _value(request, "text_input", absent=b"").decode()
-        for new in self._generate(prompt, max_tokens, end_id, request_id):
+        for new in self._generate(prompt, max_tokens, end_id, request_id, _sampling(asked)):
             if sender.is_cancelled():
                 _stop(request_id)
             ids += new
@@ -88,7 +89,9 @@ class TritonPythonModel:
         rest = self._tokenizer.decode(ids, skip_special_tokens=True)[len(text) :]
         yield rest, 0, "length" if len(ids) >= max_tokens else "stop"
 
-    def _generate(self, prompt: str, max_tokens: int, end_id: int, request_id: str) -> Iterator[list[int]]:
+    def _generate(
+        self, prompt: str, max_tokens: int, end_id: int, request_id: str, sampling: list[PbTensor]
+    ) -> Iterator[list[int]]:
         """The tokens of each of the engine's responses; as with vLLM the text begins with a mark."""
         ids = [] if self._bos_id is None else [self._bos_id]
         ids += self._tokenizer.encode(prompt, add_special_tokens=False).ids
@@ -100,7 +103,7 @@ class TritonPythonModel:
         }
         tensors = [pb_utils.Tensor(name, np.array(value, dtype=np.int32)) for name, value in values.items()]
         tensors.append(pb_utils.Tensor("streaming", np.array([[True]])))
-        asked = _to_engine(tensors, request_id)
+        asked = _to_engine(tensors + sampling, request_id)
         for response in asked.exec(decoupled=True):
             if response.has_error():
                 raise pb_utils.TritonModelException(response.error().message())
@@ -108,6 +111,21 @@ class TritonPythonModel:
             if new is None:  # all that a caller sees of an error in Triton 2.51
                 raise pb_utils.TritonModelException("the engine failed")
             yield new.as_numpy().ravel().tolist()
+
+
+def _sampling(asked: dict[str, Any]) -> list[PbTensor]:
+    """Build the engine's tensors of vLLM's parameters: absent, its temperature is 1 and its seed random."""
+    temperature = asked.get("temperature", 1.0)
+    if temperature == 0:
+        return [pb_utils.Tensor("runtime_top_k", np.array([[1]], dtype=np.int32))]
+    seed = asked.get("seed", -1)
+    values = {
+        "temperature": np.float32(temperature),
+        "runtime_top_k": np.int32(max(0, asked.get("top_k", 0))),
+        "runtime_top_p": np.float32(asked.get("top_p", 1.0)),
+        "random_seed": np.uint64(randbits(63) if seed == -1 else seed),
+    }
+    return [pb_utils.Tensor(name, np.array([[value]])) for name, value in values.items()]
 
 
 def _stop(request_id: str) -> None:

@@ -3,7 +3,7 @@
 from typing import Final
 
 from .sampling import Sampling
-from .wire import BadRequestError, PbRequest, read_input
+from .wire import BadRequestError, PbRequest, read_input, read_number
 
 # What continuous batching cannot do for one request among others, and the value that asks for nothing.
 _UNSUPPORTED: Final = {
@@ -16,7 +16,7 @@ _UNSUPPORTED: Final = {
 
 
 def read_sampling(request: PbRequest) -> Sampling:
-    """How its tokens are to be picked; as in TensorRT-LLM, top-k is 1 unless it says otherwise.
+    """How its tokens are to be picked; as in TensorRT-LLM, top-k is 1 where top-k and top-p are absent or 0.
 
     A seed is taken and has no effect: requests that run together draw from one generator.
 
@@ -24,13 +24,15 @@ def read_sampling(request: PbRequest) -> Sampling:
         BadRequestError: it asks for something that this engine cannot do.
     """
     for name, neutral in _UNSUPPORTED.items():
-        if _number(request, name, neutral) != neutral:
+        if read_number(request, name, neutral) != neutral:
             raise BadRequestError(f"the transformers engine has no {name}")
     if _holds_words(request, "bad_words_list"):
         raise BadRequestError("the transformers engine has no bad_words_list")
-    top_p = _number(request, "runtime_top_p", 0.0)
-    top_k = _number(request, "runtime_top_k", 0.0 if top_p else 1.0)
-    temperature = _number(request, "temperature", 1.0)
+    top_p = read_number(request, "runtime_top_p", 0.0)
+    top_k = read_number(request, "runtime_top_k", 0.0)
+    if top_k == 0 and top_p == 0:
+        top_k = 1.0
+    temperature = read_number(request, "temperature", 1.0)
     if temperature == 0:
         temperature, top_k = 1.0, 1.0
     sampling = Sampling(temperature=temperature, top_k=int(top_k), top_p=top_p or 1.0)
@@ -40,7 +42,7 @@ def read_sampling(request: PbRequest) -> Sampling:
 
 def read_end_id(request: PbRequest) -> int:
     """The token that ends the answer; -1 when none does."""
-    return int(_number(request, "end_id", -1))
+    return int(read_number(request, "end_id", -1))
 
 
 def _check(sampling: Sampling) -> None:
@@ -50,11 +52,6 @@ def _check(sampling: Sampling) -> None:
         raise BadRequestError(f"runtime_top_k must not be negative, as {sampling.top_k} is")
     if not 0 < sampling.top_p <= 1:
         raise BadRequestError(f"runtime_top_p must be between 0 and 1, not {sampling.top_p}")
-
-
-def _number(request: PbRequest, name: str, absent: float) -> float:
-    found = read_input(request, name)
-    return absent if found is None or found.size == 0 else float(found.ravel()[0])
 
 
 def _holds_words(request: PbRequest, name: str) -> bool:
