@@ -57,14 +57,24 @@ def take_up(session: Session, model: str, waiting: Waiting) -> None:
 
 
 def charge(session: Session, tenant_id: UUID, model: str, num_tokens: int) -> None:
-    """So many tokens more, or fewer, stand on the account; see `fair_share.charge`."""
+    """Charge an account with so many tokens; see `fair_share.charge`.
+
+    An account that no look at the queue has taken up yet is taken up here: who was foreseen may start before.
+    """
     weight = select(Tenant.weight).where(Tenant.id == tenant_id).scalar_subquery()
-    session.execute(
+    charged = session.scalar(
         update(TenantAccount)
-        .where(TenantAccount.tenant_id == tenant_id, TenantAccount.model == model)
+        .where(
+            TenantAccount.tenant_id == tenant_id,
+            TenantAccount.model == model,
+            TenantAccount.is_active,
+        )
         .values(served=TenantAccount.served + literal(num_tokens, Float) / weight)
+        .returning(TenantAccount.tenant_id)
         .execution_options(synchronize_session=False)
     )
+    if charged is None:
+        _take_up_charged(session, tenant_id, model, num_tokens)
 
 
 def settle(session: Session, released: CTE, *, produced: int | None = None) -> None:
@@ -89,6 +99,29 @@ def settle(session: Session, released: CTE, *, produced: int | None = None) -> N
             served=TenantAccount.served + cast(generated - released.c.output_tokens, Float) / Tenant.weight
         )
         .execution_options(synchronize_session=False)
+    )
+
+
+def _take_up_charged(session: Session, tenant_id: UUID, model: str, num_tokens: int) -> None:
+    """Lift an idle or new account to the least served active one, as `take_up` does, and charge it."""
+    others = TenantAccount.__table__.alias()
+    least = func.coalesce(
+        select(func.min(others.c.served))
+        .where(others.c.model == model, others.c.is_active)
+        .scalar_subquery(),
+        literal(0, Float),
+    )
+    price = literal(num_tokens, Float) / Tenant.weight
+    opened = select(Tenant.id, literal(model), least + price, literal_column("true")).where(
+        Tenant.id == tenant_id
+    )
+    statement = insert(TenantAccount).from_select(["tenant_id", "model", "served", "is_active"], opened)
+    # What the row holds beyond the least counts as before, and the price on top.
+    served = statement.excluded.served + func.greatest(TenantAccount.served - least, literal(0, Float))
+    session.execute(
+        statement.on_conflict_do_update(
+            index_elements=["tenant_id", "model"], set_={"served": served, "is_active": True}
+        )
     )
 
 

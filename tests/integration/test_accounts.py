@@ -1,0 +1,87 @@
+"""A tenant pays for what it starts, also when nobody could take up its account before."""
+
+import pytest
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session, sessionmaker
+
+from jobs import accounts, claims, lifecycle, reservations
+from jobs.claims import Foreseen
+from jobs.database import transaction
+from jobs.ids import uuid7
+from jobs.models import Tenant, TenantAccount
+from jobs.states import FinishReason
+from support import CAPACITY, ENGINE, MODEL, TERMS, output_of, register_engine, spec, submit_one
+
+WEIGHT = 2.0
+
+
+@pytest.fixture
+def newcomer(sessions: sessionmaker[Session]) -> Tenant:
+    """A tenant with a prompt of 5,000 tokens in the queue, beside one that was served 9,000 units."""
+    with transaction(sessions) as session:
+        register_engine(session, capacity=CAPACITY)
+        old, new = (Tenant(id=uuid7(), name=f"tenant {uuid7()}", weight=WEIGHT) for _ in range(2))
+        session.add_all([old, new])
+        session.flush()
+        session.add(TenantAccount(tenant_id=old.id, model=MODEL, served=9000, is_active=True))
+        submit_one(session, spec(100), tenant_id=old.id)
+        submit_one(session, spec(5000), tenant_id=new.id)
+    return new
+
+
+def foreseen_beside(sessions: sessionmaker[Session]) -> Foreseen:
+    """What is foreseen while another engine's claim holds the accounts."""
+    with transaction(sessions) as other:
+        accounts.serialize(other)
+        with transaction(sessions) as session:
+            return claims.foresee(session, ENGINE, TERMS)
+
+
+def account_of(session: Session, tenant: Tenant) -> TenantAccount | None:
+    return session.get(TenantAccount, (tenant.id, MODEL), populate_existing=True)
+
+
+def test_a_new_tenant_s_first_prompt_is_charged_though_its_account_was_not_taken_up(
+    sessions: sessionmaker[Session], newcomer: Tenant
+) -> None:
+    foreseen = foreseen_beside(sessions)
+    with transaction(sessions) as session:
+        assert account_of(session, newcomer) is None
+        found = claims.claim_all(session, ENGINE, TERMS, foreseen=foreseen).claims
+        (claim,) = (each for each in found if each.job.tenant_id == newcomer.id)
+        account = account_of(session, newcomer)
+        assert account is not None
+        assert account.is_active
+        least = 9000 + (100 + claim.output_tokens) / WEIGHT  # the other tenant, charged first
+        assert account.served == least + (5000 + claim.output_tokens) / WEIGHT
+    with transaction(sessions) as session:  # a look that takes accounts up leaves the charge where it is
+        claims.foresee(session, ENGINE, TERMS)
+        lifecycle.complete(session, claim.lease, output_of("x", 10), FinishReason.STOP)
+        reservations.close(session, claim.lease.lease_id)
+        account = account_of(session, newcomer)
+    assert account is not None
+    assert account.served == least + 5010 / WEIGHT
+
+
+def test_a_tenant_that_comes_back_is_lifted_before_it_is_charged(
+    sessions: sessionmaker[Session], newcomer: Tenant
+) -> None:
+    with transaction(sessions) as session:
+        session.add(TenantAccount(tenant_id=newcomer.id, model=MODEL, served=40, is_active=False))
+    foreseen = foreseen_beside(sessions)
+    with transaction(sessions) as session:
+        claims.claim_all(session, ENGINE, TERMS, foreseen=foreseen)
+        account = account_of(session, newcomer)
+    assert account is not None
+    assert account.served > 9000 + 5000 / WEIGHT
+
+
+def test_a_tenant_that_was_served_more_than_others_keeps_that_when_it_comes_back(session: Session) -> None:
+    tenant = Tenant(id=uuid7(), name=f"tenant {uuid7()}", weight=WEIGHT)
+    session.add(tenant)
+    session.flush()
+    session.add(TenantAccount(tenant_id=tenant.id, model=MODEL, served=50_000, is_active=False))
+    session.flush()
+    accounts.charge(session, tenant.id, MODEL, 100)
+    accounts.charge(session, tenant.id, MODEL, 100)
+    assert session.scalar(select(func.max(TenantAccount.served))) == 50_000 + 200 / WEIGHT
