@@ -1,6 +1,6 @@
 import asyncio
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import pytest
 from hypothesis import given
@@ -18,25 +18,45 @@ FORM = (
     b"Content-Type: application/octet-stream\r\n\r\n{}\r\n--x\n\r\n--xx--\r\n"
 )
 CONTENT = b"{}\r\n--x\n"
+HEADER = b'--xx\r\nContent-Disposition: form-data; name="a"\r\n'
+FILE = b'--xx\r\nContent-Disposition: form-data; name="file"; filename="a.jsonl"\r\n\r\n{}\r\n'
 
 
-def read(
-    chunks: Sequence[bytes], content_type: str = "multipart/form-data; boundary=xx"
-) -> tuple[Form, bytes]:
-    """The form and the file's bytes, from a body that arrives in these chunks."""
-    messages: list[Message] = [{"type": "http.request", "body": each, "more_body": True} for each in chunks]
-    messages.append({"type": "http.request", "body": b"", "more_body": False})
+def part(name: str) -> bytes:
+    """A field without a value."""
+    return HEADER.replace(b'"a"', f'"{name}"'.encode()) + b"\r\n\r\n"
 
-    async def receive() -> Message:
-        return messages.pop(0)
+
+class Sender:
+    """A request whose body arrives in these chunks; knows how many of them were taken."""
+
+    def __init__(self, chunks: Iterable[bytes], content_type: str = KIND) -> None:
+        self._chunks = iter(chunks)
+        self.num_taken = 0
+        headers = [(b"content-type", content_type.encode("latin-1"))]
+        self.request = Request(
+            {"type": "http", "method": "POST", "path": "/", "headers": headers}, self._receive
+        )
+
+    async def _receive(self) -> Message:
+        chunk = next(self._chunks, None)
+        self.num_taken += chunk is not None
+        return {"type": "http.request", "body": chunk or b"", "more_body": chunk is not None}
+
+
+def take(sender: Sender) -> tuple[Form, bytes]:
+    """The form and the file's bytes."""
 
     async def collect() -> bytes:
-        return b"".join([piece async for piece in read_form(request, form, file_field="file")])
+        return b"".join([piece async for piece in read_form(sender.request, form, file_field="file")])
 
-    headers = [(b"content-type", content_type.encode("latin-1"))]
-    request = Request({"type": "http", "method": "POST", "path": "/", "headers": headers}, receive)
     form = Form()
     return form, asyncio.run(collect())
+
+
+def read(chunks: Sequence[bytes], content_type: str = KIND) -> tuple[Form, bytes]:
+    """The form and the file's bytes, from a body that arrives in these chunks."""
+    return take(Sender(chunks, content_type))
 
 
 @given(st.lists(st.integers(0, len(FORM)), max_size=6))
@@ -73,5 +93,40 @@ def test_whatever_the_content_type_says_no_other_error_comes_of_it(said: str) ->
 
 def test_fields_are_bounded() -> None:
     field = b'--xx\r\nContent-Disposition: form-data; name="a"\r\n\r\n' + b"x" * 70_000 + b"\r\n--xx--\r\n"
-    with pytest.raises(TooLargeError):
+    with pytest.raises(TooLargeError, match="65536 bytes") as raised:
         read([field])
+    assert raised.value.param == "a"
+
+
+def test_a_form_has_sixteen_parts_at_most() -> None:
+    parts = [part(f"n{number}") for number in range(17)]
+    form, _ = read([*parts[:15], FILE, b"--xx--\r\n"])
+    assert len(form.fields) == 15
+    with pytest.raises(InvalidRequestError, match="16 parts") as raised:
+        read([*parts, b"--xx--\r\n"])
+    assert raised.value.param == "n16"
+
+
+WITHOUT_END = {
+    "names": (part(f"{number}{'n' * 3000}") for number in itertools.count()),
+    "headers": (HEADER + b"A: " + b"b" * 3000 + b"\r\n" for _ in itertools.count()),
+    "one header": itertools.chain([HEADER], itertools.repeat(b"a" * 3000)),
+    "before": itertools.repeat(b"\r\n" * 1500),
+    "after": itertools.chain([FORM], itertools.repeat(b"a" * 3000)),
+    "values": itertools.chain([part("a")[:-2]], itertools.repeat(b"a" * 3000)),
+}
+
+
+@pytest.mark.parametrize("what", WITHOUT_END)
+def test_whatever_has_no_end_but_the_file_is_refused_soon(what: str) -> None:
+    sender = Sender(WITHOUT_END[what])
+    with pytest.raises((InvalidRequestError, TooLargeError)):
+        take(sender)
+    assert 16 < sender.num_taken < 200, (
+        "the sender is heard out, so that it sees the answer, but not for ever"
+    )
+
+
+def test_a_file_may_be_larger_than_all_fields() -> None:
+    chunks = [FILE.partition(b"{}")[0], *(b"x" * 60_000 for _ in range(20)), b"\r\n--xx--\r\n"]
+    assert len(read(chunks)[1]) == 20 * 60_000
