@@ -177,12 +177,15 @@ class QueuedEventReply(BaseModel):
 class ReplayReply(BaseModel):
     """What is on its way again."""
 
-    model_config = example(object="webhook_replay", num_deliveries=42, next_since=None)
+    model_config = example(object="webhook_replay", num_deliveries=42, next_since=None, num_over_limit=0)
 
     object: Literal["webhook_replay"]
     num_deliveries: int
     next_since: datetime | None = Field(
         description="replay from here on for what did not fit; null: that was all"
+    )
+    num_over_limit: int = Field(
+        description="deliveries left out: an event is replayed 100 times to a destination at most"
     )
 
 

@@ -99,7 +99,7 @@ def delivery_object(logged: LoggedDelivery) -> dict[str, Any]:
         "event_id": ids.event_id(delivery.event_id),
         "event_type": logged.event_type,
         "endpoint_id": ids.endpoint_id(delivery.endpoint_id) if delivery.endpoint_id else None,
-        "attempt": delivery.attempt,
+        "attempt": delivery.attempt_before if delivery.attempt is None else delivery.attempt,
         "outcome": delivery.outcome,
         "status": delivery.status,
         "response_bytes": delivery.num_bytes,

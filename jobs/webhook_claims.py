@@ -1,8 +1,4 @@
-"""What is sent next: claims that are fair between destinations.
-
-A destination has at most so many exchanges at once. One that failed five times in a row is paused, longer
-each time, and then asked with one exchange; until it answers well its other events wait without being tried.
-"""
+"""Claims: what is sent next is reserved for one process, until its exchange must be over."""
 
 import json
 from collections.abc import Sequence
@@ -14,55 +10,40 @@ from uuid import UUID
 from sqlalchemy import Row, text, update
 from sqlalchemy.orm import Session
 
-from jobs import webhook_secrets
+from jobs import ids, telemetry, webhook_secrets, webhook_turns
 from jobs.models import JsonObject
 from jobs.settings import WebhookSettings
 from jobs.webhook_models import WebhookDispatch
 from jobs.webhook_secrets import Replaceable, Secrets
 from jobs.webhook_vault import Vault, VaultError
 
-BREAKER_FAILURES: Final = 5  # in a row, until a destination is paused
 # Above the exchange's own deadline: until then nobody else takes an event whose sender may have died.
 _LEASE_MARGIN: Final = timedelta(seconds=10)
+MAX_LOST: Final = 10  # senders in a row that end without an outcome, until their event is given up
+_MAX_LOST_AT_ONCE: Final = 1000
 _LOCK: Final = 0x77686F6B  # "whok": claims are made one at a time, so that limits hold over all workers
 
-# One statement, as it must see what others committed before it had the lock: what a sender that is gone had
-# taken is due again, and costs no step of the schedule.
-_LOCK_AND_TAKE_BACK: Final = text("""
-    WITH locked AS MATERIALIZED (SELECT pg_advisory_xact_lock(:key)), taken_back AS (
-        UPDATE webhook_dispatches SET state = 'pending', step = step - 1
-        WHERE state = 'sending' AND next_attempt_at <= clock_timestamp()
-    )
-    SELECT clock_timestamp() FROM locked
+_LOCK_FIRST: Final = text("""
+    WITH locked AS MATERIALIZED (SELECT pg_advisory_xact_lock(:key))
+    SELECT clock_timestamp() AS now, ARRAY(
+        SELECT id FROM webhook_dispatches WHERE state = 'sending' AND next_attempt_at <= clock_timestamp()
+        LIMIT :most
+    ) AS lost FROM locked
 """)
 
-# First every destination that waits, by jumping through the index; then of each as many as it has room for,
-# in turns, so that one with a million events delays nobody. Somebody may be about to replay or to fail one.
-_CLAIM: Final = text(f"""
-    WITH RECURSIVE waiting (id) AS (
-        (SELECT destination_id FROM webhook_dispatches WHERE state = 'pending'
-         ORDER BY destination_id LIMIT 1)
-        UNION ALL
-        SELECT (SELECT d.destination_id FROM webhook_dispatches d
-                WHERE d.state = 'pending' AND d.destination_id > waiting.id
-                ORDER BY d.destination_id LIMIT 1)
-        FROM waiting WHERE waiting.id IS NOT NULL
-    ), ready AS (
-        SELECT waiting.id,
-            CASE WHEN b.num_failures >= {BREAKER_FAILURES} THEN 1 ELSE :at_most END
-            - (SELECT count(*) FROM webhook_dispatches s
-               WHERE s.state = 'sending' AND s.destination_id = waiting.id) AS room
-        FROM waiting LEFT JOIN webhook_breakers b ON b.destination_id = waiting.id
-        WHERE waiting.id IS NOT NULL AND (b.paused_until IS NULL OR b.paused_until <= :now)
-    ), chosen AS (
-        SELECT due.id, due.turn FROM ready CROSS JOIN LATERAL (
-            SELECT d.id, d.next_attempt_at, row_number() OVER (ORDER BY d.next_attempt_at) AS turn
-            FROM (SELECT id, next_attempt_at FROM webhook_dispatches
-                  WHERE destination_id = ready.id AND state = 'pending' AND next_attempt_at <= :now
-                  ORDER BY next_attempt_at LIMIT greatest(ready.room, 0)) d
-        ) due ORDER BY due.turn, due.next_attempt_at LIMIT :limit
-    ), free AS (
-        SELECT id FROM webhook_dispatches WHERE id IN (SELECT id FROM chosen) AND state = 'pending'
+# Costs no step of the schedule, but does not go on for ever: perhaps it is this event that ends its senders.
+_TAKE_BACK: Final = text(f"""
+    UPDATE webhook_dispatches SET step = step - 1, num_lost = num_lost + 1,
+        state = CASE WHEN num_lost < {MAX_LOST} THEN 'pending' ELSE 'failed' END,
+        next_attempt_at = CASE WHEN num_lost < {MAX_LOST} THEN next_attempt_at END
+    WHERE id = ANY(CAST(:ids AS uuid[])) AND state = 'sending' AND next_attempt_at <= clock_timestamp()
+    RETURNING id, tenant_id, event_id, state
+""")  # noqa: S608  # a number of ours
+
+# Another transaction may be about to replay or to fail one: it is left out.
+_TAKE: Final = text("""
+    WITH free AS (
+        SELECT id FROM webhook_dispatches WHERE id = ANY(CAST(:ids AS uuid[])) AND state = 'pending'
         FOR UPDATE SKIP LOCKED
     ), taken AS (
         UPDATE webhook_dispatches
@@ -75,10 +56,10 @@ _CLAIM: Final = text(f"""
         CASE WHEN taken.includes_output THEN e.output END AS output,
         e.job_id IS NOT NULL AS is_about_job, p.url AS endpoint_url, p.disabled_reason, p.secret,
         p.old_secret, p.old_secret_expires_at
-    FROM taken JOIN chosen ON chosen.id = taken.id JOIN webhook_events e ON e.id = taken.event_id
+    FROM taken JOIN webhook_events e ON e.id = taken.event_id
         LEFT JOIN webhook_endpoints p ON p.id = taken.endpoint_id
-    ORDER BY chosen.turn, taken.queued_at
-""")  # noqa: S608  # numbers of ours
+    ORDER BY array_position(CAST(:ids AS uuid[]), taken.id)
+""")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,42 +90,82 @@ class Due:
 
 
 def claim(session: Session, settings: WebhookSettings, vault: Vault, *, limit: int) -> list[Due]:
-    """Up to so many events whose time has come, put off for everybody else until these tries must be over."""
+    """Claim up to `limit` events whose time has come, so that no other process sends them meanwhile."""
     if limit < 1:
         return []
-    now: datetime = session.execute(_LOCK_AND_TAKE_BACK, {"key": _LOCK}).scalar_one()
-    held = timedelta(seconds=settings.deadline_seconds) + _LEASE_MARGIN
-    asked = {
-        "at_most": settings.endpoint_concurrency,
-        "limit": limit,
-        "now": now,
-        "until": now + held,
-    }
-    taken = session.execute(_CLAIM, asked).all()
+    now, lost = lock(session)
+    take_back(session, lost)
+    chosen = webhook_turns.choose(session, settings, now=now, limit=limit)
+    if not chosen:
+        return []
     opened = _Opened(session, settings, vault, now)
-    due: list[Due] = []
-    for row in taken:
-        if row.disabled_reason is not None:
-            _drop(session, row.id)  # disabled while the event was written
-            continue
-        due.append(
-            Due(
-                id=row.id,
-                tenant_id=row.tenant_id,
-                event_id=row.event_id,
-                event_type=row.event_type,
-                destination_id=row.destination_id,
-                endpoint_id=row.endpoint_id,
-                url=row.endpoint_url or row.url or "",
-                body=_body(row),
-                secrets=opened.secrets_of(row),
-                attempt=row.num_attempts,
-                step=row.step,
-                queued_at=row.queued_at,
-                claimed_at=now,
-            )
-        )
-    return due
+    found = (_due(session, row, opened) for row in take(session, chosen, settings, now=now))
+    return [due for due in found if due is not None]
+
+
+def lock(session: Session) -> tuple[datetime, Sequence[UUID]]:
+    """Take the lock of claims; the next statement sees what was committed before.
+
+    Returns: the database's time, and dispatches whose senders are taken for dead.
+    """
+    row = session.execute(_LOCK_FIRST, {"key": _LOCK, "most": _MAX_LOST_AT_ONCE}).one()
+    return row.now, row.lost
+
+
+def take_back(session: Session, lost: Sequence[UUID]) -> None:
+    """Make dispatches of dead senders due again, or give them up after `MAX_LOST` dead senders in a row."""
+    if not lost:
+        return
+    for row in session.execute(_TAKE_BACK, {"ids": lost}):
+        if row.state == "failed":
+            log_given_up(row.id, row.event_id, row.tenant_id, reason="senders_lost")
+
+
+def take(
+    session: Session, chosen: Sequence[UUID], settings: WebhookSettings, *, now: datetime
+) -> Sequence[Row[Any]]:
+    """Reserve these dispatches for one sender, with what it needs to send them, in their order."""
+    held = timedelta(seconds=settings.deadline_seconds) + _LEASE_MARGIN
+    return session.execute(_TAKE, {"ids": chosen, "until": now + held}).all()
+
+
+def log_given_up(dispatch_id: UUID, event_id: UUID, tenant_id: UUID, *, reason: str) -> None:
+    """Tell the operator that an event is not tried any more although its receiver did not refuse it."""
+    telemetry.logger().error(
+        telemetry.WEBHOOK_GIVEN_UP,
+        dispatch_id=str(dispatch_id),
+        event_id=ids.event_id(event_id),
+        tenant_id=str(tenant_id),
+        reason=reason,
+    )
+
+
+def _due(session: Session, row: Row[Any], opened: "_Opened") -> Due | None:
+    """What is sent; None: nothing, its endpoint is disabled or its content cannot be read."""
+    if row.disabled_reason is not None:  # while the event was written
+        _drop(session, row.id)
+        return None
+    try:
+        body = _body(row)
+    except Exception:  # noqa: BLE001  # whatever is wrong with one event, the others are sent
+        log_given_up(row.id, row.event_id, row.tenant_id, reason="unreadable")
+        _drop(session, row.id)
+        return None
+    return Due(
+        id=row.id,
+        tenant_id=row.tenant_id,
+        event_id=row.event_id,
+        event_type=row.event_type,
+        destination_id=row.destination_id,
+        endpoint_id=row.endpoint_id,
+        url=row.endpoint_url or row.url or "",
+        body=body,
+        secrets=opened.secrets_of(row),
+        attempt=row.num_attempts,
+        step=row.step,
+        queued_at=row.queued_at,
+        claimed_at=opened.now,
+    )
 
 
 @dataclass(slots=True)

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from typing import Final
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, delete, func, literal, select, update
+from sqlalchemy import ColumnElement, and_, delete, func, literal, literal_column, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 from sqlalchemy.sql.dml import ReturningInsert
@@ -21,6 +21,14 @@ from jobs.webhooks import ENDPOINT_DISABLED, ENDPOINT_TEST
 
 # One call replays no more; it says from where on to go on.
 MAX_REPLAYED: Final = 50_000
+# Of one event to one destination: an outage needs a few, and each is up to ten tries and lines of the log.
+MAX_REPLAYS: Final = 100
+
+
+class ReplayLimitError(ConflictError):
+    """The event was replayed as often as it may be."""
+
+    code = "replay_limit_exceeded"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +53,12 @@ class Replayed:
 
     Attributes:
         next_since: where to go on when there is more; else None.
+        num_over_limit: deliveries left out, as they were replayed `MAX_REPLAYS` times.
     """
 
     num_deliveries: int
     next_since: datetime | None = None
+    num_over_limit: int = 0
 
 
 def create(
@@ -189,6 +199,7 @@ def replay_event(session: Session, event_id: UUID, *, tenant_id: UUID) -> Replay
     Raises:
         NotFoundError: the tenant has no such event.
         ConflictError: its content was not kept, as nobody could ask for it.
+        ReplayLimitError: it was replayed as often as it may be, to all of them.
     """
     query = select(WebhookEvent).where(WebhookEvent.id == event_id, WebhookEvent.tenant_id == tenant_id)
     event = session.scalar(query)
@@ -199,19 +210,28 @@ def replay_event(session: Session, event_id: UUID, *, tenant_id: UUID) -> Replay
     disabled = select(WebhookEndpoint.id).where(WebhookEndpoint.disabled_reason.is_not(None))
     again = session.scalars(
         update(WebhookDispatch)
-        .where(WebhookDispatch.event_id == event_id, WebhookDispatch.state != "sending")
+        .where(WebhookDispatch.event_id == event_id, _MAY_BE_REPLAYED)
         .where(WebhookDispatch.endpoint_id.is_(None) | WebhookDispatch.endpoint_id.not_in(disabled))
         .values(_ANEW)
         .returning(WebhookDispatch.destination_id)
         .execution_options(synchronize_session=False)
     ).all()
-    known = session.scalars(
-        select(WebhookDispatch.destination_id).where(WebhookDispatch.event_id == event_id)
-    ).all()
+    known = dict(
+        session.execute(
+            select(WebhookDispatch.destination_id, WebhookDispatch.num_replays >= MAX_REPLAYS).where(
+                WebhookDispatch.event_id == event_id, WebhookDispatch.destination_id.not_in(again)
+            )
+        )
+        .tuples()
+        .all()
+    )
     endpoints = webhook_dispatches.endpoints_of(session, [tenant_id]).get(tenant_id, ())
-    new = [to for to in webhook_dispatches.wanting(endpoints, event.type) if to.id not in known]
+    new = [to for to in webhook_dispatches.wanting(endpoints, event.type) if to.id not in {*again, *known}]
+    num_over_limit = sum(known.values())
+    if num_over_limit and not again and not new:
+        raise ReplayLimitError(f"An event may be replayed {MAX_REPLAYS} times to each of its destinations.")
     webhook_dispatches.add(session, webhook_dispatches.rows_for(tenant_id, event_id, new))
-    return Replayed(len(again) + len(new))
+    return Replayed(len(again) + len(new), num_over_limit=num_over_limit)
 
 
 def replay_since(session: Session, endpoint: WebhookEndpoint, *, since: datetime) -> Replayed:
@@ -232,13 +252,24 @@ def replay_since(session: Session, endpoint: WebhookEndpoint, *, since: datetime
     next_since = session.scalar(behind.offset(MAX_REPLAYED).limit(1))
     if next_since is not None:
         which.append(WebhookEvent.created_at < next_since)
+    over_limit = session.scalar(
+        select(func.count())
+        .select_from(WebhookDispatch)
+        .join(WebhookEvent, WebhookEvent.id == WebhookDispatch.event_id)
+        .where(WebhookDispatch.endpoint_id == endpoint.id, WebhookDispatch.num_replays >= MAX_REPLAYS, *which)
+    )
     queued = session.execute(_replaying(endpoint, which)).all()
-    return Replayed(len(queued), next_since)
+    return Replayed(len(queued), next_since, num_over_limit=over_limit or 0)
 
 
+_MAY_BE_REPLAYED: Final = and_(
+    WebhookDispatch.state != "sending", WebhookDispatch.num_replays < literal_column(str(MAX_REPLAYS))
+)
 _ANEW: Final = {
     "state": "pending",
     "step": 0,
+    "num_lost": 0,
+    "num_replays": WebhookDispatch.num_replays + 1,
     "queued_at": func.clock_timestamp(),
     "next_attempt_at": func.clock_timestamp(),
 }
@@ -264,7 +295,7 @@ def _replaying(
         .on_conflict_do_update(
             index_elements=["event_id", "destination_id"],
             set_=dict(_ANEW),
-            where=WebhookDispatch.state != "sending",
+            where=_MAY_BE_REPLAYED,
         )
         .returning(WebhookDispatch.id)
     )

@@ -136,6 +136,8 @@ class WebhookDispatch(Base):
         includes_output: the event's output is sent along.
         num_attempts: tries so far; the fence of what a sender writes.
         step: tries since it was queued, or replayed: how far the schedule has come.
+        num_lost: senders in a row that ended without an outcome.
+        num_replays: how often its tenant has replayed it.
         queued_at: when it was queued or replayed last.
         next_attempt_at: pending: not before; sending: from then on its sender is taken for dead.
     """
@@ -170,6 +172,8 @@ class WebhookDispatch(Base):
     state: Mapped[str]
     num_attempts: Mapped[int] = mapped_column(server_default="0")
     step: Mapped[int] = mapped_column(SmallInteger, server_default="0")
+    num_lost: Mapped[int] = mapped_column(SmallInteger, server_default="0")
+    num_replays: Mapped[int] = mapped_column(SmallInteger, server_default="0")
     queued_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
     next_attempt_at: Mapped[datetime | None]
 
@@ -199,6 +203,8 @@ class WebhookDelivery(Base):
     Attributes:
         tenant_id: None in rows of the release before.
         endpoint_id: None: a job's or batch's own URL, or an endpoint that is gone.
+        attempt: None in rows that `attempt_before` numbers.
+        attempt_before: the number in rows of releases whose log could not count beyond 32,767.
         status: HTTP status, or None when there was no answer.
         outcome: `delivered`, or a code that says what went wrong.
         num_bytes: size of the answer that was read; its content is not kept.
@@ -207,6 +213,7 @@ class WebhookDelivery(Base):
 
     __tablename__ = "webhook_deliveries"
     __table_args__ = (
+        CheckConstraint("num_nonnulls(attempt, attempt_before) = 1", name="one_attempt"),
         Index("ix_webhook_deliveries_event_id", "event_id"),
         Index("ix_webhook_deliveries_tenant", "tenant_id", "id"),
     )
@@ -215,7 +222,8 @@ class WebhookDelivery(Base):
     tenant_id: Mapped[UUID | None] = mapped_column(ForeignKey("tenants.id"))
     event_id: Mapped[UUID] = mapped_column(ForeignKey("webhook_events.id", ondelete="CASCADE"))
     endpoint_id: Mapped[UUID | None]
-    attempt: Mapped[int] = mapped_column(SmallInteger)
+    attempt: Mapped[int | None]
+    attempt_before: Mapped[int | None] = mapped_column(SmallInteger)
     status: Mapped[int | None]
     outcome: Mapped[str]
     num_bytes: Mapped[int] = mapped_column(BigInteger, server_default="0")

@@ -15,9 +15,10 @@ from jobs import webhook_endpoints
 from jobs.database import database_now
 from jobs.ids import uuid7
 from jobs.settings import WebhookSettings
-from jobs.webhook_claims import BREAKER_FAILURES, Due
+from jobs.webhook_claims import Due
 from jobs.webhook_dispatches import MAX_AGE
 from jobs.webhook_models import WebhookBreaker, WebhookDispatch
+from jobs.webhook_turns import BREAKER_FAILURES
 from jobs.webhooks import next_delivery_at
 
 _MAX_PAUSE: Final = timedelta(minutes=15)
@@ -30,7 +31,7 @@ _RECORD: Final = text("""
     WITH told AS (
         SELECT * FROM unnest(
             CAST(:id AS uuid[]), CAST(:dispatch_id AS uuid[]), CAST(:tenant_id AS uuid[]),
-            CAST(:event_id AS uuid[]), CAST(:endpoint_id AS uuid[]), CAST(:attempt AS smallint[]),
+            CAST(:event_id AS uuid[]), CAST(:endpoint_id AS uuid[]), CAST(:attempt AS integer[]),
             CAST(:status AS integer[]), CAST(:outcome AS text[]), CAST(:num_bytes AS bigint[]),
             CAST(:latency_ms AS integer[])
         ) AS told (id, dispatch_id, tenant_id, event_id, endpoint_id, attempt, status, outcome, num_bytes,
@@ -137,7 +138,18 @@ def _put_off(session: Session, due: Due, answer: Answer, *, now: datetime, rng: 
         # A later try, begun because this one took too long, has the last word.
         .where(WebhookDispatch.id == due.id, WebhookDispatch.num_attempts == due.attempt)
         .where(WebhookDispatch.state == "sending")
-        .values(state="failed" if next_at is None else "pending", next_attempt_at=next_at)
+        .values(state="failed" if next_at is None else "pending", next_attempt_at=next_at, num_lost=0)
+        .execution_options(synchronize_session=False)
+    )
+
+
+def drop(session: Session, due: Due, answer: Answer) -> None:
+    """End a dispatch whose outcome cannot be recorded; no failure is counted and no log is written."""
+    session.execute(
+        update(WebhookDispatch)
+        .where(WebhookDispatch.id == due.id, WebhookDispatch.num_attempts == due.attempt)
+        .where(WebhookDispatch.state == "sending")
+        .values(state="delivered" if is_delivered(answer) else "failed", next_attempt_at=None)
         .execution_options(synchronize_session=False)
     )
 

@@ -83,7 +83,7 @@ class Vault:
             if _name(key) == name:
                 try:
                     return AESGCM(key).decrypt(nonce, rest, _PURPOSE).decode()
-                except InvalidTag as error:
+                except (InvalidTag, ValueError) as error:  # also of what was cut off, or is no text
                     raise VaultError from error
         raise VaultError
 

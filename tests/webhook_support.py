@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import random
 import socket
 import time
 from collections import defaultdict
@@ -41,6 +42,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 HOSTS = ("localhost", "127.0.0.1")
+RANDOM = random.SystemRandom()
 WEBHOOKS = WebhookSettings(
     secret=SecretStr(WEBHOOK_SECRET),
     encryption_key=SecretStr(new_key()),
@@ -220,7 +222,7 @@ def deliver_due(
     at = time.monotonic()
     told = [(due, awaited(deliver.tell)(due, settings, since=at)) for due in claimed]
     with transaction(sessions) as session:
-        webhook_records.record(session, told, settings, deliver._RANDOM)
+        webhook_records.record(session, told, settings, RANDOM)
     return len(told)
 
 

@@ -1,36 +1,28 @@
 """Webhook deliveries: one thread claims and records, another sends; Postgres always has the state."""
 
 import queue
-import random
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import ids, telemetry, webhook_claims, webhook_dispatches, webhook_records, webhooks
+from jobs import ids, telemetry, webhook_claims, webhook_dispatches, webhook_faults, webhook_records, webhooks
 from jobs.database import database_now, transaction
 from jobs.settings import WebhookSettings
 from jobs.webhook_claims import Due
 from jobs.webhook_vault import Vault
 from worker import transport
 from worker.network import Failure
+from worker.outcomes import Outcomes, Told
 from worker.senders import Senders
 from worker.transport import Answer
 
 USER_AGENT: Final = "longbatch"
 # Between rounds: what ends within it is recorded together. A round costs the database a few milliseconds.
 _PACE_SECONDS: Final = 0.02
-_RANDOM: Final = random.SystemRandom()
-
-
-@dataclass(frozen=True, slots=True)
-class _Told:
-    due: Due
-    answer: Answer
 
 
 class Deliverer:
@@ -53,7 +45,7 @@ class Deliverer:
         self._settings = settings
         self._vault = vault
         self._senders = Senders(self._tell, on_ended=wake)
-        self._unrecorded: list[_Told] = []
+        self._outcomes = Outcomes(sessions, settings)
         self._in_flight = 0
         self._next_round_at = 0.0
 
@@ -66,45 +58,48 @@ class Deliverer:
         until = time.monotonic() + within
         while self._in_flight and (left := until - time.monotonic()) > 0:
             try:
-                self._unrecorded.append(self._senders.ended.get(timeout=left))
+                self._outcomes.add(self._senders.ended.get(timeout=left))
                 self._in_flight -= 1
             except queue.Empty:
                 break
         self._senders.stop()
         self._collect()
-        with transaction(self._sessions) as session:
-            self._record(session)
+        self._outcomes.record()
 
     def run_once(self) -> None:
-        """What has been sent is recorded, and idle senders have what is due."""
+        """Record what has been sent, and hand what is due to idle senders."""
         time.sleep(max(0.0, self._next_round_at - time.monotonic()))
         self._collect()
-        free = self._settings.concurrency - self._in_flight
-        with transaction(self._sessions) as session:
-            self._record(session)
-            claimed = webhook_claims.claim(session, self._settings, self._vault, limit=free)
-        # Committed: known to nobody else now. What may fail comes last.
-        recorded, self._unrecorded = self._unrecorded, []
+        self._log(self._outcomes.record())
+        claimed = self._claim()
+        # Committed: no other process knows of them. What may fail comes last.
         self._in_flight += len(claimed)
         at = time.monotonic()
         self._next_round_at = at + _PACE_SECONDS
         if claimed:
             self._senders.hand_in((due, at) for due in claimed)
-        self._log(recorded)
+
+    def _claim(self) -> list[Due]:
+        free = self._settings.concurrency - self._in_flight
+        try:
+            with transaction(self._sessions) as session:
+                return webhook_claims.claim(session, self._settings, self._vault, limit=free)
+        except webhook_faults.ROW_ERRORS:
+            with transaction(self._sessions) as session:
+                num_ended = webhook_faults.weed_out(session, self._settings, limit=free)
+            if not num_ended:
+                raise
+            return []  # the others follow in the next round
 
     def _collect(self) -> None:
         while True:
             try:
-                self._unrecorded.append(self._senders.ended.get_nowait())
+                self._outcomes.add(self._senders.ended.get_nowait())
             except queue.Empty:
                 return
             self._in_flight -= 1
 
-    def _record(self, session: Session) -> None:
-        told = [(each.due, each.answer) for each in self._unrecorded]
-        webhook_records.record(session, told, self._settings, _RANDOM)
-
-    def _log(self, told: Sequence[_Told]) -> None:
+    def _log(self, told: Sequence[Told]) -> None:
         for each in told:
             is_good = webhook_records.is_delivered(each.answer)
             telemetry.logger().info(
@@ -116,9 +111,9 @@ class Deliverer:
                 error=each.answer.error_code,
             )
 
-    async def _tell(self, work: tuple[Due, float]) -> _Told:
+    async def _tell(self, work: tuple[Due, float]) -> Told:
         due, claimed_at = work
-        return _Told(due, await tell(due, self._settings, since=claimed_at))
+        return Told(due, await tell(due, self._settings, since=claimed_at))
 
 
 def sweep(sessions: sessionmaker[Session]) -> None:

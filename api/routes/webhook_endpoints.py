@@ -220,6 +220,7 @@ def replay_response(replayed: Replayed) -> JSONResponse:
             "object": "webhook_replay",
             "num_deliveries": replayed.num_deliveries,
             "next_since": replayed.next_since and rfc3339(replayed.next_since),
+            "num_over_limit": replayed.num_over_limit,
         },
         202,
     )

@@ -27,6 +27,7 @@ from webhook_support import (
     Receiver,
     deliver_all,
     dispatch_states,
+    dispatches,
     finish,
     make_due,
     status,
@@ -276,6 +277,29 @@ def test_an_event_is_replayed_with_its_id(
     assert http.post(f"/v1/webhook_events/evt_{'0' * 32}/replay").status_code == 404
 
 
+def test_an_event_is_replayed_100_times_to_a_destination_at_most(
+    http: httpx2.Client, sessions: Sessions, receiver: Receiver
+) -> None:
+    endpoint = created(http, receiver.url("/endpoint"), events=["job.completed"])
+    finish(sessions, webhook_url=receiver.url("/own"))
+    replayed_often, other = dispatches(sessions)
+    with transaction(sessions) as session:
+        session.execute(
+            update(WebhookDispatch).where(WebhookDispatch.id == replayed_often.id).values(num_replays=99)
+        )
+    path = f"/v1/webhook_events/{ids.event_id(other.event_id)}/replay"
+    assert http.post(path).json()["num_over_limit"] == 0
+    answer = http.post(path).json()
+    assert (answer["num_deliveries"], answer["num_over_limit"]) == (1, 1)
+    with transaction(sessions) as session:
+        session.execute(update(WebhookDispatch).values(num_replays=100))
+    refused = http.post(path)
+    assert (refused.status_code, error_of(refused)["code"]) == (409, "replay_limit_exceeded")
+    assert "100 times" in error_of(refused)["message"]
+    answer = http.post(path_of(endpoint, "/replay")).json()
+    assert (answer["num_deliveries"], answer["num_over_limit"]) == (0, 1)
+
+
 def test_all_since_a_time_is_replayed_to_an_endpoint_that_was_disabled(
     http: httpx2.Client, sessions: Sessions, receiver: Receiver
 ) -> None:
@@ -296,7 +320,12 @@ def test_all_since_a_time_is_replayed_to_an_endpoint_that_was_disabled(
     assert http.patch(path_of(endpoint), json={"enabled": True}).json()["num_failures"] == 0
     query = {"since": since.isoformat()}
     answer = http.post(path_of(endpoint, "/replay"), params=query).json()
-    assert answer == {"object": "webhook_replay", "num_deliveries": 3, "next_since": None}
+    assert answer == {
+        "object": "webhook_replay",
+        "num_deliveries": 3,
+        "next_since": None,
+        "num_over_limit": 0,
+    }
     deliver_all(sessions)
     heard = {each.event["data"]["id"] for each in receiver.seen}
     assert heard == {ids.job_id(job.id) for job in missed}

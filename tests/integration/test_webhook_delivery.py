@@ -22,6 +22,7 @@ from jobs.states import JobState
 from jobs.webhooks import DELIVERY_DELAYS
 from support import eventually
 from webhook_support import (
+    RANDOM,
     WEBHOOKS,
     Receiver,
     Seen,
@@ -190,7 +191,31 @@ def test_a_sender_that_dies_leaves_the_event_to_another(sessions: Sessions, rece
     assert (dispatch_states(sessions), dispatches(sessions)[0].num_attempts) == (["delivered"], 2)
     answer = send(dead, WEBHOOKS)
     with transaction(sessions) as session:
-        webhook_records.record(session, [(dead, answer)], WEBHOOKS, deliver._RANDOM)
+        webhook_records.record(session, [(dead, answer)], WEBHOOKS, RANDOM)
+    assert dispatch_states(sessions) == ["delivered"]
+
+
+def test_a_late_sender_s_failure_does_not_undo_what_a_second_sender_did(
+    sessions: Sessions, receiver: Receiver
+) -> None:
+    finish(sessions, webhook_url=receiver.url())
+    with transaction(sessions) as session:
+        (late,) = webhook_claims.claim(session, WEBHOOKS, vault(), limit=1)
+    receiver.answers["/hook"] = status(500)
+    failure = send(late, WEBHOOKS)
+    make_due(sessions)  # its lease is over
+    with transaction(sessions) as session:
+        (second,) = webhook_claims.claim(session, WEBHOOKS, vault(), limit=1)
+    with transaction(sessions) as session:
+        webhook_records.record(session, [(late, failure)], WEBHOOKS, RANDOM)
+    (only,) = dispatches(sessions)
+    assert (only.state, only.num_attempts) == ("sending", 2), "the second sender still has it"
+    receiver.answers["/hook"] = status(204)
+    success = send(second, WEBHOOKS)
+    with transaction(sessions) as session:
+        webhook_records.record(session, [(second, success)], WEBHOOKS, RANDOM)
+    with transaction(sessions) as session:
+        webhook_records.record(session, [(late, failure)], WEBHOOKS, RANDOM)
     assert dispatch_states(sessions) == ["delivered"]
 
 
@@ -204,7 +229,7 @@ def test_an_event_that_is_pruned_while_it_is_sent_holds_up_no_record(
         session.execute(delete(WebhookEvent).where(WebhookEvent.id == gone.event_id))
     told = [(due, send(due, WEBHOOKS)) for due in (gone, kept)]
     with transaction(sessions) as session:
-        webhook_records.record(session, told, WEBHOOKS, deliver._RANDOM)
+        webhook_records.record(session, told, WEBHOOKS, RANDOM)
         assert session.scalars(select(WebhookDelivery.event_id)).all() == [kept.event_id]
     assert dispatch_states(sessions) == ["delivered"]
 

@@ -1,0 +1,64 @@
+"""Dispatches that no claim can change: ended one by one, so that they hold up no other.
+
+A claim changes many rows in one statement. One that breaks a constraint, or whose numbers are exhausted,
+fails the whole statement, for all tenants, each time again.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+from uuid import UUID
+
+from sqlalchemy import delete, select, update
+from sqlalchemy.exc import DataError, IntegrityError, InternalError
+from sqlalchemy.orm import Session
+
+from jobs import webhook_claims, webhook_turns
+from jobs.settings import WebhookSettings
+from jobs.webhook_models import WebhookDispatch
+
+# What Postgres says about values, constraints and triggers of a row; all else is about locks and connections.
+ROW_ERRORS: Final = (DataError, IntegrityError, InternalError)
+
+
+def weed_out(session: Session, settings: WebhookSettings, *, limit: int) -> int:
+    """Try each row of the next claim alone, and end those that cannot be changed.
+
+    Returns: how many were ended.
+    """
+    now, lost = webhook_claims.lock(session)
+    take_back = partial(webhook_claims.take_back, session)
+    stuck = [each for each in lost if not _can(session, partial(take_back, [each]))]
+    chosen = webhook_turns.choose(session, settings, now=now, limit=limit)
+    take = partial(webhook_claims.take, session, settings=settings, now=now)
+    stuck += [each for each in chosen if not _can(session, partial(take, [each]))]
+    for dispatch_id in stuck:
+        _end(session, dispatch_id)
+    return len(stuck)
+
+
+def _can(session: Session, change: Callable[[], object]) -> bool:
+    """Whether the change succeeds; it is undone."""
+    trial = session.begin_nested()
+    try:
+        change()
+    except ROW_ERRORS:
+        return False
+    finally:
+        trial.rollback()
+    return True
+
+
+def _end(session: Session, dispatch_id: UUID) -> None:
+    """Fail the dispatch, or remove it where even that breaks a rule."""
+    which = WebhookDispatch.id == dispatch_id
+    columns = select(WebhookDispatch.event_id, WebhookDispatch.tenant_id)
+    event_id, tenant_id = session.execute(columns.where(which)).one()
+    webhook_claims.log_given_up(dispatch_id, event_id, tenant_id, reason="unchangeable")
+    unsynchronized = {"synchronize_session": False}
+    try:
+        with session.begin_nested():
+            failed = update(WebhookDispatch).where(which).values(state="failed", next_attempt_at=None)
+            session.execute(failed, execution_options=unsynchronized)
+    except ROW_ERRORS:
+        session.execute(delete(WebhookDispatch).where(which), execution_options=unsynchronized)
