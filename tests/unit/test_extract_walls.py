@@ -2,6 +2,7 @@
 
 import json
 import os
+import platform
 import socket
 import struct
 import subprocess
@@ -17,11 +18,13 @@ from worker.extractor import unpack
 from worker.sandbox import Extracted, Refusal, understand
 
 _ROOT = Path(__file__).resolve().parents[2]
-_ATTEMPT = """
-import os, socket, sys
+_CONFINED = """
+import ctypes, os, signal, socket, subprocess, sys, threading
 from worker.extract.confine import fork_confined
 from worker.extract.draft import Limits
 
+libc = ctypes.CDLL(None, use_errno=True)
+outer, port, secret, pathed = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
 code = fork_confined(Limits(2**30, 10, 1, 1), parent=os.getppid())
 if code is not None:
     sys.exit(code)
@@ -33,7 +36,18 @@ def attempt(name, act):
         return
     print(name)
 
-outer, port, secret = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+def call(function, *arguments):
+    if getattr(libc, function)(*arguments) < 0:
+        raise OSError(ctypes.get_errno(), function)
+
+def fork():
+    if os.fork() == 0:
+        os._exit(0)
+
+"""
+_REACHES = (
+    _CONFINED
+    + """
 attempt("environment", lambda: open(f"/proc/{outer}/environ").read())
 attempt("file", lambda: open(secret).read())
 attempt("folder", lambda: os.listdir(os.path.dirname(secret)))
@@ -44,9 +58,56 @@ attempt("removal", lambda: os.unlink(secret))
 import decimal, email.message, lxml.etree
 print("end")
 """
-
-
-@pytest.mark.skipif(
+)
+_CALLS = (
+    _CONFINED
+    + """
+attempt("UDP", lambda: socket.socket(type=socket.SOCK_DGRAM).sendto(b"a secret", ("127.0.0.1", port)))
+attempt("TCP", lambda: socket.create_connection(("127.0.0.1", port)))
+attempt("socket with a path", lambda: socket.socket(socket.AF_UNIX).connect(pathed))
+attempt("pair of sockets", socket.socketpair)
+attempt("netlink", lambda: socket.socket(socket.AF_NETLINK))
+attempt("fork", fork)
+attempt("vfork and exec", lambda: subprocess.run(["true"]))
+attempt("spawn", lambda: os.posix_spawn("/bin/true", ["true"], {}))
+attempt("exec", lambda: os.execv("/bin/true", ["true"]))
+attempt("exec of a descriptor", lambda: call("syscall", 322, 0, b"/bin/true", None, None, 0))
+attempt("ptrace", lambda: call("ptrace", 16, outer, 0, 0))
+attempt("others' memory", lambda: call("process_vm_readv", outer, None, 0, None, 0, 0))
+attempt("others' limits", lambda: call("prlimit", outer, 0, None, None))
+attempt("others' descriptors", lambda: os.pidfd_open(outer))
+attempt("io_uring", lambda: call("syscall", 425, 1, ctypes.create_string_buffer(120)))
+attempt("keys", lambda: call("syscall", 250, 0, -3, 1))
+attempt("namespace", lambda: call("unshare", 0x10000000))
+attempt("mode of a file", lambda: os.chmod(secret, 0o777))
+attempt("owner of a file", lambda: os.chown(secret, os.getuid(), -1))
+attempt("signal", lambda: os.kill(outer, 0))
+attempt("signal to a thread", lambda: call("syscall", 234, outer, outer, 0))
+attempt("group of its own", os.setsid)
+attempt("life of its own", lambda: call("prctl", 1, 0, 0, 0, 0))
+attempt("root", lambda: os.setuid(0))
+attempt("call that is newer than the filter", lambda: call("syscall", 463, 0, 0, 0, 0, 0))
+attempt("call of 32-bit pointers", lambda: call("syscall", 0x40000000 + 39))
+worked = []
+threads = [threading.Thread(target=worked.append, args=(number,)) for number in range(8)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+print(len(worked), "threads")
+"""
+)
+_IS_ROOT = (
+    _CONFINED
+    + """
+sets = (ctypes.c_uint32 * 6)()
+call("capget", (ctypes.c_uint32 * 2)(0x20080522, 0), sets)
+reads_files = 1 << 2  # where its code is in a folder of root's own
+print(os.getresuid(), os.getresgid(), os.getgroups(), [each & ~reads_files for each in sets])
+attempt("write to a file of root's", lambda: os.open("/etc/passwd", os.O_WRONLY))
+"""
+)
+_needs_landlock = pytest.mark.skipif(
     subprocess.run(  # ours
         [sys.executable, "-c", "import ctypes; exit(ctypes.CDLL(None).syscall(444, None, 0, 1) < 6)"],
         check=False,
@@ -54,19 +115,49 @@ print("end")
     != 0,
     reason="the kernel has no Landlock that knows of signals",
 )
-def test_a_confined_process_reaches_nothing_but_its_own_code(tmp_path: Path) -> None:
-    secret = tmp_path / "secret"
+
+
+def confined(script: str, folder: Path) -> str:
+    """What the script wrote after it was confined, beside a file and servers of ours."""
+    secret = folder / "secret"
     secret.write_text("a password")
-    with socket.create_server(("127.0.0.1", 0)) as server:
+    pathed = folder / "socket"
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.socket(socket.AF_UNIX) as with_path,
+        socket.socket(type=socket.SOCK_DGRAM) as datagrams,
+    ):
         port = server.getsockname()[1]
+        with_path.bind(str(pathed))
+        with_path.listen()
+        datagrams.bind(("127.0.0.1", port))
         done = subprocess.run(  # ours
-            [sys.executable, "-c", _ATTEMPT, str(os.getpid()), str(port), str(secret)],
+            [sys.executable, "-c", script, str(os.getpid()), str(port), str(secret), str(pathed)],
             cwd=_ROOT,
             stdout=subprocess.PIPE,
             check=True,
             text=True,
         )
-    assert done.stdout == "end\n"
+        datagrams.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            datagrams.recv(100)
+    return done.stdout
+
+
+@_needs_landlock
+def test_a_confined_process_reaches_nothing_but_its_own_code(tmp_path: Path) -> None:
+    assert confined(_REACHES, tmp_path) == "end\n"
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the numbers of its calls are those of x86-64")
+def test_a_confined_process_opens_no_socket_and_starts_no_process_but_threads(tmp_path: Path) -> None:
+    assert confined(_CALLS, tmp_path) == "8 threads\n"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give root up")
+def test_a_confined_process_of_root_s_is_nobody(tmp_path: Path) -> None:
+    nobody = (65534, 65534, 65534)
+    assert confined(_IS_ROOT, tmp_path) == f"{nobody} {nobody} [] {[0] * 6}\n"
 
 
 def test_what_it_packed_cannot_swell_in_the_worker() -> None:
