@@ -18,7 +18,7 @@ from cli.stack.processes import Launch
 from cli.stack.server import EmbeddedServer
 
 # The password stands in a file: arguments are visible to every user of the machine.
-_CONFIG = """\
+CONFIG = """\
 bind {host}
 port {port}
 requirepass {password}
@@ -58,7 +58,7 @@ class EmbeddedValkey(EmbeddedServer):
         config = self.directory.resolve() / "valkey.conf"
         write_private(
             config,
-            _CONFIG.format(
+            CONFIG.format(
                 host=LOOPBACK, port=self.port, password=self._password, directory=_quoted(config.parent)
             ),
         )

@@ -2,6 +2,7 @@
 
 import importlib.util
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from cli.stack.valkey import CONFIG
 from cli.triton_files import TRITON_FILES
 from cli.triton_flags import KEEPALIVE
 from jobs.settings import ENV_PREFIX, Settings
@@ -33,6 +35,18 @@ def test_the_example_of_env_names_every_variable_that_the_compose_files_leave_op
 
 def test_triton_is_started_with_the_keepalive_flags_of_our_own_launches(compose: dict[str, Any]) -> None:
     assert set(KEEPALIVE) <= set(compose["services"]["triton"]["command"])
+
+
+def test_valkey_has_the_settings_of_the_one_that_we_start(compose: dict[str, Any]) -> None:
+    shell, option, script = compose["services"]["valkey"]["command"]
+    assert (shell, option) == ("sh", "-c")
+    *_, server = script.split("; ")
+    words = shlex.split(server)
+    assert words[:2] == ["exec", "valkey-server"]
+    options = {name.removeprefix("--"): value for name, value in zip(words[3::2], words[4::2], strict=True)}
+    lines = [shlex.split(line) for line in CONFIG.splitlines() if not line.startswith("#")]
+    embedded = {name: value for name, value in lines if name not in {"bind", "port", "dir", "requirepass"}}
+    assert options == embedded
 
 
 @pytest.mark.parametrize("service", OWN_SERVICES)
