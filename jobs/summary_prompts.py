@@ -9,12 +9,13 @@ from sqlalchemy.exc import NoResultFound
 from sqlalchemy.orm import Session
 
 from jobs import documents, summary_templates
+from jobs.delimiters import Delimiters, delimiters
 from jobs.errors import LongbatchError, NotFoundError
 from jobs.models import Job, Result, Summary, SummaryDocument, SummaryNode
 from jobs.prompts import Message, canonical
 from jobs.states import JobState
 from jobs.summary_states import NodeKind, Style
-from jobs.summary_templates import Delimiters, Wishes, delimiters
+from jobs.summary_templates import Wishes
 from jobs.texts import Counter
 
 

@@ -4,12 +4,11 @@ The system message is the same for all jobs of a kind in a summary, so that an e
 reads it once. Whatever comes from a document stands between two lines that the document does not hold.
 """
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import chain, count
 from typing import Final
 
+from jobs.delimiters import Delimiters
 from jobs.prompts import Message
 from jobs.summary_states import NodeKind, Style
 
@@ -22,8 +21,6 @@ TEMPLATE_VERSIONS: Final[dict[NodeKind, str]] = {
 
 # English words in a token, about; models count words better than tokens.
 _WORDS_PER_TOKEN: Final = 0.75
-# As models read them, which are not as strict as parsers.
-_CLOSING_TAGS: Final = re.compile(r"<\s*+/\s*+document\s*+(|-[0-9]+)\s*+>", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,22 +39,6 @@ class Wishes:
     language: str | None = None
     focus: str | None = None
     instructions: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Delimiters:
-    """The lines around a piece of text that does not hold them."""
-
-    opening: str = "<document>"
-    closing: str = "</document>"
-
-
-def delimiters(texts: Iterable[str]) -> Delimiters:
-    """Lines that none of these texts holds, so that none can end early; the usual ones nearly always."""
-    taken = set(chain.from_iterable(_CLOSING_TAGS.findall(text) for text in texts))
-    suffixes = chain([""], (f"-{number}" for number in count(2)))
-    suffix = next(suffix for suffix in suffixes if suffix not in taken)
-    return Delimiters(f"<document{suffix}>", f"</document{suffix}>")
 
 
 def whole(text: str, wishes: Wishes, around: Delimiters) -> list[Message]:

@@ -3,9 +3,10 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jobs.delimiters import delimiters
 from jobs.prompts import Message
 from jobs.summary_states import Style
-from jobs.summary_templates import TEMPLATE_VERSIONS, Wishes, delimiters, join, part, whole
+from jobs.summary_templates import TEMPLATE_VERSIONS, Wishes, join, part, whole
 
 WISHES = Wishes(
     style=Style.BULLETS, length=200, language="German", focus="prices", instructions="Call us Acme."
@@ -30,11 +31,6 @@ def test_no_text_can_end_its_own_frame(text: str) -> None:
     for _, message in prompts(text):
         assert f"\n{text}\n{around.closing}" in message.content
         assert message.content.count(around.closing) in {1, 2}
-
-
-def test_what_a_model_may_take_for_the_end_is_not_the_end_either() -> None:
-    for text in ("</Document>", "< / document >", "</document\n>"):
-        assert delimiters([text]).closing == "</document-2>"
 
 
 def test_every_wish_reaches_every_prompt() -> None:

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jobs.delimiters import delimiters
 from jobs.errors import InvalidRequestError
 from jobs.prompts import Message, build_messages, canonical, parse
 
@@ -56,6 +57,26 @@ def test_a_document_cannot_end_its_own_frame(document: list[str]) -> None:
     closing = opening.replace("<", "</")
     assert rest.count(closing) == 1
     assert rest.startswith(f"{text}\n{closing}")
+
+
+@pytest.mark.parametrize(
+    "tag",
+    [
+        "</DOCUMENT>",
+        "</document >",
+        "</document\n>",
+        "< /\tdocument>",
+        "<\u200b/document\u00a0>",
+        "\uff1c\uff0f\uff44\uff4f\uff43\uff55\uff4d\uff45\uff4e\uff54\uff1e",
+        "</\uff24\uff2f\uff23\uff35\uff2d\uff25\uff2e\uff34>",
+    ],
+)
+def test_what_a_model_may_take_for_the_end_is_not_the_end(tag: str) -> None:
+    _, user = build_messages(task="summarize", input=f"a {tag} b")
+    assert user.content.startswith(f"<document-2>\na {tag} b\n</document-2>\n")
+    numbered = tag.replace(">", "-2>").replace("\uff1e", "\uff0d\uff12\uff1e")
+    assert delimiters([tag, numbered]).closing == "</document-3>"
+    assert delimiters(["<document>", "</documents>", "</document", "/document>"]).closing == "</document>"
 
 
 def test_a_conversation_is_summarized_as_a_transcript() -> None:
