@@ -23,7 +23,7 @@ from api.places import Places
 from api.rates import Rates
 from api.readiness import Readiness
 from api.tokenizer import LoadedTokenizer
-from api.transactions import Transactions
+from api.transactions import Transactions, request_tenant
 from api.watch import Watch
 from jobs import batches, engines, queries, summaries
 from jobs.batches import BatchGlance
@@ -68,12 +68,13 @@ class Parts:
         return Acceptance(self.settings, self.tokenizer.current, chars)
 
     async def check_destination(self, url: str | None, *, param: str = "webhook_url") -> None:
-        """Returns when events may be told there, as far as its name leads to a public address now.
+        """Return when events may be told there, as far as its name leads to a public address now.
 
         Raises:
             WebhookUrlError: it does not.
         """
-        await self.destinations.check(url, allowed_hosts=self.settings.webhooks.allowed_hosts, param=param)
+        allowed = self.settings.webhooks.allowed_hosts
+        await self.destinations.check(url, allowed_hosts=allowed, param=param, tenant_id=request_tenant.get())
 
     def release(self) -> None:
         """Nobody waits any more; used when the server stops."""

@@ -1,6 +1,7 @@
 """What a name leads to when it is registered."""
 
 import asyncio
+import threading
 from collections.abc import Collection
 
 import pytest
@@ -18,7 +19,7 @@ class Names:
         self.addresses = addresses
         self.asked: list[str] = []
 
-    async def resolve(self, host: str) -> Collection[str]:
+    def resolve(self, host: str) -> Collection[str]:
         self.asked.append(host)
         if host not in self.addresses:
             raise OSError
@@ -29,7 +30,7 @@ def check(names: Names, *urls: str, allowed: Collection[str] = ()) -> None:
     async def run() -> None:
         destinations = Destinations(names.resolve)
         for url in urls:
-            await destinations.check(url, allowed_hosts=allowed, param="url")
+            await destinations.check(url, allowed_hosts=allowed, param="url", tenant_id="a")
 
     asyncio.run(run())
 
@@ -57,3 +58,74 @@ def test_a_name_is_looked_up_once_in_a_while() -> None:
     names = Names(outer=[PUBLIC])
     check(names, "https://outer/1", "https://outer/2")
     assert names.asked == ["outer"]
+
+
+class Silence:
+    """A resolver that answers for `inner` at once, and for other names when it is told to."""
+
+    def __init__(self) -> None:
+        self.asked: set[str] = set()
+        self.answers = threading.Event()
+
+    def resolve(self, host: str) -> Collection[str]:
+        self.asked.add(host)
+        if host != "inner":
+            assert self.answers.wait(20)
+        return ["10.0.0.8"]
+
+
+async def register(destinations: Destinations, host: str, tenant_id: str) -> bool:
+    """Whether the host may be registered."""
+    try:
+        await destinations.check(f"https://{host}/", allowed_hosts=(), param="url", tenant_id=tenant_id)
+    except WebhookUrlError:
+        return False
+    return True
+
+
+def test_names_that_nobody_answers_for_hold_four_threads_until_these_end() -> None:
+    silence = Silence()
+
+    async def run() -> None:
+        destinations = Destinations(silence.resolve, timeout_seconds=0.2)
+        slow = [register(destinations, f"slow-{number}", f"tenant-{number}") for number in range(16)]
+        assert all(await asyncio.gather(*slow)), "they are taken unseen"
+        assert await register(destinations, "inner", "another"), "no thread is free for it"
+        assert len(silence.asked) == 4
+        assert await asyncio.to_thread(lambda: True), "the loop's own threads are free"
+        silence.answers.set()
+        async with asyncio.timeout(20):
+            while await register(destinations, "inner", "another"):
+                await asyncio.sleep(0)
+        assert not await register(destinations, next(iter(silence.asked - {"inner"})), "another"), (
+            "what a thread finds late is remembered"
+        )
+
+    asyncio.run(run())
+
+
+def test_one_tenant_leaves_threads_to_others() -> None:
+    silence = Silence()
+
+    async def run() -> None:
+        destinations = Destinations(silence.resolve, timeout_seconds=0.2)
+        slow = [register(destinations, f"slow-{number}", "greedy") for number in range(16)]
+        waiting = asyncio.gather(*slow)
+        assert not await register(destinations, "inner", "another")
+        assert all(await waiting)
+        assert len(silence.asked - {"inner"}) == 2
+        silence.answers.set()
+
+    asyncio.run(run())
+
+
+def test_a_name_that_several_ask_for_at_once_takes_one_thread() -> None:
+    names = Names(inner=["10.0.0.8"])
+
+    async def run() -> None:
+        destinations = Destinations(names.resolve)
+        asking = [register(destinations, "inner", f"tenant-{number}") for number in range(8)]
+        assert not any(await asyncio.gather(*asking))
+
+    asyncio.run(run())
+    assert names.asked == ["inner"]
