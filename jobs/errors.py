@@ -213,13 +213,22 @@ class UnavailableError(LongbatchError):
 
 
 class EngineError(LongbatchError):
-    """The engine ended the request with an error."""
+    """The engine ended the request with an error.
+
+    Attributes:
+        said: the server's own words, for the log alone: they may name hosts and addresses. A tenant reads
+            `message`, which repeats them only where they are about its request.
+    """
 
     code = "engine_error"
 
+    def __init__(self, message: str | None = None, *, said: str = "") -> None:
+        super().__init__(message)
+        self.said = said
+
 
 class RetryableEngineError(EngineError):
-    """The engine failed in a way that another attempt can mend."""
+    """The engine failed while it ran the job; another attempt may succeed."""
 
     code = "engine_error"
     retryable = True

@@ -12,6 +12,7 @@ from jobs.admission import Capacity
 from jobs.errors import EngineError, EngineUnavailableError
 from jobs.ids import uuid7
 from jobs.settings import EngineSettings, TritonSettings
+from worker import verdicts
 from worker.adapter import Adapter
 from worker.gauges import Gauges, read_gauges
 from worker.offer import ModelConfig, Offer, adapter_for, number, read_offer
@@ -218,7 +219,8 @@ class EngineClient:
 
 
 def _unavailable(error: grpc.RpcError) -> EngineUnavailableError:
-    return EngineUnavailableError(str(error.details() if isinstance(error, grpc.Call) else error))
+    said = verdicts.storable(str(error.details() if isinstance(error, grpc.Call) else error))
+    return EngineUnavailableError(said=said)
 
 
 def _capacity(offer: Offer, gauges: Gauges, overrides: EngineSettings) -> Capacity:

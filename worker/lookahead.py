@@ -4,15 +4,14 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 from uuid import UUID
 
-from sqlalchemy.exc import NoResultFound
+from sqlalchemy.exc import NoResultFound, OperationalError
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import claims, texts
+from jobs import claims, telemetry, texts
 from jobs.bookings import Terms
 from jobs.claims import Foreseen
 from jobs.counting import PromptCounter
@@ -45,6 +44,7 @@ class LookAhead:
         self._terms = terms
         self._counter = counter
         self._ready: OrderedDict[UUID, CountedPrompt] = OrderedDict()
+        self._unreadable: set[UUID] = set()
         self._lock = threading.Lock()
         self._foreseen = Foreseen()
         self._looked_at = float("-inf")
@@ -58,9 +58,9 @@ class LookAhead:
         with self._lock:
             self._foreseen, self._looked_at = foreseen, time.monotonic()
         for text_id in foreseen.text_ids:
-            if not self._is_ready(text_id):
-                with suppress(NoResultFound):  # its job was deleted meanwhile
-                    self._prepare(text_id)
+            if not self._is_ready(text_id) and text_id not in self._unreadable:
+                self._try(text_id)
+        self._unreadable.intersection_update(foreseen.text_ids)
 
     def candidates(self) -> Foreseen | None:
         """What a claim may choose from without reading the queue; None: that was read too long ago."""
@@ -83,6 +83,16 @@ class LookAhead:
     def _is_ready(self, text_id: UUID) -> bool:
         with self._lock:
             return text_id in self._ready
+
+    def _try(self, text_id: UUID) -> None:
+        """Prepare one prompt; what is wrong with it ends its own job when that starts, and no other."""
+        try:
+            self._prepare(text_id)
+        except (NoResultFound, OperationalError):  # its job was deleted, or the database is away
+            return
+        except Exception as error:  # noqa: BLE001  # of one prompt among others: it is told when it runs
+            self._unreadable.add(text_id)
+            telemetry.logger().warning(telemetry.LOOP_FAILED, loop="lookahead", error=type(error).__name__)
 
     def _prepare(self, text_id: UUID) -> None:
         with transaction(self._sessions) as session:

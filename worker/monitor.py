@@ -106,7 +106,7 @@ class EngineMonitor:
         try:
             model = self._client.describe()
         except EngineError as error:
-            self._pause(error.message)
+            self._pause(error.message, said=error.said)
             return
         if model != self.model:
             self._register(model)
@@ -129,12 +129,14 @@ class EngineMonitor:
         for loop in self.on_ready:
             loop.wake()
 
-    def _pause(self, reason: str) -> None:
+    def _pause(self, reason: str, *, said: str = "") -> None:
         with self._changed:
             self._model = None
         if reason == self._paused_for:
             return
-        telemetry.logger().warning(telemetry.ENGINE_PAUSED, engine=self._settings.name, reason=reason)
+        telemetry.logger().warning(
+            telemetry.ENGINE_PAUSED, engine=self._settings.name, reason=reason, said=said
+        )
         with transaction(self._sessions) as session:
             engines.pause(session, self._settings.name, reason)
         self._paused_for = reason

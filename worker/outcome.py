@@ -13,6 +13,7 @@ from jobs.models import JsonObject
 from jobs.moves import Lease
 from jobs.settings import JobSettings
 from jobs.states import FinishReason, JobState, StopReason
+from worker.detokenize import sanitize
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +124,7 @@ def _fail(
     if isinstance(error, EngineLostError):
         lost = lifecycle.lose_engine(session, lease, max_rescues=settings.max_rescues)
         return _if(lost, JobState.QUEUED)
-    told: JsonObject = {"code": error.code, "message": error.message}
+    told: JsonObject = {"code": error.code, "message": sanitize(error.message)[0]}
     partial = output if output.num_tokens else None
     if not error.retryable:
         return _if(lifecycle.fail(session, lease, told, partial), JobState.FAILED)

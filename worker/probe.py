@@ -64,7 +64,9 @@ def probe(side: EngineSide, tokenizer: Tokenizer) -> Iterator[Finding]:
         for part in _PARTS:
             yield from part(look)
     except EngineUnavailableError as error:
-        yield Finding("server", "failed", f"{side.triton.url}: {error.message}", "LONGBATCH_TRITON__URL")
+        yield Finding(
+            "server", "failed", f"{side.triton.url}: {error.said or error.message}", "LONGBATCH_TRITON__URL"
+        )
     finally:
         client.close()
 
@@ -217,10 +219,15 @@ def _tokenizer(look: _Look, name: str) -> Finding:
     try:
         theirs = look.client.encode(name, _SAMPLE)
     except EngineUnavailableError as error:
-        if any(words in error.message.lower() for words in _STUB_TROUBLE):
+        if any(words in (error.said or error.message).lower() for words in _STUB_TROUBLE):
             advice = "numpy<2 where the Python backend runs: with numpy 2 it crashes on text"
-            return Finding("Python backend", "failed", f"{name}: {error.message}", advice)
-        return Finding("tokenizer", "failed", f"{name} does not encode: {error.message}", "the server's log")
+            return Finding("Python backend", "failed", f"{name}: {error.said}", advice)
+        return Finding(
+            "tokenizer",
+            "failed",
+            f"{name} does not encode: {error.said or error.message}",
+            "the server's log",
+        )
     if theirs == ours or (look.tokenizer.bos_id is not None and theirs == [look.tokenizer.bos_id, *ours]):
         return Finding(
             "tokenizer", "ok", f"the server's gives the same tokens as {look.tokenizer.fingerprint[:8]}"

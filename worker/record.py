@@ -5,13 +5,15 @@ import time
 from dataclasses import dataclass
 from typing import Final
 
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import DataError, IntegrityError, SQLAlchemyError
 from sqlalchemy.orm import Session, sessionmaker
 from structlog.typing import FilteringBoundLogger
 
 from jobs import queues, reservations, telemetry
+from jobs.checkpoints import Output
 from jobs.claims import Claim
 from jobs.database import transaction
+from jobs.errors import EngineError, LongbatchError
 from jobs.settings import Settings
 from jobs.states import TERMINAL, JobState
 from worker.answer import Answer
@@ -26,6 +28,16 @@ from worker.stream import Stream
 
 _LINGER_SECONDS: Final = 10.0
 _RECORD_RETRY_SECONDS: Final = 1.0
+_NOTHING: Final = Output(text="", packed_ids=b"", num_tokens=0)
+
+
+class UnrecordableError(LongbatchError):
+    """The answer cannot be stored."""
+
+    code = "internal_error"
+
+
+_UNRECORDABLE: Final = Failed(UnrecordableError())
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +93,7 @@ class Recorder:
                 state=state,
                 outcome=type(outcome).__name__,
                 completion_tokens=run.answer.num_tokens,
-                error=outcome.error.code if isinstance(outcome, Failed) else None,
+                **_error_fields(outcome),
             )
             if state in TERMINAL and run.claim.job.batch_id is None:  # a webhook or an endpoint may want it
                 self.ring(queues.EVENTS if run.claim.job.summary_id is None else queues.SERVICE)
@@ -97,25 +109,34 @@ class Recorder:
 
         The fence makes it harmless that a commit's outcome can be unknown, and that somebody else may have
         the job by now; a finished answer is too dear to drop because the database was away for a minute.
+        What the database refuses for what it is fails the job instead: it would be refused wherever it ran.
         """
         output = run.answer.output()
         give_up_at = time.monotonic() + 2 * self.settings.jobs.lease_seconds
         while True:
             try:
-                with transaction(self.sessions) as session:
-                    self.keeper.tell_first_token(session, run.held)
-                    return record(
-                        session,
-                        run.claim.lease,
-                        outcome,
-                        output,
-                        settings=self.settings.jobs,
-                        is_confirmed=is_confirmed,
-                    )
+                return self._write(run, outcome, output, is_confirmed=is_confirmed)
+            except (DataError, IntegrityError, UnicodeError) as error:
+                telemetry.logger().error(telemetry.LOOP_FAILED, loop="record", error=type(error).__name__)
+                if outcome == _UNRECORDABLE:
+                    return None
+                outcome, output = _UNRECORDABLE, _NOTHING
             except SQLAlchemyError as error:
                 telemetry.logger().warning(telemetry.LOOP_FAILED, loop="record", error=type(error).__name__)
                 if time.monotonic() > give_up_at or self.stopping.wait(_RECORD_RETRY_SECONDS):
                     return None
+
+    def _write(self, run: Run, outcome: Outcome, output: Output, *, is_confirmed: bool) -> JobState | None:
+        with transaction(self.sessions) as session:
+            self.keeper.tell_first_token(session, run.held)
+            return record(
+                session,
+                run.claim.lease,
+                outcome,
+                output,
+                settings=self.settings.jobs,
+                is_confirmed=is_confirmed,
+            )
 
     def _settle(self, run: Run, outcome: Outcome) -> None:
         """The booking drains, and goes if the engine confirms the end of its request after all."""
@@ -131,6 +152,13 @@ class Recorder:
                 reservations.close(session, claim.lease.lease_id)
         except SQLAlchemyError as error:  # it drains; the monitor sees to it
             telemetry.logger().warning(telemetry.LOOP_FAILED, loop="booking", error=type(error).__name__)
+
+
+def _error_fields(outcome: Outcome) -> dict[str, str | None]:
+    """Return what the log says of an error, with the engine's words, which no tenant reads."""
+    error = outcome.error if isinstance(outcome, Failed) else None
+    fields = {"error": error.code if error else None}
+    return fields | {"said": error.said} if isinstance(error, EngineError) and error.said else fields
 
 
 def _event(state: JobState | None, outcome: Outcome) -> str:

@@ -3,7 +3,7 @@
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -12,8 +12,10 @@ import numpy as np
 import numpy.typing as npt
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from jobs.errors import EngineError, EngineLostError, EngineUnavailableError, RetryableEngineError
+from jobs import telemetry
+from jobs.errors import EngineError, EngineUnavailableError, RetryableEngineError
 from jobs.settings import TritonSettings
+from worker import verdicts
 from worker.adapter import Adapter
 from worker.deadlines import CONNECT_SECONDS
 from worker.pieces import Piece
@@ -24,28 +26,6 @@ _SLOW_PING_MS: Final = 310_000
 _JOIN_SECONDS: Final = 2.0
 _STOPPED_SECONDS: Final = 2.0  # an engine ends a request that was stopped within an iteration
 _SEND_SECONDS: Final = 0.1
-
-# Triton tells no status code inside a stream, only a message. What is not listed here is tried again.
-_REFUSED: Final = (
-    "exceeds maximum input length",
-    "exceeds max_input_len",
-    "unexpected inference input",
-    "expected inputs",
-    "unexpected shape",
-    "inference input",
-    "must be above 0",
-    "must be strictly positive",
-    "exceeds max_beam_width",
-    "invalid argument",
-)
-_NOT_SERVING: Final = (
-    "unknown model",
-    "is not ready",
-    "not at ready state",
-    "no available versions",
-    "shutting down",
-    "is stopping",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +81,21 @@ class Stream:
         adapter: Adapter,
         put: Callable[[Piece | Ended], None],
     ) -> None:
-        """Args: adapter: of the model."""
+        """Write the request; nothing is sent.
+
+        Args:
+            settings: of the server.
+            request: what the engine is to do.
+            adapter: of the model.
+            put: takes what comes.
+
+        Raises:
+            EngineError: a value of the request cannot be sent.
+        """
         self._request = request
         self._adapter = adapter
         self._put = put
+        self._written = self._write()
         self._channel = open_channel(settings)
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
         self._calls: list[Any] = []
@@ -174,7 +165,15 @@ class Stream:
     def _read(self) -> None:
         call = self._send() if self._can_be_sent() else None
         self._is_on_its_way.set()
-        self._put(_NOT_SENT if call is None else self._follow(call))
+        if call is None:
+            self._put(_NOT_SENT)
+            return
+        try:
+            ended = self._follow(call)
+        except Exception as error:  # noqa: BLE001  # the thread's entry point: its owner must hear of the end
+            telemetry.logger().exception(telemetry.LOOP_FAILED, loop="stream")
+            ended = Ended(RetryableEngineError(said=verdicts.storable(repr(error))), confirmed=False)
+        self._put(ended)
 
     def _send(self) -> Any | None:  # noqa: ANN401  # a call of generated code
         """The call, which carries the request; None: nobody wants it any more."""
@@ -182,7 +181,7 @@ class Stream:
             if self._is_unwanted:
                 return None
             try:
-                call = self._stub.ModelStreamInfer(self._messages())
+                call = self._stub.ModelStreamInfer(iter([self._written]))
             except (grpc.RpcError, ValueError):  # ValueError: the channel was closed meanwhile
                 return None
             self._calls.append(call)
@@ -204,7 +203,7 @@ class Stream:
         try:
             for response in call:
                 if response.error_message:
-                    error = error or self._told(response.error_message)
+                    error = error or verdicts.told(response.error_message, has_said=self._has_said)
                     continue
                 piece = self._adapter.piece(_outputs_of(response.infer_response))
                 if piece is not None:
@@ -213,16 +212,23 @@ class Stream:
                 is_final = is_final or _is_final(response.infer_response)
         except (grpc.RpcError, ValueError) as broken:
             # Whatever breaks behind the final response is no loss.
-            return Ended(error or (None if is_final else self._lost(broken)), confirmed=is_final)
+            return Ended(error or (None if is_final else verdicts.lost(broken)), confirmed=is_final)
         if error is None and not is_final:
-            error = RetryableEngineError("the stream ended without its final response")
+            error = RetryableEngineError(said="the stream ended without its final response")
             return Ended(error, confirmed=False)
         # An error of a model around the engine says nothing about the engine.
         return Ended(error, confirmed=error is None or self._adapter.is_engine)
 
-    def _messages(self) -> Iterator[Any]:
-        """The request; when it has been sent the stream is half-closed."""
-        yield self._message(self._adapter.model_name, self._adapter.tensors(self._request))
+    def _write(self) -> Any:  # noqa: ANN401  # generated code has no types
+        """Write the request's message.
+
+        Here, not when it is sent: what fails inside gRPC looks like an engine that was lost.
+        """
+        try:
+            return self._message(self._adapter.model_name, self._adapter.tensors(self._request))
+        except (ArithmeticError, TypeError, ValueError, KeyError) as error:  # numpy's and protobuf's
+            said = verdicts.storable(f"{type(error).__name__}: {error}")
+            raise EngineError("a value of the request cannot be sent to the engine", said=said) from error
 
     def _message(self, model_name: str, tensors: Tensors) -> Any:  # noqa: ANN401  # generated code has no types
         message = service_pb2.ModelInferRequest(model_name=model_name, id=self._request.request_id)
@@ -231,27 +237,6 @@ class Stream:
             message.inputs.add(name=name, datatype=_DATATYPES[value.dtype.str], shape=value.shape)
             message.raw_input_contents.append(_raw(value))
         return message
-
-    def _told(self, message: str) -> EngineError:
-        """What the server's words mean for the job."""
-        lowered = message.lower()
-        if any(words in lowered for words in _NOT_SERVING):
-            return EngineUnavailableError(message)
-        if any(words in lowered for words in _REFUSED) and not self._has_said:
-            return EngineError(message)
-        return RetryableEngineError(message)
-
-    def _lost(self, error: Exception) -> EngineError:
-        """What the end of the call means for the job."""
-        code = error.code() if isinstance(error, grpc.Call) else None
-        details = str(error.details() if isinstance(error, grpc.Call) else error)
-        if code in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.OUT_OF_RANGE):
-            return EngineError(details)
-        if code in (grpc.StatusCode.NOT_FOUND, grpc.StatusCode.UNIMPLEMENTED):
-            return EngineUnavailableError(details)
-        if code in (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.INTERNAL, grpc.StatusCode.ABORTED):
-            return RetryableEngineError(details)
-        return EngineLostError(details)
 
 
 _DATATYPES: Final = {"<i4": "INT32", "<f4": "FP32", "<u8": "UINT64", "|b1": "BOOL", "|O": "BYTES"}

@@ -13,6 +13,7 @@ from cli.stack.valkey import EmbeddedValkey
 from jobs import lifecycle
 from jobs.claims import claim
 from jobs.database import database_now, transaction
+from jobs.errors import RetryableEngineError
 from jobs.ids import uuid7
 from jobs.models import Engine, Job, Reservation
 from jobs.settings import DatabaseSettings, Settings
@@ -161,8 +162,12 @@ def prompt_of(queue: Queue, job: Job) -> list[int]:
     return unpack_ids(packed).tolist()
 
 
-def test_a_job_that_fails_each_time_fails_after_its_attempts(
-    queue: Queue, feeding: Callable[..., Settings], tokenizer: Tokenizer, tmp_path: Path
+def test_a_job_that_fails_each_time_fails_after_its_attempts_and_only_the_log_has_the_engine_s_words(
+    queue: Queue,
+    feeding: Callable[..., Settings],
+    tokenizer: Tokenizer,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     with (
         running_engine(tmp_path, options("oracle", error_rate=1.0)) as engine,
@@ -170,7 +175,8 @@ def test_a_job_that_fails_each_time_fails_after_its_attempts(
     ):
         job = queue.ended(queue.submit("Question?", max_tokens=2000))
     assert (job.state, job.attempt) == ("failed", 3)
-    assert job.error == {"code": "engine_error", "message": "the engine failed, as it was configured to"}
+    assert job.error == {"code": "engine_error", "message": RetryableEngineError().message}
+    assert "the engine failed, as it was configured to" in capsys.readouterr().out
 
 
 def test_bookings_of_dead_streams_vanish(

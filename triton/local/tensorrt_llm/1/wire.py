@@ -171,8 +171,13 @@ def _temperature(request: PbRequest) -> float:
     """Return the temperature, 0 for a greedy request.
 
     As in TensorRT-LLM's sampling layers: top-k and top-p are 0 unless given, and both at 0 mean top-k 1.
+
+    Raises:
+        BadRequestError: top-p is no share.
     """
     top_k, top_p = read_number(request, "runtime_top_k", 0), read_number(request, "runtime_top_p", 0)
+    if not 0 <= top_p <= 1:
+        raise BadRequestError(f"[TensorRT-LLM][ERROR] Assertion failed: topP is {top_p} (samplingConfig.cpp)")
     is_greedy = top_k == 1 or (top_k == 0 and top_p == 0)
     return 0.0 if is_greedy else read_number(request, "temperature", 1.0)
 

@@ -1,0 +1,122 @@
+"""One job that nobody can run or record fails alone: what runs beside it and after it does not notice."""
+
+import queue as queues
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.orm import Session, sessionmaker
+
+from jobs.checkpoints import Output
+from jobs.claims import Claim
+from jobs.database import transaction
+from jobs.errors import EngineError
+from jobs.models import Job, JsonObject
+from jobs.settings import Settings
+from jobs.states import FinishReason, JobState
+from jobs.tokens import Tokenizer
+from support import claim_one, eventually, register_engine, submit_one
+from worker.answer import Answer
+from worker.lease import HeldLease, LeaseKeeper
+from worker.live import Teller
+from worker.outcome import Failed, Finished, Outcome
+from worker.record import Recorder, Run
+from worker.refill import Hurry
+from worker_support import Queue, running_worker
+
+HOT: JsonObject = {"temperature": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("sampling", "message"),
+    [
+        (HOT | {"top_k": 2**70}, "a value of the request cannot be sent to the engine"),
+        (HOT | {"top_p": 2.0}, "[TensorRT-LLM][ERROR] Assertion failed: topP is 2.0 (samplingConfig.cpp)"),
+    ],
+)
+def test_a_value_that_no_engine_takes_fails_its_job_at_once_and_alone(
+    queue: Queue, feeding: Callable[..., Settings], sampling: JsonObject, message: str
+) -> None:
+    with running_worker(feeding(), queue.tokenizer) as worker:
+        beside = queue.submit("Go on.", max_tokens=2000)
+        queue.streaming(beside)
+        model = worker.monitor.model
+        bad = queue.ended(queue.submit("Never.", sampling=sampling))
+        assert worker.monitor.model is model, "nobody doubts the engine"
+        good = queue.ended(beside)
+    assert (bad.state, bad.attempt, bad.num_rescues) == ("failed", 0, 0)
+    assert bad.error == {"code": "engine_error", "message": message}
+    assert (good.state, good.num_rescues) == ("completed", 0)
+
+
+def test_a_prompt_that_cannot_be_read_fails_its_job_alone(
+    queue: Queue, feeding: Callable[..., Settings]
+) -> None:
+    broken = queue.submit("Broken.", max_tokens=5)
+    with transaction(queue.sessions) as session:
+        session.execute(text("UPDATE texts SET token_ids = 'not compressed', body = 'neither'"))
+    whole = [queue.submit(f"Whole {number}.", max_tokens=400) for number in range(8)]
+    with running_worker(feeding(max_attempts=2), queue.tokenizer) as worker:
+        assert {queue.ended(job_id).state for job_id in whole} == {"completed"}
+        job = queue.ended(broken)
+        eventually(lambda: worker.dispatcher._runner.ahead.candidates() is not None)
+    assert (job.state, job.attempt, job.num_rescues) == ("failed", 2, 0)
+    assert job.error is not None
+    assert job.error["code"] == "internal_error"
+
+
+class Unstorable(Answer):
+    """An answer whose text no row can hold."""
+
+    def output(self) -> Output:
+        return Output(text="a\x00b", packed_ids=b"ids", num_tokens=2)
+
+
+def recorded(
+    sessions: sessionmaker[Session], settings: Settings, tokenizer: Tokenizer, outcome: Outcome
+) -> Job:
+    """The job after the end of a run was recorded once, in less time than a retry takes."""
+    with transaction(sessions) as session:
+        register_engine(session)
+        submit_one(session)
+        claim: Claim = claim_one(session)
+    held = HeldLease(claim.lease, time.monotonic() + 60)
+    answer = Unstorable(tokenizer, max_tokens=64)
+    teller = Teller(lambda *_: None, claim.job.id, answer, interval=0)
+    stopping = threading.Event()
+    stopping.set()  # a retry would give up
+    keeper = LeaseKeeper(sessions, settings.jobs)
+    recorder = Recorder(settings, sessions, keeper, lambda _: None, Hurry(), stopping)
+    recorder.end(Run(claim, held, answer, teller, _Log()), outcome, None, is_confirmed=True)
+    with sessions() as session:
+        return session.get_one(Job, claim.job.id)
+
+
+class _Log:
+    """Takes what a run logs."""
+
+    def __init__(self) -> None:
+        self.lines: queues.SimpleQueue[str] = queues.SimpleQueue()
+
+    def info(self, event: str, **_: object) -> None:
+        self.lines.put(event)
+
+
+def test_an_answer_that_cannot_be_stored_fails_its_job_at_once(
+    sessions: sessionmaker[Session], feeding: Callable[..., Settings], tokenizer: Tokenizer
+) -> None:
+    job = recorded(sessions, feeding(), tokenizer, Finished(FinishReason.STOP))
+    assert (job.state, job.error) == (
+        JobState.FAILED,
+        {"code": "internal_error", "message": "The answer cannot be stored."},
+    )
+
+
+def test_an_engine_s_words_with_nul_and_half_a_character_are_stored_without_them(
+    sessions: sessionmaker[Session], feeding: Callable[..., Settings], tokenizer: Tokenizer
+) -> None:
+    job = recorded(sessions, feeding(), tokenizer, Failed(EngineError("no\x00 \ud800!")))
+    assert job.error is not None
+    assert job.state == JobState.FAILED

@@ -1,0 +1,79 @@
+"""What a server's words mean for a job: the one place where errors of engines are translated."""
+
+import re
+from typing import Final
+
+import grpc
+
+from jobs.errors import EngineError, EngineLostError, EngineUnavailableError, RetryableEngineError
+from worker.detokenize import sanitize
+
+# Triton tells no status code inside a stream, only a message. What is not listed here is tried again.
+_REFUSED: Final = (
+    "exceeds maximum input length",
+    "exceeds max_input_len",
+    "unexpected inference input",
+    "expected inputs",
+    "unexpected shape",
+    "inference input",
+    "must be above 0",
+    "must be strictly positive",
+    "exceeds max_beam_width",
+    "invalid argument",
+)
+_NOT_SERVING: Final = (
+    "unknown model",
+    "is not ready",
+    "not at ready state",
+    "no available versions",
+    "shutting down",
+    "is stopping",
+)
+# TensorRT-LLM asserts what a request asks for when it takes it in. An assertion of an iteration ends all
+# requests alike, and names the `forward…` function that met it.
+_ASSERTED: Final = "[tensorrt-llm][error] assertion failed"
+_OF_THE_ENGINE: Final = re.compile(
+    r"error in forward|cuda|cublas|nccl|\bmpi|memory|workspace|gemm|kernel|kvcache|free ?block|batch slot"
+)
+# Of the server's words; a stack trace may follow them.
+_MAX_SAID: Final = 500
+
+
+def told(message: str, *, has_said: bool) -> EngineError:
+    """Translate an error that came on a stream.
+
+    Args:
+        message: as the server sent it.
+        has_said: tokens came before it, so the request itself was taken.
+    """
+    said = storable(message)
+    lowered = message.lower()
+    if any(words in lowered for words in _NOT_SERVING):
+        return EngineUnavailableError(said=said)
+    if not has_said and (any(words in lowered for words in _REFUSED) or _is_asserted_of_request(lowered)):
+        return EngineError(said, said=said)
+    return RetryableEngineError(said=said)
+
+
+def lost(error: Exception) -> EngineError:
+    """Translate the end of a call that the server did not end in peace."""
+    code = error.code() if isinstance(error, grpc.Call) else None
+    said = storable(str(error.details() if isinstance(error, grpc.Call) else error))
+    if code in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.OUT_OF_RANGE):
+        return EngineError(said, said=said)
+    if code in (grpc.StatusCode.NOT_FOUND, grpc.StatusCode.UNIMPLEMENTED):
+        return EngineUnavailableError(said=said)
+    if code in (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.INTERNAL, grpc.StatusCode.ABORTED):
+        return RetryableEngineError(said=said)
+    return EngineLostError(said=said)
+
+
+def storable(words: str) -> str:
+    """Cut a server's words to what a row and a line of the log can hold: no NUL, no stack trace."""
+    return sanitize(words[:_MAX_SAID])[0]
+
+
+def _is_asserted_of_request(lowered: str) -> bool:
+    before, asserted, after = lowered.partition(_ASSERTED)
+    words = before + after.partition("\n")[0]  # without the stack, in which other names stand
+    return bool(asserted) and _OF_THE_ENGINE.search(words) is None
