@@ -1,14 +1,14 @@
 """The verbs in the order of a job's life; each moves rows in the caller's transaction and nothing else does.
 
 Every move is one guarded UPDATE, see `moves`. How jobs come in stands in `submission`, how they go in
-`removal`.
+`removal`, what a worker notes on the jobs it holds in `leases`.
 """
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, func, literal_column, or_, select, update
+from sqlalchemy import ColumnElement, func, literal_column, or_, select
 from sqlalchemy.orm import Session
 
 from jobs import accounts, checkpoints, events, moves, reservations, summary_trees
@@ -66,25 +66,6 @@ def start(
     return moved[0] if moved else None
 
 
-def renew(session: Session, leases: Sequence[Lease], *, lease: timedelta) -> set[UUID]:
-    """The leases that still hold, prolonged; one that has expired is never revived."""
-    if not leases:
-        return set()
-    return set(
-        session.scalars(
-            update(Job)
-            .where(
-                Job.id.in_([each.job_id for each in leases]),
-                Job.lease_id.in_([each.lease_id for each in leases]),
-                Job.state == "running",
-                Job.lease_expires_at > func.clock_timestamp(),
-            )
-            .values(lease_expires_at=func.clock_timestamp() + lease)
-            .returning(Job.lease_id)
-        )
-    )
-
-
 def report_progress(
     session: Session, lease: Lease, *, completion_tokens: int, since_first_token: timedelta = timedelta(0)
 ) -> bool:
@@ -97,28 +78,6 @@ def report_progress(
             first_token_at=func.coalesce(Job.first_token_at, func.clock_timestamp() - since_first_token),
         )
     )
-
-
-def checkpoint(session: Session, lease: Lease, output: Output) -> bool:
-    """The job would go on from here if its worker were lost now; False: the lease is lost."""
-    if not moves.write(session, lease, completion_tokens=output.num_tokens):
-        return False
-    checkpoints.save(session, lease.job_id, output)
-    return True
-
-
-def read_stops(session: Session, leases: Sequence[Lease]) -> dict[UUID, StopReason | None]:
-    """Why each held lease should end early, by lease id; a lease that is absent is lost."""
-    if not leases:
-        return {}
-    rows = session.execute(
-        select(Job.lease_id, Job.stop_reason).where(
-            Job.id.in_([each.job_id for each in leases]),
-            Job.lease_id.in_([each.lease_id for each in leases]),
-            Job.state == "running",
-        )
-    )
-    return {lease_id: StopReason(reason) if reason else None for lease_id, reason in rows if lease_id}
 
 
 def complete(session: Session, lease: Lease, output: Output, finish_reason: FinishReason) -> bool:

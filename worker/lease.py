@@ -8,11 +8,13 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
 
+from sqlalchemy.exc import DataError, IntegrityError
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import ids, lifecycle, telemetry
+from jobs import ids, leases, lifecycle, telemetry
 from jobs.checkpoints import Output
 from jobs.database import transaction
+from jobs.leases import Progress
 from jobs.moves import Lease
 from jobs.settings import JobSettings
 from jobs.states import StopReason
@@ -121,31 +123,35 @@ class LeaseKeeper:
             held.inbox.put(StopAsked(reason))
 
     def run_once(self) -> None:
-        """Renewals that are due are done, stop requests are handed on, and progress is told."""
+        """Renew what is due, hand on stop requests, tell progress and save checkpoints.
+
+        In this order, and none waits for a row that somebody else has locked: that is for the next round.
+        """
         held = self.held()
         if not held:
             return
         if any(self._is_due(each) for each in held):
             self._renew(held)
         self._hand_on_stops(held)
+        self._tell_progress(held)
         for each in held:
-            self._tell_progress(each)
             self._save(each)
 
     def tell_first_token(self, session: Session, held: HeldLease) -> None:
         """Callers will know when the first token came, also of a job that ended before they could be told."""
         if held.num_tokens and not held.told_tokens:
-            self._report(session, held, held.num_tokens)
+            told = self._progress_of(held, held.num_tokens)
+            lifecycle.report_progress(
+                session,
+                told.lease,
+                completion_tokens=told.completion_tokens,
+                since_first_token=told.since_first_token,
+            )
 
     @staticmethod
-    def _report(session: Session, held: HeldLease, num_tokens: int) -> None:
+    def _progress_of(held: HeldLease, num_tokens: int) -> Progress:
         since = time.monotonic() - (held.first_token_at or time.monotonic())
-        lifecycle.report_progress(
-            session,
-            held.lease,
-            completion_tokens=num_tokens,
-            since_first_token=timedelta(seconds=since),
-        )
+        return Progress(held.lease, num_tokens, timedelta(seconds=since))
 
     def _is_due(self, held: HeldLease) -> bool:
         left = held.valid_until - time.monotonic()
@@ -156,16 +162,14 @@ class LeaseKeeper:
         valid_until = time.monotonic() + self._settings.lease_seconds
         span = timedelta(seconds=self._settings.lease_seconds)
         with transaction(self._sessions) as session:
-            renewed = lifecycle.renew(session, [each.lease for each in held], lease=span)
+            renewed = leases.renew(session, [each.lease for each in held], lease=span)
         for each in held:
             if each.lease.lease_id in renewed:
                 each.valid_until = valid_until
-            else:
-                self._lose(each)
 
     def _hand_on_stops(self, held: Iterable[HeldLease]) -> None:
         with transaction(self._sessions) as session:
-            reasons = lifecycle.read_stops(session, [each.lease for each in held])
+            reasons = leases.read_stops(session, [each.lease for each in held])
         for each in held:
             if each.lease.lease_id not in reasons:
                 self._lose(each)
@@ -173,25 +177,31 @@ class LeaseKeeper:
                 each.stop_reason = reason
                 each.inbox.put(StopAsked(reason))
 
-    def _tell_progress(self, held: HeldLease) -> None:
+    def _tell_progress(self, held: Iterable[HeldLease]) -> None:
         """Callers see the first token at once, the later ones about once a second."""
-        num_tokens, now = held.num_tokens, time.monotonic()
-        if num_tokens == held.told_tokens:
-            return
-        if held.told_tokens and now - held.told_at < _PROGRESS_SECONDS:
+        now = time.monotonic()
+        due = {each.lease.lease_id: (each, each.num_tokens) for each in held if _is_news(each, now)}
+        if not due:
             return
         with transaction(self._sessions) as session:
-            self._report(session, held, num_tokens)
-        held.told_tokens, held.told_at = num_tokens, now
+            told = leases.report_all(session, [self._progress_of(*each) for each in due.values()])
+        for lease_id in told:
+            each, num_tokens = due[lease_id]
+            each.told_tokens, each.told_at = num_tokens, now
 
     def _save(self, held: HeldLease) -> None:
-        """The slot's last snapshot is the job's checkpoint."""
+        """Make the slot's last snapshot the job's checkpoint; one that cannot be stored holds up no other."""
         snapshot = held.snapshot
         if snapshot is None or snapshot is held.saved or held.is_ending:
             return
-        with transaction(self._sessions) as session:
-            lifecycle.checkpoint(session, held.lease, snapshot)
-        held.saved = snapshot
+        try:
+            with transaction(self._sessions) as session:
+                is_saved = leases.checkpoint(session, held.lease, snapshot)
+        except (DataError, IntegrityError, UnicodeError) as error:
+            telemetry.logger().error(telemetry.LOOP_FAILED, loop="checkpoint", error=type(error).__name__)
+            is_saved = True  # the next snapshot may be better
+        if is_saved:
+            held.saved = snapshot
 
     def _lose(self, held: HeldLease) -> None:
         """Its slot is told."""
@@ -200,3 +210,10 @@ class LeaseKeeper:
         self.drop(held)
         telemetry.logger().info(telemetry.LEASE_LOST, job_id=ids.job_id(held.lease.job_id))
         held.inbox.put(StopAsked(None))
+
+
+def _is_news(held: HeldLease, now: float) -> bool:
+    """Tell whether callers should hear of the job's progress now."""
+    if held.num_tokens == held.told_tokens:
+        return False
+    return not held.told_tokens or now - held.told_at >= _PROGRESS_SECONDS

@@ -82,7 +82,7 @@ def _timing(
                     told, is_told = told + event.num_tokens, True
             case Ended(error):
                 if error is not None:
-                    raise LoadError(error.message)
+                    raise LoadError(error.said or error.message)
                 counted = num_ids or told
                 num_tokens = counted if counted or not text else tokenizer.count_text(text)
                 return Timing((first or at) - began, at - began, num_tokens, is_told or bool(num_ids))

@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import claims, engines, lifecycle, reservations
+from jobs import claims, engines, leases, lifecycle, reservations
 from jobs.admission import Capacity
 from jobs.database import database_now
 from jobs.ids import uuid7
@@ -165,7 +165,7 @@ def test_a_lease_that_expired_is_never_renewed(session: Session) -> None:
     register_engine(session)
     submit_one(session)
     held = claim_one(session, terms=replace(TERMS, lease=timedelta(seconds=-1)))
-    assert lifecycle.renew(session, [held.lease], lease=timedelta(seconds=60)) == set()
+    assert leases.renew(session, [held.lease], lease=timedelta(seconds=60)) == set()
 
 
 def test_a_job_in_every_terminal_state_can_be_made(session: Session) -> None:

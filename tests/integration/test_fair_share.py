@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
-from jobs import claims, lifecycle, reservations
+from jobs import claims, leases, lifecycle, reservations
 from jobs.bookings import Terms
 from jobs.claims import Claim, Ended
 from jobs.database import database_now
@@ -89,7 +89,7 @@ def test_a_rescued_job_is_charged_for_its_checkpoint_alone(session: Session) -> 
     tenant_id = new_tenant(session)
     submit_one(session, spec(1000, max_tokens=500), tenant_id=tenant_id)
     claimed = claim_one(session)
-    lifecycle.checkpoint(session, claimed.lease, output_of("x", 30))
+    leases.checkpoint(session, claimed.lease, output_of("x", 30))
     lifecycle.report_progress(session, claimed.lease, completion_tokens=70)
     later = database_now(session) + timedelta(hours=1)
     assert len(lifecycle.rescue(session, now=later, max_rescues=2)) == 1
@@ -181,7 +181,7 @@ def test_a_full_engine_makes_room_for_somebody_who_waits_for_an_answer(session: 
     asking = submit_one(session, spec(100, lane=Lane.INTERACTIVE))
     assert look(session) == (None, True)
     assert look(session) == (None, False)  # asked once
-    reasons = lifecycle.read_stops(session, [each.lease for each in running])
+    reasons = leases.read_stops(session, [each.lease for each in running])
     (leaving,) = [each for each in running if reasons[each.lease.lease_id] == StopReason.PREEMPT]
     assert leaving.job.prompt_tokens == 500
     lifecycle.make_room(session, leaving.lease, output_of("so far", 301))

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from api_server import ApiProcess
 from cli.stack.valkey import EmbeddedValkey
-from jobs import database, isolation, lifecycle, reservations, submission, tenants, usage
+from jobs import database, isolation, leases, lifecycle, reservations, submission, tenants, usage
 from jobs.database import database_now
 from jobs.isolation import APP_ROLE, WORKER_ROLE, TenantSession
 from jobs.models import DEFAULT_TENANT, Job
@@ -103,8 +103,8 @@ def test_a_worker_s_login_can_do_all_that_workers_do(
         submit_one(session, spec(None))
         assert submission.prepare_next(session, WordCounter(), fallback=CAPACITY) is not None
         lease = claim_one(session).lease
-        lifecycle.renew(session, [lease], lease=database_now(session) - database_now(session))
-        lifecycle.checkpoint(session, lease, output_of("a"))
+        leases.renew(session, [lease], lease=database_now(session) - database_now(session))
+        leases.checkpoint(session, lease, output_of("a"))
         lifecycle.release(session, lease, output_of("a"))
         reservations.close(session, lease.lease_id)
         lease = claim_one(session).lease

@@ -5,7 +5,7 @@ import pytest
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
-from jobs import lifecycle, removal, reservations, submission
+from jobs import leases, lifecycle, removal, reservations, submission
 from jobs.database import database_now
 from jobs.errors import IdempotencyConflictError, NotFoundError
 from jobs.models import DEFAULT_TENANT, Job, PromptText, Reservation, Result, WebhookEvent
@@ -62,7 +62,7 @@ def test_a_stale_worker_can_write_nothing(session: Session, verb: str) -> None:
         "progress": lambda: lifecycle.report_progress(session, lease, completion_tokens=7),
     }[verb]()
     assert not stale
-    assert lifecycle.renew(session, [lease], lease=timedelta(seconds=60)) == set()
+    assert leases.renew(session, [lease], lease=timedelta(seconds=60)) == set()
     after = vars(session.get_one(Job, lease.job_id, populate_existing=True))
     changed = {name for name in before if not name.startswith("_") and before[name] != after[name]}
     assert changed == set()
@@ -101,7 +101,7 @@ def test_a_running_job_is_asked_to_stop_and_its_worker_ends_it(session: Session)
     lease = running(session)
     job = lifecycle.cancel(session, lease.job_id, tenant_id=DEFAULT_TENANT)
     assert job.state == JobState.RUNNING
-    assert lifecycle.read_stops(session, [lease]) == {lease.lease_id: StopReason.CANCEL}
+    assert leases.read_stops(session, [lease]) == {lease.lease_id: StopReason.CANCEL}
     assert lifecycle.end_stopped(session, lease, StopReason.CANCEL, output_of("part", 2))
     assert state_of(session, lease) == JobState.CANCELLED
     assert session.get_one(Result, lease.job_id).output == "part"
@@ -125,10 +125,10 @@ def test_a_cancel_outweighs_an_expiry_but_not_the_other_way_round(session: Sessi
     lease = running(session, window=timedelta(hours=1))
     later = database_now(session) + timedelta(hours=2)
     assert lifecycle.expire(session, now=later) == 1
-    assert lifecycle.read_stops(session, [lease])[lease.lease_id] == StopReason.EXPIRE
+    assert leases.read_stops(session, [lease])[lease.lease_id] == StopReason.EXPIRE
     lifecycle.cancel(session, lease.job_id, tenant_id=DEFAULT_TENANT)
     lifecycle.expire(session, now=later)
-    assert lifecycle.read_stops(session, [lease])[lease.lease_id] == StopReason.CANCEL
+    assert leases.read_stops(session, [lease])[lease.lease_id] == StopReason.CANCEL
 
 
 def test_a_waiting_job_expires_at_the_end_of_its_window(session: Session) -> None:

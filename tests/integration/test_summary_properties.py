@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import lifecycle, summaries
+from jobs import leases, lifecycle, summaries
 from jobs.claims import Claim
 from jobs.database import database_now
 from jobs.models import DEFAULT_TENANT, Job, Reservation, Summary, SummaryNode, WebhookEvent
@@ -151,7 +151,7 @@ class Trees(RuleBasedStateMachine):
             return
         claimed = self.running.pop(place % len(self.running))
         with self.sessions.begin() as session:
-            stops = lifecycle.read_stops(session, [claimed.lease])
+            stops = leases.read_stops(session, [claimed.lease])
             stop = stops.get(claimed.lease.lease_id)
             if stop in {StopReason.CANCEL, StopReason.EXPIRE} and place % 2:
                 lifecycle.end_stopped(session, claimed.lease, stop, None)
