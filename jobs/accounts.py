@@ -1,24 +1,22 @@
 """Tenants' accounts in the database: who was served how much of a model, and who is idle."""
 
 from collections.abc import Collection
-from typing import Final
 from uuid import UUID
 
 from sqlalchemy import CTE, Float, cast, func, literal, literal_column, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
+from jobs import locks
 from jobs.fair_share import Account, lift
+from jobs.locks import Lock
 from jobs.models import Job, Tenant, TenantAccount
 from jobs.queue_window import Waiting
-
-# Transactions that write to several accounts do so one after another, else two could wait for each other.
-_SEVERAL: Final = 0x10C2
 
 
 def serialize(session: Session) -> None:
     """Nobody else writes to several accounts until this transaction has ended; taken behind engines' rows."""
-    session.execute(select(func.pg_advisory_xact_lock(_SEVERAL)))
+    locks.hold(session, Lock.ACCOUNTS)
 
 
 def lifted(waiting: Waiting) -> dict[UUID, Account]:
@@ -39,7 +37,7 @@ def take_up(session: Session, model: str, waiting: Waiting) -> None:
     gone = waiting.accounts.keys() - set().union(*waiting.tenants.values())
     if not gone and not waiting.idle:
         return
-    if not session.scalar(select(func.pg_try_advisory_xact_lock(_SEVERAL))):
+    if not locks.try_hold(session, Lock.ACCOUNTS):
         return
     if gone:
         _leave(session, model, gone)

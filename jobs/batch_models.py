@@ -3,13 +3,14 @@
 from datetime import datetime
 from uuid import UUID
 
-from sqlalchemy import BigInteger, CheckConstraint, ForeignKey, Index, text
+from sqlalchemy import BigInteger, CheckConstraint, ForeignKey, Index, SmallInteger, text
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
 from jobs.batch_states import ACTIVE, TERMINAL, BatchState, Endpoint, FileState
 from jobs.ids import uuid7
 from jobs.orm import Base, JsonObject, one_of
+from jobs.turn_models import VALIDATION, indexes
 
 _ACTIVE_SQL = one_of("state", sorted(ACTIVE))
 
@@ -85,6 +86,10 @@ class Batch(Base):
         num_stopped: lines that were cancelled or expired.
         next_offset, next_line: where in the file the lines begin that are neither jobs nor refused yet.
         is_expanded: no such lines are left.
+        num_validations: times that checking its file was begun.
+        lease_id, lease_expires_at: of the worker that checks its file.
+        run_after: nothing is done for it before this, after a failure.
+        num_failures: of moving it on, in a row.
         webhook_url: told when it has ended.
         webhook_secret: signs that, sealed; None: the tenant's default does.
         request_sha256: of what was asked, to recognize a client that repeats itself.
@@ -112,7 +117,10 @@ class Batch(Base):
             " OR num_completed + num_failed + num_stopped = num_lines",
             name="ends_whole",
         ),
+        CheckConstraint("(lease_id IS NULL) = (lease_expires_at IS NULL)", name="lease_whole"),
+        CheckConstraint("lease_id IS NULL OR state = 'validating'", name="lease_while_validating"),
         Index("ix_batches_tenant", "tenant_id", "id"),
+        *indexes(VALIDATION),
         Index("ix_batches_active", "id", postgresql_where=text(_ACTIVE_SQL)),
     )
 
@@ -139,6 +147,11 @@ class Batch(Base):
     next_offset: Mapped[int] = mapped_column(BigInteger, server_default="0")
     next_line: Mapped[int] = mapped_column(server_default="1")
     is_expanded: Mapped[bool] = mapped_column(server_default=text("false"))
+    num_validations: Mapped[int] = mapped_column(SmallInteger, server_default="0")
+    num_failures: Mapped[int] = mapped_column(SmallInteger, server_default="0")
+    lease_id: Mapped[UUID | None]
+    lease_expires_at: Mapped[datetime | None]
+    run_after: Mapped[datetime | None]
     webhook_url: Mapped[str | None]
     webhook_secret: Mapped[bytes | None]
     request_sha256: Mapped[bytes]

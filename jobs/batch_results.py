@@ -29,7 +29,14 @@ _MAX_BYTES: Final = 4 * 2**20  # of output in one transaction
 _CANCELLED_ALONE: Final = ("request_cancelled", "This request was cancelled.")
 # What is wrong with a request rather than with us.
 _CALLERS_FAULTS: Final = frozenset(
-    {"context_length_exceeded", "invalid_prompt", "invalid_value", "unsafe_text", "chat_template_error"}
+    {
+        "chat_template_error",
+        "context_length_exceeded",
+        "invalid_prompt",
+        "invalid_value",
+        "prompt_uncountable",
+        "unsafe_text",
+    }
 )
 
 _Ended = Row[Any]

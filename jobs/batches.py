@@ -8,14 +8,15 @@ from hashlib import sha256
 from typing import Final
 from uuid import UUID
 
-from sqlalchemy import func, select
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from jobs import events, files, ids, paging, telemetry
+from jobs import events, files, ids, locks, paging, telemetry
 from jobs.batch_models import Batch
 from jobs.batch_states import TERMINAL, TRANSITIONS, BatchState, Endpoint, FileState
 from jobs.database import database_now
 from jobs.errors import ConflictError, InvalidRequestError, NotFoundError
+from jobs.locks import Lock
 from jobs.paging import Page, Range
 
 WINDOWS: Final[Mapping[str, timedelta]] = {
@@ -24,7 +25,6 @@ WINDOWS: Final[Mapping[str, timedelta]] = {
     "7d": timedelta(days=7),
 }
 # OpenAI's clients repeat a request that was not answered twice within seconds.
-_LOCK: Final = 0x10D1  # the first half of our advisory locks' keys
 _REPEATED_WITHIN: Final = timedelta(minutes=10)
 
 
@@ -81,7 +81,7 @@ def create(session: Session, spec: BatchSpec, *, tenant_id: UUID) -> Batch:
 
 def wait_for_others(session: Session, spec: BatchSpec) -> None:
     """Nobody else creates a batch like this one until this transaction ends."""
-    session.execute(select(func.pg_advisory_xact_lock(_LOCK, func.hashtext(spec.sha256.hex()))))
+    locks.hold(session, Lock.BATCH, of=spec.sha256.hex())
 
 
 def find_repeated(session: Session, spec: BatchSpec, *, tenant_id: UUID) -> Batch | None:

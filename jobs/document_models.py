@@ -10,6 +10,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 from jobs.document_states import DocumentKind, DocumentState
 from jobs.ids import uuid7
 from jobs.orm import Base, JsonObject, one_of
+from jobs.turn_models import EXTRACTION, indexes
 
 
 class Document(Base):
@@ -22,6 +23,7 @@ class Document(Base):
         file_id: where the bytes are until the text is there.
         lease_id, lease_expires_at: of the worker that extracts its text.
         attempt: extractions that were begun.
+        run_after: not extracted before this, after a failure.
         num_pages: pages, slides, sheets or chapters; None: the kind has none, or not known yet.
         pages: the character of the text at which each of them starts; [] without pages.
         num_chars: of the text.
@@ -59,6 +61,7 @@ class Document(Base):
             postgresql_where=text("state <> 'deleted'"),
         ),
         Index("ix_documents_tenant", "tenant_id", "id"),
+        *indexes(EXTRACTION),
         Index("ix_documents_extracting", "tenant_id", "id", postgresql_where=text("state = 'extracting'")),
         Index("ix_documents_expiring", "expires_at", postgresql_where=text("state IN ('failed', 'ready')")),
         Index("ix_documents_deleted", "deleted_at", postgresql_where=text("state = 'deleted'")),
@@ -75,6 +78,7 @@ class Document(Base):
     lease_id: Mapped[UUID | None]
     lease_expires_at: Mapped[datetime | None]
     attempt: Mapped[int] = mapped_column(SmallInteger, server_default="0")
+    run_after: Mapped[datetime | None]
     num_pages: Mapped[int | None]
     pages: Mapped[list[int]] = mapped_column(JSONB, server_default=text("'[]'"))
     num_chars: Mapped[int | None]

@@ -12,16 +12,16 @@ import zstandard
 from sqlalchemy import ColumnElement, delete, func, or_, select, update
 from sqlalchemy.orm import Session, defer
 
-from jobs import files, paging
+from jobs import files, locks, paging
 from jobs.batch_models import File
 from jobs.batch_states import FileState
 from jobs.database import database_now
 from jobs.document_models import Document, DocumentText
 from jobs.document_states import DocumentKind, DocumentState
 from jobs.errors import NotFoundError
+from jobs.locks import Lock
 from jobs.paging import Page, Range
 
-_LOCK: Final = 0x10D2  # the first half of our advisory locks' keys
 _READ_BYTES: Final = 2**18  # of text, decompressed at a time
 
 
@@ -60,7 +60,7 @@ def finish_upload(
         NotFoundError: the upload took so long that its bytes have been discarded.
     """
     key = f"{tenant_id} {new.sha256.hex()} {new.kind}"
-    session.execute(select(func.pg_advisory_xact_lock(_LOCK, func.hashtext(key))))
+    locks.hold(session, Lock.DOCUMENT, of=key)
     known = select(Document).where(
         Document.tenant_id == tenant_id,
         Document.sha256 == new.sha256,

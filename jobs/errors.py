@@ -205,6 +205,12 @@ class OverJobQuotaError(JobQuotaError):
     retryable = False
 
 
+class PromptUncountableError(LongbatchError):
+    """The prompt cannot be counted within the limits of memory and time."""
+
+    code = "prompt_uncountable"
+
+
 class UnavailableError(LongbatchError):
     """A part that this call needs is not available at the moment; try again."""
 

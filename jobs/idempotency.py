@@ -3,14 +3,14 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from hashlib import sha256
 from typing import Generic, TypeVar
 from uuid import UUID
 
-from sqlalchemy import func, literal, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
+from jobs import locks
+from jobs.database import database_now
 from jobs.errors import IdempotencyConflictError
 from jobs.models import JsonObject
 from jobs.tenant_models import IdempotencyKey
@@ -80,11 +80,8 @@ def run_once(
 
 def _lock(session: Session, tenant_id: UUID, key: str) -> datetime:
     """Nobody else is past this point with the same key; the database's clock."""
-    digest = sha256(f"{tenant_id}\n{key}".encode()).digest()
-    number = int.from_bytes(digest[:8], signed=True)
-    session.execute(select(func.pg_advisory_xact_lock(literal(number))))
-    now: datetime = session.scalars(select(func.clock_timestamp())).one()
-    return now
+    locks.hold_key(session, f"{tenant_id}\n{key}")
+    return database_now(session)
 
 
 def _remember(

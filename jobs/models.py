@@ -24,6 +24,7 @@ from jobs.orm import Base, JsonObject, one_of
 from jobs.states import TERMINAL, FinishReason, JobState, Lane, StopReason
 from jobs.summary_models import Summary, SummaryDocument, SummaryNode
 from jobs.tenant_models import ApiKey, IdempotencyKey, TenantLimit, UsageDay, UsageEntry
+from jobs.turn_models import COUNTING, TenantTurn, indexes
 from jobs.webhook_models import (
     WebhookBreaker,
     WebhookDelivery,
@@ -58,6 +59,7 @@ __all__ = [
     "Tenant",
     "TenantAccount",
     "TenantLimit",
+    "TenantTurn",
     "UsageDay",
     "UsageEntry",
     "WebhookBreaker",
@@ -135,10 +137,11 @@ class Job(Base):
         attempt: attempts spent so far, from 0.
         num_rescues: workers that went silent with this job in flight.
         stop_reason: why it should end early; asked by callers, read by its worker.
-        lease_id: the fence: fresh at every claim, null unless a worker holds the job.
+        lease_id: the fence: fresh at every claim, null unless a worker runs the job or counts its prompt.
         num_yields: times it left the engine to let others go on; after one it books all it may need.
         num_preemptions: times it made room for the interactive lane.
         run_after: not before this, after a failed attempt.
+        num_preparations: times that counting its prompt was begun.
         batch_id: of the batch whose line it is; without a foreign key, which would lock the batch.
         batch_line: counted from 1.
         summary_id: of the summary in whose tree it stands; without a foreign key, as `batch_id`.
@@ -170,6 +173,7 @@ class Job(Base):
     num_rescues: Mapped[int] = mapped_column(SmallInteger, server_default="0")
     num_yields: Mapped[int] = mapped_column(SmallInteger, server_default="0")
     num_preemptions: Mapped[int] = mapped_column(SmallInteger, server_default="0")
+    num_preparations: Mapped[int] = mapped_column(SmallInteger, server_default="0")
     stop_reason: Mapped[str | None]
     lease_id: Mapped[UUID | None]
     lease_expires_at: Mapped[datetime | None]
@@ -231,6 +235,7 @@ class Job(Base):
         ),
         Index("ix_jobs_blocked", "id", postgresql_where=text("state = 'blocked'")),
         Index("ix_jobs_preparing", "id", postgresql_where=text("state = 'preparing'")),
+        *indexes(COUNTING),
         Index("ix_jobs_running", "id", postgresql_where=text("state = 'running'")),
         Index(
             "ix_jobs_expiring",

@@ -8,18 +8,17 @@ each other, and would have to be right at every one of those ends.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
 from uuid import UUID
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from jobs import locks
 from jobs.errors import JobQuotaError, OverJobQuotaError, OverTokenQuotaError, TokenQuotaError
+from jobs.locks import Lock
 from jobs.models import Job
 from jobs.settings import LimitSettings
 from jobs.tenant_models import TenantLimit
-
-_LOCK: Final = 0x10C1  # the first half of our advisory locks' keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +96,7 @@ def admit(session: Session, tenant_id: UUID, more: Held, *, limits: Limits) -> H
     Raises:
         LimitError: it would be too much; nothing was taken.
     """
-    session.execute(select(func.pg_advisory_xact_lock(_LOCK, func.hashtext(str(tenant_id)))))
+    locks.hold(session, Lock.QUOTA, of=str(tenant_id))
     together = held(session, tenant_id) + more
     check(together, more, limits=limits)
     return together

@@ -261,6 +261,9 @@ class MaintenanceSettings(Group):
     summary_seconds: float = Field(
         default=0.5, gt=0, description="how soon summaries whose documents are ready are planned"
     )
+    lease_seconds: float = Field(
+        default=30, ge=3, description="a lost worker's prompts, summaries and batches are free after it"
+    )
 
 
 class Settings(BaseSettings):

@@ -5,32 +5,21 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from sqlalchemy import Text, cast, func, literal_column, or_, select, update
-from sqlalchemy.exc import DBAPIError, NoResultFound
+from sqlalchemy import literal_column, or_, select
 from sqlalchemy.orm import Session
 
-from jobs import endings, engines, summary_prompts, texts
+from jobs import endings, engines, texts
 from jobs.admission import Capacity, Excess, find_excess
 from jobs.database import database_now
-from jobs.errors import LongbatchError
 from jobs.idempotency import Kind, Once, run_once
 from jobs.ids import uuid7
-from jobs.models import Job, JsonObject, PromptText
+from jobs.models import Job, JsonObject
 from jobs.quotas import Admit, Held
 from jobs.states import TERMINAL, TRANSITIONS, JobState, Lane
-from jobs.texts import CountedPrompt, Counter, NewText
+from jobs.texts import NewText
 
-# Far above what counting takes; a worker that is frozen meanwhile keeps its job for so long.
-_MAX_COUNTING = "5min"
-# Jobs that are looked through for one that nobody counts: more than there will be service workers.
-_MAX_COUNTERS = 64
-_COUNTING_LOCK = 0x10C0  # the first half of our advisory locks' keys
-_PUT_OFF = timedelta(minutes=1)
 # What a chat template adds around a message, far above what any does.
 _TEMPLATE_TOKENS = 256
-
-# A stored prompt or, in a tree, one that was written just now; with its ids. Or what is wrong with it.
-_Count = tuple[PromptText | NewText, CountedPrompt] | BaseException
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +81,7 @@ def submit(
     for job, spec in zip(jobs, specs, strict=True):
         limits = capacities.get(job.model) or [fallback]
         if spec.text.counted:
-            _settle_count(job, num_tokens=spec.text.counted.num_tokens, limits=limits, now=now)
+            settle_count(job, num_tokens=spec.text.counted.num_tokens, limits=limits, now=now)
         else:
             job.reserved_tokens = demand(spec, limits)
     taken = [job.reserved_tokens for job in jobs if job.state not in TERMINAL]
@@ -163,99 +152,6 @@ def submit_part_once(
     return job_ids, new
 
 
-def prepare_next(session: Session, counter: Counter, *, fallback: Capacity) -> Job | None:
-    """One job whose prompt was uncounted is queued, or failed, or put off; None: none waits.
-
-    It fails when it never fits, or when its prompt cannot be rendered for this model. It is put off for a
-    while when the database refuses what is written for it.
-
-    An advisory lock sees to it that two workers never count one prompt. The row stays free meanwhile, since
-    that can take long (a second at most for what fits an engine, half a minute on a busy machine for the
-    largest body): whoever cancels the job does not wait, and its count is dropped.
-    """
-    for_now = func.set_config("idle_in_transaction_session_timeout", _MAX_COUNTING, True)
-    session.execute(select(for_now))
-    while (waiting := _next_uncounted(session)) is not None:
-        found = _count(session, waiting, counter)
-        still = select(Job).where(Job.id == waiting.id, Job.state == JobState.PREPARING).with_for_update()
-        job = session.scalar(still.execution_options(populate_existing=True))
-        if job is not None:
-            _prepare(session, job, found, fallback=fallback)
-            return job
-    return None
-
-
-def _next_uncounted(session: Session) -> Job | None:
-    """The oldest job that nobody else counts; nobody else will while this transaction is open."""
-    due = or_(Job.run_after.is_(None), Job.run_after <= func.clock_timestamp())
-    preparing = (
-        select(Job)
-        .where(Job.state == literal_column("'preparing'"), Job.lease_id.is_(None), due)
-        .order_by(Job.id)
-        .execution_options(populate_existing=True)
-    )
-    for job_id in session.scalars(preparing.with_only_columns(Job.id).limit(_MAX_COUNTERS)).all():
-        lock = func.pg_try_advisory_xact_lock(_COUNTING_LOCK, func.hashtext(cast(job_id, Text)))
-        # Read again under the lock: its last holder may just have counted it.
-        if session.scalar(select(lock)) and (job := session.scalar(preparing.where(Job.id == job_id))):
-            return job
-    return None
-
-
-def _count(session: Session, job: Job, counter: Counter) -> _Count:
-    """The prompt and its ids, or what is wrong with it, which must not stop all other prompts."""
-    try:
-        if job.text_id is None:
-            canonical = summary_prompts.write(session, job)
-        else:
-            text = texts.load(session, job.text_id)
-    except (NoResultFound, LongbatchError) as error:
-        return error
-    try:
-        if job.text_id is None:
-            counted = counter.count_prompt(canonical)
-            return NewText(canonical, counted), counted
-        return text, texts.count(text, counter)
-    except (SystemExit, KeyboardInterrupt):
-        raise
-    except BaseException as error:  # noqa: BLE001  # see above; a tokenizer's panic is no Exception
-        return error
-
-
-def _prepare(
-    session: Session,
-    job: Job,
-    found: _Count,
-    *,
-    fallback: Capacity,
-) -> None:
-    """The job is queued, failed or put off."""
-    job_id = job.id
-    try:
-        with session.begin_nested():
-            now = database_now(session)
-            job.run_after = None
-            if isinstance(found, BaseException):
-                _refuse(job, found, now=now)
-            else:
-                text, counted = found
-                if isinstance(text, NewText):
-                    job.text_id = texts.store(session, [text], tenant_id=job.tenant_id)[text.sha256]
-                else:
-                    texts.keep_count(session, text, counted)
-                limits = engines.registered_capacities(session).get(job.model) or [fallback]
-                _settle_count(job, num_tokens=counted.num_tokens, limits=limits, now=now)
-            session.flush()
-            if job.state in TERMINAL:
-                endings.note(session, [job])
-    except DBAPIError as error:
-        if error.connection_invalidated:
-            raise
-        later = func.clock_timestamp() + _PUT_OFF
-        session.execute(update(Job).where(Job.id == job_id).values(run_after=later))
-        session.refresh(job)
-
-
 def reject_misfits(session: Session, *, limit: int = 1000) -> list[Job]:
     """Queued jobs that no registered engine can ever run have failed (engines can come back smaller)."""
     rejected: list[Job] = []
@@ -279,11 +175,24 @@ def reject_misfits(session: Session, *, limit: int = 1000) -> list[Job]:
         ).all()
         now = database_now(session)
         for job in misfits:
-            _settle_count(job, num_tokens=job.prompt_tokens or 0, limits=capacities, now=now)
+            settle_count(job, num_tokens=job.prompt_tokens or 0, limits=capacities, now=now)
         rejected += misfits
     session.flush()
     endings.note(session, rejected)
     return rejected
+
+
+def settle_count(job: Job, *, num_tokens: int, limits: Sequence[Capacity], now: datetime) -> None:
+    """Queue a job whose prompt is counted, or fail it if no engine can ever run it."""
+    job.prompt_tokens = num_tokens
+    job.reserved_tokens = num_tokens + job.max_tokens
+    excesses = [find_excess(limit, prompt_tokens=num_tokens, max_tokens=job.max_tokens) for limit in limits]
+    if any(excess is None for excess in excesses):
+        job.state = TRANSITIONS["prepare"][1].value
+        return
+    job.state = TRANSITIONS["reject"][1].value
+    job.error = too_long_error(max((each for each in excesses if each), key=lambda excess: excess.limit))
+    job.finalized_at = now
 
 
 def too_long_error(excess: Excess) -> JsonObject:
@@ -331,29 +240,6 @@ def _new_job(spec: JobSpec, *, tenant_id: UUID, text_id: UUID, now: datetime) ->
         batch_line=spec.batch_line,
         is_reported=False,
     )
-
-
-def _settle_count(job: Job, *, num_tokens: int, limits: Sequence[Capacity], now: datetime) -> None:
-    """The count decides: queued, or failed when no engine can ever run it."""
-    job.prompt_tokens = num_tokens
-    job.reserved_tokens = num_tokens + job.max_tokens
-    excesses = [find_excess(limit, prompt_tokens=num_tokens, max_tokens=job.max_tokens) for limit in limits]
-    if any(excess is None for excess in excesses):
-        job.state = TRANSITIONS["prepare"][1].value
-        return
-    job.state = TRANSITIONS["reject"][1].value
-    job.error = too_long_error(max((each for each in excesses if each), key=lambda excess: excess.limit))
-    job.finalized_at = now
-
-
-def _refuse(job: Job, error: BaseException, *, now: datetime) -> None:
-    """The job has failed, since nobody can count its prompt."""
-    job.state = TRANSITIONS["reject"][1].value
-    job.finalized_at = now
-    if isinstance(error, LongbatchError):
-        job.error = {"code": error.code, "message": error.message}
-    else:
-        job.error = {"code": "invalid_prompt", "message": "the stored prompt cannot be read"}
 
 
 def _find_job(session: Session, noted: UUID | JsonObject) -> Job | None:

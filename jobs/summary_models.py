@@ -10,6 +10,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 from jobs.ids import uuid7
 from jobs.orm import Base, JsonObject, one_of
 from jobs.summary_states import TERMINAL, NodeKind, OnGap, Style, SummaryState, SummaryStop
+from jobs.turn_models import PLANNING, indexes
 
 _TERMINAL_SQL = one_of("state", sorted(TERMINAL))
 
@@ -29,7 +30,9 @@ class Summary(Base):
         root_job_id: whose output is the summary; None until planned.
         gaps: documents that could not be read, where gaps are skipped; failed chunks are seen from the tree.
         stop_reason: why it should end early; its jobs that are left are being ended.
-        plan_after: there was no room in the quota, or planning failed; not before this.
+        plan_after: not planned before this: a document is awaited, or planning failed.
+        num_plannings: times that planning was begun.
+        lease_id, lease_expires_at: of the worker that plans it.
     """
 
     __tablename__ = "summaries"
@@ -60,6 +63,9 @@ class Summary(Base):
     stop_reason: Mapped[str | None]
     error: Mapped[JsonObject | None] = mapped_column(JSONB(none_as_null=True))
     plan_after: Mapped[datetime | None]
+    num_plannings: Mapped[int] = mapped_column(SmallInteger, server_default="0")
+    lease_id: Mapped[UUID | None]
+    lease_expires_at: Mapped[datetime | None]
     created_at: Mapped[datetime]
     planned_at: Mapped[datetime | None]
     finalized_at: Mapped[datetime | None]
@@ -77,7 +83,10 @@ class Summary(Base):
         CheckConstraint(one_of("on_gap", sorted(OnGap)), name="on_gap"),
         CheckConstraint(one_of("stop_reason", sorted(SummaryStop)), name="stop_reason"),
         CheckConstraint("length >= 1 AND overlap_tokens >= 0 AND rank BETWEEN -1 AND 1", name="bounds"),
+        CheckConstraint("(lease_id IS NULL) = (lease_expires_at IS NULL)", name="lease_whole"),
+        CheckConstraint("lease_id IS NULL OR state = 'preparing'", name="lease_while_preparing"),
         Index("ix_summaries_tenant", "tenant_id", "id"),
+        *indexes(PLANNING),
         # What service workers plan, stop and expire.
         Index("ix_summaries_open", "id", postgresql_where=text("finalized_at IS NULL")),
         Index("ix_summaries_finalized", "finalized_at", postgresql_where=text("finalized_at IS NOT NULL")),

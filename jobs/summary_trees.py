@@ -24,7 +24,14 @@ from jobs.summary_states import TERMINAL, OnGap, SummaryState, SummaryStop
 
 # Errors that another attempt at the same prompt would only meet again.
 _HOPELESS = frozenset(
-    {"context_length_exceeded", "chat_template_error", "unsafe_text", "invalid_prompt", "all_parts_failed"}
+    {
+        "all_parts_failed",
+        "chat_template_error",
+        "context_length_exceeded",
+        "invalid_prompt",
+        "prompt_uncountable",
+        "unsafe_text",
+    }
 )
 _BLOCKED: ColumnElement[str] = literal_column("'blocked'")
 
@@ -82,6 +89,7 @@ def end(session: Session, summary: Summary, state: SummaryState, *, error: JsonO
     """The summary, whose row the caller holds, has ended and its event stands."""
     now = database_now(session)
     summary.state, summary.error, summary.finalized_at = state.value, error, now
+    summary.lease_id = summary.lease_expires_at = None
     session.flush()
     events.append_summary(session, summary)
     telemetry.logger().info(

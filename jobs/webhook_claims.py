@@ -11,6 +11,7 @@ from sqlalchemy import Row, text, update
 from sqlalchemy.orm import Session
 
 from jobs import ids, telemetry, webhook_secrets, webhook_turns
+from jobs.locks import Lock
 from jobs.models import JsonObject
 from jobs.settings import WebhookSettings
 from jobs.webhook_models import WebhookDispatch
@@ -21,7 +22,6 @@ from jobs.webhook_vault import Vault, VaultError
 _LEASE_MARGIN: Final = timedelta(seconds=10)
 MAX_LOST: Final = 10  # senders in a row that end without an outcome, until their event is given up
 _MAX_LOST_AT_ONCE: Final = 1000
-_LOCK: Final = 0x77686F6B  # "whok": claims are made one at a time, so that limits hold over all workers
 
 _LOCK_FIRST: Final = text("""
     WITH locked AS MATERIALIZED (SELECT pg_advisory_xact_lock(:key))
@@ -108,7 +108,7 @@ def lock(session: Session) -> tuple[datetime, Sequence[UUID]]:
 
     Returns: the database's time, and dispatches whose senders are taken for dead.
     """
-    row = session.execute(_LOCK_FIRST, {"key": _LOCK, "most": _MAX_LOST_AT_ONCE}).one()
+    row = session.execute(_LOCK_FIRST, {"key": Lock.WEBHOOKS.value, "most": _MAX_LOST_AT_ONCE}).one()
     return row.now, row.lost
 
 

@@ -11,12 +11,11 @@ from sqlalchemy import create_engine, event, pool, text
 from sqlalchemy.engine import Connection
 
 from jobs.database import sqlalchemy_url
+from jobs.locks import MIGRATIONS
 from jobs.models import Base
 from jobs.settings import load_database
 from migrations import isolation
 
-# Any constant of our own: two starting processes must not migrate at once.
-_ADVISORY_LOCK: Final = 0x6C6F6E67  # "long"
 _LOCK_POLL_SECONDS: Final = 0.1
 # DDL that cannot get its lock in 5 s gives up: everything that asks for the table queues up behind it. Work
 # that holds no such lock (filling, validating) may take as long as it takes.
@@ -59,7 +58,7 @@ def _alone(connection: Connection) -> Iterator[None]:
     """
     while True:
         with connection.begin():
-            taken = connection.scalar(text("SELECT pg_try_advisory_lock(:key)"), {"key": _ADVISORY_LOCK})
+            taken = connection.scalar(text("SELECT pg_try_advisory_lock(:key)"), {"key": MIGRATIONS})
         if taken:
             break
         sleep(_LOCK_POLL_SECONDS)
@@ -69,7 +68,7 @@ def _alone(connection: Connection) -> Iterator[None]:
         if not connection.invalidated:
             connection.rollback()
             with connection.begin():
-                connection.execute(text("SELECT pg_advisory_unlock(:key)"), {"key": _ADVISORY_LOCK})
+                connection.execute(text("SELECT pg_advisory_unlock(:key)"), {"key": MIGRATIONS})
 
 
 @contextmanager
@@ -89,7 +88,7 @@ def _limits(connection: Connection) -> Iterator[None]:
 
 def _check_lock(*, ctx: MigrationContext, **_: object) -> None:
     """Refuse to go on where a pooler gave the transaction another session than the lock's."""
-    if ctx.connection is None or not ctx.connection.scalar(_HOLDS_LOCK, {"key": _ADVISORY_LOCK}):
+    if ctx.connection is None or not ctx.connection.scalar(_HOLDS_LOCK, {"key": MIGRATIONS}):
         raise RuntimeError(
             "migrations need a direct connection to Postgres: this one changes its session between transactions"
         )

@@ -6,7 +6,7 @@ from uuid import UUID
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from jobs import lifecycle, reservations, submission, summaries, summary_planning
+from jobs import lifecycle, reservations, summaries, summary_planning
 from jobs.admission import Capacity
 from jobs.claims import Claim, claim
 from jobs.database import database_now
@@ -19,7 +19,7 @@ from jobs.summaries import SummarySpec
 from jobs.summary_planning import PlanningTools
 from jobs.texts import CountedPrompt
 from jobs.tokens import pack_text
-from support import ENGINE, MODEL, TERMS, output_of, register_engine
+from support import ENGINE, MODEL, TERMS, output_of, prepare_next, register_engine
 
 # Chunks of about 300 words, three summaries joined at once.
 SMALL = Capacity(max_batch_size=4, max_blocks=64, tokens_per_block=64, max_input_len=900, max_seq_len=1024)
@@ -119,7 +119,7 @@ def planned(session: Session, num_words: int = 2000, **fields: object) -> Summar
 def prepare_all(session: Session) -> list[Job]:
     """Every prompt that can be written is."""
     prepared = []
-    while (job := submission.prepare_next(session, Words(), fallback=SMALL)) is not None:
+    while (job := prepare_next(session, Words(), fallback=SMALL)) is not None:
         prepared.append(job)
     return prepared
 

@@ -8,7 +8,7 @@ from typing import TypeVar
 from uuid import UUID
 
 from sqlalchemy import text
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import claims, engines, keys, lifecycle, submission
 from jobs.admission import Capacity
@@ -20,9 +20,12 @@ from jobs.ids import uuid7
 from jobs.keys import Scope
 from jobs.models import DEFAULT_TENANT, Base, Job
 from jobs.moves import Lease
+from jobs.preparation import Counting
 from jobs.states import FinishReason, JobState, StopReason
 from jobs.submission import JobSpec
-from jobs.texts import CountedPrompt, NewText
+from jobs.texts import CountedPrompt, Counter, NewText
+from worker import maintenance
+from worker.turns import TurnTaker
 
 T = TypeVar("T")
 CAPACITY = Capacity(
@@ -137,3 +140,40 @@ def _leave_running(session: Session, lease: Lease, state: JobState) -> None:
 
 def output_of(text_: str, num_tokens: int = 3) -> Output:
     return Output(text=text_, packed_ids=b"ids", num_tokens=num_tokens)
+
+
+def within(session: Session) -> sessionmaker[Session]:
+    """Sessions that commit into this session's transaction, for verbs that need several of their own."""
+    session.flush()
+    return sessionmaker(
+        session.connection(), expire_on_commit=False, join_transaction_mode="create_savepoint"
+    )
+
+
+def taker_of(sessions: sessionmaker[Session]) -> TurnTaker:
+    """What takes turns as a service worker does; nobody renews its leases."""
+    return TurnTaker(sessions, shortest_lease=timedelta(seconds=30))
+
+
+def prepare_next(
+    sessions: sessionmaker[Session] | Session,
+    counter: Counter | None = None,
+    *,
+    fallback: Capacity = CAPACITY,
+) -> Job | None:
+    """The job whose prompt was counted next; None: none waits, or it ended meanwhile."""
+    inner = within(sessions) if isinstance(sessions, Session) else sessions
+    taken = taker_of(inner).take(Counting(counter or WordCounter(), fallback))
+    if isinstance(sessions, Session):
+        sessions.expire_all()
+    if taken is None or taken.result is None:
+        return None
+    return sessions.merge(taken.result) if isinstance(sessions, Session) else taken.result
+
+
+def prepare_all(
+    sessions: sessionmaker[Session], counter: Counter | None = None, *, fallback: Capacity = CAPACITY
+) -> list[Job]:
+    """The jobs whose prompts were counted until none was left."""
+    work = Counting(counter or WordCounter(), fallback)
+    return maintenance.prepare(taker_of(sessions), work, limit=1000)[1]

@@ -8,12 +8,12 @@ from sqlalchemy import literal_column, select
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import ids, lifecycle, removal, submission, telemetry, usage
-from jobs.admission import Capacity
 from jobs.database import database_now, transaction
 from jobs.models import Job
+from jobs.preparation import Counting
 from jobs.settings import JobSettings
 from jobs.states import TERMINAL, JobState
-from jobs.texts import Counter
+from worker.turns import TurnTaker
 
 Sessions = sessionmaker[Session]
 
@@ -23,25 +23,21 @@ def _never() -> bool:
 
 
 def prepare(
-    sessions: Sessions,
-    counter: Counter,
-    *,
-    fallback: Capacity,
-    limit: int,
-    is_stopping: Callable[[], bool] = _never,
-) -> list[Job]:
-    """Prompts that waited to be counted are counted, up to `limit`; their jobs, queued, failed or put off.
+    taker: TurnTaker, work: Counting, *, limit: int, is_stopping: Callable[[], bool] = _never
+) -> tuple[int, list[Job]]:
+    """Count prompts that wait for it, up to `limit` of them.
 
-    Each in a transaction of its own: they can be long, and one that cannot be read harms no other.
+    Returns:
+        How many were looked at, and their jobs that are queued or have failed now.
     """
     prepared: list[Job] = []
-    while len(prepared) < limit and not is_stopping():
-        with transaction(sessions) as session:
-            job = submission.prepare_next(session, counter, fallback=fallback)
-        if job is None:
-            break
-        prepared.append(job)
-    return prepared
+    for num_taken in range(limit):
+        taken = None if is_stopping() else taker.take(work)
+        if taken is None:
+            return num_taken, prepared
+        if taken.result is not None:
+            prepared.append(taken.result)
+    return limit, prepared
 
 
 def rescue(session: Session, *, now: datetime, max_rescues: int) -> list[Job]:

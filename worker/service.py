@@ -8,6 +8,7 @@ from jobs import database, engines, webhooks
 from jobs.batch_work import BatchTools
 from jobs.counting import PromptCounter
 from jobs.database import database_now, transaction
+from jobs.preparation import Counting
 from jobs.queues import EVENTS, INFERENCE
 from jobs.settings import Settings
 from jobs.storage import make_store
@@ -19,6 +20,7 @@ from worker.bell import Bell
 from worker.deliver import Deliverer
 from worker.extractor import Extractor
 from worker.loops import Loop
+from worker.turns import TurnTaker
 
 _NUM_LOOPS: Final = 9
 _SWITCH_SECONDS: Final = 0.0005  # a tenth of the default
@@ -41,7 +43,6 @@ class ServiceWorker:
     def __init__(self, settings: Settings, tokenizer: Tokenizer, bell: Bell) -> None:
         self._settings = settings
         self._counter = PromptCounter(tokenizer)
-        self._fallback = engines.configured_capacity(settings.engine)
         self._bell = bell
         if settings.webhooks.secret:
             webhooks.check_secret(settings.webhooks.secret.get_secret_value())
@@ -49,6 +50,9 @@ class ServiceWorker:
         self._engine = database.make_engine(settings.database, pool_size=num_loops, name="longbatch-service")
         self._sessions = database.make_sessions(self._engine)
         every = settings.maintenance
+        self._turns = TurnTaker(self._sessions, shortest_lease=timedelta(seconds=every.lease_seconds))
+        lease = timedelta(seconds=every.lease_seconds)
+        self._counting = Counting(self._counter, engines.configured_capacity(settings.engine), lease)
         self._prepare = Loop("prepare", self.prepare, interval=every.prepare_seconds)
         self._expire = Loop("expire", self.expire, interval=every.expire_seconds)
         self._batch_tools = BatchTools.of(settings, self._counter)
@@ -70,6 +74,7 @@ class ServiceWorker:
             on_ended=self.document_ended,
         )
         self._loops = [
+            self._turns.loop,
             self._prepare,
             Loop("rescue", self.rescue, interval=every.rescue_seconds),
             self._expire,
@@ -109,6 +114,7 @@ class ServiceWorker:
     def stop(self) -> None:
         """No thread of ours runs; rounds that were on their way have ended, but for slow deliveries."""
         self.begin_stop()
+        self._turns.interrupt()
         self._extractor.interrupt()
         for loop in (*self._loops, self._bell.loop):
             loop.join()
@@ -118,14 +124,10 @@ class ServiceWorker:
 
     def prepare(self) -> None:
         """Some of the waiting prompts are counted; the next round follows at once while there are more."""
-        prepared = maintenance.prepare(
-            self._sessions,
-            self._counter,
-            fallback=self._fallback,
-            limit=_PREPARED_AT_ONCE,
-            is_stopping=self._is_stopping,
+        num_taken, prepared = maintenance.prepare(
+            self._turns, self._counting, limit=_PREPARED_AT_ONCE, is_stopping=self._is_stopping
         )
-        if len(prepared) == _PREPARED_AT_ONCE:
+        if num_taken == _PREPARED_AT_ONCE:
             self._prepare.wake()
         if maintenance.any_queued(prepared):
             self._bell.ring(INFERENCE)

@@ -9,11 +9,11 @@ from sqlalchemy.orm import Session, sessionmaker
 from api_server import ApiProcess, error_of
 from cli.stack.ports import free_port
 from cli.stack.valkey import EmbeddedValkey
-from jobs import ids, keys, lifecycle, quotas, submission, tenants
+from jobs import ids, keys, lifecycle, quotas, tenants
 from jobs.keys import Scope
 from jobs.settings import DatabaseSettings
 from jobs.states import FinishReason
-from support import CAPACITY, ERROR, WordCounter, claim_one, output_of, register_engine
+from support import CAPACITY, ERROR, claim_one, output_of, prepare_next, register_engine
 
 SERVED_MODEL = "llama-3.1-8b-instruct"
 # A client of a new tenant with these limits.
@@ -106,8 +106,7 @@ def test_an_uncounted_prompt_takes_no_less_than_it_will_have(
     assert job["prompt_tokens"] is None
     bound, _ = enqueued(http)
     assert len(words) <= bound <= len(words) + 1000
-    with sessions.begin() as session:
-        assert submission.prepare_next(session, WordCounter(), fallback=CAPACITY) is not None
+    assert prepare_next(sessions) is not None
     exact = http.get(f"/v1/jobs/{job['id']}").json()["prompt_tokens"] + 10
     assert enqueued(http) == (exact, 1)
     http.post("/v1/jobs", json={"input": "word " * 100_000, "max_tokens": 10})

@@ -19,12 +19,11 @@ from jobs.removal import prune_events, prune_idempotency_keys, prune_jobs
 from jobs.settings import DatabaseSettings
 from jobs.states import FinishReason
 from support import (
-    CAPACITY,
     MODEL,
-    WordCounter,
     claim_one,
     eventually,
     output_of,
+    prepare_next,
     register_engine,
     spec,
     submit_one,
@@ -101,7 +100,7 @@ def test_a_worker_s_login_can_do_all_that_workers_do(
     with Session(made) as session, session.begin():
         register_engine(session)
         submit_one(session, spec(None))
-        assert submission.prepare_next(session, WordCounter(), fallback=CAPACITY) is not None
+        assert prepare_next(session) is not None
         lease = claim_one(session).lease
         leases.renew(session, [lease], lease=database_now(session) - database_now(session))
         leases.checkpoint(session, lease, output_of("a"))

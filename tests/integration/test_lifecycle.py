@@ -15,10 +15,10 @@ from jobs.submission import Once
 from support import (
     CAPACITY,
     ERROR,
-    WordCounter,
     claim_one,
     job_in,
     output_of,
+    prepare_next,
     register_engine,
     spec,
     submit_one,
@@ -200,10 +200,10 @@ def test_preparing_counts_the_prompt_once_for_equal_texts(session: Session) -> N
     for _ in range(2):
         submit_one(session, spec(None, prompt="one two three"))
     for _ in range(2):
-        job = submission.prepare_next(session, WordCounter(), fallback=CAPACITY)
+        job = prepare_next(session)
         assert job is not None
         assert (job.state, job.prompt_tokens) == (JobState.QUEUED, 3)
-    assert submission.prepare_next(session, WordCounter(), fallback=CAPACITY) is None
+    assert prepare_next(session) is None
     assert session.scalars(select(PromptText.num_tokens)).all() == [3]
 
 

@@ -16,7 +16,7 @@ from jobs.database import database_now
 from jobs.models import DEFAULT_TENANT, Engine, Job, Reservation, Result, WebhookEvent
 from jobs.moves import Lease
 from jobs.states import TERMINAL, FinishReason, StopReason
-from support import ERROR, WordCounter, empty_database, output_of, register_engine, spec
+from support import ERROR, empty_database, output_of, prepare_next, register_engine, spec
 
 SMALL = Capacity(max_batch_size=2, max_blocks=20, tokens_per_block=64, max_input_len=1000, max_seq_len=1280)
 ENGINES = ("engine-a", "engine-b")
@@ -63,7 +63,7 @@ class Life(RuleBasedStateMachine):
     @rule()
     def prepare(self) -> None:
         with self.sessions.begin() as session:
-            submission.prepare_next(session, WordCounter(), fallback=SMALL)
+            prepare_next(session, fallback=SMALL)
 
     @rule(name=st.sampled_from(ENGINES))
     def fill(self, name: str) -> None:

@@ -22,7 +22,7 @@ from jobs.models import DEFAULT_TENANT, Job, Tenant, UsageDay
 from jobs.moves import Lease
 from jobs.quotas import Held, Limits
 from jobs.states import TERMINAL, FinishReason, StopReason
-from support import ERROR, WordCounter, empty_database, output_of, register_engine, spec
+from support import ERROR, empty_database, output_of, prepare_next, register_engine, spec
 
 SMALL = Capacity(max_batch_size=2, max_blocks=20, tokens_per_block=64, max_input_len=1000, max_seq_len=1280)
 ENGINE = "engine-a"
@@ -75,7 +75,7 @@ class Life(RuleBasedStateMachine):
     @rule()
     def prepare(self) -> None:
         with self.sessions.begin() as session:
-            submission.prepare_next(session, WordCounter(), fallback=SMALL)
+            prepare_next(session, fallback=SMALL)
 
     @rule()
     def fill(self) -> None:

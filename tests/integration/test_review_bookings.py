@@ -13,7 +13,18 @@ from jobs.models import Job, Reservation, WebhookEvent
 from jobs.settings import DatabaseSettings
 from jobs.states import JobState
 from jobs.texts import CountedPrompt
-from support import CAPACITY, ENGINE, TERMS, WordCounter, claim_one, job_in, register_engine, spec, submit_one
+from support import (
+    CAPACITY,
+    ENGINE,
+    TERMS,
+    WordCounter,
+    claim_one,
+    job_in,
+    prepare_next,
+    register_engine,
+    spec,
+    submit_one,
+)
 
 SMALLER_BLOCKS = replace(CAPACITY, max_blocks=4096, tokens_per_block=32)
 
@@ -78,8 +89,7 @@ def test_a_prompt_that_takes_long_to_count_is_counted(
     engine = database.make_engine(
         database_settings.model_copy(update={"idle_in_transaction_timeout_seconds": 0.2}), pool_size=1
     )
-    with transaction(database.make_sessions(engine)) as session:
-        job = submission.prepare_next(session, SlowCounter(), fallback=CAPACITY)
+    job = prepare_next(database.make_sessions(engine), SlowCounter())
     engine.dispose()
     assert job is not None
     assert (job.id, job.state) == (waiting.id, JobState.QUEUED)

@@ -12,11 +12,12 @@ from sqlalchemy.orm import Session, sessionmaker
 from jobs import lifecycle, submission
 from jobs.database import transaction
 from jobs.models import DEFAULT_TENANT, Job
+from jobs.preparation import Counting
 from jobs.settings import JobSettings
 from jobs.states import JobState
 from jobs.submission import Once
 from jobs.texts import CountedPrompt
-from support import CAPACITY, WordCounter, spec, submit_one
+from support import CAPACITY, WordCounter, prepare_all, prepare_next, spec, submit_one, taker_of
 from worker import maintenance
 
 ONCE = Once(key="key", request_sha256=b"0" * 32, valid_for=timedelta(hours=1))
@@ -62,8 +63,7 @@ def state(sessions: sessionmaker[Session], job: Job) -> str:
 
 
 def prepare(sessions: sessionmaker[Session], counter: WordCounter) -> Job | None:
-    with transaction(sessions) as session:
-        return submission.prepare_next(session, counter, fallback=CAPACITY)
+    return prepare_next(sessions, counter)
 
 
 def test_a_job_that_is_being_counted_is_cancelled_at_once(sessions: sessionmaker[Session]) -> None:
@@ -101,7 +101,7 @@ def test_two_workers_never_count_one_prompt(sessions: sessionmaker[Session]) -> 
 def test_a_tokenizer_that_panics_at_a_prompt_fails_its_job_alone(sessions: sessionmaker[Session]) -> None:
     with transaction(sessions) as session:
         bad, good = submit_one(session, spec(None, prompt="panic")), submit_one(session, spec(None))
-    maintenance.prepare(sessions, PanickingCounter(), fallback=CAPACITY, limit=10)
+    prepare_all(sessions, PanickingCounter())
     assert (state(sessions, bad), state(sessions, good)) == ("failed", "queued")
 
 
@@ -110,7 +110,7 @@ def test_a_job_that_the_database_refuses_to_prepare_holds_up_no_other(
 ) -> None:
     with transaction(sessions) as session:
         bad, good = submit_one(session, spec(None, prompt="unstorable")), submit_one(session, spec(None))
-    maintenance.prepare(sessions, UnstorableCounter(), fallback=CAPACITY, limit=10)
+    prepare_all(sessions, UnstorableCounter())
     assert (state(sessions, bad), state(sessions, good)) == ("preparing", "queued")
 
 
@@ -132,8 +132,9 @@ def test_a_cancel_of_many_waits_only_for_jobs_that_are_being_changed(
 def test_counting_and_pruning_stop_between_two_steps(sessions: sessionmaker[Session]) -> None:
     with transaction(sessions) as session:
         waiting = submit_one(session, spec(None))
+    work = Counting(WordCounter(), CAPACITY)
     always = lambda: True  # noqa: E731  # as short as what it says
-    assert maintenance.prepare(sessions, WordCounter(), fallback=CAPACITY, limit=9, is_stopping=always) == []
+    assert maintenance.prepare(taker_of(sessions), work, limit=9, is_stopping=always) == (0, [])
     assert set(maintenance.prune(sessions, JobSettings(), is_stopping=always).values()) == {0}
     assert state(sessions, waiting) == JobState.PREPARING
 

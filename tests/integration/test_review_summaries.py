@@ -6,7 +6,7 @@ from uuid import UUID
 from sqlalchemy import func, select, text, update
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import submission, summaries, summary_planning, texts
+from jobs import summaries, summary_planning, texts
 from jobs.database import database_now
 from jobs.models import DEFAULT_TENANT, Job, Summary
 from jobs.settings import LimitSettings
@@ -15,7 +15,7 @@ from jobs.summary_plan import MAX_CHUNKS
 from jobs.summary_planning import PlanningTools
 from jobs.texts import CountedPrompt, NewText
 from summary_support import SMALL, TOOLS, Words, create, plan_all, planned, ready_document, text_of
-from support import MODEL, register_engine
+from support import MODEL, prepare_next, register_engine
 from worker.summaries import plan
 
 _OTHER = UUID(int=7)
@@ -134,7 +134,7 @@ def test_a_chunk_that_upsets_the_tokenizer_fails_alone(session: Session) -> None
     counter = Panicking()
     states = []
     for _ in range(2):
-        job = submission.prepare_next(session, counter, fallback=SMALL)
+        job = prepare_next(session, counter, fallback=SMALL)
         assert job is not None
         states.append(job.state)
     assert states == ["failed", "queued"]

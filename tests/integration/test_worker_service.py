@@ -17,6 +17,7 @@ from jobs import queues
 from jobs.counting import PromptCounter
 from jobs.database import database_now, transaction
 from jobs.models import Job, PromptText, WebhookDelivery, WebhookEvent
+from jobs.preparation import Counting
 from jobs.settings import (
     BrokerSettings,
     DatabaseSettings,
@@ -27,7 +28,7 @@ from jobs.settings import (
 )
 from jobs.states import JobState
 from jobs.tokens import Tokenizer
-from support import eventually, job_in, register_engine, spec, submit_one
+from support import eventually, job_in, prepare_all, register_engine, spec, submit_one, taker_of
 from worker import maintenance
 from worker.app import make_app, publisher
 from worker.bell import Bell
@@ -54,7 +55,7 @@ def tries(sessions: sessionmaker[Session]) -> list[WebhookDelivery]:
 
 def test_waiting_prompts_are_counted_exactly(queue: Queue, counter: PromptCounter) -> None:
     job_ids = [queue.submit(f"Text {number} 希望", is_counted=False) for number in range(5)]
-    prepared = maintenance.prepare(queue.sessions, counter, fallback=CAPACITY, limit=100)
+    prepared = prepare_all(queue.sessions, counter)
     assert [job.id for job in prepared] == job_ids
     with queue.sessions() as session:
         for job in session.scalars(select(Job)):
@@ -67,7 +68,7 @@ def test_a_prompt_that_cannot_be_read_fails_its_job_alone(queue: Queue, counter:
     with transaction(queue.sessions) as session:
         bad = submit_one(session, spec(None, prompt="no JSON of messages", webhook_url="https://a.example"))
     good = queue.submit("fine", is_counted=False)
-    maintenance.prepare(queue.sessions, counter, fallback=CAPACITY, limit=100)
+    prepare_all(queue.sessions, counter)
     assert queue.job(bad.id).state == "failed"
     assert queue.job(bad.id).error == {
         "code": "invalid_prompt",
@@ -79,7 +80,7 @@ def test_a_prompt_that_cannot_be_read_fails_its_job_alone(queue: Queue, counter:
 
 def test_a_prompt_that_never_fits_fails_with_the_three_numbers(queue: Queue, counter: PromptCounter) -> None:
     job_id = queue.submit("word " * 97_000, max_tokens=10, is_counted=False)
-    maintenance.prepare(queue.sessions, counter, fallback=CAPACITY, limit=100)
+    prepare_all(queue.sessions, counter)
     job = queue.job(job_id)
     assert job.state == "failed"
     assert job.error is not None
@@ -95,7 +96,9 @@ def test_a_prompt_that_never_fits_fails_with_the_three_numbers(queue: Queue, cou
 def test_a_round_of_counting_is_bounded(queue: Queue, counter: PromptCounter) -> None:
     for number in range(3):
         queue.submit(f"Text {number}", is_counted=False)
-    assert len(maintenance.prepare(queue.sessions, counter, fallback=CAPACITY, limit=2)) == 2
+    work = Counting(counter, CAPACITY)
+    num_taken, prepared = maintenance.prepare(taker_of(queue.sessions), work, limit=2)
+    assert (num_taken, len(prepared)) == (2, 2)
 
 
 def test_prune_removes_what_is_past_its_retention_and_nothing_else(queue: Queue) -> None:
@@ -205,5 +208,5 @@ def test_a_stored_prompt_that_is_damaged_fails_its_job_alone(queue: Queue, count
         # Bytes that no zstd frame begins with: an error that nobody expects.
         session.execute(update(PromptText).values(body=b"no frame"))
     other = queue.submit("Count me.", is_counted=False)
-    maintenance.prepare(queue.sessions, counter, fallback=CAPACITY, limit=10)
+    prepare_all(queue.sessions, counter)
     assert (queue.job(damaged.id).state, queue.job(other).state) == ("failed", "queued")

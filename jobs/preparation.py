@@ -1,0 +1,136 @@
+"""Prompts counted: a job whose prompt was stored uncounted is queued, or fails because it can never run."""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+from uuid import UUID
+
+from sqlalchemy import select
+from sqlalchemy.exc import NoResultFound
+from sqlalchemy.orm import Session
+
+from jobs import endings, engines, ids, summary_prompts, texts
+from jobs.admission import Capacity
+from jobs.database import database_now, transaction
+from jobs.errors import LongbatchError, PromptUncountableError
+from jobs.models import Job, JsonObject, PromptText
+from jobs.states import TERMINAL, TRANSITIONS, JobState
+from jobs.submission import settle_count
+from jobs.texts import CountedPrompt, Counter, NewText
+from jobs.turn_models import COUNTING, Kind
+from jobs.turn_work import Sessions, Watch
+from jobs.turns import Turn
+
+_LOST_AGAIN: Final = "counting the prompt failed, or ended its worker, in every attempt"
+# A stored prompt or, in a tree, the canonical form of one that is written now.
+_Prompt = PromptText | str
+# It with its ids. Or what is wrong with it.
+_Count = tuple[PromptText | NewText, CountedPrompt] | BaseException
+
+
+@dataclass(frozen=True, slots=True)
+class Counting:
+    """Counts one prompt: a `turn_work.Work`.
+
+    A job is queued, or it fails: its prompt never fits, or cannot be rendered for its model. Its row is free
+    while its prompt is counted: a job is cancelled without waiting, and its count is dropped.
+
+    Attributes:
+        fallback: the limits while no engine has registered yet.
+    """
+
+    counter: Counter
+    fallback: Capacity
+    lease: timedelta = timedelta(seconds=30)
+    kind: Kind = COUNTING
+
+    def do(self, sessions: Sessions, turn: Turn, watch: Watch) -> Job | None:
+        """Count the prompt and queue its job, or fail it."""
+        with transaction(sessions) as session:
+            prompt = _read(session, turn)
+        watch.check()
+        found = prompt if isinstance(prompt, BaseException) else self._count(prompt)
+        with transaction(sessions) as session:
+            return self._settle(session, turn, found)
+
+    def give_up(self, session: Session, turn: Turn) -> Job | None:
+        """Fail the job whose prompt could not be counted in all its attempts."""
+        return self._settle(session, turn, PromptUncountableError(_LOST_AGAIN))
+
+    def name_row(self, row_id: UUID) -> tuple[str, str]:
+        """Name the job."""
+        return "job_id", ids.job_id(row_id)
+
+    def _count(self, prompt: _Prompt) -> _Count:
+        """The prompt and its ids, or what is wrong with it."""
+        try:
+            if isinstance(prompt, str):
+                counted = self.counter.count_prompt(prompt)
+                return NewText(prompt, counted), counted
+            return prompt, texts.count(prompt, self.counter)
+        except _NOT_THE_PROMPT:
+            raise
+        except BaseException as error:  # a tokenizer's panic is no Exception
+            if isinstance(error, LongbatchError) and error.retryable:
+                raise
+            return error
+
+    def _settle(self, session: Session, turn: Turn, found: _Count) -> Job | None:
+        """The job is queued or has failed; None: it ended meanwhile, or its lease is lost."""
+        held = select(Job).where(
+            Job.id == turn.row_id, Job.state == JobState.PREPARING, Job.lease_id == turn.lease_id
+        )
+        job = session.scalar(held.with_for_update())
+        if job is None:
+            return None
+        now = database_now(session)  # before any change: it is a query, and would write the first alone
+        if isinstance(found, BaseException):
+            _refuse(job, found, now=now)
+        else:
+            self._keep(session, job, *found, now=now)
+        job.lease_id = job.lease_expires_at = None
+        session.flush()
+        if job.state in TERMINAL:
+            endings.note(session, [job])
+        return job
+
+    def _keep(
+        self,
+        session: Session,
+        job: Job,
+        text: PromptText | NewText,
+        counted: CountedPrompt,
+        *,
+        now: datetime,
+    ) -> None:
+        limits = engines.registered_capacities(session).get(job.model) or [self.fallback]
+        if isinstance(text, NewText):
+            job.text_id = texts.store(session, [text], tenant_id=job.tenant_id)[text.sha256]
+        else:
+            texts.keep_count(session, text, counted)
+        settle_count(job, num_tokens=counted.num_tokens, limits=limits, now=now)
+
+
+# Memory that others took, and the end of the process: another attempt may count the same prompt.
+_NOT_THE_PROMPT: Final = (MemoryError, SystemExit, KeyboardInterrupt)
+
+
+def _read(session: Session, turn: Turn) -> _Prompt | BaseException:
+    """The prompt, or what is wrong with it."""
+    try:
+        job = session.get_one(Job, turn.row_id)
+        if job.text_id is not None:
+            return texts.load(session, job.text_id)
+        return summary_prompts.write(session, job)
+    except (NoResultFound, LongbatchError) as error:
+        return error
+
+
+def _refuse(job: Job, error: BaseException, *, now: datetime) -> None:
+    """The job has failed, since nobody can count its prompt."""
+    found: JsonObject = {"code": "invalid_prompt", "message": "the stored prompt cannot be read"}
+    if isinstance(error, LongbatchError):
+        found = {"code": error.code, "message": error.message}
+    job.state = TRANSITIONS["reject"][1].value
+    job.error = found
+    job.finalized_at = now

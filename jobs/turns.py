@@ -1,0 +1,212 @@
+"""Turns: how a row that waits for a service worker is taken, kept and given back, fairly between tenants.
+
+Any row may be the one that kills whoever touches it. So a row is taken under a lease, and the attempt is
+counted, in a transaction that is committed before the work starts; the work holds no transaction; what it
+writes at the end is fenced by the lease's id. A row whose worker dies is free once its lease runs out, one
+that fails waits longer each time, and after a number of attempts it is given up.
+
+Looking for the next row jumps from tenant to tenant through an index: a hundred thousand rows of one tenant
+cost another one nothing.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cache
+from typing import Final
+from uuid import UUID
+
+from sqlalchemy import TextClause, func, text
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.orm import Session
+
+from jobs.ids import uuid7
+from jobs.turn_models import Kind, TenantTurn
+
+_FIRST_PAUSE: Final = timedelta(seconds=5)
+_MAX_DOUBLINGS: Final = 7  # of the first pause: eleven minutes
+# Rows that are free again, brought back in one claim: enough to keep up, few enough for a short transaction.
+_MAX_RETURNED: Final = 100
+
+# Rows whose worker died, and rows whose time has come, may be taken by anybody. A subquery reads the clock
+# once: compared with the clock itself, which moves on, the index would be read to its end.
+_BRING_BACK: Final = """
+    WITH lost AS (
+        SELECT id FROM {table} WHERE {held} AND lease_expires_at <= clock_timestamp()
+        LIMIT :limit FOR NO KEY UPDATE SKIP LOCKED
+    ), due AS (
+        SELECT id FROM {table} WHERE {put_off} AND {later} <= (SELECT clock_timestamp())
+        ORDER BY {later} LIMIT :limit FOR NO KEY UPDATE SKIP LOCKED
+    )
+    UPDATE {table} SET lease_id = NULL, lease_expires_at = NULL, {later} = NULL
+    WHERE id IN (SELECT id FROM lost UNION ALL SELECT id FROM due)
+"""
+
+# Tenants with a row that waits, found by jumping through the index, in the order of their turns.
+_TENANTS: Final = """
+    WITH RECURSIVE waiting (id) AS (
+        (SELECT tenant_id FROM {table} WHERE {waiting} ORDER BY tenant_id LIMIT 1)
+        UNION ALL
+        SELECT (SELECT tenant_id FROM {table} WHERE {waiting} AND tenant_id > waiting.id
+                ORDER BY tenant_id LIMIT 1)
+        FROM waiting WHERE waiting.id IS NOT NULL
+    ), under_way AS (
+        SELECT tenant_id, count(*) AS num FROM {table}
+        WHERE {held} AND lease_expires_at > clock_timestamp() GROUP BY tenant_id
+    )
+    SELECT waiting.id FROM waiting
+    LEFT JOIN under_way ON under_way.tenant_id = waiting.id
+    LEFT JOIN turns ON turns.kind = :kind AND turns.tenant_id = waiting.id
+    WHERE waiting.id IS NOT NULL AND (paused_until IS NULL OR paused_until <= clock_timestamp())
+    ORDER BY coalesce(under_way.num, 0), turns.served_at NULLS FIRST, waiting.id
+"""
+
+# The tenant's oldest row that nobody is changing. The counter stays within its smallint.
+_TAKE: Final = """
+    UPDATE {table} SET lease_id = :lease_id, lease_expires_at = clock_timestamp() + :lease,
+        {counter} = least({counter} + 1, 32767)
+    WHERE id = (SELECT id FROM {table} WHERE {waiting} AND tenant_id = :tenant_id
+                ORDER BY id LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED)
+    RETURNING id, {counter} AS attempt
+"""
+
+# Rows that somebody changes at this moment are passed over: they keep their time until the next renewal.
+_PROLONG: Final = """
+    UPDATE {table} SET lease_expires_at = clock_timestamp() + :lease
+    WHERE id IN (SELECT id FROM {table} WHERE {held} AND id = ANY(:ids) AND lease_id = ANY(:leases)
+                 AND lease_expires_at > clock_timestamp() FOR NO KEY UPDATE SKIP LOCKED)
+"""
+_STILL_HELD: Final = """
+    SELECT lease_id FROM {table} WHERE {held} AND id = ANY(:ids) AND lease_id = ANY(:leases)
+    AND lease_expires_at > clock_timestamp()
+"""
+
+_GIVE_BACK: Final = """
+    UPDATE {table} SET lease_id = NULL, lease_expires_at = NULL, {counter} = {counter} - :given,
+        {later} = clock_timestamp() + CAST(:after AS interval)
+    WHERE id = :id AND lease_id = :lease_id AND {held}
+    RETURNING id
+"""
+
+_WAKE: Final = "UPDATE {table} SET {later} = NULL WHERE id = ANY(:ids) AND {put_off}"
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A row that is ours to work on.
+
+    Attributes:
+        lease_id: the fence of every later write.
+        attempt: 1 for the first; above `kind.max_attempts` the row is only there to be given up.
+    """
+
+    kind: Kind
+    row_id: UUID
+    tenant_id: UUID
+    lease_id: UUID
+    attempt: int
+
+    @property
+    def is_last(self) -> bool:
+        """Whether no attempt is left after this one."""
+        return self.attempt >= self.kind.max_attempts
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether the row has been tried often enough, and each attempt was lost with its worker."""
+        return self.attempt > self.kind.max_attempts
+
+
+def claim(session: Session, kind: Kind, *, lease: timedelta) -> Turn | None:
+    """Take the next row.
+
+    That is the oldest row of the tenant with the fewest under way; among several such tenants, of the one
+    that was served longest ago. To be committed before the work begins: only then does a worker that dies of
+    the row spend its attempt.
+
+    Returns:
+        None: no row waits that may be taken now.
+    """
+    session.execute(_statement(_BRING_BACK, kind), {"limit": _MAX_RETURNED})
+    for tenant_id in session.scalars(_statement(_TENANTS, kind), {"kind": kind.name}).all():
+        lease_id = uuid7()
+        values = {"tenant_id": tenant_id, "lease_id": lease_id, "lease": lease}
+        taken = session.execute(_statement(_TAKE, kind), values).one_or_none()
+        if taken is not None:
+            _serve(session, kind, tenant_id)
+            return Turn(kind, taken.id, tenant_id, lease_id, taken.attempt)
+    return None
+
+
+def renew(session: Session, turns: Sequence[Turn], *, lease: timedelta) -> set[UUID]:
+    """Prolong the leases of these turns, which are of one kind; a lease that has run out is never revived.
+
+    Returns:
+        The lease ids that still hold; the others are lost.
+    """
+    if not turns:
+        return set()
+    kind = turns[0].kind
+    which = {"ids": [each.row_id for each in turns], "leases": [each.lease_id for each in turns]}
+    session.execute(_statement(_PROLONG, kind), which | {"lease": lease})
+    return set(session.scalars(_statement(_STILL_HELD, kind), which))
+
+
+def release(session: Session, turn: Turn, *, after: timedelta | None = None) -> bool:
+    """Give the row and its attempt back, since it was not the row's fault that the work did not end.
+
+    Args:
+        session: the caller's transaction.
+        turn: ours, perhaps.
+        after: the row is put off for so long; None: it keeps its place.
+
+    Returns:
+        False: the lease is lost, nothing was written.
+    """
+    return _give_back(session, turn, after=after, given=1)
+
+
+def back_off(session: Session, turn: Turn) -> bool:
+    """Put the row off after a failure, each time for twice as long; the attempt is spent.
+
+    Returns:
+        False: the lease is lost, nothing was written.
+    """
+    pause = _FIRST_PAUSE * 2 ** min(turn.attempt - 1, _MAX_DOUBLINGS)
+    return _give_back(session, turn, after=pause, given=0)
+
+
+def pause_tenant(session: Session, turn: Turn, *, lasting: timedelta) -> None:
+    """Take no row of this kind from the turn's tenant for a while."""
+    _serve(session, turn.kind, turn.tenant_id, paused_until=func.clock_timestamp() + lasting)
+
+
+def wake(session: Session, kind: Kind, row_ids: Sequence[UUID]) -> None:
+    """Let these rows be taken now if they were put off."""
+    session.execute(_statement(_WAKE, kind), {"ids": list(row_ids)})
+
+
+def _give_back(session: Session, turn: Turn, *, after: timedelta | None, given: int) -> bool:
+    which = {"id": turn.row_id, "lease_id": turn.lease_id, "after": after, "given": given}
+    return session.execute(_statement(_GIVE_BACK, turn.kind), which).one_or_none() is not None
+
+
+def _serve(session: Session, kind: Kind, tenant_id: UUID, **values: object) -> None:
+    found = {"served_at": func.clock_timestamp(), **values}
+    statement = insert(TenantTurn).values(kind=kind.name, tenant_id=tenant_id, **found)
+    session.execute(statement.on_conflict_do_update(index_elements=["kind", "tenant_id"], set_=found))
+
+
+@cache
+def _statement(template: str, kind: Kind) -> TextClause:
+    """The statement for this kind's table; nothing in it comes from outside."""
+    return text(
+        template.format(
+            table=kind.table,
+            counter=kind.counter,
+            later=kind.later,
+            waiting=kind.waiting,
+            held=kind.held,
+            put_off=kind.put_off,
+        )
+    )

@@ -1,0 +1,342 @@
+"""Work that serves all tenants: no row stops the others, no tenant waits for another one's backlog."""
+
+import multiprocessing
+import os
+from collections.abc import Iterator
+from datetime import timedelta
+from uuid import UUID
+
+import pytest
+from sqlalchemy import func, select, text, update
+from sqlalchemy.orm import Session, sessionmaker
+
+from jobs import database, lifecycle, turns
+from jobs.database import database_now, transaction
+from jobs.ids import uuid7
+from jobs.models import DEFAULT_TENANT, Job, Tenant, WebhookEvent
+from jobs.preparation import Counting
+from jobs.settings import DatabaseSettings
+from jobs.states import JobState
+from jobs.texts import CountedPrompt
+from jobs.turn_models import COUNTING
+from jobs.turn_work import Watch
+from jobs.turns import Turn
+from support import CAPACITY, WordCounter, eventually, prepare_all, spec, submit_one, taker_of
+from worker import maintenance
+from worker.turns import TurnTaker
+
+LEASE = timedelta(seconds=30)
+
+
+def other_tenant(session: Session) -> UUID:
+    tenant = Tenant(id=uuid7(), name=f"other {uuid7()}")
+    session.add(tenant)
+    session.flush()
+    return tenant.id
+
+
+def claim(sessions: sessionmaker[Session], *, lease: timedelta = LEASE) -> Turn:
+    with transaction(sessions) as session:
+        turn = turns.claim(session, COUNTING, lease=lease)
+    assert turn is not None, "no row waits"
+    return turn
+
+
+def job_of(sessions: sessionmaker[Session], job_id: UUID) -> Job:
+    with sessions() as session:
+        return session.get_one(Job, job_id)
+
+
+def code_of(job: Job) -> object:
+    return (job.error or {}).get("code")
+
+
+def uncounted(sessions: sessionmaker[Session], *prompts: str, tenant_id: UUID = DEFAULT_TENANT) -> list[UUID]:
+    with transaction(sessions) as session:
+        return [submit_one(session, spec(None, prompt=each), tenant_id=tenant_id).id for each in prompts]
+
+
+def make_due(sessions: sessionmaker[Session]) -> None:
+    """Leases have run out, and pauses are over."""
+    with transaction(sessions) as session:
+        now = database_now(session)
+        held = update(Job).where(Job.lease_id.is_not(None))
+        session.execute(held.values(lease_expires_at=now))
+        session.execute(update(Job).where(Job.run_after.is_not(None)).values(run_after=now))
+
+
+class DeadlyCounter(WordCounter):
+    """Ends the process at one prompt, as the kernel does when memory is gone."""
+
+    def count_prompt(self, canonical: str) -> CountedPrompt:
+        if "poison" in canonical:
+            os._exit(9)
+        return super().count_prompt(canonical)
+
+
+def work_until_dead(settings: DatabaseSettings) -> None:
+    sessions = database.make_sessions(database.make_engine(settings, pool_size=2))
+    work = Counting(DeadlyCounter(), CAPACITY, timedelta(milliseconds=1))
+    maintenance.prepare(taker_of(sessions), work, limit=100)
+
+
+def test_a_prompt_that_kills_its_workers_fails_after_three_and_no_other_waits_for_it(
+    sessions: sessionmaker[Session], database_settings: DatabaseSettings
+) -> None:
+    (poisoned,) = uncounted(sessions, "poison")
+    others = uncounted(sessions, "one", "two")
+    exits = []
+    for _ in range(4):
+        process = multiprocessing.get_context("fork").Process(
+            target=work_until_dead, args=(database_settings,)
+        )
+        process.start()
+        process.join(60)
+        exits.append(process.exitcode)
+    assert exits == [9, 9, 9, 0], "the third death is the last"
+    job = job_of(sessions, poisoned)
+    assert (job.state, code_of(job), job.attempt) == ("failed", "prompt_uncountable", 0)
+    assert {job_of(sessions, each).state for each in others} == {"queued"}
+    with sessions() as session:
+        assert session.scalars(select(WebhookEvent.type)).all() == ["job.failed"]
+
+
+class UnstorableCounter(WordCounter):
+    """Gives one prompt more tokens than a column holds."""
+
+    def count_prompt(self, canonical: str) -> CountedPrompt:
+        num_tokens = 2**31 if "unstorable" in canonical else 1
+        return CountedPrompt(packed_ids=b"ids", num_tokens=num_tokens, fingerprint=self.fingerprint)
+
+
+def test_a_failure_backs_off_and_the_third_is_the_last(sessions: sessionmaker[Session]) -> None:
+    (bad,) = uncounted(sessions, "unstorable")
+    pauses = []
+    for attempt in range(1, 4):
+        ended = prepare_all(sessions, UnstorableCounter())
+        assert [each.id for each in ended] == ([] if attempt < 3 else [bad])
+        job = job_of(sessions, bad)
+        assert (job.num_preparations, job.lease_id) == (attempt, None)
+        if job.run_after is not None:
+            with sessions() as session:
+                pauses.append(job.run_after - database_now(session))
+        make_due(sessions)
+    assert pauses[1] > 1.5 * pauses[0] > timedelta(0)
+    assert (job.state, code_of(job)) == ("failed", "prompt_uncountable")
+
+
+def test_tenants_take_turns_whatever_waits_before_them(sessions: sessionmaker[Session]) -> None:
+    first = uncounted(sessions, *(f"a{number}" for number in range(20)))
+    with transaction(sessions) as session:
+        other = other_tenant(session)
+    (late,) = uncounted(sessions, "b", tenant_id=other)
+    assert [job.id for job in prepare_all(sessions)][:3] in (
+        [first[0], late, first[1]],
+        [late, first[0], first[1]],
+    )
+    uncounted(sessions, "a", "aa")
+    uncounted(sessions, "b", "bb", tenant_id=other)
+    served = [job.tenant_id for job in prepare_all(sessions)]
+    assert served[0] != served[1], "whoever was served longest ago is next"
+
+
+def test_the_tenant_with_the_fewest_under_way_is_next(sessions: sessionmaker[Session]) -> None:
+    uncounted(sessions, "a", "aa", "aaa")
+    with transaction(sessions) as session:
+        other = other_tenant(session)
+    uncounted(sessions, "b", "bb", "bbb", tenant_id=other)
+    held = [claim(sessions) for _ in range(4)]
+    assert [each.tenant_id for each in held].count(other) == 2
+    with transaction(sessions) as session:
+        for each in held:
+            if each.tenant_id == other:
+                lifecycle.cancel(session, each.row_id, tenant_id=other)
+    assert [claim(sessions).tenant_id for _ in range(1)] == [other]
+
+
+@pytest.fixture
+def crowded(sessions: sessionmaker[Session]) -> Iterator[Session]:
+    """A session in which one tenant has 20,000 prompts waiting, and 20,000 put off; another one has one."""
+    (template,) = uncounted(sessions, "template")
+    columns = "state, task, model, max_tokens, text_id, created_at"
+    with sessions() as session:
+        other = other_tenant(session)
+        fill = f"""
+            INSERT INTO jobs (id, tenant_id, run_after, {columns})
+            SELECT gen_random_uuid(), :tenant_id, :later, {columns}
+            FROM jobs, generate_series(1, :num) WHERE id = :template
+        """  # noqa: S608  # our own names
+        later = database_now(session) + timedelta(hours=1)
+        for tenant_id, run_after, num in ((DEFAULT_TENANT, None, 20_000), (DEFAULT_TENANT, later, 20_000)):
+            values = {"tenant_id": tenant_id, "later": run_after, "num": num, "template": template}
+            session.execute(text(fill), values)
+        submit_one(session, spec(None, prompt="alone"), tenant_id=other)
+        session.execute(text("ANALYZE jobs"))
+        yield session
+
+
+def rows_read(session: Session) -> int:
+    """Rows of jobs that this transaction has read so far."""
+    found = "seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relname = 'jobs'"
+    return session.scalars(text(f"SELECT {found}")).one()
+
+
+def test_a_claim_reads_a_handful_of_rows_however_many_wait(crowded: Session) -> None:
+    before = rows_read(crowded)
+    claimed = [turns.claim(crowded, COUNTING, lease=LEASE) for _ in range(3)]
+    assert len({each.tenant_id for each in claimed if each}) == 2
+    assert 0 < rows_read(crowded) - before < 100
+
+
+def test_a_result_that_comes_after_the_lease_is_dropped(sessions: sessionmaker[Session]) -> None:
+    (job_id,) = uncounted(sessions, "one two three")
+    stale = claim(sessions)
+    make_due(sessions)
+    work = Counting(WordCounter(), CAPACITY)
+    fresh = claim(sessions)
+    assert (fresh.row_id, fresh.attempt) == (job_id, 2)
+    assert work.do(sessions, stale, Watch()) is None
+    assert job_of(sessions, job_id).state == "preparing"
+    with transaction(sessions) as session:
+        assert not turns.back_off(session, stale)
+        assert not turns.release(session, stale)
+        assert turns.renew(session, [stale, fresh], lease=LEASE) == {fresh.lease_id}
+    counted = work.do(sessions, fresh, Watch())
+    assert counted is not None
+    assert (counted.state, counted.lease_id, counted.prompt_tokens) == ("queued", None, 3)
+
+
+def test_a_row_that_somebody_changes_keeps_its_lease_and_delays_no_other(
+    sessions: sessionmaker[Session],
+) -> None:
+    uncounted(sessions, "a", "b")
+    held = [claim(sessions) for _ in range(2)]
+    before = {each.row_id: job_of(sessions, each.row_id).lease_expires_at for each in held}
+    with transaction(sessions) as other:
+        other.execute(select(Job.id).where(Job.id == held[0].row_id).with_for_update())
+        with transaction(sessions) as session:
+            session.execute(text("SET LOCAL lock_timeout = '500ms'"))
+            kept = turns.renew(session, held, lease=timedelta(seconds=60))
+    assert kept == {each.lease_id for each in held}
+    moved = [job_of(sessions, each.row_id).lease_expires_at != before[each.row_id] for each in held]
+    assert moved == [False, True]
+
+
+def test_rescue_leaves_prompts_that_are_being_counted_alone(sessions: sessionmaker[Session]) -> None:
+    (job_id,) = uncounted(sessions, "a")
+    claim(sessions)
+    make_due(sessions)
+    with transaction(sessions) as session:
+        assert lifecycle.rescue(session, now=database_now(session), max_rescues=2) == []
+    job = job_of(sessions, job_id)
+    assert (job.state, job.num_rescues, job.num_preparations) == ("preparing", 0, 1)
+
+
+@pytest.mark.parametrize("verb", ["cancel", "expire"])
+def test_a_prompt_that_is_being_counted_ends_at_once(sessions: sessionmaker[Session], verb: str) -> None:
+    with transaction(sessions) as session:
+        job_id = submit_one(session, spec(None, window=timedelta(microseconds=1))).id
+    turn = claim(sessions)
+    with transaction(sessions) as session:
+        if verb == "cancel":
+            lifecycle.cancel(session, job_id, tenant_id=DEFAULT_TENANT)
+        else:
+            assert lifecycle.expire(session, now=database_now(session)) == 1
+    job = job_of(sessions, job_id)
+    assert (job.state, job.lease_id) == ({"cancel": "cancelled", "expire": "expired"}[verb], None)
+    assert Counting(WordCounter(), CAPACITY).do(sessions, turn, Watch()) is None
+
+
+class CountingStop(WordCounter):
+    """The process is told to stop while it counts, and gives back what it holds."""
+
+    def __init__(self) -> None:
+        self.taker: TurnTaker | None = None
+
+    def count_prompt(self, canonical: str) -> CountedPrompt:
+        assert self.taker is not None
+        self.taker.interrupt()
+        self.taker.give_back()
+        return super().count_prompt(canonical)
+
+
+def test_a_stop_gives_the_attempt_back_and_drops_the_count(sessions: sessionmaker[Session]) -> None:
+    (job_id,) = uncounted(sessions, "a")
+    counter = CountingStop()
+    counter.taker = taker_of(sessions)
+    taken = counter.taker.take(Counting(counter, CAPACITY))
+    assert taken is not None
+    assert taken.result is None
+    job = job_of(sessions, job_id)
+    assert (job.state, job.num_preparations, job.lease_id, job.run_after) == ("preparing", 0, None, None)
+
+
+class LosingCounter(WordCounter):
+    """Counts until the lease of what it counts has been renewed by nobody and taken by another worker."""
+
+    def __init__(self, sessions: sessionmaker[Session]) -> None:
+        self.sessions = sessions
+        self.taker: TurnTaker | None = None
+
+    def count_prompt(self, canonical: str) -> CountedPrompt:
+        assert self.taker is not None
+        make_due(self.sessions)
+        self.taker.renew()
+        return super().count_prompt(canonical)
+
+
+def test_a_lost_lease_is_noticed_and_the_row_goes_to_the_next(sessions: sessionmaker[Session]) -> None:
+    (job_id,) = uncounted(sessions, "a b")
+    counter = LosingCounter(sessions)
+    counter.taker = taker_of(sessions)
+    work = Counting(counter, CAPACITY)
+    counter.taker.take(work)
+    job = eventually(lambda: prepare_all(sessions) or [job_of(sessions, job_id)])[0]
+    assert (job.state, job.prompt_tokens) == ("queued", 2)
+
+
+def test_the_keeper_renews_what_is_under_way(sessions: sessionmaker[Session]) -> None:
+    class Renewed(WordCounter):
+        taker: TurnTaker
+
+        def count_prompt(self, canonical: str) -> CountedPrompt:
+            with sessions() as session:
+                before = session.scalars(select(func.max(Job.lease_expires_at))).one()
+            self.taker.renew()
+            with sessions() as session:
+                after = session.scalars(select(func.max(Job.lease_expires_at))).one()
+            assert after > before
+            return super().count_prompt(canonical)
+
+    (job_id,) = uncounted(sessions, "a")
+    counter = Renewed()
+    counter.taker = taker_of(sessions)
+    counter.taker.take(Counting(counter, CAPACITY))
+    assert job_of(sessions, job_id).state == JobState.QUEUED
+
+
+class Stubborn(Counting):
+    """Cannot even end a row that it gives up."""
+
+    def do(self, sessions: sessionmaker[Session], turn: Turn, watch: Watch) -> Job | None:
+        with sessions() as session:
+            job = session.get_one(Job, turn.row_id)
+        if job.custom_id == "stubborn":
+            raise RuntimeError
+        return super().do(sessions, turn, watch)
+
+    def give_up(self, session: Session, turn: Turn) -> Job | None:
+        raise ZeroDivisionError((session, turn))
+
+
+def test_a_row_that_cannot_even_be_failed_stops_no_other(sessions: sessionmaker[Session]) -> None:
+    with transaction(sessions) as session:
+        stubborn = submit_one(session, spec(None, custom_id="stubborn")).id
+        session.execute(update(Job).values(num_preparations=2))
+        good = submit_one(session, spec(None)).id
+    work = Stubborn(WordCounter(), CAPACITY)
+    for _ in range(2):
+        maintenance.prepare(taker_of(sessions), work, limit=10)
+        make_due(sessions)
+    assert job_of(sessions, good).state == "queued"
+    assert (job_of(sessions, stubborn).state, job_of(sessions, stubborn).num_preparations) == ("preparing", 4)

@@ -1,0 +1,168 @@
+"""Takes turns at the work that serves all tenants: a row at a time in each thread, under a lease."""
+
+import threading
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final, Generic, TypeVar
+
+from jobs import telemetry, turns
+from jobs.database import transaction
+from jobs.errors import UnavailableError
+from jobs.turn_work import Ending, InterruptedWorkError, Sessions, Watch, Work
+from jobs.turns import Turn
+from worker.loops import Loop
+
+_RENEWALS: Final = 3  # in the time of a lease
+# So long a row waits that something unavailable kept from its end: it may be the only one that needs it.
+_UNAVAILABLE_FOR: Final = timedelta(seconds=5)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Taken(Generic[T]):
+    """A row that was taken and worked on.
+
+    Attributes:
+        result: what became of it; None: nothing that this worker wrote.
+    """
+
+    result: T | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """Work that is under way."""
+
+    turn: Turn
+    lease: timedelta
+    watch: Watch
+
+
+class TurnTaker:
+    """Works on rows that wait, and keeps the leases of all that are under way in this process.
+
+    Attributes:
+        loop: renews the leases; to be stopped after whoever takes turns.
+    """
+
+    def __init__(self, sessions: Sessions, *, shortest_lease: timedelta) -> None:
+        self._sessions = sessions
+        self._lock = threading.Lock()
+        self._held: dict[int, _Held] = {}
+        self._is_stopping = False
+        interval = shortest_lease.total_seconds() / _RENEWALS
+        self.loop = Loop("turn-leases", self.renew, interval=interval)
+
+    def take(self, work: Work[T]) -> Taken[T] | None:
+        """Work on the row whose turn it is.
+
+        Returns:
+            None: no row waits.
+
+        Raises:
+            UnavailableError: nobody can work now; the row waits again.
+        """
+        with transaction(self._sessions) as session:
+            turn = turns.claim(session, work.kind, lease=work.lease)
+        if turn is None:
+            return None
+        with self._keeping(turn, work.lease) as watch:
+            return Taken(self._work(work, turn, watch))
+
+    def renew(self) -> None:
+        """Prolong every lease that is held; work whose lease is lost is told to end."""
+        by_kind: dict[tuple[str, timedelta], list[_Held]] = defaultdict(list)
+        for each in self._all():
+            by_kind[each.turn.kind.name, each.lease].append(each)
+        for (_, lease), held in by_kind.items():
+            with transaction(self._sessions) as session:
+                kept = turns.renew(session, [each.turn for each in held], lease=lease)
+            for each in held:
+                if each.turn.lease_id not in kept:
+                    each.watch.end(Ending.LOST)
+
+    def interrupt(self) -> None:
+        """Tell all work to end, and what begins from now on too."""
+        with self._lock:
+            self._is_stopping = True
+        for each in self._all():
+            each.watch.end(Ending.STOPPING)
+
+    def give_back(self) -> None:
+        """Give back what is still under way: its workers may take long to end, and write nothing then."""
+        for each in self._all():
+            with transaction(self._sessions) as session:
+                turns.release(session, each.turn)
+
+    def _all(self) -> Sequence[_Held]:
+        with self._lock:
+            return list(self._held.values())
+
+    @contextmanager
+    def _keeping(self, turn: Turn, lease: timedelta) -> Iterator[Watch]:
+        watch = Watch()
+        with self._lock:
+            self._held[id(watch)] = _Held(turn, lease, watch)
+            is_stopping = self._is_stopping
+        if is_stopping:
+            watch.end(Ending.STOPPING)
+        try:
+            yield watch
+        finally:
+            with self._lock:
+                del self._held[id(watch)]
+
+    def _work(self, work: Work[T], turn: Turn, watch: Watch) -> T | None:
+        if turn.is_spent:
+            return self._give_up(work, turn)
+        try:
+            return work.do(self._sessions, turn, watch)
+        except InterruptedWorkError:
+            self._release(turn)
+            return None
+        except UnavailableError:
+            self._release(turn, after=_UNAVAILABLE_FOR)
+            raise
+        except (SystemExit, KeyboardInterrupt):
+            self._release(turn)
+            raise
+        except BaseException as error:  # noqa: BLE001  # one row must not stop all others; a panic in Rust is no Exception
+            _log(work, turn, error)
+        if turn.is_last:
+            return self._give_up(work, turn)
+        self._back_off(turn)
+        return None
+
+    def _give_up(self, work: Work[T], turn: Turn) -> T | None:
+        try:
+            with transaction(self._sessions) as session:
+                return work.give_up(session, turn)
+        except Exception as error:  # noqa: BLE001  # a row that cannot even end must not stop all others
+            _log(work, turn, error)
+        self._back_off(turn)
+        return None
+
+    def _back_off(self, turn: Turn) -> None:
+        with transaction(self._sessions) as session:
+            turns.back_off(session, turn)
+
+    def _release(self, turn: Turn, *, after: timedelta | None = None) -> None:
+        with transaction(self._sessions) as session:
+            turns.release(session, turn, after=after)
+
+
+def _log(work: Work[object], turn: Turn, error: BaseException) -> None:
+    name, value = work.name_row(turn.row_id)
+    telemetry.logger().error(
+        telemetry.TURN_FAILED,
+        kind=turn.kind.name,
+        attempt=turn.attempt,
+        max_attempts=turn.kind.max_attempts,
+        error=type(error).__name__,
+        exception=telemetry.describe_error((type(error), error, error.__traceback__)),
+        **{name: value},
+    )
