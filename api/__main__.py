@@ -84,13 +84,13 @@ def _serve(settings: Settings) -> int:
 
 def _connection_limits(settings: Settings) -> ConnectionLimits:
     """Return the limits of connections; of open files, those of the database and a reserve stay free."""
-    wanted, others = settings.api.max_connections, settings.database.pool_size + open_files.RESERVE
-    available = open_files.raise_for("api", needed=wanted + settings.database.pool_size)
+    available = open_files.raise_for("api", needed=open_files.of_api(settings))
+    others = settings.database.pool_size + open_files.RESERVE
     return ConnectionLimits(
         head_seconds=settings.api.head_seconds,
         body_seconds=settings.api.body_idle_seconds,
         read_seconds=settings.api.read_idle_seconds,
-        max_connections=max(1, min(wanted, available - others)),
+        max_connections=max(1, min(settings.api.max_connections, available - others)),
     )
 
 

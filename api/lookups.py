@@ -1,4 +1,4 @@
-"""Look-ups that block, each in a thread of its own, and few at once: the event loop's own threads stay free."""
+"""Look-ups that block, each in a thread of its own, few at once: the event loop's threads stay free."""
 
 import asyncio
 import threading

@@ -16,10 +16,10 @@ from cli.client import Client, RefusedError, ServerUnreachableError
 from cli.engine_inspect import show
 from cli.local import Server
 from cli.verbs import ApiUrl, AsJson, print_json
-from jobs import database, isolation, queues, schema, settings
+from jobs import database, isolation, open_files, queues, schema, settings
 from jobs.errors import LongbatchError
 from jobs.findings import Finding
-from jobs.settings import Settings, TritonSettings
+from jobs.settings import ApiSettings, DatabaseSettings, Settings, TritonSettings
 from jobs.tokens import Tokenizer
 
 _TIMEOUT_SECONDS: Final = 3.0
@@ -63,6 +63,7 @@ def _examine(server: Server) -> Iterator[Finding]:
         yield Finding("api", "failed", error.message, "`longbatch up` starts one; else see --api-url")
         yield from _as_seen_from_here()
     yield from _engine()
+    yield _look_at_open_files()
     yield Finding("triton keepalive", "unknown", _KEEPALIVE)
 
 
@@ -124,6 +125,21 @@ def _as_seen_from_here() -> Iterator[Finding]:
         except (LongbatchError, SQLAlchemyError, httpx2.HTTPError, OSError, ValueError) as error:
             reason = error.message if isinstance(error, LongbatchError) else type(error).__name__
             yield _finding(name, is_ready=False, detail=reason)
+
+
+def _look_at_open_files() -> Finding:
+    """Compare the limit of this account here with what an API process needs by its settings."""
+    soft, hard = open_files.limits()
+    try:
+        api, pool_size = settings.load().api, settings.load().database.pool_size
+    except ValueError:  # this shell has none; the defaults are told
+        api, pool_size = ApiSettings(), DatabaseSettings.model_fields["pool_size"].default
+    needed = api.max_connections + pool_size + open_files.RESERVE
+    detail = f"this account may have {hard} here (soft limit {soft}, raised at start); the API needs {needed}"
+    if hard >= needed:
+        return Finding("open files", "ok", detail)
+    advice = "raise the hard limit (ulimit -Hn, LimitNOFILE=), or lower LONGBATCH_API__MAX_CONNECTIONS"
+    return Finding("open files", "warning", detail, advice)
 
 
 def _finding(name: str, *, is_ready: bool, detail: str) -> Finding:

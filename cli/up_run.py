@@ -22,6 +22,7 @@ from cli.stack.signing import FILE as SECRET_FILE
 from cli.stack.stack import Stack
 from cli.stack.supervised import ServerEnded, ServerStarted
 from cli.stack.transformers_options import TransformersOptions
+from jobs import open_files
 from jobs.tokenizer_files import tokenizer_directory
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -59,6 +60,7 @@ def run(
     *, data_dir: Path | None, port: int | None, ready_file: Path | None, engine: EngineWish | ModelWish
 ) -> None:
     """The stack ran until a signal asked it to end."""
+    open_files.raise_limit()  # every server inherits it
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     options = StackOptions(directory=data_dir or default_directory(), api_port=port, ready_file=ready_file)
     stack = Stack(_with_engine(options, engine), report=lambda event: _tell(console, event))

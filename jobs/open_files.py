@@ -4,12 +4,17 @@ import resource
 from typing import Final
 
 from jobs import telemetry
+from jobs.settings import Settings
 
 # Linux refuses more by default (fs.nr_open). Where the hard limit is a billion, programs that we start and
 # that walk over all descriptors they could have would take minutes.
 _MAX: Final = 2**20
 # Standard streams, the event loop, logs, code that is being loaded, name look-ups, connections to Redis.
 RESERVE: Final = 64
+# Where the settings do not say: an engine's batch slots, as many as large deployments of TensorRT-LLM have.
+_NUM_SLOTS: Final = 256
+_FILES_OF_A_SLOT: Final = 2  # its connection, and one that ends while the next begins
+_FILES_OF_AN_EXTRACTION: Final = 6  # pipes of its process, its bytes
 
 
 def raise_limit() -> int:
@@ -46,6 +51,23 @@ def raise_for(process: str, *, needed: int) -> int:
             telemetry.OPEN_FILES_FEW, process=process, needed=needed + RESERVE, available=available
         )
     return available
+
+
+def of_api(settings: Settings) -> int:
+    """Count what one API process may have open."""
+    return settings.api.max_connections + settings.database.pool_size
+
+
+def of_service_worker(settings: Settings) -> int:
+    """Count what one service worker may have open."""
+    extractions = settings.documents.concurrency * _FILES_OF_AN_EXTRACTION
+    return settings.webhooks.concurrency + extractions + settings.database.pool_size
+
+
+def of_inference_worker(settings: Settings) -> int:
+    """Count what one inference worker may have open."""
+    slots = settings.engine.max_batch_size or _NUM_SLOTS
+    return slots * _FILES_OF_A_SLOT + settings.database.pool_size
 
 
 def limits() -> tuple[int, int]:

@@ -17,6 +17,8 @@ from support import API_KEY, eventually
 REPOSITORY = Path(__file__).resolve().parent.parent
 # A secret of the right shape; it signs nothing outside these tests.
 WEBHOOK_SECRET = "whsec_" + "dGVzdHMgYXJlIG5vdCBzZWNyZXQsIG5vdCBldmVuIHRoaXM="
+# Of open files: an ordinary account's, with which the service starts.
+SOFT_FILES = 1024
 
 
 class ApiProcess:
@@ -33,7 +35,7 @@ class ApiProcess:
             if kept in os.environ:
                 inherited[kept] = os.environ[kept]
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "api"],
+            ["/bin/sh", "-c", f'ulimit -Sn {SOFT_FILES}; exec "$@"', "sh", sys.executable, "-m", "api"],
             env=inherited
             | {
                 "LONGBATCH_DATABASE__URL": database.url.get_secret_value(),
@@ -64,6 +66,8 @@ class ApiProcess:
             self.process.kill()
             self.process.wait()
             self._reader.join(timeout)
+            if self.process.stdout is not None:
+                self.process.stdout.close()
 
     def _read_url(self) -> str:
         assert self.process.stdout is not None

@@ -12,9 +12,14 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from cli.stack.postgres import EmbeddedPostgres
 from cli.stack.valkey import EmbeddedValkey
-from jobs import database, schema
+from jobs import database, open_files, schema
 from jobs.settings import DatabaseSettings
 from support import empty_database, ensure_api_key
+
+
+def pytest_configure() -> None:
+    """Raise the soft limit of open files as far as the product does: tests are a thousand callers at once."""
+    open_files.raise_limit()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

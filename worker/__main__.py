@@ -4,7 +4,7 @@ import argparse
 import sys
 from typing import Final
 
-from jobs import queues, settings, telemetry
+from jobs import open_files, queues, settings, telemetry
 from jobs.errors import LongbatchError
 from jobs.settings import Settings
 from jobs.tokens import Tokenizer
@@ -32,6 +32,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _serve(role: str, configured: Settings) -> int:
     telemetry.configure()
+    num_files = open_files.of_inference_worker if role == queues.INFERENCE else open_files.of_service_worker
+    open_files.raise_for(role, needed=num_files(configured))
     app = make_app(configured.broker)
     broker = queues.connect(
         configured.broker.url.get_secret_value(), socket_timeout=configured.broker.socket_timeout_seconds

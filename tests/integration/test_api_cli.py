@@ -169,7 +169,7 @@ def test_help_names_defaults_that_are_no_values() -> None:
 def test_doctor_names_every_part(run: Run, sessions: sessionmaker[Session]) -> None:
     sick = run("doctor")
     assert sick.exit_code == 1
-    for part in ("api", "database", "broker", "triton", "tokenizer", "keepalive"):
+    for part in ("api", "database", "broker", "triton", "tokenizer", "open files", "keepalive"):
         assert part in sick.stdout
     assert "no engine has registered" in sick.stdout
     with sessions.begin() as session:
@@ -182,6 +182,7 @@ def test_doctor_names_every_part(run: Run, sessions: sessionmaker[Session]) -> N
         "broker": "ok",
         "triton": "ok",
         "tokenizer": "ok",
+        "open files": "ok",
         "triton keepalive": "unknown",
     }
 
