@@ -13,6 +13,6 @@ def test_a_claimed_job_that_gets_no_thread_goes_back_to_the_queue(
         worker.dispatcher._slots.shutdown()
         job_id = queue.submit("Nobody has a thread for this.")
         worker.dispatcher.loop.wake()
-        queue.when(job_id, lambda job: job.started_at is not None and job.state == "queued", timeout=10)
+        queue.when(job_id, lambda job: job.started_at is not None and job.state == "queued")
         assert queue.bookings() == []
         assert worker.keeper.held() == []
