@@ -1,0 +1,75 @@
+"""A job that started ahead of another one grows only by what leaves that one's start where it is."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import select, update
+from sqlalchemy.orm import Session
+
+from jobs import extensions, lifecycle, reservations
+from jobs.claims import Claim
+from jobs.models import DEFAULT_TENANT, Job, Reservation
+from jobs.states import FinishReason
+from support import CAPACITY, ENGINE, TERMS, claim_one, output_of, register_engine, spec, submit_one
+
+# What the head of the queue leaves free of them is twice what the overtaker books at first.
+POOL = replace(CAPACITY, max_blocks=1600)
+WHOLE = replace(TERMS, foresight=None)  # an extension asks for all that is left
+
+
+def blocks_of(session: Session, claim: Claim) -> int:
+    return session.get_one(Reservation, claim.lease.lease_id, populate_existing=True).blocks
+
+
+@pytest.fixture
+def first(session: Session) -> Claim:
+    """A job that holds what the head of the queue waits for."""
+    register_engine(session, capacity=POOL)
+    submit_one(session, spec(60_000, max_tokens=100))
+    return claim_one(session)
+
+
+@pytest.fixture
+def head(session: Session, first: Claim) -> Job:  # noqa: ARG001  # it came before
+    """A job that waits for nearly the whole pool, longer than any other."""
+    job = submit_one(session, spec(96_000, max_tokens=2048))
+    session.execute(
+        update(Job).where(Job.id == job.id).values(created_at=Job.created_at - timedelta(hours=1))
+    )
+    return job
+
+
+@pytest.fixture
+def overtaker(session: Session, head: Job) -> Claim:
+    """A small job with a long answer, which started ahead of the head."""
+    small = submit_one(session, spec(100, max_tokens=30_000))
+    claim = claim_one(session)
+    assert claim.lease.job_id == small.id
+    assert session.scalar(select(Reservation.overtakes).where(Reservation.job_id == small.id)) == head.id
+    return claim
+
+
+def extend(session: Session, claim: Claim) -> object:
+    return extensions.extend(session, ENGINE, claim.lease, produced=claim.output_tokens, terms=WHOLE)
+
+
+def test_an_extension_leaves_the_overtaken_job_the_blocks_that_it_will_start_with(
+    session: Session, first: Claim, head: Job, overtaker: Claim
+) -> None:
+    booked = blocks_of(session, overtaker)
+    granted = extend(session, overtaker)
+    assert isinstance(granted, int)
+    assert overtaker.output_tokens < granted < 30_000
+    assert booked < blocks_of(session, overtaker) <= POOL.max_blocks - 1532  # of 98,048 tokens
+    lifecycle.complete(session, first.lease, output_of("x"), FinishReason.STOP)
+    reservations.close(session, first.lease.lease_id)
+    assert claim_one(session).lease.job_id == head.id
+
+
+def test_an_extension_is_free_again_once_the_overtaken_job_no_longer_waits(
+    session: Session, first: Claim, head: Job, overtaker: Claim
+) -> None:
+    assert first.blocks + overtaker.blocks < POOL.max_blocks
+    lifecycle.cancel(session, head.id, tenant_id=DEFAULT_TENANT)
+    assert extend(session, overtaker) == 30_000
