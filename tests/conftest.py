@@ -5,12 +5,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import psycopg
 import pytest
 from pydantic import SecretStr
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session, sessionmaker
 
-from cli.stack.postgres import EmbeddedPostgres
+from cli.stack.postgres import NAME, EmbeddedPostgres
 from cli.stack.valkey import EmbeddedValkey
 from jobs import database, open_files, schema
 from jobs.settings import DatabaseSettings
@@ -41,6 +42,9 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostg
     """A Postgres of this run's own."""
     server = EmbeddedPostgres(tmp_path_factory.mktemp("postgres"))
     server.start()
+    with psycopg.connect(server.url, autocommit=True) as connection:
+        # No test of this server's looks at what survives its crash: commits need not wait for the disk.
+        connection.execute(f"ALTER DATABASE {NAME} SET synchronous_commit = off")
     yield server
     server.remove()
 
