@@ -1,0 +1,126 @@
+"""Several tenants share one look at the database; each sees its own jobs alone."""
+
+import asyncio
+import secrets
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+import httpx2
+import pytest
+from sqlalchemy.orm import Session, sessionmaker
+
+from api.transactions import Transactions
+from api.watch import INTERVAL, Watch
+from api_server import ApiProcess
+from jobs import ids, keys, lifecycle, tenants
+from jobs.keys import NewKey, Scope
+from jobs.models import DEFAULT_TENANT
+from jobs.settings import DatabaseSettings
+from support import submit_one
+
+Test = Callable[[Watch], Coroutine[Any, Any, None]]
+
+
+@pytest.fixture
+def job_id(sessions: sessionmaker[Session]) -> UUID:
+    """A job of the default tenant that waits."""
+    with sessions.begin() as session:
+        return submit_one(session).id
+
+
+@pytest.fixture
+def stranger(sessions: sessionmaker[Session]) -> NewKey:
+    """A key of another tenant."""
+    with sessions.begin() as session:
+        tenant = tenants.create(session, f"t-{secrets.token_hex(4)}")
+        return keys.create(session, tenant_id=tenant.id, name="", scopes=list(Scope))
+
+
+def watching(settings: DatabaseSettings, test: Test) -> None:
+    """Run a test beside a watch, whose first look comes once the test has asked."""
+
+    async def run() -> None:
+        transactions = Transactions(settings)
+        watch = Watch(transactions)
+        testing = asyncio.create_task(test(watch))
+        looking = asyncio.create_task(watch.run())
+        try:
+            async with asyncio.timeout(30):
+                await testing
+        finally:
+            looking.cancel()
+            await asyncio.gather(looking, return_exceptions=True)
+            await transactions.close()
+
+    asyncio.run(run())
+
+
+def test_a_stranger_who_asks_in_the_same_look_finds_nothing(
+    database_settings: DatabaseSettings, stranger: NewKey, job_id: UUID
+) -> None:
+    other = stranger.row.tenant_id
+
+    async def test(watch: Watch) -> None:
+        mine, *theirs = await asyncio.gather(
+            watch.now(job_id, tenant_id=DEFAULT_TENANT),
+            watch.now(job_id, tenant_id=other),
+            watch.until_ended(job_id, tenant_id=other, seconds=20),
+        )
+        assert mine is not None
+        assert (mine.id, theirs) == (job_id, [None, None])
+
+    watching(database_settings, test)
+
+
+def test_a_stranger_finds_nothing_while_the_owner_waits(
+    database_settings: DatabaseSettings,
+    sessions: sessionmaker[Session],
+    stranger: NewKey,
+    job_id: UUID,
+) -> None:
+    async def test(watch: Watch) -> None:
+        loop = asyncio.get_running_loop()
+        waiting = asyncio.create_task(watch.until_ended(job_id, tenant_id=DEFAULT_TENANT, seconds=30))
+        assert await watch.now(job_id, tenant_id=DEFAULT_TENANT) is not None
+        begun_at = loop.time()
+        while loop.time() < begun_at + 3 * INTERVAL:  # so that looks for both of them are the same
+            assert await watch.now(job_id, tenant_id=stranger.row.tenant_id) is None
+        assert not waiting.done()
+        await asyncio.to_thread(cancel, sessions, job_id)
+        ended = await waiting
+        assert ended is not None
+        assert ended.state == "cancelled"
+
+    watching(database_settings, test)
+
+
+def test_a_stranger_s_requests_are_404_while_the_owner_follows(
+    server: ApiProcess, http: httpx2.Client, stranger: NewKey, job_id: UUID
+) -> None:
+    path = f"/v1/jobs/{ids.job_id(job_id)}"
+    asked = [path, f"{path}?wait=1", f"{path}/events"] * 16
+    with (
+        http.stream("GET", f"{path}/events") as events,
+        server.client() as owner,
+        server.client(api_key=stranger.secret) as other,
+        ThreadPoolExecutor(8) as pool,
+    ):
+        waiting = pool.submit(owner.get, path, params={"wait": 30})
+        assert set(pool.map(partial(status_of, other), asked)) == {404}
+        assert not waiting.done()
+        owner.post(f"{path}/cancel")
+        assert waiting.result().json()["state"] == "cancelled"
+        assert '"state":"cancelled"' in events.read().decode()
+
+
+def status_of(client: httpx2.Client, path: str) -> int:
+    with client.stream("GET", path) as answer:
+        return answer.status_code
+
+
+def cancel(sessions: sessionmaker[Session], job_id: UUID) -> None:
+    with sessions.begin() as session:
+        lifecycle.cancel(session, job_id=job_id, tenant_id=DEFAULT_TENANT)
