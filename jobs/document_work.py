@@ -208,3 +208,4 @@ def _end(
     document.finalized_at = now
     document.expires_at = now + lifetime
     session.flush()
+    documents.wake_summaries(session, [document.id])

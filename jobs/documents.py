@@ -12,7 +12,7 @@ import zstandard
 from sqlalchemy import ColumnElement, delete, func, or_, select, update
 from sqlalchemy.orm import Session, defer
 
-from jobs import files, locks, paging
+from jobs import files, locks, paging, turns
 from jobs.batch_models import File
 from jobs.batch_states import FileState
 from jobs.database import database_now
@@ -21,6 +21,8 @@ from jobs.document_states import DocumentKind, DocumentState
 from jobs.errors import NotFoundError
 from jobs.locks import Lock
 from jobs.paging import Page, Range
+from jobs.summary_models import SummaryDocument
+from jobs.turn_models import PLANNING
 
 _READ_BYTES: Final = 2**18  # of text, decompressed at a time
 
@@ -238,6 +240,13 @@ def _delete(session: Session, document_ids: Sequence[UUID], *, now: datetime) ->
         )
     )
     session.execute(delete(DocumentText).where(DocumentText.document_id.in_(document_ids)))
+    wake_summaries(session, document_ids)
+
+
+def wake_summaries(session: Session, document_ids: Sequence[UUID]) -> None:
+    """Let summaries of these documents, which have ended, be planned."""
+    query = select(SummaryDocument.summary_id).where(SummaryDocument.document_id.in_(document_ids))
+    turns.wake(session, PLANNING, session.scalars(query.distinct()).all())
 
 
 def drop_files(session: Session, file_ids: Sequence[UUID | None]) -> None:

@@ -6,16 +6,16 @@ from datetime import datetime, timedelta
 from typing import Final, Self
 from uuid import UUID
 
-from sqlalchemy import Text, cast, exists, func, insert, or_, select, update
+from sqlalchemy import insert, select
 from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.orm import Session, aliased
+from sqlalchemy.orm import Session
 
-from jobs import documents, engines, ids, quotas, summary_plan, summary_trees, telemetry
+from jobs import documents, engines, ids, quotas, summary_plan, summary_trees, telemetry, turns
 from jobs.admission import Capacity
-from jobs.database import database_now
+from jobs.database import database_now, transaction
 from jobs.document_models import Document
 from jobs.document_states import DocumentState
-from jobs.errors import LimitError, LongbatchError
+from jobs.errors import LimitError, LongbatchError, UnavailableError
 from jobs.ids import uuid7
 from jobs.models import Job, JsonObject, Summary, SummaryDocument, SummaryNode
 from jobs.quotas import Held
@@ -24,14 +24,16 @@ from jobs.states import JobState, Lane
 from jobs.summary_plan import Leaf, Node, Sizes, Source
 from jobs.summary_prompts import TextCounter, overheads, wishes_of
 from jobs.summary_states import TASKS, OnGap, SummaryState
+from jobs.turn_models import PLANNING, Kind
+from jobs.turn_work import InterruptedWorkError, Sessions, Watch
+from jobs.turns import Turn
 
-# Far above what cutting a document takes; a worker that is frozen meanwhile keeps its summary for so long.
-_MAX_PLANNING: Final = "5min"
-# Summaries that are looked through for one that nobody plans: more than there will be service workers.
-_MAX_PLANNERS: Final = 64
-_LOCK: Final = 0x10E1  # the first half of our advisory locks' keys
 # A full quota is looked at again after this.
-_PUT_OFF: Final = timedelta(seconds=2)
+_QUOTA_PAUSE: Final = timedelta(seconds=2)
+# The end of its last document wakes a summary; it is looked at all the same, the later the longer it waits.
+_SOONEST_LOOK: Final = timedelta(seconds=5)
+_LATEST_LOOK: Final = timedelta(minutes=10)
+_LOST_AGAIN: Final = "planning failed, or ended its worker, in every attempt"
 _MAX_ROWS: Final = 1000  # per statement
 
 
@@ -77,83 +79,135 @@ class _Draft:
     nodes: Sequence[Node] = ()
 
 
-def plan_next(session: Session, tools: PlanningTools) -> Summary | None:
-    """One summary whose documents have all ended is running, has failed, or was put off; None: none waits.
+@dataclass(frozen=True, slots=True)
+class Planning:
+    """Plans one summary whose documents have all ended: a `turn_work.Work`.
 
-    An advisory lock sees to it that two workers never plan one summary. Its row stays free meanwhile, since
-    a long document takes seconds: whoever cancels the summary does not wait, and the plan is dropped.
+    Its row is free while its documents are cut: it is cancelled without waiting, and the plan is dropped.
     """
-    for_now = func.set_config("idle_in_transaction_session_timeout", _MAX_PLANNING, True)
-    session.execute(select(for_now))
-    while (waiting := _next_waiting(session)) is not None:
+
+    tools: PlanningTools
+    lease: timedelta = timedelta(seconds=30)
+    kind: Kind = PLANNING
+
+    def do(self, sessions: Sessions, turn: Turn, watch: Watch) -> Summary | None:
+        """Plan the summary, fail it, or put it off until its documents or its tenant's quota let it begin."""
         try:
-            draft: _Draft | LongbatchError = _draft(session, waiting, tools)
+            draft: _Draft | LongbatchError | None = self._draft(sessions, turn, watch)
+        except (InterruptedWorkError, UnavailableError, MemoryError, SQLAlchemyError):
+            raise
         except LongbatchError as error:
             draft = error
-        except (SystemExit, KeyboardInterrupt, SQLAlchemyError):
+        except (SystemExit, KeyboardInterrupt):
             raise
-        except BaseException as error:  # noqa: BLE001  # one text must not stop all others
+        except BaseException as error:  # noqa: BLE001  # the same text would only upset the tokenizer again
             telemetry.logger().error(
-                telemetry.LOOP_FAILED,
-                loop="plan",
-                summary_id=ids.summary_id(waiting.id),
+                telemetry.TURN_FAILED,
+                kind=self.kind.name,
+                summary_id=ids.summary_id(turn.row_id),
                 error=type(error).__name__,
             )
             draft = PlanningFailedError()
-        still = select(Summary).where(Summary.id == waiting.id, Summary.state == SummaryState.PREPARING)
-        summary = session.scalar(
-            still.with_for_update(key_share=True).execution_options(populate_existing=True)
-        )
+        if draft is None:
+            return None
+        with transaction(sessions) as session:
+            summary = _hold(session, turn)
+            if summary is not None:
+                _settle(session, turn, summary, draft, self.tools)
+            return summary
+
+    def give_up(self, session: Session, turn: Turn) -> Summary | None:
+        """Fail the summary that could not be planned in all its attempts."""
+        summary = _hold(session, turn)
         if summary is not None:
-            _settle(session, summary, draft, tools)
-            return summary
-    return None
+            _refuse(session, turn, summary, PlanningFailedError(_LOST_AGAIN))
+        return summary
 
+    def name_row(self, row_id: UUID) -> tuple[str, str]:
+        """Name the summary."""
+        return "summary_id", ids.summary_id(row_id)
 
-def _next_waiting(session: Session) -> Summary | None:
-    """The oldest summary that can be planned; nobody else plans it while this transaction is open."""
-    pending = exists().where(
-        SummaryDocument.summary_id == Summary.id,
-        Document.id == SummaryDocument.document_id,
-        Document.state == DocumentState.EXTRACTING,
-    )
-    # Until the quota has room for the one that was put off, no younger one of its tenant is looked at: they
-    # do not take its room, and a full quota of one tenant keeps no other tenant waiting.
-    put_off = aliased(Summary)
-    full = select(put_off.tenant_id).where(
-        put_off.finalized_at.is_(None),
-        put_off.state == SummaryState.PREPARING,
-        put_off.plan_after > func.clock_timestamp(),
-    )
-    waiting = (
-        select(Summary)
-        .where(
-            Summary.finalized_at.is_(None),
-            Summary.state == SummaryState.PREPARING,
-            Summary.tenant_id.not_in(full),
-            or_(Summary.expires_at.is_(None), Summary.expires_at > func.clock_timestamp()),
-            ~pending,
+    def _draft(self, sessions: Sessions, turn: Turn, watch: Watch) -> _Draft | None:
+        """The tree for this summary on the engines that are there; None: it was put off, or has ended.
+
+        Raises:
+            LimitError: the quota has not even room for the texts, so that cutting them would be for nothing.
+            LongbatchError: there can be none.
+        """
+        with transaction(sessions) as session:
+            look = _look(session, turn, self.tools)
+        if look is None:
+            return None
+        summary = look.summary
+        sizes = summary_plan.find_sizes(
+            look.capacities,
+            overheads(wishes_of(summary), self.tools.counter),
+            length=summary.length,
+            chunk_tokens=summary.chunk_tokens,
+            overlap_tokens=summary.overlap_tokens,
         )
-        .order_by(Summary.id)
-        .execution_options(populate_existing=True)
-    )
-    for summary_id in session.scalars(waiting.with_only_columns(Summary.id).limit(_MAX_PLANNERS)).all():
-        lock = func.pg_try_advisory_xact_lock(_LOCK, func.hashtext(cast(summary_id, Text)))
-        # Read again under the lock: its last holder may just have planned it.
-        if session.scalar(select(lock)) and (
-            summary := session.scalar(waiting.where(Summary.id == summary_id))
-        ):
-            return summary
-    return None
+        draft = _Draft(look.ready, look.gaps, sizes)
+        sources = [
+            _source(sessions, index, document, self.tools) for index, document in enumerate(draft.documents)
+        ]
+        whole = len(sources) == 1 and summary_plan.fits_whole(
+            sources[0], sizes, asked_chunk_tokens=summary.chunk_tokens
+        )
+        summary_plan.check_num_chunks(sources, sizes, whole=whole)
+        self._check_room(sessions, turn, sources)
+        leaves: list[Leaf] = []
+        for source, document in zip(sources, draft.documents, strict=True):
+            watch.check()
+            text = _load_text(sessions, document)  # one at a time: they can be long
+            leaves += summary_plan.cut(source, text, self.tools.counter.count_text, sizes, whole=whole)
+        if leaves:
+            draft.nodes = summary_plan.tree(leaves, sizes, whole=whole)
+        return draft
+
+    def _check_room(self, sessions: Sessions, turn: Turn, sources: Sequence[Source]) -> None:
+        """Return if the quota may have room for the tree; it has none where the texts alone have none."""
+        least = Held(tokens=sum(source.num_tokens for source in sources), jobs=len(sources))
+        if sources:
+            with transaction(sessions) as session:
+                limits = quotas.read_limits(session, turn.tenant_id, self.tools.limits)
+                quotas.check(quotas.held(session, turn.tenant_id) + least, least, limits=limits)
 
 
-def _draft(session: Session, summary: Summary, tools: PlanningTools) -> _Draft:
-    """The tree for this summary on the engines that are there.
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What a plan is made from.
 
-    Raises:
-        LimitError: the quota has not even room for the texts, so that cutting them would be for nothing.
-        LongbatchError: there can be none.
+    Attributes:
+        ready: documents with a text, in their order.
+        gaps: documents that have none.
     """
+
+    summary: Summary
+    ready: list[Document]
+    gaps: list[JsonObject]
+    capacities: Sequence[Capacity]
+
+
+def _hold(session: Session, turn: Turn) -> Summary | None:
+    """The summary, locked; None: it ended meanwhile, or its lease is lost."""
+    held = select(Summary).where(
+        Summary.id == turn.row_id,
+        Summary.state == SummaryState.PREPARING,
+        Summary.lease_id == turn.lease_id,
+    )
+    return session.scalar(held.with_for_update(key_share=True).execution_options(populate_existing=True))
+
+
+def _look(session: Session, turn: Turn, tools: PlanningTools) -> _Look | None:
+    """What a plan is made from; None: a document is awaited, or the summary has ended."""
+    # Locked first: whoever ends a document locks its summaries after it, and wakes those that are put off.
+    summary = _hold(session, turn)
+    if summary is None:
+        return None
+    now = database_now(session)
+    if summary.expires_at is not None and summary.expires_at <= now:
+        summary_trees.end(session, summary, SummaryState.EXPIRED)
+        return None
     query = (
         select(Document, SummaryDocument.document_id)
         .select_from(SummaryDocument)
@@ -161,46 +215,33 @@ def _draft(session: Session, summary: Summary, tools: PlanningTools) -> _Draft:
         .where(SummaryDocument.summary_id == summary.id)
         .order_by(SummaryDocument.position)
     )
-    ready: list[Document] = []
-    gaps: list[JsonObject] = []
+    look = _Look(
+        summary, [], [], engines.registered_capacities(session).get(summary.model) or [tools.fallback]
+    )
     for document, document_id in session.execute(query):
+        if document is not None and document.state == DocumentState.EXTRACTING:
+            age = now - summary.created_at
+            turns.release(session, turn, after=min(max(age, _SOONEST_LOOK), _LATEST_LOOK))
+            return None
         if document is not None and document.state == DocumentState.READY:
-            ready.append(document)
+            look.ready.append(document)
         else:
-            gaps.append({"document_id": ids.document_id(document_id), "error": _why(document)})
-    capacities = engines.registered_capacities(session).get(summary.model) or [tools.fallback]
-    sizes = summary_plan.find_sizes(
-        capacities,
-        overheads(wishes_of(summary), tools.counter),
-        length=summary.length,
-        chunk_tokens=summary.chunk_tokens,
-        overlap_tokens=summary.overlap_tokens,
-    )
-    draft = _Draft(ready, gaps, sizes)
-    sources = [_source(session, index, document, tools) for index, document in enumerate(ready)]
-    whole = len(sources) == 1 and summary_plan.fits_whole(
-        sources[0], sizes, asked_chunk_tokens=summary.chunk_tokens
-    )
-    summary_plan.check_num_chunks(sources, sizes, whole=whole)
-    least = Held(tokens=sum(source.num_tokens for source in sources), jobs=len(sources))
-    if sources:
-        limits = quotas.read_limits(session, summary.tenant_id, tools.limits)
-        quotas.check(quotas.held(session, summary.tenant_id) + least, least, limits=limits)
-    leaves: list[Leaf] = []
-    for source, document in zip(sources, ready, strict=True):
-        text = documents.load_text(session, document.id)  # one at a time: they can be long
-        leaves += summary_plan.cut(source, text, tools.counter.count_text, sizes, whole=whole)
-    if leaves:
-        draft.nodes = summary_plan.tree(leaves, sizes, whole=whole)
-    return draft
+            look.gaps.append({"document_id": ids.document_id(document_id), "error": _why(document)})
+    return look
 
 
-def _source(session: Session, index: int, document: Document, tools: PlanningTools) -> Source:
+def _source(sessions: Sessions, index: int, document: Document, tools: PlanningTools) -> Source:
     num_tokens = document.num_tokens
     if num_tokens is None or document.fingerprint != tools.counter.fingerprint:
         # Another tokenizer counted it: what fits is for ours to say.
-        num_tokens = tools.counter.count_text(documents.load_text(session, document.id))
+        num_tokens = tools.counter.count_text(_load_text(sessions, document))
     return Source(index, num_tokens, document.pages)
+
+
+def _load_text(sessions: Sessions, document: Document) -> str:
+    with transaction(sessions) as session:
+        body = documents.load_body(session, document.id)
+    return "".join(documents.iterate_text(body))
 
 
 def _why(document: Document | None) -> JsonObject:
@@ -209,10 +250,12 @@ def _why(document: Document | None) -> JsonObject:
     return {"code": "document_gone", "message": "the document was deleted"}
 
 
-def _settle(session: Session, summary: Summary, draft: _Draft | LongbatchError, tools: PlanningTools) -> None:
+def _settle(
+    session: Session, turn: Turn, summary: Summary, draft: _Draft | LongbatchError, tools: PlanningTools
+) -> None:
     """The summary, whose row is held, is running, has failed or was put off."""
     if isinstance(draft, LongbatchError):
-        _refuse(session, summary, draft)
+        _refuse(session, turn, summary, draft)
         return
     summary.gaps = draft.gaps
     first = draft.gaps[0]["error"] if draft.gaps else None
@@ -227,16 +270,20 @@ def _settle(session: Session, summary: Summary, draft: _Draft | LongbatchError, 
             limits=quotas.read_limits(session, summary.tenant_id, tools.limits),
         )
     except LimitError as error:
-        _refuse(session, summary, error)
+        _refuse(session, turn, summary, error)
     else:
         _write_down(session, summary, draft)
 
 
-def _refuse(session: Session, summary: Summary, error: LongbatchError) -> None:
-    """It was put off if the quota may have room for it one day; else it has failed."""
+def _refuse(session: Session, turn: Turn, summary: Summary, error: LongbatchError) -> None:
+    """It was put off if the quota may have room for it one day; otherwise it has failed.
+
+    No younger summary of its tenant is looked at meanwhile: none takes its room, and no other tenant waits.
+    """
     if isinstance(error, LimitError) and error.retryable:
-        later = func.clock_timestamp() + _PUT_OFF
-        session.execute(update(Summary).where(Summary.id == summary.id).values(plan_after=later))
+        turns.pause_tenant(session, turn, lasting=_QUOTA_PAUSE)
+        turns.release(session, turn)
+        session.refresh(summary)
     else:
         _fail(session, summary, {"code": error.code, "message": error.message})
 
@@ -272,6 +319,7 @@ def _write_down(session: Session, summary: Summary, draft: _Draft) -> None:
         "prompt_tokens": sum(node.prompt_tokens for node in draft.nodes),
     }
     summary.state = SummaryState.RUNNING.value
+    summary.lease_id = summary.lease_expires_at = None
     summary.planned_at = now
     session.flush()
     telemetry.logger().info(

@@ -88,6 +88,10 @@ _GIVE_BACK: Final = """
     RETURNING id
 """
 
+# Locked whether they are put off or not: a worker that is just putting one off is waited for.
+_HOLD: Final = (
+    "SELECT id FROM {table} WHERE id = ANY(:ids) AND state = '{state}' ORDER BY id FOR NO KEY UPDATE"
+)
 _WAKE: Final = "UPDATE {table} SET {later} = NULL WHERE id = ANY(:ids) AND {put_off}"
 
 
@@ -183,7 +187,9 @@ def pause_tenant(session: Session, turn: Turn, *, lasting: timedelta) -> None:
 
 def wake(session: Session, kind: Kind, row_ids: Sequence[UUID]) -> None:
     """Let these rows be taken now if they were put off."""
-    session.execute(_statement(_WAKE, kind), {"ids": list(row_ids)})
+    which = {"ids": list(row_ids)}
+    if session.execute(_statement(_HOLD, kind), which).all():
+        session.execute(_statement(_WAKE, kind), which)
 
 
 def _give_back(session: Session, turn: Turn, *, after: timedelta | None, given: int) -> bool:
@@ -203,6 +209,7 @@ def _statement(template: str, kind: Kind) -> TextClause:
     return text(
         template.format(
             table=kind.table,
+            state=kind.state,
             counter=kind.counter,
             later=kind.later,
             waiting=kind.waiting,

@@ -4,9 +4,9 @@ from hashlib import sha256
 from uuid import UUID
 
 from sqlalchemy import select
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import lifecycle, reservations, summaries, summary_planning
+from jobs import lifecycle, reservations, summaries
 from jobs.admission import Capacity
 from jobs.claims import Claim, claim
 from jobs.database import database_now
@@ -16,10 +16,11 @@ from jobs.models import DEFAULT_TENANT, Job, Summary, SummaryNode
 from jobs.settings import LimitSettings
 from jobs.states import FinishReason
 from jobs.summaries import SummarySpec
-from jobs.summary_planning import PlanningTools
+from jobs.summary_planning import Planning, PlanningTools
 from jobs.texts import CountedPrompt
 from jobs.tokens import pack_text
-from support import ENGINE, MODEL, TERMS, output_of, prepare_next, register_engine
+from support import ENGINE, MODEL, TERMS, output_of, prepare_next, register_engine, taker_of, within
+from worker.turns import Taken
 
 # Chunks of about 300 words, three summaries joined at once.
 SMALL = Capacity(max_batch_size=4, max_blocks=64, tokens_per_block=64, max_input_len=900, max_seq_len=1024)
@@ -102,8 +103,19 @@ def create(session: Session, *documents: Document, **fields: object) -> list[Sum
 
 def plan_all(session: Session) -> None:
     """Every summary that can be planned is."""
-    while summary_planning.plan_next(session, TOOLS) is not None:
+    while plan_next(session) is not None:
         pass
+
+
+def plan_next(
+    sessions: sessionmaker[Session] | Session, tools: PlanningTools = TOOLS
+) -> Taken[Summary] | None:
+    """The summary that was planned next, or that was looked at; None: none waits."""
+    if not isinstance(sessions, Session):
+        return taker_of(sessions).take(Planning(tools))
+    taken = taker_of(within(sessions)).take(Planning(tools))
+    sessions.expire_all()
+    return taken
 
 
 def planned(session: Session, num_words: int = 2000, **fields: object) -> Summary:

@@ -12,7 +12,7 @@ from jobs.preparation import Counting
 from jobs.queues import EVENTS, INFERENCE
 from jobs.settings import Settings
 from jobs.storage import make_store
-from jobs.summary_planning import PlanningTools
+from jobs.summary_planning import Planning, PlanningTools
 from jobs.tokens import Tokenizer
 from jobs.webhook_vault import Vault
 from worker import batches, deliver, documents, maintenance, summaries
@@ -58,7 +58,7 @@ class ServiceWorker:
         self._batch_tools = BatchTools.of(settings, self._counter)
         self._validate = Loop("validate", self.validate, interval=every.batch_seconds)
         self._advance = Loop("batches", self.advance, interval=every.batch_seconds)
-        self._planning_tools = PlanningTools.of(settings, self._counter)
+        self._planning = Planning(PlanningTools.of(settings, self._counter), lease)
         self._plan = Loop("summaries", self.plan, interval=every.summary_seconds)
         self._deliver = Loop("deliver", self.deliver, interval=every.deliver_seconds)
         vault = Vault.of(settings.webhooks)
@@ -160,7 +160,7 @@ class ServiceWorker:
     def plan(self) -> None:
         """Summaries are planned, and what is left of those that end early is stopped; more follow at once."""
         num_looked_at = summaries.plan(
-            self._sessions, self._planning_tools, limit=_PLANNED_AT_ONCE, is_stopping=self._is_stopping
+            self._turns, self._planning, limit=_PLANNED_AT_ONCE, is_stopping=self._is_stopping
         )
         num_stopped = summaries.stop(self._sessions, is_stopping=self._is_stopping)
         if num_looked_at:

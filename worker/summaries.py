@@ -7,25 +7,22 @@ from functools import partial
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import summaries as verbs
-from jobs import summary_planning
 from jobs.database import database_now, transaction
-from jobs.summary_planning import PlanningTools
+from jobs.summary_planning import Planning
+from worker.turns import TurnTaker
 
 Sessions = sessionmaker[Session]
 
 
-def plan(sessions: Sessions, tools: PlanningTools, *, limit: int, is_stopping: Callable[[], bool]) -> int:
-    """Summaries whose documents are ready have their trees; how many were looked at, `limit` at most.
+def plan(taker: TurnTaker, work: Planning, *, limit: int, is_stopping: Callable[[], bool]) -> int:
+    """Plan summaries whose documents are ready.
 
-    Each in a transaction of its own: documents can be long, and one that cannot be cut harms no other. Those
-    that are put off count too: while a quota is full the caller's other work must go on.
+    Returns:
+        How many were looked at, `limit` at most. Those that are put off count too: while a quota is full the
+        caller's other work must go on.
     """
     for num_looked_at in range(limit):
-        if is_stopping():
-            return num_looked_at
-        with transaction(sessions) as session:
-            summary = summary_planning.plan_next(session, tools)
-        if summary is None:
+        if is_stopping() or taker.take(work) is None:
             return num_looked_at
     return limit
 

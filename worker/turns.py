@@ -3,7 +3,7 @@
 import threading
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final, Generic, TypeVar
@@ -128,7 +128,8 @@ class TurnTaker:
             self._release(turn, after=_UNAVAILABLE_FOR)
             raise
         except (SystemExit, KeyboardInterrupt):
-            self._release(turn)
+            with suppress(Exception):  # otherwise its lease runs out
+                self._release(turn)
             raise
         except BaseException as error:  # noqa: BLE001  # one row must not stop all others; a panic in Rust is no Exception
             _log(work, turn, error)

@@ -3,30 +3,26 @@
 from collections.abc import Callable
 from concurrent.futures import Future
 from datetime import timedelta
-from hashlib import sha256
 from uuid import UUID
 
 import pytest
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import document_work, documents, files
+from jobs import document_work, documents
 from jobs.batch_models import File
 from jobs.batch_states import FileState
 from jobs.database import database_now
 from jobs.document_models import Document, DocumentText
-from jobs.document_states import DocumentKind, Fault
-from jobs.document_work import MAX_ATTEMPTS, DocumentClaim, ExtractedText
-from jobs.documents import NewDocument
+from jobs.document_states import Fault
+from jobs.document_work import MAX_ATTEMPTS, ExtractedText
 from jobs.errors import NotFoundError
 from jobs.ids import uuid7
 from jobs.models import DEFAULT_TENANT, Tenant
-from jobs.storage import RowStore
 from jobs.tokens import pack_text
+from upload_support import DAY, LEASE, claim_one, upload
 from worker import documents as rounds
 
-DAY = timedelta(days=1)
-LEASE = timedelta(seconds=30)
 TEXT = "Grüße.\n"
 EXTRACTED = ExtractedText(
     body=pack_text(TEXT),
@@ -38,23 +34,6 @@ EXTRACTED = ExtractedText(
     title=None,
     warnings=[],
 )
-
-
-def upload(
-    session: Session, content: bytes = b"Hello", *, tenant_id: UUID = DEFAULT_TENANT
-) -> tuple[Document, bool]:
-    """The document of these bytes, as the API makes it."""
-    file = documents.create_file(session, tenant_id=tenant_id)
-    part = RowStore().put(content)
-    files.add_part(session, file.id, part, start=0, tenant_id=tenant_id)
-    new = NewDocument(file.id, sha256(content).digest(), len(content), DocumentKind.TXT, "a.txt")
-    return documents.finish_upload(session, new, tenant_id=tenant_id, lifetime=DAY)
-
-
-def claim_one(session: Session) -> DocumentClaim:
-    claim = document_work.claim_extraction(session, lease=LEASE)
-    assert claim is not None
-    return claim
 
 
 def file_states(session: Session) -> list[str]:

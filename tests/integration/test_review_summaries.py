@@ -6,16 +6,16 @@ from uuid import UUID
 from sqlalchemy import func, select, text, update
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import summaries, summary_planning, texts
+from jobs import summaries, texts
 from jobs.database import database_now
-from jobs.models import DEFAULT_TENANT, Job, Summary
+from jobs.models import DEFAULT_TENANT, Job, Summary, TenantTurn
 from jobs.settings import LimitSettings
 from jobs.summaries import SummarySpec
 from jobs.summary_plan import MAX_CHUNKS
-from jobs.summary_planning import PlanningTools
+from jobs.summary_planning import Planning, PlanningTools
 from jobs.texts import CountedPrompt, NewText
-from summary_support import SMALL, TOOLS, Words, create, plan_all, planned, ready_document, text_of
-from support import MODEL, prepare_next, register_engine
+from summary_support import SMALL, Words, create, plan_all, plan_next, planned, ready_document, text_of
+from support import MODEL, prepare_next, register_engine, taker_of
 from worker.summaries import plan
 
 _OTHER = UUID(int=7)
@@ -37,7 +37,7 @@ def test_a_tree_with_more_jobs_than_its_tenant_may_ever_have_fails(session: Sess
     register_engine(session, capacity=SMALL)
     document = ready_document(session, text_of(2000))
     (summary,) = create(session, document)
-    summary_planning.plan_next(session, tools_of(max_jobs=3))
+    plan_next(session, tools_of(max_jobs=3))
     session.refresh(summary)
     assert (summary.state, (summary.error or {}).get("code")) == ("failed", "job_limit_exceeded")
 
@@ -67,13 +67,16 @@ def test_a_full_quota_keeps_no_other_tenant_waiting_and_no_round_from_ending(
         spec = SummarySpec(document_ids=[document.id], model=MODEL)
         (other,) = summaries.create(session, spec, tenant_id=tenant_id)
         other_id = other.id
-    assert plan(sessions, tight, limit=20, is_stopping=lambda: False) == 2, "one of each tenant"
+    assert plan(taker_of(sessions), Planning(tight), limit=20, is_stopping=lambda: False) == 2, (
+        "one of each tenant"
+    )
     with sessions.begin() as session:
         states = {row.id: row.state for row in session.execute(select(Summary.id, Summary.state))}
         assert states[other_id] == "running"
         assert {states[each] for each in waiting} == {"preparing"}
-        put_off = select(func.count()).where(Summary.plan_after.is_not(None))
-        assert session.scalar(put_off) == 1
+        paused = select(TenantTurn.tenant_id).where(TenantTurn.paused_until.is_not(None))
+        assert session.scalars(paused).all() == [DEFAULT_TENANT]
+        assert set(session.scalars(select(Summary.num_plannings).where(Summary.id.in_(waiting)))) == {0}
 
 
 def test_a_text_for_which_there_is_no_room_is_not_even_cut(session: Session) -> None:
@@ -89,11 +92,11 @@ def test_a_text_for_which_there_is_no_room_is_not_even_cut(session: Session) -> 
     counter = Counting()
     full = LimitSettings(max_enqueued_tokens=_num_tokens(session, taken) + 1000)
     (summary,) = create(session, ready_document(session, text_of(1500)))
-    summary_planning.plan_next(session, PlanningTools(counter, SMALL, full))
+    plan_next(session, PlanningTools(counter, SMALL, full))
     session.refresh(summary)
     assert (summary.state, counter.num_counted) == ("preparing", 0)
-    summary.plan_after = None
-    summary_planning.plan_next(session, TOOLS)
+    session.execute(update(TenantTurn).values(paused_until=None))
+    plan_next(session)
     session.refresh(summary)
     assert summary.state == "running"
 

@@ -3,24 +3,27 @@
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from datetime import timedelta
 from uuid import UUID
 
 import pytest
 from sqlalchemy import Connection, Engine, event, func, select, text
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import documents, lifecycle, summaries, summary_planning
+from jobs import documents, lifecycle, summaries, summary_planning, turns
 from jobs.claims import Claim
 from jobs.errors import ConflictError
 from jobs.models import DEFAULT_TENANT, Job, Summary, WebhookEvent
 from jobs.states import JobState
+from jobs.turn_models import PLANNING
 from summary_support import (
     SMALL,
-    TOOLS,
     claim_next,
     complete,
     create,
     nodes_of,
+    plan_all,
+    plan_next,
     planned,
     prepare_all,
     ready_document,
@@ -116,32 +119,28 @@ def test_a_summary_that_is_cancelled_while_it_is_planned_gets_no_jobs(
         return cut(*given, **named)  # type: ignore[arg-type]  # passed on as they came
 
     monkeypatch.setattr(summary_planning.summary_plan, "cut", cancel_meanwhile)
-    with sessions.begin() as session:
-        assert summary_planning.plan_next(session, TOOLS) is None
+    taken = plan_next(sessions)
+    assert taken is not None
+    assert taken.result is None
     assert _ended(sessions) == ("cancelled", ["summary.cancelled"])
     with sessions() as session:
         assert session.scalar(select(func.count()).select_from(Job)) == 0
 
 
-def test_two_workers_plan_two_summaries(sessions: sessionmaker[Session], background: Background) -> None:
+def test_two_workers_plan_two_summaries(sessions: sessionmaker[Session]) -> None:
     with sessions.begin() as session:
         register_engine(session, capacity=SMALL)
         documents_ = [ready_document(session, text_of(500, name=f"d{place}x")) for place in range(2)]
         create(session, *documents_)
 
-    def plan() -> UUID:
-        with sessions.begin() as session:
-            summary = summary_planning.plan_next(session, TOOLS)
-            assert summary is not None
-            return summary.id
-
-    with sessions() as one:
-        first = summary_planning.plan_next(one, TOOLS)
-        assert first is not None
-        planning = background(plan)
-        eventually(lambda: _num_waiting_for_locks(sessions))  # for the tenant's quota alone
-        one.commit()
-    assert planning.result(timeout=20) != first.id
+    with sessions.begin() as session:
+        first = turns.claim(session, PLANNING, lease=timedelta(seconds=30))
+    assert first is not None
+    second = plan_next(sessions)
+    assert second is not None
+    assert second.result is not None
+    assert second.result.id != first.row_id
+    assert plan_next(sessions) is None, "the first one's worker is at it"
 
 
 def test_a_document_cannot_go_while_a_summary_of_it_is_being_created(
@@ -183,8 +182,7 @@ def test_a_process_that_dies_at_any_statement_leaves_the_tree_whole(
     assert num_statements > 2
     assert _snapshot(sessions) != before
     with sessions.begin() as session:
-        while summary_planning.plan_next(session, TOOLS) is not None:
-            pass
+        plan_all(session)
         for summary_id, tenant_id in summaries.find_stopping(session):
             summaries.stop_jobs(session, summary_id, tenant_id=tenant_id)
         run_to_end(session)
@@ -196,7 +194,7 @@ def _to_plan(sessions: sessionmaker[Session]) -> Callable[[Session], object]:
     with sessions.begin() as session:
         register_engine(session, capacity=SMALL)
         create(session, ready_document(session, text_of(2000)))
-    return lambda session: summary_planning.plan_next(session, TOOLS)
+    return plan_next
 
 
 def _to_free(sessions: sessionmaker[Session]) -> Callable[[Session], object]:

@@ -1,0 +1,114 @@
+"""Summaries are planned in turns: no document, however long it takes to cut, keeps others waiting."""
+
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import Engine, QueuePool, func, select, update
+from sqlalchemy.orm import Session, sessionmaker
+
+from jobs import database, document_work, documents, turns
+from jobs.database import transaction
+from jobs.document_models import Document
+from jobs.document_states import DocumentState, Fault
+from jobs.models import DEFAULT_TENANT, Summary
+from jobs.settings import DatabaseSettings, LimitSettings
+from jobs.summary_planning import Planning, PlanningTools
+from jobs.turn_models import PLANNING
+from summary_support import SMALL, Words, create, plan_next, ready_document, text_of
+from support import register_engine, taker_of
+from upload_support import LEASE, claim_one, upload
+from worker.summaries import plan
+
+
+def states(sessions: sessionmaker[Session]) -> list[str]:
+    with sessions() as session:
+        return list(session.scalars(select(Summary.state).order_by(Summary.id)))
+
+
+class ConnectionWatch(Words):
+    """Notes how many connections are in use while it counts."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.in_use: set[int] = set()
+
+    def count_text(self, text: str) -> int:
+        pool = self._engine.pool
+        assert isinstance(pool, QueuePool)
+        self.in_use.add(pool.checkedout())
+        return super().count_text(text)
+
+
+def test_no_transaction_is_open_while_a_document_is_cut(
+    sessions: sessionmaker[Session], database_settings: DatabaseSettings
+) -> None:
+    with transaction(sessions) as session:
+        register_engine(session, capacity=SMALL)
+        document = ready_document(session, text_of(400))
+        document.fingerprint = "another tokenizer"
+        create(session, document)
+    engine = database.make_engine(database_settings, pool_size=2)
+    counter = ConnectionWatch(engine)
+    work = Planning(PlanningTools(counter, SMALL, LimitSettings()))
+    taker = taker_of(database.make_sessions(engine))
+    assert plan(taker, work, limit=5, is_stopping=lambda: False) == 1
+    engine.dispose()
+    assert (counter.in_use, states(sessions)) == ({0}, ["running"])
+
+
+def test_a_summary_whose_planning_loses_three_workers_fails_alone(sessions: sessionmaker[Session]) -> None:
+    with transaction(sessions) as session:
+        register_engine(session, capacity=SMALL)
+        create(session, ready_document(session, text_of(400)))
+        create(session, ready_document(session, text_of(100)))
+    for attempt in (1, 2, 3):
+        with transaction(sessions) as session:
+            turn = turns.claim(session, PLANNING, lease=LEASE)  # and its worker is killed
+            assert turn is not None
+            assert turn.attempt == attempt
+            lost = update(Summary).where(Summary.id == turn.row_id)
+            session.execute(lost.values(lease_expires_at=func.clock_timestamp()))
+    while plan_next(sessions):
+        pass
+    assert states(sessions) == ["failed", "running"]
+    with sessions() as session:
+        error = session.scalars(select(Summary.error).where(Summary.state == "failed")).one()
+    assert error is not None
+    assert error["code"] == "planning_failed"
+
+
+@pytest.mark.parametrize("end", ["fail", "delete"])
+def test_the_end_of_its_last_document_wakes_a_summary(sessions: sessionmaker[Session], end: str) -> None:
+    with transaction(sessions) as session:
+        register_engine(session, capacity=SMALL)
+        waited_for, _ = upload(session)
+        create(session, waited_for)
+    assert plan_next(sessions) is not None
+    assert plan_next(sessions) is None, "put off"
+    with transaction(sessions) as session:
+        assert session.scalars(select(Summary.num_plannings)).all() == [0]
+        if end == "delete":
+            documents.remove(session, waited_for.id, tenant_id=DEFAULT_TENANT)
+        else:
+            error = document_work.error_of(Fault.CORRUPT, "no")
+            assert document_work.fail_extraction(
+                session, claim_one(session), error, lifetime=timedelta(days=1)
+            )
+    assert plan_next(sessions) is not None
+    assert states(sessions) == ["failed"]
+
+
+def test_a_summary_that_nobody_wakes_is_looked_at_all_the_same(sessions: sessionmaker[Session]) -> None:
+    with transaction(sessions) as session:
+        register_engine(session, capacity=SMALL)
+        document = ready_document(session, text_of(100))
+        document.state, document.finalized_at, document.file_id = DocumentState.EXTRACTING, None, document.id
+        create(session, document)
+    assert plan_next(sessions) is not None
+    with transaction(sessions) as session:
+        session.execute(
+            update(Document).values(state="ready", finalized_at=func.clock_timestamp(), file_id=None)
+        )
+        session.execute(update(Summary).values(plan_after=func.clock_timestamp()))
+    assert plan_next(sessions) is not None
+    assert states(sessions) == ["running"]
