@@ -28,6 +28,7 @@ from jobs.turn_models import COUNTING, TenantTurn, indexes
 from jobs.webhook_models import (
     WebhookBreaker,
     WebhookDelivery,
+    WebhookDestination,
     WebhookDispatch,
     WebhookEndpoint,
     WebhookEvent,
@@ -64,6 +65,7 @@ __all__ = [
     "UsageEntry",
     "WebhookBreaker",
     "WebhookDelivery",
+    "WebhookDestination",
     "WebhookDispatch",
     "WebhookEndpoint",
     "WebhookEvent",

@@ -236,11 +236,23 @@ class WebhookSettings(Group):
     endpoint_concurrency: int = Field(
         default=8, ge=1, le=256, description="exchanges at once with one destination, over all workers"
     )
+    server_concurrency: int | None = Field(
+        default=None,
+        ge=1,
+        le=1024,
+        description="the same with one server (scheme, host, port), over all destinations of a tenant there."
+        " None: twice endpoint_concurrency",
+    )
     max_endpoints: int = Field(default=50, ge=1, le=1000, description="of a tenant")
     breaker_seconds: float = Field(
         default=10, gt=0, description="first pause after five failures in a row; doubles up to 15 minutes"
     )
     disable_days: float = Field(default=5, gt=0, description="an endpoint that fails so long is disabled")
+
+    @property
+    def max_per_server(self) -> int:
+        """Exchanges at once with one server, over all destinations of a tenant there."""
+        return self.server_concurrency or 2 * self.endpoint_concurrency
 
 
 class MaintenanceSettings(Group):

@@ -1,7 +1,7 @@
 """Claims: what is sent next is reserved for one process, until its exchange must be over."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final, cast
@@ -10,12 +10,13 @@ from uuid import UUID
 from sqlalchemy import Row, text, update
 from sqlalchemy.orm import Session
 
-from jobs import ids, telemetry, webhook_secrets, webhook_turns
+from jobs import ids, telemetry, webhook_destinations, webhook_secrets, webhook_turns
 from jobs.locks import Lock
 from jobs.models import JsonObject
 from jobs.settings import WebhookSettings
 from jobs.webhook_models import WebhookDispatch
 from jobs.webhook_secrets import Replaceable, Secrets
+from jobs.webhook_turns import Slots
 from jobs.webhook_vault import Vault, VaultError
 
 # Above the exchange's own deadline: until then nobody else takes an event whose sender may have died.
@@ -33,7 +34,7 @@ _LOCK_FIRST: Final = text("""
 
 # Costs no step of the schedule, but does not go on for ever: perhaps it is this event that ends its senders.
 _TAKE_BACK: Final = text(f"""
-    UPDATE webhook_dispatches SET step = step - 1, num_lost = num_lost + 1,
+    UPDATE webhook_dispatches SET step = step - 1, num_lost = num_lost + 1, is_noticed = false,
         state = CASE WHEN num_lost < {MAX_LOST} THEN 'pending' ELSE 'failed' END,
         next_attempt_at = CASE WHEN num_lost < {MAX_LOST} THEN next_attempt_at END
     WHERE id = ANY(CAST(:ids AS uuid[])) AND state = 'sending' AND next_attempt_at <= clock_timestamp()
@@ -89,17 +90,36 @@ class Due:
     claimed_at: datetime
 
 
-def claim(session: Session, settings: WebhookSettings, vault: Vault, *, limit: int) -> list[Due]:
-    """Claim up to `limit` events whose time has come, so that no other process sends them meanwhile."""
-    if limit < 1:
-        return []
+def claim(
+    session: Session,
+    settings: WebhookSettings,
+    vault: Vault,
+    slots: Slots,
+    *,
+    freed: Collection[UUID] = (),
+) -> list[Due]:
+    """Claim events whose time has come, so that no other process sends them meanwhile.
+
+    Args:
+        session: the caller's transaction, for claims alone.
+        settings: of this process.
+        vault: opens what signs them.
+        slots: of this process.
+        freed: destinations whose exchanges here have ended since the last claim.
+    """
     now, lost = lock(session)
     take_back(session, lost)
-    chosen = webhook_turns.choose(session, settings, now=now, limit=limit)
-    if not chosen:
+    noticed = webhook_destinations.notice(session, freed, now=now)
+    if slots.num_free < 1:
+        webhook_destinations.settle(session, noticed, {})
         return []
+    chosen = webhook_turns.choose(session, settings, slots, now=now)
+    rows = take(session, chosen.dispatches, settings, now=now) if chosen.dispatches else []
+    taken = {row.id for row in rows}
+    left = [each for each in noticed if each.id not in taken]
+    webhook_destinations.settle(session, left, chosen.not_before)
     opened = _Opened(session, settings, vault, now)
-    found = (_due(session, row, opened) for row in take(session, chosen, settings, now=now))
+    found = (_due(session, row, opened) for row in rows)
     return [due for due in found if due is not None]
 
 

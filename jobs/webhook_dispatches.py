@@ -4,14 +4,14 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
-from urllib.parse import urlsplit
-from uuid import UUID, uuid5
+from uuid import UUID
 
 from sqlalchemy import func, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
 from jobs.ids import uuid7
+from jobs.webhook_destinations import server_id
 from jobs.webhook_models import WebhookDispatch, WebhookEndpoint, WebhookEvent
 from jobs.webhooks import ALL_EVENTS, EVENT_TYPES, ON_REQUEST
 
@@ -42,10 +42,8 @@ class Destination:
 
 
 def own(tenant_id: UUID, url: str, *, secret: bytes | None, includes_output: bool = False) -> Destination:
-    """The URL that a job or a batch named; all that lead to one server are one destination."""
-    parts = urlsplit(url)
-    server = f"{parts.scheme.lower()}://{parts.netloc.lower()}"
-    return Destination(uuid5(tenant_id, server), None, url, secret, includes_output)
+    """Make a destination of the URL that a job or a batch named; all that lead to one server are one."""
+    return Destination(server_id(tenant_id, url), None, url, secret, includes_output)
 
 
 def of_endpoint(endpoint: WebhookEndpoint) -> Destination:
@@ -95,9 +93,14 @@ def rows_for(tenant_id: UUID, event_id: UUID, destinations: Iterable[Destination
 
 
 def add(session: Session, rows: Sequence[dict[str, Any]]) -> None:
-    """These rows of `rows_for` are stored and due at once."""
+    """Store these rows of `rows_for`, due at once; one for each destination is noticed by a claim."""
+    seen: set[UUID] = set()
     for start in range(0, len(rows), _MAX_ROWS):
-        due = [row | {"next_attempt_at": func.clock_timestamp()} for row in rows[start : start + _MAX_ROWS]]
+        due = []
+        for row in rows[start : start + _MAX_ROWS]:
+            is_noticed = row["destination_id"] in seen
+            seen.add(row["destination_id"])
+            due.append(row | {"next_attempt_at": func.clock_timestamp(), "is_noticed": is_noticed})
         session.execute(insert(WebhookDispatch).values(due))
 
 

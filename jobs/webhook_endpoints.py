@@ -11,7 +11,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 from sqlalchemy.sql.dml import ReturningInsert
 
-from jobs import events, ids, paging, telemetry, webhook_dispatches, webhook_secrets
+from jobs import events, ids, paging, telemetry, webhook_destinations, webhook_dispatches, webhook_secrets
 from jobs.database import database_now
 from jobs.errors import ConflictError, NotFoundError
 from jobs.paging import Page, Range
@@ -258,7 +258,10 @@ def replay_since(session: Session, endpoint: WebhookEndpoint, *, since: datetime
         .join(WebhookEvent, WebhookEvent.id == WebhookDispatch.event_id)
         .where(WebhookDispatch.endpoint_id == endpoint.id, WebhookDispatch.num_replays >= MAX_REPLAYS, *which)
     )
-    queued = session.execute(_replaying(endpoint, which)).all()
+    queued = session.scalars(_replaying(endpoint, which)).all()
+    # A claim that notices one of them finds the others.
+    one = update(WebhookDispatch).where(WebhookDispatch.id.in_(queued[:1])).values(is_noticed=False)
+    session.execute(one, execution_options={"synchronize_session": False})
     return Replayed(len(queued), next_since, num_over_limit=over_limit or 0)
 
 
@@ -270,6 +273,7 @@ _ANEW: Final = {
     "step": 0,
     "num_lost": 0,
     "num_replays": WebhookDispatch.num_replays + 1,
+    "is_noticed": False,
     "queued_at": func.clock_timestamp(),
     "next_attempt_at": func.clock_timestamp(),
 }
@@ -288,13 +292,14 @@ def _replaying(
         "includes_output": literal(endpoint.includes_output),
         "state": literal("pending"),
         "next_attempt_at": func.clock_timestamp(),
+        "is_noticed": literal(value=True),
     }
     return (
         insert(WebhookDispatch)
         .from_select(list(columns), select(*columns.values()).where(*which), include_defaults=False)
         .on_conflict_do_update(
             index_elements=["event_id", "destination_id"],
-            set_=dict(_ANEW),
+            set_=_ANEW | {"is_noticed": True},
             where=_MAY_BE_REPLAYED,
         )
         .returning(WebhookDispatch.id)
@@ -309,3 +314,4 @@ def _disable(session: Session, endpoint: WebhookEndpoint, reason: str, *, now: d
 
 def _forget_failures(session: Session, endpoint_id: UUID) -> None:
     session.execute(delete(WebhookBreaker).where(WebhookBreaker.destination_id == endpoint_id))
+    webhook_destinations.wake(session, endpoint_id)

@@ -13,15 +13,16 @@ from sqlalchemy import delete, select, update
 from sqlalchemy.exc import DataError, IntegrityError, InternalError
 from sqlalchemy.orm import Session
 
-from jobs import webhook_claims, webhook_turns
+from jobs import webhook_claims, webhook_destinations, webhook_turns
 from jobs.settings import WebhookSettings
 from jobs.webhook_models import WebhookDispatch
+from jobs.webhook_turns import Slots
 
 # What Postgres says about values, constraints and triggers of a row; all else is about locks and connections.
 ROW_ERRORS: Final = (DataError, IntegrityError, InternalError)
 
 
-def weed_out(session: Session, settings: WebhookSettings, *, limit: int) -> int:
+def weed_out(session: Session, settings: WebhookSettings, slots: Slots) -> int:
     """Try each row of the next claim alone, and end those that cannot be changed.
 
     Returns: how many were ended.
@@ -29,10 +30,13 @@ def weed_out(session: Session, settings: WebhookSettings, *, limit: int) -> int:
     now, lost = webhook_claims.lock(session)
     take_back = partial(webhook_claims.take_back, session)
     stuck = [each for each in lost if not _can(session, partial(take_back, [each]))]
-    chosen = webhook_turns.choose(session, settings, now=now, limit=limit)
+    noticed = webhook_destinations.notice(session, (), now=now)
+    mark = partial(webhook_destinations.settle, session, visited={})
+    stuck += [each.id for each in noticed if not _can(session, partial(mark, [each]))]
+    chosen = webhook_turns.choose(session, settings, slots, now=now).dispatches
     take = partial(webhook_claims.take, session, settings=settings, now=now)
     stuck += [each for each in chosen if not _can(session, partial(take, [each]))]
-    for dispatch_id in stuck:
+    for dispatch_id in dict.fromkeys(stuck):
         _end(session, dispatch_id)
     return len(stuck)
 

@@ -138,6 +138,8 @@ class WebhookDispatch(Base):
         step: tries since it was queued, or replayed: how far the schedule has come.
         num_lost: senders in a row that ended without an outcome.
         num_replays: how often its tenant has replayed it.
+        is_noticed: its destination's `next_due_at` takes it into account, once it is pending; written False
+            with every change to pending, and True by claims alone.
         queued_at: when it was queued or replayed last.
         next_attempt_at: pending: not before; sending: from then on its sender is taken for dead.
     """
@@ -150,12 +152,18 @@ class WebhookDispatch(Base):
         CheckConstraint(
             "(state IN ('pending', 'sending')) = (next_attempt_at IS NOT NULL)", name="next_iff_open"
         ),
-        # The literal state lets these be found; the first also names every destination that waits.
+        # The literal state lets these be found.
         Index(
             "ix_webhook_dispatches_pending",
             "destination_id",
             "next_attempt_at",
             postgresql_where=text("state = 'pending'"),
+        ),
+        Index(
+            "ix_webhook_dispatches_unnoticed",
+            "tenant_id",
+            "id",
+            postgresql_where=text("state = 'pending' AND NOT is_noticed"),
         ),
         Index("ix_webhook_dispatches_sending", "destination_id", postgresql_where=text("state = 'sending'")),
         Index("ix_webhook_dispatches_endpoint_id", "endpoint_id"),
@@ -174,8 +182,39 @@ class WebhookDispatch(Base):
     step: Mapped[int] = mapped_column(SmallInteger, server_default="0")
     num_lost: Mapped[int] = mapped_column(SmallInteger, server_default="0")
     num_replays: Mapped[int] = mapped_column(SmallInteger, server_default="0")
+    is_noticed: Mapped[bool] = mapped_column(server_default=text("false"))
     queued_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
     next_attempt_at: Mapped[datetime | None]
+
+
+class WebhookDestination(Base):
+    """Where a tenant's events go: when the next of them is due there. Claims alone change the time.
+
+    Attributes:
+        id: as in dispatches.
+        server_id: made of tenant, scheme, host and port: destinations that share it share its slots.
+        next_due_at: of its first pending dispatch, or later while it is paused or has no room; None: no
+            dispatch that a claim has noticed waits.
+        named_at: when a request named it last, within minutes; or when it was first seen.
+    """
+
+    __tablename__ = "webhook_destinations"
+    __table_args__ = (
+        Index(
+            "ix_webhook_destinations_due",
+            "tenant_id",
+            "next_due_at",
+            postgresql_where=text("next_due_at IS NOT NULL"),
+        ),
+        Index("ix_webhook_destinations_tenant", "tenant_id"),
+        Index("ix_webhook_destinations_server", "server_id"),
+    )
+
+    id: Mapped[UUID] = mapped_column(primary_key=True)
+    tenant_id: Mapped[UUID] = mapped_column(ForeignKey("tenants.id", ondelete="CASCADE"))
+    server_id: Mapped[UUID]
+    next_due_at: Mapped[datetime | None]
+    named_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
 
 
 class WebhookBreaker(Base):

@@ -138,7 +138,12 @@ def _put_off(session: Session, due: Due, answer: Answer, *, now: datetime, rng: 
         # A later try, begun because this one took too long, has the last word.
         .where(WebhookDispatch.id == due.id, WebhookDispatch.num_attempts == due.attempt)
         .where(WebhookDispatch.state == "sending")
-        .values(state="failed" if next_at is None else "pending", next_attempt_at=next_at, num_lost=0)
+        .values(
+            state="failed" if next_at is None else "pending",
+            next_attempt_at=next_at,
+            num_lost=0,
+            is_noticed=False,
+        )
         .execution_options(synchronize_session=False)
     )
 

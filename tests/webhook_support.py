@@ -6,13 +6,14 @@ import random
 import socket
 import time
 from collections import defaultdict
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Lock, Thread
 from typing import Any, ParamSpec, TypeVar
+from uuid import UUID
 
 import uvloop
 from pydantic import SecretStr
@@ -28,12 +29,15 @@ from jobs.models import (
     Reservation,
     WebhookBreaker,
     WebhookDelivery,
+    WebhookDestination,
     WebhookDispatch,
     WebhookEndpoint,
 )
 from jobs.settings import WebhookSettings
 from jobs.states import JobState
+from jobs.webhook_claims import Due
 from jobs.webhook_endpoints import EndpointSpec
+from jobs.webhook_turns import Slots
 from jobs.webhook_vault import Vault, new_key
 from support import job_in
 from worker import deliver, transport
@@ -200,6 +204,17 @@ def add_endpoint(
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """An exchange that ended with this status."""
+
+    status: int | None
+    error_code: str | None = None
+    num_bytes: int = 0
+    latency: timedelta = timedelta(milliseconds=1)
+    retry_after: timedelta | None = None
+
+
 def endpoint_now(sessions: sessionmaker[Session], endpoint: WebhookEndpoint) -> WebhookEndpoint:
     with sessions() as session:
         return session.get_one(WebhookEndpoint, endpoint.id)
@@ -218,12 +233,22 @@ def deliver_due(
 ) -> int:
     """Up to so many events that were due have been sent, one after another, and recorded; how many."""
     with transaction(sessions) as session:
-        claimed = webhook_claims.claim(session, settings, vault, limit=limit)
+        claimed = webhook_claims.claim(session, settings, vault, Slots(limit), freed=_all(session))
     at = time.monotonic()
     told = [(due, awaited(deliver.tell)(due, settings, since=at)) for due in claimed]
     with transaction(sessions) as session:
         webhook_records.record(session, told, settings, RANDOM)
     return len(told)
+
+
+def claim(session: Session, *, limit: int, settings: WebhookSettings = WEBHOOKS) -> list[Due]:
+    """What a process with so many free slots claims."""
+    return webhook_claims.claim(session, settings, vault(), Slots(limit))
+
+
+def _all(session: Session) -> Sequence[UUID]:
+    """Every destination, as if an exchange of each had just ended."""
+    return session.scalars(select(WebhookDestination.id)).all()
 
 
 def dispatches(sessions: sessionmaker[Session]) -> list[WebhookDispatch]:
@@ -250,7 +275,7 @@ def make_due(sessions: sessionmaker[Session]) -> None:
     with transaction(sessions) as session:
         now = database_now(session) - timedelta(seconds=1)
         waiting = WebhookDispatch.next_attempt_at.is_not(None)
-        session.execute(update(WebhookDispatch).where(waiting).values(next_attempt_at=now))
+        session.execute(update(WebhookDispatch).where(waiting).values(next_attempt_at=now, is_noticed=False))
         session.execute(update(WebhookBreaker).values(paused_until=None))
 
 

@@ -2,17 +2,29 @@
 
 import queue
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import Final
+from uuid import UUID
 
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import ids, telemetry, webhook_claims, webhook_dispatches, webhook_faults, webhook_records, webhooks
+from jobs import (
+    ids,
+    telemetry,
+    webhook_claims,
+    webhook_destinations,
+    webhook_dispatches,
+    webhook_faults,
+    webhook_records,
+    webhooks,
+)
 from jobs.database import database_now, transaction
 from jobs.settings import WebhookSettings
 from jobs.webhook_claims import Due
+from jobs.webhook_turns import Slots
 from jobs.webhook_vault import Vault
 from worker import transport
 from worker.network import Failure
@@ -23,6 +35,8 @@ from worker.transport import Answer
 USER_AGENT: Final = "longbatch"
 # Between rounds: what ends within it is recorded together. A round costs the database a few milliseconds.
 _PACE_SECONDS: Final = 0.02
+_IDLE: Final = timedelta(hours=1)  # a destination that no request names so long does not count any more
+_FIRST: Final = UUID(int=0)
 
 
 class Deliverer:
@@ -46,7 +60,9 @@ class Deliverer:
         self._vault = vault
         self._senders = Senders(self._tell, on_ended=wake)
         self._outcomes = Outcomes(sessions, settings)
-        self._in_flight = 0
+        self._wake = wake
+        self._in_flight: Counter[UUID] = Counter()  # by tenant
+        self._freed: set[UUID] = set()  # destinations that no claim has heard of yet
         self._next_round_at = 0.0
 
     def start(self) -> None:
@@ -56,10 +72,9 @@ class Deliverer:
     def stop(self, *, within: float) -> None:
         """Exchanges that ended in the next `within` seconds are recorded; others are broken off."""
         until = time.monotonic() + within
-        while self._in_flight and (left := until - time.monotonic()) > 0:
+        while self._in_flight.total() and (left := until - time.monotonic()) > 0:
             try:
-                self._outcomes.add(self._senders.ended.get(timeout=left))
-                self._in_flight -= 1
+                self._end(self._senders.ended.get(timeout=left))
             except queue.Empty:
                 break
         self._senders.stop()
@@ -73,31 +88,38 @@ class Deliverer:
         self._log(self._outcomes.record())
         claimed = self._claim()
         # Committed: no other process knows of them. What may fail comes last.
-        self._in_flight += len(claimed)
+        self._in_flight.update(due.tenant_id for due in claimed)
         at = time.monotonic()
         self._next_round_at = at + _PACE_SECONDS
         if claimed:
             self._senders.hand_in((due, at) for due in claimed)
+            self._wake()  # a claim looks at so many destinations: more may be due
 
     def _claim(self) -> list[Due]:
-        free = self._settings.concurrency - self._in_flight
+        slots = Slots(self._settings.concurrency - self._in_flight.total(), self._in_flight)
         try:
             with transaction(self._sessions) as session:
-                return webhook_claims.claim(session, self._settings, self._vault, limit=free)
+                claimed = webhook_claims.claim(session, self._settings, self._vault, slots, freed=self._freed)
         except webhook_faults.ROW_ERRORS:
             with transaction(self._sessions) as session:
-                num_ended = webhook_faults.weed_out(session, self._settings, limit=free)
+                num_ended = webhook_faults.weed_out(session, self._settings, slots)
             if not num_ended:
                 raise
             return []  # the others follow in the next round
+        self._freed.clear()
+        return claimed
 
     def _collect(self) -> None:
         while True:
             try:
-                self._outcomes.add(self._senders.ended.get_nowait())
+                self._end(self._senders.ended.get_nowait())
             except queue.Empty:
                 return
-            self._in_flight -= 1
+
+    def _end(self, told: Told) -> None:
+        self._outcomes.add(told)
+        self._freed.add(told.due.destination_id)
+        self._in_flight -= Counter([told.due.tenant_id])
 
     def _log(self, told: Sequence[Told]) -> None:
         for each in told:
@@ -116,11 +138,18 @@ class Deliverer:
         return Told(due, await tell(due, self._settings, since=claimed_at))
 
 
-def sweep(sessions: sessionmaker[Session]) -> None:
-    """What older processes left is queued, and what is too old is given up."""
+def sweep(sessions: sessionmaker[Session], *, is_stopping: Callable[[], bool] = lambda: False) -> None:
+    """Queue what older processes left, give up what is too old, and remove destinations that are idle."""
     with transaction(sessions) as session:
         webhook_dispatches.adopt(session)
+    with transaction(sessions) as session:
         webhook_dispatches.give_up(session, now=database_now(session))
+    after: UUID | None = _FIRST
+    while after is not None and not is_stopping():
+        with transaction(sessions) as session:
+            after = webhook_destinations.find_forgotten(session, after=after)
+    with transaction(sessions) as session:
+        webhook_destinations.remove_idle(session, before=database_now(session) - _IDLE)
 
 
 async def tell(due: Due, settings: WebhookSettings, *, since: float) -> Answer:

@@ -201,7 +201,7 @@ class ServiceWorker:
 
     def prune(self) -> None:
         """What is past its retention is gone."""
-        deliver.sweep(self._sessions)
+        deliver.sweep(self._sessions, is_stopping=self._is_stopping)
         maintenance.prune(self._sessions, self._settings.jobs, is_stopping=self._is_stopping)
         batches.prune(
             self._sessions,

@@ -3,10 +3,12 @@
 import json
 import queue
 from collections.abc import Callable
+from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from http.server import BaseHTTPRequestHandler
 from threading import Event
+from urllib.parse import urlsplit
 
 import pytest
 from sqlalchemy import delete, select, update
@@ -14,26 +16,32 @@ from sqlalchemy.orm import Session, sessionmaker
 from standardwebhooks import Webhook
 
 from api_server import WEBHOOK_SECRET
-from jobs import ids, webhook_claims, webhook_records
-from jobs.database import transaction
-from jobs.models import WebhookBreaker, WebhookDelivery, WebhookDispatch, WebhookEvent
+from jobs import ids, lifecycle, webhook_claims, webhook_endpoints, webhook_records
+from jobs.database import database_now, transaction
+from jobs.ids import uuid7
+from jobs.models import Tenant, WebhookBreaker, WebhookDelivery, WebhookDispatch, WebhookEvent
 from jobs.settings import WebhookSettings
 from jobs.states import JobState
+from jobs.webhook_turns import Slots
 from jobs.webhooks import DELIVERY_DELAYS
-from support import eventually
+from support import eventually, spec, submit_one
 from webhook_support import (
     RANDOM,
     WEBHOOKS,
+    Answer,
+    Ended,
     Receiver,
     Seen,
     add_endpoint,
     breakers,
+    claim,
     deliver_all,
     dispatch_states,
     dispatches,
     endpoint_now,
     finish,
     make_due,
+    receiving,
     seconds_until_next,
     send,
     status,
@@ -183,7 +191,7 @@ def test_events_that_an_older_process_left_pending_are_delivered(
 def test_a_sender_that_dies_leaves_the_event_to_another(sessions: Sessions, receiver: Receiver) -> None:
     finish(sessions, webhook_url=receiver.url())
     with transaction(sessions) as session:
-        (dead,) = webhook_claims.claim(session, WEBHOOKS, vault(), limit=10)
+        (dead,) = claim(session, limit=10)
     assert deliver_all(sessions) == 0, "it is claimed until its deadline"
     assert WEBHOOKS.deadline_seconds < seconds_until_next(sessions) < 60
     make_due(sessions)
@@ -200,12 +208,12 @@ def test_a_late_sender_s_failure_does_not_undo_what_a_second_sender_did(
 ) -> None:
     finish(sessions, webhook_url=receiver.url())
     with transaction(sessions) as session:
-        (late,) = webhook_claims.claim(session, WEBHOOKS, vault(), limit=1)
+        (late,) = claim(session, limit=1)
     receiver.answers["/hook"] = status(500)
     failure = send(late, WEBHOOKS)
     make_due(sessions)  # its lease is over
     with transaction(sessions) as session:
-        (second,) = webhook_claims.claim(session, WEBHOOKS, vault(), limit=1)
+        (second,) = claim(session, limit=1)
     with transaction(sessions) as session:
         webhook_records.record(session, [(late, failure)], WEBHOOKS, RANDOM)
     (only,) = dispatches(sessions)
@@ -225,7 +233,7 @@ def test_an_event_that_is_pruned_while_it_is_sent_holds_up_no_record(
     finish(sessions, webhook_url=receiver.url())
     finish(sessions, webhook_url=receiver.url())
     with transaction(sessions) as session:
-        gone, kept = webhook_claims.claim(session, WEBHOOKS, vault(), limit=10)
+        gone, kept = claim(session, limit=10)
         session.execute(delete(WebhookEvent).where(WebhookEvent.id == gone.event_id))
     told = [(due, send(due, WEBHOOKS)) for due in (gone, kept)]
     with transaction(sessions) as session:
@@ -276,9 +284,13 @@ def test_five_failures_in_a_row_pause_a_destination_and_one_success_opens_it(
     assert breaker.num_failures == 5
     assert breaker.paused_until is not None
     assert deliver_all(sessions) == 0
+    with transaction(sessions) as session:  # a slow machine would reach their next tries
+        tried = WebhookDispatch.num_attempts > 0
+        later = database_now(session) + timedelta(hours=1)
+        session.execute(update(WebhookDispatch).where(tried).values(next_attempt_at=later))
     end_pause(sessions)
     with transaction(sessions) as session:
-        probe = webhook_claims.claim(session, WEBHOOKS, vault(), limit=100)
+        probe = claim(session, limit=100)
         assert len(probe) == 1, "half open: one exchange asks"
         session.rollback()
     receiver.answers["/bad"] = status(200)
@@ -290,6 +302,7 @@ def test_five_failures_in_a_row_pause_a_destination_and_one_success_opens_it(
 def end_pause(sessions: Sessions) -> None:
     with transaction(sessions) as session:
         session.execute(update(WebhookBreaker).values(paused_until=None))
+        session.execute(update(WebhookDispatch).values(is_noticed=False))
 
 
 def test_an_endpoint_that_fails_for_days_is_disabled(sessions: Sessions, receiver: Receiver) -> None:
@@ -314,8 +327,8 @@ def test_one_destination_with_many_events_leaves_room_for_the_others(sessions: S
     add_endpoint(sessions, "https://quiet.example/", events=["job.failed"])
     finish(sessions, JobState.FAILED)
     with transaction(sessions) as session:
-        first = webhook_claims.claim(session, WEBHOOKS, vault(), limit=4)
-        again = webhook_claims.claim(session, WEBHOOKS, vault(), limit=100)
+        first = claim(session, limit=4)
+        again = claim(session, limit=100)
     assert [each.event_type for each in first].count("job.failed") == 1
     assert len(first) + len(again) == WEBHOOKS.endpoint_concurrency + 1
 
@@ -346,35 +359,116 @@ def test_a_hanging_receiver_holds_up_nobody_else(sessions: Sessions, receiver: R
     deliverer.stop(within=5)
 
 
-def test_many_receivers_that_hang_hold_up_nobody_else(sessions: Sessions, receiver: Receiver) -> None:
-    release = Event()
-
+def hang_until(release: Event) -> Answer:
     def hang(_: BaseHTTPRequestHandler, __: Seen) -> None:
         release.wait(20)
 
-    hanging = [f"/hang/{number}" for number in range(20)]
-    for path in hanging:
-        receiver.answers[path] = hang
-        add_endpoint(sessions, receiver.url(path))
-    for _ in range(20):
-        finish(sessions)
-    settings = WebhookSettings(**(WEBHOOKS.model_dump() | {"deadline_seconds": 20}))
-    deliverer = Deliverer(sessions, settings, vault(), wake=Event().set)
-    deliverer.start()
+    return hang
 
-    def happens(condition: Callable[[], bool]) -> None:
+
+def rounds_of(deliverer: Deliverer) -> Callable[[Callable[[], bool]], None]:
+    """What runs rounds until a condition holds."""
+
+    def until(condition: Callable[[], bool]) -> None:
         def look() -> bool:
             deliverer.run_once()
             return condition()
 
         eventually(look, timeout=15)
 
-    happens(lambda: all(receiver.in_flight[path] == settings.endpoint_concurrency for path in hanging))
-    finish(sessions, webhook_url=receiver.url("/well"))
-    happens(lambda: len(receiver.at("/well")) == 1)
-    assert all(receiver.in_flight[path] == settings.endpoint_concurrency for path in hanging)
-    release.set()
-    deliverer.stop(within=5)
+    return until
+
+
+def test_many_receivers_that_hang_hold_up_nobody_else(sessions: Sessions, receiver: Receiver) -> None:
+    release = Event()
+    with ExitStack() as stack:
+        hanging = [stack.enter_context(receiving()) for _ in range(20)]
+        for each in hanging:
+            each.answers["/hook"] = hang_until(release)
+            add_endpoint(sessions, each.url())
+        for _ in range(20):
+            finish(sessions)
+        settings = WebhookSettings(**(WEBHOOKS.model_dump() | {"deadline_seconds": 20}))
+        deliverer = Deliverer(sessions, settings, vault(), wake=Event().set)
+        deliverer.start()
+        until = rounds_of(deliverer)
+
+        def all_hang() -> bool:
+            return all(each.in_flight["/hook"] == settings.endpoint_concurrency for each in hanging)
+
+        until(all_hang)
+        finish(sessions, webhook_url=receiver.url("/well"))
+        until(lambda: len(receiver.at("/well")) == 1)
+        assert all_hang()
+        release.set()
+        deliverer.stop(within=5)
+
+
+def test_a_tenant_whose_receivers_hang_leaves_slots_to_the_others(
+    sessions: Sessions, receiver: Receiver
+) -> None:
+    release = Event()
+    with transaction(sessions) as session:
+        other = Tenant(name=f"other {uuid7()}")
+        session.add(other)
+    with ExitStack() as stack:
+        hanging = [stack.enter_context(receiving()) for _ in range(4)]
+        for each in hanging:
+            each.answers["/hook"] = hang_until(release)
+            add_endpoint(sessions, each.url())
+        for _ in range(8):
+            finish(sessions)
+        settings = WebhookSettings(
+            **(WEBHOOKS.model_dump() | {"deadline_seconds": 20, "concurrency": 16, "endpoint_concurrency": 8})
+        )
+        deliverer = Deliverer(sessions, settings, vault(), wake=Event().set)
+        deliverer.start()
+        until = rounds_of(deliverer)
+        until(lambda: sum(each.in_flight["/hook"] for each in hanging) == 12)
+        with transaction(sessions) as session:
+            job = submit_one(session, spec(webhook_url=receiver.url("/other")), tenant_id=other.id)
+            lifecycle.cancel(session, job.id, tenant_id=other.id)
+        until(lambda: len(receiver.at("/other")) == 1)
+        assert sum(each.in_flight["/hook"] for each in hanging) == 12, "none of them has ended"
+        release.set()
+        deliverer.stop(within=5)
+
+
+def test_endpoints_on_one_server_share_its_slots(sessions: Sessions) -> None:
+    for number in range(10):
+        add_endpoint(sessions, f"https://Victim.example{':443' if number % 2 else ''}/{number}")
+    add_endpoint(sessions, "https://other.example/")
+    for _ in range(10):
+        finish(sessions)
+    with transaction(sessions) as session:
+        claimed = claim(session, limit=200)
+        at_victim = [due for due in claimed if "ictim" in due.url]
+        assert len(at_victim) == WEBHOOKS.max_per_server
+        assert len({due.destination_id for due in at_victim}) == 10, "they take turns"
+        assert len(claimed) - len(at_victim) == WEBHOOKS.endpoint_concurrency
+        assert claim(session, limit=200) == []
+    told = [(due, Ended(204)) for due in at_victim[:3]]
+    with transaction(sessions) as session:
+        webhook_records.record(session, told, WEBHOOKS, RANDOM)
+    with transaction(sessions) as session:
+        freed = {due.destination_id for due, _ in told}
+        again = webhook_claims.claim(session, WEBHOOKS, vault(), Slots(200), freed=freed)
+    assert len(again) == 3, "what waits for room goes on as soon as there is some"
+    assert {urlsplit(due.url).hostname for due in again} == {"victim.example"}
+
+
+def test_an_endpoint_that_is_disabled_while_it_is_sent_to_stays_as_it_is(
+    sessions: Sessions, receiver: Receiver
+) -> None:
+    endpoint, _ = add_endpoint(sessions, receiver.url())
+    finish(sessions)
+    with transaction(sessions) as session:
+        (sent,) = claim(session, limit=1)
+    with transaction(sessions) as session:
+        webhook_endpoints.disable(session, endpoint.id, "gone", now=database_now(session))
+    with transaction(sessions) as session:
+        webhook_records.record(session, [(sent, Ended(500))], WEBHOOKS, RANDOM)
+    assert dispatch_states(sessions) == ["failed"]
 
 
 def test_a_deliverer_that_stops_records_what_has_ended_and_can_be_stopped_again(

@@ -18,6 +18,7 @@ from webhook_support import (
     WEBHOOKS,
     Receiver,
     add_endpoint,
+    claim,
     deliver_all,
     dispatch_states,
     dispatches,
@@ -140,7 +141,7 @@ def test_a_sender_lost_with_a_dispatch_that_cannot_be_changed_holds_up_no_claim(
 ) -> None:
     first, others = first_and_others(sessions, receiver)
     with transaction(sessions) as session:
-        webhook_claims.claim(session, WEBHOOKS, vault(), limit=1)
+        claim(session, limit=1)
     make_due(sessions)
     with (
         refusing(sessions, "webhook_dispatches", f"id <> '{first.id}' OR state = 'sending'"),
@@ -167,8 +168,8 @@ def test_a_dispatch_whose_senders_die_again_and_again_is_given_up(sessions: Sess
     finish(sessions, webhook_url="https://receiver.example/")
     for _ in range(webhook_claims.MAX_LOST + 1):
         with transaction(sessions) as session:
-            assert len(webhook_claims.claim(session, WEBHOOKS, vault(), limit=1)) == 1
+            assert len(claim(session, limit=1)) == 1
         make_due(sessions)
     with transaction(sessions) as session:
-        assert webhook_claims.claim(session, WEBHOOKS, vault(), limit=1) == []
+        assert claim(session, limit=1) == []
         assert session.scalars(select(WebhookDispatch.state)).all() == ["failed"]

@@ -1,0 +1,210 @@
+"""Destinations that wait: when each is due next, kept by claims alone, so that no writer of events waits.
+
+Whoever makes a dispatch pending says that it is not noticed yet. A claim notices a bounded number of them for
+each tenant and brings their destinations' times up to date. All of that happens under the lock of claims.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import lru_cache
+from typing import Final
+from urllib.parse import urlsplit
+from uuid import UUID, uuid5
+
+from sqlalchemy import text
+from sqlalchemy.orm import Session
+
+# What waits for room at its server is looked at again after it, if no sender says earlier that there is some.
+RECHECK: Final = timedelta(seconds=1)
+# Dispatches that a claim notices, over all tenants; each has this many at least.
+_MAX_NOTICED: Final = 1000
+_MIN_NOTICED: Final = 20
+_DEFAULT_PORTS: Final = {"https": 443, "http": 80}
+
+# Beside it, destinations are due that share a server with those whose exchanges have ended: only what waits
+# for room is due within so short a time.
+_UNNOTICED: Final = text("""
+    WITH RECURSIVE freed AS (
+        UPDATE webhook_destinations SET next_due_at = :now
+        WHERE server_id IN (
+            SELECT server_id FROM webhook_destinations WHERE id = ANY(CAST(:freed AS uuid[])))
+            AND next_due_at > :now AND next_due_at <= :soon
+    ), tenants (id) AS (
+        (SELECT tenant_id FROM webhook_dispatches WHERE state = 'pending' AND NOT is_noticed
+         ORDER BY tenant_id LIMIT 1)
+        UNION ALL
+        SELECT (SELECT d.tenant_id FROM webhook_dispatches d
+                WHERE d.state = 'pending' AND NOT d.is_noticed AND d.tenant_id > tenants.id
+                ORDER BY d.tenant_id LIMIT 1)
+        FROM tenants WHERE tenants.id IS NOT NULL
+    )
+    SELECT d.id, d.tenant_id, d.destination_id, d.endpoint_id, d.next_attempt_at, p.url AS endpoint_url
+    FROM tenants CROSS JOIN LATERAL (
+        SELECT id, tenant_id, destination_id, endpoint_id, next_attempt_at FROM webhook_dispatches
+        WHERE tenant_id = tenants.id AND state = 'pending' AND NOT is_noticed
+        ORDER BY id LIMIT greatest(:least, :most / (SELECT count(*) FROM tenants))
+    ) d LEFT JOIN webhook_endpoints p ON p.id = d.endpoint_id
+""")
+
+_SCHEDULE: Final = text("""
+    INSERT INTO webhook_destinations AS w (id, tenant_id, server_id, next_due_at)
+    SELECT * FROM unnest(CAST(:id AS uuid[]), CAST(:tenant_id AS uuid[]), CAST(:server_id AS uuid[]),
+        CAST(:due AS timestamptz[]))
+    ON CONFLICT (id) DO UPDATE SET server_id = excluded.server_id,
+        next_due_at = least(w.next_due_at, excluded.next_due_at)
+""")
+
+# A dispatch that was replayed meanwhile has another time, or a lock, and is noticed by the next claim.
+_SETTLE: Final = text("""
+    WITH marked AS (
+        UPDATE webhook_dispatches SET is_noticed = true WHERE id IN (
+            SELECT d.id
+            FROM unnest(CAST(:ids AS uuid[]), CAST(:times AS timestamptz[])) AS seen (id, at)
+                JOIN webhook_dispatches d ON d.id = seen.id
+            WHERE d.state = 'pending' AND d.next_attempt_at = seen.at
+            FOR UPDATE OF d SKIP LOCKED
+        )
+    )
+    UPDATE webhook_destinations SET next_due_at = CASE WHEN earliest IS NOT NULL
+        THEN greatest(earliest, not_before) END
+    FROM (
+        SELECT visited.id, not_before, (
+            SELECT next_attempt_at FROM webhook_dispatches d
+            WHERE d.destination_id = visited.id AND d.state = 'pending' ORDER BY next_attempt_at LIMIT 1
+        ) AS earliest
+        FROM unnest(CAST(:visited AS uuid[]), CAST(:not_before AS timestamptz[]))
+            AS visited (id, not_before)
+    ) found WHERE webhook_destinations.id = found.id
+""")
+
+_WAKE: Final = text("""
+    UPDATE webhook_dispatches SET is_noticed = false WHERE id = (
+        SELECT id FROM webhook_dispatches WHERE destination_id = :id AND state = 'pending'
+        ORDER BY next_attempt_at LIMIT 1 FOR UPDATE SKIP LOCKED
+    )
+""")
+
+# Beside claims, and without their lock: a page of the destinations that wait and have no time.
+_FORGOTTEN: Final = text("""
+    WITH RECURSIVE waiting (id, number) AS (
+        (SELECT destination_id, 1 FROM webhook_dispatches
+         WHERE state = 'pending' AND destination_id > :after ORDER BY destination_id LIMIT 1)
+        UNION ALL
+        SELECT (SELECT d.destination_id FROM webhook_dispatches d
+                WHERE d.state = 'pending' AND d.destination_id > waiting.id
+                ORDER BY d.destination_id LIMIT 1), number + 1
+        FROM waiting WHERE waiting.id IS NOT NULL AND number < :page
+    ), forgotten AS (
+        SELECT first.id FROM waiting CROSS JOIN LATERAL (
+            SELECT d.id, d.is_noticed FROM webhook_dispatches d
+            WHERE d.destination_id = waiting.id AND d.state = 'pending' ORDER BY d.next_attempt_at LIMIT 1
+        ) first
+        WHERE first.is_noticed AND NOT EXISTS (
+            SELECT FROM webhook_destinations w WHERE w.id = waiting.id AND w.next_due_at IS NOT NULL)
+    ), free AS (
+        SELECT id FROM webhook_dispatches WHERE id IN (SELECT id FROM forgotten) FOR UPDATE SKIP LOCKED
+    ), woken AS (
+        UPDATE webhook_dispatches SET is_noticed = false
+        WHERE id IN (SELECT id FROM free) AND state = 'pending'
+    )
+    SELECT max(id::text)::uuid FROM waiting HAVING count(id) = :page
+""")
+
+_IDLE: Final = text("""
+    DELETE FROM webhook_destinations WHERE id IN (
+        SELECT id FROM webhook_destinations w
+        WHERE next_due_at IS NULL AND named_at < :before
+            AND NOT EXISTS (SELECT FROM webhook_dispatches WHERE destination_id = w.id AND state = 'pending')
+            AND NOT EXISTS (SELECT FROM webhook_dispatches WHERE destination_id = w.id AND state = 'sending')
+        LIMIT :limit FOR UPDATE SKIP LOCKED
+    ) AND next_due_at IS NULL RETURNING id
+""")
+
+
+@dataclass(frozen=True, slots=True)
+class Noticed:
+    """A dispatch that a claim has seen for the first time since it became pending."""
+
+    id: UUID
+    next_attempt_at: datetime
+
+
+def server_id(tenant_id: UUID, url: str) -> UUID:
+    """Name the server that a tenant's URL leads to: scheme, host and port."""
+    return uuid5(tenant_id, _server(url))
+
+
+@lru_cache(maxsize=4096)
+def _server(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:  # of a release whose rules were others
+        return url
+    scheme = parts.scheme.lower()
+    host = (parts.hostname or "").removesuffix(".")
+    return f"{scheme}://{host}:{port or _DEFAULT_PORTS.get(scheme, 0)}"
+
+
+def notice(session: Session, freed: Collection[UUID], *, now: datetime) -> Sequence[Noticed]:
+    """Schedule destinations with new dispatches, and those that wait for room which there is now.
+
+    Args:
+        session: holds the lock of claims.
+        freed: destinations whose exchanges have ended.
+        now: the database's time.
+    """
+    asked = {"freed": list(freed), "now": now, "soon": now + RECHECK}
+    found = session.execute(_UNNOTICED, asked | {"most": _MAX_NOTICED, "least": _MIN_NOTICED}).all()
+    if not found:
+        return []
+    first: dict[UUID, tuple[UUID, UUID, datetime]] = {}
+    for row in found:
+        tenant_id, destination_id, due = row.tenant_id, row.destination_id, row.next_attempt_at
+        server = server_id(tenant_id, row.endpoint_url) if row.endpoint_url else destination_id
+        _, _, earliest = first.get(destination_id, (None, None, due))
+        first[destination_id] = (tenant_id, server, min(due, earliest))
+    ids = sorted(first)
+    columns = zip(*(first[each] for each in ids), strict=True)
+    names = ("tenant_id", "server_id", "due")
+    session.execute(
+        _SCHEDULE, {"id": ids} | {name: list(each) for name, each in zip(names, columns, strict=True)}
+    )
+    return [Noticed(row.id, row.next_attempt_at) for row in found]
+
+
+def settle(session: Session, noticed: Sequence[Noticed], visited: Mapping[UUID, datetime]) -> None:
+    """Set when destinations are due next, after a claim took what it wanted.
+
+    Args:
+        session: holds the lock of claims.
+        noticed: dispatches that are in these times from now on, as far as they still wait.
+        visited: destinations that were looked at, each due with its first dispatch, but not before this time.
+    """
+    if not noticed and not visited:
+        return
+    ids = sorted(visited)
+    asked = {"ids": [each.id for each in noticed], "times": [each.next_attempt_at for each in noticed]}
+    session.execute(_SETTLE, asked | {"visited": ids, "not_before": [visited[each] for each in ids]})
+
+
+def wake(session: Session, destination_id: UUID) -> None:
+    """Have the next claim look at a destination whose pause is over earlier than its time says."""
+    session.execute(_WAKE, {"id": destination_id})
+
+
+def find_forgotten(session: Session, *, after: UUID, page: int = 10_000) -> UUID | None:
+    """Have claims notice what waits at destinations that have no time.
+
+    Processes of the release before leave such dispatches: they know no destinations.
+
+    Returns: where the next page begins; None: that was the last.
+    """
+    found: UUID | None = session.scalar(_FORGOTTEN, {"after": after, "page": page})
+    return found
+
+
+def remove_idle(session: Session, *, before: datetime, limit: int = 1000) -> int:
+    """Remove destinations that nothing waits for and no request has named since; how many."""
+    return len(session.scalars(_IDLE, {"before": before, "limit": limit}).all())
