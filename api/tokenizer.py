@@ -4,7 +4,7 @@ import asyncio
 
 from jobs.errors import LongbatchError
 from jobs.settings import TokenizerSettings
-from jobs.tokens import Tokenizer
+from jobs.tokens import Tokenizer, load_configured
 
 
 class LoadedTokenizer:
@@ -23,7 +23,7 @@ class LoadedTokenizer:
     async def load(self) -> None:
         """It is loaded, or `detail` says why not; takes half a second, and some more on a first start."""
         try:
-            self.current = await asyncio.to_thread(Tokenizer.load, self._settings.path)
+            self.current = await asyncio.to_thread(load_configured, self._settings)
         except (LongbatchError, OSError, ValueError) as error:
             self.detail = f"cannot be loaded: {error}"
         else:

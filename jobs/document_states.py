@@ -37,6 +37,7 @@ class Fault(StrEnum):
     TIMEOUT = "document_timeout"
     OUT_OF_MEMORY = "document_out_of_memory"
     UNSUPPORTED = "unsupported_document"
+    UNCOUNTABLE = "prompt_uncountable"
     MISSING_EXTRA = "missing_extra"
     BYTES_LOST = "file_bytes_lost"
     ABANDONED = "extraction_abandoned"  # the worker was lost again and again while it had this document

@@ -73,6 +73,21 @@ class ContextLengthExceededError(InvalidRequestError):
     code = "context_length_exceeded"
 
 
+class PromptTooLongError(ContextLengthExceededError):
+    """The prompt has more tokens than any engine here takes.
+
+    Attributes:
+        at_least: tokens that it has at least; counting stopped there.
+    """
+
+    def __init__(self, *, at_least: int, limit: int) -> None:
+        super().__init__(
+            f"The prompt has at least {at_least:,} tokens; {limit:,} fit at most.",
+            details={"prompt_tokens_at_least": at_least, "limit": limit},
+        )
+        self.at_least = at_least
+
+
 class RequestCancelledError(LongbatchError):
     """The request was cancelled before it had its answer."""
 

@@ -1,24 +1,28 @@
-"""Text into ordinary tokens: never a control token, whatever it holds, and in bounded memory."""
+"""Text into ordinary tokens: never a control token, whatever it holds, in bounded memory and time."""
 
 import json
-import re
-from collections.abc import Iterator, Sequence
-from typing import Final
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import cached_property, partial
+from typing import Final, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import tokenizers
 
 from jobs.chat_template import ChatTemplateError, ControlToken, control_pattern
+from jobs.errors import PromptTooLongError
+from jobs.text_windows import WINDOW_CHARS, NoSeamError, Part, TokenIds, WindowEncoder
+from jobs.token_lengths import TokenLengths
+from jobs.uncut_text import ChildLimits, encode_in_child
 
-TokenIds = npt.NDArray[np.int32]
+__all__ = ["PlainEncoder", "TokenIds", "UnsafeTextError", "concatenate", "control_tokens"]
 
-# The tokenizers library takes about 350 bytes for each token of a text while it encodes: 0.7 GB for 8 MiB of
-# English. In parts of this size it stays under 0.2 GB; prompts that fit an engine need one part.
-PART_CHARS: Final = 1_000_000
-_REACH: Final = 10_000  # characters before the end of a part in which an end of a word is looked for
-_AFTER_WORD: Final = " \n,.;:!?\u3001\u3002\uff01\uff0c\uff1a\uff1b\uff1f"
-_END_OF_WORD: Final = re.compile(rf"[^\W\d_](?=[{_AFTER_WORD}])")
+T = TypeVar("T")
+
+# A text without places to cut is encoded in this process up to so many bytes, which takes 200 MB at most.
+_WHOLE_BYTES: Final = 2**19
 
 
 class UnsafeTextError(ChatTemplateError):
@@ -31,24 +35,121 @@ class PlainEncoder:
     """A tokenizer that matches no control token in text; frozen, and safe to use from several threads."""
 
     def __init__(
-        self, backend: tokenizers.Tokenizer, serialized: bytes, *, part_chars: int = PART_CHARS
+        self,
+        backend: tokenizers.Tokenizer,
+        serialized: bytes,
+        *,
+        window_chars: int = WINDOW_CHARS,
+        whole_bytes: int = _WHOLE_BYTES,
+        limits: ChildLimits | None = None,
     ) -> None:
-        """Takes over `backend`, whose flags it changes, and its serialized form."""
+        """Take over `backend`, whose flags it changes, and its serialized form.
+
+        Args:
+            backend: of the model.
+            serialized: as the library writes it.
+            window_chars: characters that are encoded at once.
+            whole_bytes: a longer text that cannot be cut is encoded by a child process.
+            limits: of that child.
+        """
         controls = control_tokens(backend)
         self._tokenizer = _plain(backend, serialized)
         self._control_pattern = control_pattern(controls)
         self._control_ids = np.array([token.id for token in controls], dtype=np.int32)
         self._first_control_id = self._control_ids.min(initial=2**31 - 1)
-        self._part_chars = part_chars
-        self._can_be_cut = _ends_words_everywhere(self._tokenizer)
+        self._window_chars = window_chars
+        self._whole_bytes = whole_bytes
+        self._limits = limits or ChildLimits()
 
-    def encode(self, text: str) -> TokenIds:
-        """The text as ordinary tokens: no beginning-of-text, no control tokens.
+    def encode(self, text: str, *, limit: int | None = None) -> TokenIds:
+        """Encode the text as ordinary tokens: no beginning-of-text, no control tokens.
+
+        Args:
+            text: to encode.
+            limit: of its tokens; None: there is none.
 
         Raises:
             UnsafeTextError: the tokenizer cannot write it without control tokens.
+            PromptTooLongError: it has more tokens than `limit`.
+            PromptUncountableError: it takes too much memory or time.
         """
-        ids = concatenate([self._encode(part) for part in self._parts(text)])
+        return concatenate(self._collect(text, lambda _text, part: part.ids, limit=limit))
+
+    def count(self, text: str, *, limit: int | None = None) -> int:
+        """Count the tokens of the text; arguments and errors as of `encode`."""
+        return sum(self._collect(text, lambda _text, part: len(part.ids), limit=limit))
+
+    def _collect(self, text: str, take: Callable[[str, Part], T], *, limit: int | None = None) -> list[T]:
+        """Encode the text and return what `take` makes of each part and the text that it is a part of."""
+        if limit is not None and len(text) > limit:
+            self._check_least(text, limit)
+        if len(text) > self._window_chars and self._windows is not None:
+            normal = self._normalized(text)
+            with suppress(NoSeamError):
+                return _within(limit, self._window_parts(normal, self._windows), partial(take, normal))
+        return _within(limit, [Part(self._encode_apart(text), 0, len(text))], partial(take, text))
+
+    @cached_property
+    def _lengths(self) -> TokenLengths:
+        return TokenLengths(self._tokenizer)
+
+    @cached_property
+    def _windows(self) -> WindowEncoder | None:
+        """Made for the first long text: it reads the vocabulary, which takes a third of a second."""
+        if self._tokenizer.normalizer is not None and not self._normalizes_to_nfc:
+            return None
+        if any(self._spells(token_id) for token_id in self._control_ids.tolist()):
+            return None
+        return WindowEncoder.of(self._tokenizer, self._lengths, window_chars=self._window_chars)
+
+    @cached_property
+    def _normalizes_to_nfc(self) -> bool:
+        normalizer = self._tokenizer.normalizer
+        return normalizer is not None and json.loads(normalizer.__getstate__()) == {"type": "NFC"}
+
+    def _spells(self, token_id: int) -> bool:
+        """Whether the model may make this control token of text: as an ordinary piece, of one pre-token."""
+        content = self._tokenizer.id_to_token(token_id) or ""
+        pre_tokenizer = self._tokenizer.pre_tokenizer
+        if self._tokenizer.model.token_to_id(content) is None or pre_tokenizer is None:
+            return pre_tokenizer is None
+        return len(pre_tokenizer.pre_tokenize_str(content)) == 1
+
+    def _check_least(self, text: str, limit: int) -> None:
+        """Return when the text may have no more tokens than this, found without encoding it."""
+        if self._windows is None or self._tokenizer.normalizer is not None:
+            return
+        least = self._lengths.least_tokens(text)
+        if least > limit:
+            raise PromptTooLongError(at_least=least, limit=limit)
+
+    def _window_parts(self, text: str, windows: WindowEncoder) -> Iterator[Part]:
+        for found in windows.parts(text):
+            part = found
+            if not found.is_encoded:
+                part = replace(found, ids=self._encode(text[found.start : found.end]))
+            if self._has_control(part.ids):
+                raise UnsafeTextError
+            yield part
+
+    def _normalized(self, text: str) -> str:
+        """Bring the text into the form that the tokenizer encodes, a piece at a time."""
+        normalizer = self._tokenizer.normalizer
+        if normalizer is None:
+            return text
+        pieces: list[str] = []
+        start = 0
+        while start < len(text):
+            end = min(len(text), start + self._window_chars)
+            while end < len(text) and not _starts_anew(text[end]):
+                end += 1
+            pieces.append(normalizer.normalize_str(text[start:end]))
+            start = end
+        return "".join(pieces)
+
+    def _encode_apart(self, text: str) -> TokenIds:
+        """Encode the text whole, and in pieces where it spells control tokens if it must be."""
+        ids = self._encode(text)
         if not self._has_control(ids):
             return ids
         # The vocabulary holds control tokens as ordinary pieces too (SentencePiece's </s>): cut them apart.
@@ -64,6 +165,9 @@ class PlainEncoder:
         return ids
 
     def _encode(self, text: str) -> TokenIds:
+        """Encode the text whole: here if that is cheap, otherwise in a child process."""
+        if len(text) > self._whole_bytes // 4 and len(text.encode()) > self._whole_bytes:
+            return np.frombuffer(encode_in_child(self._tokenizer, text, self._limits), dtype=np.int32)
         # Unlike `encode` it releases the interpreter lock; and it is faster, as it keeps no offsets.
         (encoding,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=False)
         return np.array(encoding.ids, dtype=np.int32)
@@ -72,20 +176,6 @@ class PlainEncoder:
         if ids.max(initial=-1) < self._first_control_id:  # spares nearly every text the search
             return False
         return bool(np.isin(ids, self._control_ids).any())
-
-    def _parts(self, text: str) -> Iterator[str]:
-        """The text cut at ends of words, so that its parts together have the tokens of the whole."""
-        reach = min(_REACH, self._part_chars)
-        start, size = 0, self._part_chars
-        while self._can_be_cut and len(text) - start > size:
-            end = start + size
-            ends_of_words = [match.end() for match in _END_OF_WORD.finditer(text, end - reach, end)]
-            if not ends_of_words:
-                size += reach
-                continue
-            yield text[start : ends_of_words[-1]]
-            start, size = ends_of_words[-1], self._part_chars
-        yield text[start:]
 
 
 def control_tokens(backend: tokenizers.Tokenizer) -> tuple[ControlToken, ...]:
@@ -101,6 +191,23 @@ def control_tokens(backend: tokenizers.Tokenizer) -> tuple[ControlToken, ...]:
 def concatenate(parts: Sequence[TokenIds]) -> TokenIds:
     """The ids one after the other."""
     return np.concatenate([np.empty(0, dtype=np.int32), *parts])
+
+
+def _within(limit: int | None, parts: Iterable[Part], take: Callable[[Part], T]) -> list[T]:
+    """Take every part, as long as they have no more tokens than the limit."""
+    taken: list[T] = []
+    num_tokens = 0
+    for part in parts:
+        num_tokens += len(part.ids)
+        if limit is not None and num_tokens > limit:
+            raise PromptTooLongError(at_least=num_tokens, limit=limit)
+        taken.append(take(part))
+    return taken
+
+
+def _starts_anew(character: str) -> bool:
+    """Whether NFC never joins this character with one before it: no mark, no Hangul vowel, no unknown one."""
+    return unicodedata.category(character)[0] not in "MC" and not "\u1160" <= character <= "\u11ff"
 
 
 def _plain(backend: tokenizers.Tokenizer, serialized: bytes) -> tokenizers.Tokenizer:
@@ -120,23 +227,3 @@ def _plain(backend: tokenizers.Tokenizer, serialized: bytes) -> tokenizers.Token
     plain = tokenizers.Tokenizer.from_str(json.dumps(document))
     plain.encode_special_tokens = True
     return plain
-
-
-def _ends_words_everywhere(tokenizer: tokenizers.Tokenizer) -> bool:
-    """Whether tokens never reach over an end of a word, as in the family of GPT-2, Llama 3 and Qwen.
-
-    There a pattern cuts the text that looks at nothing before a word, and after a letter no word goes on with
-    white space or punctuation. Nothing else may change the text (a normalizer) or match across words (tokens
-    for runs of white space).
-    """
-    if tokenizer.normalizer is not None or tokenizer.pre_tokenizer is None:
-        return False
-    if any(token.content.isspace() for token in tokenizer.get_added_tokens_decoder().values()):
-        return False
-    outer = json.loads(tokenizer.pre_tokenizer.__getstate__())
-    steps = outer["pretokenizers"] if outer["type"] == "Sequence" else [outer]
-    if any(step["type"] not in {"Split", "ByteLevel"} or step.get("add_prefix_space") for step in steps):
-        return False
-    return all(
-        tokenizer.pre_tokenizer.pre_tokenize_str(f"ab{after}cd")[0][0] == "ab" for after in _AFTER_WORD
-    )

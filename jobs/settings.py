@@ -94,6 +94,12 @@ class TokenizerSettings(Group):
     path: str | None = Field(
         default=None, description="directory or name for AutoTokenizer; None: the bundled Llama 3 tokenizer"
     )
+    child_memory_mb: int = Field(
+        default=1024, ge=128, description="of the process that counts a text which cannot be cut"
+    )
+    child_seconds: float = Field(
+        default=60, gt=0, le=600, description="that it may take for one text; above it: prompt_uncountable"
+    )
 
 
 class ApiSettings(Group):

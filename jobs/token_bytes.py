@@ -64,7 +64,7 @@ def _drops_first_space(part: dict[str, object]) -> bool:
 
 def _byte_level(piece: str) -> bytes:
     try:
-        return bytes(_BYTES_OF_CHARACTERS[character] for character in piece)
+        return bytes(BYTES_OF_CHARACTERS[character] for character in piece)
     except KeyError:  # as the tokenizers library does: a piece that is no spelling of bytes means itself
         return piece.encode()
 
@@ -82,4 +82,4 @@ def _bytes_of_characters() -> dict[str, int]:
     return {chr(byte): byte for byte in printable} | {chr(0x100 + n): byte for n, byte in enumerate(others)}
 
 
-_BYTES_OF_CHARACTERS: Final = _bytes_of_characters()
+BYTES_OF_CHARACTERS: Final = _bytes_of_characters()

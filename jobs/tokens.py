@@ -15,15 +15,19 @@ from jobs.chat_template import ChatTemplate, ChatTemplateError
 from jobs.markup import Markup
 from jobs.plain_text import PlainEncoder, TokenIds, UnsafeTextError, concatenate, control_tokens
 from jobs.prompts import Message, Role
+from jobs.settings import TokenizerSettings
 from jobs.token_bytes import TokenBytes
 from jobs.tokenizer_files import TokenizerMissingError, ensure_default_tokenizer, tokenizer_directory
+from jobs.uncut_text import ChildLimits
 
 __all__ = [
+    "ChildLimits",
     "TokenIds",
     "Tokenizer",
     "TokenizerMissingError",
     "UnsafeTextError",
     "ensure_default_tokenizer",
+    "load_configured",
     "pack_ids",
     "pack_text",
     "unpack_ids",
@@ -61,8 +65,8 @@ class Tokenizer:
     _template: ChatTemplate | None
 
     @classmethod
-    def load(cls, path_or_name: str | None = None) -> Self:
-        """The tokenizer of a directory, of a name in the Hugging Face cache, or the bundled Llama 3 one.
+    def load(cls, path_or_name: str | None = None, *, limits: ChildLimits | None = None) -> Self:
+        """Load the tokenizer of a directory, of a name in the Hugging Face cache, or the bundled Llama 3 one.
 
         Takes about half a second for 128,000 tokens; where tokenizer.json exists, without transformers.
 
@@ -71,10 +75,10 @@ class Tokenizer:
             ChatTemplateError: its chat template does not compile.
             UnsupportedTokenizerError: its tokens cannot be turned into bytes one by one.
         """
-        return cls._from_directory(tokenizer_directory(path_or_name))
+        return cls._from_directory(tokenizer_directory(path_or_name), limits)
 
     @classmethod
-    def _from_directory(cls, directory: Path) -> Self:
+    def _from_directory(cls, directory: Path, limits: ChildLimits | None) -> Self:
         serialized = (directory / "tokenizer.json").read_bytes()
         config = _read_json(directory / "tokenizer_config.json")
         backend = tokenizers.Tokenizer.from_buffer(serialized)
@@ -85,7 +89,7 @@ class Tokenizer:
             raise TokenizerMissingError(f"The tokenizer in {directory} names no end token.")
         source = _template_source(directory, config)
         pad_id = backend.token_to_id(named.get("pad_token", ""))
-        token_bytes, plain = TokenBytes(backend), PlainEncoder(backend, serialized)
+        token_bytes, plain = TokenBytes(backend), PlainEncoder(backend, serialized, limits=limits)
         return cls(
             fingerprint=_fingerprint(serialized, source),
             num_tokens=backend.get_vocab_size(with_added_tokens=True),
@@ -150,12 +154,18 @@ class Tokenizer:
 
     def count_text(self, text: str) -> int:
         """How many tokens `encode_text` gives."""
-        return len(self.encode_text(text))
+        return self._plain.count(text)
 
     def decode(self, ids: Sequence[int] | TokenIds) -> str:
         """The text of these tokens, special ones left out; bytes that are no UTF-8 become U+FFFD."""
         text = b"".join([self.token_bytes[int(token_id)] for token_id in ids]).decode(errors="replace")
         return text.removeprefix(" ") if self.token_bytes.drops_first_space else text
+
+
+def load_configured(settings: TokenizerSettings) -> Tokenizer:
+    """Load the tokenizer that the settings name; errors as of `Tokenizer.load`."""
+    limits = ChildLimits(settings.child_memory_mb, settings.child_seconds)
+    return Tokenizer.load(settings.path, limits=limits)
 
 
 def _named_tokens(config: Mapping[str, object]) -> dict[str, str]:

@@ -7,7 +7,7 @@ from typing import Final
 from jobs import open_files, queues, settings, telemetry
 from jobs.errors import LongbatchError
 from jobs.settings import Settings
-from jobs.tokens import Tokenizer
+from jobs.tokens import load_configured
 from worker import tasks
 from worker.app import make_app, publisher, run_worker
 from worker.bell import Bell
@@ -40,7 +40,7 @@ def _serve(role: str, configured: Settings) -> int:
     )
     bell = Bell(broker, publisher(app))
     kind = InferenceWorker if role == queues.INFERENCE else ServiceWorker
-    part = kind(configured, Tokenizer.load(configured.tokenizer.path), bell)
+    part = kind(configured, load_configured(configured.tokenizer), bell)
     tasks.register(app, role, part.heard)
     return run_worker(
         app, part, queue=role, grace_seconds=configured.jobs.shutdown_grace_seconds + _RELEASE_SECONDS

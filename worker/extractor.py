@@ -14,7 +14,7 @@ from jobs import document_work, files, ids, telemetry
 from jobs.database import transaction
 from jobs.document_states import Fault
 from jobs.document_work import DocumentClaim, ExtractedText
-from jobs.errors import UnavailableError
+from jobs.errors import PromptUncountableError, UnavailableError
 from jobs.orm import JsonObject
 from jobs.plain_text import UnsafeTextError
 from jobs.settings import DocumentSettings
@@ -165,6 +165,8 @@ class Extractor:
                 return Refusal(Fault.CORRUPT, "The document upsets the program that reads it.")
             except UnsafeTextError as error:
                 return Refusal(Fault.UNSUPPORTED, error.message)
+            except PromptUncountableError as error:
+                return Refusal(Fault.UNCOUNTABLE, error.message)
         if len(text) != found.num_chars:
             return Refusal(Fault.CORRUPT, "The document upsets the program that reads it.")
         return ExtractedText(

@@ -1,89 +1,243 @@
-"""Long texts encoded in parts, against encoding them whole."""
+"""Long texts encoded in windows, token for token as they are when they are encoded whole."""
 
+import random
+from collections.abc import Iterator
+
+import numpy as np
 import pytest
 import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import models, pre_tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
+from jobs.errors import PromptTooLongError, PromptUncountableError
 from jobs.plain_text import PlainEncoder
-from jobs.tokenizer_files import ensure_default_tokenizer
+from jobs.text_windows import Part
+from jobs.tokenizer_files import LLAMA3_PATTERN, ensure_default_tokenizer
+from jobs.uncut_text import ChildLimits
 
-# Everything that the patterns of words tell apart, in short runs.
-RUNS = [
-    "a",
-    "the",
-    "Zürich",
-    "'s",
-    "'LL",
-    "1",
-    "2345",
-    " ",
-    "  ",
-    "\n",
-    "\r\n",
-    "\t",
+# Everything that the patterns of words tell apart, in short runs and in long ones.
+RUNS = ["a", "the", "Zürich", "'s", "'LL", "1", "2345", "0.5,", "-12.75\n", " ", "  ", "\n", "\r\n", "\t"]
+RUNS += [
     "\u00a0",
     "!",
     "...",
+    "=",
+    "/",
     "汉字",
+    "語",
+    "かな",
+    "カナ",
+    "한글",
     "😀",
-    "e\u0301",
-    "\x00",
+    "👩\u200d🔬",
+    "🏳\ufe0f\u200d🌈",
 ]
-PART_CHARS = 6
+RUNS += ["e\u0301", "\u0301", "שלום", "مرحبا", "\u202e", "\x00", "\x1c", "²", "QUJDREVG+/8="]
+PATTERNS = {
+    "gpt2": None,
+    "llama3": LLAMA3_PATTERN,
+    "qwen2": LLAMA3_PATTERN.replace("{1,3}", ""),
+    "gpt4o": r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+"
+    r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+}
+WHOLE = 10**9
+
+
+def small_vocabulary(pattern: str | None) -> tokenizers.Tokenizer:
+    """Short tokens, so that a window need not be long to hold several of the longest."""
+    found = tokenizers.Tokenizer(models.BPE(ignore_merges=pattern is not None))
+    level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=pattern is None)
+    split = [pre_tokenizers.Split(tokenizers.Regex(pattern), "isolated")] if pattern else []
+    found.pre_tokenizer = pre_tokenizers.Sequence([*split, level]) if split else level
+    found.decoder = decoders.ByteLevel()
+    chance = random.Random(7)  # noqa: S311  # the same texts each time
+    corpus = ["".join(chance.choice(RUNS) * chance.choice([1, 1, 3]) for _ in range(40)) for _ in range(60)]
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=480,
+        initial_alphabet=alphabet,
+        max_token_length=4,
+        special_tokens=["<|end|>"],
+        show_progress=False,
+    )
+    found.train_from_iterator(corpus, trainer)
+    return found
+
+
+def encoder_of(found: tokenizers.Tokenizer, **limits: object) -> PlainEncoder:
+    serialized = found.to_str()
+    return PlainEncoder(tokenizers.Tokenizer.from_str(serialized), serialized.encode(), **limits)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module", params=PATTERNS)
+def pair(request: pytest.FixtureRequest) -> tuple[PlainEncoder, PlainEncoder]:
+    """One encoder of tiny windows, and one that encodes whole."""
+    found = small_vocabulary(PATTERNS[request.param])
+    return encoder_of(found, window_chars=150), encoder_of(found, window_chars=WHOLE, whole_bytes=WHOLE)
+
+
+def llama(**limits: int) -> PlainEncoder:
+    serialized = (ensure_default_tokenizer() / "tokenizer.json").read_bytes()
+    return PlainEncoder(tokenizers.Tokenizer.from_buffer(serialized), serialized, **limits)
+
+
+@pytest.fixture(scope="module")
+def in_windows() -> PlainEncoder:
+    return llama(window_chars=4096)
 
 
 @pytest.fixture(scope="module")
 def whole() -> PlainEncoder:
-    return encoder(part_chars=10**9)
+    return llama(window_chars=WHOLE, whole_bytes=WHOLE)
 
 
-@pytest.fixture(scope="module")
-def in_parts() -> PlainEncoder:
-    return encoder(part_chars=PART_CHARS)
+def parts_of(encoder: PlainEncoder, text: str) -> list[Part]:
+    return encoder._collect(text, lambda _text, part: part)
 
 
-def encoder(part_chars: int) -> PlainEncoder:
-    serialized = (ensure_default_tokenizer() / "tokenizer.json").read_bytes()
-    return PlainEncoder(tokenizers.Tokenizer.from_buffer(serialized), serialized, part_chars=part_chars)
-
-
-texts = st.lists(
-    st.one_of(st.sampled_from(RUNS), st.text(st.characters(exclude_categories=["Cs"]), max_size=3))
+run = st.tuples(
+    st.sampled_from(RUNS) | st.text(st.characters(exclude_categories=["Cs"]), max_size=3),
+    st.sampled_from([1, 1, 1, 2, 7, 60, 250]),
 )
+texts = st.lists(run, max_size=8).map(lambda runs: "".join(text * times for text, times in runs))
+mixtures = st.tuples(
+    st.lists(st.sampled_from(RUNS), min_size=2, max_size=5), st.randoms(use_true_random=False)
+).map(lambda drawn: "".join(drawn[1].choice(drawn[0]) for _ in range(150)))
 
 
-@settings(deadline=None, max_examples=1500)
-@given(runs=texts)
-def test_a_text_in_parts_has_the_tokens_of_the_whole(
-    whole: PlainEncoder, in_parts: PlainEncoder, runs: list[str]
+@settings(deadline=None, max_examples=80)
+@given(text=texts | mixtures)
+def test_a_text_in_windows_has_the_tokens_of_the_whole(
+    pair: tuple[PlainEncoder, PlainEncoder], text: str
 ) -> None:
-    text = "".join(runs)
-    assert in_parts.encode(text).tolist() == whole.encode(text).tolist()
+    in_windows, whole = pair
+    assert in_windows.encode(text).tolist() == whole.encode(text).tolist()
+    assert in_windows.count(text) == len(whole.encode(text))
 
 
-def test_a_long_text_is_indeed_cut_and_nothing_of_it_is_lost(in_parts: PlainEncoder) -> None:
-    text = "Some words, and  more\n\nof them\u3002 " * 20
-    parts = list(in_parts._parts(text))
-    assert len(parts) > len(text) // (3 * PART_CHARS)
-    assert "".join(parts) == text
+def _generated() -> Iterator[tuple[str, str]]:
+    chance = random.Random(3)  # noqa: S311  # the same texts each time
+    yield "numbers", ",".join(f"{chance.random() * 1000:.4f}" for _ in range(6000))
+    yield "kanji", "".join(chr(chance.randint(0x4E00, 0x9FA5)) for _ in range(30_000))
+    yield "genes", "".join(chance.choice("ACGT") for _ in range(30_000))
+    yield "base64", "".join(chance.choice("ABCxyz0189+/") for _ in range(30_000))
+    yield (
+        "emoji",
+        "".join(chance.choice(["😀", "👩\u200d🔬", "🏳\ufe0f\u200d🌈", "🧿"]) for _ in range(15_000)),
+    )
+    yield "digits", "".join(chance.choice("0123456789") for _ in range(30_000))
+    for character in ("a", "語", "=", "é", "😀", " ", "\n", "1"):
+        yield f"one {character!r} repeated", "x " + character * 30_000 + " y"
+    yield "kanji, then marks, blanks and words", ("漢字" * 5000 + "=" * 9000 + " " * 9000 + "\nword ") * 2
 
 
-@pytest.mark.parametrize("character", ["a", " ", "\n", "!", "😀"])
-def test_one_endless_word_is_not_cut(whole: PlainEncoder, in_parts: PlainEncoder, character: str) -> None:
-    text = "x " + character * 1000 + " y"
-    assert in_parts.encode(text).tolist() == whole.encode(text).tolist()
+GENERATED = list(_generated())
 
 
-def test_a_tokenizer_with_tokens_across_words_is_never_cut() -> None:
-    backend = tokenizers.Tokenizer(models.BPE({"a": 0, " ": 1, "a ": 2}, [("a", " ")]))
-    for pre_tokenizer in (
+@pytest.mark.parametrize(("name", "text"), GENERATED, ids=lambda value: value if len(value) < 40 else "")
+def test_texts_without_words_have_the_tokens_of_the_whole(
+    in_windows: PlainEncoder, whole: PlainEncoder, name: str, text: str
+) -> None:
+    assert in_windows.encode(text).tolist() == whole.encode(text).tolist(), name
+
+
+@pytest.mark.parametrize(("name", "text"), GENERATED, ids=lambda value: value if len(value) < 40 else "")
+def test_no_part_of_a_text_is_long_unless_it_is_only_blanks(
+    in_windows: PlainEncoder, name: str, text: str
+) -> None:
+    parts = parts_of(in_windows, text)
+    assert [part.start for part in parts] == [0, *(part.end for part in parts[:-1])]
+    assert parts[-1].end == len(text)
+    longest = max(part.end - part.start for part in parts)
+    assert longest <= 4096 * 3 // 2 or not text.replace("x", "").replace("y", "").strip() or "blanks" in name
+
+
+def test_composed_characters_are_counted_as_the_tokenizer_composes_them() -> None:
+    found = small_vocabulary(LLAMA3_PATTERN)
+    found.normalizer = normalizers.NFC()
+    text = ("e\u0301" * 50 + "漢字 " + "\u1112\u1161\u11ab" * 40) * 20
+    in_windows, whole = (
+        encoder_of(found, window_chars=150),
+        encoder_of(found, window_chars=WHOLE, whole_bytes=WHOLE),
+    )
+    assert in_windows.encode(text).tolist() == whole.encode(text).tolist()
+    assert len(parts_of(in_windows, text)) > 10
+
+
+@pytest.mark.parametrize(
+    "pre_tokenizer",
+    [
         None,
         pre_tokenizers.Split(" ", "merged_with_previous"),
         pre_tokenizers.Metaspace(),
-    ):
-        if pre_tokenizer is not None:
-            backend.pre_tokenizer = pre_tokenizer
-        tested = PlainEncoder(tokenizers.Tokenizer.from_str(backend.to_str()), b"", part_chars=2)
-        assert list(tested._parts("a a a a")) == ["a a a a"]
+        pre_tokenizers.Sequence(
+            [
+                pre_tokenizers.Split(tokenizers.Regex(r"(?<=a)b|\s+|\S"), "isolated"),
+                pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+            ]
+        ),
+    ],
+)
+def test_a_long_text_of_an_unknown_tokenizer_is_encoded_whole_by_a_child(
+    pre_tokenizer: pre_tokenizers.PreTokenizer | None,
+) -> None:
+    backend = tokenizers.Tokenizer(models.BPE({"a": 0, " ": 1, "a ": 2}, [("a", " ")]))
+    if pre_tokenizer is not None:
+        backend.pre_tokenizer = pre_tokenizer
+    text = "a a a a" * 100
+    whole = encoder_of(backend).encode(text).tolist()
+    in_child = encoder_of(backend, window_chars=2, whole_bytes=8)
+    assert in_child.encode(text).tolist() == whole
+    assert len(parts_of(in_child, text)) == 1
+
+
+@pytest.mark.parametrize(
+    ("limits", "named"),
+    [(ChildLimits(memory_mb=40), "40 MiB"), (ChildLimits(seconds=0.01), "0.01 seconds")],
+)
+def test_a_text_that_the_child_cannot_encode_names_the_limit(limits: ChildLimits, named: str) -> None:
+    encoder = encoder_of(small_vocabulary(LLAMA3_PATTERN), limits=limits)
+    with pytest.raises(PromptUncountableError, match=named):
+        encoder.encode(" " * 600_000)
+
+
+def test_counting_stops_where_a_limit_is_passed(whole: PlainEncoder, in_windows: PlainEncoder) -> None:
+    text = "Some words, and  more\n\nof them\u3002 " * 3000
+    total = len(whole.encode(text))
+    assert in_windows.count(text, limit=total) == total
+    with pytest.raises(PromptTooLongError) as caught:
+        in_windows.count(text, limit=total // 4)
+    assert total // 4 < caught.value.at_least < total // 4 + 4096
+    assert caught.value.details["prompt_tokens_at_least"] == caught.value.at_least
+
+
+@pytest.mark.parametrize(("name", "text"), GENERATED, ids=lambda value: value if len(value) < 40 else "")
+def test_a_text_never_has_fewer_tokens_than_its_lower_bound(
+    whole: PlainEncoder, name: str, text: str
+) -> None:
+    assert 0 < whole._lengths.least_tokens(text) <= len(whole.encode(text)), name
+
+
+@settings(deadline=None, max_examples=40)
+@given(text=texts)
+def test_the_lower_bound_holds_for_any_text(pair: tuple[PlainEncoder, PlainEncoder], text: str) -> None:
+    assert pair[1]._lengths.least_tokens(text) <= len(pair[1].encode(text))
+
+
+def test_what_can_never_fit_is_refused_before_it_is_encoded() -> None:
+    encoder = llama()
+    assert encoder._windows is not None
+    encoder._tokenizer.model = models.BPE()  # has no tokens any more
+    with pytest.raises(PromptTooLongError) as caught:
+        encoder.encode("😀🧿" * 100_000, limit=131_072)
+    assert caught.value.at_least >= 131_073
+
+
+def test_tokens_of_a_part_stand_for_its_characters(in_windows: PlainEncoder) -> None:
+    text = "漢字" * 9000 + "words and 12 numbers. " * 900
+    for part in parts_of(in_windows, text):
+        num_bytes = int(np.sum(in_windows._lengths.of_bytes[part.ids]))
+        assert num_bytes == len(text[part.start : part.end].encode())

@@ -1,0 +1,347 @@
+"""Long texts encoded window by window, with exactly the tokens that they have as a whole.
+
+Two kinds of places let a text be cut. Both hold for byte-level BPE whose pattern consists of alternatives
+listed below: none looks behind, and each scans one run of letters, digits, marks or white space and looks at
+one character after it.
+
+1. Between two pre-tokens. The pattern starts anew after each pre-token, so nothing before it matters. Text
+   after a window matters only to an attempt that scans as far as the window's end. Such an attempt starts at
+   a suffix of the window that is one run of letters, digits, marks with line ends, or white space. Within the
+   window the first three are one pre-token and white space is at most two (up to its last line end, and the
+   rest). So all but the last two pre-tokens of a window are those of the whole text. Between letters and
+   digits, between these and punctuation or white space, and before a blank after punctuation, one always
+   ends: such a place needs no search.
+
+2. Between two tokens of one pre-token, as 20 million kanji or one repeated letter are. BPE merges, as long as
+   it can, the leftmost adjacent pair of the lowest rank. Tokens only grow, so no merge ever crosses a place
+   at which the result has a boundary; on each side of it the merges are those of that side alone, in the same
+   order. Hence any run of tokens in a result is the result of its own text. And results can be glued: if BPE
+   turns `at` into `A, t` and `tb` into `t, B`, with the same single token `t`, then it turns `atb` into
+   `A, t, B`. For take the first merge that crosses an edge of `t` in `atb`, say its left one. Until then the
+   merges in `at` are, in order, those of BPE on `at` alone, and the crossing pair is the best there too: BPE
+   on `at` would take it and have no boundary there. So two windows that overlap and share one token are glued
+   at it. Each next window decides its predecessor, to the end of the pre-token.
+
+   The second window begins inside a pre-token, in the middle of a run of one kind of characters that is
+   longer than any token. The pattern goes on with such a run as if it had begun there. Neither window's piece
+   of the pre-token is short enough to be a token by itself, which is all that `ignore_merges` looks at.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final, Self
+
+import numpy as np
+import numpy.typing as npt
+import tokenizers
+from tokenizers import models
+
+from jobs.token_bytes import BYTES_OF_CHARACTERS
+from jobs.token_lengths import TokenLengths
+
+TokenIds = npt.NDArray[np.int32]
+
+# The tokenizers library takes about 350 bytes for each token while it encodes: 80 MB for a window of emoji.
+WINDOW_CHARS: Final = 65_536
+_REACH: Final = 2_000  # characters before a window's end in which an end of a word or number is looked for
+_UNSURE: Final = 2  # pre-tokens at the end of a window that may change with what follows: see above
+_MARGIN: Final = 4  # characters of the same kind before a window that begins inside a pre-token
+_TRIES: Final = 4
+
+_AFTER_WORD: Final = " \n,.;:!?\u3001\u3002\uff01\uff0c\uff1a\uff1b\uff1f"
+# A run of marks takes line ends into itself, but no blank.
+_END_OF_WORD: Final = re.compile(
+    rf"[^\W_](?=[{_AFTER_WORD}])|[^\W\d_](?=[0-9])|[0-9](?=[^\W\d_])|[^\w\s](?=[ \t])"
+)
+
+_GPT2: Final = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+# GPT-2, GPT-4 (cl100k), Llama 3, Qwen 2.
+_RUNS: Final = frozenset(
+    {
+        *_GPT2.split("|"),
+        "(?i:'s|'t|'re|'ve|'m|'ll|'d)",
+        "'(?i:[sdmt]|ll|ve|re)",
+        r"[^\r\n\p{L}\p{N}]?\p{L}+",
+        r"[^\r\n\p{L}\p{N}]?+\p{L}+",
+        r"\p{N}",
+        r"\p{N}{1,3}",
+        r"\p{N}{1,3}+",
+        r" ?[^\s\p{L}\p{N}]+[\r\n]*",
+        r" ?[^\s\p{L}\p{N}]++[\r\n]*",
+        r"\s*[\r\n]+",
+        r"\s*[\r\n]",
+    }
+)
+# GPT-4o (o200k), Llama 4: a capital can end a run of letters, so windows never begin inside one.
+_CASED: Final = frozenset(
+    prefix + letters + "(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+    for prefix in (r"[^\r\n\p{L}\p{N}]?",)
+    for letters in (
+        r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+",
+        r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*",
+    )
+) | {r" ?[^\s\p{L}\p{N}]+[\r\n/]*"}
+_ALTERNATIVE: Final = re.compile(r"(?:\((?:[^()]|\([^()]*\))*\)|\[[^\]]*\]|\\.|[^|])+")
+
+
+class NoSeamError(Exception):
+    """The text has no place at which it can be cut."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Some tokens of a text and the characters that they stand for.
+
+    Attributes:
+        ids: of the tokens.
+        start, end: of the characters in the text.
+        is_encoded: False when the characters cannot be cut and were not encoded; `ids` is empty.
+    """
+
+    ids: TokenIds
+    start: int
+    end: int
+    is_encoded: bool = True
+
+
+@dataclass(frozen=True)
+class _Window:
+    """Characters of a text and their tokens.
+
+    Attributes:
+        bounds: bytes before each token, and all of them.
+        leads: for each byte whether a character begins with it.
+    """
+
+    start: int
+    end: int
+    ids: TokenIds
+    bounds: npt.NDArray[np.int64]
+    leads: npt.NDArray[np.bool_]
+
+    @cached_property
+    def chars(self) -> npt.NDArray[np.int64]:
+        """Characters that begin before each byte, and all of them."""
+        return np.concatenate([[0], np.cumsum(self.leads)])
+
+    def byte_at(self, place: int) -> int:
+        """Find the byte with which the character at this place of the text begins."""
+        return (
+            int(np.searchsorted(self.chars, place - self.start + 1)) - 1
+            if place < self.end
+            else len(self.leads)
+        )
+
+    def token_at(self, byte: int) -> int:
+        """Find the number of the token that begins at this byte.
+
+        Raises:
+            NoSeamError: none does.
+        """
+        found = int(np.searchsorted(self.bounds, byte))
+        if found == len(self.bounds) or self.bounds[found] != byte:
+            raise NoSeamError
+        return found
+
+    def last_token(self, place: int) -> int:
+        """Find the number of the last token that begins with a character, here or before."""
+        token = int(np.searchsorted(self.bounds, self.byte_at(place), side="right")) - 1
+        while not self.leads[self.bounds[token]]:
+            token -= 1
+        return token
+
+    def since(self, token: int) -> "_Window":
+        """Leave the tokens before this one out, which begins with a character."""
+        byte = int(self.bounds[token])
+        start = self.start + int(self.chars[byte])
+        return _Window(start, self.end, self.ids[token:], self.bounds[token:] - byte, self.leads[byte:])
+
+
+class WindowEncoder:
+    """Encodes texts of any length with memory for one window; safe to use from several threads."""
+
+    def __init__(
+        self,
+        tokenizer: tokenizers.Tokenizer,
+        lengths: TokenLengths,
+        *,
+        window_chars: int,
+        enters_words: bool,
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._lengths = lengths
+        # Far more than the longest token, so that windows agree on one soon.
+        self._span = 4 * lengths.longest
+        self._size = max(window_chars, 8)
+        self._enters_words = enters_words
+
+    @classmethod
+    def of(
+        cls, tokenizer: tokenizers.Tokenizer, lengths: TokenLengths, *, window_chars: int = WINDOW_CHARS
+    ) -> Self | None:
+        """Make one for a tokenizer.
+
+        Returns:
+            None: texts of this tokenizer have no places that are known to be safe.
+        """
+        alternatives = _alternatives(tokenizer)
+        if not alternatives or not _merges_bytes(tokenizer) or not alternatives <= _RUNS | _CASED:
+            return None
+        return cls(tokenizer, lengths, window_chars=window_chars, enters_words=alternatives <= _RUNS)
+
+    def parts(self, text: str) -> Iterator[Part]:
+        """Encode the text in parts that together have its tokens; their characters tile the text.
+
+        Raises:
+            NoSeamError: a cut that was made turns out not to be provable; the parts so far are void.
+        """
+        start, known = 0, None
+        while start < len(text):
+            end = known.end if known else self._end_of_window(text, start)
+            if end == len(text):
+                yield Part(known.ids if known else self._encode(text[start:]), start, end)
+                return
+            cut = self._end_of_word(text, max(start + 1, end - _REACH), end)
+            if cut is None and (glued := self._glue(text, start, end, known)):
+                left, known = glued
+                yield left
+                start = left.end
+                continue
+            cut = cut or self._pre_token(text, start, end) or self._end_of_word(text, start + 1, end)
+            if cut is None and known:
+                raise NoSeamError
+            if cut is None:
+                cut = self._next_end_of_word(text, end)
+                yield Part(np.empty(0, dtype=np.int32), start, cut, is_encoded=False)
+            elif known:
+                yield Part(known.ids[: known.token_at(known.byte_at(cut))], start, cut)
+            else:
+                yield Part(self._encode(text[start:cut]), start, cut)
+            start, known = cut, None
+
+    def _end_of_window(self, text: str, start: int) -> int:
+        """Find the end of a window; no short one is left over."""
+        return len(text) if len(text) - start <= self._size * 3 // 2 else start + self._size
+
+    def _end_of_word(self, text: str, low: int, high: int) -> int | None:
+        """Find the last end of a word or number in this stretch."""
+        ends = [match.end() for match in _END_OF_WORD.finditer(text, low, high)]
+        # Python and the tokenizer may know different editions of Unicode: the latter has the last word.
+        return next((end for end in reversed(ends[-_TRIES:]) if self._is_end_of_word(text, end)), None)
+
+    def _next_end_of_word(self, text: str, start: int) -> int:
+        """Find the first end of a word or number from here on; the end of the text if there is none."""
+        ends = (match.end() for match in _END_OF_WORD.finditer(text, start))
+        return next((end for end in ends if self._is_end_of_word(text, end)), len(text))
+
+    def _is_end_of_word(self, text: str, end: int) -> bool:
+        return len(self._pre_tokens(text[end - 1 : end + 1])) == 2
+
+    def _pre_token(self, text: str, start: int, end: int) -> int | None:
+        """Find the last place in the window at which a pre-token certainly begins, after no white space.
+
+        A run of white space alone is one pre-token, but gives its last blank away to what follows.
+        """
+        found = self._pre_tokens(text[start:end])
+        places = (start + bounds[0] for _, bounds in reversed(found[1 : 1 - _UNSURE]))
+        return next((place for place in places if not text[place - 1].isspace()), None)
+
+    def _pre_tokens(self, text: str) -> list[tuple[str, tuple[int, int]]]:
+        pre_tokenizer = self._tokenizer.pre_tokenizer
+        return pre_tokenizer.pre_tokenize_str(text) if pre_tokenizer else []
+
+    def _glue(self, text: str, start: int, end: int, known: _Window | None) -> tuple[Part, _Window] | None:
+        """Find a token that the window shares with the next one, which begins inside a pre-token.
+
+        Returns:
+            What is before that token, and the next window from it on; None: there is no such place.
+        """
+        window = known
+        for attempt in range(2, 2 + _TRIES if self._enters_words else 2):
+            # The next window begins with a token that begins with a character, this far before the end.
+            latest = end - attempt * self._span
+            low = latest - self._lengths.longest - _MARGIN
+            if low < start or not self._is_one_kind(text[low : latest + self._span]):
+                continue
+            window = window or self._window(text, start, end)
+            token = window.last_token(latest)
+            place = window.start + int(window.chars[window.bounds[token]])
+            if place < low:  # tokens of this text begin in the middle of characters
+                continue
+            following = self._window(text, place, self._end_of_window(text, place))
+            most_bytes = len(text[place : place + self._span // 2].encode())
+            if shared := _shared(window, token, following, most_bytes):
+                rest = following.since(shared[1])
+                return Part(window.ids[: shared[0]], start, rest.start), rest
+        return None
+
+    def _is_one_kind(self, text: str) -> bool:
+        """Whether the tokenizer sees only letters, only marks, or only digits of an unlimited number."""
+        return any(len(self._pre_tokens(f"{kind}{text}{kind}")) == 1 for kind in "a!0")
+
+    def _window(self, text: str, start: int, end: int) -> _Window:
+        """Encode a window.
+
+        Raises:
+            NoSeamError: its tokens do not stand for its bytes.
+        """
+        some = text[start:end]
+        ids = self._encode(some)
+        bounds = np.concatenate([[0], np.cumsum(self._lengths.of_bytes[ids], dtype=np.int64)])
+        encoded = np.frombuffer(some.encode(), dtype=np.uint8)
+        if bounds[-1] != len(encoded):
+            raise NoSeamError
+        return _Window(start, end, ids, bounds, (encoded & 0xC0) != 0x80)
+
+    def _encode(self, text: str) -> TokenIds:
+        # Unlike `encode` it releases the interpreter lock; and it is faster, as it keeps no offsets.
+        (encoding,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=False)
+        return np.array(encoding.ids, dtype=np.int32)
+
+
+def _shared(window: _Window, token: int, following: _Window, most_bytes: int) -> tuple[int, int] | None:
+    """Find the first token that both have at the same bytes: its number in each."""
+    ours = window.bounds[token:] - window.bounds[token]
+    theirs = following.bounds
+    ours, theirs = ours[ours <= most_bytes], theirs[theirs <= most_bytes]
+    most = int(most_bytes) + 1
+    _, left, right = np.intersect1d(
+        ours[:-1] * most + ours[1:], theirs[:-1] * most + theirs[1:], return_indices=True
+    )
+    for mine, other in zip(left.tolist(), right.tolist(), strict=True):
+        if following.leads[theirs[other]]:
+            return token + mine, other
+    return None
+
+
+def _alternatives(tokenizer: tokenizers.Tokenizer) -> frozenset[str]:
+    """Name the alternatives of the pattern that makes pre-tokens; empty: it is made otherwise."""
+    if tokenizer.pre_tokenizer is None:
+        return frozenset()
+    outer = json.loads(tokenizer.pre_tokenizer.__getstate__())
+    match outer["pretokenizers"] if outer["type"] == "Sequence" else [outer]:
+        case [{"type": "ByteLevel", "use_regex": True, "add_prefix_space": False}]:
+            return frozenset(_ALTERNATIVE.findall(_GPT2))
+        case [
+            {"type": "Split", "pattern": {"Regex": str(pattern)}, "behavior": "Isolated", "invert": False},
+            {"type": "ByteLevel", "use_regex": False, "add_prefix_space": False},
+        ]:
+            return frozenset(_ALTERNATIVE.findall(pattern))
+    return frozenset()
+
+
+def _merges_bytes(tokenizer: tokenizers.Tokenizer) -> bool:
+    """Whether it is plain BPE over bytes: every byte is a token, and tokens are nothing but bytes."""
+    model = tokenizer.model
+    return (
+        isinstance(model, models.BPE)
+        and not model.dropout
+        and not model.continuing_subword_prefix
+        and not model.end_of_word_suffix
+        and not model.byte_fallback
+        and all(model.token_to_id(each) is not None for each in BYTES_OF_CHARACTERS)
+        and not any(token.content.isspace() for token in tokenizer.get_added_tokens_decoder().values())
+    )
