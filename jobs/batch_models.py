@@ -62,6 +62,7 @@ class FilePart(Base):
     __table_args__ = (
         CheckConstraint("num_nonnulls(content, key) = 1", name="one_place"),
         CheckConstraint("start >= 0 AND num_bytes > 0", name="extent"),
+        Index("ix_file_parts_key", "key", postgresql_where=text("key IS NOT NULL")),
     )
 
     file_id: Mapped[UUID] = mapped_column(ForeignKey("files.id", ondelete="CASCADE"), primary_key=True)

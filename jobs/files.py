@@ -12,9 +12,10 @@ from jobs import paging
 from jobs.batch_models import Batch, File, FilePart
 from jobs.batch_states import BatchState, FileState
 from jobs.database import database_now
-from jobs.errors import ConflictError, NotFoundError
+from jobs.errors import ConflictError, NotFoundError, UnavailableError
 from jobs.paging import Page, Range
 from jobs.storage import PART_BYTES, PartStore, StoredPart
+from jobs.stray_parts import NAMED_WITHIN, made_at
 
 INPUT: Final = "batch"
 OUTPUT: Final = "batch_output"
@@ -43,7 +44,13 @@ def create(session: Session, *, tenant_id: UUID, purpose: str, filename: str, st
 
 
 def add_part(session: Session, file_id: UUID, part: StoredPart, *, start: int, tenant_id: UUID) -> None:
-    """The part stands in the file from offset `start` on; readers see it once the file's size covers it."""
+    """The part stands in the file from offset `start` on; readers see it once the file's size covers it.
+
+    Raises:
+        UnavailableError: the part was put away too long ago: it may be swept as nobody's (see `stray_parts`).
+    """
+    if part.key is not None and made_at(part.key) < database_now(session) - NAMED_WITHIN:
+        raise UnavailableError("The bytes took too long to be stored; try again.")
     session.add(
         FilePart(
             file_id=file_id,

@@ -1,13 +1,13 @@
 """File bytes in object storage, S3-compatible or another that `obstore` speaks; needs the extra `s3`."""
 
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 from jobs.errors import UnavailableError
 from jobs.ids import uuid7
-from jobs.storage import BytesLostError, RowStore, StoredPart, pack, unpack
+from jobs.storage import LISTED_AT_ONCE, OWNER_NAME, BytesLostError, RowStore, StoredPart, pack, unpack
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore as Client
@@ -38,10 +38,8 @@ class ObjectStore(RowStore):
         import obstore
 
         key = uuid7().hex
-        try:
+        with _translated():
             obstore.put(self._client, _path(key), pack(raw))
-        except (obstore.exceptions.BaseError, OSError) as error:
-            raise UnavailableError("The object storage does not answer; try again.") from error
         return StoredPart(len(raw), key=key)
 
     def get(self, part: StoredPart) -> bytes:
@@ -55,12 +53,11 @@ class ObjectStore(RowStore):
 
         if part.key is None:
             return super().get(part)
-        try:
-            return unpack(obstore.get(self._client, _path(part.key)).bytes().to_bytes())
-        except FileNotFoundError as error:
-            raise BytesLostError from error
-        except (obstore.exceptions.BaseError, OSError) as error:
-            raise UnavailableError("The object storage does not answer; try again.") from error
+        with _translated():
+            try:
+                return unpack(obstore.get(self._client, _path(part.key)).bytes().to_bytes())
+            except FileNotFoundError as error:
+                raise BytesLostError from error
 
     def drop(self, keys: Sequence[str]) -> None:
         """The objects are gone.
@@ -70,15 +67,66 @@ class ObjectStore(RowStore):
         """
         import obstore
 
-        try:
+        with _translated():
             if self._is_bulk and keys:
                 obstore.delete(self._client, [_path(key) for key in keys])
                 return
             for key in keys:
                 with suppress(FileNotFoundError):
                     obstore.delete(self._client, _path(key))
-        except (obstore.exceptions.BaseError, OSError) as error:
-            raise UnavailableError("The object storage does not answer; try again.") from error
+
+    def list_keys(self, folder: str) -> Iterator[list[str]]:
+        """As `PartStore.list_keys`.
+
+        Raises:
+            UnavailableError: the storage does not answer.
+        """
+        import obstore
+
+        with _translated():
+            for found in obstore.list(self._client, f"{folder}/", chunk_size=LISTED_AT_ONCE):
+                names = [each["path"].rpartition("/")[2] for each in found]
+                yield [name.removesuffix(".zst") for name in names if name.endswith(".zst")]
+
+    def owner(self) -> str | None:
+        """As `PartStore.owner`.
+
+        Raises:
+            UnavailableError: the storage does not answer.
+        """
+        import obstore
+
+        with _translated():
+            try:
+                return obstore.get(self._client, OWNER_NAME).bytes().to_bytes().decode()
+            except FileNotFoundError:
+                return None
+
+    def claim(self, owner: str) -> None:
+        """As `PartStore.claim`.
+
+        Raises:
+            UnavailableError: the storage does not answer.
+        """
+        import obstore
+
+        with _translated():
+            obstore.put(self._client, OWNER_NAME, owner.encode())
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    """Translate errors of the storage.
+
+    Raises:
+        UnavailableError: it does not answer, or refuses.
+    """
+    import obstore
+
+    try:
+        yield
+    except (obstore.exceptions.BaseError, OSError) as error:
+        raise UnavailableError("The object storage does not answer; try again.") from error
 
 
 def _connect(url: str) -> "Client":
@@ -95,5 +143,4 @@ def _connect(url: str) -> "Client":
 
 
 def _path(key: str) -> str:
-    # By the random digits: storage spreads its load by the beginning of a name.
     return f"{key[-2:]}/{key}.zst"

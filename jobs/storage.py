@@ -2,8 +2,10 @@
 
 import functools
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -16,6 +18,12 @@ from jobs.settings import FileSettings
 # A file's bytes are cut into parts of this size: one is held in memory at a time.
 PART_BYTES: Final = 2**20
 _LEVEL: Final = 1  # 300 MB/s on one core, JSON shrinks to a third; higher levels gain little
+# Names the database whose parts these are: no other sweeps what it does not know.
+OWNER_NAME: Final = "owner"
+# By the last two of a key's random digits: those of the time would fill one folder after the other, and
+# object storage spreads its load by the beginning of a name.
+FOLDERS: Final = tuple(f"{number:02x}" for number in range(256))
+LISTED_AT_ONCE: Final = 1000
 
 
 class BytesLostError(LongbatchError):
@@ -42,8 +50,8 @@ class StoredPart:
 class PartStore(Protocol):
     """Keeps parts that are never changed. Its calls block; none of them needs the database.
 
-    A part is put before the transaction that names it, and dropped after the one that forgot it: whatever is
-    cut off between leaves at most a part that nobody knows.
+    A part is put before the transaction that names it, and dropped before the one that forgets it: whatever
+    is cut off between leaves at most a part that nobody knows, which `stray_parts` finds.
     """
 
     def put(self, raw: bytes) -> StoredPart:
@@ -58,6 +66,15 @@ class PartStore(Protocol):
 
     def drop(self, keys: Sequence[str]) -> None:
         """These parts are gone; those that were gone before are no error."""
+
+    def list_keys(self, folder: str) -> Iterator[list[str]]:
+        """List the keys of one of FOLDERS, up to LISTED_AT_ONCE in a piece."""
+
+    def owner(self) -> str | None:
+        """Name the database whose parts these are; None: none has claimed them."""
+
+    def claim(self, owner: str) -> None:
+        """Let these be the parts of this database. Of several that do so at once one is believed later."""
 
 
 class RowStore:
@@ -78,22 +95,29 @@ class RowStore:
     def drop(self, keys: Sequence[str]) -> None:
         """Rows go by themselves."""
 
+    def list_keys(self, folder: str) -> Iterator[list[str]]:  # noqa: ARG002  # as of every store
+        """List none: a part is never without its row."""
+        return iter(())
+
+    def owner(self) -> str | None:
+        """Name none: rows are nobody else's."""
+        return None
+
+    def claim(self, owner: str) -> None:
+        """Do nothing."""
+
 
 class DirectoryStore(RowStore):
     """Parts as files of a directory that the API and all service workers share."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
+        self._durable: set[Path] = set()  # folders that a loss of power leaves
 
     def put(self, raw: bytes) -> StoredPart:
-        """Compressed, on the disk."""
+        """Compressed, on the disk, and so is its name."""
         key = uuid7().hex
-        path = self._path(key)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("xb") as file:
-            file.write(pack(raw))
-            file.flush()
-            os.fsync(file.fileno())
+        self._write(self._path(key), pack(raw))
         return StoredPart(len(raw), key=key)
 
     def get(self, part: StoredPart) -> bytes:
@@ -110,9 +134,57 @@ class DirectoryStore(RowStore):
         for key in keys:
             self._path(key).unlink(missing_ok=True)
 
+    def list_keys(self, folder: str) -> Iterator[list[str]]:
+        """As `PartStore.list_keys`."""
+        with suppress(FileNotFoundError), os.scandir(self._root / folder) as entries:
+            names = (entry.name.removesuffix(".zst") for entry in entries if entry.name.endswith(".zst"))
+            while piece := list(islice(names, LISTED_AT_ONCE)):
+                yield piece
+
+    def owner(self) -> str | None:
+        """As `PartStore.owner`."""
+        try:
+            return (self._root / OWNER_NAME).read_text()
+        except FileNotFoundError:
+            return None
+
+    def claim(self, owner: str) -> None:
+        """As `PartStore.claim`."""
+        with suppress(FileExistsError):
+            self._write(self._root / OWNER_NAME, owner.encode())
+
     def _path(self, key: str) -> Path:
-        # By the random digits: those of the time would fill one folder after the other.
         return self._root / key[-2:] / f"{key}.zst"
+
+    def _write(self, path: Path, content: bytes) -> None:
+        """Make a file that outlives a loss of power: its bytes are on the disk, and then its name."""
+        self._ensure(path.parent)
+        with path.open("xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        _sync_names(path.parent)
+
+    def _ensure(self, folder: Path) -> None:
+        """Make a folder whose own name, and those of the folders above it that were made, are on the disk."""
+        if folder in self._durable:
+            return
+        made = [each for each in (folder, *folder.parents) if not each.exists()]
+        folder.mkdir(parents=True, exist_ok=True)
+        # The root's too: another process may have made it just now, and this one rely on it first.
+        for each in {self._root, folder, *made}:
+            with suppress(PermissionError):  # above what is ours, so it was there before
+                _sync_names(each.parent)
+        self._durable.add(folder)
+
+
+def _sync_names(folder: Path) -> None:
+    """Bring the names in a folder to the disk."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def make_store(settings: FileSettings) -> PartStore:

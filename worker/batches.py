@@ -1,24 +1,31 @@
 """Batches as a service worker moves them on: short transactions, any number of workers at once."""
 
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
+from itertools import chain
+from typing import Final
 from uuid import UUID
 
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import batch_expansion, batch_results, batch_validation, files, ids, telemetry
+from jobs import batch_expansion, batch_results, batch_validation, files, ids, stray_parts, telemetry
 from jobs import batches as verbs
 from jobs.batch_states import BatchState
 from jobs.batch_work import BatchTools
 from jobs.database import database_now, transaction
 from jobs.errors import LimitError
 from jobs.states import JobState
+from jobs.storage import FOLDERS, PartStore
 
 Sessions = sessionmaker[Session]
+
+# Of 256, drawn at random: any number of workers see all of them within hours.
+_FOLDERS_A_ROUND: Final = 8
 
 
 @dataclass(slots=True)
@@ -76,6 +83,37 @@ def prune(
             with transaction(sessions) as session:
                 if not remove(session):
                     break
+    folders = random.sample(FOLDERS, _FOLDERS_A_ROUND)
+    sweep_stray_parts(sessions, tools.store, folders=folders, is_stopping=is_stopping)
+
+
+def sweep_stray_parts(
+    sessions: Sessions, store: PartStore, *, folders: Sequence[str], is_stopping: Callable[[], bool]
+) -> int:
+    """Drop the bytes in these folders that no row names; count them.
+
+    Nothing is dropped where the store is another database's: two that share it would take each other's.
+    """
+    with transaction(sessions) as session:
+        name = stray_parts.owner(session)
+    owner = store.owner()
+    if owner is None:
+        store.claim(name)  # and believed when the next round reads it
+        return 0
+    if owner != name:
+        telemetry.logger().warning(telemetry.PARTS_OF_ANOTHER, owner=owner)
+        return 0
+    num_swept = 0
+    for keys in chain.from_iterable(map(store.list_keys, folders)):
+        if is_stopping():
+            break
+        with transaction(sessions) as session:
+            stray = stray_parts.find(session, keys)
+        store.drop(stray)
+        num_swept += len(stray)
+    if num_swept:
+        telemetry.logger().info(telemetry.PARTS_SWEPT, num_parts=num_swept)
+    return num_swept
 
 
 def _advance_one(

@@ -1,16 +1,18 @@
 """Each store keeps parts, whatever happened to them before."""
 
+import os
 import re
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
 from jobs.errors import UnavailableError
 from jobs.object_storage import ObjectStore
-from jobs.storage import BytesLostError, DirectoryStore, PartStore, RowStore, StoredPart
+from jobs.storage import FOLDERS, BytesLostError, DirectoryStore, PartStore, RowStore, StoredPart
 
 
 class Bucket(BaseHTTPRequestHandler):
@@ -23,6 +25,11 @@ class Bucket(BaseHTTPRequestHandler):
         self._answer(200)
 
     def do_GET(self) -> None:
+        url = urlsplit(self.path)
+        query = parse_qs(url.query)
+        if "list-type" in query:
+            self._list(f"{url.path}/{query['prefix'][0]}")
+            return
         found = self.objects.get(self.path)
         self._answer(404 if found is None else 200, found or b"")
 
@@ -33,6 +40,16 @@ class Bucket(BaseHTTPRequestHandler):
             self.objects.pop(f"/bucket/{name}", None)
         deleted = "".join(f"<Deleted><Key>{name}</Key></Deleted>" for name in names)
         self._answer(200, f"<DeleteResult>{deleted}</DeleteResult>".encode())
+
+    def _list(self, prefix: str) -> None:
+        names = sorted(name.removeprefix("/bucket/") for name in self.objects if name.startswith(prefix))
+        contents = "".join(
+            f"<Contents><Key>{name}</Key><Size>1</Size>"
+            "<LastModified>2026-01-31T12:00:00.000Z</LastModified></Contents>"
+            for name in names
+        )
+        body = f"<ListBucketResult><IsTruncated>false</IsTruncated>{contents}</ListBucketResult>"
+        self._answer(200, body.encode())
 
     def log_message(self, *_: object) -> None: ...
 
@@ -105,3 +122,34 @@ def test_storage_that_refuses_is_an_error_that_can_be_tried_again(
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "somebody else")
     with pytest.raises(UnavailableError):
         ObjectStore(endpoint).put(b"abc")
+
+
+def test_a_folder_s_parts_are_listed(store: PartStore) -> None:
+    keys = {store.put(b"abc").key for _ in range(20)}
+    listed = [key for folder in FOLDERS for piece in store.list_keys(folder) for key in piece]
+    assert sorted(listed) == sorted(keys, key=str)
+
+
+def test_a_store_is_claimed_by_one_database(store: PartStore) -> None:
+    assert store.owner() is None
+    store.claim("one")
+    assert store.owner() == "one"
+
+
+def test_a_name_is_on_the_disk_before_a_row_tells_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a loss of power a file whose folder was not synced is not there, whatever it held."""
+    synced: list[Path] = []
+    real = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        synced.append(Path(f"/proc/self/fd/{descriptor}").readlink())
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    root = tmp_path / "new" / "root"
+    store = DirectoryStore(root)
+    key = store.put(b"abc").key
+    assert key is not None
+    folder = root / key[-2:]
+    assert {tmp_path, tmp_path / "new", root} <= set(synced)
+    assert synced[-2:] == [folder / f"{key}.zst", folder]

@@ -1,0 +1,16 @@
+"""Parts are looked up by their keys: bytes that no row names are swept."""
+
+from migrations import online
+
+revision = "0016"
+down_revision = "0015"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    online.create_index("ix_file_parts_key", "file_parts", ["key"], where="key IS NOT NULL")
+
+
+def downgrade() -> None:
+    online.drop_index("ix_file_parts_key", "file_parts")
