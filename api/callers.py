@@ -4,27 +4,25 @@ import asyncio
 import contextlib
 import time
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from functools import partial
 from hashlib import sha256
 from typing import Final
 from uuid import UUID
 
 from sqlalchemy.orm import Session
 
+from api.key_lookups import KeyLookups, Seen
 from api.transactions import Transactions
 from jobs import keys, quotas
 from jobs.errors import AuthenticationError, LongbatchError
 from jobs.keys import Scope
 from jobs.quotas import Limits
 from jobs.settings import Settings
-from jobs.tenant_models import ApiKey, TenantLimit
+from jobs.tenant_models import ApiKey
 
 # Keys that are remembered; above it the oldest are looked up again. Wrong ones are kept apart, so that
 # guessing does not push out the good ones.
 _MAX_KNOWN: Final = 10_000
 _MAX_UNKNOWN: Final = 1_000
-_MAX_GUESSES: Final = 2
 _BEARER: Final = "bearer "
 
 
@@ -40,11 +38,17 @@ class Caller:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What the database said about a key, and until when (monotonic seconds) it is believed."""
+    """What the database said about a key.
+
+    Attributes:
+        until: it is believed so long, in monotonic seconds.
+        expires: when the key does by the database's clock, in monotonic seconds of ours; None: never.
+    """
 
     row: ApiKey | None
     limits: Limits
     until: float
+    expires: float | None
 
 
 class Callers:
@@ -58,8 +62,7 @@ class Callers:
         self._known: dict[bytes, _Found] = {}
         self._unknown: dict[bytes, _Found] = {}
         self._asking: dict[bytes, asyncio.Task[_Found]] = {}
-        # Keys that were never good take few connections, so that guessing keeps nobody else waiting.
-        self._guesses = asyncio.Semaphore(_MAX_GUESSES)
+        self._lookups = KeyLookups(transactions)
 
     async def verify(self, authorization: str | None) -> Caller:
         """The caller whose key stands in the header.
@@ -75,12 +78,11 @@ class Callers:
             raise AuthenticationError("This is no API key; send `Authorization: Bearer lb_…`.")
         found = await self._find(secret)
         row = found.row
-        now = datetime.now(UTC)
         if row is None:
             raise AuthenticationError("The API key is wrong.")
         if row.revoked_at is not None:
             raise AuthenticationError("The API key was revoked.")
-        if not keys.is_usable(row, now):
+        if found.expires is not None and time.monotonic() >= found.expires:
             raise AuthenticationError("The API key has expired.")
         scopes = frozenset(Scope(scope) for scope in row.scopes)
         return Caller(row.id, row.tenant_id, scopes, found.limits)
@@ -98,34 +100,32 @@ class Callers:
         return await asyncio.shield(self._asking[digest])
 
     async def _look_up(self, secret: str, digest: bytes) -> _Found:
-        async with contextlib.nullcontext() if digest in self._known else self._guesses:
-            asked_at = time.monotonic()
-            row, own = await self._transactions.run_across(partial(_read, secret=secret))
-        found = _Found(row, quotas.limits_of(self._limits, own), asked_at + self._seconds)
+        asked_at = time.monotonic()
+        seen = await self._lookups.find(secret)
+        row = seen.row
+        expires = None
+        if row is not None and row.expires_at is not None:
+            expires = asked_at + (row.expires_at - seen.now).total_seconds()
+        limits = quotas.limits_of(self._limits, seen.own)
+        found = _Found(row, limits, asked_at + self._seconds, expires)
         self._known.pop(digest, None)
         self._unknown.pop(digest, None)
         if row is None:
             _keep(self._unknown, digest, found, at_most=_MAX_UNKNOWN)
             return found
         _keep(self._known, digest, found, at_most=_MAX_KNOWN)
-        await self._note_use(row)
+        await self._note_use(row, seen)
         return found
 
-    async def _note_use(self, row: ApiKey) -> None:
-        now = datetime.now(UTC)
-        if keys.is_use_noted(row, now) or not keys.is_usable(row, now):
+    async def _note_use(self, row: ApiKey, seen: Seen) -> None:
+        if keys.is_use_noted(row, seen.now) or not keys.is_usable(row, seen.now):
             return
 
         def note(session: Session) -> None:
-            keys.note_use(session, row.id, now=now)
+            keys.note_use(session, row.id, now=seen.now)
 
         with contextlib.suppress(LongbatchError):  # it is for people to look at; the request goes on
             await self._transactions.run(note, tenant_ids=[row.tenant_id])
-
-
-def _read(session: Session, *, secret: str) -> tuple[ApiKey | None, TenantLimit | None]:
-    row = keys.find(session, secret)
-    return row, session.get(TenantLimit, row.tenant_id) if row else None
 
 
 def _keep(where: dict[bytes, _Found], digest: bytes, found: _Found, *, at_most: int) -> None:

@@ -11,7 +11,8 @@ from hashlib import sha256
 from typing import Final
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, and_, func, or_, select, update
+from sqlalchemy import ColumnElement, Text, and_, any_, cast, func, or_, select, update
+from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.orm import Session
 
 from jobs.database import database_now
@@ -105,16 +106,25 @@ def handle_of(secret: str) -> str | None:
 
 
 def find(session: Session, secret: str) -> ApiKey | None:
-    """The key's row, also of one that has expired or was revoked; None: there is no such key.
+    """The key's row, also of one that has expired or was revoked; None: there is no such key."""
+    return find_all(session, [secret]).get(secret)
 
-    Found by its public part; what is secret is compared in a time that does not depend on it.
+
+def find_all(session: Session, secrets: Collection[str]) -> dict[str, ApiKey]:
+    """Find the rows of these keys, also of those that have expired or were revoked, in one query.
+
+    Found by their public parts; what is secret is compared in a time that does not depend on it.
     """
-    handle = handle_of(secret)
-    if handle is None:
-        return None
-    row = session.scalar(select(ApiKey).where(ApiKey.handle == handle))
-    known = row.secret_sha256 if row is not None else bytes(sha256().digest_size)
-    return row if hmac.compare_digest(known, _hash(secret)) and row is not None else None
+    handles = {secret: handle for secret in secrets if (handle := handle_of(secret)) is not None}
+    query = select(ApiKey).where(ApiKey.handle == any_(cast(list(handles.values()), ARRAY(Text))))
+    rows = {row.handle: row for row in session.scalars(query)}
+    found = {}
+    for secret, handle in handles.items():
+        row = rows.get(handle)
+        known = row.secret_sha256 if row is not None else bytes(sha256().digest_size)
+        if hmac.compare_digest(known, _hash(secret)) and row is not None:
+            found[secret] = row
+    return found
 
 
 def is_usable(row: ApiKey, now: datetime) -> bool:

@@ -1,0 +1,92 @@
+"""API keys looked up in the database: all that are asked for at the same time share a query.
+
+A key that was never seen waits no longer beside hundreds of guesses than alone, wherever they come from.
+"""
+
+import asyncio
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from itertools import islice
+from typing import Final
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from api.transactions import Transactions
+from jobs import keys
+from jobs.database import database_now
+from jobs.tenant_models import ApiKey, TenantLimit
+
+# Two, so that one connection that was lost in silence does not hold up all keys.
+_MAX_LOOKS: Final = 2
+_MAX_KEYS_OF_A_LOOK: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What the database says about a key.
+
+    Attributes:
+        row: None: there is no such key.
+        own: limits of its tenant, where it has its own.
+        now: by the database's clock.
+    """
+
+    row: ApiKey | None
+    own: TenantLimit | None
+    now: datetime
+
+
+class KeyLookups:
+    """Looks keys up, with two connections at most."""
+
+    def __init__(self, transactions: Transactions) -> None:
+        self._transactions = transactions
+        self._waiting: dict[str, asyncio.Future[Seen]] = {}
+        self._looks: set[asyncio.Task[None]] = set()
+
+    async def find(self, secret: str) -> Seen:
+        """Find a key.
+
+        Raises:
+            UnavailableError: the database does not answer.
+        """
+        if secret not in self._waiting:
+            self._waiting[secret] = asyncio.get_running_loop().create_future()
+        answer = self._waiting[secret]
+        if len(self._looks) < _MAX_LOOKS:
+            look = asyncio.create_task(self._look_while_asked())
+            self._looks.add(look)
+            look.add_done_callback(self._looks.discard)
+        return await asyncio.shield(answer)
+
+    async def _look_while_asked(self) -> None:
+        while self._waiting:
+            asked = {
+                secret: self._waiting.pop(secret)
+                for secret in list(islice(self._waiting, _MAX_KEYS_OF_A_LOOK))
+            }
+            try:
+                seen = await self._transactions.run_across(partial(_read, secrets=asked.keys()))
+            except Exception as error:  # noqa: BLE001  # handed on to all who asked
+                for answer in asked.values():
+                    answer.set_exception(error)
+                    answer.exception()  # who asked may have left
+            else:
+                for secret, answer in asked.items():
+                    answer.set_result(seen[secret])
+
+
+def _read(session: Session, *, secrets: Collection[str]) -> Mapping[str, Seen]:
+    now = database_now(session)
+    rows = keys.find_all(session, secrets)
+    tenant_ids = {row.tenant_id for row in rows.values()}
+    query = select(TenantLimit).where(TenantLimit.tenant_id.in_(tenant_ids))
+    limits = {limit.tenant_id: limit for limit in session.scalars(query)} if tenant_ids else {}
+    found = {}
+    for secret in secrets:
+        row = rows.get(secret)
+        found[secret] = Seen(row, limits.get(row.tenant_id) if row else None, now)
+    return found

@@ -1,0 +1,118 @@
+"""Keys verified beside guessers, and by the database's clock."""
+
+import asyncio
+import secrets
+from collections.abc import Callable, Coroutine, Iterator
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import pytest
+from pydantic import SecretStr
+from sqlalchemy import text
+from sqlalchemy.orm import Session, sessionmaker
+
+from api.callers import Callers
+from api.transactions import Transactions
+from jobs import keys
+from jobs.database import database_now
+from jobs.errors import AuthenticationError
+from jobs.keys import NewKey, Scope
+from jobs.models import DEFAULT_TENANT
+from jobs.settings import BrokerSettings, DatabaseSettings, Settings
+
+T = TypeVar("T")
+NUM_GUESSES = 400
+
+
+class CountedTransactions(Transactions):
+    """Counts the looks across tenants, of which a key needs one."""
+
+    num_looks = 0
+
+    async def run_across(self, verb: Callable[[Session], T]) -> T:
+        self.num_looks += 1
+        return await super().run_across(verb)
+
+
+def verifying(
+    database: DatabaseSettings, test: Callable[[Callers, CountedTransactions], Coroutine[Any, Any, None]]
+) -> None:
+    async def run() -> None:
+        transactions = CountedTransactions(database)
+        settings = Settings(database=database, broker=BrokerSettings(url=SecretStr("redis://127.0.0.1:1")))
+        try:
+            async with asyncio.timeout(30):
+                await test(Callers(transactions, settings), transactions)
+        finally:
+            await transactions.close()
+
+    asyncio.run(run())
+
+
+@pytest.fixture
+def made(sessions: sessionmaker[Session]) -> NewKey:
+    """A key that the API has not seen."""
+    with sessions.begin() as session:
+        half_an_hour = database_now(session) + timedelta(minutes=30)
+        return keys.create(
+            session, tenant_id=DEFAULT_TENANT, name="", scopes=[Scope.READ], expires_at=half_an_hour
+        )
+
+
+def test_a_key_that_was_never_seen_waits_for_no_guesses(
+    database_settings: DatabaseSettings, made: NewKey
+) -> None:
+    async def test(callers: Callers, transactions: CountedTransactions) -> None:
+        async def guess() -> str:
+            with pytest.raises(AuthenticationError) as refused:
+                await callers.verify(f"Bearer lb_{secrets.token_hex(8)}_{secrets.token_urlsafe(32)}")
+            return refused.value.message
+
+        guesses = [asyncio.create_task(guess()) for _ in range(NUM_GUESSES)]
+        nearly = asyncio.create_task(guess_of(callers, made))
+        await asyncio.sleep(0)  # all of them have asked
+        caller = await callers.verify(f"Bearer {made.secret}")
+        assert caller.key_id == made.row.id
+        assert transactions.num_looks <= 3, "two that had begun, and one for all who came meanwhile"
+        assert set(await asyncio.gather(*guesses, nearly)) == {"The API key is wrong."}
+        assert transactions.num_looks <= 3
+
+    verifying(database_settings, test)
+
+
+async def guess_of(callers: Callers, made: NewKey) -> str:
+    """What a key is told that has the public part of a good one."""
+    with pytest.raises(AuthenticationError) as refused:
+        await callers.verify(f"Bearer lb_{made.row.handle}_{secrets.token_urlsafe(32)}")
+    return refused.value.message
+
+
+@pytest.fixture
+def database_an_hour_ahead(sessions: sessionmaker[Session]) -> Iterator[None]:
+    """New connections see a clock that this host does not agree with."""
+    with sessions.begin() as session:
+        session.execute(
+            text(
+                "CREATE FUNCTION public.clock_timestamp() RETURNS timestamptz LANGUAGE sql AS"
+                " $$ SELECT pg_catalog.clock_timestamp() + interval '1 hour' $$"
+            )
+        )
+        name = session.scalar(text("SELECT current_database()"))
+        session.execute(text(f'ALTER DATABASE "{name}" SET search_path = public, pg_catalog'))
+    try:
+        yield
+    finally:
+        with sessions.begin() as session:
+            session.execute(text(f'ALTER DATABASE "{name}" RESET search_path'))
+            session.execute(text("DROP FUNCTION public.clock_timestamp()"))
+
+
+@pytest.mark.usefixtures("database_an_hour_ahead")
+def test_a_key_expires_by_the_clock_of_the_database(
+    database_settings: DatabaseSettings, made: NewKey
+) -> None:
+    async def test(callers: Callers, _: CountedTransactions) -> None:
+        with pytest.raises(AuthenticationError, match="expired"):
+            await callers.verify(f"Bearer {made.secret}")
+
+    verifying(database_settings, test)
