@@ -18,6 +18,7 @@ from jobs.database import database_now
 from jobs.errors import ConflictError, InvalidRequestError, NotFoundError
 from jobs.locks import Lock
 from jobs.paging import Page, Range
+from jobs.turns import Turn
 
 WINDOWS: Final[Mapping[str, timedelta]] = {
     "1h": timedelta(hours=1),
@@ -155,6 +156,18 @@ def cancel(session: Session, batch_id: UUID, *, tenant_id: UUID) -> Batch:
     return batch
 
 
+def hold(session: Session, turn: Turn) -> Batch | None:
+    """Lock the batch whose file is being checked.
+
+    Returns:
+        None: it was cancelled, or its lease is lost.
+    """
+    held = select(Batch).where(
+        Batch.id == turn.row_id, Batch.state == BatchState.VALIDATING, Batch.lease_id == turn.lease_id
+    )
+    return session.scalar(held.with_for_update().execution_options(populate_existing=True))
+
+
 def get(session: Session, batch_id: UUID, *, tenant_id: UUID) -> Batch:
     """The tenant's batch.
 
@@ -207,6 +220,7 @@ def move(batch: Batch, verb: str, *, now: datetime) -> None:
     if batch.state not in allowed:
         raise ValueError(f"{verb} does not lead on from {batch.state}")
     batch.state = target
+    batch.lease_id = batch.lease_expires_at = batch.run_after = None
     setattr(batch, f"{target}_at", now)
 
 
@@ -219,6 +233,7 @@ def end(session: Session, batch: Batch, verb: str, *, lifetime: timedelta) -> No
     for file_id in (batch.output_file_id, batch.error_file_id):
         if file_id is not None:
             files.complete(session, file_id, now=now, lifetime=lifetime)
+    files.abandon(session, batch.input_file_id)
     session.flush()
     events.append_batch(session, batch)
     telemetry.logger().info(

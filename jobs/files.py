@@ -1,17 +1,17 @@
 """Files of tenants: made, written in parts, read in parts, listed, deleted."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 from uuid import UUID
 
 from sqlalchemy import ColumnElement, delete, func, or_, select, update
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import paging
 from jobs.batch_models import Batch, File, FilePart
 from jobs.batch_states import BatchState, FileState
-from jobs.database import database_now
+from jobs.database import database_now, transaction
 from jobs.errors import ConflictError, NotFoundError, UnavailableError
 from jobs.paging import Page, Range
 from jobs.storage import PART_BYTES, PartStore, StoredPart
@@ -214,6 +214,51 @@ def read_chunks(session: Session, file_id: UUID, store: PartStore, *, offset: in
         yield chunk
 
 
+def stream_chunks(
+    sessions: sessionmaker[Session], file_id: UUID, store: PartStore, *, check: Callable[[], None]
+) -> Iterator[bytes]:
+    """Read the file's bytes, about a part at a time, with no transaction open between two of them.
+
+    Args:
+        sessions: for a short transaction per chunk.
+        file_id: of the file.
+        store: where its parts are.
+        check: called before each chunk; what it raises ends the reading.
+    """
+    offset = 0
+    while True:
+        check()
+        with transaction(sessions) as session:
+            parts = load_parts(session, file_id, offset=offset)
+        if not parts:
+            return
+        chunk = unpack(parts, store, offset=offset)
+        offset += len(chunk)
+        yield chunk
+
+
+def part_keys(session: Session, file_id: UUID) -> list[str]:
+    """Under which keys the store has the file's bytes."""
+    keys = select(FilePart.key).where(FilePart.file_id == file_id, FilePart.key.is_not(None))
+    return [key for key in session.scalars(keys) if key is not None]
+
+
+def truncate(session: Session, file: File) -> None:
+    """Empty a growing file, whose row the caller holds; its bytes in the store are gone already."""
+    session.execute(delete(FilePart).where(FilePart.file_id == file.id))
+    file.num_bytes = 0
+    session.flush()
+
+
+def abandon(session: Session, file_id: UUID) -> None:
+    """Delete a file that still grows, as whatever wrote to it has ended; one that is complete stays."""
+    session.execute(
+        update(File)
+        .where(File.id == file_id, File.state == FileState.GROWING)
+        .values(state=FileState.DELETED, deleted_at=func.clock_timestamp())
+    )
+
+
 def expire(session: Session, *, now: datetime, limit: int = 500) -> int:
     """Files whose life is over, and uploads that were cut off, are deleted; how many."""
     over = or_(
@@ -241,9 +286,8 @@ def prune(session: Session, store: PartStore, *, now: datetime) -> int:
     )
     if file_id is None:
         return 0
-    keys = select(FilePart.key).where(FilePart.file_id == file_id, FilePart.key.is_not(None))
     # Before the rows, which alone know them: what is cut off here is done again.
-    store.drop([key for key in session.scalars(keys) if key is not None])
+    store.drop(part_keys(session, file_id))
     session.execute(delete(File).where(File.id == file_id))
     return 1
 

@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from jobs import batches, files, lifecycle, reservations
 from jobs.batch_models import Batch
 from jobs.batch_states import Endpoint, FileState
+from jobs.batch_validation import Validation
 from jobs.batch_work import BatchTools
 from jobs.batches import BatchSpec
 from jobs.database import database_now
@@ -20,7 +21,7 @@ from jobs.settings import LimitSettings
 from jobs.states import FinishReason, JobState
 from jobs.storage import PartStore, RowStore
 from openai_support import chat_line, jsonl
-from support import CAPACITY, MODEL, WordCounter, claim_one, output_of, register_engine
+from support import CAPACITY, MODEL, WordCounter, claim_one, output_of, register_engine, taker_of
 from worker import batches as rounds
 
 
@@ -46,6 +47,11 @@ def tools(store: PartStore | None = None, **changed: object) -> BatchTools:
 def lines(num: int, **body: object) -> list[dict[str, object]]:
     """Small chat lines `line-0`, `line-1`, … for the test model."""
     return [chat_line(f"line-{number}", f"question {number}", model=MODEL, **body) for number in range(num)]
+
+
+def validate_next(sessions: sessionmaker[Session], given: BatchTools) -> bool:
+    """Whether there was a batch that waited to be validated; it is accepted or refused now."""
+    return rounds.validate_next(taker_of(sessions), Validation(given))
 
 
 @dataclass
@@ -82,7 +88,7 @@ class Service:
     def accepted(self, content: bytes | Sequence[object], *, window: str = "24h") -> UUID:
         """A batch of these lines, all of them jobs."""
         batch_id = self.create(content, window=window)
-        assert rounds.validate_next(self.sessions, self.tools)
+        assert validate_next(self.sessions, self.tools)
         assert self.batch(batch_id).state == "in_progress"
         while not self.batch(batch_id).is_expanded:
             self.advance()
@@ -129,6 +135,13 @@ class Service:
             session.execute(update(Job).where(Job.batch_id == batch_id).values(expires_at=now))
         with self.sessions.begin() as session:
             lifecycle.expire(session, now=database_now(session))
+
+    def lose_leases(self) -> None:
+        """Whoever validates has died, and never did before."""
+        with self.sessions.begin() as session:
+            now = database_now(session)
+            session.execute(update(Batch).where(Batch.lease_id.is_not(None)).values(lease_expires_at=now))
+            session.execute(update(Batch).values(num_validations=0, run_after=None))
 
     def cancel(self, batch_id: UUID) -> Batch:
         with self.sessions.begin() as session:

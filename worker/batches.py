@@ -13,14 +13,16 @@ from uuid import UUID
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import batch_expansion, batch_results, batch_validation, files, ids, stray_parts, telemetry
+from jobs import batch_expansion, batch_results, files, ids, stray_parts, telemetry
 from jobs import batches as verbs
 from jobs.batch_states import BatchState
+from jobs.batch_validation import Validation
 from jobs.batch_work import BatchTools
 from jobs.database import database_now, transaction
 from jobs.errors import LimitError
 from jobs.states import JobState
 from jobs.storage import FOLDERS, PartStore
+from worker.turns import TurnTaker
 
 Sessions = sessionmaker[Session]
 
@@ -43,10 +45,9 @@ class Moved:
     any_preparing: bool = False
 
 
-def validate_next(sessions: Sessions, tools: BatchTools) -> bool:
-    """One batch that was new is accepted or refused; False: none was."""
-    with transaction(sessions) as session:
-        return batch_validation.validate_next(session, tools) is not None
+def validate_next(taker: TurnTaker, work: Validation) -> bool:
+    """Accept or refuse a batch that is new; False: none waits."""
+    return taker.take(work) is not None
 
 
 def advance(sessions: Sessions, tools: BatchTools, *, is_stopping: Callable[[], bool]) -> Moved:

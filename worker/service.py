@@ -5,6 +5,7 @@ from datetime import timedelta
 from typing import Final
 
 from jobs import database, engines, webhooks
+from jobs.batch_validation import Validation
 from jobs.batch_work import BatchTools
 from jobs.counting import PromptCounter
 from jobs.database import database_now, transaction
@@ -56,6 +57,7 @@ class ServiceWorker:
         self._prepare = Loop("prepare", self.prepare, interval=every.prepare_seconds)
         self._expire = Loop("expire", self.expire, interval=every.expire_seconds)
         self._batch_tools = BatchTools.of(settings, self._counter)
+        self._validation = Validation(self._batch_tools, lease)
         self._validate = Loop("validate", self.validate, interval=every.batch_seconds)
         self._advance = Loop("batches", self.advance, interval=every.batch_seconds)
         self._planning = Planning(PlanningTools.of(settings, self._counter), lease)
@@ -141,7 +143,7 @@ class ServiceWorker:
 
     def validate(self) -> None:
         """One batch is accepted or refused; another round follows at once, as there may be more."""
-        if batches.validate_next(self._sessions, self._batch_tools):
+        if batches.validate_next(self._turns, self._validation):
             self._validate.wake()
             self._advance.wake()
             self._deliver.wake()

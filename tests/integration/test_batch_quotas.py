@@ -5,14 +5,13 @@ from uuid import UUID
 import pytest
 from sqlalchemy.orm import Session, sessionmaker
 
-from batch_support import Service, lines, tools
+from batch_support import Service, lines, tools, validate_next
 from jobs import quotas
 from jobs.models import DEFAULT_TENANT
 from jobs.quotas import Held
 from jobs.settings import LimitSettings
 from openai_support import chat_line
 from support import MODEL
-from worker import batches as rounds
 
 
 def service_with(sessions: sessionmaker[Session], **limits: int) -> Service:
@@ -26,7 +25,7 @@ def held(sessions: sessionmaker[Session]) -> Held:
 
 def begun(service: Service, content: list[dict[str, object]]) -> UUID:
     batch_id = service.create(content)
-    assert rounds.validate_next(service.sessions, service.tools)
+    assert validate_next(service.sessions, service.tools)
     service.settle()
     return batch_id
 

@@ -2,6 +2,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,8 @@ import pytest
 from sqlalchemy import Engine, event, func, select
 from sqlalchemy.orm import Session, sessionmaker
 
-from batch_support import Service, lines, tools
-from jobs import files, ids, lifecycle, removal
+from batch_support import Service, lines, tools, validate_next
+from jobs import files, ids, lifecycle, removal, turns
 from jobs.admission import Budget
 from jobs.batch_estimate import Estimate, seconds_until_done
 from jobs.batch_models import File, FilePart
@@ -22,9 +23,9 @@ from jobs.playback import Outlook
 from jobs.speeds import Speed
 from jobs.states import JobState
 from jobs.storage import DirectoryStore
+from jobs.turn_models import VALIDATION
 from openai_support import chat_line, jsonl
 from support import MODEL
-from worker import batches as rounds
 
 
 class DiedError(BaseException):
@@ -86,7 +87,7 @@ def test_each_batch_that_ends_has_one_event_in_the_transaction_that_ended_it(
     done, stopped = service.accepted(lines(1)), service.accepted(lines(1))
     refused = service.create(b"nonsense")
     service.cancel(stopped)
-    assert rounds.validate_next(sessions, service.tools)
+    assert validate_next(sessions, service.tools)
     service.complete()
     service.settle()
     with sessions() as session:
@@ -114,10 +115,11 @@ def test_a_worker_that_dies_after_any_statement_loses_and_doubles_nothing(
         for num_statements in range(100):
             try:
                 with dying_after(engine, num_statements):
-                    rounds.validate_next(sessions, service.tools)
+                    validate_next(sessions, service.tools)
                     service.advance()
             except DiedError:
                 num_deaths += 1
+                service.lose_leases()
             else:
                 break
         service.complete(2)
@@ -131,7 +133,7 @@ def test_a_worker_that_dies_after_any_statement_loses_and_doubles_nothing(
 def test_a_batch_of_many_parts_has_each_line_once(service: Service) -> None:
     num = 1203
     batch_id = service.create(lines(num))
-    assert rounds.validate_next(service.sessions, service.tools)
+    assert validate_next(service.sessions, service.tools)
     assert service.advance() == 1
     assert len(service.jobs(batch_id)) == 500
     service.settle()
@@ -141,22 +143,19 @@ def test_a_batch_of_many_parts_has_each_line_once(service: Service) -> None:
 def test_two_workers_do_not_validate_one_batch_twice(
     service: Service, sessions: sessionmaker[Session]
 ) -> None:
-    from jobs import batch_validation
-
     service.create(lines(1))
     second = service.create(lines(1))
-    with sessions.begin() as one, sessions.begin() as other:
-        batch_validation.validate_next(one, service.tools)
-        found = batch_validation.validate_next(other, service.tools)
-        assert found is not None
-        assert found.id == second
-        assert batch_validation.validate_next(other, service.tools) is None
+    with sessions.begin() as session:
+        assert turns.claim(session, VALIDATION, lease=timedelta(seconds=30)) is not None
+    assert validate_next(sessions, service.tools)
+    assert service.batch(second).state == "in_progress"
+    assert not validate_next(sessions, service.tools), "the first one's worker is at it"
 
 
 def test_workers_that_move_one_batch_together_write_each_line_once(service: Service) -> None:
     batch_ids = [service.create(lines(1100)), service.create(lines(300))]
     for _ in batch_ids:
-        assert rounds.validate_next(service.sessions, service.tools)
+        assert validate_next(service.sessions, service.tools)
     service.advance()
     service.cancel(batch_ids[0])
     service.cancel(batch_ids[1])
@@ -179,12 +178,12 @@ def test_a_batch_cancelled_while_it_is_validated_ends_without_files(service: Ser
     batch = service.batch(batch_id)
     assert (batch.state, batch.num_lines) == ("cancelled", 0)
     assert (batch.output_file_id, batch.error_file_id) == (None, None)
-    assert not rounds.validate_next(service.sessions, service.tools)
+    assert not validate_next(service.sessions, service.tools)
 
 
 def test_cancelling_keeps_results_and_ends_lines_that_are_no_jobs_yet(service: Service) -> None:
     batch_id = service.create(lines(700))
-    assert rounds.validate_next(service.sessions, service.tools)
+    assert validate_next(service.sessions, service.tools)
     service.advance()
     service.complete(3)
     service.cancel(batch_id)
@@ -199,7 +198,7 @@ def test_cancelling_keeps_results_and_ends_lines_that_are_no_jobs_yet(service: S
 
 def test_lines_that_are_no_jobs_when_the_window_ends_expire_too(service: Service) -> None:
     batch_id = service.create(lines(600))
-    assert rounds.validate_next(service.sessions, service.tools)
+    assert validate_next(service.sessions, service.tools)
     service.advance()
     service.complete(1)
     service.end_window(batch_id)
@@ -233,7 +232,7 @@ def test_only_failed_lines_are_retried_with_their_own_words(service: Service) ->
     service.complete()
     service.settle()
     again = service.retry(batch_id)
-    assert rounds.validate_next(service.sessions, service.tools)
+    assert validate_next(service.sessions, service.tools)
     batch = service.batch(again)
     assert (batch.state, batch.num_lines, batch.retry_of) == ("in_progress", 1, batch_id)
     assert service.read(batch.input_file_id) == [content[2]]
@@ -248,7 +247,7 @@ def test_only_failed_lines_are_retried_with_their_own_words(service: Service) ->
 def test_too_many_lines_refuse_the_batch(service: Service) -> None:
     service.tools = replace(service.tools, max_lines=3)
     batch_id = service.create(lines(4))
-    assert rounds.validate_next(service.sessions, service.tools)
+    assert validate_next(service.sessions, service.tools)
     batch = service.batch(batch_id)
     assert batch.state == "failed"
     assert [error["code"] for error in batch.errors or []] == ["too_many_tasks"]
@@ -257,7 +256,7 @@ def test_too_many_lines_refuse_the_batch(service: Service) -> None:
 def test_a_line_over_the_limit_refuses_the_batch_and_the_next_line_is_read(service: Service) -> None:
     service.tools = replace(service.tools, max_line_bytes=1000)
     batch_id = service.create(jsonl([chat_line("long", "x" * 2000, model=MODEL)]) + b"[]\n")
-    assert rounds.validate_next(service.sessions, service.tools)
+    assert validate_next(service.sessions, service.tools)
     errors = [(error["line"], error["code"]) for error in service.batch(batch_id).errors or []]
     assert errors == [(1, "request_too_large"), (2, "invalid_json_line")]
 
@@ -270,7 +269,7 @@ def test_a_batch_whose_bytes_are_lost_holds_up_no_other(service: Service, tmp_pa
         keys = dict(session.execute(select(FilePart.file_id, FilePart.key)).all())
     store.drop([keys[service.batch(refused).input_file_id]])
     for _ in range(2):
-        assert rounds.validate_next(service.sessions, service.tools)
+        assert validate_next(service.sessions, service.tools)
     store.drop([keys[service.batch(stuck).input_file_id]])
     good = service.accepted(lines(2))
     service.complete()
@@ -294,7 +293,7 @@ def test_an_input_file_that_is_deleted_goes_only_when_its_batch_has_read_it(
         late = database_now(session).replace(year=2100)
     with sessions.begin() as session:
         assert files.prune(session, service.tools.store, now=late) == 0
-    assert rounds.validate_next(sessions, service.tools)
+    assert validate_next(sessions, service.tools)
     service.settle()
     assert len(service.jobs(batch_id)) == 2
     with sessions.begin() as session:

@@ -1,0 +1,110 @@
+"""The file of a retried batch: the lines of its predecessor that failed, copied a part at a time."""
+
+from collections.abc import Iterator
+from uuid import UUID
+
+from pydantic_core import from_json
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from jobs import batches, file_lines, files
+from jobs.batch_lines import SeenIds, read_envelope
+from jobs.batch_models import Batch, File
+from jobs.batch_states import Endpoint, FileState
+from jobs.batch_work import BatchTools
+from jobs.database import database_now, transaction
+from jobs.storage import PART_BYTES
+from jobs.turn_work import InterruptedWorkError, Sessions, Watch
+from jobs.turns import Turn
+
+
+def write(sessions: Sessions, turn: Turn, watch: Watch, tools: BatchTools) -> None:
+    """Fill the batch's own file, which is complete then; one that is complete already stays as it is.
+
+    What an earlier attempt left half written is dropped first. Each part is written under the batch's lease.
+
+    Raises:
+        InterruptedWorkError: the watch said so, or the lease is lost.
+        BytesLostError: a file of the predecessor cannot be read.
+    """
+    with transaction(sessions) as session:
+        batch, target = _hold(session, turn)
+        before = session.get(Batch, batch.retry_of)
+        keys = files.part_keys(session, batch.input_file_id) if target else []
+    if target is None or before is None or before.error_file_id is None:
+        return
+    tools.store.drop(keys)
+    with transaction(sessions) as session:
+        _, again = _hold(session, turn)
+        if again is not None:
+            files.truncate(session, again)
+    for part in _parts(sessions, before, before.error_file_id, watch, tools):
+        _append(sessions, turn, part, tools)
+    with transaction(sessions) as session:
+        _hold(session, turn)
+        files.complete(session, target.id, now=database_now(session), lifetime=tools.lifetime)
+
+
+def _append(sessions: Sessions, turn: Turn, part: bytes, tools: BatchTools) -> None:
+    stored = tools.store.put(part)
+    try:
+        with transaction(sessions) as session:
+            target = _hold_growing(session, turn)
+            files.add_part(session, target.id, stored, start=target.num_bytes, tenant_id=target.tenant_id)
+            target.num_bytes += stored.num_bytes
+    except InterruptedWorkError:
+        if stored.key is not None:
+            tools.store.drop([stored.key])
+        raise
+
+
+def _hold(session: Session, turn: Turn) -> tuple[Batch, File | None]:
+    """The batch and the file that it fills, locked; None: it is filled already.
+
+    Raises:
+        InterruptedWorkError: the lease is lost, or the batch was cancelled.
+    """
+    batch = batches.hold(session, turn)
+    if batch is None:
+        raise InterruptedWorkError
+    growing = select(File).where(File.id == batch.input_file_id, File.state == FileState.GROWING)
+    return batch, session.scalar(growing.with_for_update())
+
+
+def _hold_growing(session: Session, turn: Turn) -> File:
+    _, target = _hold(session, turn)
+    if target is None:
+        raise InterruptedWorkError
+    return target
+
+
+def _parts(
+    sessions: Sessions, before: Batch, error_file_id: UUID, watch: Watch, tools: BatchTools
+) -> Iterator[bytes]:
+    """The failed lines as they stand in the predecessor's file, about a part at a time."""
+    wanted = _failed_ids(sessions, error_file_id, watch, tools)
+    endpoint = Endpoint(before.endpoint)
+    pending: list[bytes] = []
+    num_pending = 0
+    chunks = files.stream_chunks(sessions, before.input_file_id, tools.store, check=watch.check)
+    for line in file_lines.split(chunks, max_line_bytes=tools.max_line_bytes):
+        if line.content is None or line.is_blank:
+            continue
+        if read_envelope(line, endpoint, max_line_bytes=tools.max_line_bytes).custom_id not in wanted:
+            continue
+        if pending and num_pending + len(line.content) >= PART_BYTES:
+            yield b"".join(pending)
+            pending, num_pending = [], 0
+        pending.append(line.content + b"\n")
+        num_pending += len(line.content) + 1
+    if pending:
+        yield b"".join(pending)
+
+
+def _failed_ids(sessions: Sessions, error_file_id: UUID, watch: Watch, tools: BatchTools) -> SeenIds:
+    found = SeenIds()
+    chunks = files.stream_chunks(sessions, error_file_id, tools.store, check=watch.check)
+    for line in file_lines.split(chunks, max_line_bytes=tools.max_line_bytes):
+        if line.content:
+            found.add(from_json(line.content)["custom_id"])
+    return found
