@@ -169,7 +169,9 @@ def _sources(result: Result, address: str, *, with_name: bool) -> Iterable[str]:
         return
     if with_name or len(result.chunks) > 1 or any(each["pages"] for each in result.chunks):
         yield from ("", "### Parts" if with_name else "## Parts", "")
-        yield from (f"- {_place(each, address)}{_said(each)}" for each in result.chunks)
+        # The summary of the only part is the whole one, which is above.
+        is_said = with_name or len(result.chunks) > 1
+        yield from (f"- {_place(each, address)}{_said(each) if is_said else ''}" for each in result.chunks)
     if result.gaps:
         yield from ("", "### Left out" if with_name else "## Left out", "")
         for gap in result.gaps:

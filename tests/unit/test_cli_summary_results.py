@@ -75,6 +75,14 @@ def test_what_did_not_complete_has_an_error_with_code_and_message() -> None:
     assert cancelled.error == {"code": "cancelled", "message": "the summary is cancelled"}
 
 
+def test_markdown_says_the_summary_of_an_only_part_once() -> None:
+    only = {**SUMMARY["chunks"][0], "summary": SUMMARY["summary"]}
+    ended = {**SUMMARY, "chunks": [only], "gaps": []}
+    text = summary_results.markdown([of_summary(source("a.pdf"), ended)], lambda _: "a.pdf")
+    assert text.count("and long.") == 1
+    assert "- [pages 1-3](a.pdf#page=1), characters 0-1,000\n" in text
+
+
 def test_markdown_links_to_the_pages() -> None:
     text = summary_results.markdown([of_summary(source("a b.pdf"), SUMMARY)], lambda _: "../in/a b.pdf")
     assert text.startswith("# in/a b.pdf\n\nIt is =fine")
