@@ -4,7 +4,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from jobs.validation import MAX_TOP_K, Closed, Metadata, NonEmpty, Stop, Text
+from jobs.validation import MAX_OUTPUT_TOKENS, MAX_TOP_K, Closed, Metadata, NonEmpty, Stop, Text
 
 MIN_EXPIRY_SECONDS: Final = 3600
 MAX_EXPIRY_SECONDS: Final = 2_592_000  # 30 days
@@ -64,7 +64,7 @@ class GenerateRequest(Closed):
     )
 
     prompt: NonEmpty
-    max_tokens: int | None = Field(None, ge=1)
+    max_tokens: int | None = Field(None, ge=1, le=MAX_OUTPUT_TOKENS)
     temperature: float | None = Field(
         None, ge=0, le=2, description="null: 0, the most likely token each time, as of Triton's `generate`"
     )

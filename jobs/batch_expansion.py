@@ -217,14 +217,11 @@ def _specification(
         raise InvalidRequestError("A batch has no streams.", param="stream")
     if asked.model not in models:
         raise ModelNotFoundError(param="model")
-    max_tokens = asked.max_tokens or tools.default_max_tokens
-    if max_tokens > _MAX_INTEGER:
-        raise InvalidRequestError("max_tokens is far too large.", param="max_tokens")
     return JobSpec(
         text=NewText(asked.canonical, _count(asked.canonical, tools)),
         task="generate",
         model=asked.model,
-        max_tokens=max_tokens,
+        max_tokens=asked.max_tokens or tools.default_max_tokens,
         sampling=asked.sampling,
         custom_id=envelope.custom_id,
         expires_at=batch.expires_at,
@@ -249,4 +246,3 @@ def _refusal(envelope: Envelope, error: LongbatchError) -> bytes:
 
 
 _STATUSES: Final[Mapping[type[LongbatchError], int]] = {ModelNotFoundError: 404, OverTokenQuotaError: 429}
-_MAX_INTEGER: Final = 2**31 - 1

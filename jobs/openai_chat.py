@@ -11,7 +11,7 @@ from jobs import prompts
 from jobs.batch_states import Endpoint
 from jobs.errors import InvalidRequestError, UnsupportedParameterError
 from jobs.prompts import Message
-from jobs.validation import MAX_TOP_K, Closed, NonEmpty, Stop, Text, from_validation
+from jobs.validation import MAX_OUTPUT_TOKENS, MAX_TOP_K, Closed, NonEmpty, Stop, Text, from_validation
 
 JsonObject = dict[str, object]
 
@@ -88,7 +88,7 @@ class _Generation(Closed):
     """What both endpoints take."""
 
     model: NonEmpty
-    max_tokens: int | None = Field(None, ge=1)
+    max_tokens: int | None = Field(None, ge=1, le=MAX_OUTPUT_TOKENS)
     temperature: float | None = Field(
         None, ge=0, le=2, description="null: 1; 0: the most likely token each time"
     )
@@ -116,7 +116,7 @@ class ChatRequest(_Generation):
     )
 
     messages: list[ChatMessage] = Field(min_length=1, max_length=4096)
-    max_completion_tokens: int | None = Field(None, ge=1)
+    max_completion_tokens: int | None = Field(None, ge=1, le=MAX_OUTPUT_TOKENS)
 
 
 class TextRequest(_Generation):
@@ -212,12 +212,13 @@ def error_object(code: str, message: str, *, param: str | None = None, status: i
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
-def too_long_message(*, limit: int, prompt_tokens: int, max_tokens: int) -> str:
+def too_long_message(*, limit: int, prompt_tokens: int, max_tokens: int, is_least: bool = False) -> str:
     """What OpenAI says of a request that can never fit; clients look for its beginning."""
     total = prompt_tokens + max_tokens
+    least = "at least " if is_least else ""  # counting stopped there
     return (
-        f"This model's maximum context length is {limit} tokens. However, you requested {total} tokens"
-        f" ({prompt_tokens} in the prompt, {max_tokens} for the completion)."
+        f"This model's maximum context length is {limit} tokens. However, you requested {least}{total} tokens"
+        f" ({least}{prompt_tokens} in the prompt, {max_tokens} for the completion)."
     )
 
 

@@ -192,7 +192,9 @@ class BatchSettings(Group):
     """OpenAI-compatible batches."""
 
     max_lines: int = Field(default=50_000, ge=1, le=1_000_000)
-    default_max_tokens: int = Field(default=4096, ge=1, description="of a line that names no limit")
+    default_max_tokens: int = Field(
+        default=4096, ge=1, le=131_072, description="of a line that names no limit"
+    )
     retention_days: float = Field(default=30, gt=0, description="batches that have ended are pruned then")
 
 

@@ -17,6 +17,9 @@ from pydantic_core import PydanticCustomError
 
 from jobs.errors import InvalidRequestError, MalformedJsonError, MissingFieldError, UnknownFieldError
 
+# Output of one request: with any prompt (16 million tokens are far more than fit) an integer of
+# four bytes.
+MAX_OUTPUT_TOKENS: Final = 2**31 - 1 - 2**24
 MAX_TOP_K: Final = 1024  # TensorRT-LLM's sampling kernels take no more
 # A caller's own field name is repeated, but never more of it than names anything.
 _MAX_PARAM_CHARS: Final = 64

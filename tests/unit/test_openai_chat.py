@@ -134,6 +134,22 @@ def test_only_one_text_is_a_prompt(prompt: object) -> None:
     assert caught.value.param == "prompt"
 
 
+@pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
+@pytest.mark.parametrize("number", [2**31 - 1, 2**31 - 2**24, 2**63, 10**30])
+def test_more_output_than_an_integer_holds_with_its_prompt_is_refused_by_name(name: str, number: int) -> None:
+    with pytest.raises(InvalidRequestError, match="2130706431") as caught:
+        chat(**{name: number})
+    assert caught.value.param == name
+    assert chat(**{name: 2**31 - 1 - 2**24}).max_tokens == 2130706431
+
+
+@pytest.mark.parametrize("number", [-1, 2**63, 10**30])
+def test_a_seed_outside_of_its_range_is_refused_by_name(number: int) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        complete(seed=number)
+    assert caught.value.param == "seed"
+
+
 def test_the_objects_are_those_that_clients_know() -> None:
     fields: dict[str, Any] = {
         "identifier": "1",
