@@ -6,6 +6,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
+from itertools import chain
 from typing import Any, Final
 from uuid import UUID
 
@@ -23,6 +24,7 @@ from jobs.errors import (
     ContextLengthExceededError,
     InvalidRequestError,
     ModelNotFoundError,
+    PromptTooLongError,
     UnavailableError,
 )
 from jobs.live import Piece
@@ -37,7 +39,6 @@ from jobs.validation import from_validation
 
 # Nobody waits longer; a caller that is gone cancels its job long before.
 _WINDOW: Final = timedelta(hours=1)
-_MAX_INTEGER: Final = 2**31 - 1
 _LOOK_SECONDS: Final = 60.0
 _BODY: Final = TypeAdapter(dict[str, Any])
 
@@ -81,13 +82,20 @@ async def understand(parts: Parts, endpoint: Endpoint, raw: bytes | bytearray) -
         ModelNotFoundError: nobody serves its model.
         UnavailableError: the tokenizer is not loaded yet.
     """
-    return await parts.compute(_understand, endpoint, _parse(raw), parts.tokenizer.current)
+    most = await _most_tokens(parts, len(raw))
+    return await parts.compute(
+        len(raw), lambda: _understand(endpoint, _parse(raw), parts.tokenizer.current, most_tokens=most)
+    )
 
 
 async def understand_plain(parts: Parts, body: Mapping[str, Any]) -> Ask:
     """Understand a text completion's fields with the served model; greedy unless they name a temperature."""
     named = {"temperature": 0, **body, "model": parts.settings.engine.model}
-    return await parts.compute(_understand, Endpoint.TEXT, named, parts.tokenizer.current)
+    num_bytes = sum(len(value) for value in body.values() if isinstance(value, str))
+    most = await _most_tokens(parts, num_bytes)
+    return await parts.compute(
+        num_bytes, _understand, Endpoint.TEXT, named, parts.tokenizer.current, most_tokens=most
+    )
 
 
 async def submit(parts: Parts, ask: Ask, *, caller: Caller) -> Job:
@@ -180,6 +188,19 @@ async def until_ended(parts: Parts, job_id: UUID, *, tenant_id: UUID) -> Ended:
     return Ended(job, result.output if result else "")
 
 
+async def _most_tokens(parts: Parts, num_bytes: int) -> int | None:
+    """Find the longest prompt that an engine takes, so that longer ones are not counted to their end.
+
+    Returns:
+        None: a body of so few bytes is counted whole.
+    """
+    fallback = engines.configured_capacity(parts.settings.engine)
+    if num_bytes <= fallback.max_input_len:
+        return None
+    registered = await parts.transactions.run(engines.registered_capacities)
+    return max(each.max_input_len for each in [fallback, *chain(*registered.values())])
+
+
 def _parse(raw: bytes | bytearray) -> dict[str, Any]:
     try:
         return _BODY.validate_json(raw)
@@ -187,14 +208,22 @@ def _parse(raw: bytes | bytearray) -> dict[str, Any]:
         raise from_validation(error) from None  # the original holds the prompt
 
 
-def _understand(endpoint: Endpoint, body: Mapping[str, Any], tokenizer: Tokenizer | None) -> Ask:
+def _understand(
+    endpoint: Endpoint, body: Mapping[str, Any], tokenizer: Tokenizer | None, *, most_tokens: int | None
+) -> Ask:
     generation = openai_chat.understand(endpoint, body)
-    if generation.max_tokens is not None and generation.max_tokens > _MAX_INTEGER:
-        raise InvalidRequestError("max_tokens is far too large.", param="max_tokens")
     if tokenizer is None:
         raise UnavailableError("The tokenizer is not loaded yet.")
     try:
-        counted = PromptCounter(tokenizer).count_prompt(generation.canonical)
+        counted = PromptCounter(tokenizer).count_prompt(generation.canonical, limit=most_tokens)
+    except PromptTooLongError as error:
+        message = openai_chat.too_long_message(
+            limit=error.limit,
+            prompt_tokens=error.at_least,
+            max_tokens=generation.max_tokens or 1,
+            is_least=True,
+        )
+        raise ContextLengthExceededError(message, param="messages", details=error.details) from None
     except ChatTemplateError as error:
         raise InvalidRequestError(error.message, param="messages") from None
     return Ask(generation, NewText(generation.canonical, counted))

@@ -127,7 +127,8 @@ async def _submit_part(
     """The part's good lines are jobs; None, or what kept all of them from it."""
     chars = parts.settings.api.inline_count_chars // _INLINE_FRACTION
     acceptance = parts.acceptance(max_inline_chars=chars)
-    specs, errors = await parts.compute(_understand, part, acceptance)
+    num_bytes = sum(len(line.content or b"") for line in part)
+    specs, errors = await parts.compute(num_bytes, _understand, part, acceptance)
     for number, error in errors:
         report.reject(number, error)
     if not specs:

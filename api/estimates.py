@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from functools import partial
 from uuid import UUID
 
+from api.compute import LONG_BYTES
 from api.identifiers import parse_field
 from api.openai_schemas import EstimateRequest
 from api.parts import Parts
@@ -41,8 +42,8 @@ async def estimate(parts: Parts, asked: EstimateRequest, *, tenant_id: UUID) -> 
         found = await parts.transactions.run(partial(files.load_parts, file_id=file.id, offset=offset))
         if not found:
             raise InvalidRequestError(wrong_file, param="input_file_id")  # deleted meanwhile
-        offset += await parts.compute(_take_parts, estimator, splitter, found, store, offset)
-    await parts.compute(estimator.take, splitter.close())
+        offset += await parts.compute(LONG_BYTES + 1, _take_parts, estimator, splitter, found, store, offset)
+    await parts.compute(LONG_BYTES + 1, estimator.take, splitter.close())
     seconds = await parts.places.seconds_until_done(estimator.found, parts.settings.engine.model)
     return _object(asked, estimator.found, seconds)
 

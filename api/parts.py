@@ -1,18 +1,15 @@
 """What a running service is made of: opened together, closed together."""
 
 import asyncio
-import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import ParamSpec, TypeVar
 
-import anyio.to_thread
-from anyio import CapacityLimiter
-
 from api.accept import Acceptance
 from api.allowances import Allowances
 from api.callers import Callers
+from api.compute import Compute
 from api.destinations import Destinations
 from api.doorbell import Doorbell
 from api.event_streams import EventStreams
@@ -40,7 +37,7 @@ class Parts:
     """Everything that routes use.
 
     Attributes:
-        cpu: how many threads parse and compress at once; more would only hold more bodies in memory.
+        cpu: threads that parse, count and compress; more would only hold more bodies in memory.
     """
 
     settings: Settings
@@ -60,7 +57,7 @@ class Parts:
     places: Places
     tokenizer: LoadedTokenizer
     readiness: Readiness
-    cpu: CapacityLimiter
+    cpu: Compute
 
     def acceptance(self, *, max_inline_chars: int | None = None) -> Acceptance:
         """What turns requests into jobs at this moment."""
@@ -83,9 +80,9 @@ class Parts:
         self.batch_followers.release()
         self.summary_followers.release()
 
-    async def compute(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """What `work` returned, computed in a thread."""
-        return await anyio.to_thread.run_sync(lambda: work(*args, **kwargs), limiter=self.cpu)
+    async def compute(self, num_bytes: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run `work`, on about so many bytes, in a thread when it is the turn of the request's tenant."""
+        return await self.cpu.run(request_tenant.get(), num_bytes, work, *args, **kwargs)
 
 
 @asynccontextmanager
@@ -112,7 +109,7 @@ async def open_parts(settings: Settings) -> AsyncIterator[Parts]:
         places=Places(settings),
         tokenizer=tokenizer,
         readiness=Readiness(settings, transactions, tokenizer),
-        cpu=CapacityLimiter(max(2, os.cpu_count() or 1)),
+        cpu=Compute(),
     )
     loops = [
         tokenizer.load(),

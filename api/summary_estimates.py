@@ -7,6 +7,7 @@ from uuid import UUID
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from api.compute import LONG_BYTES
 from api.identifiers import parse_documents
 from api.parts import Parts
 from api.summary_schemas import SummaryEstimateRequest
@@ -54,7 +55,7 @@ async def estimate_summaries(
     )
     sizes = summary_plan.find_sizes(
         capacities,
-        await parts.compute(overheads, wishes, counter),
+        await parts.compute(0, overheads, wishes, counter),
         length=asked.length,
         chunk_tokens=asked.chunk_tokens,
         overlap_tokens=asked.overlap_tokens,
@@ -75,6 +76,7 @@ async def estimate_summaries(
         return None if body is None else "".join(documents.iterate_text(body))
 
     found = await parts.compute(
+        LONG_BYTES + 1,
         estimate,
         sources,
         load,

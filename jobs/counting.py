@@ -30,17 +30,23 @@ class PromptCounter:
         """
         return self.tokenizer.count_text(text)
 
-    def count_prompt(self, canonical: str) -> CountedPrompt:
-        """The prompt's ids, rendered by the model's chat template; a plain text begins a text as it is.
+    def count_prompt(self, canonical: str, *, limit: int | None = None) -> CountedPrompt:
+        """Make the prompt's ids by the model's chat template; a plain text begins a text as it is.
+
+        Args:
+            canonical: the prompt.
+            limit: of its tokens; None: there is none.
 
         Raises:
             ChatTemplateError: the template refuses these messages.
+            PromptTooLongError: it has more tokens than `limit`.
+            PromptUncountableError: it takes too much memory or time.
         """
         plain = prompts.plain_text(canonical)
         if plain is None:
-            ids = self.tokenizer.encode_messages(prompts.parse(canonical))
+            ids = self.tokenizer.encode_messages(prompts.parse(canonical), limit=limit)
         else:
-            ids = self.tokenizer.encode_plain(plain)
+            ids = self.tokenizer.encode_plain(plain, limit=limit)
         return CountedPrompt(
             packed_ids=pack_ids(ids), num_tokens=len(ids), fingerprint=self.tokenizer.fingerprint
         )

@@ -78,6 +78,7 @@ class PromptTooLongError(ContextLengthExceededError):
 
     Attributes:
         at_least: tokens that it has at least; counting stopped there.
+        limit: that it passed.
     """
 
     def __init__(self, *, at_least: int, limit: int) -> None:
@@ -86,6 +87,7 @@ class PromptTooLongError(ContextLengthExceededError):
             details={"prompt_tokens_at_least": at_least, "limit": limit},
         )
         self.at_least = at_least
+        self.limit = limit
 
 
 class RequestCancelledError(LongbatchError):

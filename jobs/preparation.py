@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import chain
 from typing import Final
 from uuid import UUID
 
@@ -10,12 +11,12 @@ from sqlalchemy.exc import NoResultFound
 from sqlalchemy.orm import Session
 
 from jobs import endings, engines, ids, summary_prompts, texts
-from jobs.admission import Capacity
+from jobs.admission import Capacity, Excess
 from jobs.database import database_now, transaction
-from jobs.errors import LongbatchError, PromptUncountableError
+from jobs.errors import LongbatchError, PromptTooLongError, PromptUncountableError
 from jobs.models import Job, JsonObject, PromptText
 from jobs.states import TERMINAL, TRANSITIONS, JobState
-from jobs.submission import settle_count
+from jobs.submission import settle_count, too_long_error
 from jobs.texts import CountedPrompt, Counter, NewText
 from jobs.turn_models import COUNTING, Kind
 from jobs.turn_work import Sessions, Watch
@@ -48,8 +49,9 @@ class Counting:
         """Count the prompt and queue its job, or fail it."""
         with transaction(sessions) as session:
             prompt = _read(session, turn)
+            limit = self._most_tokens(session)
         watch.check()
-        found = prompt if isinstance(prompt, BaseException) else self._count(prompt)
+        found = prompt if isinstance(prompt, BaseException) else self._count(prompt, limit=limit)
         with transaction(sessions) as session:
             return self._settle(session, turn, found)
 
@@ -61,13 +63,18 @@ class Counting:
         """Name the job."""
         return "job_id", ids.job_id(row_id)
 
-    def _count(self, prompt: _Prompt) -> _Count:
-        """The prompt and its ids, or what is wrong with it."""
+    def _most_tokens(self, session: Session) -> int:
+        """Find the longest prompt that any engine takes: what is longer is not counted to its end."""
+        registered = engines.registered_capacities(session)
+        return max(each.max_input_len for each in [self.fallback, *chain(*registered.values())])
+
+    def _count(self, prompt: _Prompt, *, limit: int) -> _Count:
+        """Count the prompt, or find what is wrong with it."""
         try:
             if isinstance(prompt, str):
-                counted = self.counter.count_prompt(prompt)
+                counted = self.counter.count_prompt(prompt, limit=limit)
                 return NewText(prompt, counted), counted
-            return prompt, texts.count(prompt, self.counter)
+            return prompt, texts.count(prompt, self.counter, limit=limit)
         except _NOT_THE_PROMPT:
             raise
         except BaseException as error:  # a tokenizer's panic is no Exception
@@ -129,8 +136,14 @@ def _read(session: Session, turn: Turn) -> _Prompt | BaseException:
 def _refuse(job: Job, error: BaseException, *, now: datetime) -> None:
     """The job has failed, since nobody can count its prompt."""
     found: JsonObject = {"code": "invalid_prompt", "message": "the stored prompt cannot be read"}
-    if isinstance(error, LongbatchError):
+    if isinstance(error, PromptTooLongError):
+        job.prompt_tokens = error.at_least
+        excess = Excess(error.at_least, job.max_tokens, error.limit, "max_input_len")
+        found = too_long_error(excess, is_least=True)
+    elif isinstance(error, LongbatchError):
         found = {"code": error.code, "message": error.message}
+        if error.details:
+            found["details"] = error.details
     job.state = TRANSITIONS["reject"][1].value
     job.error = found
     job.finalized_at = now

@@ -195,20 +195,27 @@ def settle_count(job: Job, *, num_tokens: int, limits: Sequence[Capacity], now: 
     job.finalized_at = now
 
 
-def too_long_error(excess: Excess) -> JsonObject:
-    """The error of a job that can never fit, with the three numbers."""
+def too_long_error(excess: Excess, *, is_least: bool = False) -> JsonObject:
+    """Describe why a job can never fit, with the three numbers.
+
+    Args:
+        excess: the numbers.
+        is_least: the prompt was counted only until it was too long.
+    """
+    least = "at least " if is_least else ""
+    details: JsonObject = {
+        "prompt_tokens": excess.prompt_tokens,
+        "max_tokens": excess.max_tokens,
+        "limit": excess.limit,
+        "limit_name": excess.limit_name,
+    }
     return {
         "code": "context_length_exceeded",
         "message": (
-            f"the prompt has {excess.prompt_tokens} tokens and max_tokens is {excess.max_tokens};"
+            f"the prompt has {least}{excess.prompt_tokens} tokens and max_tokens is {excess.max_tokens};"
             f" {excess.limit_name} is {excess.limit}"
         ),
-        "details": {
-            "prompt_tokens": excess.prompt_tokens,
-            "max_tokens": excess.max_tokens,
-            "limit": excess.limit,
-            "limit_name": excess.limit_name,
-        },
+        "details": details | ({"prompt_tokens_at_least": excess.prompt_tokens} if is_least else {}),
     }
 
 

@@ -37,8 +37,8 @@ class Counter(Protocol):
     def fingerprint(self) -> str:
         """Of the tokenizer and template."""
 
-    def count_prompt(self, canonical: str) -> CountedPrompt:
-        """The prompt's ids, from its canonical JSON."""
+    def count_prompt(self, canonical: str, *, limit: int | None = None) -> CountedPrompt:
+        """Make the prompt's ids from its canonical JSON; one of more tokens than `limit` is refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +99,15 @@ def counted(session: Session, text: PromptText, counter: Counter) -> CountedProm
     return found
 
 
-def count(text: PromptText, counter: Counter) -> CountedPrompt:
-    """The text's ids by this counter: the stored ones if it made them, else counted anew; stores nothing."""
+def count(text: PromptText, counter: Counter, *, limit: int | None = None) -> CountedPrompt:
+    """Return the text's ids by this counter: those it stored, or counted anew; stores nothing.
+
+    Raises:
+        PromptTooLongError: it has more tokens than `limit`.
+    """
     if text.token_ids is not None and text.num_tokens is not None and text.fingerprint == counter.fingerprint:
         return CountedPrompt(text.token_ids, text.num_tokens, text.fingerprint)
-    return counter.count_prompt(canonical_of(text))
+    return counter.count_prompt(canonical_of(text), limit=limit)
 
 
 def keep_count(session: Session, text: PromptText, found: CountedPrompt) -> None:

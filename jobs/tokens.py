@@ -12,6 +12,7 @@ import tokenizers
 import zstandard
 
 from jobs.chat_template import ChatTemplate, ChatTemplateError
+from jobs.errors import PromptTooLongError
 from jobs.markup import Markup
 from jobs.plain_text import PlainEncoder, TokenIds, UnsafeTextError, concatenate, control_tokens
 from jobs.prompts import Message, Role
@@ -103,7 +104,7 @@ class Tokenizer:
             _template=ChatTemplate(source, control_tokens=controls, variables=named) if source else None,
         )
 
-    def encode_messages(self, messages: Sequence[Message]) -> TokenIds:
+    def encode_messages(self, messages: Sequence[Message], *, limit: int | None = None) -> TokenIds:
         """The prompt that makes the model answer these messages, as the engine is to receive it.
 
         Equal to rendering and encoding the chat template, except that every character of a content stays an
@@ -120,25 +121,34 @@ class Tokenizer:
                 f"A message's role is one of {get_args(Role)}; there are {len(strange)} others."
             )
         skeleton = self._template.skeleton(tuple(message.role for message in messages))
-        return concatenate(
-            [
-                np.array([piece], dtype=np.int32)
-                if isinstance(piece, int)
-                else self.encode_text(
-                    "".join(messages[p].content if isinstance(p, int) else p for p in piece)
-                )
-                for piece in skeleton
-            ]
-        )
+        found: list[TokenIds] = []
+        num = 0
+        for piece in skeleton:
+            if isinstance(piece, int):
+                found.append(np.array([piece], dtype=np.int32))
+            else:
+                text = "".join(messages[p].content if isinstance(p, int) else p for p in piece)
+                found.append(self._encode_after(num, text, limit=limit))
+            num += len(found[-1])
+        return concatenate(found)
 
-    def encode_plain(self, text: str) -> TokenIds:
+    def encode_plain(self, text: str, *, limit: int | None = None) -> TokenIds:
         """The text as a prompt without a chat template: its beginning is marked where the model has a mark.
 
         Raises:
             UnsafeTextError: as `encode_text`.
         """
         begin = [] if self.bos_id is None else [np.array([self.bos_id], dtype=np.int32)]
-        return concatenate([*begin, self.encode_text(text)])
+        return concatenate([*begin, self._encode_after(len(begin), text, limit=limit)])
+
+    def _encode_after(self, num_before: int, text: str, *, limit: int | None) -> TokenIds:
+        """Encode a part of a prompt, so many tokens of which are before it."""
+        if limit is None:
+            return self._plain.encode(text)
+        try:
+            return self._plain.encode(text, limit=max(0, limit - num_before))
+        except PromptTooLongError as error:
+            raise PromptTooLongError(at_least=num_before + error.at_least, limit=limit) from None
 
     def encode_text(self, text: str) -> TokenIds:
         """The text as ordinary tokens: no beginning-of-text, no control tokens, whatever it holds.

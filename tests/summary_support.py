@@ -31,7 +31,7 @@ class Words:
 
     fingerprint = "words-1"
 
-    def count_prompt(self, canonical: str) -> CountedPrompt:
+    def count_prompt(self, canonical: str, *, limit: int | None = None) -> CountedPrompt:  # noqa: ARG002
         return CountedPrompt(
             packed_ids=b"ids", num_tokens=len(canonical.split()), fingerprint=self.fingerprint
         )

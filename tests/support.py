@@ -49,7 +49,7 @@ class WordCounter:
 
     fingerprint = "words-1"
 
-    def count_prompt(self, canonical: str) -> CountedPrompt:
+    def count_prompt(self, canonical: str, *, limit: int | None = None) -> CountedPrompt:  # noqa: ARG002
         words = len(canonical.split())
         return CountedPrompt(packed_ids=b"ids", num_tokens=words, fingerprint=self.fingerprint)
 

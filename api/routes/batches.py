@@ -93,7 +93,8 @@ async def create_batch(
 async def estimate_batch(request: Request, parts: PartsDep, tenant_id: TenantDep) -> JSONResponse:
     """Tokens, KV blocks, lines that would fail and the time, without submitting anything."""
     asked = accept.parse(EstimateRequest, await read_body(request, max_bytes=_MAX_BYTES))
-    return JSONResponse(await estimates.estimate(parts, asked, tenant_id=tenant_id))
+    async with parts.cpu.estimate(tenant_id):
+        return JSONResponse(await estimates.estimate(parts, asked, tenant_id=tenant_id))
 
 
 @router.get(

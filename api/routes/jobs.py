@@ -52,7 +52,7 @@ async def create_job(request: Request, parts: PartsDep, caller: CallerDep, promi
     if len(raw) <= _SMALL_BYTES:
         spec, once = _understand(raw, parts, promise)
     else:
-        spec, once = await parts.compute(_understand, raw, parts, promise)
+        spec, once = await parts.compute(len(raw), _understand, raw, parts, promise)
     del raw  # megabytes that nobody needs while the database works
     await parts.check_destination(spec.webhook_url)
     job, replayed = await _submit(parts, spec, once, caller)

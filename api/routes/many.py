@@ -56,7 +56,7 @@ async def create_jobs(
 async def cancel_jobs(request: Request, parts: PartsDep, tenant_id: TenantDep) -> JSONResponse:
     """Every unfinished job that matches all filters is cancelled; at least one filter is required."""
     raw = await read_body(request, max_bytes=parts.settings.api.max_body_bytes)
-    asked = await parts.compute(accept.parse, CancelRequest, raw)
+    asked = await parts.compute(len(raw), accept.parse, CancelRequest, raw)
     which = JobFilter(
         state=asked.state, task=asked.task, custom_id=asked.custom_id, metadata=dict(asked.metadata or {})
     ).conditions()

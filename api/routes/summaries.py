@@ -109,7 +109,8 @@ async def estimate(request: Request, parts: PartsDep, tenant_id: TenantDep) -> J
     """Chunks, levels, jobs, tokens and time, without submitting anything."""
     asked = accept.parse(SummaryEstimateRequest, await read_body(request, max_bytes=_MAX_BYTES))
     model = await _model(parts, asked.model)
-    return JSONResponse(await estimate_summaries(parts, asked, tenant_id=tenant_id, model=model))
+    async with parts.cpu.estimate(tenant_id):
+        return JSONResponse(await estimate_summaries(parts, asked, tenant_id=tenant_id, model=model))
 
 
 @router.get(

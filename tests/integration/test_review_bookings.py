@@ -76,9 +76,9 @@ def test_old_events_go_in_bounded_rounds(session: Session, limit: int) -> None:
 class SlowCounter(WordCounter):
     """Counts for longer than a transaction may idle here."""
 
-    def count_prompt(self, canonical: str) -> CountedPrompt:
+    def count_prompt(self, canonical: str, *, limit: int | None = None) -> CountedPrompt:
         threading.Event().wait(0.6)
-        return super().count_prompt(canonical)
+        return super().count_prompt(canonical, limit=limit)
 
 
 def test_a_prompt_that_takes_long_to_count_is_counted(

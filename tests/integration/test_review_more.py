@@ -34,25 +34,25 @@ class HeldCounter(WordCounter):
     counting: threading.Event = field(default_factory=threading.Event)
     go_on: threading.Event = field(default_factory=threading.Event)
 
-    def count_prompt(self, canonical: str) -> CountedPrompt:
+    def count_prompt(self, canonical: str, *, limit: int | None = None) -> CountedPrompt:
         self.counting.set()
         assert self.go_on.wait(20)
-        return super().count_prompt(canonical)
+        return super().count_prompt(canonical, limit=limit)
 
 
 class PanickingCounter(WordCounter):
     """Panics at one prompt."""
 
-    def count_prompt(self, canonical: str) -> CountedPrompt:
+    def count_prompt(self, canonical: str, *, limit: int | None = None) -> CountedPrompt:
         if "panic" in canonical:
             raise Panic
-        return super().count_prompt(canonical)
+        return super().count_prompt(canonical, limit=limit)
 
 
 class UnstorableCounter(WordCounter):
     """Gives one prompt more tokens than a column holds."""
 
-    def count_prompt(self, canonical: str) -> CountedPrompt:
+    def count_prompt(self, canonical: str, *, limit: int | None = None) -> CountedPrompt:  # noqa: ARG002
         num_tokens = 2**31 if "unstorable" in canonical else 1
         return CountedPrompt(packed_ids=b"ids", num_tokens=num_tokens, fingerprint=self.fingerprint)
 

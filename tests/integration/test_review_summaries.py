@@ -125,10 +125,10 @@ class _Panic(BaseException):
 
 def test_a_chunk_that_upsets_the_tokenizer_fails_alone(session: Session) -> None:
     class Panicking(Words):
-        def count_prompt(self, canonical: str) -> CountedPrompt:
+        def count_prompt(self, canonical: str, *, limit: int | None = None) -> CountedPrompt:
             if "poison" in canonical:
                 raise _Panic
-            return super().count_prompt(canonical)
+            return super().count_prompt(canonical, limit=limit)
 
     register_engine(session, capacity=SMALL)
     create(session, ready_document(session, "poison " * 20))

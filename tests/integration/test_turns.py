@@ -68,10 +68,10 @@ def make_due(sessions: sessionmaker[Session]) -> None:
 class DeadlyCounter(WordCounter):
     """Ends the process at one prompt, as the kernel does when memory is gone."""
 
-    def count_prompt(self, canonical: str) -> CountedPrompt:
+    def count_prompt(self, canonical: str, *, limit: int | None = None) -> CountedPrompt:
         if "poison" in canonical:
             os._exit(9)
-        return super().count_prompt(canonical)
+        return super().count_prompt(canonical, limit=limit)
 
 
 def work_until_dead(settings: DatabaseSettings) -> None:
@@ -104,7 +104,7 @@ def test_a_prompt_that_kills_its_workers_fails_after_three_and_no_other_waits_fo
 class UnstorableCounter(WordCounter):
     """Gives one prompt more tokens than a column holds."""
 
-    def count_prompt(self, canonical: str) -> CountedPrompt:
+    def count_prompt(self, canonical: str, *, limit: int | None = None) -> CountedPrompt:  # noqa: ARG002
         num_tokens = 2**31 if "unstorable" in canonical else 1
         return CountedPrompt(packed_ids=b"ids", num_tokens=num_tokens, fingerprint=self.fingerprint)
 
@@ -253,11 +253,11 @@ class CountingStop(WordCounter):
     def __init__(self) -> None:
         self.taker: TurnTaker | None = None
 
-    def count_prompt(self, canonical: str) -> CountedPrompt:
+    def count_prompt(self, canonical: str, *, limit: int | None = None) -> CountedPrompt:
         assert self.taker is not None
         self.taker.interrupt()
         self.taker.give_back()
-        return super().count_prompt(canonical)
+        return super().count_prompt(canonical, limit=limit)
 
 
 def test_a_stop_gives_the_attempt_back_and_drops_the_count(sessions: sessionmaker[Session]) -> None:
@@ -278,11 +278,11 @@ class LosingCounter(WordCounter):
         self.sessions = sessions
         self.taker: TurnTaker | None = None
 
-    def count_prompt(self, canonical: str) -> CountedPrompt:
+    def count_prompt(self, canonical: str, *, limit: int | None = None) -> CountedPrompt:
         assert self.taker is not None
         make_due(self.sessions)
         self.taker.renew()
-        return super().count_prompt(canonical)
+        return super().count_prompt(canonical, limit=limit)
 
 
 def test_a_lost_lease_is_noticed_and_the_row_goes_to_the_next(sessions: sessionmaker[Session]) -> None:
@@ -299,14 +299,14 @@ def test_the_keeper_renews_what_is_under_way(sessions: sessionmaker[Session]) ->
     class Renewed(WordCounter):
         taker: TurnTaker
 
-        def count_prompt(self, canonical: str) -> CountedPrompt:
+        def count_prompt(self, canonical: str, *, limit: int | None = None) -> CountedPrompt:
             with sessions() as session:
                 before = session.scalars(select(func.max(Job.lease_expires_at))).one()
             self.taker.renew()
             with sessions() as session:
                 after = session.scalars(select(func.max(Job.lease_expires_at))).one()
             assert after > before
-            return super().count_prompt(canonical)
+            return super().count_prompt(canonical, limit=limit)
 
     (job_id,) = uncounted(sessions, "a")
     counter = Renewed()

@@ -82,6 +82,8 @@ def test_a_prompt_that_never_fits_fails_with_the_three_numbers(queue: Queue, cou
     job_id = queue.submit("word " * 97_000, max_tokens=10, is_counted=False)
     prepare_all(queue.sessions, counter)
     job = queue.job(job_id)
+    assert job.prompt_tokens is not None
+    assert 96_000 < job.prompt_tokens <= 97_100, "counting stops where it never fits"
     assert job.state == "failed"
     assert job.error is not None
     assert job.error["code"] == "context_length_exceeded"
@@ -90,6 +92,7 @@ def test_a_prompt_that_never_fits_fails_with_the_three_numbers(queue: Queue, cou
         "max_tokens": 10,
         "limit": 96_000,
         "limit_name": "max_input_len",
+        "prompt_tokens_at_least": job.prompt_tokens,
     }
 
 

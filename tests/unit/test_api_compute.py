@@ -1,0 +1,126 @@
+"""Threads of the API shared by tenants: one turn each, and one thread that long work never takes."""
+
+import asyncio
+import threading
+from uuid import UUID, uuid4
+
+import pytest
+
+from api.compute import LONG_BYTES, Compute, EstimateLimitError
+
+LONG = LONG_BYTES + 1
+SHORT = 1000
+
+
+class Gate:
+    """Work that lasts until it is let go."""
+
+    def __init__(self) -> None:
+        self.begun = threading.Event()
+        self.open = threading.Event()
+
+    def work(self) -> None:
+        self.begun.set()
+        assert self.open.wait(20)
+
+    async def until_begun(self) -> None:
+        assert await asyncio.to_thread(self.begun.wait, 20)
+
+
+def start(compute: Compute, tenant_id: UUID, num_bytes: int, gate: Gate) -> "asyncio.Task[None]":
+    return asyncio.create_task(compute.run(tenant_id, num_bytes, gate.work))
+
+
+async def _settled() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+def test_a_tenants_second_long_body_waits_while_another_tenants_short_one_is_served() -> None:
+    async def scenario() -> None:
+        compute, busy, other = Compute(2), uuid4(), uuid4()
+        first, second, short = Gate(), Gate(), Gate()
+        short.open.set()
+        tasks = [start(compute, busy, LONG, first)]
+        await first.until_begun()
+        tasks.append(start(compute, busy, LONG, second))
+        await start(compute, other, SHORT, short)
+        assert not second.begun.is_set()
+        first.open.set()
+        await second.until_begun()
+        second.open.set()
+        await asyncio.gather(*tasks)
+
+    asyncio.run(scenario())
+
+
+def test_long_bodies_of_many_tenants_leave_a_thread_to_short_ones() -> None:
+    async def scenario() -> None:
+        compute = Compute(3)
+        gates = [Gate() for _ in range(5)]
+        tasks = [start(compute, uuid4(), LONG, gate) for gate in gates]
+        await gates[1].until_begun()
+        short = Gate()
+        short.open.set()
+        await start(compute, uuid4(), SHORT, short)
+        await _settled()
+        assert [gate.begun.is_set() for gate in gates] == [True, True, False, False, False]
+        for gate in gates:
+            gate.open.set()
+        await asyncio.gather(*tasks)
+
+    asyncio.run(scenario())
+
+
+def test_tenants_take_turns_however_much_one_of_them_sends() -> None:
+    async def scenario() -> None:
+        compute, busy, other = Compute(2), uuid4(), uuid4()
+        served: list[UUID] = []
+        gate = Gate()
+        tasks = [start(compute, uuid4(), LONG, gate)]
+        await gate.until_begun()
+        tasks += [
+            asyncio.create_task(compute.run(tenant_id, LONG, served.append, tenant_id))
+            for tenant_id in [busy] * 5 + [other]
+        ]
+        await _settled()
+        gate.open.set()
+        await asyncio.gather(*tasks)
+        assert served[:3] == [busy, other, busy]
+        assert not compute._lines
+        assert not compute._num_waiting
+
+    asyncio.run(scenario())
+
+
+def test_a_caller_that_leaves_its_line_gives_its_turn_away() -> None:
+    async def scenario() -> None:
+        compute, tenant_id = Compute(2), uuid4()
+        gate, last = Gate(), Gate()
+        last.open.set()
+        first = start(compute, tenant_id, LONG, gate)
+        await gate.until_begun()
+        leaving = start(compute, tenant_id, LONG, Gate())
+        following = start(compute, tenant_id, LONG, last)
+        await _settled()
+        leaving.cancel()
+        gate.open.set()
+        await asyncio.gather(first, following)
+
+    asyncio.run(scenario())
+
+
+def test_a_tenants_third_estimate_is_refused_and_says_when_to_come_again() -> None:
+    async def scenario() -> None:
+        compute, tenant_id = Compute(2), uuid4()
+        async with compute.estimate(tenant_id), compute.estimate(tenant_id):
+            with pytest.raises(EstimateLimitError) as caught:
+                async with compute.estimate(tenant_id):
+                    pass
+            assert (caught.value.limit, caught.value.retry_after_seconds) == (2, 5)
+            async with compute.estimate(uuid4()):
+                pass
+        async with compute.estimate(tenant_id):
+            pass
+
+    asyncio.run(scenario())
