@@ -108,7 +108,7 @@ def get(session: Session, summary_id: UUID, *, tenant_id: UUID) -> Summary:
     Raises:
         NotFoundError: the tenant has no such summary.
     """
-    query = select(Summary).where(Summary.id == summary_id, Summary.tenant_id == tenant_id)
+    query = select(Summary).where(Summary.id == summary_id, *_visible(tenant_id))
     summary = session.scalar(query.execution_options(populate_existing=True))
     if summary is None:
         raise NotFoundError("there is no such summary")
@@ -121,7 +121,7 @@ def list_summaries(session: Session, which: SummaryFilter, wanted: Range) -> Pag
     Raises:
         InvalidRequestError: the one to go on behind is none of the tenant's summaries.
     """
-    query = select(Summary).where(Summary.tenant_id == wanted.tenant_id, *which.conditions())
+    query = select(Summary).where(*_visible(wanted.tenant_id), *which.conditions())
     return paging.read(session, query, (Summary.id, Summary.tenant_id), wanted, kind="summary")
 
 
@@ -133,7 +133,7 @@ def cancel(session: Session, summary_id: UUID, *, tenant_id: UUID) -> Summary:
     Raises:
         NotFoundError: the tenant has no such summary.
     """
-    query = select(Summary).where(Summary.id == summary_id, Summary.tenant_id == tenant_id)
+    query = select(Summary).where(Summary.id == summary_id, *_visible(tenant_id))
     summary = session.scalar(query.with_for_update(key_share=True).execution_options(populate_existing=True))
     if summary is None:
         raise NotFoundError("there is no such summary")
@@ -184,22 +184,33 @@ def expire(session: Session, *, now: datetime, limit: int = 100) -> int:
 
 
 def remove(session: Session, summary_id: UUID, *, tenant_id: UUID) -> None:
-    """The summary, which has ended, is gone with its jobs; its documents stay.
+    """Delete a summary that has ended: nobody sees it any more, and its jobs go with it; its documents stay.
+
+    Jobs beyond the first few hundred go in `sweep`: the answer comes at once.
 
     Raises:
         NotFoundError: the tenant has no such summary.
         ConflictError: it has not ended.
     """
-    query = select(Summary).where(Summary.id == summary_id, Summary.tenant_id == tenant_id)
+    query = select(Summary).where(Summary.id == summary_id, *_visible(tenant_id))
     summary = session.scalar(query.with_for_update())
     if summary is None:
         raise NotFoundError("there is no such summary")
     if summary.state not in TERMINAL:
         raise ConflictError("Only a summary that has ended can be deleted; cancel it first.")
-    while _remove_jobs(session, summary_id):
-        pass
-    session.delete(summary)
+    summary.deleted_at = database_now(session)
     session.flush()
+    _remove_part(session, summary)
+
+
+def sweep(session: Session) -> int:
+    """Remove a part of a summary that its owner deleted, at last itself; count the rows.
+
+    Any of them: one that cannot be removed must not hold up all others.
+    """
+    query = select(Summary).where(Summary.deleted_at.is_not(None)).order_by(func.random()).limit(1)
+    summary = session.scalar(query.with_for_update(skip_locked=True))
+    return 0 if summary is None else _remove_part(session, summary)
 
 
 def prune(session: Session, *, before: datetime) -> int:
@@ -217,11 +228,19 @@ def prune(session: Session, *, before: datetime) -> int:
     summary = session.scalar(query)
     if summary is None:
         return 0
+    return _remove_part(session, summary)
+
+
+def _remove_part(session: Session, summary: Summary) -> int:
     gone = _remove_jobs(session, summary.id)
     if gone < _MAX_JOBS:
         session.delete(summary)
         session.flush()
     return gone or 1
+
+
+def _visible(tenant_id: UUID) -> tuple[ColumnElement[bool], ...]:
+    return Summary.tenant_id == tenant_id, Summary.deleted_at.is_(None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,7 @@ class Summary(Base):
         plan_after: not planned before this: a document is awaited, or planning failed.
         num_plannings: times that planning was begun.
         lease_id, lease_expires_at: of the worker that plans it.
+        deleted_at: when its owner deleted it; nobody sees it from then on, and its rows go in parts.
     """
 
     __tablename__ = "summaries"
@@ -69,6 +70,7 @@ class Summary(Base):
     created_at: Mapped[datetime]
     planned_at: Mapped[datetime | None]
     finalized_at: Mapped[datetime | None]
+    deleted_at: Mapped[datetime | None]
     expires_at: Mapped[datetime | None]
 
     __table_args__ = (
@@ -85,11 +87,13 @@ class Summary(Base):
         CheckConstraint("length >= 1 AND overlap_tokens >= 0 AND rank BETWEEN -1 AND 1", name="bounds"),
         CheckConstraint("(lease_id IS NULL) = (lease_expires_at IS NULL)", name="lease_whole"),
         CheckConstraint("lease_id IS NULL OR state = 'preparing'", name="lease_while_preparing"),
+        CheckConstraint("deleted_at IS NULL OR finalized_at IS NOT NULL", name="deleted_has_ended"),
         Index("ix_summaries_tenant", "tenant_id", "id"),
         *indexes(PLANNING),
         # What service workers plan, stop and expire.
         Index("ix_summaries_open", "id", postgresql_where=text("finalized_at IS NULL")),
         Index("ix_summaries_finalized", "finalized_at", postgresql_where=text("finalized_at IS NOT NULL")),
+        Index("ix_summaries_deleted", "deleted_at", postgresql_where=text("deleted_at IS NOT NULL")),
         Index(
             "ix_summaries_custom_id",
             "tenant_id",

@@ -23,6 +23,7 @@ from jobs.webhooks import ENDPOINT_DISABLED, ENDPOINT_TEST
 MAX_REPLAYED: Final = 50_000
 # Of one event to one destination: an outage needs a few, and each is up to ten tries and lines of the log.
 MAX_REPLAYS: Final = 100
+_REMOVED_AT_ONCE: Final = 5000
 
 
 class ReplayLimitError(ConflictError):
@@ -75,7 +76,7 @@ def create(
     Raises:
         ConflictError: the tenant has as many as it may have.
     """
-    count = select(func.count()).select_from(WebhookEndpoint).where(WebhookEndpoint.tenant_id == tenant_id)
+    count = select(func.count()).select_from(WebhookEndpoint).where(*_visible(tenant_id))
     if (session.scalar(count) or 0) >= max_endpoints:
         raise ConflictError(f"There may be {max_endpoints} webhook endpoints; delete one first.")
     secret = secret or webhook_secrets.new_secret()
@@ -101,9 +102,7 @@ def get(session: Session, endpoint_id: UUID, *, tenant_id: UUID) -> WebhookEndpo
     Raises:
         NotFoundError: it has no such endpoint.
     """
-    query = select(WebhookEndpoint).where(
-        WebhookEndpoint.id == endpoint_id, WebhookEndpoint.tenant_id == tenant_id
-    )
+    query = select(WebhookEndpoint).where(WebhookEndpoint.id == endpoint_id, *_visible(tenant_id))
     endpoint = session.scalar(query.with_for_update())
     if endpoint is None:
         raise NotFoundError("there is no such webhook endpoint")
@@ -116,7 +115,7 @@ def list_endpoints(session: Session, wanted: Range) -> Page[WebhookEndpoint]:
     Raises:
         InvalidRequestError: the one to go on behind is none of the tenant's.
     """
-    query = select(WebhookEndpoint).where(WebhookEndpoint.tenant_id == wanted.tenant_id)
+    query = select(WebhookEndpoint).where(*_visible(wanted.tenant_id))
     return paging.read(
         session, query, (WebhookEndpoint.id, WebhookEndpoint.tenant_id), wanted, kind="webhook endpoint"
     )
@@ -149,15 +148,30 @@ def update_endpoint(session: Session, endpoint: WebhookEndpoint, spec: EndpointS
 
 
 def remove(session: Session, endpoint_id: UUID, *, tenant_id: UUID) -> None:
-    """The endpoint is gone, and with it what waited for it.
+    """Delete an endpoint: nobody sees it any more, and nothing more is sent there.
+
+    What waited for it, beyond some thousands, goes in `sweep`: the answer comes at once.
 
     Raises:
         NotFoundError: the tenant has no such endpoint.
     """
     endpoint = get(session, endpoint_id, tenant_id=tenant_id)
+    endpoint.deleted_at = database_now(session)
+    if endpoint.disabled_reason is None:
+        endpoint.disabled_reason, endpoint.disabled_at = "owner", endpoint.deleted_at
     _forget_failures(session, endpoint.id)
-    session.delete(endpoint)
     session.flush()
+    _remove_part(session, endpoint)
+
+
+def sweep(session: Session) -> int:
+    """Remove a part of what was to be told to a deleted endpoint, at last itself; count the rows.
+
+    Any of them: one that cannot be removed must not hold up all others.
+    """
+    query = select(WebhookEndpoint).where(WebhookEndpoint.deleted_at.is_not(None))
+    endpoint = session.scalar(query.order_by(func.random()).limit(1).with_for_update(skip_locked=True))
+    return 0 if endpoint is None else _remove_part(session, endpoint)
 
 
 def rotate(session: Session, endpoint: WebhookEndpoint, vault: Vault, *, overlap: timedelta) -> str:
@@ -310,6 +324,25 @@ def _disable(session: Session, endpoint: WebhookEndpoint, reason: str, *, now: d
     endpoint.disabled_reason, endpoint.disabled_at = reason, now
     session.flush()
     webhook_dispatches.fail_open(session, endpoint.id)
+
+
+def _remove_part(session: Session, endpoint: WebhookEndpoint) -> int:
+    some = (
+        select(WebhookDispatch.id)
+        .where(WebhookDispatch.endpoint_id == endpoint.id)
+        .limit(_REMOVED_AT_ONCE)
+        .with_for_update(skip_locked=True)
+    )
+    doomed = session.scalars(some).all()
+    session.execute(delete(WebhookDispatch).where(WebhookDispatch.id.in_(doomed)))
+    if len(doomed) < _REMOVED_AT_ONCE:
+        session.delete(endpoint)
+        session.flush()
+    return len(doomed) or 1
+
+
+def _visible(tenant_id: UUID) -> tuple[ColumnElement[bool], ...]:
+    return WebhookEndpoint.tenant_id == tenant_id, WebhookEndpoint.deleted_at.is_(None)
 
 
 def _forget_failures(session: Session, endpoint_id: UUID) -> None:

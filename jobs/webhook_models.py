@@ -81,6 +81,7 @@ class WebhookEndpoint(Base):
         secret: sealed (see `webhook_vault`).
         old_secret: signs too until `old_secret_expires_at`.
         disabled_reason: gone (it answered 410), failing (for days), owner; None: it is told.
+        deleted_at: when its owner deleted it; nobody sees it from then on, and its rows go in parts.
     """
 
     __tablename__ = "webhook_endpoints"
@@ -89,7 +90,9 @@ class WebhookEndpoint(Base):
         CheckConstraint("(old_secret IS NULL) = (old_secret_expires_at IS NULL)", name="old_secret_expires"),
         CheckConstraint("(disabled_reason IS NULL) = (disabled_at IS NULL)", name="disabled"),
         CheckConstraint(one_of("disabled_reason", DISABLED_REASONS), name="disabled_reason"),
+        CheckConstraint("deleted_at IS NULL OR disabled_at IS NOT NULL", name="deleted_is_disabled"),
         Index("ix_webhook_endpoints_tenant", "tenant_id", "id"),
+        Index("ix_webhook_endpoints_deleted", "deleted_at", postgresql_where=text("deleted_at IS NOT NULL")),
     )
 
     id: Mapped[UUID] = mapped_column(primary_key=True, default=uuid7)
@@ -103,6 +106,7 @@ class WebhookEndpoint(Base):
     old_secret_expires_at: Mapped[datetime | None]
     disabled_reason: Mapped[str | None]
     disabled_at: Mapped[datetime | None]
+    deleted_at: Mapped[datetime | None]
     created_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
 
 

@@ -7,7 +7,7 @@ from functools import partial
 from sqlalchemy import literal_column, select
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import ids, lifecycle, removal, submission, telemetry, usage
+from jobs import ids, lifecycle, removal, submission, summaries, telemetry, usage, webhook_endpoints
 from jobs.database import database_now, transaction
 from jobs.models import Job
 from jobs.preparation import Counting
@@ -82,6 +82,15 @@ def prune(
             sessions, partial(removal.prune_idempotency_keys, before=keys_since), is_stopping
         ),
     }
+
+
+def sweep_deleted(sessions: Sessions) -> int:
+    """Remove a part of what was too large to go in the request that deleted it; count the rows."""
+    num_removed = 0
+    for sweep in (webhook_endpoints.sweep, summaries.sweep):
+        with transaction(sessions) as session:
+            num_removed += sweep(session)
+    return num_removed
 
 
 def any_queued(jobs: list[Job]) -> bool:

@@ -193,6 +193,8 @@ class ServiceWorker:
         summaries.expire(self._sessions)
         with transaction(self._sessions) as session:
             maintenance.reject_misfits(session)
+        if maintenance.sweep_deleted(self._sessions):
+            self._expire.wake()
 
     def ring(self) -> None:
         """Inference workers look, if something waits for them."""

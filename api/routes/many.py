@@ -1,9 +1,12 @@
 """Many jobs in one request: submitted as lines, or cancelled by filter."""
 
+from collections.abc import Sequence
 from functools import partial
+from uuid import UUID
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
+from sqlalchemy import ColumnElement
 
 from api import accept, bulk
 from api.body import read_body, read_lines
@@ -12,8 +15,11 @@ from api.once import PromiseDep
 from api.openapi import answers, json_body, lines_body
 from api.replies import BulkReply, CancelReply
 from api.schemas import CancelRequest, JobRequest
+from api.transactions import Transactions
 from jobs import lifecycle
+from jobs.database import database_now
 from jobs.errors import InvalidRequestError
+from jobs.models import Job
 from jobs.queries import JobFilter
 
 router = APIRouter(tags=["many jobs"])
@@ -54,7 +60,10 @@ async def create_jobs(
     openapi_extra=json_body(CancelRequest),
 )
 async def cancel_jobs(request: Request, parts: PartsDep, tenant_id: TenantDep) -> JSONResponse:
-    """Every unfinished job that matches all filters is cancelled; at least one filter is required."""
+    """Every unfinished job that matches all filters is cancelled; at least one filter is required.
+
+    Jobs that are submitted meanwhile are left.
+    """
     raw = await read_body(request, max_bytes=parts.settings.api.max_body_bytes)
     asked = await parts.compute(len(raw), accept.parse, CancelRequest, raw)
     which = JobFilter(
@@ -62,8 +71,21 @@ async def cancel_jobs(request: Request, parts: PartsDep, tenant_id: TenantDep) -
     ).conditions()
     if not which:
         raise InvalidRequestError("Give at least one of state, task, custom_id and metadata.")
-    num_cancelled = 0
-    cancel_some = partial(lifecycle.cancel_where, conditions=which, tenant_id=tenant_id)
-    while num_more := await parts.transactions.run(cancel_some):
-        num_cancelled += num_more
+    num_cancelled = await cancel_matching(parts.transactions, which, tenant_id=tenant_id)
     return JSONResponse({"object": "cancellation", "cancelled": num_cancelled})
+
+
+async def cancel_matching(
+    transactions: Transactions, which: Sequence[ColumnElement[bool]], *, tenant_id: UUID
+) -> int:
+    """Cancel the tenant's jobs that match and were there when this began, in parts; count them.
+
+    Without a last job in view it would go on for as long as others are submitted.
+    """
+    began = await transactions.run(database_now, tenant_ids=[tenant_id])
+    conditions = [*which, Job.created_at <= began]
+    cancel_some = partial(lifecycle.cancel_where, conditions=conditions, tenant_id=tenant_id)
+    num_cancelled = 0
+    while num_more := await transactions.run(cancel_some, tenant_ids=[tenant_id]):
+        num_cancelled += num_more
+    return num_cancelled
