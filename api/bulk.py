@@ -13,15 +13,24 @@ from api import accept
 from api.accept import Acceptance
 from api.body import Line
 from api.callers import Caller
+from api.line_destinations import LineDestinations
 from api.once import Promise
 from api.parts import Parts
 from api.schemas import JobRequest
 from jobs import engines, ids, submission
 from jobs.admission import Capacity
-from jobs.errors import IdempotencyConflictError, LimitError, LongbatchError, TooLargeError, UnavailableError
+from jobs.errors import (
+    IdempotencyConflictError,
+    LimitError,
+    LongbatchError,
+    RequestRateError,
+    TooLargeError,
+    UnavailableError,
+)
 from jobs.idempotency import Once
 from jobs.models import Job
 from jobs.quotas import Admit
+from jobs.states import TERMINAL
 from jobs.submission import JobSpec
 
 # A part is one transaction: large enough that the commit does not matter, small enough to hold in memory.
@@ -71,12 +80,13 @@ async def submit_lines(
         TooLargeError: the body was too large before any job was stored.
     """
     report = Report()
+    named = LineDestinations(parts.check_destination)
     failure: LongbatchError | None = None
     number = 0
     async for part in _in_parts(_within_limit(lines, report, max_lines=parts.settings.api.max_bulk_lines)):
         if failure is None:
             once = _once(promise, part, number=number)
-            failure = await _submit_part(parts, part, report, caller=caller, once=once)
+            failure = await _submit_part(parts, part, report, named, caller=caller, once=once)
             number += 1
         else:  # read to the end, so that the caller gets to see the report
             for line in part:
@@ -122,14 +132,23 @@ async def _in_parts(lines: AsyncIterator[Line]) -> AsyncIterator[list[Line]]:
 
 
 async def _submit_part(
-    parts: Parts, part: Sequence[Line], report: Report, *, caller: Caller, once: Once | None
+    parts: Parts,
+    part: Sequence[Line],
+    report: Report,
+    named: LineDestinations,
+    *,
+    caller: Caller,
+    once: Once | None,
 ) -> LongbatchError | None:
-    """The part's good lines are jobs; None, or what kept all of them from it."""
+    """Store the part's good lines as jobs; what keeps the lines after it from that, or None."""
     chars = parts.settings.api.inline_count_chars // _INLINE_FRACTION
     acceptance = parts.acceptance(max_inline_chars=chars)
     num_bytes = sum(len(line.content or b"") for line in part)
     specs, errors = await parts.compute(num_bytes, _understand, part, acceptance)
+    urls = {number: spec.webhook_url for number, spec in specs.items() if spec.webhook_url is not None}
+    errors += (await named.check(urls)).items()
     for number, error in errors:
+        specs.pop(number, None)
         report.reject(number, error)
     if not specs:
         return None
@@ -149,6 +168,16 @@ async def _submit_part(
         return error
     parts.doorbell.ring_for(new)
     report.ids += [ids.job_id(job_id) for job_id in job_ids]
+    return await _charge(parts, caller, sum(job.state in TERMINAL for job in new))
+
+
+async def _charge(parts: Parts, caller: Caller, num_failed: int) -> RequestRateError | None:
+    """Count a request for each job that failed at once: no quota bounds those; what says no, or None."""
+    try:
+        for _ in range(num_failed):
+            await parts.rates.hit(caller.tenant_id, caller.limits.max_requests)
+    except RequestRateError as error:
+        return error
     return None
 
 

@@ -96,7 +96,7 @@ async def open_parts(settings: Settings) -> AsyncIterator[Parts]:
         transactions=transactions,
         callers=Callers(transactions, settings),
         rates=Rates(settings.broker),
-        allowances=Allowances(),
+        allowances=Allowances(max_destinations=settings.webhooks.max_destinations),
         doorbell=Doorbell(settings.broker).start(),
         destinations=Destinations(),
         intake=Intake(transactions, engines.configured_capacity(settings.engine)),

@@ -228,6 +228,13 @@ class PromptUncountableError(LongbatchError):
     code = "prompt_uncountable"
 
 
+class DestinationLimitError(LimitError):
+    """Your webhooks go to as many destinations as they may."""
+
+    code = "destination_limit_exceeded"
+    limited = "destinations"
+
+
 class UnavailableError(LongbatchError):
     """A part that this call needs is not available at the moment; try again."""
 

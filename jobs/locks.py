@@ -19,6 +19,7 @@ class Lock(IntEnum):
     ACCOUNTS = 0x10C2  # writing to several tenants' accounts; taken after engines' rows
     BATCH = 0x10D1  # of a request: the same batch, created twice
     DOCUMENT = 0x10D2  # of a tenant's bytes: the same document, sent twice
+    DESTINATIONS = 0x10D3  # of a tenant: whoever names a new destination of webhooks, or adds an endpoint
     WEBHOOKS = 0x77686F6B  # "whok": claims, so that limits per destination hold over all workers
 
 

@@ -252,6 +252,12 @@ class WebhookSettings(Group):
         " None: twice endpoint_concurrency",
     )
     max_endpoints: int = Field(default=50, ge=1, le=1000, description="of a tenant")
+    max_destinations: int = Field(
+        default=1000,
+        ge=1,
+        le=1_000_000,
+        description="servers of a tenant that requests named in the last hour, or where events wait",
+    )
     breaker_seconds: float = Field(
         default=10, gt=0, description="first pause after five failures in a row; doubles up to 15 minutes"
     )

@@ -84,13 +84,23 @@ def submit(
             settle_count(job, num_tokens=spec.text.counted.num_tokens, limits=limits, now=now)
         else:
             job.reserved_tokens = demand(spec, limits)
-    taken = [job.reserved_tokens for job in jobs if job.state not in TERMINAL]
-    if admit is not None and taken:
-        admit(session, Held(tokens=sum(taken), jobs=len(taken)))
+    if admit is not None and (taken := _taken(jobs)).jobs:
+        admit(session, taken)
     session.add_all(jobs)
     session.flush()
     endings.note(session, [job for job in jobs if job.state in TERMINAL])
     return jobs
+
+
+def _taken(jobs: Sequence[Job]) -> Held:
+    """What new jobs ask of their tenant's quota; one that never fits counts as a job too: it has a row."""
+    unfinished = [job for job in jobs if job.state not in TERMINAL]
+    of_batches = [job for job in jobs if job.state in TERMINAL and job.batch_id is not None]
+    return Held(
+        tokens=sum(job.reserved_tokens for job in unfinished),
+        jobs=len(jobs) - len(of_batches),  # a batch is bounded by its lines, and must end
+        webhook_urls=frozenset(job.webhook_url for job in jobs if job.webhook_url is not None),
+    )
 
 
 def demand(spec: JobSpec, limits: Sequence[Capacity]) -> int:

@@ -15,12 +15,33 @@ from uuid import UUID, uuid5
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
+from jobs import locks
+from jobs.errors import DestinationLimitError
+from jobs.locks import Lock
+
 # What waits for room at its server is looked at again after it, if no sender says earlier that there is some.
 RECHECK: Final = timedelta(seconds=1)
 # Dispatches that a claim notices, over all tenants; each has this many at least.
 _MAX_NOTICED: Final = 1000
 _MIN_NOTICED: Final = 20
 _DEFAULT_PORTS: Final = {"https": 443, "http": 80}
+
+# A destination that a request named so lately is not written again: submissions must not wait for each other.
+_KNOWN: Final = text("""
+    SELECT id, named_at < clock_timestamp() - interval '10 min' AS is_stale
+    FROM webhook_destinations WHERE id = ANY(CAST(:ids AS uuid[]))
+""")
+_NAME_AGAIN: Final = text("""
+    UPDATE webhook_destinations SET named_at = clock_timestamp() WHERE id IN (
+        SELECT id FROM webhook_destinations WHERE id = ANY(CAST(:ids AS uuid[])) FOR UPDATE SKIP LOCKED)
+""")
+_COUNT: Final = text("""
+    SELECT count(*) FROM (SELECT FROM webhook_destinations WHERE tenant_id = :tenant_id LIMIT :most) counted
+""")
+_NAME: Final = text("""
+    INSERT INTO webhook_destinations (id, tenant_id, server_id)
+    SELECT id, :tenant_id, id FROM unnest(CAST(:ids AS uuid[])) AS id ON CONFLICT DO NOTHING
+""")
 
 # Beside it, destinations are due that share a server with those whose exchanges have ended: only what waits
 # for room is due within so short a time.
@@ -145,6 +166,36 @@ def _server(url: str) -> str:
     scheme = parts.scheme.lower()
     host = (parts.hostname or "").removesuffix(".")
     return f"{scheme}://{host}:{port or _DEFAULT_PORTS.get(scheme, 0)}"
+
+
+def name(session: Session, tenant_id: UUID, urls: Collection[str], *, limit: int) -> None:
+    """Count the servers of these URLs among the tenant's destinations, from now on for an hour at least.
+
+    Raises:
+        DestinationLimitError: with them there would be more than `limit`; nothing was counted.
+    """
+    ids = sorted({server_id(tenant_id, url) for url in urls})
+    if not ids:
+        return
+    known = {row.id: row.is_stale for row in session.execute(_KNOWN, {"ids": ids})}
+    if stale := [each for each, is_stale in known.items() if is_stale]:
+        session.execute(_NAME_AGAIN, {"ids": stale})
+    new = [each for each in ids if each not in known]
+    if not new:
+        return
+    locks.hold(session, Lock.DESTINATIONS, of=str(tenant_id))
+    known_now = {row.id for row in session.execute(_KNOWN, {"ids": new})}
+    new = [each for each in new if each not in known_now]
+    count = session.scalar(_COUNT, {"tenant_id": tenant_id, "most": limit + 1}) or 0
+    if new and count + len(new) > limit:
+        raise DestinationLimitError(
+            f"Webhooks go to {count:,} destinations and this request adds {len(new):,}. Limit: {limit:,}"
+            " servers that requests named in the last hour, or where events wait.",
+            limit=limit,
+            remaining=limit - count,
+            retry_after_seconds=60,
+        )
+    session.execute(_NAME, {"tenant_id": tenant_id, "ids": new})
 
 
 def notice(session: Session, freed: Collection[UUID], *, now: datetime) -> Sequence[Noticed]:

@@ -148,8 +148,11 @@ def sweep(sessions: sessionmaker[Session], *, is_stopping: Callable[[], bool] = 
     while after is not None and not is_stopping():
         with transaction(sessions) as session:
             after = webhook_destinations.find_forgotten(session, after=after)
-    with transaction(sessions) as session:
-        webhook_destinations.remove_idle(session, before=database_now(session) - _IDLE)
+    is_more = True
+    while is_more and not is_stopping():
+        with transaction(sessions) as session:
+            before = database_now(session) - _IDLE
+            is_more = webhook_destinations.remove_idle(session, before=before) > 0
 
 
 async def tell(due: Due, settings: WebhookSettings, *, since: float) -> Answer:

@@ -72,6 +72,7 @@ async def create_batch(
     )
 
     def create(session: Session) -> Batch:
+        parts.allowances.name_destinations(session, tenant_id, [told.url] if told.url else [])
         if promise.key is not None:
             make = partial(batches.create, spec=spec, tenant_id=tenant_id)
             return _once(session, promise, spec.sha256, make, tenant_id=tenant_id)

@@ -1,9 +1,11 @@
+import json
 import secrets
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx2
 import pytest
+from sqlalchemy import select
 from sqlalchemy.orm import Session, sessionmaker
 
 from api_server import ApiProcess, error_of
@@ -11,6 +13,7 @@ from cli.stack.ports import free_port
 from cli.stack.valkey import EmbeddedValkey
 from jobs import ids, keys, lifecycle, quotas, tenants
 from jobs.keys import Scope
+from jobs.models import Job, WebhookDestination
 from jobs.settings import DatabaseSettings
 from jobs.states import FinishReason
 from support import CAPACITY, ERROR, claim_one, output_of, prepare_next, register_engine
@@ -72,6 +75,28 @@ def test_unfinished_jobs_are_limited(limited: Limited) -> None:
     answers = [http.post("/v1/jobs", json={"input": "a"}) for _ in range(3)]
     assert [answer.status_code for answer in answers] == [202, 202, 429]
     assert error_of(answers[2])["code"] == "job_limit_exceeded"
+
+
+def test_a_job_that_can_never_fit_counts_as_a_job(limited: Limited, sessions: sessionmaker[Session]) -> None:
+    never_fits = {"input": "a", "max_tokens": 131_072}
+    none = limited(max_jobs=0, max_enqueued_tokens=0)
+    refused = none.post("/v1/jobs", json=never_fits)
+    assert (refused.status_code, error_of(refused)["code"]) == (429, "job_limit_exceeded")
+    lines = [json.dumps(never_fits | {"webhook_url": f"https://host-{n}.example/"}) for n in range(400)]
+    assert none.post("/v1/jobs/bulk", content="\n".join(lines)).status_code == 429
+    with sessions() as session:
+        assert session.scalars(select(Job.id)).all() == []
+        assert session.scalars(select(WebhookDestination.id)).all() == []
+    assert limited(max_jobs=1).post("/v1/jobs", json=never_fits).json()["state"] == "failed"
+
+
+def test_bulk_lines_that_can_never_fit_count_as_requests(limited: Limited) -> None:
+    lines = [json.dumps({"input": f"a{n}", "max_tokens": 131_072}) for n in range(900)]
+    http = limited(max_requests=100)
+    report = http.post("/v1/jobs/bulk", content="\n".join(lines)).json()
+    assert (report["accepted"], report["rejected"]) == (300, 600), "the first part, until the rate is reached"
+    assert {each["code"] for each in report["errors"]} == {"rate_limit_exceeded"}
+    assert http.post("/v1/jobs", json={"input": "a"}).status_code == 429
 
 
 def test_requests_at_once_never_pass_the_quota_together(limited: Limited) -> None:

@@ -1,7 +1,9 @@
 """Endpoints, secrets, the delivery log and replays over HTTP, with a real receiver at the other end."""
 
+import json
 import re
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -14,11 +16,20 @@ from standardwebhooks import Webhook, WebhookVerificationError
 
 from api_server import WEBHOOK_SECRET, ApiProcess, error_of, serving
 from cli.stack.valkey import EmbeddedValkey
-from jobs import ids, lifecycle
+from jobs import ids, lifecycle, webhook_destinations, webhook_endpoints
 from jobs.database import transaction
-from jobs.models import WebhookDispatch, WebhookEndpoint, WebhookEvent, WebhookSecret
+from jobs.errors import ConflictError, DestinationLimitError
+from jobs.models import (
+    DEFAULT_TENANT,
+    WebhookDestination,
+    WebhookDispatch,
+    WebhookEndpoint,
+    WebhookEvent,
+    WebhookSecret,
+)
 from jobs.settings import DatabaseSettings
 from jobs.states import JobState
+from jobs.webhook_endpoints import EndpointSpec
 from jobs.webhook_secrets import new_secret
 from jobs.webhook_vault import Vault, VaultError, new_key
 from support import submit_one
@@ -33,6 +44,7 @@ from webhook_support import (
     status,
     vault,
 )
+from worker import deliver
 
 Sessions = sessionmaker[Session]
 
@@ -52,6 +64,7 @@ def server(
         LONGBATCH_WEBHOOKS__ENCRYPTION_KEY=WEBHOOKS.encryption_key.get_secret_value(),
         LONGBATCH_WEBHOOKS__ALLOWED_HOSTS='["127.0.0.1"]',
         LONGBATCH_WEBHOOKS__MAX_ENDPOINTS="5",
+        LONGBATCH_WEBHOOKS__MAX_DESTINATIONS="8",
     ) as process:
         yield process
 
@@ -255,6 +268,66 @@ def test_a_wrong_webhook_of_a_job_or_batch_is_refused(
         answer = http.post(path, json=body | sent)
         assert (answer.status_code, error_of(answer)["param"]) == (400, param)
         assert sent.get("webhook_secret", "whsec_nothing") not in answer.text
+
+
+def test_a_tenant_s_webhooks_go_to_a_bounded_number_of_servers(
+    http: httpx2.Client, sessions: Sessions
+) -> None:
+    urls = [f"http://127.0.0.1:{port}/" for port in range(9000, 9010)]
+    for url in urls[:7]:
+        assert http.post("/v1/jobs", json={"input": "a", "webhook_url": url}).status_code == 202
+    lines = "\n".join(json.dumps({"input": "a", "webhook_url": url}) for url in urls[6:])
+    refused = [
+        http.post("/v1/jobs/bulk", content=lines),
+        http.post("/v1/jobs/bulk", content=lines),
+    ]
+    assert {answer.status_code for answer in refused} == {429}, "a part is accepted whole or not at all"
+    error = error_of(refused[0])
+    assert (error["code"], error["type"]) == ("destination_limit_exceeded", "destinations")
+    assert "7 destinations and this request adds 3. Limit: 8" in str(error["message"])
+    for url in (urls[0] + "elsewhere", urls[7]):
+        assert http.post("/v1/jobs", json={"input": "a", "webhook_url": url}).status_code == 202
+    batch = {"input_file_id": "file-1", "endpoint": "/v1/chat/completions", "completion_window": "24h"}
+    answer = http.post(
+        "/v1/batches", json=batch | {"input_file_id": "file-" + "0" * 32, "webhook_url": urls[9]}
+    )
+    assert answer.status_code == 429, answer.text
+    with transaction(sessions) as session:
+        session.execute(
+            update(WebhookDestination).values(named_at=WebhookDestination.named_at - timedelta(hours=2))
+        )
+    deliver.sweep(sessions)
+    assert http.post("/v1/jobs", json={"input": "a", "webhook_url": urls[9]}).status_code == 202
+
+
+def test_requests_at_once_name_no_more_servers_than_the_limit(sessions: Sessions) -> None:
+    def name(number: int) -> bool:
+        url = f"https://host-{number}.example/"
+        try:
+            with transaction(sessions) as session:
+                webhook_destinations.name(session, DEFAULT_TENANT, [url], limit=5)
+        except DestinationLimitError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(name, range(24))) == 5
+
+
+def test_endpoints_created_at_once_are_no_more_than_the_limit(sessions: Sessions) -> None:
+    def create(number: int) -> bool:
+        asked = EndpointSpec(url=f"https://host-{number}.example/")
+        try:
+            with transaction(sessions) as session:
+                webhook_endpoints.create(
+                    session, asked, tenant_id=DEFAULT_TENANT, vault=vault(), secret=None, max_endpoints=3
+                )
+        except ConflictError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(create, range(24))) == 3
 
 
 def test_an_event_is_replayed_with_its_id(
