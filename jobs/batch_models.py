@@ -32,6 +32,7 @@ class File(Base):
         CheckConstraint("(state = 'deleted') = (deleted_at IS NOT NULL)", name="deleted_at"),
         CheckConstraint("num_bytes >= 0", name="num_bytes"),
         Index("ix_files_tenant", "tenant_id", "id"),
+        Index("ix_files_purpose", "tenant_id", "purpose", "id"),
         Index("ix_files_expiring", "expires_at", postgresql_where=text("state = 'complete'")),
         Index("ix_files_deleted", "deleted_at", postgresql_where=text("state = 'deleted'")),
         Index("ix_files_uploading", "created_at", postgresql_where=text("state = 'uploading'")),

@@ -61,6 +61,7 @@ class Document(Base):
             postgresql_where=text("state <> 'deleted'"),
         ),
         Index("ix_documents_tenant", "tenant_id", "id"),
+        Index("ix_documents_state", "tenant_id", "state", "id"),
         *indexes(EXTRACTION),
         Index("ix_documents_extracting", "tenant_id", "id", postgresql_where=text("state = 'extracting'")),
         Index("ix_documents_expiring", "expires_at", postgresql_where=text("state IN ('failed', 'ready')")),

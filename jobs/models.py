@@ -246,10 +246,22 @@ class Job(Base):
         ),
         Index("ix_jobs_finalized", "finalized_at", postgresql_where=text("finalized_at IS NOT NULL")),
         Index("ix_jobs_tenant", "tenant_id", "id"),
-        # Quotas: a tenant's unfinished jobs are summed from the index alone.
+        # Lists by state and by task; written once, when a job ends.
+        Index("ix_jobs_ended", "tenant_id", "state", "id", postgresql_where=text("finalized_at IS NOT NULL")),
         Index(
-            "ix_jobs_unfinished",
+            "ix_jobs_ended_task",
             "tenant_id",
+            "task",
+            "state",
+            "id",
+            postgresql_where=text("finalized_at IS NOT NULL"),
+        ),
+        # Quotas, which sum a tenant's unfinished jobs from the index alone, and lists of them.
+        Index(
+            "ix_jobs_unended",
+            "tenant_id",
+            "state",
+            "id",
             postgresql_include=["reserved_tokens"],
             postgresql_where=text("finalized_at IS NULL"),
         ),

@@ -57,11 +57,23 @@ def within(session: Session, query: Query, keys: Keys, wanted: Range, *, kind: s
     Raises:
         InvalidRequestError: the tenant has no such row to go on behind; `kind` says what it is none of.
     """
+    check(session, keys, wanted, kind=kind)
+    return part(query, keys, wanted)
+
+
+def check(session: Session, keys: Keys, wanted: Range, *, kind: str) -> None:
+    """Refuse a range that goes on behind a row that its tenant does not have; raises as `within` does."""
     row_id, owner = keys
     if wanted.after is not None:
         known = select(row_id).where(row_id == wanted.after, owner == wanted.tenant_id)
         if session.scalar(known) is None:
             raise InvalidRequestError(f"after names no {kind} of yours", param="after")
+
+
+def part(query: Query, keys: Keys, wanted: Range) -> Query:
+    """Limit a query to the range, whose start has been checked, and one row more."""
+    row_id, _ = keys
+    if wanted.after is not None:
         query = query.where(row_id < wanted.after if wanted.descending else row_id > wanted.after)
     order = row_id.desc() if wanted.descending else row_id.asc()
     return query.order_by(order).limit(wanted.limit + 1)

@@ -89,6 +89,7 @@ class Summary(Base):
         CheckConstraint("lease_id IS NULL OR state = 'preparing'", name="lease_while_preparing"),
         CheckConstraint("deleted_at IS NULL OR finalized_at IS NOT NULL", name="deleted_has_ended"),
         Index("ix_summaries_tenant", "tenant_id", "id"),
+        Index("ix_summaries_state", "tenant_id", "state", "id"),
         *indexes(PLANNING),
         # What service workers plan, stop and expire.
         Index("ix_summaries_open", "id", postgresql_where=text("finalized_at IS NULL")),

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, select
+from sqlalchemy import ColumnElement, literal_column, select
 from sqlalchemy.orm import Session
 
 from jobs import paging
@@ -31,7 +31,10 @@ class DeliveryFilter:
         if self.event_id is not None:
             found.append(WebhookDelivery.event_id == self.event_id)
         if self.is_delivered is not None:
-            found.append((WebhookDelivery.outcome == "delivered") == self.is_delivered)
+            # Literals, so that the partial indexes are found.
+            delivered: ColumnElement[str] = literal_column("'delivered'")
+            is_so = WebhookDelivery.outcome == delivered
+            found.append(is_so if self.is_delivered else WebhookDelivery.outcome != delivered)
         return found
 
 

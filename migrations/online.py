@@ -27,6 +27,7 @@ def create_index(
     columns: Sequence[str | sa.TextClause],
     *,
     where: str | None = None,
+    include: Sequence[str] | None = None,
     is_unique: bool = False,
 ) -> None:
     """Build an index while its table is written; what an earlier try left half built makes room first."""
@@ -39,6 +40,7 @@ def create_index(
             list(columns),
             unique=is_unique,
             postgresql_where=None if where is None else sa.text(where),
+            postgresql_include=include,
             postgresql_concurrently=True,
             if_not_exists=True,
         )
