@@ -37,8 +37,11 @@ from jobs.webhook_models import (
 
 __all__ = [
     "DEFAULT_TENANT",
+    "FIT_CLASS",
+    "NEED_BOUNDS",
+    "NEED_CLASSES",
     "NUM_SIZE_CLASSES",
-    "SIZE_CLASS",
+    "SIZE_BOUNDS",
     "ApiKey",
     "Base",
     "Batch",
@@ -75,9 +78,19 @@ __all__ = [
 # The tenant that every database has from the start.
 DEFAULT_TENANT = UUID("00000000-0000-7000-8000-000000000001")
 
-# Queued jobs by the size of their prompts: below 2k tokens, 4k, 8k, ... and the last from 64k on.
-NUM_SIZE_CLASSES = 7
-SIZE_CLASS = "width_bucket(prompt_tokens, '{2048,4096,8192,16384,32768,65536}'::integer[])"
+# Queued jobs by size: below 2k tokens of prompt, 4k, 8k, ... 64k, up to the 96,000 that engines take unless
+# told otherwise, and above; and by need, prompt and max_tokens together: up to 8k, 16k, ... 256k, and above.
+# The bounds are those of common engines: each passes over what it can never hold without reading it.
+SIZE_BOUNDS = (2048, 4096, 8192, 16384, 32768, 65536, 96001)
+NEED_BOUNDS = (8193, 16385, 32769, 65537, 131073, 262145)
+NUM_SIZE_CLASSES = len(SIZE_BOUNDS) + 1
+NEED_CLASSES = 16  # more than there are: a class is its size times this and its need
+_SIZE = ",".join(map(str, SIZE_BOUNDS))
+_NEED = ",".join(map(str, NEED_BOUNDS))
+FIT_CLASS = (
+    f"width_bucket(prompt_tokens, '{{{_SIZE}}}'::integer[]) * {NEED_CLASSES}"
+    f" + width_bucket(prompt_tokens + max_tokens, '{{{_NEED}}}'::integer[])"
+)
 
 _TERMINAL_SQL = one_of("state", sorted(TERMINAL))
 
@@ -218,20 +231,24 @@ class Job(Base):
         CheckConstraint("completion_tokens BETWEEN 0 AND max_tokens", name="output_within_limit"),
         CheckConstraint("attempt >= 0 AND num_rescues >= 0 AND rank BETWEEN -1 AND 1", name="counters"),
         CheckConstraint(one_of("lane", sorted(Lane)), name="lane"),
-        # Claims: the first of each size of each tenant. The partial predicate must stay a literal in queries.
+        # Claims: of each tenant and class the first, and those that expire next. The partial predicates must
+        # stay literals in queries.
         Index(
-            "ix_jobs_queued",
+            "ix_jobs_queued_by_class",
             "model",
             "lane",
             "tenant_id",
-            text(SIZE_CLASS),
+            text(f"({FIT_CLASS})"),
             text("rank DESC"),
             "id",
             postgresql_where=text("state = 'queued'"),
         ),
         Index(
-            "ix_jobs_deadlines",
+            "ix_jobs_expiring_by_class",
             "model",
+            "lane",
+            "tenant_id",
+            text(f"({FIT_CLASS})"),
             "expires_at",
             postgresql_where=text("state = 'queued' AND expires_at IS NOT NULL"),
         ),

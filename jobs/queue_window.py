@@ -1,5 +1,6 @@
 """What a claim looks at: of every waiting tenant the first jobs of each size, however long the queue is."""
 
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from jobs.admission import Capacity
 from jobs.fair_share import Account
-from jobs.models import NUM_SIZE_CLASSES, SIZE_CLASS, Job
+from jobs.models import FIT_CLASS, NEED_BOUNDS, NEED_CLASSES, NUM_SIZE_CLASSES, SIZE_BOUNDS, Job
 from jobs.states import Lane
 
 # Of the tenants that wait, so many are looked at: those that were served least.
@@ -53,12 +54,12 @@ class Queued(NamedTuple):
         return self.rank + (left <= URGENT_PART * (self.expires_at - self.created_at))
 
 
-_SIZE: Final = SIZE_CLASS.replace(":", r"\:")  # no parameter
+_CLASS: Final = FIT_CLASS.replace(":", r"\:")  # no parameter
 _COLUMNS: Final = ", ".join(Queued._fields)
 # The literal state lets the planner use the partial indexes.
 _RUNNABLE: Final = """
     state = 'queued' AND model = :model AND lane = :lane AND (run_after IS NULL OR run_after <= :now)
-    AND prompt_tokens + max_tokens <= :max_tokens AND prompt_tokens <= :max_input_len
+    AND max_tokens <= :max_tokens - prompt_tokens AND prompt_tokens <= :max_input_len
 """
 # Without statistics of a queue that was filled just now, the planner would read and sort all of it; what a
 # claim reads stands in an index in the right order.
@@ -82,17 +83,44 @@ _WAITING: Final = text("""
     ) AS account USING (tenant_id)
     JOIN tenants ON tenants.id = tenant_id
 """).columns(lane=Text, tenant_id=Uuid, weight=Float, served=Float, is_active=Boolean, config=Text)
+# The classes that a tenant has jobs in are found one after the other, each by one probe: few exist.
 _FIRST: Final = (
     text(f"""
-    SELECT first.* FROM unnest(:tenants) AS tenant(id), generate_series(0, :num_classes - 1) AS size(class),
-        LATERAL (
+    WITH RECURSIVE existing(tenant_id, class) AS (
+        SELECT tenant.id, (
+            SELECT {_CLASS} FROM jobs
+            WHERE state = 'queued' AND model = :model AND lane = :lane AND tenant_id = tenant.id
+            ORDER BY {_CLASS} LIMIT 1
+        ) FROM unnest(:tenants) AS tenant(id)
+        UNION ALL
+        SELECT tenant_id, (
+            SELECT {_CLASS} FROM jobs
+            WHERE state = 'queued' AND model = :model AND lane = :lane AND tenant_id = existing.tenant_id
+                AND {_CLASS} > existing.class
+            ORDER BY {_CLASS} LIMIT 1
+        ) FROM existing WHERE class IS NOT NULL
+    ), possible AS (
+        SELECT tenant_id, class FROM existing
+        WHERE class / {NEED_CLASSES} <= :max_size_class AND class % {NEED_CLASSES} <= :max_need_class
+    )
+    SELECT {_COLUMNS} FROM (
+        SELECT first.*, row_number() OVER (
+            PARTITION BY possible.tenant_id, possible.class / {NEED_CLASSES}
+            ORDER BY first.rank DESC, first.id
+        ) AS place
+        FROM possible, LATERAL (
             SELECT {_COLUMNS} FROM jobs
-            WHERE {_RUNNABLE} AND tenant_id = tenant.id AND {_SIZE} = size.class
+            WHERE {_RUNNABLE} AND tenant_id = possible.tenant_id AND {_CLASS} = possible.class
             ORDER BY rank DESC, id LIMIT :num_each
         ) AS first
+    ) AS placed WHERE place <= :num_each
     UNION
-    (SELECT {_COLUMNS} FROM jobs WHERE {_RUNNABLE} AND expires_at IS NOT NULL AND tenant_id = ANY(:tenants)
-     ORDER BY expires_at LIMIT :num_urgent)
+    (SELECT urgent.* FROM possible, LATERAL (
+        SELECT {_COLUMNS} FROM jobs
+        WHERE {_RUNNABLE} AND expires_at IS NOT NULL
+            AND tenant_id = possible.tenant_id AND {_CLASS} = possible.class
+        ORDER BY expires_at LIMIT :num_urgent
+    ) AS urgent ORDER BY urgent.expires_at LIMIT :num_urgent)
 """)  # noqa: S608  # made of constants
     .bindparams(bindparam("tenants", type_=ARRAY(Uuid)))
     .columns(*(Job.__table__.c[name] for name in Queued._fields))
@@ -146,9 +174,10 @@ def first_jobs(
     now: datetime,
     max_rows: int = MAX_ROWS,
 ) -> Sequence[Queued]:
-    """The best ranked runnable jobs of each size of these tenants, and those that expire next; unordered.
+    """Read the best ranked runnable jobs of each class of these tenants, and who expires next; unordered.
 
-    Small, large and urgent ones are seen however many others stand before them, at the same cost.
+    Small, large and urgent ones are seen however many others stand before them, at the same cost; classes of
+    jobs that never fit the engine are passed over.
 
     Args:
         session: nothing is locked.
@@ -161,7 +190,7 @@ def first_jobs(
     """
     if not tenants:
         return []
-    each = max(_MIN_EACH, max_rows // (len(tenants) * NUM_SIZE_CLASSES))
+    max_tokens = min(capacity.max_seq_len, capacity.max_tokens_in_pool)
     rows = session.execute(
         _FIRST,
         {
@@ -169,10 +198,11 @@ def first_jobs(
             "lane": lane.value,
             "tenants": sorted(tenants),
             "now": now,
-            "max_tokens": min(capacity.max_seq_len, capacity.max_tokens_in_pool),
+            "max_tokens": max_tokens,
             "max_input_len": capacity.max_input_len,
-            "num_classes": NUM_SIZE_CLASSES,
-            "num_each": each,
+            "max_size_class": bisect_right(SIZE_BOUNDS, capacity.max_input_len),
+            "max_need_class": bisect_right(NEED_BOUNDS, max_tokens),
+            "num_each": max(_MIN_EACH, max_rows // (len(tenants) * NUM_SIZE_CLASSES)),
             "num_urgent": _MAX_URGENT,
         },
     )
