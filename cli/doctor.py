@@ -113,6 +113,7 @@ def _as_seen_from_here() -> Iterator[Finding]:
     except ValueError as error:
         yield Finding("settings", "failed", str(error))
         return
+    yield from _look_at_webhooks(found)
     looks: dict[str, Callable[[Settings], str]] = {
         "database": _look_at_database,
         "broker": _look_at_broker,
@@ -125,6 +126,15 @@ def _as_seen_from_here() -> Iterator[Finding]:
         except (LongbatchError, SQLAlchemyError, httpx2.HTTPError, OSError, ValueError) as error:
             reason = error.message if isinstance(error, LongbatchError) else type(error).__name__
             yield _finding(name, is_ready=False, detail=reason)
+
+
+def _look_at_webhooks(found: Settings) -> Iterator[Finding]:
+    """Warn where webhooks have a secret to sign with, but no key to seal secrets under."""
+    if found.webhooks.secret is not None and found.webhooks.encryption_key is None:
+        detail = "endpoints and secrets of callers are refused: there is no key to seal them under"
+        key = "LONGBATCH_WEBHOOKS__ENCRYPTION_KEY=$(openssl rand -base64 32)"
+        advice = f"set {key}, the same for API and service workers"
+        yield Finding("webhooks", "warning", detail, advice)
 
 
 def _look_at_open_files() -> Finding:

@@ -234,7 +234,7 @@ class WebhookSettings(Group):
     encryption_key: SecretStr | None = Field(
         default=None,
         description="base64 of 32 bytes; seals secrets at rest. Several, newest first: comma between."
-        " None: derived from `secret`, which must not change then",
+        " None: nothing is sealed, so endpoints and secrets of callers are refused",
     )
     allowed_hosts: tuple[str, ...] = Field(
         default=(), description="hosts that may be private, plain http and on any port"

@@ -17,7 +17,7 @@ from jobs.settings import WebhookSettings
 from jobs.webhook_models import WebhookDispatch
 from jobs.webhook_secrets import Replaceable, Secrets
 from jobs.webhook_turns import Slots
-from jobs.webhook_vault import Vault, VaultError
+from jobs.webhook_vault import Vault, VaultError, VaultSealError
 
 # Above the exchange's own deadline: until then nobody else takes an event whose sender may have died.
 _LEASE_MARGIN: Final = timedelta(seconds=10)
@@ -207,7 +207,7 @@ class _Opened:
             if key not in self.known:
                 self.known[key] = self._open(row).valid()
             return self.known[key]
-        except VaultError:
+        except (VaultError, VaultSealError):
             return []
 
     def _open(self, row: Row[Any]) -> Secrets:

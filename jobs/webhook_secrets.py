@@ -5,17 +5,18 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final, Protocol
+from functools import partial
+from typing import Any, Final, Protocol
 from uuid import UUID
 
-from sqlalchemy import select
+from sqlalchemy import ColumnElement, func, or_, select
 from sqlalchemy.dialects.postgresql import insert
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from jobs.models import DEFAULT_TENANT
 from jobs.settings import WebhookSettings
-from jobs.webhook_models import WebhookSecret
-from jobs.webhook_vault import Vault
+from jobs.webhook_models import WebhookEndpoint, WebhookSecret
+from jobs.webhook_vault import NAME_BYTES, Vault, VaultError
 from jobs.webhooks import SECRET_PREFIX
 
 _SECRET_BYTES: Final = 32
@@ -70,6 +71,41 @@ def replace(row: Replaceable, vault: Vault, *, now: datetime, overlap: timedelta
     row.old_secret, row.old_secret_expires_at = (row.secret, now + overlap) if overlap else (None, None)
     row.secret = vault.seal(made)
     return made
+
+
+def seal_anew(session: Session, vault: Vault, *, limit: int = 100) -> int:
+    """Seal secrets of endpoints and tenants anew that are sealed under the key that callers can derive.
+
+    Returns: how many rows were changed; call again until it is none.
+    """
+    if not vault.keys or vault.old_name is None:
+        return 0
+    is_outdated = partial(_is_under, name=vault.old_name)
+    endpoints = select(WebhookEndpoint).where(is_outdated(WebhookEndpoint.secret, WebhookEndpoint.old_secret))
+    defaults = select(WebhookSecret).where(is_outdated(WebhookSecret.secret, WebhookSecret.old_secret))
+    rows: list[Replaceable] = [
+        *session.scalars(endpoints.limit(limit).with_for_update(skip_locked=True)),
+        *session.scalars(defaults.limit(limit).with_for_update(skip_locked=True)),
+    ]
+    num_changed = sum(_seal_anew(row, vault) for row in rows)
+    session.flush()
+    return num_changed
+
+
+def _is_under(*columns: InstrumentedAttribute[Any], name: bytes) -> ColumnElement[bool]:
+    """Whether one of these is sealed under the key of this name, which follows a byte for the format."""
+    return or_(*(func.substr(each, 2, NAME_BYTES) == name for each in columns))
+
+
+def _seal_anew(row: Replaceable, vault: Vault) -> bool:
+    try:
+        if vault.is_outdated(row.secret):
+            row.secret = vault.seal(vault.open(row.secret))
+        if row.old_secret is not None and vault.is_outdated(row.old_secret):
+            row.old_secret = vault.seal(vault.open(row.old_secret))
+    except VaultError:  # damaged: it opens for nobody
+        return False
+    return True
 
 
 def of_tenant(

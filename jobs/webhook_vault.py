@@ -10,12 +10,12 @@ from typing import Final, Self
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from jobs.errors import LongbatchError
+from jobs.errors import InvalidRequestError, LongbatchError
 from jobs.settings import WebhookSettings
 
 KEY_BYTES: Final = 32
 _NONCE_BYTES: Final = 12  # NIST SP 800-38D
-_NAME_BYTES: Final = 4
+NAME_BYTES: Final = 4
 _FORMAT: Final = b"\x01"
 _PURPOSE: Final = b"longbatch webhook secret"
 
@@ -24,6 +24,12 @@ class VaultError(LongbatchError):
     """A webhook secret cannot be opened: it was sealed under a key that is not configured any more."""
 
     code = "secret_unreadable"
+
+
+class VaultSealError(InvalidRequestError):
+    """No webhook secret can be kept here: this server's LONGBATCH_WEBHOOKS__ENCRYPTION_KEY is not set."""
+
+    code = "webhook_secrets_not_kept"
 
 
 class VaultKeyError(LongbatchError):
@@ -37,28 +43,46 @@ class Vault:
     """Seals secrets under the first of its keys and opens what any of them has sealed.
 
     Attributes:
-        keys: the newest first, 32 bytes each.
+        keys: the newest first, 32 bytes each; none: nothing can be sealed.
+        old_key: what a release before sealed under, without a key of its own: derived from the configured
+            secret, which callers can read. It opens what is left of that, and seals nothing.
     """
 
     keys: Sequence[bytes]
+    old_key: bytes | None = None
 
     @classmethod
     def of(cls, settings: WebhookSettings) -> Self | None:
         """The vault of these settings; None: they configure no webhooks.
 
-        Without a key of its own it is derived from the configured secret, which must then never change.
-
         Raises:
             VaultKeyError: a key is no key.
         """
-        if settings.encryption_key is not None:
-            return cls([_key(each) for each in settings.encryption_key.get_secret_value().split(",")])
+        if settings.encryption_key is None and settings.secret is None:
+            return None
+        encoded = settings.encryption_key.get_secret_value().split(",") if settings.encryption_key else []
+        old_key = None
         if settings.secret is not None:
-            return cls([sha256(_PURPOSE + settings.secret.get_secret_value().encode()).digest()])
-        return None
+            old_key = sha256(_PURPOSE + settings.secret.get_secret_value().encode()).digest()
+        return cls([_key(each) for each in encoded], old_key)
+
+    @property
+    def old_name(self) -> bytes | None:
+        """What the old key is called in what it has sealed."""
+        return None if self.old_key is None else _name(self.old_key)
+
+    def is_outdated(self, sealed: bytes) -> bool:
+        """Whether the secret is sealed under the key that callers can derive, and can be sealed anew."""
+        return bool(self.keys) and self.old_key is not None and _name_in(sealed) == self.old_name
 
     def seal(self, secret: str) -> bytes:
-        """What may be stored instead of the secret."""
+        """Encrypt a secret, to be stored in its place.
+
+        Raises:
+            VaultSealError: there is no key.
+        """
+        if not self.keys:
+            raise VaultSealError
         nonce = secrets.token_bytes(_NONCE_BYTES)
         return (
             _FORMAT
@@ -73,14 +97,10 @@ class Vault:
         Raises:
             VaultError: it was sealed under another key, or changed since.
         """
-        head = len(_FORMAT) + _NAME_BYTES
-        name, nonce, rest = (
-            sealed[len(_FORMAT) : head],
-            sealed[head : head + _NONCE_BYTES],
-            sealed[head + _NONCE_BYTES :],
-        )
-        for key in self.keys:
-            if _name(key) == name:
+        head = len(_FORMAT) + NAME_BYTES
+        nonce, rest = sealed[head : head + _NONCE_BYTES], sealed[head + _NONCE_BYTES :]
+        for key in (*self.keys, *([self.old_key] if self.old_key else [])):
+            if _name(key) == _name_in(sealed):
                 try:
                     return AESGCM(key).decrypt(nonce, rest, _PURPOSE).decode()
                 except (InvalidTag, ValueError) as error:  # also of what was cut off, or is no text
@@ -105,6 +125,10 @@ def _key(encoded: str) -> bytes:
     return key
 
 
+def _name_in(sealed: bytes) -> bytes:
+    return sealed[len(_FORMAT) : len(_FORMAT) + NAME_BYTES]
+
+
 def _name(key: bytes) -> bytes:
     """Tells keys apart in what they have sealed, and tells nothing about them."""
-    return sha256(b"name of " + key).digest()[:_NAME_BYTES]
+    return sha256(b"name of " + key).digest()[:NAME_BYTES]

@@ -19,6 +19,7 @@ from jobs import (
     webhook_dispatches,
     webhook_faults,
     webhook_records,
+    webhook_secrets,
     webhooks,
 )
 from jobs.database import database_now, transaction
@@ -153,6 +154,16 @@ def sweep(sessions: sessionmaker[Session], *, is_stopping: Callable[[], bool] = 
         with transaction(sessions) as session:
             before = database_now(session) - _IDLE
             is_more = webhook_destinations.remove_idle(session, before=before) > 0
+
+
+def seal_anew(
+    sessions: sessionmaker[Session], vault: Vault, *, is_stopping: Callable[[], bool] = lambda: False
+) -> None:
+    """Seal under the configured key what releases before sealed under one that callers can derive."""
+    is_more = True
+    while is_more and not is_stopping():
+        with transaction(sessions) as session:
+            is_more = webhook_secrets.seal_anew(session, vault) > 0
 
 
 async def tell(due: Due, settings: WebhookSettings, *, since: float) -> Answer:

@@ -63,7 +63,7 @@ class ServiceWorker:
         self._planning = Planning(PlanningTools.of(settings, self._counter), lease)
         self._plan = Loop("summaries", self.plan, interval=every.summary_seconds)
         self._deliver = Loop("deliver", self.deliver, interval=every.deliver_seconds)
-        vault = Vault.of(settings.webhooks)
+        self._vault = vault = Vault.of(settings.webhooks)
         self._deliverer = (
             Deliverer(self._sessions, settings.webhooks, vault, wake=self._deliver.wake) if vault else None
         )
@@ -206,6 +206,8 @@ class ServiceWorker:
     def prune(self) -> None:
         """What is past its retention is gone."""
         deliver.sweep(self._sessions, is_stopping=self._is_stopping)
+        if self._vault:
+            deliver.seal_anew(self._sessions, self._vault, is_stopping=self._is_stopping)
         maintenance.prune(self._sessions, self._settings.jobs, is_stopping=self._is_stopping)
         batches.prune(
             self._sessions,

@@ -15,7 +15,7 @@ from cli.stack.valkey import EmbeddedValkey
 from jobs.settings import DatabaseSettings, Settings
 from jobs.tokens import Tokenizer, ensure_default_tokenizer
 from local_engine import RunningEngine, running_engine
-from webhook_support import Receiver, receiving
+from webhook_support import WEBHOOKS, Receiver, receiving
 from worker_support import TIME_SCALE, Queue, settings_for
 
 
@@ -25,7 +25,13 @@ def server(
     database_settings: DatabaseSettings,
     valkey: EmbeddedValkey,
 ) -> Iterator[ApiProcess]:
-    variables = {"LONGBATCH_WEBHOOKS__SECRET": WEBHOOK_SECRET, "LONGBATCH_API__MAX_STREAMS": "1000"}
+    assert WEBHOOKS.encryption_key is not None
+    key = WEBHOOKS.encryption_key.get_secret_value()
+    variables = {
+        "LONGBATCH_WEBHOOKS__SECRET": WEBHOOK_SECRET,
+        "LONGBATCH_WEBHOOKS__ENCRYPTION_KEY": key,
+        "LONGBATCH_API__MAX_STREAMS": "1000",
+    }
     with serving(database_settings, valkey.url, **variables) as process:
         yield process
 
