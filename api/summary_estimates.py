@@ -84,6 +84,7 @@ async def estimate_summaries(
         sizes,
         combine=asked.combine,
         chunk_tokens=asked.chunk_tokens,
+        starts=counter.token_starts,
     )
     seconds = await parts.places.seconds_until_done(found.as_work(), model)
     is_exact = not asked.tokens and all(

@@ -1,9 +1,10 @@
 """A text cut into chunks of a bounded number of tokens, at the boundaries that its reader would choose.
 
 The text is first cut into small atoms: paragraphs, and where one is large its lines, sentences, words or at
-last characters. Their tokens are counted once. Chunks are runs of atoms: each ends at the strongest boundary
-near its fair share of what is left, so that all come out about equally long and none is a remnant. What a
-chunk really has is counted again when it is cut, since tokens can span the seam between two atoms.
+last characters. How many tokens each has follows from where the tokens of the whole text begin: the text is
+tokenized once for all of them. Chunks are runs of atoms: each ends at the strongest boundary near its fair
+share of what is left, so that all come out about equally long and none is a remnant. What a chunk really has
+is counted when it is cut, since tokens can span the seam between two atoms.
 """
 
 import re
@@ -14,8 +15,15 @@ from itertools import accumulate, pairwise
 from math import ceil
 from typing import Final
 
+import numpy as np
+import numpy.typing as npt
+
 # How many tokens a text has.
 Count = Callable[[str], int]
+# The characters, in order, with which the tokens of a text begin; about, where a tokenizer cannot say.
+Starts = Callable[[str], npt.NDArray[np.int32]]
+# About how many tokens the characters from one place to another have.
+_Measure = Callable[[int, int], int]
 
 # An atom has at most this part of a chunk, so that there is a boundary near every place.
 _ATOMS_PER_CHUNK: Final = 16
@@ -84,14 +92,17 @@ def num_chunks(num_tokens: int, *, chunk_tokens: int, overlap_tokens: int = 0) -
     return ceil(num_tokens / (_FILL * (chunk_tokens - overlap_tokens)))
 
 
-def cut(text: str, count: Count, *, chunk_tokens: int, overlap_tokens: int = 0) -> list[Chunk]:
-    """The chunks of the text in order; the same for the same text, and every character stands in one.
+def cut(
+    text: str, count: Count, *, chunk_tokens: int, overlap_tokens: int = 0, starts: Starts | None = None
+) -> list[Chunk]:
+    """Cut the text into chunks in order; the same for the same text, and every character is in one.
 
     Args:
         text: one character at least.
         count: how many tokens a text has.
         chunk_tokens: of a chunk at most, its overlap included; far above what a character has.
         overlap_tokens: of the chunk before that each repeats, about; below `chunk_tokens / 2`.
+        starts: where tokens begin; None: stretches are counted, again and again, which only short texts bear.
 
     Raises:
         ValueError: the text is empty, or the numbers leave no room.
@@ -100,11 +111,19 @@ def cut(text: str, count: Count, *, chunk_tokens: int, overlap_tokens: int = 0) 
         raise ValueError("an empty text has no chunks")
     if not 0 <= 2 * overlap_tokens < chunk_tokens:
         raise ValueError("overlap_tokens must be below half of chunk_tokens")
-    total = count(text)
-    if total <= chunk_tokens:
+    measure = _by_counting(text, count) if starts is None else _by_starts(starts(text))
+    if measure(0, len(text)) <= chunk_tokens and (total := count(text)) <= chunk_tokens:
         return [Chunk(0, len(text), 0, total)]
-    atoms = _atoms(text, count, max_tokens=max(1, chunk_tokens // _ATOMS_PER_CHUNK))
+    atoms = _atoms(text, measure, max_tokens=max(1, chunk_tokens // _ATOMS_PER_CHUNK))
     return list(_chunks(text, atoms, count, chunk_tokens=chunk_tokens, overlap_tokens=overlap_tokens))
+
+
+def _by_counting(text: str, count: Count) -> _Measure:
+    return lambda start, end: count(text[start:end])
+
+
+def _by_starts(starts: npt.NDArray[np.int32]) -> _Measure:
+    return lambda start, end: int(np.searchsorted(starts, end) - np.searchsorted(starts, start))
 
 
 def _chunks(
@@ -133,9 +152,9 @@ def _choose_end(atoms: _Atoms, first: int, room: int) -> int:
     """The index of the bound at which the chunk that starts at `first` best ends."""
     begin, total = atoms.before[first], atoms.before[-1]
     left = total - begin
-    share = left / ceil(left / (_FILL * room))
     if left <= room:
         return len(atoms.bounds) - 1
+    share = left / ceil(left / (_FILL * room))
     most = bisect_right(atoms.before, begin + room, lo=first + 1) - 1
     lowest, highest = begin + share * (1 - _REACH), begin + min(room, share * (1 + _REACH))
     low = max(first + 1, bisect_left(atoms.before, lowest, lo=first + 1))
@@ -151,7 +170,7 @@ def _back(atoms: _Atoms, first: int, overlap_tokens: int) -> int:
     return min(first, bisect_left(atoms.before, atoms.before[first] - overlap_tokens, hi=first))
 
 
-def _atoms(text: str, count: Count, *, max_tokens: int) -> _Atoms:
+def _atoms(text: str, measure: _Measure, *, max_tokens: int) -> _Atoms:
     """The text in pieces of at most so many tokens each, unless one is a single character."""
     strong = {match.end(): _PARAGRAPH for match in _PARAGRAPHS.finditer(text)}
     for match in _HEADINGS.finditer(text):
@@ -160,7 +179,7 @@ def _atoms(text: str, count: Count, *, max_tokens: int) -> _Atoms:
     strong |= {0: _TITLE, len(text): _TITLE}
     pieces: list[tuple[int, int, int]] = []  # end, strength of the boundary there, tokens
     for start, end in pairwise(sorted(strong)):
-        pieces += _split(text, start, end, strong[end], count, max_tokens=max_tokens)
+        pieces += _split(text, start, end, strong[end], measure, max_tokens=max_tokens)
     return _Atoms(
         bounds=[0, *(end for end, _, _ in pieces)],
         strengths=[_TITLE, *(strength for _, strength, _ in pieces)],
@@ -169,17 +188,17 @@ def _atoms(text: str, count: Count, *, max_tokens: int) -> _Atoms:
 
 
 def _split(
-    text: str, start: int, end: int, strength: int, count: Count, *, max_tokens: int, level: int = 0
+    text: str, start: int, end: int, strength: int, measure: _Measure, *, max_tokens: int, level: int = 0
 ) -> Iterator[tuple[int, int, int]]:
     """The pieces of a stretch, cut no finer than it has to be."""
-    tokens = count(text[start:end])
+    tokens = measure(start, end)
     if tokens <= max_tokens or end - start <= 1:
         yield end, strength, tokens
         return
     bounds, inner, finer = _inner_bounds(text, start, end, level)
     for left, right in pairwise(bounds):
         outer = strength if right == end else inner
-        yield from _split(text, left, right, outer, count, max_tokens=max_tokens, level=finer)
+        yield from _split(text, left, right, outer, measure, max_tokens=max_tokens, level=finer)
 
 
 def _inner_bounds(text: str, start: int, end: int, level: int) -> tuple[list[int], int, int]:

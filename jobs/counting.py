@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+
 from jobs import prompts
 from jobs.texts import CountedPrompt
 from jobs.tokens import Tokenizer, pack_ids
@@ -29,6 +32,10 @@ class PromptCounter:
             UnsafeTextError: as `Tokenizer.encode_text`.
         """
         return self.tokenizer.count_text(text)
+
+    def token_starts(self, text: str) -> npt.NDArray[np.int32]:
+        """Find the characters with which the tokens of the text begin; errors as of `count_text`."""
+        return self.tokenizer.token_starts(text)
 
     def count_prompt(self, canonical: str, *, limit: int | None = None) -> CountedPrompt:
         """Make the prompt's ids by the model's chat template; a plain text begins a text as it is.

@@ -9,6 +9,7 @@ from functools import cached_property, partial
 from typing import Final, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import tokenizers
 
 from jobs.chat_template import ChatTemplateError, ControlToken, control_pattern
@@ -78,6 +79,35 @@ class PlainEncoder:
     def count(self, text: str, *, limit: int | None = None) -> int:
         """Count the tokens of the text; arguments and errors as of `encode`."""
         return sum(self._collect(text, lambda _text, part: len(part.ids), limit=limit))
+
+    def starts(self, text: str) -> npt.NDArray[np.int32]:
+        """Find the characters with which the tokens of the text begin.
+
+        A token that begins within a character counts to the next one. Where texts are not cut into windows,
+        or characters are composed, places are about right: tokens are then found a stretch at a time.
+        """
+        if self._windows is None:
+            return concatenate(
+                [self._starts_of_slice(text, at) for at in range(0, len(text), self._window_chars)]
+            )
+        found = concatenate(self._collect(text, self._starts_of_part))
+        return np.minimum(found, len(text) - 1)
+
+    def _starts_of_part(self, text: str, part: Part) -> npt.NDArray[np.int32]:
+        encoded = np.frombuffer(text[part.start : part.end].encode(), dtype=np.uint8)
+        chars = np.cumsum((encoded & 0xC0) != 0x80, dtype=np.int32)
+        ends = np.cumsum(self._lengths.of_bytes[part.ids], dtype=np.int64)
+        # Characters that began before each token's first byte.
+        before = np.concatenate([np.zeros(1, dtype=np.int32), chars[np.minimum(ends[:-1], len(chars)) - 1]])[
+            : len(ends)
+        ]
+        found: npt.NDArray[np.int32] = (before + part.start).astype(np.int32)
+        return found
+
+    def _starts_of_slice(self, text: str, at: int) -> npt.NDArray[np.int32]:
+        some = text[at : at + self._window_chars]
+        (encoding,) = self._tokenizer.encode_batch([some], add_special_tokens=False)
+        return np.array([at + start for start, _ in encoding.offsets], dtype=np.int32)
 
     def _collect(self, text: str, take: Callable[[str, Part], T], *, limit: int | None = None) -> list[T]:
         """Encode the text and return what `take` makes of each part and the text that it is a part of."""

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from jobs import batch_estimate, summary_plan
-from jobs.chunking import Count
+from jobs.chunking import Count, Starts
 from jobs.speeds import reading_work
 from jobs.summary_plan import Leaf, Node, Sizes, Source
 
@@ -51,6 +51,7 @@ def estimate(
     *,
     combine: bool,
     chunk_tokens: int | None,
+    starts: Starts | None = None,
 ) -> Estimated:
     """The trees over these documents.
 
@@ -58,6 +59,7 @@ def estimate(
         sources: in their order.
         load: the text of one; None: only its length is known, or cutting all would take too long.
         count: tokens of a text.
+        starts: where they begin, as of `chunking.cut`.
         sizes: for the engines that are there.
         combine: one tree over all.
         chunk_tokens: as asked.
@@ -75,7 +77,7 @@ def estimate(
         text = None if whole else load(source)  # one at a time: they can be long
         if text is None:
             return summary_plan.sketch(source, sizes, whole=whole)
-        return summary_plan.cut(source, text, count, sizes, whole=whole)
+        return summary_plan.cut(source, text, count, sizes, whole=whole, starts=starts)
 
     summary_plan.check_num_chunks((each for each in sources if not is_whole(each)), sizes, whole=False)
     found = [cut(source) for source in sources]

@@ -20,7 +20,7 @@ from typing import Final
 
 from jobs import chunking
 from jobs.admission import Capacity
-from jobs.chunking import Count
+from jobs.chunking import Count, Starts
 from jobs.errors import ContextLengthExceededError, InvalidRequestError
 from jobs.summary_states import NodeKind
 
@@ -204,13 +204,19 @@ def check_num_chunks(sources: Iterable[Source], sizes: Sizes, *, whole: bool) ->
         )
 
 
-def cut(source: Source, text: str, count: Count, sizes: Sizes, *, whole: bool) -> list[Leaf]:
-    """The leaves of a document."""
+def cut(
+    source: Source, text: str, count: Count, sizes: Sizes, *, whole: bool, starts: Starts | None = None
+) -> list[Leaf]:
+    """Make the leaves of a document; `count` and `starts` as of `chunking.cut`."""
     if whole:
         chunks = [chunking.Chunk(0, len(text), 0, source.num_tokens)]
     else:
         chunks = chunking.cut(
-            text, count, chunk_tokens=sizes.chunk_tokens, overlap_tokens=sizes.overlap_tokens
+            text,
+            count,
+            chunk_tokens=sizes.chunk_tokens,
+            overlap_tokens=sizes.overlap_tokens,
+            starts=starts,
         )
     return [
         Leaf(

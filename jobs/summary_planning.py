@@ -159,7 +159,14 @@ class Planning:
         for source, document in zip(sources, draft.documents, strict=True):
             watch.check()
             text = _load_text(sessions, document)  # one at a time: they can be long
-            leaves += summary_plan.cut(source, text, self.tools.counter.count_text, sizes, whole=whole)
+            leaves += summary_plan.cut(
+                source,
+                text,
+                self.tools.counter.count_text,
+                sizes,
+                whole=whole,
+                starts=self.tools.counter.token_starts,
+            )
         if leaves:
             draft.nodes = summary_plan.tree(leaves, sizes, whole=whole)
         return draft

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from typing import Final, Protocol
 from uuid import UUID
 
+import numpy as np
+import numpy.typing as npt
 from sqlalchemy import func, select
 from sqlalchemy.exc import NoResultFound
 from sqlalchemy.orm import Session
@@ -24,6 +26,9 @@ class TextCounter(Counter, Protocol):
 
     def count_text(self, text: str) -> int:
         """Tokens of the text alone."""
+
+    def token_starts(self, text: str) -> npt.NDArray[np.int32]:
+        """Find the characters with which the tokens of the text begin, about."""
 
 
 class AllPartsFailedError(LongbatchError):

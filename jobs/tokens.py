@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final, Self, get_args
 
 import numpy as np
+import numpy.typing as npt
 import tokenizers
 import zstandard
 
@@ -165,6 +166,10 @@ class Tokenizer:
     def count_text(self, text: str) -> int:
         """How many tokens `encode_text` gives."""
         return self._plain.count(text)
+
+    def token_starts(self, text: str) -> npt.NDArray[np.int32]:
+        """Find the characters with which the tokens of the text begin; see `PlainEncoder.starts`."""
+        return self._plain.starts(text)
 
     def decode(self, ids: Sequence[int] | TokenIds) -> str:
         """The text of these tokens, special ones left out; bytes that are no UTF-8 become U+FFFD."""

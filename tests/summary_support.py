@@ -1,8 +1,11 @@
 """What tests of summaries share: ready documents, planned trees, and jobs of them brought to any end."""
 
+import re
 from hashlib import sha256
 from uuid import UUID
 
+import numpy as np
+import numpy.typing as npt
 from sqlalchemy import select
 from sqlalchemy.orm import Session, sessionmaker
 
@@ -38,6 +41,9 @@ class Words:
 
     def count_text(self, text: str) -> int:
         return len(text.split())
+
+    def token_starts(self, text: str) -> npt.NDArray[np.int32]:
+        return np.array([word.start() for word in re.finditer(r"\S+", text)], dtype=np.int32)
 
 
 TOOLS = PlanningTools(counter=Words(), fallback=SMALL, limits=LimitSettings())

@@ -1,8 +1,11 @@
 """Texts cut into chunks: every character once, no chunk too large, the same each time, at good places."""
 
+import re
 import time
 from itertools import pairwise
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -141,3 +144,44 @@ def test_an_empty_text_and_an_overlap_of_half_a_chunk_are_refused() -> None:
         cut("", words, chunk_tokens=100)
     with pytest.raises(ValueError, match="half"):
         cut("a b c", words, chunk_tokens=100, overlap_tokens=50)
+
+
+class Counted:
+    """Counts words, and how many characters it was asked to count."""
+
+    def __init__(self) -> None:
+        self.num_chars = 0
+
+    def count(self, text: str) -> int:
+        self.num_chars += len(text)
+        return len(text.split())
+
+    def starts(self, text: str) -> npt.NDArray[np.int32]:
+        self.num_chars += len(text)
+        return np.array([match.start() for match in re.finditer(r"\S+", text)], dtype=np.int32)
+
+
+@pytest.mark.parametrize("separator", [" ", "\n", "\n\n", ". "])
+def test_a_text_is_tokenized_about_twice_whatever_its_boundaries(separator: str) -> None:
+    counted = Counted()
+    text = separator.join("w" * (1 + number % 9) for number in range(20_000))
+    chunks = cut(text, counted.count, chunk_tokens=500, starts=counted.starts)
+    assert len(chunks) > 40
+    assert counted.num_chars <= 2.1 * len(text)
+
+
+@settings(deadline=None, max_examples=100)
+@given(text=TEXTS, chunk_tokens=st.integers(16, 400), overlap=st.integers(0, 100), factor=st.integers(1, 3))
+def test_chunks_are_exact_though_starts_are_not(
+    text: str, chunk_tokens: int, overlap: int, factor: int
+) -> None:
+    def starts(whole: str) -> npt.NDArray[np.int32]:
+        return np.arange(0, len(whole), factor, dtype=np.int32)
+
+    overlap = min(overlap, (chunk_tokens - 1) // 2)
+    chunks = cut(text, characters, chunk_tokens=chunk_tokens, overlap_tokens=overlap, starts=starts)
+    assert "".join(text[chunk.start : chunk.end] for chunk in chunks) == text
+    assert all(
+        chunk.tokens == len(text[chunk.context : chunk.end]) <= chunk_tokens and chunk.start < chunk.end
+        for chunk in chunks
+    )

@@ -241,3 +241,12 @@ def test_tokens_of_a_part_stand_for_its_characters(in_windows: PlainEncoder) -> 
     for part in parts_of(in_windows, text):
         num_bytes = int(np.sum(in_windows._lengths.of_bytes[part.ids]))
         assert num_bytes == len(text[part.start : part.end].encode())
+
+
+@pytest.mark.parametrize(("name", "text"), GENERATED, ids=lambda value: value if len(value) < 40 else "")
+def test_starts_of_tokens_are_those_of_the_tokenizer(in_windows: PlainEncoder, name: str, text: str) -> None:
+    starts = in_windows.starts(text)
+    (encoding,) = in_windows._tokenizer.encode_batch([text], add_special_tokens=False)
+    exact = np.array([start for start, _ in encoding.offsets])
+    assert len(starts) == len(exact), name
+    assert set((starts - exact).tolist()) <= {0, 1}, "1: a token that begins within a character"
