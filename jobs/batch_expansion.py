@@ -2,14 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from itertools import islice
 from typing import Final, Self
 from uuid import UUID
 
-from sqlalchemy import func, select
+from sqlalchemy import func, select, update
+from sqlalchemy.exc import DataError, IntegrityError
 from sqlalchemy.orm import Session
 
-from jobs import batch_results, engines, file_lines, files, quotas, submission
+from jobs import batch_results, engines, file_lines, files, ids, quotas, submission, telemetry
 from jobs.admission import Capacity
 from jobs.batch_lines import CANCELLED, EXPIRED, Envelope, answered_line, read_envelope, unanswered_line
 from jobs.batch_models import Batch
@@ -31,6 +33,11 @@ from jobs.texts import CountedPrompt, NewText
 # to let others wait for the batch.
 _MAX_LINES: Final = 500
 _MAX_BYTES: Final = 4 * 2**20
+# Of taking on its next lines, in a row, over about an hour; the lines that are left have failed then.
+MAX_FAILURES: Final = 12
+_FIRST_PAUSE: Final = timedelta(seconds=1)
+_MAX_PAUSE: Final = timedelta(minutes=10)
+_OTHER_PAUSE: Final = timedelta(seconds=5)
 # Of a quota, so that a tenant's large batch does not keep out its other requests.
 _FILLED: Final = 0.9
 
@@ -112,6 +119,8 @@ def expand(session: Session, batch_id: UUID, tools: BatchTools) -> Sequence[Job]
     batch = session.scalar(query.with_for_update(skip_locked=True))
     if batch is None:
         return None
+    if batch.num_failures >= MAX_FAILURES:
+        return _give_up(session, batch, has_failed=True)
     is_stopping = batch.state == BatchState.CANCELLING or database_now(session) >= batch.expires_at
     quota = None if is_stopping else _Quota.of(session, batch, tools)
     if quota is not None and quota.is_full:
@@ -121,7 +130,7 @@ def expand(session: Session, batch_id: UUID, tools: BatchTools) -> Sequence[Job]
     except BytesLostError:
         if not is_stopping:
             raise
-        return _give_up(session, batch)
+        return _give_up(session, batch, has_failed=False)
     jobs: Sequence[Job] = ()
     requests = [line for line in lines if not line.is_blank]
     if quota is None:
@@ -136,8 +145,25 @@ def expand(session: Session, batch_id: UUID, tools: BatchTools) -> Sequence[Job]
         batch.next_offset = lines[-1].end
         batch.next_line = lines[-1].number + 1
     batch.is_expanded = is_end
+    batch.num_failures = 0
     session.flush()
     return jobs
+
+
+def note_failure(session: Session, batch_id: UUID) -> None:
+    """Put a batch off whose next lines could not be taken on, each time for twice as long."""
+    batch = session.scalar(select(Batch).where(Batch.id == batch_id).with_for_update())
+    if batch is None or batch.state not in (BatchState.IN_PROGRESS, BatchState.CANCELLING):
+        return
+    pause = min(_MAX_PAUSE, _FIRST_PAUSE * 2 ** min(batch.num_failures, MAX_FAILURES))
+    batch.run_after = database_now(session) + pause
+    batch.num_failures = min(batch.num_failures + 1, MAX_FAILURES)
+
+
+def put_off(session: Session, batch_id: UUID) -> None:
+    """Put a batch off that could not be moved on for another reason than its lines."""
+    later = func.clock_timestamp() + _OTHER_PAUSE
+    session.execute(update(Batch).where(Batch.id == batch_id).values(run_after=later))
 
 
 def _next_lines(session: Session, batch: Batch, tools: BatchTools) -> tuple[list[FileLine], bool]:
@@ -164,10 +190,12 @@ def _stop(session: Session, batch: Batch, lines: Sequence[FileLine], tools: Batc
     batch.num_stopped += len(ended)
 
 
-def _give_up(session: Session, batch: Batch) -> Sequence[Job]:
-    """Lines that can be read no more are counted as stopped, so that the batch ends."""
+def _give_up(session: Session, batch: Batch, *, has_failed: bool) -> Sequence[Job]:
+    """Count lines that can be read no more as failed, or as stopped, so that the batch ends."""
     outstanding = select(func.count()).where(Job.batch_id == batch.id, ~Job.is_reported)
-    batch.num_stopped += batch.num_lines - batch.num_ended - (session.scalar(outstanding) or 0)
+    num_left = batch.num_lines - batch.num_ended - (session.scalar(outstanding) or 0)
+    batch.num_failed += num_left if has_failed else 0
+    batch.num_stopped += 0 if has_failed else num_left
     batch.is_expanded = True
     session.flush()
     return ()
@@ -190,13 +218,39 @@ def _submit(
                 break
             part.specs.append(spec)
         except LongbatchError as error:
-            part.refused.append(_refusal(envelope, error))
+            part.refused.append(_refusal(envelope.custom_id, error))
+        except Exception as error:  # noqa: BLE001  # one line must not stop its batch
+            part.refused.append(_unforeseen(batch, line.number, envelope.custom_id, error))
+    jobs = _store(session, batch, part, tools, quota)
     batch_results.append_errors(session, batch, part.refused, tools.store)
     batch.num_failed += len(part.refused)
-    jobs = submission.submit(
-        session, part.specs, tenant_id=batch.tenant_id, fallback=tools.fallback, admit=quota.admit
-    )
     return jobs, left
+
+
+def _store(session: Session, batch: Batch, part: _Part, tools: BatchTools, quota: _Quota) -> Sequence[Job]:
+    """The jobs of the part; a line that the database refuses is refused alone.
+
+    Raises:
+        LimitError: as `expand`.
+    """
+
+    def submit(specs: Sequence[JobSpec]) -> Sequence[Job]:
+        with session.begin_nested():
+            return submission.submit(
+                session, specs, tenant_id=batch.tenant_id, fallback=tools.fallback, admit=quota.admit
+            )
+
+    try:
+        return submit(part.specs)
+    except (DataError, IntegrityError):
+        jobs: list[Job] = []
+    for spec in part.specs:
+        try:
+            jobs += submit([spec])
+        except (DataError, IntegrityError) as error:
+            custom_id = spec.custom_id or ""
+            part.refused.append(_unforeseen(batch, spec.batch_line, custom_id, error))
+    return jobs
 
 
 def _envelope(line: FileLine, batch: Batch, tools: BatchTools) -> Envelope:
@@ -239,10 +293,23 @@ def _count(canonical: str, tools: BatchTools) -> CountedPrompt | None:
         return None  # counting it later meets the same error and ends the job with it
 
 
-def _refusal(envelope: Envelope, error: LongbatchError) -> bytes:
+def _refusal(custom_id: str, error: LongbatchError) -> bytes:
     status = _STATUSES.get(type(error), 400)
     body = error_object(error.code, error.message, param=error.param, status=status)
-    return answered_line(uuid7().hex, envelope.custom_id, status=status, body=body)
+    return answered_line(uuid7().hex, custom_id, status=status, body=body)
+
+
+def _unforeseen(batch: Batch, number: int | None, custom_id: str, error: Exception) -> bytes:
+    telemetry.logger().error(
+        telemetry.ROW_FAILED,
+        loop="batches",
+        batch_id=ids.batch_id(batch.id),
+        line=number,
+        error=type(error).__name__,
+        exception=telemetry.describe_error((type(error), error, error.__traceback__)),
+    )
+    body = error_object(LongbatchError.code, "The request could not be taken on.", status=500)
+    return answered_line(uuid7().hex, custom_id, status=500, body=body)
 
 
 _STATUSES: Final[Mapping[type[LongbatchError], int]] = {ModelNotFoundError: 404, OverTokenQuotaError: 429}

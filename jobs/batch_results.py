@@ -13,11 +13,12 @@ from uuid import UUID
 from sqlalchemy import Row, func, or_, select, update
 from sqlalchemy.orm import Session
 
-from jobs import batches, files, ids, lifecycle
+from jobs import batches, files, ids, lifecycle, telemetry
 from jobs.batch_lines import CANCELLED, EXPIRED, answered_line, unanswered_line
 from jobs.batch_models import Batch, File
 from jobs.batch_states import BatchState, Endpoint, FileState
 from jobs.database import database_now
+from jobs.errors import LongbatchError
 from jobs.models import Job, JsonObject, Result
 from jobs.openai_chat import chat_completion, error_object, text_completion, too_long_message, usage_object
 from jobs.states import JobState
@@ -65,7 +66,10 @@ def find_due(session: Session) -> list[tuple[UUID, BatchState]]:
     )
     active = [BatchState.IN_PROGRESS, BatchState.FINALIZING, BatchState.CANCELLING]
     rows = session.execute(
-        select(Batch.id, Batch.state).where(Batch.state.in_(active), has_work).order_by(Batch.id)
+        select(Batch.id, Batch.state)
+        .where(Batch.state.in_(active), has_work)
+        .where(or_(Batch.run_after.is_(None), Batch.run_after <= func.clock_timestamp()))
+        .order_by(Batch.id)
     )
     return [(batch_id, BatchState(state)) for batch_id, state in rows]
 
@@ -176,7 +180,10 @@ def _report(session: Session, batch: Batch, ended: Sequence[_Ended], store: Part
     outputs: dict[UUID, str] = dict(found.all())
     written = _Written()
     for row in ended:
-        _write(row, batch, outputs.get(row.id, ""), written)
+        try:
+            _write(row, batch, outputs.get(row.id, ""), written)
+        except Exception as error:  # noqa: BLE001  # one line must not keep its batch from its end
+            _write_unforeseen(row, error, written)
     _append_output(session, batch, written.output, store)
     append_errors(session, batch, written.errors, store)
     batch.num_completed += len(written.output)
@@ -211,6 +218,16 @@ def _write(row: _Ended, batch: Batch, output: str, written: _Written) -> None:
     written.num_failed += not is_whole_batch
     reason = EXPIRED if row.state == JobState.EXPIRED else CANCELLED if is_whole_batch else _CANCELLED_ALONE
     written.errors.append(unanswered_line(identifier, row.custom_id, reason))
+
+
+def _write_unforeseen(row: _Ended, error: Exception, written: _Written) -> None:
+    """The line of a job that no line can be made of says so."""
+    telemetry.logger().error(
+        telemetry.ROW_FAILED, loop="batches", job_id=ids.job_id(row.id), error=type(error).__name__
+    )
+    body = error_object(LongbatchError.code, "The result cannot be shown.", status=500)
+    written.errors.append(answered_line(row.id.hex, row.custom_id, status=500, body=body))
+    written.num_failed += 1
 
 
 def _completion(row: _Ended, endpoint: Endpoint, output: str) -> JsonObject:

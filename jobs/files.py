@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from typing import Final
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, delete, func, or_, select, update
+from sqlalchemy import ColumnElement, Select, delete, func, or_, select, update
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import paging
@@ -270,20 +270,31 @@ def expire(session: Session, *, now: datetime, limit: int = 500) -> int:
     return len(due)
 
 
-def prune(session: Session, store: PartStore, *, now: datetime) -> int:
-    """One file that was deleted a while ago is gone, unless a batch still needs it; how many were."""
+def unread(now: datetime) -> Select[UUID]:
+    """Select files that were deleted a while ago, oldest first, unless a batch still needs them."""
     needed = select(Batch.id).where(
         Batch.input_file_id == File.id,
         Batch.state.in_([BatchState.VALIDATING, BatchState.IN_PROGRESS, BatchState.CANCELLING]),
         ~Batch.is_expanded,
     )
-    file_id = session.scalar(
+    return (
         select(File.id)
         .where(File.state == FileState.DELETED, File.deleted_at <= now - _READING, ~needed.exists())
         .order_by(File.deleted_at)
-        .limit(1)
-        .with_for_update(skip_locked=True)
     )
+
+
+def prune(session: Session, store: PartStore, *, now: datetime, only: Sequence[UUID] | None = None) -> int:
+    """Remove one file that was deleted a while ago, unless a batch still needs it; how many were.
+
+    Args:
+        session: the caller's transaction.
+        store: where its bytes are.
+        now: the database's clock.
+        only: one of these; None: of all.
+    """
+    found = unread(now) if only is None else unread(now).where(File.id.in_(only))
+    file_id = session.scalar(found.limit(1).with_for_update(skip_locked=True))
     if file_id is None:
         return 0
     # Before the rows, which alone know them: what is cut off here is done again.

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, func, literal_column, or_, select
+from sqlalchemy import ColumnElement, Select, func, literal_column, or_, select
 from sqlalchemy.orm import Session
 
 from jobs import accounts, checkpoints, events, moves, reservations, summary_trees
@@ -204,37 +204,64 @@ def cancel_where(
     return len(ended) + moves.request_stop(session, StopReason.CANCEL, [Job.id.in_(mine)])
 
 
-def expire(session: Session, *, now: datetime, limit: int = 1000) -> int:
-    """Jobs whose window has ended are expired, or asked to stop when they run; how many were."""
-    over = (
-        select(Job.id)
-        .where(
-            Job.expires_at <= now,
-            Job.state.not_in(sorted(TERMINAL)),
-            moves.weaker_than(StopReason.EXPIRE),
-            ~summary_trees.is_waiting(),
-        )
-        .limit(limit)
-        .with_for_update(skip_locked=True)
+def overdue(now: datetime) -> Select[UUID]:
+    """Select jobs whose window has ended."""
+    return select(Job.id).where(
+        Job.expires_at <= now,
+        Job.state.not_in(sorted(TERMINAL)),
+        moves.weaker_than(StopReason.EXPIRE),
+        ~summary_trees.is_waiting(),
     )
-    due = session.scalars(over).all()
+
+
+def expire(session: Session, *, now: datetime, limit: int = 1000, only: Sequence[UUID] | None = None) -> int:
+    """Expire jobs whose window has ended, or ask them to stop when they run.
+
+    Args:
+        session: the caller's transaction.
+        now: the database's clock.
+        limit: jobs at most.
+        only: of these jobs; None: of all.
+
+    Returns:
+        How many were.
+    """
+    over = overdue(now) if only is None else overdue(now).where(Job.id.in_(only))
+    due = session.scalars(over.limit(limit).with_for_update(skip_locked=True)).all()
     ended = moves.end(session, "expire", Job.id.in_(due), Job.state != "running")
     return len(ended) + moves.request_stop(session, StopReason.EXPIRE, [Job.id.in_(due)])
 
 
-def rescue(session: Session, *, now: datetime, max_rescues: int, limit: int = 100) -> list[Job]:
-    """Jobs whose worker fell silent are queued again, or ended as they were asked to be.
+def silent_at(now: datetime) -> Select[UUID]:
+    """Select jobs whose worker fell silent."""
+    is_silent = (Job.state == literal_column("'running'"), Job.lease_expires_at <= now)
+    return select(Job.id).where(*is_silent).order_by(Job.id)
+
+
+def rescue(
+    session: Session,
+    *,
+    now: datetime,
+    max_rescues: int,
+    limit: int = 100,
+    only: Sequence[UUID] | None = None,
+) -> list[Job]:
+    """Queue jobs again whose worker fell silent, or end them as they were asked to be.
 
     No attempt is spent. Their reservations drain until the engine is known to be done with them.
+
+    Args:
+        session: the caller's transaction.
+        now: the database's clock.
+        max_rescues: after so many a job has failed.
+        limit: jobs at most.
+        only: of these jobs; None: of all.
     """
     accounts.serialize(session)
-    silent = session.scalars(
-        select(Job)
-        .where(Job.state == literal_column("'running'"), Job.lease_expires_at <= now)
-        .order_by(Job.id)
-        .limit(limit)
-        .with_for_update(skip_locked=True)
-    ).all()
+    found = silent_at(now) if only is None else silent_at(now).where(Job.id.in_(only))
+    query = select(Job).where(Job.id.in_(found.limit(limit))).order_by(Job.id)
+    still = query.where(Job.state == literal_column("'running'"), Job.lease_expires_at <= now)
+    silent = session.scalars(still.with_for_update(skip_locked=True)).all()
     summary_trees.lock(session, silent)  # all at once and in one order, whichever of them end
     return [job for job in silent if _rescue_one(session, job, max_rescues=max_rescues)]
 

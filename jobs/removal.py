@@ -1,10 +1,10 @@
 """How jobs go: deleted by their owner, or pruned when their retention has passed."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from uuid import UUID
 
-from sqlalchemy import delete, exists, or_, select, tuple_
+from sqlalchemy import Select, delete, exists, or_, select, tuple_
 from sqlalchemy.orm import Session
 
 from jobs import texts
@@ -31,17 +31,30 @@ def remove(session: Session, job_id: UUID, *, tenant_id: UUID) -> bool:
     return True
 
 
-def prune_jobs(session: Session, *, before: datetime, limit: int = 500) -> int:
-    """Jobs that ended before this moment are gone with their texts; how many. Those of trees go with them."""
-    old = session.scalars(
-        select(Job)
+def ended_before(before: datetime) -> Select[UUID]:
+    """Select jobs that ended before this moment, oldest first; those of trees go with their summaries."""
+    return (
+        select(Job.id)
         .where(Job.finalized_at.is_not(None), Job.finalized_at < before)
         .where(or_(Job.batch_id.is_(None), Job.is_reported), Job.summary_id.is_(None))
         .order_by(Job.finalized_at)
-        .limit(limit)
-        .with_for_update(skip_locked=True)
-    ).all()
-    return _remove_all(session, old)
+    )
+
+
+def prune_jobs(
+    session: Session, *, before: datetime, limit: int = 500, only: Sequence[UUID] | None = None
+) -> int:
+    """Remove jobs that ended before this moment with their texts; how many.
+
+    Args:
+        session: the caller's transaction.
+        before: this moment.
+        limit: jobs at most.
+        only: of these jobs; None: of all.
+    """
+    found = ended_before(before) if only is None else ended_before(before).where(Job.id.in_(only))
+    old = session.scalars(found.limit(limit).with_for_update(skip_locked=True)).all()
+    return _remove_all(session, session.scalars(select(Job).where(Job.id.in_(old))).all())
 
 
 def prune_events(session: Session, *, before: datetime, limit: int = 5000) -> int:

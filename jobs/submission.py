@@ -1,11 +1,11 @@
 """How jobs come in: submitted, counted, and queued or refused because they can never fit."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from sqlalchemy import literal_column, or_, select
+from sqlalchemy import Select, and_, false, literal_column, or_, select
 from sqlalchemy.orm import Session
 
 from jobs import endings, engines, texts
@@ -162,31 +162,42 @@ def submit_part_once(
     return job_ids, new
 
 
-def reject_misfits(session: Session, *, limit: int = 1000) -> list[Job]:
-    """Queued jobs that no registered engine can ever run have failed (engines can come back smaller)."""
-    rejected: list[Job] = []
-    for model, capacities in engines.registered_capacities(session).items():
-        total = Job.prompt_tokens + Job.max_tokens
-        fits_none = [
-            or_(
-                total > min(each.max_seq_len, each.max_tokens_in_pool), Job.prompt_tokens > each.max_input_len
-            )
-            for each in capacities
-        ]
-        misfits = session.scalars(
-            select(Job)
-            .where(
-                Job.state == literal_column("'queued'"),
-                Job.model == model,
-                *fits_none,
-            )
-            .limit(limit)
-            .with_for_update(skip_locked=True)
-        ).all()
-        now = database_now(session)
-        for job in misfits:
-            settle_count(job, num_tokens=job.prompt_tokens or 0, limits=capacities, now=now)
-        rejected += misfits
+def misfits(capacities: Mapping[str, Sequence[Capacity]]) -> Select[UUID]:
+    """Select queued jobs that no registered engine can ever run."""
+    total = Job.prompt_tokens + Job.max_tokens
+    fits_none = [
+        and_(
+            Job.model == model,
+            *(
+                or_(
+                    total > min(each.max_seq_len, each.max_tokens_in_pool),
+                    Job.prompt_tokens > each.max_input_len,
+                )
+                for each in limits
+            ),
+        )
+        for model, limits in capacities.items()
+    ]
+    return select(Job.id).where(Job.state == literal_column("'queued'"), or_(false(), *fits_none))
+
+
+def reject_misfits(session: Session, *, limit: int = 1000, only: Sequence[UUID] | None = None) -> list[Job]:
+    """Fail queued jobs that no registered engine can ever run: engines can come back smaller.
+
+    Args:
+        session: the caller's transaction.
+        limit: jobs at most.
+        only: of these jobs; None: of all.
+    """
+    capacities = engines.registered_capacities(session)
+    found = misfits(capacities)
+    if only is not None:
+        found = found.where(Job.id.in_(only))
+    ids = session.scalars(found.limit(limit).with_for_update(skip_locked=True)).all()
+    now = database_now(session)
+    rejected = list(session.scalars(select(Job).where(Job.id.in_(ids)).order_by(Job.id)))
+    for job in rejected:
+        settle_count(job, num_tokens=job.prompt_tokens or 0, limits=capacities[job.model], now=now)
     session.flush()
     endings.note(session, rejected)
     return rejected

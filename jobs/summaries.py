@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from typing import Final
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, delete, exists, func, insert, or_, select
+from sqlalchemy import ColumnElement, Select, delete, exists, func, insert, or_, select, true
 from sqlalchemy.orm import Session
 
 from jobs import documents, lifecycle, paging, summary_trees, texts
@@ -149,8 +149,10 @@ def stop_jobs(session: Session, summary_id: UUID, *, tenant_id: UUID) -> int:
     return lifecycle.cancel_where(session, [Job.summary_id == summary_id], tenant_id=tenant_id)
 
 
-def find_stopping(session: Session, *, limit: int = 100) -> list[tuple[UUID, UUID]]:
-    """Summaries whose jobs are to be stopped, with their tenants."""
+def find_stopping(
+    session: Session, *, limit: int = 100, without: Sequence[UUID] = ()
+) -> list[tuple[UUID, UUID]]:
+    """Find summaries whose jobs are to be stopped, with their tenants; not these ones."""
     left = exists().where(
         Job.summary_id == Summary.id,
         Job.state.not_in(sorted(ENDED_JOB)),
@@ -159,25 +161,29 @@ def find_stopping(session: Session, *, limit: int = 100) -> list[tuple[UUID, UUI
     query = select(Summary.id, Summary.tenant_id).where(
         Summary.finalized_at.is_(None),
         Summary.stop_reason.in_([SummaryStop.CANCEL, SummaryStop.FAIL]),
+        Summary.id.not_in(without),
         left,
     )
     return [(row.id, row.tenant_id) for row in session.execute(query.limit(limit))]
 
 
-def expire(session: Session, *, now: datetime, limit: int = 100) -> int:
-    """Summaries whose window ended before they were planned have expired; how many.
+def overdue(now: datetime) -> Select[UUID]:
+    """Select summaries whose window ended before they were planned.
 
     Those that run expire with their jobs, which have the same window.
     """
-    query = (
-        select(Summary)
-        .where(
-            Summary.finalized_at.is_(None), Summary.state == SummaryState.PREPARING, Summary.expires_at <= now
-        )
-        .limit(limit)
-        .with_for_update(key_share=True, skip_locked=True)
+    return select(Summary.id).where(
+        Summary.finalized_at.is_(None), Summary.state == SummaryState.PREPARING, Summary.expires_at <= now
     )
-    over = session.scalars(query).all()
+
+
+def expire(session: Session, summary_ids: Sequence[UUID], *, now: datetime) -> int:
+    """Expire those of these summaries that are overdue; how many."""
+    query = select(Summary).where(
+        Summary.id.in_(overdue(now).where(Summary.id.in_(summary_ids))),
+        Summary.state == SummaryState.PREPARING,
+    )
+    over = session.scalars(query.with_for_update(key_share=True, skip_locked=True)).all()
     for summary in over:
         summary_trees.end(session, summary, SummaryState.EXPIRED)
     return len(over)
@@ -213,14 +219,21 @@ def sweep(session: Session) -> int:
     return 0 if summary is None else _remove_part(session, summary)
 
 
-def prune(session: Session, *, before: datetime) -> int:
-    """Some jobs of one summary that ended before this moment are gone, at last the summary; rows gone.
+def ended_before(before: datetime) -> Select[UUID]:
+    """Select summaries that ended before this moment, oldest first."""
+    ended = (Summary.finalized_at.is_not(None), Summary.finalized_at < before)
+    return select(Summary.id).where(*ended).order_by(Summary.finalized_at)
+
+
+def prune(session: Session, *, before: datetime, only: Sequence[UUID] | None = None) -> int:
+    """Remove some jobs of one summary that ended before this moment, at last the summary; rows gone.
 
     Its text stays as long as it does: the root goes with the last jobs, and the summary with the root.
     """
     query = (
         select(Summary)
         .where(Summary.finalized_at.is_not(None), Summary.finalized_at < before)
+        .where(true() if only is None else Summary.id.in_(only))
         .order_by(Summary.finalized_at)
         .limit(1)
         .with_for_update(skip_locked=True)

@@ -10,7 +10,7 @@ from datetime import UTC, date
 from typing import Any, Final
 from uuid import UUID
 
-from sqlalchemy import delete, func, select, union_all
+from sqlalchemy import Select, delete, func, select, union_all
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
@@ -57,10 +57,21 @@ def note(session: Session, ended: Sequence[Job]) -> None:
         session.execute(insert(UsageEntry), rows)
 
 
-def add_up(session: Session, *, limit: int = 5000) -> int:
-    """Some of the notes have become part of their days; how many. Readers see the same sums all the time."""
-    some = select(UsageEntry.id).order_by(UsageEntry.id).limit(limit).with_for_update(skip_locked=True)
-    taken = session.scalars(some).all()
+def noted() -> Select[UUID]:
+    """Select notes that are not part of their days yet, oldest first."""
+    return select(UsageEntry.id).order_by(UsageEntry.id)
+
+
+def add_up(session: Session, *, limit: int = 5000, only: Sequence[UUID] | None = None) -> int:
+    """Make some of the notes part of their days; how many. Readers see the same sums all the time.
+
+    Args:
+        session: the caller's transaction.
+        limit: notes at most.
+        only: of these notes; None: of all.
+    """
+    some = noted() if only is None else noted().where(UsageEntry.id.in_(only))
+    taken = session.scalars(some.limit(limit).with_for_update(skip_locked=True)).all()
     gone = delete(UsageEntry).where(UsageEntry.id.in_(taken)).returning(*_columns(UsageEntry)).cte("gone")
     keys = [gone.c[name] for name in _KEYS]
     sums = [func.sum(gone.c[name]) for name in _SUMS]

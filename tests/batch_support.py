@@ -136,6 +136,11 @@ class Service:
         with self.sessions.begin() as session:
             lifecycle.expire(session, now=database_now(session))
 
+    def settle_validation(self) -> None:
+        """Every batch that waited has been validated."""
+        while validate_next(self.sessions, self.tools):
+            pass
+
     def lose_leases(self) -> None:
         """Whoever validates has died, and never did before."""
         with self.sessions.begin() as session:

@@ -4,13 +4,12 @@ import random
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from itertools import chain
 from typing import Final
 from uuid import UUID
 
-from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import batch_expansion, batch_results, files, ids, stray_parts, telemetry
@@ -22,12 +21,17 @@ from jobs.database import database_now, transaction
 from jobs.errors import LimitError
 from jobs.states import JobState
 from jobs.storage import FOLDERS, PartStore
+from worker.rounds import Poisoned, do_each, is_disconnect, move_set
 from worker.turns import TurnTaker
 
 Sessions = sessionmaker[Session]
 
 # Of 256, drawn at random: any number of workers see all of them within hours.
 _FOLDERS_A_ROUND: Final = 8
+
+
+class _ExpansionError(Exception):
+    """A batch's next lines could not be taken on; that is noted."""
 
 
 @dataclass(slots=True)
@@ -61,31 +65,61 @@ def advance(sessions: Sessions, tools: BatchTools, *, is_stopping: Callable[[], 
         try:
             _advance_one(sessions, tools, batch_id, state, moved)
         except Exception as error:
-            if isinstance(error, DBAPIError) and error.connection_invalidated:
+            if is_disconnect(error):
                 raise
-            telemetry.logger().exception(
-                telemetry.LOOP_FAILED, loop="batches", batch_id=ids.batch_id(batch_id)
+            telemetry.logger().error(
+                telemetry.ROW_FAILED,
+                loop="batches",
+                batch_id=ids.batch_id(batch_id),
+                error=type(error).__name__,
+                exception=telemetry.describe_error((type(error), error, error.__traceback__)),
             )
+            if not isinstance(error, _ExpansionError):
+                with transaction(sessions) as session:
+                    batch_expansion.put_off(session, batch_id)
     return moved
 
 
-def prune(
-    sessions: Sessions, tools: BatchTools, *, retention: timedelta, is_stopping: Callable[[], bool]
-) -> None:
-    """Files whose life is over, and batches past their retention, are gone."""
-    with transaction(sessions) as session:
-        now = database_now(session)
-    for remove in (
-        partial(files.expire, now=now),
-        partial(files.prune, store=tools.store, now=now),
-        partial(verbs.prune, before=now - retention),
-    ):
+class Rounds:
+    """Rounds over all tenants' files and batches that are over, which remember the rows that they fail on."""
+
+    def __init__(self, sessions: Sessions, tools: BatchTools) -> None:
+        self._sessions = sessions
+        self._tools = tools
+        self._files = Poisoned("files-prune")
+
+    def prune(self, *, retention: timedelta, is_stopping: Callable[[], bool]) -> None:
+        """Remove files whose life is over, batches past their retention, and bytes that no row names."""
+        with transaction(self._sessions) as session:
+            now = database_now(session)
+        folders = random.sample(FOLDERS, _FOLDERS_A_ROUND)
+        store = self._tools.store
+        do_each(
+            [
+                partial(self._until_none, partial(files.expire, now=now), is_stopping),
+                partial(self._prune_files, now, is_stopping),
+                partial(self._until_none, partial(verbs.prune, before=now - retention), is_stopping),
+                partial(sweep_stray_parts, self._sessions, store, folders=folders, is_stopping=is_stopping),
+            ]
+        )
+
+    def _prune_files(self, now: datetime, is_stopping: Callable[[], bool]) -> None:
+        """One at a time: each has bytes elsewhere, which a store may fail to drop."""
+
+        def move(session: Session, file_ids: Sequence[UUID]) -> int:
+            return files.prune(session, self._tools.store, now=now, only=file_ids)
+
         while not is_stopping():
-            with transaction(sessions) as session:
+            num_aside = len(self._files.ids())
+            gone = sum(move_set(self._sessions, self._files, files.unread(now), move, limit=1))
+            if not gone and len(self._files.ids()) == num_aside:
+                break
+
+    def _until_none(self, remove: Callable[[Session], int], is_stopping: Callable[[], bool]) -> None:
+        while not is_stopping():
+            with transaction(self._sessions) as session:
                 if not remove(session):
                     break
-    folders = random.sample(FOLDERS, _FOLDERS_A_ROUND)
-    sweep_stray_parts(sessions, tools.store, folders=folders, is_stopping=is_stopping)
 
 
 def sweep_stray_parts(
@@ -120,16 +154,36 @@ def sweep_stray_parts(
 def _advance_one(
     sessions: Sessions, tools: BatchTools, batch_id: UUID, state: BatchState, moved: Moved
 ) -> None:
-    if state is BatchState.CANCELLING:
+    """Lines that ended are collected also where no further ones can be read."""
+
+    def stop() -> None:
         with transaction(sessions) as session:
             moved.num_steps += batch_results.stop_jobs(session, batch_id) > 0
-    if state is not BatchState.FINALIZING:
+
+    def expand() -> None:
         jobs = None
-        with suppress(LimitError), transaction(sessions) as session:  # full: its lines wait
-            jobs = batch_expansion.expand(session, batch_id, tools)
+        try:
+            with suppress(LimitError), transaction(sessions) as session:  # full: its lines wait
+                jobs = batch_expansion.expand(session, batch_id, tools)
+        except Exception as error:
+            if is_disconnect(error):
+                raise
+            with transaction(sessions) as session:
+                batch_expansion.note_failure(session, batch_id)
+            raise _ExpansionError from error
         if jobs is not None:
             moved.num_steps += 1
             moved.any_queued |= any(job.state == JobState.QUEUED for job in jobs)
             moved.any_preparing |= any(job.state == JobState.PREPARING for job in jobs)
-    with transaction(sessions) as session:
-        moved.num_steps += batch_results.collect(session, batch_id, tools.store, lifetime=tools.lifetime)
+
+    def collect() -> None:
+        with transaction(sessions) as session:
+            moved.num_steps += batch_results.collect(session, batch_id, tools.store, lifetime=tools.lifetime)
+
+    do_each(
+        [
+            *([stop] if state is BatchState.CANCELLING else []),
+            *([expand] if state is not BatchState.FINALIZING else []),
+            collect,
+        ]
+    )

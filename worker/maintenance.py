@@ -1,18 +1,30 @@
 """What keeps the queue healthy, one bounded round each; any number of service workers may do them at once."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from functools import partial
+from uuid import UUID
 
 from sqlalchemy import literal_column, select
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import ids, lifecycle, removal, submission, summaries, telemetry, usage, webhook_endpoints
+from jobs import (
+    engines,
+    ids,
+    lifecycle,
+    removal,
+    submission,
+    summaries,
+    telemetry,
+    usage,
+    webhook_endpoints,
+)
 from jobs.database import database_now, transaction
 from jobs.models import Job
 from jobs.preparation import Counting
 from jobs.settings import JobSettings
 from jobs.states import TERMINAL, JobState
+from worker.rounds import Poisoned, do_each, move_set
 from worker.turns import TurnTaker
 
 Sessions = sessionmaker[Session]
@@ -40,24 +52,95 @@ def prepare(
     return limit, prepared
 
 
-def rescue(session: Session, *, now: datetime, max_rescues: int) -> list[Job]:
-    """Jobs whose worker fell silent are queued again, or ended."""
-    rescued = lifecycle.rescue(session, now=now, max_rescues=max_rescues)
-    for job in rescued:
-        telemetry.logger().warning(
-            telemetry.JOB_RESCUED, job_id=ids.job_id(job.id), attempt=job.attempt, num_rescues=job.num_rescues
-        )
-    return rescued
+class Rounds:
+    """Rounds over all tenants' jobs, which remember the rows that they fail on."""
 
+    def __init__(self, sessions: Sessions) -> None:
+        self._sessions = sessions
+        self._silent = Poisoned("rescue")
+        self._overdue = Poisoned("expire")
+        self._misfits = Poisoned("misfits")
+        self._old = Poisoned("prune")
+        self._notes = Poisoned("usage")
 
-def expire(session: Session, *, now: datetime) -> int:
-    """Jobs whose window is over have expired, or their workers are asked to end them; how many."""
-    return lifecycle.expire(session, now=now)
+    def rescue(self, *, max_rescues: int) -> list[Job]:
+        """Queue jobs again whose worker fell silent, or end them."""
+        now = self._now()
 
+        def move(session: Session, job_ids: Sequence[UUID]) -> list[Job]:
+            return lifecycle.rescue(session, now=now, max_rescues=max_rescues, only=job_ids)
 
-def reject_misfits(session: Session) -> list[Job]:
-    """Queued jobs that no engine can hold any more have failed."""
-    return submission.reject_misfits(session)
+        moved = move_set(self._sessions, self._silent, lifecycle.silent_at(now), move, limit=100)
+        rescued = [job for jobs in moved for job in jobs]
+        for job in rescued:
+            telemetry.logger().warning(
+                telemetry.JOB_RESCUED,
+                job_id=ids.job_id(job.id),
+                attempt=job.attempt,
+                num_rescues=job.num_rescues,
+            )
+        return rescued
+
+    def expire(self) -> int:
+        """Expire jobs whose window is over, or ask their workers to end them; how many."""
+        now = self._now()
+
+        def move(session: Session, job_ids: Sequence[UUID]) -> int:
+            return lifecycle.expire(session, now=now, only=job_ids)
+
+        return sum(move_set(self._sessions, self._overdue, lifecycle.overdue(now), move, limit=1000))
+
+    def reject_misfits(self) -> list[Job]:
+        """Fail queued jobs that no engine can hold any more."""
+        with transaction(self._sessions) as session:
+            rows = submission.misfits(engines.registered_capacities(session))
+
+        def move(session: Session, job_ids: Sequence[UUID]) -> list[Job]:
+            return submission.reject_misfits(session, only=job_ids)
+
+        moved = move_set(self._sessions, self._misfits, rows, move, limit=1000)
+        return [job for jobs in moved for job in jobs]
+
+    def prune(self, settings: JobSettings, *, is_stopping: Callable[[], bool] = _never) -> dict[str, int]:
+        """Remove what is older than its retention, or as much as there is time for; rows by kind."""
+        now = self._now()
+        kept_since = now - timedelta(days=settings.retention_days)
+        keys_since = now - timedelta(hours=settings.idempotency_hours)
+
+        def jobs(session: Session, job_ids: Sequence[UUID]) -> int:
+            return removal.prune_jobs(session, before=kept_since, only=job_ids)
+
+        def notes(session: Session, note_ids: Sequence[UUID]) -> int:
+            return usage.add_up(session, only=note_ids)
+
+        def in_one(remove: Callable[[Session], int]) -> Callable[[], int]:
+            def step() -> int:
+                with transaction(self._sessions) as session:
+                    return remove(session)
+
+            return step
+
+        old = removal.ended_before(kept_since)
+        rounds: dict[str, Callable[[], int]] = {
+            "jobs": lambda: sum(move_set(self._sessions, self._old, old, jobs, limit=500)),
+            "events": in_one(partial(removal.prune_events, before=kept_since)),
+            "usage_entries": lambda: sum(
+                move_set(self._sessions, self._notes, usage.noted(), notes, limit=5000)
+            ),
+            "idempotency_keys": in_one(partial(removal.prune_idempotency_keys, before=keys_since)),
+        }
+        removed = dict.fromkeys(rounds, 0)
+
+        def run(name: str) -> None:
+            while not is_stopping() and (num := rounds[name]()):
+                removed[name] += num
+
+        do_each([partial(run, name) for name in rounds])
+        return removed
+
+    def _now(self) -> datetime:
+        with transaction(self._sessions) as session:
+            return database_now(session)
 
 
 def has_queued(session: Session) -> bool:
@@ -66,31 +149,16 @@ def has_queued(session: Session) -> bool:
     return session.scalar(waiting) is not None
 
 
-def prune(
-    sessions: Sessions, settings: JobSettings, *, is_stopping: Callable[[], bool] = _never
-) -> dict[str, int]:
-    """What is older than its retention is gone, or as much as there was time for; rows by kind."""
-    with transaction(sessions) as session:
-        now = database_now(session)
-    kept_since = now - timedelta(days=settings.retention_days)
-    keys_since = now - timedelta(hours=settings.idempotency_hours)
-    return {
-        "jobs": _until_none(sessions, partial(removal.prune_jobs, before=kept_since), is_stopping),
-        "events": _until_none(sessions, partial(removal.prune_events, before=kept_since), is_stopping),
-        "usage_entries": _until_none(sessions, usage.add_up, is_stopping),
-        "idempotency_keys": _until_none(
-            sessions, partial(removal.prune_idempotency_keys, before=keys_since), is_stopping
-        ),
-    }
-
-
 def sweep_deleted(sessions: Sessions) -> int:
     """Remove a part of what was too large to go in the request that deleted it; count the rows."""
-    num_removed = 0
-    for sweep in (webhook_endpoints.sweep, summaries.sweep):
+    removed: list[int] = []
+
+    def run(sweep: Callable[[Session], int]) -> None:
         with transaction(sessions) as session:
-            num_removed += sweep(session)
-    return num_removed
+            removed.append(sweep(session))
+
+    do_each([partial(run, sweep) for sweep in (webhook_endpoints.sweep, summaries.sweep)])
+    return sum(removed)
 
 
 def any_queued(jobs: list[Job]) -> bool:
@@ -101,15 +169,3 @@ def any_queued(jobs: list[Job]) -> bool:
 def any_to_tell(jobs: list[Job]) -> bool:
     """Whether somebody waits to hear of these."""
     return any(job.state in TERMINAL and job.webhook_url is not None for job in jobs)
-
-
-def _until_none(sessions: Sessions, remove: Callable[[Session], int], is_stopping: Callable[[], bool]) -> int:
-    """Short transactions until nothing is left to remove, or it must stop; how much went."""
-    total = 0
-    while not is_stopping():
-        with transaction(sessions) as session:
-            num_removed = remove(session)
-        if num_removed == 0:
-            break
-        total += num_removed
-    return total

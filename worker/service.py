@@ -2,13 +2,14 @@
 
 import sys
 from datetime import timedelta
+from functools import partial
 from typing import Final
 
 from jobs import database, engines, webhooks
 from jobs.batch_validation import Validation
 from jobs.batch_work import BatchTools
 from jobs.counting import PromptCounter
-from jobs.database import database_now, transaction
+from jobs.database import transaction
 from jobs.preparation import Counting
 from jobs.queues import EVENTS, INFERENCE
 from jobs.settings import Settings
@@ -21,6 +22,7 @@ from worker.bell import Bell
 from worker.deliver import Deliverer
 from worker.extractor import Extractor
 from worker.loops import Loop
+from worker.rounds import do_each
 from worker.turns import TurnTaker
 
 _NUM_LOOPS: Final = 9
@@ -54,6 +56,9 @@ class ServiceWorker:
         self._turns = TurnTaker(self._sessions, shortest_lease=timedelta(seconds=every.lease_seconds))
         lease = timedelta(seconds=every.lease_seconds)
         self._counting = Counting(self._counter, engines.configured_capacity(settings.engine), lease)
+        self._rounds = maintenance.Rounds(self._sessions)
+        self._summary_rounds = summaries.Rounds(self._sessions)
+        self._file_rounds = batches.Rounds(self._sessions, BatchTools.of(settings, self._counter))
         self._prepare = Loop("prepare", self.prepare, interval=every.prepare_seconds)
         self._expire = Loop("expire", self.expire, interval=every.expire_seconds)
         self._batch_tools = BatchTools.of(settings, self._counter)
@@ -164,7 +169,7 @@ class ServiceWorker:
         num_looked_at = summaries.plan(
             self._turns, self._planning, limit=_PLANNED_AT_ONCE, is_stopping=self._is_stopping
         )
-        num_stopped = summaries.stop(self._sessions, is_stopping=self._is_stopping)
+        num_stopped = self._summary_rounds.stop(is_stopping=self._is_stopping)
         if num_looked_at:
             self._prepare.wake()
         if num_looked_at or num_stopped:
@@ -178,21 +183,25 @@ class ServiceWorker:
 
     def rescue(self) -> None:
         """Silent workers' jobs are free again."""
-        with transaction(self._sessions) as session:
-            rescued = maintenance.rescue(
-                session, now=database_now(session), max_rescues=self._settings.jobs.max_rescues
-            )
-        if rescued:
+        if self._rounds.rescue(max_rescues=self._settings.jobs.max_rescues):
             self._bell.ring(INFERENCE)
 
     def expire(self) -> None:
         """Some overdue jobs, and jobs that no engine can hold, have ended; more of them follow at once."""
-        with transaction(self._sessions) as session:
-            if maintenance.expire(session, now=database_now(session)):
-                self._expire.wake()
-        summaries.expire(self._sessions)
-        with transaction(self._sessions) as session:
-            maintenance.reject_misfits(session)
+        do_each(
+            [
+                self._expire_jobs,
+                self._summary_rounds.expire,
+                self._rounds.reject_misfits,
+                self._sweep_deleted,
+            ]
+        )
+
+    def _expire_jobs(self) -> None:
+        if self._rounds.expire():
+            self._expire.wake()
+
+    def _sweep_deleted(self) -> None:
         if maintenance.sweep_deleted(self._sessions):
             self._expire.wake()
 
@@ -204,23 +213,30 @@ class ServiceWorker:
             self._bell.ring(INFERENCE)
 
     def prune(self) -> None:
-        """What is past its retention is gone."""
-        deliver.sweep(self._sessions, is_stopping=self._is_stopping)
+        """What is past its retention is gone; what one step fails on keeps no other from its own."""
+        settings, stopping = self._settings, self._is_stopping
+        do_each(
+            [
+                partial(deliver.sweep, self._sessions, is_stopping=stopping),
+                self._seal_anew,
+                partial(self._rounds.prune, settings.jobs, is_stopping=stopping),
+                partial(
+                    self._file_rounds.prune,
+                    retention=timedelta(days=settings.batches.retention_days),
+                    is_stopping=stopping,
+                ),
+                partial(
+                    self._summary_rounds.prune,
+                    retention=timedelta(days=settings.jobs.retention_days),
+                    is_stopping=stopping,
+                ),
+                partial(documents.prune, self._sessions, is_stopping=stopping),
+            ]
+        )
+
+    def _seal_anew(self) -> None:
         if self._vault:
             deliver.seal_anew(self._sessions, self._vault, is_stopping=self._is_stopping)
-        maintenance.prune(self._sessions, self._settings.jobs, is_stopping=self._is_stopping)
-        batches.prune(
-            self._sessions,
-            self._batch_tools,
-            retention=timedelta(days=self._settings.batches.retention_days),
-            is_stopping=self._is_stopping,
-        )
-        summaries.prune(
-            self._sessions,
-            retention=timedelta(days=self._settings.jobs.retention_days),
-            is_stopping=self._is_stopping,
-        )
-        documents.prune(self._sessions, is_stopping=self._is_stopping)
 
     def _is_stopping(self) -> bool:
         return self._prepare.is_stopping

@@ -1,14 +1,16 @@
 """Summaries as a service worker moves them on: short transactions, any number of workers at once."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
+from uuid import UUID
 
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import summaries as verbs
 from jobs.database import database_now, transaction
 from jobs.summary_planning import Planning
+from worker.rounds import Poisoned, is_disconnect, move_set
 from worker.turns import TurnTaker
 
 Sessions = sessionmaker[Session]
@@ -27,30 +29,51 @@ def plan(taker: TurnTaker, work: Planning, *, limit: int, is_stopping: Callable[
     return limit
 
 
-def stop(sessions: Sessions, *, is_stopping: Callable[[], bool]) -> int:
-    """Jobs of summaries that are to end early are cancelled or asked to stop; how many were."""
-    with transaction(sessions) as session:
-        found = verbs.find_stopping(session)
-    num_stopped = 0
-    for summary_id, tenant_id in found:
-        if is_stopping():
-            break
-        with transaction(sessions) as session:
-            num_stopped += verbs.stop_jobs(session, summary_id, tenant_id=tenant_id)
-    return num_stopped
+class Rounds:
+    """Rounds over all tenants' summaries, which remember the rows that they fail on."""
 
+    def __init__(self, sessions: Sessions) -> None:
+        self._sessions = sessions
+        self._stopping = Poisoned("summaries-stop")
+        self._overdue = Poisoned("summaries-expire")
+        self._old = Poisoned("summaries-prune")
 
-def expire(sessions: Sessions) -> int:
-    """Summaries that were not planned in time have expired; how many."""
-    with transaction(sessions) as session:
-        return verbs.expire(session, now=database_now(session))
+    def stop(self, *, is_stopping: Callable[[], bool]) -> int:
+        """Cancel jobs of summaries that are to end early, or ask them to stop; how many were."""
+        with transaction(self._sessions) as session:
+            found = verbs.find_stopping(session, without=self._stopping.ids())
+        num_stopped = 0
+        for summary_id, tenant_id in found:
+            if is_stopping():
+                break
+            try:
+                with transaction(self._sessions) as session:
+                    num_stopped += verbs.stop_jobs(session, summary_id, tenant_id=tenant_id)
+            except Exception as error:
+                if is_disconnect(error):
+                    raise
+                self._stopping.put(summary_id, error)
+        return num_stopped
 
+    def expire(self) -> int:
+        """Expire summaries that were not planned in time; how many."""
+        with transaction(self._sessions) as session:
+            now = database_now(session)
+        move = partial(verbs.expire, now=now)
+        return sum(move_set(self._sessions, self._overdue, verbs.overdue(now), move, limit=100))
 
-def prune(sessions: Sessions, *, retention: timedelta, is_stopping: Callable[[], bool]) -> None:
-    """Summaries past their retention are gone with their jobs."""
-    with transaction(sessions) as session:
-        remove = partial(verbs.prune, before=database_now(session) - retention)
-    while not is_stopping():
-        with transaction(sessions) as session:
-            if not remove(session):
+    def prune(self, *, retention: timedelta, is_stopping: Callable[[], bool]) -> None:
+        """Remove summaries past their retention with their jobs."""
+        with transaction(self._sessions) as session:
+            before = database_now(session) - retention
+
+        def move(session: Session, summary_ids: Sequence[UUID]) -> int:
+            return verbs.prune(session, before=before, only=summary_ids)
+
+        old = verbs.ended_before(before)
+        while not is_stopping():
+            num_aside = len(self._old.ids())
+            if not sum(move_set(self._sessions, self._old, old, move, limit=1)):
+                if len(self._old.ids()) > num_aside:
+                    continue
                 break

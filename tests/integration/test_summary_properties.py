@@ -122,7 +122,8 @@ class Trees(RuleBasedStateMachine):
     @rule()
     def let_windows_pass(self) -> None:
         with self.sessions.begin() as session:
-            summaries.expire(session, now=database_now(session) + LATER)
+            now = database_now(session) + LATER
+            summaries.expire(session, session.scalars(summaries.overdue(now)).all(), now=now)
             lifecycle.expire(session, now=database_now(session) + LATER)
 
     @invariant()

@@ -192,7 +192,8 @@ def test_a_tree_whose_window_ends_expires_whole(session: Session) -> None:
 
 def test_a_summary_that_waits_for_its_documents_expires_too(session: Session) -> None:
     (summary,) = create(session, ready_document(session, text_of(50)), window=timedelta(hours=1))
-    assert summaries.expire(session, now=database_now(session) + timedelta(hours=2)) == 1
+    now = database_now(session) + timedelta(hours=2)
+    assert summaries.expire(session, session.scalars(summaries.overdue(now)).all(), now=now) == 1
     assert summary.state == SummaryState.EXPIRED
 
 

@@ -12,13 +12,12 @@ from pydantic import SecretStr
 from sqlalchemy import update
 
 from cli.stack.valkey import EmbeddedValkey
-from jobs import queues
+from jobs import lifecycle, queues
 from jobs.database import database_now, transaction
 from jobs.models import Job
 from jobs.settings import Settings
 from local_engine import free_ports
 from support import eventually
-from worker import maintenance
 from worker.app import make_app, publisher
 from worker_support import Queue, WorkerProcess
 
@@ -155,7 +154,7 @@ def test_a_rescued_job_can_be_claimed_again_at_once(
     before = queue.streaming(job_id).lease_id
     with transaction(queue.sessions) as session:
         session.execute(update(Job).values(lease_expires_at=database_now(session) - timedelta(seconds=1)))
-        maintenance.rescue(session, now=database_now(session), max_rescues=2)
+        lifecycle.rescue(session, now=database_now(session), max_rescues=2)
     job = queue.when(job_id, lambda job: job.lease_id not in (before, None))
     assert (job.state, job.num_rescues) == ("running", 1)
     assert worker.process.poll() is None

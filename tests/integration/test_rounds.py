@@ -1,0 +1,220 @@
+"""Rounds over all tenants' rows: one row that cannot be moved stops no other, and is tried rarely."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from sqlalchemy import delete, func, select, text, update
+from sqlalchemy.orm import Session, sessionmaker
+
+from batch_support import Service, lines, tools
+from jobs import files
+from jobs.batch_expansion import MAX_FAILURES
+from jobs.batch_models import Batch, File, FilePart
+from jobs.database import transaction
+from jobs.ids import uuid7
+from jobs.models import DEFAULT_TENANT, Job, Reservation
+from jobs.settings import JobSettings
+from jobs.states import JobState
+from jobs.storage import DirectoryStore
+from support import claim_one, job_in, register_engine, spec, submit_one
+from worker.batches import Rounds as FileRounds
+from worker.maintenance import Rounds
+from worker.rounds import Poisoned, move_set
+
+POISON = "poison"
+
+
+@pytest.fixture
+def poisoned(sessions: sessionmaker[Session]) -> Iterator[None]:
+    """Jobs with this custom id can be neither inserted, changed nor deleted."""
+    with transaction(sessions) as session:
+        session.execute(
+            text(
+                "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+                " RAISE EXCEPTION 'poison' USING ERRCODE = 'check_violation'; END $$"
+            )
+        )
+        session.execute(
+            text(
+                "CREATE TRIGGER refuse_change BEFORE UPDATE OR DELETE ON jobs FOR EACH ROW"
+                " WHEN (OLD.custom_id = 'poison' AND OLD.created_at < '2001-01-01') EXECUTE FUNCTION refuse()"
+            )
+        )
+        session.execute(
+            text(
+                "CREATE TRIGGER refuse_insert BEFORE INSERT ON jobs FOR EACH ROW"
+                " WHEN (NEW.custom_id = 'poison-line') EXECUTE FUNCTION refuse()"
+            )
+        )
+    yield
+    with transaction(sessions) as session:
+        session.execute(text("DROP FUNCTION refuse CASCADE"))
+
+
+def poison(session: Session) -> None:
+    """From now on the job can be changed no more."""
+    session.execute(update(Job).where(Job.custom_id == POISON).values(created_at=text("'2000-01-01'")))
+
+
+def states(sessions: sessionmaker[Session]) -> list[tuple[str | None, str]]:
+    with sessions() as session:
+        return [(job.custom_id, job.state) for job in session.scalars(select(Job).order_by(Job.id))]
+
+
+NAMES = ("a", POISON, "b", "c", "d")
+
+
+@pytest.mark.usefixtures("poisoned")
+def test_a_job_that_cannot_expire_keeps_no_other_from_it(sessions: sessionmaker[Session]) -> None:
+    with transaction(sessions) as session:
+        for name in NAMES:
+            submit_one(session, spec(custom_id=name, window=timedelta(microseconds=1)))
+        poison(session)
+    rounds = Rounds(sessions)
+    assert rounds.expire() == 4
+    assert states(sessions) == [(name, "queued" if name == POISON else "expired") for name in NAMES]
+    assert rounds.expire() == 0
+
+
+@pytest.mark.usefixtures("poisoned")
+def test_a_job_that_cannot_be_rescued_keeps_no_other_from_it(sessions: sessionmaker[Session]) -> None:
+    with transaction(sessions) as session:
+        register_engine(session)
+        for name in NAMES[:4]:
+            submit_one(session, spec(custom_id=name))
+            claim_one(session)
+        session.execute(update(Job).values(lease_expires_at=func.clock_timestamp()))
+        poison(session)
+    rounds = Rounds(sessions)
+    assert len(rounds.rescue(max_rescues=2)) == 3
+    assert states(sessions) == [(name, "running" if name == POISON else "queued") for name in NAMES[:4]]
+    with sessions() as session:
+        held = session.scalars(select(Reservation.state).order_by(Reservation.state)).all()
+    assert held == ["draining"] * 3 + ["held"]
+
+
+@pytest.mark.usefixtures("poisoned")
+def test_a_misfit_that_cannot_fail_keeps_no_other_from_it(sessions: sessionmaker[Session]) -> None:
+    with transaction(sessions) as session:
+        for name in NAMES:
+            submit_one(session, spec(custom_id=name))
+        session.execute(update(Job).values(max_tokens=200_000))
+        poison(session)
+        register_engine(session)
+    assert len(Rounds(sessions).reject_misfits()) == 4
+    assert states(sessions) == [(name, "queued" if name == POISON else "failed") for name in NAMES]
+
+
+@pytest.mark.usefixtures("poisoned")
+def test_a_job_that_cannot_be_pruned_keeps_nothing_else_from_it(sessions: sessionmaker[Session]) -> None:
+    with transaction(sessions) as session:
+        for name in NAMES:
+            job_in(session, JobState.CANCELLED, custom_id=name)
+            session.execute(delete(Reservation))
+        session.execute(update(Job).values(finalized_at=text("'2000-01-01'")))
+        poison(session)
+    removed = Rounds(sessions).prune(JobSettings())
+    assert removed["jobs"] == 4
+    assert removed["usage_entries"] == 5
+    assert [name for name, _ in states(sessions)] == [POISON]
+
+
+class BrokenStore(DirectoryStore):
+    """Cannot drop one part."""
+
+    broken: str
+
+    def drop(self, keys: list[str]) -> None:  # type: ignore[override]  # as it is called
+        if self.broken in keys:
+            raise PermissionError
+        super().drop(keys)
+
+
+def test_a_file_whose_bytes_cannot_be_dropped_keeps_no_other_from_it(
+    sessions: sessionmaker[Session], tmp_path: Path
+) -> None:
+    store = BrokenStore(tmp_path)
+    service = Service(sessions, tools(store))
+    file_ids = [service.file(name.encode()) for name in ("first", "second", "third")]
+    with transaction(sessions) as session:
+        store.broken = (
+            session.scalars(
+                select(FilePart.key).where(FilePart.file_id == file_ids[0]).order_by(FilePart.file_id)
+            ).one()
+            or ""
+        )
+        for file_id in file_ids:
+            files.remove(session, file_id, tenant_id=DEFAULT_TENANT)
+        session.flush()
+        session.execute(update(File).values(deleted_at=text("'2000-01-01'")))
+    FileRounds(sessions, service.tools).prune(retention=timedelta(days=30), is_stopping=lambda: False)
+    with sessions() as session:
+        assert session.scalars(select(File.id)).all() == [file_ids[0]]
+
+
+@pytest.mark.usefixtures("poisoned")
+def test_a_line_that_the_database_refuses_fails_alone(sessions: sessionmaker[Session]) -> None:
+    service = Service(sessions)
+    content = lines(3)
+    content[1]["custom_id"] = "poison-line"
+    batch_id = service.accepted(content)
+    service.complete()
+    service.settle()
+    assert service.batch(batch_id).state == "completed"
+    assert service.outcome(batch_id) == (["line-0", "line-2"], ["poison-line"])
+
+
+def test_a_batch_whose_lines_can_be_read_no_more_ends_with_what_it_has(
+    sessions: sessionmaker[Session], tmp_path: Path
+) -> None:
+    store = DirectoryStore(tmp_path)
+    service = Service(sessions, tools(store))
+    batch_id = service.create(lines(600))
+    service.settle_validation()
+    service.advance()
+    with sessions() as session:
+        keys = session.scalars(select(FilePart.key)).all()
+    store.drop([key for key in keys if key])
+    service.complete()
+    for _ in range(MAX_FAILURES + 3):
+        service.settle()
+        with transaction(sessions) as session:
+            session.execute(update(Batch).values(run_after=None))
+    batch = service.batch(batch_id)
+    assert (batch.state, batch.num_completed, batch.num_failed) == ("completed", 500, 100)
+
+
+def test_a_poisoned_row_is_tried_more_and_more_rarely() -> None:
+    now = 0.0
+    rows = Poisoned("test", clock=lambda: now)
+    row_id = uuid7()
+    pauses = []
+    for _ in range(12):
+        rows.put(row_id, RuntimeError())
+        before = now
+        while rows.ids():
+            now += 5
+        pauses.append(now - before)
+    assert pauses[:3] == [10, 20, 40]
+    assert pauses[-1] == 3600
+
+
+def test_a_set_is_halved_down_to_the_row_it_fails_on(sessions: sessionmaker[Session]) -> None:
+    with transaction(sessions) as session:
+        job_ids = [submit_one(session).id for _ in range(16)]
+    sets: list[int] = []
+
+    def move(_session: Session, some: list[UUID]) -> int:
+        sets.append(len(some))
+        if job_ids[5] in some:
+            raise ZeroDivisionError
+        return len(some)
+
+    rows = select(Job.id).order_by(Job.id)
+    poisoned = Poisoned("test")
+    assert sum(move_set(sessions, poisoned, rows, move, limit=100)) == 15  # type: ignore[arg-type]  # a list
+    assert poisoned.ids() == [job_ids[5]]
+    assert len(sets) == 9, "1 + 2 for each of four halvings"
