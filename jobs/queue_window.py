@@ -119,7 +119,7 @@ _FIRST: Final = (
         SELECT {_COLUMNS} FROM jobs
         WHERE {_RUNNABLE} AND expires_at IS NOT NULL
             AND tenant_id = possible.tenant_id AND {_CLASS} = possible.class
-        ORDER BY expires_at LIMIT :num_urgent
+        ORDER BY expires_at LIMIT :num_urgent_each
     ) AS urgent ORDER BY urgent.expires_at LIMIT :num_urgent)
 """)  # noqa: S608  # made of constants
     .bindparams(bindparam("tenants", type_=ARRAY(Uuid)))
@@ -204,6 +204,7 @@ def first_jobs(
             "max_need_class": bisect_right(NEED_BOUNDS, max_tokens),
             "num_each": max(_MIN_EACH, max_rows // (len(tenants) * NUM_SIZE_CLASSES)),
             "num_urgent": _MAX_URGENT,
+            "num_urgent_each": max(_MIN_EACH, _MAX_URGENT // len(tenants)),
         },
     )
     return [Queued(*row) for row in rows]
