@@ -113,31 +113,30 @@ def fail_open(session: Session, endpoint_id: UUID) -> None:
     )
 
 
-def give_up(session: Session, *, now: datetime, limit: int = 1000) -> int:
-    """What waits longer than MAX_AGE has failed; how many."""
-    old = (
-        select(WebhookDispatch.id)
-        .where(WebhookDispatch.state == "pending", WebhookDispatch.queued_at < now - MAX_AGE)
-        .limit(limit)
-        .with_for_update(skip_locked=True)
+def find_old(session: Session, *, now: datetime, limit: int = 1000) -> Sequence[UUID]:
+    """Lock dispatches that wait longer than MAX_AGE."""
+    old = select(WebhookDispatch.id).where(
+        WebhookDispatch.state == "pending", WebhookDispatch.queued_at < now - MAX_AGE
     )
-    ids = session.scalars(old).all()
+    return session.scalars(old.limit(limit).with_for_update(skip_locked=True)).all()
+
+
+def give_up(session: Session, old: Sequence[UUID]) -> None:
+    """Fail these dispatches; they can be replayed."""
+    failed = update(WebhookDispatch).where(WebhookDispatch.id.in_(old))
     session.execute(
-        update(WebhookDispatch)
-        .where(WebhookDispatch.id.in_(ids))
-        .values(state="failed", next_attempt_at=None)
+        failed.values(state="failed", next_attempt_at=None), execution_options={"synchronize_session": False}
     )
-    return len(ids)
 
 
-def adopt(session: Session, *, limit: int = 500) -> int:
-    """Events that a process of the release before left to be delivered are queued; how many."""
-    left = session.scalars(
-        select(WebhookEvent)
-        .where(WebhookEvent.state == "pending")
-        .limit(limit)
-        .with_for_update(skip_locked=True)
-    ).all()
+def find_left(session: Session, *, limit: int = 500) -> Sequence[WebhookEvent]:
+    """Lock events that a process of the release before left to be delivered."""
+    left = select(WebhookEvent).where(WebhookEvent.state == "pending").limit(limit)
+    return session.scalars(left.with_for_update(skip_locked=True)).all()
+
+
+def adopt(session: Session, left: Iterable[WebhookEvent]) -> None:
+    """Queue these events for the servers that they name themselves."""
     rows: list[dict[str, Any]] = []
     for event in left:
         to = own(event.tenant_id, event.url or "", secret=None)
@@ -145,4 +144,3 @@ def adopt(session: Session, *, limit: int = 500) -> int:
         event.state, event.url, event.next_delivery_at = "none", None, None
     session.flush()
     add(session, rows)
-    return len(left)

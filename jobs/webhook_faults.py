@@ -1,10 +1,10 @@
-"""Dispatches that no claim can change: ended one by one, so that they hold up no other.
+"""Rows that no claim and no sweep can change: ended one by one, so that they hold up no other.
 
 A claim changes many rows in one statement. One that breaks a constraint, or whose numbers are exhausted,
 fails the whole statement, for all tenants, each time again.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 from uuid import UUID
@@ -13,9 +13,16 @@ from sqlalchemy import delete, select, update
 from sqlalchemy.exc import DataError, IntegrityError, InternalError
 from sqlalchemy.orm import Session
 
-from jobs import webhook_claims, webhook_destinations, webhook_turns
+from jobs import (
+    ids,
+    telemetry,
+    webhook_claims,
+    webhook_destinations,
+    webhook_dispatches,
+    webhook_turns,
+)
 from jobs.settings import WebhookSettings
-from jobs.webhook_models import WebhookDispatch
+from jobs.webhook_models import WebhookDispatch, WebhookEvent
 from jobs.webhook_turns import Slots
 
 # What Postgres says about values, constraints and triggers of a row; all else is about locks and connections.
@@ -39,6 +46,28 @@ def weed_out(session: Session, settings: WebhookSettings, slots: Slots) -> int:
     for dispatch_id in dict.fromkeys(stuck):
         _end(session, dispatch_id)
     return len(stuck)
+
+
+def give_up_apart(session: Session, old: Sequence[UUID]) -> None:
+    """End each of these dispatches by itself."""
+    for dispatch_id in old:
+        _end(session, dispatch_id)
+
+
+def adopt_apart(session: Session, left: Sequence[WebhookEvent]) -> None:
+    """Queue each of these events by itself; one that cannot be changed is removed."""
+    for event_id in [event.id for event in left]:
+        try:
+            with session.begin_nested():
+                webhook_dispatches.adopt(session, [session.get_one(WebhookEvent, event_id)])
+        except ROW_ERRORS:
+            telemetry.logger().error(
+                telemetry.WEBHOOK_GIVEN_UP, event_id=ids.event_id(event_id), reason="unchangeable"
+            )
+            session.execute(
+                delete(WebhookEvent).where(WebhookEvent.id == event_id),
+                execution_options={"synchronize_session": False},
+            )
 
 
 def _can(session: Session, change: Callable[[], object]) -> bool:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from typing import Final
 from uuid import UUID
 
@@ -30,6 +31,7 @@ from jobs.webhook_vault import Vault
 from worker import transport
 from worker.network import Failure
 from worker.outcomes import Outcomes, Told
+from worker.rounds import do_each
 from worker.senders import Senders
 from worker.transport import Answer
 
@@ -141,14 +143,46 @@ class Deliverer:
 
 def sweep(sessions: sessionmaker[Session], *, is_stopping: Callable[[], bool] = lambda: False) -> None:
     """Queue what older processes left, give up what is too old, and remove destinations that are idle."""
-    with transaction(sessions) as session:
-        webhook_dispatches.adopt(session)
-    with transaction(sessions) as session:
-        webhook_dispatches.give_up(session, now=database_now(session))
+    steps = (_adopt, _give_up_old, _find_forgotten, _remove_idle)
+    do_each([partial(step, sessions, is_stopping) for step in steps])
+
+
+def _adopt(sessions: sessionmaker[Session], is_stopping: Callable[[], bool]) -> None:
+    is_more = True
+    while is_more and not is_stopping():
+        try:
+            with transaction(sessions) as session:
+                left = webhook_dispatches.find_left(session)
+                webhook_dispatches.adopt(session, left)
+        except webhook_faults.ROW_ERRORS:
+            with transaction(sessions) as session:
+                left = webhook_dispatches.find_left(session)
+                webhook_faults.adopt_apart(session, left)
+        is_more = bool(left)
+
+
+def _give_up_old(sessions: sessionmaker[Session], is_stopping: Callable[[], bool]) -> None:
+    is_more = True
+    while is_more and not is_stopping():
+        try:
+            with transaction(sessions) as session:
+                old = webhook_dispatches.find_old(session, now=database_now(session))
+                webhook_dispatches.give_up(session, old)
+        except webhook_faults.ROW_ERRORS:
+            with transaction(sessions) as session:
+                old = webhook_dispatches.find_old(session, now=database_now(session))
+                webhook_faults.give_up_apart(session, old)
+        is_more = bool(old)
+
+
+def _find_forgotten(sessions: sessionmaker[Session], is_stopping: Callable[[], bool]) -> None:
     after: UUID | None = _FIRST
     while after is not None and not is_stopping():
         with transaction(sessions) as session:
             after = webhook_destinations.find_forgotten(session, after=after)
+
+
+def _remove_idle(sessions: sessionmaker[Session], is_stopping: Callable[[], bool]) -> None:
     is_more = True
     while is_more and not is_stopping():
         with transaction(sessions) as session:

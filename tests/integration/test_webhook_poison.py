@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from threading import Event
 from uuid import UUID
 
@@ -27,6 +28,7 @@ from webhook_support import (
     tries,
     vault,
 )
+from worker import deliver
 from worker.deliver import Deliverer
 
 Sessions = sessionmaker[Session]
@@ -173,3 +175,41 @@ def test_a_dispatch_whose_senders_die_again_and_again_is_given_up(sessions: Sess
     with transaction(sessions) as session:
         assert claim(session, limit=1) == []
         assert session.scalars(select(WebhookDispatch.state)).all() == ["failed"]
+
+
+def test_a_dispatch_that_cannot_be_changed_holds_up_no_sweep(sessions: Sessions, receiver: Receiver) -> None:
+    first, others = first_and_others(sessions, receiver)
+    with transaction(sessions) as session:
+        session.execute(
+            update(WebhookDispatch).values(queued_at=WebhookDispatch.queued_at - timedelta(days=5))
+        )
+    with refusing(sessions, "webhook_dispatches", f"id <> '{first.id}'"):
+        deliver.sweep(sessions)
+    assert {each.event_id: each.state for each in dispatches(sessions)} == dict.fromkeys(others, "failed")
+
+
+def test_an_old_event_that_cannot_be_changed_holds_up_no_other_s_adoption(
+    sessions: Sessions, receiver: Receiver
+) -> None:
+    for _ in range(3):
+        finish(sessions)
+    with transaction(sessions) as session:
+        session.execute(
+            update(WebhookEvent).values(
+                url=receiver.url(),
+                payload={"data": {}},
+                state="pending",
+                next_delivery_at=WebhookEvent.created_at,
+            )
+        )
+        first = session.scalars(select(WebhookEvent.id).order_by(WebhookEvent.id)).first()
+    with refusing(sessions, "webhook_events", f"id <> '{first}'"):
+        deliver.sweep(sessions)
+    assert first not in {each.event_id for each in dispatches(sessions)}
+    assert dispatch_states(sessions) == ["pending", "pending"]
+
+
+def test_a_url_that_cannot_be_parsed_holds_up_no_job_s_end(sessions: Sessions) -> None:
+    finish(sessions, webhook_url="https://[of-rules-before/")
+    deliver_all(sessions)
+    assert [each.outcome for each in tries(sessions)] == ["url_refused"]
