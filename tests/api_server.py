@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx2
 
 from jobs.settings import DatabaseSettings
-from support import API_KEY, eventually
+from support import API_KEY, PATIENCE, eventually
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 # A secret of the right shape; it signs nothing outside these tests.
@@ -53,12 +53,12 @@ class ApiProcess:
         self._reader = threading.Thread(target=self._collect, daemon=True)
         self._reader.start()
 
-    def client(self, *, timeout: float = 30, api_key: str | None = API_KEY) -> httpx2.Client:
+    def client(self, *, timeout: float = PATIENCE, api_key: str | None = API_KEY) -> httpx2.Client:
         """A client with the tests' key, another one, or none."""
         headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
         return httpx2.Client(base_url=self.url, timeout=timeout, trust_env=False, headers=headers)
 
-    def stop(self, *, timeout: float = 10) -> int:
+    def stop(self, *, timeout: float = PATIENCE) -> int:
         self.process.terminate()
         try:
             return self.process.wait(timeout)

@@ -10,7 +10,9 @@ import pytest
 from pydantic import SecretStr
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session, sessionmaker
+from xdist.remote import Producer
 
+import running_order
 from cli.stack.postgres import NAME, EmbeddedPostgres
 from cli.stack.valkey import EmbeddedValkey
 from jobs import database, open_files, schema
@@ -23,11 +25,17 @@ def pytest_configure() -> None:
     open_files.raise_limit()
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> running_order.Scheduling | None:
+    return running_order.Scheduling(config, log) if config.getoption("dist") == "loadfile" else None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Every test has an id of its own: of several with one id, parallel runs would run one alone.
+    """Give every test an id of its own: of several with one id, parallel runs would run one alone.
 
     schemathesis gives each operation's test a name, but not an id.
     """
+    running_order.sort(items)
     for item in items:
         _, bracket, params = item.name.partition("[")
         if bracket and not item.nodeid.endswith(item.name):

@@ -12,6 +12,7 @@ from jobs.prompts import Message
 from jobs.settings import EngineSettings, EngineSide, TritonSettings
 from jobs.tokens import TokenIds, Tokenizer
 from local_engine import RunningEngine
+from support import PATIENCE
 from worker.adapter import Adapter
 from worker.answer import Answer
 from worker.answer_text import TextAnswer
@@ -69,7 +70,7 @@ class Run:
 
     def first(self) -> None:
         """The engine has begun to say something; that is put back to be followed."""
-        event = self.held.inbox.get(timeout=30)
+        event = self.held.inbox.get(timeout=PATIENCE)
         self.held.inbox.put(event)
 
     def end(self) -> Ended:

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from support import PATIENCE
+
 # What a server does with a connection on which it has read the request.
 Conduct = Callable[[socket.socket], None]
 
@@ -64,7 +66,7 @@ def serving(
     finally:
         listener.shutdown(socket.SHUT_RDWR)
         listener.close()
-        thread.join(timeout=20)
+        thread.join(timeout=PATIENCE)
         assert not thread.is_alive()
 
 

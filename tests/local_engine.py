@@ -19,6 +19,7 @@ from cli.stack.engine_options import EngineOptions
 from cli.stack.ports import LOOPBACK, free_port
 from cli.stack.transformers_options import TransformersOptions
 from cli.stack.triton_server import TritonLaunch, prepare, wait_ready
+from support import PATIENCE
 
 END_OF_TURN = 128009  # <|eot_id|> of Llama 3
 _MODEL = "tensorrt_llm"
@@ -150,7 +151,7 @@ class RunningEngine:
     def gauges(self) -> dict[str, float]:
         """The engine's gauges by type: `active`, `used`, `queued`, `max_requests`, `max_blocks`, …"""
         url = f"http://{LOOPBACK}:{self.launch.metrics_port}/metrics"
-        with urllib.request.urlopen(url, timeout=5) as answer:
+        with urllib.request.urlopen(url, timeout=PATIENCE) as answer:
             text = answer.read().decode()
         found: dict[str, float] = {}
         for family, labels, value in re.findall(
@@ -202,7 +203,7 @@ def running_server(launch: TritonLaunch) -> Iterator[RunningEngine]:
     finally:
         process.terminate()
         with suppress(subprocess.TimeoutExpired):
-            process.wait(timeout=10)
+            process.wait(timeout=PATIENCE)
         process.kill()
         process.wait()
 

@@ -35,7 +35,7 @@ from jobs.submission import JobSpec
 from jobs.texts import NewText
 from jobs.tokens import Tokenizer
 from local_engine import RunningEngine, free_ports
-from support import eventually
+from support import PATIENCE, eventually
 from worker.app import make_app, publisher
 from worker.bell import Bell
 from worker.inference import InferenceWorker
@@ -78,7 +78,7 @@ class KillableEngine:
                 launch.argv, env=launch.env, cwd=launch.cwd, stdout=output, stderr=subprocess.STDOUT
             )
         self.running = RunningEngine(launch, process, log)
-        wait_ready(http_port, process, timeout=60)
+        wait_ready(http_port, process, timeout=PATIENCE)
         return self.running
 
     @property
@@ -190,7 +190,7 @@ class Queue:
         with self.sessions() as session:
             return session.get(Result, job_id)
 
-    def when(self, job_id: UUID, condition: Callable[[Job], object], *, timeout: float = 30) -> Job:
+    def when(self, job_id: UUID, condition: Callable[[Job], object], *, timeout: float = PATIENCE) -> Job:
         """The job once the condition holds."""
 
         def look() -> Job | None:
@@ -201,7 +201,7 @@ class Queue:
         assert found is not None
         return found
 
-    def ended(self, job_id: UUID, *, timeout: float = 60) -> Job:
+    def ended(self, job_id: UUID, *, timeout: float = PATIENCE) -> Job:
         return self.when(job_id, lambda job: job.state in TERMINAL, timeout=timeout)
 
     def streaming(self, job_id: UUID) -> Job:

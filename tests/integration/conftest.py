@@ -15,6 +15,7 @@ from cli.stack.valkey import EmbeddedValkey
 from jobs.settings import DatabaseSettings, Settings
 from jobs.tokens import Tokenizer, ensure_default_tokenizer
 from local_engine import RunningEngine, running_engine
+from support import eventually
 from webhook_support import WEBHOOKS, Receiver, receiving
 from worker_support import TIME_SCALE, Queue, settings_for
 
@@ -68,12 +69,19 @@ def queue(sessions: sessionmaker[Session], tokenizer: Tokenizer) -> Queue:
     return Queue(sessions, tokenizer)
 
 
-@pytest.fixture(scope="module")
-def synthetic(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningEngine]:
-    """A local engine that says as much as it is asked for."""
+@pytest.fixture(scope="session")
+def synthetic_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningEngine]:
+    """A local engine that says as much as it is asked for; no test stops it."""
     options = EngineOptions(mode="synthetic", tokenizer_dir=ensure_default_tokenizer(), time_scale=TIME_SCALE)
     with running_engine(tmp_path_factory.mktemp("engine"), options) as engine:
         yield engine
+
+
+@pytest.fixture(scope="module")
+def synthetic(synthetic_server: RunningEngine) -> RunningEngine:
+    """The engine that says as much as it is asked for; nothing runs on it when a module begins."""
+    eventually(lambda: synthetic_server.gauges()["active"] == 0)
+    return synthetic_server
 
 
 @pytest.fixture

@@ -111,7 +111,7 @@ def test_a_key_ends_when_it_expires(server: ApiProcess, make: Make, sessions: se
         now = database_now(session)
     with caller(server, make(expires_at=now + timedelta(seconds=1.5)).secret) as http:
         assert http.get("/v1/jobs").status_code == 200
-        refused = eventually(lambda: (a := http.get("/v1/jobs")).status_code == 401 and a, timeout=5)
+        refused = eventually(lambda: (a := http.get("/v1/jobs")).status_code == 401 and a)
         assert error_of(refused)["message"] == "The API key has expired."
 
 
@@ -123,9 +123,10 @@ def test_a_revoked_key_ends_within_the_documented_bound(
         assert http.get("/v1/jobs").status_code == 200
         with sessions.begin() as session:
             keys.revoke(session, made.row)
-        revoked_at = time.monotonic()
-        eventually(lambda: http.get("/v1/jobs").status_code == 401, timeout=BOUND_SECONDS + 2)
-        assert time.monotonic() - revoked_at < BOUND_SECONDS + 1
+        revoked_at = sent_at = time.monotonic()
+        while http.get("/v1/jobs").status_code == 200:
+            assert sent_at - revoked_at < BOUND_SECONDS, "a request sent after the bound was let in"
+            sent_at = time.monotonic()
 
 
 def test_a_rotated_key_overlaps_with_its_successor(

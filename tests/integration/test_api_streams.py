@@ -19,7 +19,7 @@ from jobs.live import Piece
 from jobs.models import DEFAULT_TENANT, Job
 from jobs.moves import Lease
 from jobs.settings import DatabaseSettings
-from support import API_KEY, claim_one, eventually, register_engine, submit_one
+from support import API_KEY, PATIENCE, claim_one, eventually, register_engine, submit_one
 
 MAX_STREAMS = 2
 
@@ -118,7 +118,7 @@ def test_a_stream_tells_nothing_more_once_its_key_is_no_longer_good(
         assert name == "event: error"
         assert json.loads(data.removeprefix("data: "))["error"]["code"] == "invalid_api_key"
         say(number, last="END")
-    assert "END" in goes_on.result(timeout=20)[-1], "the other key's stream goes on"
+    assert "END" in goes_on.result(timeout=PATIENCE)[-1], "the other key's stream goes on"
 
 
 def read(server: ApiProcess, key: str, lease: Lease) -> list[str]:

@@ -24,7 +24,7 @@ from jobs.documents import NewDocument
 from jobs.models import DEFAULT_TENANT
 from jobs.settings import BrokerSettings, DatabaseSettings, DocumentSettings, Settings
 from jobs.storage import PART_BYTES, RowStore
-from support import eventually
+from support import PATIENCE, eventually
 from worker_support import WorkerProcess
 
 LIFETIME = timedelta(days=1)
@@ -98,11 +98,11 @@ def test_kills_lose_no_document_and_leave_no_process(sessions: sessionmaker[Sess
     settings = DocumentSettings(lease_seconds=3)
     for num_ready in (2, 8, 14):
         worker = spawn(settings)
-        eventually(lambda: by_state(sessions).get("ready", 0) >= num_ready, timeout=60, interval=0.1)  # noqa: B023  # at once
+        eventually(lambda: by_state(sessions).get("ready", 0) >= num_ready, interval=0.1)  # noqa: B023  # at once
         eventually(lambda: children(worker.process.pid))  # noqa: B023
         os.kill(worker.process.pid, signal.SIGKILL)
         worker.process.wait()
-        eventually(lambda: not children(worker.process.pid), timeout=2)  # noqa: B023
+        eventually(lambda: not children(worker.process.pid))  # noqa: B023
     spawn(settings)
     eventually(lambda: by_state(sessions) == {"ready": 24}, timeout=120, interval=0.2)
     with sessions() as session:
@@ -124,7 +124,7 @@ def test_a_worker_that_is_stopped_gives_its_documents_back_at_once(
     worker = spawn(DocumentSettings())
     eventually(lambda: children(worker.process.pid))
     worker.process.send_signal(signal.SIGTERM)
-    assert worker.process.wait(timeout=8) == 0
+    assert worker.process.wait(timeout=PATIENCE) == 0
     with sessions() as session:
         document = session.get_one(Document, document_id)
         assert (document.state, document.lease_id, document.attempt) == ("extracting", None, 0)
@@ -138,7 +138,7 @@ def test_bad_documents_fail_alone_and_the_worker_stays_small(
     corpus = bad_documents()
     worker = spawn(DocumentSettings(extraction_seconds=60, extraction_memory_mb=SMALL_MEMORY_MB))
     first = upload(sessions, b"A good document.", "first.txt")
-    eventually(lambda: by_state(sessions) == {"ready": 1}, timeout=60)
+    eventually(lambda: by_state(sessions) == {"ready": 1})
     before = peak_mib(worker.process.pid)
     sent = {upload(sessions, data, filename): (name, code) for name, (data, filename, code) in corpus.items()}
     last = upload(sessions, b"Another good document.", "last.txt")

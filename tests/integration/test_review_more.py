@@ -17,7 +17,7 @@ from jobs.settings import JobSettings
 from jobs.states import JobState
 from jobs.submission import Once
 from jobs.texts import CountedPrompt
-from support import CAPACITY, WordCounter, prepare_all, prepare_next, spec, submit_one, taker_of
+from support import CAPACITY, PATIENCE, WordCounter, prepare_all, prepare_next, spec, submit_one, taker_of
 from worker import maintenance
 
 ONCE = Once(key="key", request_sha256=b"0" * 32, valid_for=timedelta(hours=1))
@@ -78,7 +78,7 @@ def test_a_job_that_is_being_counted_is_cancelled_at_once(sessions: sessionmaker
             cancelled = lifecycle.cancel(session, job.id, tenant_id=DEFAULT_TENANT)
             assert cancelled.state == JobState.CANCELLED
         counter.go_on.set()
-        assert counted.result(timeout=10) is None
+        assert counted.result(timeout=PATIENCE) is None
     assert state(sessions, job) == JobState.CANCELLED
 
 
@@ -94,7 +94,7 @@ def test_two_workers_never_count_one_prompt(sessions: sessionmaker[Session]) -> 
         assert other.id == second.id
         assert prepare(sessions, WordCounter()) is None
         counter.go_on.set()
-        assert counted.result(timeout=10) is not None
+        assert counted.result(timeout=PATIENCE) is not None
     assert (state(sessions, first), state(sessions, second)) == ("queued", "queued")
 
 

@@ -13,7 +13,7 @@ from jobs.database import transaction
 from jobs.models import DEFAULT_TENANT, Job, WebhookEvent
 from jobs.moves import Lease
 from jobs.states import JobState, StopReason
-from support import ERROR, claim_one, eventually, register_engine, spec, submit_one
+from support import ERROR, PATIENCE, claim_one, eventually, register_engine, spec, submit_one
 
 BACKOFF = timedelta(seconds=2)
 
@@ -60,7 +60,7 @@ def test_a_cancel_that_meets_a_job_on_its_way_back_to_the_queue_is_not_lost(
             assert BACK[verb](session, lease)
             cancelled = pool.submit(cancel, sessions, lease)
             eventually(lambda: num_waiting(sessions))
-        assert cancelled.result(timeout=10) == JobState.CANCELLED
+        assert cancelled.result(timeout=PATIENCE) == JobState.CANCELLED
     assert job(sessions, lease).state == JobState.CANCELLED
 
 

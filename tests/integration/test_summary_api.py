@@ -19,7 +19,7 @@ from cli.summaries import Summaries
 from jobs import ids
 from jobs.models import Summary, WebhookDispatch, WebhookEvent
 from summary_support import SMALL, failed_document, plan_all, ready_document, run_to_end, text_of
-from support import API_KEY, register_engine
+from support import API_KEY, PATIENCE, register_engine
 
 MODEL = "llama-3.1-8b-instruct"
 Background = Callable[..., Future[Any]]
@@ -169,7 +169,7 @@ def test_who_waits_is_answered_when_it_ends(
     assert http.get(f"/v1/summaries/{made['id']}", params={"wait": 0.2}).json()["state"] == "preparing"
     waiting = background(http.get, f"/v1/summaries/{made['id']}", params={"wait": 50})
     work(sessions)
-    assert waiting.result(timeout=20).json()["state"] == "completed"
+    assert waiting.result(timeout=PATIENCE).json()["state"] == "completed"
 
 
 def test_who_follows_sees_it_move_and_end(
@@ -183,7 +183,7 @@ def test_who_follows_sees_it_move_and_end(
 
     following = background(states)
     work(sessions)
-    seen = following.result(timeout=30)
+    seen = following.result(timeout=PATIENCE)
     assert seen[-1] == "completed"
     assert len(seen) <= 4
 

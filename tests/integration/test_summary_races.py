@@ -30,7 +30,7 @@ from summary_support import (
     run_to_end,
     text_of,
 )
-from support import eventually, register_engine
+from support import PATIENCE, eventually, register_engine
 
 Background = Callable[..., Future[object]]
 
@@ -49,7 +49,7 @@ def test_of_two_children_that_end_in_the_same_instant_the_second_frees_their_par
         eventually(lambda: _num_waiting_for_locks(sessions))
         assert _state(sessions, parent_id) == "blocked"
         one.commit()
-    ending.result(timeout=20)
+    ending.result(timeout=PATIENCE)
     assert _state(sessions, parent_id) == "preparing"
 
 
@@ -62,7 +62,7 @@ def test_when_the_first_of_two_children_dies_the_second_frees_nothing(
         ending = background(_complete, sessions, second)
         eventually(lambda: _num_waiting_for_locks(sessions))
         one.rollback()
-    ending.result(timeout=20)
+    ending.result(timeout=PATIENCE)
     assert _state(sessions, parent_id) == "blocked"
     _complete(sessions, first)
     assert _state(sessions, parent_id) == "preparing"
@@ -78,7 +78,7 @@ def test_cancelling_while_a_child_ends_waits_for_nobody_in_a_circle(
         cancelling = background(_cancel, sessions)
         eventually(lambda: _num_waiting_for_locks(sessions))
         one.commit()
-    cancelling.result(timeout=20)
+    cancelling.result(timeout=PATIENCE)
     assert _state(sessions, parent_id) == "cancelled"
     with sessions() as session:
         summary = session.scalars(select(Summary)).one()
@@ -94,7 +94,7 @@ def test_a_root_that_completes_first_wins_against_a_cancel(
         cancelling = background(_cancel, sessions)
         eventually(lambda: _num_waiting_for_locks(sessions))
         one.commit()
-    cancelling.result(timeout=20)
+    cancelling.result(timeout=PATIENCE)
     assert _ended(sessions) == ("completed", ["summary.completed"])
 
 
@@ -161,7 +161,7 @@ def test_a_document_cannot_go_while_a_summary_of_it_is_being_created(
         eventually(lambda: _num_waiting_for_locks(sessions))
         one.commit()
     with pytest.raises(ConflictError):
-        removing.result(timeout=20)
+        removing.result(timeout=PATIENCE)
 
 
 @pytest.mark.parametrize("step", ["plan", "free", "end", "cancel", "prepare"])

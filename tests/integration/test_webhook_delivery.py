@@ -24,7 +24,7 @@ from jobs.settings import WebhookSettings
 from jobs.states import JobState
 from jobs.webhook_turns import Slots
 from jobs.webhooks import DELIVERY_DELAYS
-from support import eventually, spec, submit_one
+from support import PATIENCE, eventually, spec, submit_one
 from webhook_support import (
     RANDOM,
     WEBHOOKS,
@@ -353,7 +353,7 @@ def test_a_hanging_receiver_holds_up_nobody_else(sessions: Sessions, receiver: R
         deliverer.run_once()
         return len(receiver.at("/well")) == 40
 
-    eventually(others_are_done, timeout=15)
+    eventually(others_are_done)
     assert receiver.most_in_flight["/hang"] == settings.endpoint_concurrency
     release.set()
     deliverer.stop(within=5)
@@ -374,7 +374,7 @@ def rounds_of(deliverer: Deliverer) -> Callable[[Callable[[], bool]], None]:
             deliverer.run_once()
             return condition()
 
-        eventually(look, timeout=15)
+        eventually(look)
 
     return until
 
@@ -481,7 +481,7 @@ def test_a_deliverer_that_stops_records_what_has_ended_and_can_be_stopped_again(
     deliverer.start()
     deliverer.run_once()
     for _ in range(5):
-        ended.get(timeout=10)
+        ended.get(timeout=PATIENCE)
     deliverer.stop(within=0)
     assert dispatch_states(sessions) == ["delivered"] * 5
     deliverer.stop(within=0)

@@ -58,7 +58,7 @@ def reachable(canary: Canary) -> bool:
     before = len(canary.connections)
     with socket.create_connection(("127.0.0.1", canary.port), timeout=5):
         pass
-    return eventually(lambda: len(canary.connections) > before, timeout=5)
+    return eventually(lambda: len(canary.connections) > before)
 
 
 @contextmanager

@@ -4,41 +4,38 @@ from pathlib import Path
 
 from pydantic import SecretStr
 
-from cli.stack.engine_options import EngineOptions
 from cli.stack.postgres import EmbeddedPostgres
 from cli.stack.valkey import EmbeddedValkey
 from jobs import database, schema
 from jobs.settings import DatabaseSettings
-from jobs.tokens import Tokenizer, ensure_default_tokenizer
-from local_engine import running_engine
+from jobs.tokens import Tokenizer
+from local_engine import RunningEngine
 from support import eventually
-from worker_support import TIME_SCALE, Queue, running_worker, settings_for
+from worker_support import Queue, running_worker, settings_for
 
 
 def test_streams_go_on_while_the_database_restarts(
-    tmp_path: Path, valkey: EmbeddedValkey, tokenizer: Tokenizer
+    tmp_path: Path, valkey: EmbeddedValkey, synthetic: RunningEngine, tokenizer: Tokenizer
 ) -> None:
     postgres = EmbeddedPostgres(tmp_path / "postgres")
     postgres.start()
     found = DatabaseSettings(url=SecretStr(postgres.url))
     engine = database.make_engine(found, name="tests")
-    options = EngineOptions(mode="synthetic", tokenizer_dir=ensure_default_tokenizer(), time_scale=TIME_SCALE)
     try:
         schema.upgrade(engine)
         queue = Queue(database.make_sessions(engine), tokenizer)
-        with running_engine(tmp_path / "engine", options) as triton:
-            settings = settings_for(found, valkey.url, triton)
-            with running_worker(settings, tokenizer) as worker:
-                # The first four end while the database is away, the others start after it.
-                job_ids = [queue.submit(f"Job {number}.", max_tokens=2000) for number in range(6)]
-                for job_id in job_ids[:4]:
-                    queue.streaming(job_id)
-                postgres.kill()
-                eventually(lambda: all(held.is_ending for held in worker.keeper.held()))
-                assert len(worker.keeper.held()) == 4
-                postgres.start()
-                ended = [queue.ended(job_id) for job_id in job_ids]
-                eventually(lambda: not queue.bookings())
+        settings = settings_for(found, valkey.url, synthetic)
+        with running_worker(settings, tokenizer) as worker:
+            # The first four end while the database is away, the others start after it.
+            job_ids = [queue.submit(f"Job {number}.", max_tokens=2000) for number in range(6)]
+            for job_id in job_ids[:4]:
+                queue.streaming(job_id)
+            postgres.kill()
+            eventually(lambda: all(held.is_ending for held in worker.keeper.held()))
+            assert len(worker.keeper.held()) == 4
+            postgres.start()
+            ended = [queue.ended(job_id) for job_id in job_ids]
+            eventually(lambda: not queue.bookings())
     finally:
         engine.dispose()
         postgres.stop()

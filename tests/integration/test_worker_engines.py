@@ -92,10 +92,10 @@ def test_two_workers_on_one_engine_never_exceed_it(
             most[name] = max(most[name], int(gauges[name]))
         return all(queue.job(each).finalized_at is not None for each in jobs)
 
-    eventually(lambda: all_ended() or any(worker.said("job.ended") for worker in workers), timeout=60)
+    eventually(lambda: all_ended() or any(worker.said("job.ended") for worker in workers))
     (busier,) = [worker for worker in workers if worker.said("job.ended")][:1]
     busier.process.terminate()  # it gives its jobs back, and the other one, which had no slot, takes over
-    eventually(all_ended, timeout=60)
+    eventually(all_ended)
     assert most["active"] <= 4
     assert [queue.job(each).completion_tokens for each in jobs] == [400] * 24
     assert all(worker.said("job.claimed") for worker in workers)

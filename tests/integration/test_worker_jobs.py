@@ -84,7 +84,7 @@ def test_a_stop_string_across_chunks_ends_the_answer_before_it(
     assert stop not in result.output
     assert (result.output + stop) in SAID * 3
     assert job.completion_tokens < 60
-    eventually(lambda: idle(synthetic), timeout=3)
+    eventually(lambda: idle(synthetic))
 
 
 @pytest.mark.usefixtures("worker")
@@ -118,17 +118,17 @@ def test_a_job_knows_when_its_first_token_came(queue: Queue) -> None:
 
 @pytest.mark.usefixtures("worker")
 def test_a_cancelled_job_keeps_what_it_has_said(queue: Queue, synthetic: RunningEngine) -> None:
-    job_id = queue.submit("Say something.", max_tokens=20_000)
+    job_id = queue.submit("Say something.", max_tokens=100_000)
     queue.streaming(job_id)
     with transaction(queue.sessions) as session:
         lifecycle.cancel(session, job_id, tenant_id=DEFAULT_TENANT)
-    job = queue.ended(job_id, timeout=5)
+    job = queue.ended(job_id)
     result = queue.result(job_id)
     assert (job.state, job.finish_reason) == ("cancelled", None)
     assert result is not None
     assert len(unpack_ids(result.output_ids)) == job.completion_tokens > 0
-    assert result.output in SAID * 2000
-    eventually(lambda: idle(synthetic) and not queue.bookings(), timeout=2)
+    assert result.output in SAID * 10_000
+    eventually(lambda: idle(synthetic) and not queue.bookings())
 
 
 @pytest.mark.usefixtures("worker")
@@ -137,18 +137,18 @@ def test_a_job_is_cancelled_while_its_prompt_is_read(queue: Queue, synthetic: Ru
     eventually(lambda: synthetic.gauges()["context"] == 1)
     with transaction(queue.sessions) as session:
         lifecycle.cancel(session, job_id, tenant_id=DEFAULT_TENANT)
-    job = queue.ended(job_id, timeout=5)
+    job = queue.ended(job_id)
     assert (job.state, job.completion_tokens, job.first_token_at) == ("cancelled", 0, None)
-    eventually(lambda: idle(synthetic) and not queue.bookings(), timeout=2)
+    eventually(lambda: idle(synthetic) and not queue.bookings())
 
 
 @pytest.mark.usefixtures("worker")
 def test_a_running_job_expires_with_its_window(queue: Queue) -> None:
-    job_id = queue.submit("Say something.", max_tokens=20_000, window=timedelta(hours=1))
+    job_id = queue.submit("Say something.", max_tokens=100_000, window=timedelta(hours=1))
     queue.streaming(job_id)
     with transaction(queue.sessions) as session:
         lifecycle.expire(session, now=datetime.now(UTC) + timedelta(hours=2))
-    assert queue.ended(job_id, timeout=5).state == "expired"
+    assert queue.ended(job_id).state == "expired"
 
 
 @pytest.mark.usefixtures("worker")

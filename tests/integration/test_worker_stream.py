@@ -1,34 +1,24 @@
 """One request on its own stream: what the engine's words and silences mean."""
 
 import queue
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
-from cli.stack.engine_options import EngineOptions
 from cli.stack.triton_server import LOOPBACK
 from jobs.errors import EngineError, EngineLostError, EngineUnavailableError
 from jobs.ids import uuid7
 from jobs.settings import TritonSettings
-from local_engine import END_OF_TURN, RunningEngine, free_ports, running_engine
-from support import eventually
+from local_engine import END_OF_TURN, RunningEngine, free_ports
+from support import PATIENCE, eventually
 from worker.adapter_ids import IdsAdapter
 from worker.pieces import Tokens
 from worker.request import Request
 from worker.stream import Ended, Stream
-from worker_support import TIME_SCALE
 
 INPUTS = frozenset(
     {"input_ids", "input_lengths", "request_output_len", "streaming", "end_id", "pad_id", "stop"}
 )
-
-
-@pytest.fixture(scope="module")
-def synthetic(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningEngine]:
-    options = EngineOptions(mode="synthetic", time_scale=TIME_SCALE)
-    with running_engine(tmp_path_factory.mktemp("engine"), options) as engine:
-        yield engine
 
 
 class Opened:
@@ -45,12 +35,12 @@ class Opened:
         self.stream.start()
 
     def tokens(self) -> list[int]:
-        event = self.came.get(timeout=20)
+        event = self.came.get(timeout=PATIENCE)
         assert isinstance(event, Tokens)
         return event.ids
 
     def end(self) -> Ended:
-        while not isinstance(event := self.came.get(timeout=20), Ended):
+        while not isinstance(event := self.came.get(timeout=PATIENCE), Ended):
             pass
         assert self.stream.close()
         return event
@@ -63,7 +53,7 @@ def test_a_whole_answer_ends_with_the_engines_word(synthetic: RunningEngine) -> 
 
 
 def test_a_request_to_stop_is_confirmed_by_the_engine(synthetic: RunningEngine) -> None:
-    opened = Opened(synthetic.launch.grpc_port, max_tokens=20_000)
+    opened = Opened(synthetic.launch.grpc_port, max_tokens=100_000)
     opened.tokens()
     opened.stream.stop()
     assert opened.end() == Ended(None, confirmed=True)
@@ -72,7 +62,7 @@ def test_a_request_to_stop_is_confirmed_by_the_engine(synthetic: RunningEngine) 
 
 def test_leaving_right_after_asking_to_stop_harms_no_server(synthetic: RunningEngine) -> None:
     for _ in range(60):  # it took eleven to crash one
-        opened = Opened(synthetic.launch.grpc_port, max_tokens=20_000)
+        opened = Opened(synthetic.launch.grpc_port, max_tokens=100_000)
         opened.tokens()
         opened.stream.stop()
         assert opened.stream.close()
@@ -80,20 +70,20 @@ def test_leaving_right_after_asking_to_stop_harms_no_server(synthetic: RunningEn
 
 
 def test_without_the_stop_input_the_stream_is_cut_and_the_engine_notices(synthetic: RunningEngine) -> None:
-    opened = Opened(synthetic.launch.grpc_port, max_tokens=20_000, inputs=INPUTS - {"stop"})
+    opened = Opened(synthetic.launch.grpc_port, max_tokens=100_000, inputs=INPUTS - {"stop"})
     opened.tokens()
     opened.stream.stop()
     end = opened.end()
     assert isinstance(end.error, EngineLostError)
     assert not end.confirmed
-    eventually(lambda: synthetic.gauges()["active"] == 0, timeout=2)
+    eventually(lambda: synthetic.gauges()["active"] == 0)
 
 
 def test_closing_a_stream_in_prefill_frees_the_engine(synthetic: RunningEngine) -> None:
     opened = Opened(synthetic.launch.grpc_port, max_tokens=100, num_prompt=90_000)
     eventually(lambda: synthetic.gauges()["context"] == 1)
     assert opened.stream.close()
-    eventually(lambda: synthetic.gauges()["used"] == 0, timeout=2)
+    eventually(lambda: synthetic.gauges()["used"] == 0)
 
 
 @pytest.mark.parametrize(

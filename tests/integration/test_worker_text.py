@@ -71,7 +71,7 @@ def test_jobs_end_as_on_an_engine_that_takes_ids(
         assert result is not None
         assert result.output in SAID * 2
         assert "every word of this" not in result.output
-        eventually(lambda: not queue.bookings(), timeout=40)
+        eventually(lambda: not queue.bookings())
 
 
 @pytest.mark.parametrize("name", ENTRIES)
@@ -92,7 +92,7 @@ def test_a_cancelled_job_s_blocks_stay_booked_until_the_engine_is_free(
     asking: Callable[[str], Settings], queue: Queue, tokenizer: Tokenizer, five_models: RunningEngine
 ) -> None:
     """The BLS model follows its request to the end, whoever has gone."""
-    eventually(lambda: five_models.gauges()["active"] == 0, timeout=60)
+    eventually(lambda: five_models.gauges()["active"] == 0)
     with running_worker(asking("tensorrt_llm_bls"), tokenizer):
         job_id = queue.submit("Say something.", max_tokens=4000)
         eventually(lambda: five_models.gauges()["generation_requests"] == 1)
@@ -127,7 +127,7 @@ def test_a_worker_that_stops_leaves_a_job_to_begin_anew(
     assert (job.state, job.completion_tokens) == ("queued", 0)
     with queue.sessions() as session:
         assert session.get(Checkpoint, job_id) is None
-    eventually(lambda: five_models.gauges()["active"] == 0, timeout=60)
+    eventually(lambda: five_models.gauges()["active"] == 0)
     with running_worker(settings, tokenizer):
         ended = queue.ended(job_id, timeout=90)
     assert (ended.state, ended.finish_reason, ended.completion_tokens) == ("completed", "stop", 2000)

@@ -64,7 +64,7 @@ def building(engine: Engine) -> int:
             found: int | None = connection.scalar(text(BUILDING))
             return found
 
-    pid = eventually(look, timeout=60)
+    pid = eventually(look)
     assert pid is not None
     return pid
 

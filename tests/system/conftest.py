@@ -1,7 +1,8 @@
-"""One running stack for the whole folder: every process as a user runs it, on random ports."""
+"""Running stacks: every process as a user runs it, on random ports, for one module after another."""
 
 import os
 from collections.abc import Iterator
+from types import ModuleType
 
 import pytest
 
@@ -12,20 +13,45 @@ from cli.stack.stack import Stack
 from jobs.tokenizer_files import tokenizer_directory
 from system_support import TIME_SCALE, Client
 
+Engine = tuple[str, float]  # its mode and its time scale
 
-@pytest.fixture(scope="module")
-def stack(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """A stack that notices lost workers within seconds; chaos in one module never reaches another.
 
-    A module chooses its engine by the names ENGINE_MODE and TIME_SCALE.
-    """
-    options = StackOptions(
-        directory=tmp_path_factory.mktemp("stack"),
+class Stacks:
+    """The stack that runs; modules that ask for the same engine use it one after another."""
+
+    def __init__(self, directories: pytest.TempPathFactory) -> None:
+        self._directories = directories
+        self._running: tuple[Engine, Stack] | None = None
+
+    def running(self, engine: Engine) -> Stack:
+        """Give the stack with this engine; another one stops first."""
+        if self._running is not None and self._running[0] == engine:
+            return self._running[1]
+        self.stop()
+        stack = Stack(_options(engine, self._directories))
+        stack.start()
+        self._running = (engine, stack)
+        return stack
+
+    def stop(self) -> None:
+        """Stop the stack that runs, if one does."""
+        if self._running is not None:
+            _, stack = self._running
+            self._running = None
+            stack.stop()
+            stack.remove_data()
+
+
+def _options(engine: Engine, directories: pytest.TempPathFactory) -> StackOptions:
+    """Make those of a stack that notices lost workers within seconds."""
+    mode, time_scale = engine
+    return StackOptions(
+        directory=directories.mktemp("stack"),
         api_port=free_port(),
         engine=EngineOptions(
-            mode=getattr(request.module, "ENGINE_MODE", "extractive"),
+            mode=mode,  # type: ignore[arg-type]  # one of its modes
             tokenizer_dir=tokenizer_directory(None),
-            time_scale=getattr(request.module, "TIME_SCALE", TIME_SCALE),
+            time_scale=time_scale,
         ),
         environment={
             **os.environ,
@@ -34,11 +60,41 @@ def stack(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
             "LONGBATCH_MAINTENANCE__RESCUE_SECONDS": "0.5",
         },
     )
-    made = Stack(options)
-    made.start()
+
+
+def _engine(module: ModuleType) -> Engine:
+    """Read which engine a module asks for: ENGINE_MODE and TIME_SCALE, where it names them."""
+    return getattr(module, "ENGINE_MODE", "extractive"), getattr(module, "TIME_SCALE", TIME_SCALE)
+
+
+def _uses(item: object, engine: Engine) -> bool:
+    is_ours = isinstance(item, pytest.Function) and "stacks" in item.fixturenames
+    return is_ours and _engine(item.module) == engine
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
+    """Stop the stack after its last module, and after one that KILLS: chaos never reaches another."""
+    yield
+    if isinstance(item, pytest.Function) and "stacks" in item.fixturenames:
+        is_last = nextitem is None or nextitem.path != item.path
+        if is_last and (getattr(item.module, "KILLS", False) or not _uses(nextitem, _engine(item.module))):
+            item.config.stash[_STACKS].stop()
+
+
+_STACKS = pytest.StashKey[Stacks]()
+
+
+@pytest.fixture(scope="session")
+def stacks(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Iterator[Stacks]:
+    made = pytestconfig.stash[_STACKS] = Stacks(tmp_path_factory)
     yield made
     made.stop()
-    made.remove_data()
+
+
+@pytest.fixture(scope="module")
+def stack(request: pytest.FixtureRequest, stacks: Stacks) -> Stack:
+    return stacks.running(_engine(request.module))
 
 
 @pytest.fixture

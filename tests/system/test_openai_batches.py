@@ -14,8 +14,6 @@ from system_support import text_of
 
 pytestmark = pytest.mark.timeout(240)
 
-TIME_SCALE = 40.0
-
 
 @pytest.fixture(scope="module")
 def sdk(stack: Stack) -> Iterator[openai.OpenAI]:
@@ -199,7 +197,7 @@ def until_first_result(sdk: openai.OpenAI, batch_id: str) -> openai.types.Batch:
         assert batch.status in ("validating", "in_progress"), batch
         return batch if batch.output_file_id else None
 
-    found = eventually(look, timeout=60, interval=0.1)
+    found = eventually(look, interval=0.1)
     assert found is not None
     return found
 
@@ -237,7 +235,7 @@ def test_cancelling_keeps_what_was_completed(sdk: openai.OpenAI) -> None:
     again = sdk.post(f"/batches/{batch.id}/retry", cast_to=openai.types.Batch)
     assert again.model_extra is not None
     assert (again.status, again.model_extra["retry_of"]) == ("validating", batch.id)
-    eventually(lambda: sdk.batches.retrieve(again.id).status == "in_progress", timeout=30)
+    eventually(lambda: sdk.batches.retrieve(again.id).status == "in_progress")
     counts = sdk.batches.retrieve(again.id).request_counts
     assert counts is not None
     assert counts.total == len(errors)

@@ -140,21 +140,21 @@ def test_wrong_requests_name_their_parameter(sdk: openai.OpenAI) -> None:
 
 def test_a_reader_that_leaves_frees_the_engine(sdk: openai.OpenAI, gauges: Gauges) -> None:
     stream = sdk.chat.completions.create(
-        model=MODEL, messages=messages("Talk. [[tokens=20000]]"), max_tokens=20_000, stream=True
+        model=MODEL, messages=messages("Talk. [[tokens=100000]]"), max_tokens=100_000, stream=True
     )
     next(chunk for chunk in stream if chunk.choices and chunk.choices[0].delta.content)
     began = time.monotonic()
     next(chunk for chunk in stream if time.monotonic() - began > 0.5)  # gauges are renewed every 0.1 s
     assert gauges.read()["requests{active}"] == 1
     stream.close()
-    assert gauges.until_idle(timeout=10) < 5
+    gauges.until_idle()
 
 
 def test_a_caller_that_stops_waiting_frees_the_engine(plain: httpx2.Client, gauges: Gauges) -> None:
-    body = {"prompt": "Talk. [[tokens=20000]]", "max_tokens": 20_000}
+    body = {"prompt": "Talk. [[tokens=100000]]", "max_tokens": 100_000}
     with pytest.raises(httpx2.ReadTimeout):
         plain.post("/generate", json=body, timeout=httpx2.Timeout(5, read=1.5))
-    assert gauges.until_idle(timeout=10) < 5
+    gauges.until_idle()
 
 
 def test_answers_come_while_a_batch_fills_the_engine_and_the_batch_completes(
@@ -162,7 +162,7 @@ def test_answers_come_while_a_batch_fills_the_engine_and_the_batch_completes(
 ) -> None:
     lines = [chat_line(f"{number}", f"[[tokens=1200]] {number}", max_tokens=1500) for number in range(8)]
     batch = run(sdk, jsonl(lines))
-    eventually(lambda: gauges.read()["requests{active}"] == 4, timeout=30)
+    eventually(lambda: gauges.read()["requests{active}"] == 4)
 
     def ask(number: int) -> str | None:
         answer = sdk.chat.completions.create(

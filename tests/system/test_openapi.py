@@ -25,7 +25,6 @@ from openai_support import CHAT, chat_line, jsonl
 
 pytestmark = pytest.mark.timeout(120)
 
-TIME_SCALE = 200.0
 _SETTINGS = Settings(
     database=DatabaseSettings(url=SecretStr("postgresql://a@b/c")),
     broker=BrokerSettings(url=SecretStr("redis://a")),

@@ -126,14 +126,14 @@ def submit(stack: Stack, urls: list[str]) -> None:
                     return str(answer.json()["id"]) if answer.status_code == 202 else None
                 return None
 
-            job_id = eventually(accepted, timeout=60, interval=0.2)
+            job_id = eventually(accepted, interval=0.2)
 
             def cancelled(path: str = f"/v1/jobs/{job_id}/cancel") -> bool:
                 with suppress(httpx2.TransportError):
                     return http.post(path).status_code == 200
                 return False
 
-            eventually(cancelled, timeout=60, interval=0.2)
+            eventually(cancelled, interval=0.2)
 
 
 def kill_some(stack: Stack, rng: random.Random, done: Event) -> int:
@@ -143,7 +143,7 @@ def kill_some(stack: Stack, rng: random.Random, done: Event) -> int:
         victim = rng.choice([SERVICE_WORKER, SERVICE_WORKER, SERVICE_WORKER, REDIS, API])
         before = stack.pids[victim]
         stack.send(victim, signal.SIGKILL)
-        eventually(lambda victim=victim, before=before: stack.pids[victim] not in (before, None), timeout=60)
+        eventually(lambda victim=victim, before=before: stack.pids[victim] not in (before, None))
         killed += 1
     return killed
 
@@ -172,7 +172,7 @@ def test_every_event_arrives_under_one_id_whoever_misbehaves_and_whatever_is_kil
         eventually(all_told, timeout=1200, interval=0.25)
         done.set()
         num_killed = killing.result(timeout=60)
-        eventually(lambda: open_dispatches(stack) == 0, timeout=60, interval=0.25)
+        eventually(lambda: open_dispatches(stack) == 0, interval=0.25)
         misbehaving.hanging.set()
         check(stack, receiver, misbehaving)
     again = sum(misbehaving.acknowledged.values()) - len(misbehaving.acknowledged)

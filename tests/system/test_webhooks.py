@@ -42,7 +42,7 @@ def test_the_stack_s_own_secret_signs_one_delivery_of_the_ended_job(
     url = f"http://127.0.0.1:{httpserver.port}/told"
     job = client.submit("A short text to summarize.", task="summarize", max_tokens=32, webhook_url=url)
     ended = client.finished(job["id"])
-    eventually(lambda: httpserver.log, timeout=20)
+    eventually(lambda: httpserver.log)
     request, _ = httpserver.log[0]
     event = Webhook(stack.webhook_secret).verify(request.get_data(), dict(request.headers))
     assert event["type"] == "job.completed"
@@ -61,7 +61,7 @@ def test_openai_s_client_verifies_and_parses_the_event_of_a_batch(
     base_url, api_key = f"{stack.urls.api_url}/v1", stack.urls.api_key or ""
     with openai.OpenAI(base_url=base_url, api_key=api_key, max_retries=0, webhook_secret=own) as sdk:
         batch = run(sdk, jsonl([chat_line("a"), chat_line("b")]), extra_body=told)
-        eventually(lambda: httpserver.log, timeout=60)
+        eventually(lambda: httpserver.log)
         request, _ = httpserver.log[0]
         body, headers = request.get_data(), {name.lower(): value for name, value in request.headers.items()}
         event = sdk.webhooks.unwrap(body, headers)

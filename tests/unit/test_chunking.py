@@ -133,10 +133,10 @@ def test_overlapping_chunks_repeat_the_end_of_the_chunk_before() -> None:
 @pytest.mark.parametrize("char", [".", "\n", " ", "=", "#", "a", "(", "\r", "。", "…", "-\n"])
 def test_a_megabyte_of_one_character_is_cut_in_seconds(char: str) -> None:
     text = char * (1_000_000 // len(char))
-    started = time.monotonic()
+    started = time.thread_time()
     chunks = cut(text, crumbs, chunk_tokens=10_000)
     assert "".join(text[chunk.start : chunk.end] for chunk in chunks) == text
-    assert time.monotonic() - started < 20
+    assert time.thread_time() - started < 20
 
 
 def test_an_empty_text_and_an_overlap_of_half_a_chunk_are_refused() -> None:

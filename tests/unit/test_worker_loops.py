@@ -3,6 +3,7 @@
 import threading
 
 from jobs import telemetry
+from support import PATIENCE
 from worker.loops import Loop
 
 
@@ -35,8 +36,8 @@ def test_a_panic_does_not_end_the_loop() -> None:
 
     loop = Loop("test", panic, interval=0.01)
     loop.start()
-    assert panics.acquire(timeout=5)
-    assert panics.acquire(timeout=5)
+    assert panics.acquire(timeout=PATIENCE)
+    assert panics.acquire(timeout=PATIENCE)
     loop.stop()
 
 
@@ -58,9 +59,9 @@ def test_a_wake_cuts_the_interval_short() -> None:
     rounds = threading.Semaphore(0)
     loop = Loop("test", rounds.release, interval=3600)
     loop.start()
-    assert rounds.acquire(timeout=5)
+    assert rounds.acquire(timeout=PATIENCE)
     loop.wake()
-    assert rounds.acquire(timeout=5)
+    assert rounds.acquire(timeout=PATIENCE)
     loop.stop()
 
 

@@ -73,15 +73,17 @@ def test_ten_jobs_complete_and_none_ever_waits_in_the_engine(client: Client, gau
     assert [job["state"] for job in ended] == ["completed"] * 10
     assert max(sample["requests{active}"] for sample in gauges.samples) <= 4
     assert gauges.longest("local{queued}") <= 1
-    assert gauges.until_idle(timeout=5) < 5
+    gauges.until_idle()
 
 
 def test_a_cancelled_job_frees_its_blocks(client: Client, gauges: Gauges) -> None:
     job = client.submit(text_of(2000), max_tokens=4000)
     client.streaming(job["id"])
     client.cancel(job["id"])
-    assert client.finished(job["id"])["state"] == "cancelled"
-    assert gauges.until_idle(timeout=5) < 5
+    ended = client.finished(job["id"])
+    gauges.until_idle()
+    assert ended["state"] == "cancelled"
+    assert ended["completion_tokens"] < 4000, "the engine stopped before its end"
 
 
 def test_jobs_go_on_after_the_server_was_killed(stack: Stack, client: Client) -> None:
