@@ -7,6 +7,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+import structlog
 from pydantic import SecretStr
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session, sessionmaker
@@ -23,6 +24,19 @@ from support import empty_database, ensure_api_key
 def pytest_configure() -> None:
     """Raise the soft limit of open files as far as the product does: tests are a thousand callers at once."""
     open_files.raise_limit()
+
+
+# structlog by itself draws each traceback with all local variables: seconds of CPU for one error in a loop,
+# during which a worker of this process does nothing else.
+structlog.configure(
+    processors=[
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.dev.set_exc_info,
+        structlog.processors.TimeStamper(fmt="%H:%M:%S.%f", utc=True),
+        structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback),
+    ]
+)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -30,7 +30,7 @@ from worker.turns import TurnTaker
 T = TypeVar("T")
 # Seconds that a test waits for what must happen. It bounds a hang and promises nothing: a machine at work
 # takes many times as long as an idle one. pytest ends a test after 180.
-PATIENCE = 60.0
+PATIENCE = 90.0
 # From this many bytes on, TRUNCATE is quicker than DELETE and leaves no dead rows to later queries.
 _LARGE_TABLE = 2**20
 CAPACITY = Capacity(

@@ -105,7 +105,7 @@ class Gauges:
 
     def read(self) -> dict[str, float]:
         """What they show now."""
-        with urllib.request.urlopen(self.url, timeout=5) as answer:  # noqa: S310  # our own loopback server
+        with urllib.request.urlopen(self.url, timeout=PATIENCE) as answer:  # noqa: S310  # our own loopback server
             text = answer.read().decode()
         found = re.findall(
             r'^(\w+)\{[^}]*?(?:_type|_metric|_metrics)="(\w+)"[^}]*\} ([\d.e+-]+)$', text, re.MULTILINE

@@ -14,6 +14,7 @@ from cli.stack.engine_options import EngineOptions
 from cli.stack.ports import LOOPBACK
 from cli.stack.triton_server import TritonLaunch, TritonUnavailableError, wait_ready
 from local_engine import RunningEngine, free_ports, prepared_launch, running_engine, running_server
+from support import PATIENCE
 
 A6000 = profile.load("llama-3.1-8b-a6000")
 SMOKE = PROFILES.parent / "smoke.sh"
@@ -43,7 +44,7 @@ def prepared(folder: Path) -> TritonLaunch:
 
 
 def get(launch: TritonLaunch, path: str) -> str:
-    with urllib.request.urlopen(f"http://{LOOPBACK}:{launch.http_port}{path}", timeout=5) as answer:
+    with urllib.request.urlopen(f"http://{LOOPBACK}:{launch.http_port}{path}", timeout=PATIENCE) as answer:
         text: str = answer.read().decode()
     return text
 

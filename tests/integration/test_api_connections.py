@@ -13,7 +13,7 @@ from sqlalchemy import Engine
 from api_server import ApiProcess, error_of, serving
 from cli.stack.valkey import EmbeddedValkey
 from jobs.settings import DatabaseSettings
-from support import API_KEY, eventually
+from support import API_KEY, PATIENCE, eventually
 
 HEAD: Final = b"GET /health/live HTTP/1.1\r\nHost: a\r\n"
 KEY: Final = f"Authorization: Bearer {API_KEY}\r\n".encode()
@@ -43,7 +43,7 @@ def server(
 def connect(server: ApiProcess, sent: bytes = b"") -> socket.socket:
     """A connection on which this was sent."""
     host, port = server.url.removeprefix("http://").split(":")
-    made = socket.create_connection((host, int(port)), timeout=20)
+    made = socket.create_connection((host, int(port)), timeout=PATIENCE)
     made.sendall(sent)
     return made
 

@@ -18,7 +18,7 @@ from jobs.keys import NewKey, Scope
 from jobs.models import DEFAULT_TENANT
 from jobs.settings import DatabaseSettings
 from jobs.tenant_models import ApiKey
-from support import API_KEY, eventually
+from support import API_KEY, PATIENCE, eventually
 
 BOUND_SECONDS = 5  # how long a revoked key works, as documented
 Make = Callable[..., NewKey]
@@ -182,7 +182,9 @@ def test_metrics_are_for_this_host_or_for_admins(
         own_address = next(iter(_addresses()), None)
         if own_address is None:
             pytest.skip("this host has no address but loopback")
-        with httpx2.Client(base_url=f"http://{own_address}:{port}", trust_env=False) as http:
+        with httpx2.Client(
+            base_url=f"http://{own_address}:{port}", timeout=PATIENCE, trust_env=False
+        ) as http:
             answers = [
                 http.get("/metrics", headers={"Authorization": f"Bearer {secret}"})
                 for secret in ("lb_none", reader.secret, admin.secret)

@@ -16,7 +16,7 @@ from jobs.keys import Scope
 from jobs.models import Job, WebhookDestination
 from jobs.settings import DatabaseSettings
 from jobs.states import FinishReason
-from support import CAPACITY, ERROR, claim_one, output_of, prepare_next, register_engine
+from support import CAPACITY, ERROR, PATIENCE, claim_one, output_of, prepare_next, register_engine
 
 SERVED_MODEL = "llama-3.1-8b-instruct"
 # A client of a new tenant with these limits.
@@ -173,7 +173,9 @@ def test_two_processes_share_what_they_count(
     other = ApiProcess(database_settings, valkey.url)
     try:
         http = limited(max_requests=6)
-        with httpx2.Client(base_url=other.url, headers=http.headers, trust_env=False) as beside:
+        with httpx2.Client(
+            base_url=other.url, headers=http.headers, timeout=PATIENCE, trust_env=False
+        ) as beside:
             assert other.url != server.url
             codes = [client.get("/v1/jobs").status_code for client in (http, beside) for _ in range(4)]
         assert codes == [200] * 6 + [429] * 2

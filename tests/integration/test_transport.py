@@ -25,6 +25,7 @@ from hostile_servers import (
     silent,
 )
 from jobs.webhooks import ParsedUrl
+from support import PATIENCE
 from webhook_support import awaited, exchange, post
 from worker import transport
 from worker.conversation import MAX_RECEIVED_BYTES, MAX_RESPONSE_BYTES
@@ -250,7 +251,7 @@ def test_an_exchange_that_is_given_up_leaves_no_connection(
                 tls=trusting,
             )
             assert answer.error_code == Failure.TIMED_OUT
-            await asyncio.to_thread(closed.get, timeout=5)
+            await asyncio.to_thread(closed.get, timeout=PATIENCE)
             num_open.append(num_open_files())
 
     with serving(until_closed, tls=server_tls if scheme == "https" else None) as server:

@@ -160,7 +160,7 @@ def test_every_part_is_told_survives_a_kill_and_is_gone_at_the_end(directory: Pa
         eventually(lambda: all(new != killed[name] for name, new in running.pids.items()))
         assert {**running.ready, "pids": None} == {**ready, "pids": None}
         assert all(f"{name} ended (SIGKILL)" in running.console.read_text() for name in _SERVING)
-        job_id = eventually(lambda: submitted(ready))
+        job_id = eventually(lambda: submitted(ready), timeout=2 * PATIENCE)  # all start at once
         assert call(ready, f"/v1/jobs/{job_id}?wait=60")["state"] == "completed"
 
         everything = descendants(running.process.pid)
