@@ -30,7 +30,7 @@ def server(
     """The service with short limits."""
     limits = {
         "HEAD_SECONDS": "0.5",
-        "BODY_IDLE_SECONDS": "0.8",
+        "BODY_IDLE_SECONDS": "2",
         "READ_IDLE_SECONDS": "0.8",
         "KEEP_ALIVE_SECONDS": "60",
         "MAX_CONNECTIONS": str(MAX_CONNECTIONS),
