@@ -23,6 +23,9 @@ from worker.pieces import Piece
 from worker.stream import Ended
 
 _PROGRESS_SECONDS: Final = 1.0
+# Leases that are due so soon are renewed with those due now. Not all: while a locked one stays due, each
+# round would write every row.
+_TOGETHER_SECONDS: Final = 2.0
 # An engine's gauges count a request that has generated for so long: they are refreshed every 0.1 s.
 _VISIBLE_SECONDS: Final = 1.0
 # A stream that is silent for longer may have lost its request.
@@ -131,7 +134,7 @@ class LeaseKeeper:
         if not held:
             return
         if any(self._is_due(each) for each in held):
-            self._renew(held)
+            self._renew([each for each in held if self._is_due(each, ahead=_TOGETHER_SECONDS)])
         self._hand_on_stops(held)
         self._tell_progress(held)
         for each in held:
@@ -153,8 +156,9 @@ class LeaseKeeper:
         since = time.monotonic() - (held.first_token_at or time.monotonic())
         return Progress(held.lease, num_tokens, timedelta(seconds=since))
 
-    def _is_due(self, held: HeldLease) -> bool:
-        left = held.valid_until - time.monotonic()
+    def _is_due(self, held: HeldLease, *, ahead: float = 0.0) -> bool:
+        """Tell whether the lease is to be renewed within so many seconds."""
+        left = held.valid_until - ahead - time.monotonic()
         return left <= self._settings.lease_seconds - self._settings.renew_seconds
 
     def _renew(self, held: Iterable[HeldLease]) -> None:

@@ -107,6 +107,21 @@ def test_what_a_lock_held_up_is_done_in_the_next_round(
     assert checkpoints(sessions) == {each.lease.job_id for each in held}
 
 
+def test_a_lease_that_stays_locked_has_no_other_renewed_before_its_time(
+    sessions: sessionmaker[Session], held: list[HeldLease], keeper: LeaseKeeper
+) -> None:
+    with locked(sessions, held[0]):
+        keeper.run_once()
+        renewed = ends_of(sessions, held)
+        for _ in range(3):
+            keeper.run_once()
+        assert ends_of(sessions, held) == renewed
+    keeper.run_once()
+    after = ends_of(sessions, held)
+    assert after[1:] == renewed[1:]
+    assert after[0] != renewed[0]
+
+
 def test_a_lost_or_expired_lease_is_told_to_its_slot_and_never_revived(
     sessions: sessionmaker[Session], held: list[HeldLease], keeper: LeaseKeeper
 ) -> None:
