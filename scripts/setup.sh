@@ -83,9 +83,17 @@ install_dependencies() {
     wanted=$(sha256sum <requirements.lock)
     [ "$(cat .venv/longbatch-lock 2>/dev/null)" = "$wanted" ] && return
     echo "setup: installing the locked dependencies into .venv (about 1.1 GB, some minutes)"
-    .venv/bin/python -m pip install --quiet --no-input --disable-pip-version-check \
+    .venv/bin/python -m pip install --quiet --no-input --disable-pip-version-check --no-compile \
         --require-hashes -r requirements.lock || die "pip could not install requirements.lock (its words stand above)."
     printf '%s\n' "$wanted" >.venv/longbatch-lock
+}
+
+# pip compiles 12,000 files one after another; here every core takes its share. Of what is left out, or does not
+# compile, Python makes what it needs by itself.
+compile_dependencies() {
+    cmp -s .venv/longbatch-lock .venv/longbatch-compiled && return
+    .venv/bin/python -m compileall -qq -j 0 -x '/transformers/models/' .venv/lib >/dev/null 2>&1 || true
+    cp .venv/longbatch-lock .venv/longbatch-compiled
 }
 
 install_longbatch() {
@@ -122,5 +130,7 @@ check_libpython
 make_environment
 install_dependencies
 install_longbatch
+compile_dependencies &
 install_javascript_client
 build_tokenizer
+wait
