@@ -1,8 +1,8 @@
-"""Threads for parsing, counting and compressing: shared by all requests, one at a time for each tenant."""
+"""Threads for parsing, counting and compressing: shared by all requests, in turns of their tenants."""
 
 import asyncio
 import os
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Final, ParamSpec, TypeVar
@@ -21,6 +21,8 @@ LONG_BYTES: Final = 256 * 1024
 # One is computed while the other waits: more would only wait longer.
 _MAX_ESTIMATES: Final = 2
 _RETRY_SECONDS: Final = 5
+# They wait rather than compute.
+_STORAGE_THREADS: Final = 16
 
 
 class EstimateLimitError(LimitError):
@@ -31,18 +33,18 @@ class EstimateLimitError(LimitError):
 
 
 class Compute:
-    """Gives tenants turns on the threads.
+    """Gives tenants turns on the threads: those with the fewest under way first, then the longest waiting.
 
-    A tenant waits in its own line first, so that the common line holds one request of each tenant: tenants
-    take turns however much one of them sends. Long work leaves one thread to short work.
+    Short and long work wait in lines of their own, and long work leaves one thread to short work. Reads and
+    writes of stored bytes, which wait for disks and networks, have other threads.
     """
 
     def __init__(self, num_threads: int | None = None) -> None:
         num = num_threads or max(2, os.cpu_count() or 1)
         self._threads = CapacityLimiter(num)
-        self._long = CapacityLimiter(max(1, num - 1))
-        self._lines: dict[UUID, asyncio.Lock] = {}
-        self._num_waiting: Counter[UUID] = Counter()
+        self._storage = CapacityLimiter(_STORAGE_THREADS)
+        self._short = _Line(num)
+        self._long = _Line(max(1, num - 1))
         self._num_estimates: Counter[UUID] = Counter()
 
     async def run(
@@ -52,11 +54,13 @@ class Compute:
 
         It works on about `num_bytes`, and cannot be stopped.
         """
-        async with self._turn(tenant_id):
-            if num_bytes <= LONG_BYTES:
-                return await self._in_thread(lambda: work(*args, **kwargs))
-            async with self._long:
-                return await self._in_thread(lambda: work(*args, **kwargs))
+        line = self._long if num_bytes > LONG_BYTES else self._short
+        async with line.turn(tenant_id):
+            return await anyio.to_thread.run_sync(lambda: work(*args, **kwargs), limiter=self._threads)
+
+    async def store(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run `work`, which waits for stored bytes, in a thread, and return what it returns."""
+        return await anyio.to_thread.run_sync(lambda: work(*args, **kwargs), limiter=self._storage)
 
     @asynccontextmanager
     async def estimate(self, tenant_id: UUID) -> AsyncIterator[None]:
@@ -78,25 +82,54 @@ class Compute:
         finally:
             _count_down(self._num_estimates, tenant_id)
 
+
+class _Line:
+    """So many places, and tenants that wait for one."""
+
+    def __init__(self, num_places: int) -> None:
+        self._num_free = num_places
+        self._running: Counter[UUID] = Counter()
+        self._waiting: dict[UUID, deque[asyncio.Future[None]]] = {}
+
     @asynccontextmanager
-    async def _turn(self, tenant_id: UUID) -> AsyncIterator[None]:
-        line = self._lines.setdefault(tenant_id, asyncio.Lock())
-        self._num_waiting[tenant_id] += 1
+    async def turn(self, tenant_id: UUID) -> AsyncIterator[None]:
+        """Hold a place."""
+        place = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(tenant_id, deque()).append(place)
+        self._give()
         try:
-            async with line:
-                yield
+            await place
+        except asyncio.CancelledError:
+            if place.done() and not place.cancelled():
+                self._take_back(tenant_id)
+            raise
+        try:
+            yield
         finally:
-            if not _count_down(self._num_waiting, tenant_id):
-                del self._lines[tenant_id]
+            self._take_back(tenant_id)
 
-    async def _in_thread(self, work: Callable[[], T]) -> T:
-        return await anyio.to_thread.run_sync(work, limiter=self._threads)
+    def _take_back(self, tenant_id: UUID) -> None:
+        self._num_free += 1
+        _count_down(self._running, tenant_id)
+        self._give()
+
+    def _give(self) -> None:
+        """Give free places away."""
+        while self._num_free and self._waiting:
+            # Of equals the first in the line, at whose end a tenant is again once it is served.
+            tenant_id = min(self._waiting, key=lambda each: self._running[each])
+            line = self._waiting.pop(tenant_id)
+            place = line.popleft()
+            if line:
+                self._waiting[tenant_id] = line
+            if not place.done():  # its caller left
+                self._num_free -= 1
+                self._running[tenant_id] += 1
+                place.set_result(None)
 
 
-def _count_down(numbers: Counter[UUID], tenant_id: UUID) -> int:
-    """Take one away and return how many are left; nothing is kept of tenants without any."""
+def _count_down(numbers: Counter[UUID], tenant_id: UUID) -> None:
+    """Take one away; nothing is kept of tenants without any."""
     numbers[tenant_id] -= 1
-    left = numbers[tenant_id]
-    if not left:
+    if not numbers[tenant_id]:
         del numbers[tenant_id]
-    return left

@@ -13,6 +13,7 @@ from jobs.errors import (
     AlreadyExistsError,
     AuthenticationError,
     ConflictError,
+    CountingInterruptedError,
     DocumentNotReadyError,
     ForbiddenError,
     IdempotencyConflictError,
@@ -49,6 +50,7 @@ _STATUSES: Final[dict[type[LongbatchError], int]] = {
     LimitError: 429,
     RequestFailedError: 500,
     UnavailableError: 503,
+    CountingInterruptedError: 503,
     RequestExpiredError: 504,
 }
 _RETRY_AFTER: Final = {"Retry-After": "1"}  # seconds

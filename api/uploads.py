@@ -147,7 +147,7 @@ async def store(
 async def _put(
     store: PartStore, raw: bytes, start: int, parts: Parts, file_id: UUID, tenant_id: UUID
 ) -> None:
-    part = await parts.compute(0, store.put, raw)
+    part = await parts.cpu.store(store.put, raw)
     add = partial(files.add_part, file_id=file_id, part=part, start=start, tenant_id=tenant_id)
     await parts.transactions.run(add)
 

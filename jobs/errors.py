@@ -222,6 +222,13 @@ class OverJobQuotaError(JobQuotaError):
     retryable = False
 
 
+class CountingInterruptedError(LongbatchError):
+    """The process that counts the text was ended; try again."""
+
+    code = "unavailable"
+    retryable = True
+
+
 class PromptUncountableError(LongbatchError):
     """The prompt cannot be counted within the limits of memory and time."""
 

@@ -118,8 +118,8 @@ class Counting:
         settle_count(job, num_tokens=counted.num_tokens, limits=limits, now=now)
 
 
-# Memory that others took, and the end of the process: another attempt may count the same prompt.
-_NOT_THE_PROMPT: Final = (MemoryError, SystemExit, KeyboardInterrupt)
+# Memory and descriptors that others took, and the end of the process: another attempt may count it.
+_NOT_THE_PROMPT: Final = (OSError, MemoryError, SystemExit, KeyboardInterrupt)
 
 
 def _read(session: Session, turn: Turn) -> _Prompt | BaseException:

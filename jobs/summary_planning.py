@@ -15,7 +15,7 @@ from jobs.admission import Capacity
 from jobs.database import database_now, transaction
 from jobs.document_models import Document
 from jobs.document_states import DocumentState
-from jobs.errors import LimitError, LongbatchError, UnavailableError
+from jobs.errors import CountingInterruptedError, LimitError, LongbatchError, UnavailableError
 from jobs.ids import uuid7
 from jobs.models import Job, JsonObject, Summary, SummaryDocument, SummaryNode
 from jobs.quotas import Held
@@ -94,7 +94,14 @@ class Planning:
         """Plan the summary, fail it, or put it off until its documents or its tenant's quota let it begin."""
         try:
             draft: _Draft | LongbatchError | None = self._draft(sessions, turn, watch)
-        except (InterruptedWorkError, UnavailableError, MemoryError, SQLAlchemyError):
+        except (
+            InterruptedWorkError,
+            CountingInterruptedError,
+            UnavailableError,
+            OSError,
+            MemoryError,
+            SQLAlchemyError,
+        ):
             raise
         except LongbatchError as error:
             draft = error

@@ -17,7 +17,7 @@ from typing import Final
 
 import tokenizers
 
-from jobs.errors import PromptUncountableError
+from jobs.errors import CountingInterruptedError, PromptUncountableError
 
 _ROOT: Final = Path(__file__).resolve().parent.parent
 # One thread; nothing of ours, neither settings with their secrets nor what changes Python's imports.
@@ -29,6 +29,9 @@ _ENVIRONMENT: Final = {
     "TOKENIZERS_PARALLELISM": "false",
 }
 _MIB: Final = 2**20
+_EXIT_OUT_OF_MEMORY: Final = 97
+# How the child ends when an allocation fails: by an exit of its own, or as Rust does it.
+_OUT_OF_MEMORY: Final = frozenset({_EXIT_OUT_OF_MEMORY, -signal.SIGABRT})
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +52,15 @@ def encode_in_child(tokenizer: tokenizers.Tokenizer, text: str, limits: ChildLim
 
     Raises:
         PromptUncountableError: it takes more memory or time than the limits allow.
+        CountingInterruptedError: the child did not start, or something else ended it; try again.
     """
+    try:
+        return _encode(tokenizer, text, limits)
+    except OSError as error:  # no descriptors, processes or memory are left
+        raise CountingInterruptedError from error
+
+
+def _encode(tokenizer: tokenizers.Tokenizer, text: str, limits: ChildLimits) -> bytes:
     written = tokenizer.to_str().encode()
     # Starts without a copy of this process, whose other threads hold locks.
     with subprocess.Popen(
@@ -81,11 +92,13 @@ def encode_in_child(tokenizer: tokenizers.Tokenizer, text: str, limits: ChildLim
             raise
     if process.returncode == -signal.SIGXCPU:
         raise _too_long(limits)
-    if process.returncode != 0:
+    if process.returncode in _OUT_OF_MEMORY:
         raise PromptUncountableError(
             f"Counting the text takes more than {limits.memory_mb} MiB of memory.",
             details={"limit": limits.memory_mb, "limit_name": "memory_mb"},
         )
+    if process.returncode != 0:  # at a worker's stop, or where the host has no memory left
+        raise CountingInterruptedError
     return output
 
 
@@ -106,10 +119,16 @@ def main() -> int:
     tokenizer = tokenizers.Tokenizer.from_buffer(sys.stdin.buffer.read(size))
     tokenizer.encode_special_tokens = True
     text = sys.stdin.buffer.read().decode()
-    (encoding,) = tokenizer.encode_batch_fast([text], add_special_tokens=False)
+    try:
+        (encoding,) = tokenizer.encode_batch_fast([text], add_special_tokens=False)
+    except BaseException:  # noqa: BLE001  # a panic is no Exception, and says that memory ran out
+        os._exit(_EXIT_OUT_OF_MEMORY)
     sys.stdout.buffer.write(array.array("i", encoding.ids).tobytes())
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except MemoryError:
+        os._exit(_EXIT_OUT_OF_MEMORY)

@@ -115,6 +115,6 @@ async def _read(parts: Parts, file: File) -> AsyncIterator[bytes]:
         found = await parts.transactions.run(load)
         if not found:
             raise BytesLostError
-        chunk = await parts.compute(0, files.unpack, found, store, offset=offset)
+        chunk = await parts.cpu.store(files.unpack, found, store, offset=offset)
         yield chunk[: file.num_bytes - offset]
         offset += len(chunk)

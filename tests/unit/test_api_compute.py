@@ -87,8 +87,8 @@ def test_tenants_take_turns_however_much_one_of_them_sends() -> None:
         gate.open.set()
         await asyncio.gather(*tasks)
         assert served[:3] == [busy, other, busy]
-        assert not compute._lines
-        assert not compute._num_waiting
+        assert not compute._long._running
+        assert not compute._long._waiting
 
     asyncio.run(scenario())
 
@@ -106,6 +106,36 @@ def test_a_caller_that_leaves_its_line_gives_its_turn_away() -> None:
         leaving.cancel()
         gate.open.set()
         await asyncio.gather(first, following)
+
+    asyncio.run(scenario())
+
+
+def test_stored_bytes_that_are_slow_to_come_hold_up_no_work() -> None:
+    async def scenario() -> None:
+        compute, tenant_id = Compute(2), uuid4()
+        slow = [Gate() for _ in range(4)]
+        tasks = [asyncio.create_task(compute.store(gate.work)) for gate in slow]
+        for gate in slow:
+            await gate.until_begun()
+        assert await compute.run(tenant_id, SHORT, lambda: 1) == 1
+        assert await compute.run(tenant_id, LONG, lambda: 2) == 2
+        for gate in slow:
+            gate.open.set()
+        await asyncio.gather(*tasks)
+
+    asyncio.run(scenario())
+
+
+def test_a_tenant_that_is_alone_uses_all_threads() -> None:
+    async def scenario() -> None:
+        compute, tenant_id = Compute(3), uuid4()
+        gates = [Gate() for _ in range(3)]
+        tasks = [start(compute, tenant_id, SHORT, gate) for gate in gates]
+        for gate in gates:
+            await gate.until_begun()
+        for gate in gates:
+            gate.open.set()
+        await asyncio.gather(*tasks)
 
     asyncio.run(scenario())
 

@@ -1,7 +1,11 @@
 """Long texts encoded in windows, token for token as they are when they are encoded whole."""
 
+import os
 import random
+import signal
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,11 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
-from jobs.errors import PromptTooLongError, PromptUncountableError
+from jobs import uncut_text
+from jobs.errors import CountingInterruptedError, PromptTooLongError, PromptUncountableError
 from jobs.plain_text import PlainEncoder
 from jobs.text_windows import Part
 from jobs.tokenizer_files import LLAMA3_PATTERN, ensure_default_tokenizer
 from jobs.uncut_text import ChildLimits
+from support import eventually
 
 # Everything that the patterns of words tell apart, in short runs and in long ones.
 RUNS = ["a", "the", "Zürich", "'s", "'LL", "1", "2345", "0.5,", "-12.75\n", " ", "  ", "\n", "\r\n", "\t"]
@@ -202,6 +208,31 @@ def test_a_text_that_the_child_cannot_encode_names_the_limit(limits: ChildLimits
     encoder = encoder_of(small_vocabulary(LLAMA3_PATTERN), limits=limits)
     with pytest.raises(PromptUncountableError, match=named):
         encoder.encode(" " * 600_000)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_child_that_is_ended_from_outside_says_nothing_of_the_text(number: signal.Signals) -> None:
+    encoder = encoder_of(tokenizers.Tokenizer(models.BPE({"a": 0}, [])), whole_bytes=8)
+    before = children()
+    with ThreadPoolExecutor(1) as pool:
+        counted = pool.submit(encoder.encode, "a" * 3_000_000)
+        (child,) = eventually(lambda: children() - before)
+        os.kill(child, number)
+        with pytest.raises(CountingInterruptedError) as caught:
+            counted.result(60)
+    assert caught.value.retryable
+
+
+def test_a_child_that_cannot_be_started_says_nothing_of_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder = encoder_of(tokenizers.Tokenizer(models.BPE({"a": 0}, [])), whole_bytes=8)
+    monkeypatch.setattr(uncut_text, "_ROOT", Path("/nowhere"))
+    with pytest.raises(CountingInterruptedError):
+        encoder.encode("a" * 1000)
+
+
+def children() -> set[int]:
+    tasks = Path("/proc/self/task").iterdir()
+    return {int(pid) for task in tasks for pid in (task / "children").read_text().split()}
 
 
 def test_counting_stops_where_a_limit_is_passed(whole: PlainEncoder, in_windows: PlainEncoder) -> None:
