@@ -1,14 +1,13 @@
 """Quotas at the speed of submissions: summed at most once a second while a tenant is far from its limits."""
 
 import time
-from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
 from sqlalchemy.orm import Session
 
-from jobs import quotas, webhook_destinations
+from jobs import quotas
 from jobs.quotas import Admit, Held, Limits
 
 _BELIEVED_SECONDS: Final = 1.0
@@ -34,9 +33,7 @@ class _Known:
 class Allowances:
     """What this process knows of tenants' quotas."""
 
-    def __init__(self, *, max_destinations: int) -> None:
-        """Args: max_destinations: of webhooks, for each tenant."""
-        self._max_destinations = max_destinations
+    def __init__(self) -> None:
         self._known: dict[UUID, _Known] = {}
 
     def admit_for(self, tenant_id: UUID, limits: Limits) -> Admit:
@@ -50,17 +47,8 @@ class Allowances:
             if not _is_far(together, limits):
                 together = quotas.admit(session, tenant_id, more, limits=limits)
             self._keep(tenant_id, _Known(together, known.until))
-            self.name_destinations(session, tenant_id, more.webhook_urls)
 
         return admit
-
-    def name_destinations(self, session: Session, tenant_id: UUID, urls: Collection[str]) -> None:
-        """Count these URLs among the destinations of the tenant's webhooks.
-
-        Raises:
-            DestinationLimitError: they would be too many.
-        """
-        webhook_destinations.name(session, tenant_id, urls, limit=self._max_destinations)
 
     def headers(self, tenant_id: UUID, limits: Limits) -> dict[str, str]:
         """What is left of the tenant's tokens as OpenAI names it; empty: nothing is known here just now."""

@@ -161,6 +161,8 @@ async def _submit_part(
         admit=parts.allowances.admit_for(caller.tenant_id, caller.limits),
     )
     try:
+        named_urls = {spec.webhook_url for spec in specs.values() if spec.webhook_url is not None}
+        await parts.name_destinations(named_urls, tenant_id=caller.tenant_id)
         job_ids, new = await parts.transactions.run(submit)
     except (UnavailableError, LimitError, IdempotencyConflictError) as error:
         for number in specs:

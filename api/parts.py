@@ -1,10 +1,12 @@
 """What a running service is made of: opened together, closed together."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import ParamSpec, TypeVar
+from uuid import UUID
 
 from api.accept import Acceptance
 from api.allowances import Allowances
@@ -22,7 +24,7 @@ from api.readiness import Readiness
 from api.tokenizer import LoadedTokenizer
 from api.transactions import Transactions, request_tenant
 from api.watch import Watch
-from jobs import batches, engines, queries, summaries
+from jobs import batches, engines, queries, summaries, webhook_destinations
 from jobs.batches import BatchGlance
 from jobs.queries import Glance
 from jobs.settings import Settings
@@ -73,6 +75,19 @@ class Parts:
         allowed = self.settings.webhooks.allowed_hosts
         await self.destinations.check(url, allowed_hosts=allowed, param=param, tenant_id=request_tenant.get())
 
+    async def name_destinations(self, urls: Collection[str], *, tenant_id: UUID) -> None:
+        """Count where webhooks will go among the tenant's destinations.
+
+        In a transaction of its own: a claim of webhooks must never wait for one that stores jobs.
+
+        Raises:
+            DestinationLimitError: they would be too many.
+        """
+        if urls:
+            limit = self.settings.webhooks.max_destinations
+            name = partial(webhook_destinations.name, tenant_id=tenant_id, urls=urls, limit=limit)
+            await self.transactions.run(name)
+
     def release(self) -> None:
         """Nobody waits any more; used when the server stops."""
         self.watch.release()
@@ -96,7 +111,7 @@ async def open_parts(settings: Settings) -> AsyncIterator[Parts]:
         transactions=transactions,
         callers=Callers(transactions, settings),
         rates=Rates(settings.broker),
-        allowances=Allowances(max_destinations=settings.webhooks.max_destinations),
+        allowances=Allowances(),
         doorbell=Doorbell(settings.broker).start(),
         destinations=Destinations(),
         intake=Intake(transactions, engines.configured_capacity(settings.engine)),

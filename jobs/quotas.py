@@ -44,15 +44,10 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What unfinished jobs take of a quota.
-
-    Attributes:
-        webhook_urls: where a request wants their ends told; no sum has them.
-    """
+    """What unfinished jobs take of a quota."""
 
     tokens: int = 0
     jobs: int = 0
-    webhook_urls: frozenset[str] = frozenset()
 
     def __add__(self, other: "Held") -> "Held":
         return Held(self.tokens + other.tokens, self.jobs + other.jobs)

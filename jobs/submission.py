@@ -99,7 +99,6 @@ def _taken(jobs: Sequence[Job]) -> Held:
     return Held(
         tokens=sum(job.reserved_tokens for job in unfinished),
         jobs=len(jobs) - len(of_batches),  # a batch is bounded by its lines, and must end
-        webhook_urls=frozenset(job.webhook_url for job in jobs if job.webhook_url is not None),
     )
 
 

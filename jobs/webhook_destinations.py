@@ -106,7 +106,8 @@ _WAKE: Final = text("""
     )
 """)
 
-# Beside claims, and without their lock: a page of the destinations that wait and have no time.
+# Beside claims, and without their lock: a page of the destinations that wait and have no time, or one that is
+# later than their first dispatch and their pause.
 _FORGOTTEN: Final = text("""
     WITH RECURSIVE waiting (id, number) AS (
         (SELECT destination_id, 1 FROM webhook_dispatches
@@ -118,11 +119,13 @@ _FORGOTTEN: Final = text("""
         FROM waiting WHERE waiting.id IS NOT NULL AND number < :page
     ), forgotten AS (
         SELECT first.id FROM waiting CROSS JOIN LATERAL (
-            SELECT d.id, d.is_noticed FROM webhook_dispatches d
+            SELECT d.id, d.is_noticed, d.next_attempt_at FROM webhook_dispatches d
             WHERE d.destination_id = waiting.id AND d.state = 'pending' ORDER BY d.next_attempt_at LIMIT 1
         ) first
         WHERE first.is_noticed AND NOT EXISTS (
-            SELECT FROM webhook_destinations w WHERE w.id = waiting.id AND w.next_due_at IS NOT NULL)
+            SELECT FROM webhook_destinations w LEFT JOIN webhook_breakers b ON b.destination_id = w.id
+            WHERE w.id = waiting.id AND w.next_due_at - interval '1 min'
+                <= greatest(first.next_attempt_at, b.paused_until, clock_timestamp()))
     ), free AS (
         SELECT id FROM webhook_dispatches WHERE id IN (SELECT id FROM forgotten) FOR UPDATE SKIP LOCKED
     ), woken AS (
@@ -246,7 +249,7 @@ def wake(session: Session, destination_id: UUID) -> None:
 
 
 def find_forgotten(session: Session, *, after: UUID, page: int = 10_000) -> UUID | None:
-    """Have claims notice what waits at destinations that have no time.
+    """Have claims notice what waits at destinations that have no time, or too late a one.
 
     Processes of the release before leave such dispatches: they know no destinations.
 

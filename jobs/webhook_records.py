@@ -11,7 +11,7 @@ from sqlalchemy import text, update
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.orm import Session
 
-from jobs import webhook_endpoints
+from jobs import webhook_destinations, webhook_endpoints
 from jobs.database import database_now
 from jobs.ids import uuid7
 from jobs.settings import WebhookSettings
@@ -46,7 +46,7 @@ _RECORD: Final = text("""
         UPDATE webhook_dispatches SET state = 'delivered', next_attempt_at = NULL
         WHERE id IN (SELECT dispatch_id FROM told WHERE outcome = 'delivered')
     )
-    DELETE FROM webhook_breakers WHERE destination_id = ANY(CAST(:well AS uuid[]))
+    DELETE FROM webhook_breakers WHERE destination_id = ANY(CAST(:well AS uuid[])) RETURNING destination_id
 """)
 
 
@@ -87,7 +87,8 @@ def record(
     well = {due.destination_id for due, answer in told if is_delivered(answer)}
     logged = [_logged(due, answer) for due, answer in told]
     columns = {name: [row[name] for row in logged] for name in logged[0]}
-    session.execute(_RECORD, {**columns, "well": sorted(well)})
+    for destination_id in session.scalars(_RECORD, {**columns, "well": sorted(well)}).all():
+        webhook_destinations.wake(session, destination_id)  # its pause is over
     bad = [(due, answer) for due, answer in told if not is_delivered(answer)]
     if not bad:
         return

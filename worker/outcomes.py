@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from sqlalchemy import text
-from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.exc import DBAPIError, OperationalError, StatementError
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import ids, telemetry, webhook_records
@@ -99,7 +99,13 @@ class Outcomes:
             raise
         except DBAPIError:
             raise
-        except (ArithmeticError, LookupError, TypeError, ValueError) as error:  # of a value nobody foresaw
+        except (
+            StatementError,
+            ArithmeticError,
+            LookupError,
+            TypeError,
+            ValueError,
+        ) as error:  # of a value nobody foresaw
             return error
         return None
 

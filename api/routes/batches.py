@@ -59,6 +59,7 @@ async def create_batch(
     asked = accept.parse(BatchRequest, await read_body(request, max_bytes=_MAX_BYTES))
     told = check_callback(asked.webhook_url, asked.webhook_secret, parts.settings.webhooks)
     await parts.check_destination(told.url)
+    await parts.name_destinations([told.url] if told.url else [], tenant_id=tenant_id)
     spec = BatchSpec(
         input_file_id=parse_field(
             asked.input_file_id, ids.parse_file_id, param="input_file_id", message="There is no such file."
@@ -72,7 +73,6 @@ async def create_batch(
     )
 
     def create(session: Session) -> Batch:
-        parts.allowances.name_destinations(session, tenant_id, [told.url] if told.url else [])
         if promise.key is not None:
             make = partial(batches.create, spec=spec, tenant_id=tenant_id)
             return _once(session, promise, spec.sha256, make, tenant_id=tenant_id)

@@ -55,6 +55,7 @@ async def create_job(request: Request, parts: PartsDep, caller: CallerDep, promi
         spec, once = await parts.compute(len(raw), _understand, raw, parts, promise)
     del raw  # megabytes that nobody needs while the database works
     await parts.check_destination(spec.webhook_url)
+    await parts.name_destinations([spec.webhook_url] if spec.webhook_url else [], tenant_id=caller.tenant_id)
     job, replayed = await _submit(parts, spec, once, caller)
     headers = {"Location": f"/v1/jobs/{ids.job_id(job.id)}", "Retry-After": "1"}
     if replayed:

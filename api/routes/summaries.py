@@ -80,12 +80,11 @@ async def create_summaries(
     model = await _model(parts, asked.model)
     spec = _specification(asked, parts, model)
     await parts.check_destination(spec.webhook_url)
+    await parts.name_destinations([spec.webhook_url] if spec.webhook_url else [], tenant_id=tenant_id)
     fields = asked.model_dump(mode="json")
     once = promise.once(sha256(json.dumps(fields, sort_keys=True).encode()).digest())
 
     def create(session: Session) -> tuple[list[SummaryObject], bool]:
-        urls = [spec.webhook_url] if spec.webhook_url else []
-        parts.allowances.name_destinations(session, tenant_id, urls)
         make = partial(summaries.create, spec=spec, tenant_id=tenant_id)
         made, replayed = (
             (make(session), False)

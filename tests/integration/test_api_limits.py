@@ -13,7 +13,7 @@ from cli.stack.ports import free_port
 from cli.stack.valkey import EmbeddedValkey
 from jobs import ids, keys, lifecycle, quotas, tenants
 from jobs.keys import Scope
-from jobs.models import Job, WebhookDestination
+from jobs.models import Job
 from jobs.settings import DatabaseSettings
 from jobs.states import FinishReason
 from support import CAPACITY, ERROR, PATIENCE, claim_one, output_of, prepare_next, register_engine
@@ -86,7 +86,6 @@ def test_a_job_that_can_never_fit_counts_as_a_job(limited: Limited, sessions: se
     assert none.post("/v1/jobs/bulk", content="\n".join(lines)).status_code == 429
     with sessions() as session:
         assert session.scalars(select(Job.id)).all() == []
-        assert session.scalars(select(WebhookDestination.id)).all() == []
     assert limited(max_jobs=1).post("/v1/jobs", json=never_fits).json()["state"] == "failed"
 
 

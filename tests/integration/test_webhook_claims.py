@@ -1,17 +1,21 @@
 """Claims of webhooks: bounded in what they read, and fair to whoever waits."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
+import httpx2
 from sqlalchemy import select, text, update
 from sqlalchemy.orm import Session, sessionmaker
 
 from bench.webhook_claims import fill
+from jobs import webhook_records
 from jobs.database import database_now, transaction
 from jobs.models import WebhookDestination, WebhookDispatch
 from jobs.webhook_turns import LOOK
-from webhook_support import WEBHOOKS, Receiver, claim, deliver_all, dispatch_states, finish
+from support import eventually
+from webhook_support import RANDOM, WEBHOOKS, Ended, Receiver, claim, deliver_all, dispatch_states, finish
 from worker import deliver
 
 Sessions = sessionmaker[Session]
@@ -78,6 +82,56 @@ def test_what_a_process_of_before_left_without_a_time_is_found_again(
     assert deliver_all(sessions) == 0
     deliver.sweep(sessions)
     assert deliver_all(sessions) == 1
+
+
+def test_what_waits_at_a_destination_whose_time_is_too_late_is_found_again(
+    sessions: Sessions, receiver: Receiver
+) -> None:
+    for _ in range(3):
+        finish(sessions, webhook_url=receiver.url())
+    with transaction(sessions) as session:
+        assert claim(session, limit=0) == []
+        later = database_now(session) + timedelta(hours=20)
+        session.execute(update(WebhookDestination).values(next_due_at=later))
+    with transaction(sessions) as session:
+        assert claim(session, limit=10) == []
+    deliver.sweep(sessions)
+    with transaction(sessions) as session:
+        assert len(claim(session, limit=10)) == 3
+
+
+def test_a_late_success_ends_a_pause_for_all_that_waits(sessions: Sessions, receiver: Receiver) -> None:
+    for _ in range(7):
+        finish(sessions, webhook_url=receiver.url())
+    with transaction(sessions) as session:
+        due = claim(session, limit=30)
+    with transaction(sessions) as session:
+        webhook_records.record(session, [(each, Ended(500)) for each in due[:5]], WEBHOOKS, RANDOM)
+    for _ in range(2):
+        finish(sessions, webhook_url=receiver.url())
+    with transaction(sessions) as session:
+        assert claim(session, limit=30) == [], "it is paused"
+    with transaction(sessions) as session:
+        webhook_records.record(session, [(due[5], Ended(200))], WEBHOOKS, RANDOM)
+    with transaction(sessions) as session:
+        assert len(claim(session, limit=30)) == 2
+
+
+def test_a_claim_does_not_wait_for_a_submission_that_names_its_destination(
+    http: httpx2.Client, sessions: Sessions
+) -> None:
+    with transaction(sessions) as session:
+        session.execute(text("LOCK TABLE jobs IN EXCLUSIVE MODE"))  # the submission cannot end
+        with ThreadPoolExecutor(1) as pool:
+            asked = {"input": "a", "webhook_url": "https://receiver.example/"}
+            answer = pool.submit(http.post, "/v1/jobs", json=asked)
+            with sessions() as other:
+                eventually(lambda: other.scalars(select(WebhookDestination.id)).all())
+                other.rollback()
+                other.execute(text("SELECT FROM webhook_destinations FOR UPDATE NOWAIT"))
+                other.rollback()
+            session.rollback()
+            assert answer.result().status_code == 202
 
 
 def test_destinations_that_no_request_names_any_more_are_removed_once_nothing_waits(
