@@ -21,6 +21,7 @@ from jobs.document_models import Document, DocumentText
 from jobs.engine_models import Engine, Reservation, TenantAccount
 from jobs.ids import uuid7
 from jobs.orm import Base, JsonObject, one_of
+from jobs.part_models import Installation, StrayPart
 from jobs.states import TERMINAL, FinishReason, JobState, Lane, StopReason
 from jobs.summary_models import Summary, SummaryDocument, SummaryNode
 from jobs.tenant_models import ApiKey, IdempotencyKey, TenantLimit, UsageDay, UsageEntry
@@ -52,11 +53,13 @@ __all__ = [
     "File",
     "FilePart",
     "IdempotencyKey",
+    "Installation",
     "Job",
     "JsonObject",
     "PromptText",
     "Reservation",
     "Result",
+    "StrayPart",
     "Summary",
     "SummaryDocument",
     "SummaryNode",

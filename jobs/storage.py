@@ -51,7 +51,7 @@ class PartStore(Protocol):
     """Keeps parts that are never changed. Its calls block; none of them needs the database.
 
     A part is put before the transaction that names it, and dropped before the one that forgets it: whatever
-    is cut off between leaves at most a part that nobody knows, which `stray_parts` finds.
+    is cut off between leaves at most a part that nobody knows, which `stray_parts` removes.
     """
 
     def put(self, raw: bytes) -> StoredPart:

@@ -1,9 +1,13 @@
 """Bytes that no row names: their transaction was rolled back, or its process died before it.
 
 A part is put before the transaction that names it. That transaction takes no part that is older than an
-hour (`files.add_part`), and only parts older than a day are swept, both by the database's clock and the time
-in the part's key. A transaction that named the part in time and is still open would hold a lock on the table
-of parts: so the last look is taken while nobody holds one.
+hour (`files.add_part`), and only parts older than a day are looked at, both by the database's clock and the
+time in the part's key. A transaction that named the part in time and is still open would hold a lock on the
+table of parts: so the last look is taken while nothing holds one.
+
+One look proves nothing: a database that is made anew, or that a dump is loaded into, names nothing yet. So
+the first look only notes a part, and the part goes when no row has named it for a week. Each note says which
+table of parts it was taken from: a dump restores old notes, but into a new table, where they do not count.
 """
 
 import re
@@ -12,16 +16,28 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 from uuid import UUID
 
-from sqlalchemy import select, text
+from sqlalchemy import delete, or_, select, text
+from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from jobs.batch_models import FilePart
 from jobs.database import database_now
+from jobs.part_models import Installation, StrayPart
 
 NAMED_WITHIN: Final = timedelta(hours=1)  # a transaction lasts seconds; hosts' clocks may differ by minutes
 SWEPT_AFTER: Final = timedelta(hours=24)
-_OWNER: Final = text("SELECT system_identifier || '/' || current_database() FROM pg_control_system()")
+NOTED_FOR: Final = timedelta(days=7)  # an operator who emptied a database notices, and restores it
+# Whatever the sweep did not see for so long is noted anew; it visits each part within hours.
+_FORGOTTEN_AFTER: Final = timedelta(days=60)
+_FORGOTTEN_AT_ONCE: Final = 1000
+_SERVER: Final = text("SELECT system_identifier || '/' || current_database() FROM pg_control_system()")
+# The table's file: CREATE TABLE and TRUNCATE give it another, and so does every way to load a dump. VACUUM
+# FULL does too, and the week begins anew.
+_CATALOGUE: Final = text(
+    "SELECT system_identifier || '/' || pg_database.oid || '/' || pg_relation_filenode('file_parts')"
+    " FROM pg_control_system(), pg_database WHERE datname = current_database()"
+)
 _KEY: Final = re.compile("[0-9a-f]{32}")  # whatever has another name is not ours
 _LOCK: Final = text("LOCK TABLE file_parts IN SHARE MODE NOWAIT")
 
@@ -32,27 +48,75 @@ def made_at(key: str) -> datetime:
 
 
 def owner(session: Session) -> str:
-    """Name this database, as no other is named: what it may sweep carries this name."""
-    name: str = session.scalars(_OWNER).one()
+    """Name this database, as no other is named: what it may sweep carries this name.
+
+    The random id tells it from one made anew on the same server, the server from one that a dump made.
+    """
+    session.execute(insert(Installation).on_conflict_do_nothing())
+    installation = session.scalars(select(Installation.id)).one()
+    server: str = session.scalars(_SERVER).one()
+    return f"{server}/{installation}"
+
+
+def catalogue(session: Session) -> str:
+    """Name the table of parts, as no table before or after it is named."""
+    name: str = session.scalars(_CATALOGUE).one()
     return name
 
 
-def find(session: Session, keys: Sequence[str]) -> list[str]:
-    """Find the parts among these that no row names, and that none will ever name.
+def take(session: Session, keys: Sequence[str]) -> list[str]:
+    """Note the parts among these that no row names; take those that were noted a week ago.
+
+    The caller removes what is taken once this is committed; what it leaves is noted anew.
 
     Returns:
-        None of them while a transaction writes parts: the next round finds them.
+        None of them while a transaction writes parts: a later round finds them.
     """
-    before = database_now(session) - SWEPT_AFTER
-    old = [key for key in keys if _KEY.fullmatch(key) and made_at(key) < before]
-    if not (stray := _unnamed(session, old)):
+    now = database_now(session)
+    old = [key for key in keys if _KEY.fullmatch(key) and made_at(key) < now - SWEPT_AFTER]
+    stray = _unnamed(session, old)
+    _forget(session, sorted(set(old) - set(stray)))
+    if not (overdue := _note(session, stray, now=now)):
         return []
     try:
         with session.begin_nested():
             session.execute(_LOCK)
-            return _unnamed(session, stray)
-    except OperationalError:  # somebody holds a lock
+            taken = _unnamed(session, overdue)
+    except OperationalError:  # another transaction holds a lock
         return []
+    _forget(session, taken)
+    return taken
+
+
+def forget_old(session: Session) -> None:
+    """Forget parts that went without the sweep, some at a time."""
+    before = database_now(session) - _FORGOTTEN_AFTER
+    found = select(StrayPart.key).where(StrayPart.seen_at < before).limit(_FORGOTTEN_AT_ONCE)
+    _forget(session, sorted(session.scalars(found)))
+
+
+def _note(session: Session, keys: Sequence[str], *, now: datetime) -> list[str]:
+    """Note parts seen for the first time in this table; find those seen long ago."""
+    if not keys:
+        return []
+    here = catalogue(session)
+    rows = [{"key": key, "seen_in": here, "seen_at": now} for key in sorted(keys)]
+    noted = insert(StrayPart).values(rows)
+    session.execute(
+        noted.on_conflict_do_update(
+            index_elements=[StrayPart.key],
+            set_={"seen_in": noted.excluded.seen_in, "seen_at": noted.excluded.seen_at},
+            # A clock that was ahead when it was noted must not keep it for ever.
+            where=or_(StrayPart.seen_in != noted.excluded.seen_in, StrayPart.seen_at > now),
+        )
+    )
+    overdue = select(StrayPart.key).where(StrayPart.key.in_(keys), StrayPart.seen_at < now - NOTED_FOR)
+    return list(session.scalars(overdue))
+
+
+def _forget(session: Session, keys: Sequence[str]) -> None:
+    if keys:
+        session.execute(delete(StrayPart).where(StrayPart.key.in_(keys)))
 
 
 def _unnamed(session: Session, keys: Sequence[str]) -> list[str]:

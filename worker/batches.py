@@ -28,6 +28,10 @@ Sessions = sessionmaker[Session]
 
 # Of 256, drawn at random: any number of workers see all of them within hours.
 _FOLDERS_A_ROUND: Final = 8
+_OWNER_REMEDY: Final = (
+    "nothing is swept: restore the database that owns these bytes, or, if this one is its successor and no"
+    " other uses them, remove the file or object `owner`"
+)
 
 
 class _ExpansionError(Exception):
@@ -125,9 +129,10 @@ class Rounds:
 def sweep_stray_parts(
     sessions: Sessions, store: PartStore, *, folders: Sequence[str], is_stopping: Callable[[], bool]
 ) -> int:
-    """Drop the bytes in these folders that no row names; count them.
+    """Drop the bytes in these folders that no row has named for a week; count them.
 
-    Nothing is dropped where the store is another database's: two that share it would take each other's.
+    Nothing is dropped where the store is another database's: two that share it would take each other's,
+    and one that was made anew would take all of them.
     """
     with transaction(sessions) as session:
         name = stray_parts.owner(session)
@@ -136,14 +141,18 @@ def sweep_stray_parts(
         store.claim(name)  # and believed when the next round reads it
         return 0
     if owner != name:
-        telemetry.logger().warning(telemetry.PARTS_OF_ANOTHER, owner=owner)
+        telemetry.logger().warning(
+            telemetry.PARTS_OF_ANOTHER, owner=owner, database=name, remedy=_OWNER_REMEDY
+        )
         return 0
+    with transaction(sessions) as session:
+        stray_parts.forget_old(session)
     num_swept = 0
     for keys in chain.from_iterable(map(store.list_keys, folders)):
         if is_stopping():
             break
         with transaction(sessions) as session:
-            stray = stray_parts.find(session, keys)
+            stray = stray_parts.take(session, keys)
         store.drop(stray)
         num_swept += len(stray)
     if num_swept:

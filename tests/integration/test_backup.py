@@ -21,7 +21,7 @@ from batch_support import Service, tools
 from cli.stack.postgres import EmbeddedPostgres
 from cli.stack.postgres_home import find_home
 from cli.stack.valkey import EmbeddedValkey
-from jobs import database, documents, files, ids, isolation, lifecycle
+from jobs import database, documents, files, ids, isolation, lifecycle, stray_parts
 from jobs.database import database_now
 from jobs.document_models import Document
 from jobs.document_states import DocumentKind, DocumentState
@@ -122,6 +122,7 @@ def fill(site: Site, sessions: sessionmaker[Session]) -> Made:
     endpoint, secret = add_endpoint(sessions, "https://example.org/hook")
     file_id = Service(sessions, tools(store)).file(LINES)
     with sessions.begin() as session:
+        stray_parts.owner(session)
         bytes_of = documents.create_file(session, tenant_id=DEFAULT_TENANT)
         files.add_part(session, bytes_of.id, store.put(DOCUMENT), start=0, tenant_id=DEFAULT_TENANT)
         digest = sha256(DOCUMENT).digest()
@@ -140,6 +141,12 @@ def rows(engine: Engine) -> dict[str, list[str]]:
             name: sorted(connection.scalars(text(f"SELECT each::text FROM {name} each")))  # noqa: S608  # ours
             for name in Base.metadata.tables
         }
+
+
+def parts_owner(engine: Engine) -> list[str]:
+    """Of the bytes of files: the database on its server, and the installation's random id."""
+    with Session(engine) as session, session.begin():
+        return stray_parts.owner(session).rsplit("/", 1)
 
 
 def walls(engine: Engine) -> list[list[str]]:
@@ -166,6 +173,8 @@ def test_a_backup_restores_into_a_fresh_server(
     restored = database.make_engine(new.settings, name="restored")
     assert rows(restored) == before
     assert walls(restored) == walls(engine)
+    assert parts_owner(restored)[0] != parts_owner(engine)[0]  # another server
+    assert parts_owner(restored)[1] == parts_owner(engine)[1]
     with TenantSession(restored) as session, session.begin():
         isolation.enter(session, [DEFAULT_TENANT])
         assert isolation.is_bound(session)

@@ -5,17 +5,19 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
+from sqlalchemy import delete, insert, select, text, update
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import files, stray_parts
-from jobs.batch_models import File
+from jobs.batch_models import File, FilePart
 from jobs.batch_states import FileState
 from jobs.database import database_now
 from jobs.errors import UnavailableError
 from jobs.isolation import WORKER_ROLE
 from jobs.models import DEFAULT_TENANT
-from jobs.storage import FOLDERS, DirectoryStore, PartStore, StoredPart
-from jobs.stray_parts import NAMED_WITHIN, SWEPT_AFTER
+from jobs.part_models import Installation, StrayPart
+from jobs.storage import FOLDERS, OWNER_NAME, DirectoryStore, PartStore, StoredPart
+from jobs.stray_parts import NAMED_WITHIN, NOTED_FOR, SWEPT_AFTER
 from worker.batches import sweep_stray_parts
 
 MINUTE = timedelta(minutes=1)
@@ -56,11 +58,25 @@ def add(session: Session, part: StoredPart) -> None:
     files.add_part(session, a_file(session).id, part, start=0, tenant_id=DEFAULT_TENANT)
 
 
+def pass_time(sessions: sessionmaker[Session], span: timedelta) -> None:
+    """Let notes be this much older."""
+    with sessions.begin() as session:
+        session.execute(update(StrayPart).values(seen_at=StrayPart.seen_at - span))
+
+
+def name_old(session: Session, root: Path, sessions: sessionmaker[Session]) -> StoredPart:
+    """A part put more than a day ago, and named in time."""
+    add(session, put(sessions, root, age=NAMED_WITHIN - MINUTE))
+    old = put(sessions, root, age=SWEPT_AFTER + MINUTE)
+    session.execute(update(FilePart).values(key=old.key))
+    return old
+
+
 def keys(store: PartStore) -> set[str]:
     return {key for folder in FOLDERS for piece in store.list_keys(folder) for key in piece}
 
 
-def test_parts_of_a_transaction_that_was_rolled_back_are_swept(
+def test_parts_of_a_transaction_that_was_rolled_back_are_swept_after_a_week(
     sessions: sessionmaker[Session], store: DirectoryStore, tmp_path: Path
 ) -> None:
     stray = put(sessions, tmp_path, age=SWEPT_AFTER + MINUTE)
@@ -70,9 +86,87 @@ def test_parts_of_a_transaction_that_was_rolled_back_are_swept(
         add(session, named)
     (tmp_path / FOLDERS[0]).mkdir(exist_ok=True)
     (tmp_path / FOLDERS[0] / "notes.zst").write_text("not ours")
+    assert sweep(sessions, store) == 0
+    pass_time(sessions, NOTED_FOR - MINUTE)
+    assert sweep(sessions, store) == 0
+    assert stray.key in keys(store)
+    pass_time(sessions, MINUTE)
     assert sweep(sessions, store) == 1
     assert keys(store) == {young.key, named.key, "notes"}
-    assert stray.key not in keys(store)
+    with sessions() as session:
+        assert session.scalars(select(StrayPart.key)).all() == []
+
+
+def test_a_database_emptied_and_filled_again_loses_no_bytes(
+    sessions: sessionmaker[Session], store: DirectoryStore, tmp_path: Path
+) -> None:
+    with sessions.begin() as session:
+        part = name_old(session, tmp_path, sessions)
+        file_id = session.scalars(select(FilePart.file_id)).one()
+    with sessions.begin() as session:
+        session.execute(delete(FilePart))
+    assert sweep(sessions, store) == 0
+    pass_time(sessions, NOTED_FOR - MINUTE)
+    with sessions.begin() as session:
+        row = {"file_id": file_id, "start": 0, "tenant_id": DEFAULT_TENANT, "num_bytes": 3}
+        session.execute(insert(FilePart).values(**row, key=part.key))
+    assert sweep(sessions, store) == 0  # named again: the week begins anew
+    with sessions.begin() as session:
+        session.execute(delete(FilePart))
+    pass_time(sessions, 2 * MINUTE)
+    assert sweep(sessions, store) == 0
+    assert part.key in keys(store)
+
+
+def test_notes_of_another_table_of_parts_do_not_count(
+    sessions: sessionmaker[Session], store: DirectoryStore, tmp_path: Path
+) -> None:
+    """As those that a dump brings along, before it fills the table of parts."""
+    part = put(sessions, tmp_path, age=SWEPT_AFTER + MINUTE)
+    assert sweep(sessions, store) == 0
+    pass_time(sessions, 2 * NOTED_FOR)
+    with sessions.begin() as session:
+        before = stray_parts.catalogue(session)
+        session.execute(text("TRUNCATE file_parts"))
+        assert stray_parts.catalogue(session) != before
+    assert sweep(sessions, store) == 0
+    assert part.key in keys(store)
+    pass_time(sessions, NOTED_FOR)
+    assert sweep(sessions, store) == 1
+
+
+def test_a_database_made_anew_sweeps_nothing_of_the_one_before(
+    sessions: sessionmaker[Session], store: DirectoryStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It has the server and the name of the one before, and another random id."""
+    part = put(sessions, tmp_path, age=SWEPT_AFTER + MINUTE)
+    with sessions.begin() as session:
+        before = stray_parts.owner(session)
+        assert stray_parts.owner(session) == before
+        session.execute(delete(Installation))
+        assert stray_parts.owner(session) != before
+    for _ in range(2):
+        assert sweep(sessions, store) == 0
+        pass_time(sessions, NOTED_FOR)
+    assert part.key in keys(store)
+    assert "remove the file or object `owner`" in capsys.readouterr().out
+    (tmp_path / OWNER_NAME).unlink()  # as docs/operations.md says
+    assert [sweep(sessions, store), sweep(sessions, store)] == [0, 0]  # claimed, noted
+    pass_time(sessions, NOTED_FOR)
+    assert sweep(sessions, store) == 1
+
+
+def test_notes_of_parts_that_went_otherwise_are_forgotten(
+    sessions: sessionmaker[Session], store: DirectoryStore, tmp_path: Path
+) -> None:
+    part = put(sessions, tmp_path, age=SWEPT_AFTER + MINUTE)
+    assert part.key is not None
+    assert sweep(sessions, store) == 0
+    store.drop([part.key])
+    pass_time(sessions, 10 * NOTED_FOR)
+    assert sweep(sessions, store) == 0
+    with sessions() as session:
+        assert session.scalars(select(StrayPart.key)).all() == []
 
 
 def test_a_part_that_may_be_swept_is_named_by_nobody(sessions: sessionmaker[Session], tmp_path: Path) -> None:
@@ -85,13 +179,10 @@ def test_a_part_of_a_transaction_that_is_still_open_is_not_swept(
     sessions: sessionmaker[Session], store: DirectoryStore, tmp_path: Path
 ) -> None:
     """However long it takes: it named the part in time."""
-    part = put(sessions, tmp_path, age=NAMED_WITHIN - MINUTE)
     with sessions.begin() as session:
-        add(session, part)
-        assert part.key is not None
-        # As if a day passed before its commit.
-        old = put(sessions, tmp_path, age=SWEPT_AFTER + MINUTE)
-        session.connection().exec_driver_sql("UPDATE file_parts SET key = %s", (old.key,))
+        old = name_old(session, tmp_path, sessions)
+        assert sweep(sessions, store) == 0
+        pass_time(sessions, NOTED_FOR)
         assert sweep(sessions, store) == 0
     assert sweep(sessions, store) == 0
     assert old.key in keys(store)
@@ -111,4 +202,7 @@ def test_a_worker_s_login_may_sweep(sessions: sessionmaker[Session], tmp_path: P
     with sessions.begin() as session:
         session.connection().exec_driver_sql(f"SET LOCAL ROLE {WORKER_ROLE}")
         assert stray_parts.owner(session)
-        assert stray_parts.find(session, [part.key]) == [part.key]
+        assert stray_parts.take(session, [part.key]) == []
+        session.execute(update(StrayPart).values(seen_at=StrayPart.seen_at - NOTED_FOR))
+        stray_parts.forget_old(session)
+        assert stray_parts.take(session, [part.key]) == [part.key]

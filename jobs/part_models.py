@@ -1,0 +1,41 @@
+"""The tables that keep the sweep of unnamed bytes from taking those of a database that comes back."""
+
+from datetime import datetime
+from uuid import UUID
+
+from sqlalchemy import CheckConstraint, Index, text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from jobs.orm import Base
+
+
+class Installation(Base):
+    """One row: the random name of this database, which a database made anew does not have.
+
+    Attributes:
+        is_only: always true, so that there is no second row.
+        id: written by the first service worker that needs it; a dump carries it along.
+    """
+
+    __tablename__ = "installation"
+    __table_args__ = (CheckConstraint("is_only", name="only"),)
+
+    is_only: Mapped[bool] = mapped_column(primary_key=True, server_default=text("true"))
+    id: Mapped[UUID] = mapped_column(server_default=text("gen_random_uuid()"))
+
+
+class StrayPart(Base):
+    """A part in the store that no row named when the sweep looked.
+
+    Attributes:
+        key: under which the store finds it.
+        seen_in: the table of parts at the first of these looks (`stray_parts.catalogue`).
+        seen_at: time of that look; removed a week later, if still unnamed.
+    """
+
+    __tablename__ = "stray_parts"
+    __table_args__ = (Index("ix_stray_parts_seen_at", "seen_at"),)
+
+    key: Mapped[str] = mapped_column(primary_key=True)
+    seen_in: Mapped[str]
+    seen_at: Mapped[datetime]
