@@ -23,8 +23,9 @@ one character after it.
    at it. Each next window decides its predecessor, to the end of the pre-token.
 
    The second window begins inside a pre-token, in the middle of a run of one kind of characters that is
-   longer than any token. The pattern goes on with such a run as if it had begun there. Neither window's piece
-   of the pre-token is short enough to be a token by itself, which is all that `ignore_merges` looks at.
+   longer than any token. The pattern goes on with such a run as if it had begun there, and so it does inside
+   a run of blanks and line ends, where `_is_inside_blanks` says. Neither window's piece of the pre-token is
+   short enough to be a token by itself, which is all that `ignore_merges` looks at.
 """
 
 import json
@@ -56,6 +57,11 @@ _AFTER_WORD: Final = " \n,.;:!?\u3001\u3002\uff01\uff0c\uff1a\uff1b\uff1f"
 _END_OF_WORD: Final = re.compile(
     rf"[^\W_](?=[{_AFTER_WORD}])|[^\W\d_](?=[0-9])|[0-9](?=[^\W\d_])|[^\w\s](?=[ \t])"
 )
+
+_BLANK_CHARACTERS: Final = " \t\r\n"
+_BLANKS: Final = re.compile(f"[{_BLANK_CHARACTERS}]+")
+_LINE_ENDS: Final = re.compile(r"[\r\n]+")
+_LOOK_BACK: Final = 1000  # characters in which a blank is looked for
 
 _GPT2: Final = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 # GPT-2, GPT-4 (cl100k), Llama 3, Qwen 2.
@@ -264,7 +270,7 @@ class WindowEncoder:
             # The next window begins with a token that begins with a character, this far before the end.
             latest = end - attempt * self._span
             low = latest - self._lengths.longest - _MARGIN
-            if low < start or not self._is_one_kind(text[low : latest + self._span]):
+            if low < start or not self._may_begin_inside(text, start, low, latest + self._span, end):
                 continue
             window = window or self._window(text, start, end)
             token = window.last_token(latest)
@@ -277,6 +283,12 @@ class WindowEncoder:
                 rest = following.since(shared[1])
                 return Part(window.ids[: shared[0]], start, rest.start), rest
         return None
+
+    def _may_begin_inside(self, text: str, start: int, low: int, high: int, end: int) -> bool:
+        """Whether the pattern goes on as it did when it begins inside of this stretch, after its margin."""
+        return self._is_one_kind(text[low:high]) or (
+            _BLANKS.fullmatch(text, low, high) is not None and _is_inside_blanks(text, start, low, high, end)
+        )
 
     def _is_one_kind(self, text: str) -> bool:
         """Whether the tokenizer sees only letters, only marks, or only digits of an unlimited number."""
@@ -300,6 +312,27 @@ class WindowEncoder:
         # Unlike `encode` it releases the interpreter lock; and it is faster, as it keeps no offsets.
         (encoding,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=False)
         return np.array(encoding.ids, dtype=np.int32)
+
+
+def _is_inside_blanks(text: str, start: int, low: int, high: int, end: int) -> bool:
+    """Whether every place in this stretch of blanks and line ends, after its margin, is inside one pre-token.
+
+    Such a run is one pre-token up to its last line end and one after it, whose last blank may go to what
+    follows. Line ends right after marks belong to the marks.
+    """
+    blanks = _BLANKS.match(text, high - 1)
+    run_end = blanks.end() if blanks else high
+    if run_end < len(text) and text[run_end].isspace():
+        return False
+    last = max(text.rfind("\n", low, run_end), text.rfind("\r", low, run_end))
+    if last < low:
+        return run_end > high + 1
+    if _LINE_ENDS.fullmatch(text, low, last + 1):
+        return last >= high
+    before = text[max(start, low - _LOOK_BACK) : low + _MARGIN]
+    between = before[len(before.rstrip(_BLANK_CHARACTERS)) :]
+    lines = max(text.rfind("\n", high, min(end, run_end)), text.rfind("\r", high, min(end, run_end)))
+    return lines >= high and (" " in between or "\t" in between)
 
 
 def _shared(window: _Window, token: int, following: _Window, most_bytes: int) -> tuple[int, int] | None:
