@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-torch lint bench prove crashes lock clean
+.PHONY: help setup demo test pytest test-torch lint bench prove crashes lock clean
 BIN := .venv/bin
 
 help: ## say what can be made
@@ -11,7 +11,10 @@ setup: ## a working .venv/bin/longbatch (PYTHON=… chooses the interpreter)
 demo: setup ## the whole stack summarizes documents (DOCS=folder takes yours)
 	@$(BIN)/longbatch demo $(if $(DOCS),--docs "$(DOCS)")
 
-test: lint ## lint, types, import contracts and every test
+test: ## lint, types, import contracts and every test, side by side
+	@$(MAKE) --no-print-directory -j 2 lint pytest
+
+pytest: setup
 	@$(BIN)/python -m pytest $(or $(PYTEST),-n 2 --dist loadfile --no-loadscope-reorder --durations=15)
 
 test-torch: setup ## the transformers engine's tests; installs torch into .venv-torch, about 5 GB

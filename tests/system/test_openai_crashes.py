@@ -15,7 +15,7 @@ pytestmark = pytest.mark.timeout(300)
 
 TIME_SCALE = 60.0
 KILLS = True
-NUM_LINES = 1200
+NUM_LINES = 700  # the last kill comes after 500
 
 
 @pytest.fixture(scope="module")
