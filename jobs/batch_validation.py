@@ -61,7 +61,7 @@ class Validation:
             found = _examine(sessions, batch, watch, self.tools)
         except BytesLostError as error:
             found = _unreadable(error.code, error.message)
-        except (DBAPIError, LongbatchError, MemoryError):
+        except (DBAPIError, LongbatchError, MemoryError, OSError):
             raise
         except Exception:  # noqa: BLE001  # reading the same file again would only meet it again
             telemetry.logger().exception(

@@ -11,7 +11,7 @@ from typing import Final, Protocol
 
 import zstandard
 
-from jobs.errors import LongbatchError
+from jobs.errors import LongbatchError, UnavailableError
 from jobs.ids import uuid7
 from jobs.settings import FileSettings
 
@@ -126,8 +126,10 @@ class DirectoryStore(RowStore):
             return super().get(part)
         try:
             return unpack(self._path(part.key).read_bytes())
-        except OSError as error:
+        except FileNotFoundError as error:
             raise BytesLostError from error
+        except OSError as error:  # too many open files, a mount that is away: not lost
+            raise UnavailableError("The file's bytes cannot be read at the moment.") from error
 
     def drop(self, keys: Sequence[str]) -> None:
         """The files are unlinked."""

@@ -17,7 +17,7 @@ from worker.loops import Loop
 
 _RENEWALS: Final = 3  # in the time of a lease
 # So long a row waits that something unavailable kept from its end: it may be the only one that needs it.
-_UNAVAILABLE_FOR: Final = timedelta(seconds=5)
+_UNAVAILABLE_FOR: Final = timedelta(seconds=30)
 
 T = TypeVar("T")
 

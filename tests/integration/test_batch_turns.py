@@ -1,20 +1,22 @@
 """Batches are validated in turns, and one that ends leaves no file that nobody can remove."""
 
+import errno
 from datetime import timedelta
+from pathlib import Path
 from uuid import UUID
 
 import pytest
-from sqlalchemy import Engine, QueuePool, func, select
+from sqlalchemy import Engine, QueuePool, func, select, update
 from sqlalchemy.orm import Session, sessionmaker
 
 from batch_support import Service, lines, tools, validate_next
 from jobs import files, lifecycle, turns
-from jobs.batch_models import File, FilePart
+from jobs.batch_models import Batch, File, FilePart
 from jobs.batch_states import FileState
 from jobs.database import database_now
-from jobs.errors import NotFoundError
+from jobs.errors import NotFoundError, UnavailableError
 from jobs.models import DEFAULT_TENANT
-from jobs.storage import RowStore, StoredPart
+from jobs.storage import DirectoryStore, RowStore, StoredPart
 from jobs.turn_models import VALIDATION
 
 
@@ -92,6 +94,38 @@ def test_a_retry_whose_worker_was_killed_half_way_begins_anew(service: Service) 
     assert [line["custom_id"] for line in service.read(batch.input_file_id)] == ["line-0"]
     with service.sessions() as session:
         assert session.get_one(File, batch.input_file_id).state == FileState.COMPLETE
+
+
+class AwayStore(DirectoryStore):
+    """Its mount is away."""
+
+    def _path(self, key: str) -> Path:
+        return super()._path(key) / "away"
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EMFILE, "too many"), None])
+def test_bytes_that_cannot_be_read_now_do_not_refuse_a_batch(
+    service: Service, tmp_path: Path, error: OSError | None
+) -> None:
+    class Short(DirectoryStore):
+        def get(self, part: StoredPart) -> bytes:
+            assert error is not None, part
+            raise error
+
+    service.tools = tools(DirectoryStore(tmp_path))
+    batch_id = service.create(lines(1))
+    if error is None:
+        with pytest.raises(UnavailableError):
+            validate_next(service.sessions, tools(AwayStore(tmp_path)))
+    else:
+        assert validate_next(service.sessions, tools(Short(tmp_path)))
+    batch = service.batch(batch_id)
+    assert (batch.state, batch.num_validations) == ("validating", 0 if error is None else 1)
+    assert batch.run_after is not None
+    with service.sessions.begin() as session:
+        session.execute(update(Batch).values(run_after=func.clock_timestamp()))
+    assert validate_next(service.sessions, service.tools)
+    assert service.batch(batch_id).state == "in_progress"
 
 
 class WatchedStore(RowStore):

@@ -1,5 +1,6 @@
 """Work that serves all tenants: no row stops the others, no tenant waits for another one's backlog."""
 
+import errno
 import multiprocessing
 import os
 from collections.abc import Iterator
@@ -107,6 +108,22 @@ class UnstorableCounter(WordCounter):
     def count_prompt(self, canonical: str, *, limit: int | None = None) -> CountedPrompt:  # noqa: ARG002
         num_tokens = 2**31 if "unstorable" in canonical else 1
         return CountedPrompt(packed_ids=b"ids", num_tokens=num_tokens, fingerprint=self.fingerprint)
+
+
+class ShortHostCounter(WordCounter):
+    """Counts while the host has no process or open file left for it."""
+
+    def count_prompt(self, canonical: str, *, limit: int | None = None) -> CountedPrompt:
+        raise OSError(errno.EMFILE, canonical, str(limit))
+
+
+def test_a_shortage_of_the_host_spends_an_attempt_and_no_job(sessions: sessionmaker[Session]) -> None:
+    (job_id,) = uncounted(sessions, "a b")
+    assert prepare_all(sessions, ShortHostCounter()) == []
+    job = job_of(sessions, job_id)
+    assert (job.state, job.num_preparations) == ("preparing", 1)
+    make_due(sessions)
+    assert [each.state for each in prepare_all(sessions)] == ["queued"]
 
 
 def test_a_failure_backs_off_and_the_third_is_the_last(sessions: sessionmaker[Session]) -> None:
