@@ -6,18 +6,18 @@ from datetime import timedelta
 from typing import Final
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Text, cast, func, literal_column, or_, select, update
+from sqlalchemy import ColumnElement, func, literal_column, select
 from sqlalchemy.orm import Session
 
 from jobs import documents
 from jobs.database import database_now
 from jobs.document_models import Document, DocumentText
 from jobs.document_states import DocumentKind, DocumentState, Fault
-from jobs.ids import uuid7
 from jobs.orm import JsonObject
+from jobs.turn_models import EXTRACTION
+from jobs.turns import Turn
 
-# A document whose worker was lost so often is given up: it may be what kills them.
-MAX_ATTEMPTS: Final = 5
+MAX_ATTEMPTS: Final = EXTRACTION.max_attempts
 _ABANDONED_FOR: Final = timedelta(days=7)  # so long its owner can see what happened
 # Written out, so that the planner sees that the partial index holds them all.
 _EXTRACTING: Final[ColumnElement[str]] = literal_column("'extracting'")
@@ -28,19 +28,20 @@ class DocumentClaim:
     """A document that is ours to extract.
 
     Attributes:
-        lease_id: the fence of every later write.
+        turn: the fence of every later write.
         file_id: where its bytes are.
-        attempt: 1 for the first.
     """
 
-    document_id: UUID
-    tenant_id: UUID
-    lease_id: UUID
+    turn: Turn
     file_id: UUID
     kind: DocumentKind
     num_bytes: int
     filename: str
-    attempt: int
+
+    @property
+    def document_id(self) -> UUID:
+        """Of the document."""
+        return self.turn.row_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,34 +65,30 @@ class ExtractedText:
     warnings: Sequence[JsonObject]
 
 
-def claim_extraction(session: Session, *, lease: timedelta) -> DocumentClaim | None:
-    """A document that waited for its text is under a new lease of ours; None: none waits.
-
-    The oldest one of the tenant that has the fewest under way: a thousand documents of one tenant keep
-    another's waiting for one of them at most.
-    """
-    waits = _waits()
-    tenants = session.scalars(
-        select(Document.tenant_id)
-        .where(Document.state == _EXTRACTING)
-        .group_by(Document.tenant_id)
-        .having(func.count().filter(waits) > 0)
-        .order_by(func.count().filter(~waits), func.min(cast(Document.id, Text)).filter(waits))
+def begin_extraction(session: Session, turn: Turn) -> DocumentClaim | None:
+    """Read what an extraction needs of the document whose turn it is; None: it is deleted, or lost."""
+    document = _held(session, turn)
+    if document is None:
+        return None
+    if document.file_id is None:
+        raise ValueError("a document whose text is waited for has bytes")
+    return DocumentClaim(
+        turn=turn,
+        file_id=document.file_id,
+        kind=DocumentKind(document.kind),
+        num_bytes=document.num_bytes,
+        filename=document.filename,
     )
-    for tenant_id in tenants.all():
-        query = (
-            select(Document)
-            .where(Document.tenant_id == tenant_id, Document.state == _EXTRACTING, waits)
-            .order_by(Document.id)
-            .limit(1)
-            .with_for_update(skip_locked=True)
-        )
-        while (document := session.scalar(query)) is not None:
-            if document.attempt < MAX_ATTEMPTS:
-                return _lease(session, document, lease)
-            error = error_of(Fault.ABANDONED, "Its extraction was lost with its worker again and again.")
-            _end(session, document, DocumentState.FAILED, lifetime=_ABANDONED_FOR, error=error)
-    return None
+
+
+def give_up(session: Session, turn: Turn) -> bool:
+    """Fail the document whose extraction failed, or was lost, in all its attempts; False: it is lost."""
+    document = _held(session, turn)
+    if document is None:
+        return False
+    error = error_of(Fault.ABANDONED, "Its extraction was lost with its worker again and again.")
+    _end(session, document, DocumentState.FAILED, lifetime=_ABANDONED_FOR, error=error)
+    return True
 
 
 def count_waiting(session: Session) -> int:
@@ -100,33 +97,11 @@ def count_waiting(session: Session) -> int:
     return session.scalar(waiting) or 0
 
 
-def renew(session: Session, lease_ids: Sequence[UUID], *, lease: timedelta) -> set[UUID]:
-    """Those of the leases that were still held; they are longer now. The others are lost."""
-    renewed = (
-        update(Document)
-        .where(Document.lease_id.in_(lease_ids), Document.lease_expires_at > func.clock_timestamp())
-        .values(lease_expires_at=func.clock_timestamp() + lease)
-        .returning(Document.lease_id)
-    )
-    return {each for each in session.scalars(renewed) if each is not None}
-
-
-def release(session: Session, claim: DocumentClaim, *, spends_attempt: bool) -> bool:
-    """The document waits again; False: the lease was lost."""
-    document = _held(session, claim)
-    if document is None:
-        return False
-    document.lease_id = document.lease_expires_at = None
-    document.attempt -= not spends_attempt
-    session.flush()
-    return True
-
-
 def finish_extraction(
     session: Session, claim: DocumentClaim, text: ExtractedText, *, lifetime: timedelta
 ) -> bool:
     """The document is ready and its bytes go; False: the lease was lost, and nothing was written."""
-    document = _held(session, claim)
+    document = _held(session, claim.turn)
     if document is None:
         return False
     session.add(DocumentText(document_id=document.id, tenant_id=document.tenant_id, body=text.body))
@@ -146,7 +121,7 @@ def fail_extraction(
     session: Session, claim: DocumentClaim, error: JsonObject, *, lifetime: timedelta
 ) -> bool:
     """The document has failed and its bytes go; False: the lease was lost, and nothing was written."""
-    document = _held(session, claim)
+    document = _held(session, claim.turn)
     if document is None:
         return False
     _end(session, document, DocumentState.FAILED, lifetime=lifetime, error=error)
@@ -158,36 +133,12 @@ def error_of(fault: Fault, message: str) -> JsonObject:
     return {"code": fault.value, "message": message}
 
 
-def _waits() -> ColumnElement[bool]:
-    return or_(Document.lease_expires_at.is_(None), Document.lease_expires_at <= func.clock_timestamp())
-
-
-def _lease(session: Session, document: Document, lease: timedelta) -> DocumentClaim:
-    now = database_now(session)
-    document.lease_id = uuid7()
-    document.lease_expires_at = now + lease
-    document.attempt += 1
-    session.flush()
-    if document.file_id is None:
-        raise ValueError("a document whose text is waited for has bytes")
-    return DocumentClaim(
-        document_id=document.id,
-        tenant_id=document.tenant_id,
-        lease_id=document.lease_id,
-        file_id=document.file_id,
-        kind=DocumentKind(document.kind),
-        num_bytes=document.num_bytes,
-        filename=document.filename,
-        attempt=document.attempt,
-    )
-
-
-def _held(session: Session, claim: DocumentClaim) -> Document | None:
-    """The document, locked, if its lease is still the claim's. One that ran out and nobody took is."""
+def _held(session: Session, turn: Turn) -> Document | None:
+    """The document, locked, if its lease is still the turn's. One that ran out and nobody took is."""
     query = select(Document).where(
-        Document.id == claim.document_id,
+        Document.id == turn.row_id,
         Document.state == DocumentState.EXTRACTING,
-        Document.lease_id == claim.lease_id,
+        Document.lease_id == turn.lease_id,
     )
     return session.scalar(query.with_for_update())
 
@@ -204,7 +155,7 @@ def _end(
     documents.drop_files(session, [document.file_id])
     document.state = state
     document.error = error
-    document.file_id = document.lease_id = document.lease_expires_at = None
+    document.file_id = document.lease_id = document.lease_expires_at = document.run_after = None
     document.finalized_at = now
     document.expires_at = now + lifetime
     session.flush()

@@ -100,6 +100,7 @@ def finish_upload(
     document.state = DocumentState.EXTRACTING
     document.file_id = new.file_id
     document.attempt = 0
+    document.run_after = None
     document.error = document.finalized_at = document.expires_at = None
     session.flush()
     return document, True
@@ -235,6 +236,7 @@ def _delete(session: Session, document_ids: Sequence[UUID], *, now: datetime) ->
             file_id=None,
             lease_id=None,
             lease_expires_at=None,
+            run_after=None,
             filename="",
             title=None,
         )

@@ -16,7 +16,7 @@ from functools import cache
 from typing import Final
 from uuid import UUID
 
-from sqlalchemy import TextClause, func, text
+from sqlalchemy import TextClause, func, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
@@ -198,9 +198,22 @@ def _give_back(session: Session, turn: Turn, *, after: timedelta | None, given: 
 
 
 def _serve(session: Session, kind: Kind, tenant_id: UUID, **values: object) -> None:
+    """Note that the tenant was served; nothing to note if another worker is just noting it.
+
+    A worker that is frozen before it commits must not keep the others from their claims.
+    """
     found = {"served_at": func.clock_timestamp(), **values}
-    statement = insert(TenantTurn).values(kind=kind.name, tenant_id=tenant_id, **found)
-    session.execute(statement.on_conflict_do_update(index_elements=["kind", "tenant_id"], set_=found))
+    mine = select(TenantTurn.kind).where(TenantTurn.kind == kind.name, TenantTurn.tenant_id == tenant_id)
+    if session.scalar(mine) is None:
+        first = insert(TenantTurn).values(kind=kind.name, tenant_id=tenant_id, **found)
+        session.execute(first.on_conflict_do_nothing())
+    elif session.scalar(mine.with_for_update(skip_locked=True)) is not None:
+        session.execute(
+            update(TenantTurn)
+            .where(TenantTurn.kind == kind.name, TenantTurn.tenant_id == tenant_id)
+            .values(**found)
+            .execution_options(synchronize_session=False)
+        )
 
 
 @cache

@@ -4,15 +4,20 @@ from datetime import timedelta
 from hashlib import sha256
 from uuid import UUID
 
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import document_work, documents, files
+from jobs import document_work, documents, files, turns
 from jobs.document_models import Document
 from jobs.document_states import DocumentKind
 from jobs.document_work import DocumentClaim
 from jobs.documents import NewDocument
 from jobs.models import DEFAULT_TENANT
-from jobs.storage import RowStore
+from jobs.settings import DocumentSettings
+from jobs.storage import PartStore, RowStore
+from jobs.tokens import Tokenizer
+from jobs.turn_models import EXTRACTION
+from support import taker_of
+from worker.extractor import Extraction
 
 DAY = timedelta(days=1)
 LEASE = timedelta(seconds=30)
@@ -30,6 +35,28 @@ def upload(
 
 
 def claim_one(session: Session) -> DocumentClaim:
-    claim = document_work.claim_extraction(session, lease=LEASE)
+    claim = claim_next(session)
     assert claim is not None
     return claim
+
+
+def claim_next(session: Session) -> DocumentClaim | None:
+    """The document whose turn it is, as a service worker takes it; None: none waits."""
+    turn = turns.claim(session, EXTRACTION, lease=LEASE)
+    session.expire_all()
+    return document_work.begin_extraction(session, turn) if turn else None
+
+
+class Extractor:
+    """Extracts what waits, when it is told."""
+
+    def __init__(
+        self, sessions: sessionmaker[Session], tokenizer: Tokenizer, store: PartStore | None = None
+    ) -> None:
+        self._taker = taker_of(sessions)
+        self._work = Extraction(DocumentSettings(), tokenizer, store or RowStore(), on_ended=lambda: None)
+
+    def run_once(self) -> None:
+        """Every document that waited has ended."""
+        while self._taker.take(self._work):
+            pass

@@ -1,33 +1,32 @@
-"""Documents that wait for their text: claimed, extracted, counted and recorded, several at once."""
+"""Documents that wait for their text: extracted, counted and recorded."""
 
 import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from typing import Final
 from uuid import UUID
 
 import zstandard
-from sqlalchemy.orm import Session, sessionmaker
+from sqlalchemy.orm import Session
 
 from jobs import document_work, files, ids, telemetry
 from jobs.database import transaction
 from jobs.document_states import Fault
 from jobs.document_work import DocumentClaim, ExtractedText
-from jobs.errors import PromptUncountableError, UnavailableError
+from jobs.errors import PromptUncountableError
 from jobs.orm import JsonObject
 from jobs.plain_text import UnsafeTextError
 from jobs.settings import DocumentSettings
 from jobs.storage import BytesLostError, PartStore
 from jobs.tokens import Tokenizer
-from worker.loops import Loop
+from jobs.turn_models import EXTRACTION
+from jobs.turn_work import InterruptedWorkError, Sessions, Watch
+from jobs.turns import Turn
 from worker.sandbox import Extracted, InterruptedExtractionError, Refusal, Sandbox
 
-_RENEWALS: Final = 3  # in the time of a lease
 
-
-class Extractor:
-    """Threads that extract one document each, and one that keeps their leases.
+class Extraction:
+    """Extracts one document: a `turn_work.Work`.
 
     Args:
         on_ended: called after a document has become ready or failed; returns at once.
@@ -35,95 +34,50 @@ class Extractor:
 
     def __init__(
         self,
-        sessions: sessionmaker[Session],
         settings: DocumentSettings,
         tokenizer: Tokenizer,
         store: PartStore,
         *,
-        interval: float,
         on_ended: Callable[[], None],
     ) -> None:
-        self._sessions = sessions
         self._settings = settings
         self._tokenizer = tokenizer
         self._store = store
         self._on_ended = on_ended
-        self._lease = timedelta(seconds=settings.lease_seconds)
         self._lifetime = timedelta(days=settings.retention_days)
-        self._held: dict[UUID, Sandbox] = {}
-        self._lock = threading.Lock()
         self._counting = threading.Lock()
-        self._is_stopping = False
-        self.loops = [
-            Loop("document-leases", self.renew, interval=settings.lease_seconds / _RENEWALS),
-            *(
-                Loop(f"documents-{number}", self.run_once, interval=interval)
-                for number in range(settings.concurrency)
-            ),
-        ]
+        self.kind = EXTRACTION
+        self.lease = timedelta(seconds=settings.lease_seconds)
 
-    def wake(self) -> None:
-        """A document may wait."""
-        for loop in self.loops[1:]:
-            loop.wake()
-
-    def interrupt(self) -> None:
-        """Extractions that are under way end now, and their documents wait again."""
-        with self._lock:
-            self._is_stopping = True
-            for sandbox in self._held.values():
-                sandbox.interrupt()
-
-    def run_once(self) -> None:
-        """Every document that waited has been extracted, here or by others, unless it must stop."""
-        while not self._is_stopping and self.extract_next():
-            pass
-
-    def extract_next(self) -> bool:
-        """One document that waited is ready or has failed; False: none waits."""
-        with transaction(self._sessions) as session:
-            claim = document_work.claim_extraction(session, lease=self._lease)
+    def do(self, sessions: Sessions, turn: Turn, watch: Watch) -> bool | None:
+        """Extract the document and count its tokens, or fail it."""
+        with transaction(sessions) as session:
+            claim = document_work.begin_extraction(session, turn)
         if claim is None:
-            return False
+            return None
         sandbox = Sandbox(self._settings)
-        with self._lock:
-            self._held[claim.lease_id] = sandbox
-            if self._is_stopping:
-                sandbox.interrupt()
+        watch.on_end(sandbox.interrupt)
         try:
-            self._extract(claim, sandbox)
+            return self._extract(sessions, claim, sandbox)
         except InterruptedExtractionError:
-            self._release(claim, spends_attempt=False)
-        except UnavailableError:
-            self._release(claim, spends_attempt=False)
-            raise
-        except BaseException:
-            self._release(claim, spends_attempt=True)
-            raise
-        finally:
-            with self._lock:
-                del self._held[claim.lease_id]
-        return True
+            raise InterruptedWorkError from None
 
-    def renew(self) -> None:
-        """Held leases are longer; an extraction whose lease is lost is ended."""
-        with self._lock:
-            held = dict(self._held)
-        if not held:
-            return
-        with transaction(self._sessions) as session:
-            renewed = document_work.renew(session, list(held), lease=self._lease)
-        for lease_id in held.keys() - renewed:
-            held[lease_id].interrupt()
+    def give_up(self, session: Session, turn: Turn) -> bool | None:
+        """Fail the document that could not be extracted in all its attempts."""
+        return document_work.give_up(session, turn) or None
 
-    def _extract(self, claim: DocumentClaim, sandbox: Sandbox) -> None:
+    def name_row(self, row_id: UUID) -> tuple[str, str]:
+        """Name the document."""
+        return "document_id", ids.document_id(row_id)
+
+    def _extract(self, sessions: Sessions, claim: DocumentClaim, sandbox: Sandbox) -> bool:
         started_at = time.monotonic()
         try:
-            outcome = sandbox.run(self._chunks(claim), kind=claim.kind, num_bytes=claim.num_bytes)
+            outcome = sandbox.run(self._chunks(sessions, claim), kind=claim.kind, num_bytes=claim.num_bytes)
             text = outcome if isinstance(outcome, Refusal) else self._count(*outcome)
         except BytesLostError as lost:
             text = Refusal(Fault.BYTES_LOST, lost.message)
-        with transaction(self._sessions) as session:
+        with transaction(sessions) as session:
             if isinstance(text, Refusal):
                 error = document_work.error_of(text.fault, text.message)
                 ended = document_work.fail_extraction(session, claim, error, lifetime=self._lifetime)
@@ -132,7 +86,7 @@ class Extractor:
         telemetry.logger().info(
             telemetry.DOCUMENT_ENDED,
             document_id=ids.document_id(claim.document_id),
-            attempt=claim.attempt,
+            attempt=claim.turn.attempt,
             kind=claim.kind.value,
             num_bytes=claim.num_bytes,
             error=text.fault.value if isinstance(text, Refusal) else None,
@@ -142,12 +96,13 @@ class Extractor:
         )
         if ended:
             self._on_ended()
+        return ended
 
-    def _chunks(self, claim: DocumentClaim) -> Iterator[bytes]:
+    def _chunks(self, sessions: Sessions, claim: DocumentClaim) -> Iterator[bytes]:
         """The bytes, about a part at a time; no transaction is open between."""
         offset = 0
         while offset < claim.num_bytes:
-            with transaction(self._sessions) as session:
+            with transaction(sessions) as session:
                 parts = files.load_parts(session, claim.file_id, offset=offset)
             if not parts:
                 raise BytesLostError
@@ -179,10 +134,6 @@ class Extractor:
             title=found.title,
             warnings=[_shown(warning.model_dump(mode="json")) for warning in found.warnings],
         )
-
-    def _release(self, claim: DocumentClaim, *, spends_attempt: bool) -> None:
-        with transaction(self._sessions) as session:
-            document_work.release(session, claim, spends_attempt=spends_attempt)
 
 
 def unpack(body: bytes, *, most_bytes: int) -> str:

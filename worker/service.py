@@ -1,6 +1,7 @@
 """The service worker: maintenance loops and webhook deliveries, woken by the bell or by their intervals."""
 
 import sys
+import time
 from datetime import timedelta
 from functools import partial
 from typing import Final
@@ -20,7 +21,7 @@ from jobs.webhook_vault import Vault
 from worker import batches, deliver, documents, maintenance, summaries
 from worker.bell import Bell
 from worker.deliver import Deliverer
-from worker.extractor import Extractor
+from worker.extractor import Extraction
 from worker.loops import Loop
 from worker.rounds import do_each
 from worker.turns import TurnTaker
@@ -33,6 +34,8 @@ _PREPARED_AT_ONCE: Final = 20
 _PLANNED_AT_ONCE: Final = 20
 # An exchange takes until its deadline; one that is cut off here is sent again by somebody else.
 _SENDER_EXIT_SECONDS: Final = 1.0
+# What is still being counted, cut or read then is given back; another worker may take it at once.
+_WORK_EXIT_SECONDS: Final = 3.0
 
 
 class ServiceWorker:
@@ -53,7 +56,10 @@ class ServiceWorker:
         self._engine = database.make_engine(settings.database, pool_size=num_loops, name="longbatch-service")
         self._sessions = database.make_sessions(self._engine)
         every = settings.maintenance
-        self._turns = TurnTaker(self._sessions, shortest_lease=timedelta(seconds=every.lease_seconds))
+        self._turns = TurnTaker(
+            self._sessions,
+            shortest_lease=timedelta(seconds=min(every.lease_seconds, settings.documents.lease_seconds)),
+        )
         lease = timedelta(seconds=every.lease_seconds)
         self._counting = Counting(self._counter, engines.configured_capacity(settings.engine), lease)
         self._rounds = maintenance.Rounds(self._sessions)
@@ -72,14 +78,13 @@ class ServiceWorker:
         self._deliverer = (
             Deliverer(self._sessions, settings.webhooks, vault, wake=self._deliver.wake) if vault else None
         )
-        self._extractor = Extractor(
-            self._sessions,
-            settings.documents,
-            tokenizer,
-            make_store(settings.files),
-            interval=every.document_seconds,
-            on_ended=self.document_ended,
+        self._extraction = Extraction(
+            settings.documents, tokenizer, make_store(settings.files), on_ended=self.document_ended
         )
+        self._extract = [
+            Loop(f"documents-{number}", self.extract, interval=every.document_seconds)
+            for number in range(settings.documents.concurrency)
+        ]
         self._loops = [
             self._turns.loop,
             self._prepare,
@@ -91,7 +96,7 @@ class ServiceWorker:
             self._advance,
             self._plan,
             *([self._deliver] if self._deliverer else []),
-            *self._extractor.loops,
+            *self._extract,
         ]
 
     def start(self) -> None:
@@ -109,9 +114,8 @@ class ServiceWorker:
         if bell == EVENTS:
             self._deliver.wake()
             return
-        for loop in (self._prepare, self._validate, self._advance, self._plan, self._deliver):
+        for loop in (self._prepare, self._validate, self._advance, self._plan, self._deliver, *self._extract):
             loop.wake()
-        self._extractor.wake()
 
     def begin_stop(self) -> None:
         """No round begins any more."""
@@ -122,7 +126,10 @@ class ServiceWorker:
         """No thread of ours runs; rounds that were on their way have ended, but for slow deliveries."""
         self.begin_stop()
         self._turns.interrupt()
-        self._extractor.interrupt()
+        deadline = time.monotonic() + _WORK_EXIT_SECONDS
+        for loop in self._loops:
+            loop.join(max(0.0, deadline - time.monotonic()))
+        self._turns.give_back()
         for loop in (*self._loops, self._bell.loop):
             loop.join()
         if self._deliverer:
@@ -176,6 +183,11 @@ class ServiceWorker:
             self._deliver.wake()
         if num_looked_at == _PLANNED_AT_ONCE or num_stopped:
             self._plan.wake()
+
+    def extract(self) -> None:
+        """Every document that waited has been extracted, here or by others."""
+        while not self._is_stopping() and self._turns.take(self._extraction):
+            pass
 
     def document_ended(self) -> None:
         """A document has its text, or never will: whoever waited for it looks again."""

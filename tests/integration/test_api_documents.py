@@ -16,17 +16,16 @@ from cli.stack.valkey import EmbeddedValkey
 from document_support import make_docx, make_pdf, prose_page
 from jobs.batch_models import File
 from jobs.batch_states import FileState
-from jobs.settings import DatabaseSettings, DocumentSettings
-from jobs.storage import RowStore
+from jobs.settings import DatabaseSettings
 from jobs.tokens import Tokenizer
 from support import API_KEY
-from worker.extractor import Extractor
+from upload_support import Extractor
 
 
 @pytest.fixture
 def extractor(sessions: sessionmaker[Session], tokenizer: Tokenizer) -> Extractor:
     """Not started: `run_once` extracts what waits."""
-    return Extractor(sessions, DocumentSettings(), tokenizer, RowStore(), interval=1, on_ended=lambda: None)
+    return Extractor(sessions, tokenizer)
 
 
 def send(http: httpx2.Client, content: bytes, filename: str, **headers: str) -> httpx2.Response:

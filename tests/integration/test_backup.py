@@ -28,14 +28,14 @@ from jobs.document_states import DocumentKind, DocumentState
 from jobs.documents import NewDocument
 from jobs.isolation import TenantSession
 from jobs.models import DEFAULT_TENANT, Base, Job, WebhookEndpoint
-from jobs.settings import DatabaseSettings, DocumentSettings
+from jobs.settings import DatabaseSettings
 from jobs.states import JobState
 from jobs.storage import DirectoryStore
 from jobs.tokens import Tokenizer
 from openai_support import chat_line, jsonl
 from support import claim_one, job_in, spec, submit_one
+from upload_support import Extractor
 from webhook_support import add_endpoint, vault
-from worker.extractor import Extractor
 
 DOCUMENT = b"A document of some sentences. It says little.\n"
 LINES = jsonl([chat_line("a")])
@@ -196,14 +196,7 @@ def answers(api: ApiProcess, made: Made) -> None:
 
 def goes_on(site: Site, sessions: sessionmaker[Session], made: Made, tokenizer: Tokenizer) -> None:
     """Run jobs, extract documents, sign webhooks."""
-    extractor = Extractor(
-        sessions,
-        DocumentSettings(),
-        tokenizer,
-        DirectoryStore(site.files),
-        interval=1,
-        on_ended=lambda: None,
-    )
+    extractor = Extractor(sessions, tokenizer, DirectoryStore(site.files))
     extractor.run_once()
     with sessions.begin() as session:
         assert session.get_one(Document, made.document).state == DocumentState.READY

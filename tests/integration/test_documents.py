@@ -6,10 +6,10 @@ from datetime import timedelta
 from uuid import UUID
 
 import pytest
-from sqlalchemy import func, select, update
+from sqlalchemy import func, select, text, update
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import document_work, documents
+from jobs import document_work, documents, turns
 from jobs.batch_models import File
 from jobs.batch_states import FileState
 from jobs.database import database_now
@@ -20,7 +20,8 @@ from jobs.errors import NotFoundError
 from jobs.ids import uuid7
 from jobs.models import DEFAULT_TENANT, Tenant
 from jobs.tokens import pack_text
-from upload_support import DAY, LEASE, claim_one, upload
+from jobs.turn_models import EXTRACTION
+from upload_support import DAY, LEASE, claim_next, claim_one, upload
 from worker import documents as rounds
 
 TEXT = "Grüße.\n"
@@ -93,27 +94,29 @@ def test_a_document_that_is_ready_lives_longer_when_it_is_sent_again(session: Se
 
 def test_one_worker_has_a_document_at_a_time(sessions: sessionmaker[Session]) -> None:
     with sessions.begin() as session:
-        upload(session)
-        upload(session, b"second")
+        for content in (b"first", b"second", b"third"):
+            upload(session, content)
+        served = claim_one(session)
     with sessions.begin() as one, sessions.begin() as two:
-        first, second = claim_one(one), claim_one(two)
-        assert first.document_id != second.document_id
-        assert document_work.claim_extraction(one, lease=LEASE) is None
+        two.execute(text("SET LOCAL lock_timeout = '500ms'"))
+        claims = [served, claim_one(one), claim_one(two)]
+        assert len({each.document_id for each in claims}) == 3
+        assert claim_next(one) is None
 
 
 def test_a_worker_that_lost_its_lease_writes_nothing(session: Session) -> None:
     document, _ = upload(session)
     stale = claim_one(session)
     lose_leases(session)
-    assert document_work.renew(session, [stale.lease_id], lease=LEASE) == set()
+    assert turns.renew(session, [stale.turn], lease=LEASE) == set()
     claim = claim_one(session)
-    assert (claim.document_id, claim.attempt) == (document.id, 2)
+    assert (claim.document_id, claim.turn.attempt) == (document.id, 2)
     error = document_work.error_of(Fault.CORRUPT, "no")
     assert not document_work.finish_extraction(session, stale, EXTRACTED, lifetime=DAY)
     assert not document_work.fail_extraction(session, stale, error, lifetime=DAY)
-    assert not document_work.release(session, stale, spends_attempt=False)
+    assert not turns.release(session, stale.turn)
     assert document.state == "extracting"
-    assert document_work.renew(session, [claim.lease_id], lease=LEASE) == {claim.lease_id}
+    assert turns.renew(session, [claim.turn], lease=LEASE) == {claim.turn.lease_id}
     assert document_work.finish_extraction(session, claim, EXTRACTED, lifetime=DAY)
     assert not document_work.finish_extraction(session, claim, EXTRACTED, lifetime=DAY)
     assert (document.state, document.num_tokens, document.file_id) == ("ready", 4, None)
@@ -125,15 +128,18 @@ def test_a_document_that_loses_every_worker_is_given_up(session: Session) -> Non
     for _ in range(MAX_ATTEMPTS):
         claim_one(session)
         lose_leases(session)
-    assert document_work.claim_extraction(session, lease=LEASE) is None
+    turn = turns.claim(session, EXTRACTION, lease=LEASE)
+    assert turn is not None
+    assert turn.is_spent
+    assert document_work.give_up(session, turn)
     assert document.error is not None
     assert (document.state, document.error["code"]) == ("failed", "extraction_abandoned")
 
 
 def test_a_document_that_was_put_back_is_as_good_as_new(session: Session) -> None:
     upload(session)
-    assert document_work.release(session, claim_one(session), spends_attempt=False)
-    assert claim_one(session).attempt == 1
+    assert turns.release(session, claim_one(session).turn)
+    assert claim_one(session).turn.attempt == 1
 
 
 def test_a_thousand_documents_of_one_tenant_do_not_keep_another_waiting(session: Session) -> None:
@@ -143,7 +149,7 @@ def test_a_thousand_documents_of_one_tenant_do_not_keep_another_waiting(session:
     session.add(other)
     session.flush()
     upload(session, tenant_id=other.id)
-    claimed = [claim_one(session).tenant_id for _ in range(3)]
+    claimed = [claim_one(session).turn.tenant_id for _ in range(3)]
     assert claimed == [DEFAULT_TENANT, other.id, DEFAULT_TENANT]
 
 
