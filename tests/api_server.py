@@ -49,9 +49,13 @@ class ApiProcess:
             cwd=REPOSITORY,
         )
         self.lines: list[str] = []
-        self.url = self._read_url()
         self._reader = threading.Thread(target=self._collect, daemon=True)
-        self._reader.start()
+        try:
+            self.url = self._read_url()
+            self._reader.start()
+        except BaseException:
+            self._end()
+            raise
 
     def client(self, *, timeout: float = PATIENCE, api_key: str | None = API_KEY) -> httpx2.Client:
         """A client with the tests' key, another one, or none."""
@@ -63,11 +67,16 @@ class ApiProcess:
         try:
             return self.process.wait(timeout)
         finally:
-            self.process.kill()
-            self.process.wait()
-            self._reader.join(timeout)
-            if self.process.stdout is not None:
-                self.process.stdout.close()
+            self._end()
+
+    def _end(self) -> None:
+        """Kill what still runs, and read what it wrote."""
+        self.process.kill()
+        self.process.wait()
+        if self._reader.ident is not None:
+            self._reader.join(PATIENCE)
+        if self.process.stdout is not None:
+            self.process.stdout.close()
 
     def _read_url(self) -> str:
         assert self.process.stdout is not None
@@ -87,9 +96,13 @@ class ApiProcess:
 def serving(database: DatabaseSettings, broker_url: str, **variables: str) -> Iterator[ApiProcess]:
     """The service with these variables, all of it ready; at the end it stops as it was asked to."""
     process = ApiProcess(database, broker_url, **variables)
-    with process.client() as client:
-        eventually(lambda: client.get("/health/ready").json()["components"]["tokenizer"]["ready"])
-    yield process
+    try:
+        with process.client() as client:
+            eventually(lambda: client.get("/health/ready").json()["components"]["tokenizer"]["ready"])
+        yield process
+    except BaseException:
+        process.stop()
+        raise
     assert process.stop() == 0
 
 

@@ -10,7 +10,7 @@ from pytest_httpserver import HTTPServer
 from sqlalchemy import Engine, text
 from sqlalchemy.orm import Session, sessionmaker
 
-from api_server import ApiProcess, error_of
+from api_server import ApiProcess, error_of, serving
 from cli.stack.ports import free_port
 from cli.stack.valkey import EmbeddedValkey
 from jobs import engines, queues
@@ -227,3 +227,11 @@ def test_a_network_before_the_first_migration_is_refused(engine: Engine, valkey:
 def test_a_misspelt_setting_is_refused(database_settings: DatabaseSettings, valkey: EmbeddedValkey) -> None:
     with pytest.raises(AssertionError, match=r"settings: api\.prot"):
         ApiProcess(database_settings, valkey.url, LONGBATCH_API__PROT="1")
+
+
+def test_a_test_that_fails_leaves_no_service_running(
+    database_settings: DatabaseSettings, valkey: EmbeddedValkey
+) -> None:
+    with pytest.raises(ZeroDivisionError), serving(database_settings, valkey.url) as process:
+        _ = 1 / 0
+    assert process.process.poll() == 0

@@ -47,8 +47,10 @@ def delivering(sessions: Sessions) -> Iterator[Callable[[Callable[[], bool]], No
 
         eventually(look)
 
-    yield until
-    deliverer.stop(within=5)
+    try:
+        yield until
+    finally:
+        deliverer.stop(within=5)
 
 
 @contextmanager
