@@ -123,7 +123,8 @@ def _by_counting(text: str, count: Count) -> _Measure:
 
 
 def _by_starts(starts: npt.NDArray[np.int32]) -> _Measure:
-    return lambda start, end: int(np.searchsorted(starts, end) - np.searchsorted(starts, start))
+    # Places of the same type: for others numpy would copy the whole array, each time.
+    return lambda start, end: int(starts.searchsorted(np.int32(end)) - starts.searchsorted(np.int32(start)))
 
 
 def _chunks(
