@@ -108,11 +108,12 @@ def test_a_key_does_what_its_scopes_say(
 
 def test_a_key_ends_when_it_expires(server: ApiProcess, make: Make, sessions: sessionmaker[Session]) -> None:
     with sessions() as session:
-        now = database_now(session)
-    with caller(server, make(expires_at=now + timedelta(seconds=1.5)).secret) as http:
-        assert http.get("/v1/jobs").status_code == 200
+        expires_at = database_now(session) + timedelta(seconds=1.5)
+    with caller(server, make(expires_at=expires_at).secret) as http:
         refused = eventually(lambda: (a := http.get("/v1/jobs")).status_code == 401 and a)
         assert error_of(refused)["message"] == "The API key has expired."
+    with sessions() as session:
+        assert database_now(session) >= expires_at, "it was let in until then"
 
 
 def test_a_revoked_key_ends_within_the_documented_bound(
