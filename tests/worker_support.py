@@ -78,7 +78,11 @@ class KillableEngine:
                 launch.argv, env=launch.env, cwd=launch.cwd, stdout=output, stderr=subprocess.STDOUT
             )
         self.running = RunningEngine(launch, process, log)
-        wait_ready(http_port, process, timeout=PATIENCE)
+        try:
+            wait_ready(http_port, process, timeout=PATIENCE)
+        except BaseException:
+            self.kill()
+            raise
         return self.running
 
     @property
