@@ -31,6 +31,8 @@ class Summary(Base):
         gaps: documents that could not be read, where gaps are skipped; failed chunks are seen from the tree.
         stop_reason: why it should end early; its jobs that are left are being ended.
         plan_after: not planned before this: a document is awaited, or planning failed.
+        refused_demand: what the last draft takes of the quota that had no room for it, see `summary_drafts`;
+            None: none was refused.
         num_plannings: times that planning was begun.
         lease_id, lease_expires_at: of the worker that plans it.
         deleted_at: when its owner deleted it; nobody sees it from then on, and its rows go in parts.
@@ -64,6 +66,7 @@ class Summary(Base):
     stop_reason: Mapped[str | None]
     error: Mapped[JsonObject | None] = mapped_column(JSONB(none_as_null=True))
     plan_after: Mapped[datetime | None]
+    refused_demand: Mapped[JsonObject | None] = mapped_column(JSONB(none_as_null=True))
     num_plannings: Mapped[int] = mapped_column(SmallInteger, server_default="0")
     lease_id: Mapped[UUID | None]
     lease_expires_at: Mapped[datetime | None]

@@ -1,34 +1,43 @@
 """Summaries planned: once their documents are ready, the whole tree of jobs stands in one transaction."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Final, Self
 from uuid import UUID
 
-from sqlalchemy import insert, select
+from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from jobs import documents, engines, ids, quotas, summary_plan, summary_trees, telemetry, turns
+from jobs import (
+    documents,
+    engines,
+    ids,
+    quotas,
+    summary_drafts,
+    summary_plan,
+    summary_trees,
+    telemetry,
+    turns,
+)
 from jobs.admission import Capacity
 from jobs.database import database_now, transaction
 from jobs.document_models import Document
 from jobs.document_states import DocumentState
 from jobs.errors import CountingInterruptedError, LimitError, LongbatchError, UnavailableError
-from jobs.ids import uuid7
-from jobs.models import Job, JsonObject, Summary, SummaryDocument, SummaryNode
+from jobs.models import JsonObject, Summary, SummaryDocument
 from jobs.quotas import Held
 from jobs.settings import LimitSettings, Settings
-from jobs.states import JobState, Lane
-from jobs.summary_plan import Leaf, Node, Sizes, Source
+from jobs.summary_drafts import Draft
+from jobs.summary_plan import Leaf, Source
 from jobs.summary_prompts import TextCounter, overheads, wishes_of
-from jobs.summary_states import TASKS, OnGap, SummaryState
+from jobs.summary_states import OnGap, SummaryState
 from jobs.turn_models import PLANNING, Kind
 from jobs.turn_work import InterruptedWorkError, Sessions, Watch
 from jobs.turns import Turn
 
-# A full quota is looked at again after this.
+# A full quota is looked at again after this: one sum over the tenant's unfinished jobs, no text is read.
 _QUOTA_PAUSE: Final = timedelta(seconds=2)
 # The end of its last document wakes a summary; it is looked at all the same, the later the longer it waits.
 _SOONEST_LOOK: Final = timedelta(seconds=5)
@@ -63,22 +72,6 @@ class PlanningTools:
         return cls(counter, engines.configured_capacity(settings.engine), settings.limits)
 
 
-@dataclass(slots=True)
-class _Draft:
-    """A plan before it is written down.
-
-    Attributes:
-        documents: the ready ones, in their order.
-        gaps: documents that have no text.
-        nodes: by number; none where no document has a text.
-    """
-
-    documents: list[Document]
-    gaps: list[JsonObject]
-    sizes: Sizes
-    nodes: Sequence[Node] = ()
-
-
 @dataclass(frozen=True, slots=True)
 class Planning:
     """Plans one summary whose documents have all ended: a `turn_work.Work`.
@@ -93,7 +86,7 @@ class Planning:
     def do(self, sessions: Sessions, turn: Turn, watch: Watch) -> Summary | None:
         """Plan the summary, fail it, or put it off until its documents or its tenant's quota let it begin."""
         try:
-            draft: _Draft | LongbatchError | None = self._draft(sessions, turn, watch)
+            draft: Draft | LongbatchError | None = self._draft(sessions, turn, watch)
         except (
             InterruptedWorkError,
             CountingInterruptedError,
@@ -134,11 +127,13 @@ class Planning:
         """Name the summary."""
         return "summary_id", ids.summary_id(row_id)
 
-    def _draft(self, sessions: Sessions, turn: Turn, watch: Watch) -> _Draft | None:
-        """The tree for this summary on the engines that are there; None: it was put off, or has ended.
+    def _draft(self, sessions: Sessions, turn: Turn, watch: Watch) -> Draft | None:
+        """Draw the tree for this summary on the engines that are there, if the quota may have room for it.
+
+        Returns:
+            None: the summary was put off, or has ended.
 
         Raises:
-            LimitError: the quota has not even room for the texts, so that cutting them would be for nothing.
             LongbatchError: there can be none.
         """
         with transaction(sessions) as session:
@@ -153,15 +148,30 @@ class Planning:
             chunk_tokens=summary.chunk_tokens,
             overlap_tokens=summary.overlap_tokens,
         )
-        draft = _Draft(look.ready, look.gaps, sizes)
-        sources = [
-            _source(sessions, index, document, self.tools) for index, document in enumerate(draft.documents)
-        ]
+        draft = Draft(look.ready, look.gaps, sizes, self.tools.counter.fingerprint)
+        known = draft.known_demand(summary.refused_demand)
+        if not self._has_no_room(sessions, turn, draft, known):
+            sources = [_source(sessions, *each, self.tools) for each in enumerate(draft.documents)]
+            least = Held(tokens=sum(source.num_tokens for source in sources), jobs=len(sources))
+            if not self._has_no_room(sessions, turn, draft, least):
+                self._cut(sessions, draft, sources, watch, chunk_tokens=summary.chunk_tokens)
+        return draft
+
+    def _cut(
+        self,
+        sessions: Sessions,
+        draft: Draft,
+        sources: Sequence[Source],
+        watch: Watch,
+        *,
+        chunk_tokens: int | None,
+    ) -> None:
+        """Cut the documents and put the tree over their chunks into the draft."""
+        sizes = draft.sizes
         whole = len(sources) == 1 and summary_plan.fits_whole(
-            sources[0], sizes, asked_chunk_tokens=summary.chunk_tokens
+            sources[0], sizes, asked_chunk_tokens=chunk_tokens
         )
         summary_plan.check_num_chunks(sources, sizes, whole=whole)
-        self._check_room(sessions, turn, sources)
         leaves: list[Leaf] = []
         for source, document in zip(sources, draft.documents, strict=True):
             watch.check()
@@ -175,16 +185,21 @@ class Planning:
                 starts=self.tools.counter.token_starts,
             )
         if leaves:
-            draft.nodes = summary_plan.tree(leaves, sizes, whole=whole)
-        return draft
+            draft.put(summary_plan.tree(leaves, sizes, whole=whole))
 
-    def _check_room(self, sessions: Sessions, turn: Turn, sources: Sequence[Source]) -> None:
-        """Return if the quota may have room for the tree; it has none where the texts alone have none."""
-        least = Held(tokens=sum(source.num_tokens for source in sources), jobs=len(sources))
-        if sources:
-            with transaction(sessions) as session:
-                limits = quotas.read_limits(session, turn.tenant_id, self.tools.limits)
-                quotas.check(quotas.held(session, turn.tenant_id) + least, least, limits=limits)
+    def _has_no_room(self, sessions: Sessions, turn: Turn, draft: Draft, least: Held) -> bool:
+        """Note on the draft that the quota has no room for the least that it takes, before more is done."""
+        if not least.jobs:
+            return False
+        draft.demand = least
+        with transaction(sessions) as session:
+            limits = quotas.read_limits(session, turn.tenant_id, self.tools.limits)
+            held = quotas.held(session, turn.tenant_id)
+        try:
+            quotas.check(held + least, least, limits=limits)
+        except LimitError as error:
+            draft.no_room = error
+        return draft.no_room is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,7 +280,7 @@ def _why(document: Document | None) -> JsonObject:
 
 
 def _settle(
-    session: Session, turn: Turn, summary: Summary, draft: _Draft | LongbatchError, tools: PlanningTools
+    session: Session, turn: Turn, summary: Summary, draft: Draft | LongbatchError, tools: PlanningTools
 ) -> None:
     """The summary, whose row is held, is running, has failed or was put off."""
     if isinstance(draft, LongbatchError):
@@ -273,20 +288,19 @@ def _settle(
         return
     summary.gaps = draft.gaps
     first = draft.gaps[0]["error"] if draft.gaps else None
-    if isinstance(first, dict) and (not draft.nodes or summary.on_gap == OnGap.FAIL):
+    if isinstance(first, dict) and (draft.is_empty or summary.on_gap == OnGap.FAIL):
         _fail(session, summary, first)
         return
     try:
-        quotas.admit(
-            session,
-            summary.tenant_id,
-            Held(tokens=sum(_demand(node) for node in draft.nodes), jobs=len(draft.nodes)),
-            limits=quotas.read_limits(session, summary.tenant_id, tools.limits),
-        )
+        if draft.no_room:
+            raise draft.no_room
+        limits = quotas.read_limits(session, summary.tenant_id, tools.limits)
+        quotas.admit(session, summary.tenant_id, draft.demand, limits=limits)
     except LimitError as error:
+        summary.refused_demand = draft.note_demand()
         _refuse(session, turn, summary, error)
     else:
-        _write_down(session, summary, draft)
+        summary_drafts.write_down(session, summary, draft)
 
 
 def _refuse(session: Session, turn: Turn, summary: Summary, error: LongbatchError) -> None:
@@ -295,6 +309,7 @@ def _refuse(session: Session, turn: Turn, summary: Summary, error: LongbatchErro
     No younger summary of its tenant is looked at meanwhile: none takes its room, and no other tenant waits.
     """
     if isinstance(error, LimitError) and error.retryable:
+        session.flush()
         turns.pause_tenant(session, turn, lasting=_QUOTA_PAUSE)
         turns.release(session, turn)
         session.refresh(summary)
@@ -304,87 +319,3 @@ def _refuse(session: Session, turn: Turn, summary: Summary, error: LongbatchErro
 
 def _fail(session: Session, summary: Summary, error: JsonObject) -> None:
     summary_trees.end(session, summary, SummaryState.FAILED, error=error)
-
-
-def _write_down(session: Session, summary: Summary, draft: _Draft) -> None:
-    """All jobs of the tree stand in the table; leaves are prepared next, the others wait."""
-    now = database_now(session)
-    # Two ids for each node, in the order of the nodes: age decides who runs first, so trees are worked off
-    # depth-first, one after another, and a second attempt keeps its place.
-    job_ids = sorted(uuid7() for _ in range(2 * len(draft.nodes)))
-    for start in range(0, len(draft.nodes), _MAX_ROWS):
-        some = draft.nodes[start : start + _MAX_ROWS]
-        jobs = [_job_row(summary, node, job_ids[2 * node.number], now=now) for node in some]
-        nodes = [
-            _node_row(summary, node, job_ids[2 * node.number : 2 * node.number + 2], draft.documents)
-            for node in some
-        ]
-        session.execute(insert(Job), jobs)
-        session.execute(insert(SummaryNode), nodes)
-    root = draft.nodes[-1]
-    summary.root_job_id = job_ids[2 * root.number]
-    summary.plan = {
-        "levels": root.level + 1,
-        "chunks": sum(node.level == 0 for node in draft.nodes),
-        "jobs": len(draft.nodes),
-        "chunk_tokens": draft.sizes.chunk_tokens,
-        "part_tokens": draft.sizes.part_tokens,
-        "fan_in": draft.sizes.fan_in,
-        "prompt_tokens": sum(node.prompt_tokens for node in draft.nodes),
-    }
-    summary.state = SummaryState.RUNNING.value
-    summary.lease_id = summary.lease_expires_at = None
-    summary.planned_at = now
-    session.flush()
-    telemetry.logger().info(
-        telemetry.SUMMARY_PLANNED, summary_id=ids.summary_id(summary.id), num_jobs=len(draft.nodes)
-    )
-
-
-def _demand(node: Node) -> int:
-    """What it takes of its tenant's quota until it is counted; a bound."""
-    return node.prompt_tokens + node.max_tokens
-
-
-def _job_row(summary: Summary, node: Node, job_id: UUID, *, now: datetime) -> Mapping[str, object]:
-    state = JobState.BLOCKED if node.num_children else JobState.PREPARING
-    return {
-        "id": job_id,
-        "tenant_id": summary.tenant_id,
-        "state": state.value,
-        "lane": Lane.BATCH.value,
-        "rank": summary.rank,
-        "task": TASKS[node.kind],
-        "model": summary.model,
-        "max_tokens": node.max_tokens,
-        "reserved_tokens": _demand(node),
-        "sampling": {},
-        "created_at": now,
-        "expires_at": summary.expires_at,
-        "summary_id": summary.id,
-    }
-
-
-def _node_row(
-    summary: Summary, node: Node, job_ids: Sequence[UUID], found: Sequence[Document]
-) -> Mapping[str, object]:
-    leaf = node.leaf
-    first, last = (leaf.pages if leaf else None) or (None, None)
-    return {
-        "summary_id": summary.id,
-        "number": node.number,
-        "tenant_id": summary.tenant_id,
-        "kind": node.kind.value,
-        "level": node.level,
-        "parent": node.parent,
-        "document_id": found[leaf.source].id if leaf else None,
-        "chunk": leaf.chunk if leaf else None,
-        "start_char": leaf.start if leaf else None,
-        "end_char": leaf.end if leaf else None,
-        "context_char": leaf.context if leaf else None,
-        "first_page": first,
-        "last_page": last,
-        "tokens": node.prompt_tokens,
-        "job_id": job_ids[0],
-        "spare_job_id": job_ids[1],
-    }

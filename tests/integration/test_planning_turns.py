@@ -1,7 +1,10 @@
 """Summaries are planned in turns: no document, however long it takes to cut, keeps others waiting."""
 
+from dataclasses import replace
 from datetime import timedelta
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 from sqlalchemy import Engine, QueuePool, func, select, update
 from sqlalchemy.orm import Session, sessionmaker
@@ -10,10 +13,10 @@ from jobs import database, document_work, documents, turns
 from jobs.database import transaction
 from jobs.document_models import Document
 from jobs.document_states import DocumentState, Fault
-from jobs.models import DEFAULT_TENANT, Summary
+from jobs.models import DEFAULT_TENANT, Job, Summary
 from jobs.settings import DatabaseSettings, LimitSettings
 from jobs.summary_planning import Planning, PlanningTools
-from jobs.turn_models import PLANNING
+from jobs.turn_models import PLANNING, TenantTurn
 from summary_support import SMALL, Words, create, plan_next, ready_document, text_of
 from support import register_engine, taker_of
 from upload_support import LEASE, claim_one, upload
@@ -112,3 +115,69 @@ def test_a_summary_that_nobody_wakes_is_looked_at_all_the_same(sessions: session
         session.execute(update(Summary).values(plan_after=func.clock_timestamp()))
     assert plan_next(sessions) is not None
     assert states(sessions) == ["running"]
+
+
+class Reading(Words):
+    """Notes how often it looks at a text."""
+
+    num_texts = 0
+
+    def count_text(self, text: str) -> int:
+        self.num_texts += 1
+        return super().count_text(text)
+
+    def token_starts(self, text: str) -> npt.NDArray[np.int32]:
+        self.num_texts += 1
+        return super().token_starts(text)
+
+
+def look_again(sessions: sessionmaker[Session], work: Planning) -> None:
+    with transaction(sessions) as session:
+        session.execute(update(TenantTurn).values(paused_until=None))
+    assert plan(taker_of(sessions), work, limit=1, is_stopping=lambda: False) == 1
+
+
+def room_for_one_tree_and_a_half(sessions: sessionmaker[Session]) -> LimitSettings:
+    """One summary of 1,200 words runs in it."""
+    with transaction(sessions) as session:
+        register_engine(session, capacity=SMALL)
+        create(session, ready_document(session, text_of(1200)))
+    assert plan_next(sessions) is not None
+    with sessions() as session:
+        tree = session.scalars(select(func.sum(Job.reserved_tokens)).where(Job.finalized_at.is_(None))).one()
+    return LimitSettings(max_enqueued_tokens=tree * 3 // 2)
+
+
+@pytest.mark.parametrize("fingerprint", [Words.fingerprint, "another tokenizer"])
+def test_no_document_is_read_again_while_the_quota_is_full(
+    sessions: sessionmaker[Session], fingerprint: str
+) -> None:
+    counter = Reading()
+    work = Planning(PlanningTools(counter, SMALL, room_for_one_tree_and_a_half(sessions)))
+    with transaction(sessions) as session:
+        document = ready_document(session, text_of(1201))
+        document.fingerprint = fingerprint
+        create(session, document)
+    look_again(sessions, work)
+    num_read = counter.num_texts
+    assert num_read > 0
+    for _ in range(3):
+        look_again(sessions, work)
+    assert (states(sessions), counter.num_texts) == (["running", "preparing"], num_read)
+    with transaction(sessions) as session:
+        session.execute(update(Job).values(reserved_tokens=0))
+    look_again(sessions, work)
+    assert states(sessions) == ["running", "running"], "room is seen at the next look"
+
+
+def test_a_full_quota_is_measured_anew_when_the_engines_change(sessions: sessionmaker[Session]) -> None:
+    counter = Reading()
+    work = Planning(PlanningTools(counter, SMALL, room_for_one_tree_and_a_half(sessions)))
+    with transaction(sessions) as session:
+        create(session, ready_document(session, text_of(1201)))
+    look_again(sessions, work)
+    num_read = counter.num_texts
+    with transaction(sessions) as session:
+        register_engine(session, capacity=replace(SMALL, max_blocks=48))
+    look_again(sessions, work)
+    assert counter.num_texts > num_read

@@ -1,0 +1,155 @@
+"""Drafts of summaries: a plan before its jobs stand in the table, and what it takes of the tenant's quota."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from hashlib import sha256
+from typing import Final
+from uuid import UUID
+
+from sqlalchemy import insert
+from sqlalchemy.orm import Session
+
+from jobs import ids, telemetry
+from jobs.database import database_now
+from jobs.document_models import Document
+from jobs.errors import LimitError
+from jobs.ids import uuid7
+from jobs.models import Job, JsonObject, Summary, SummaryNode
+from jobs.quotas import Held
+from jobs.states import JobState, Lane
+from jobs.summary_plan import Node, Sizes
+from jobs.summary_states import TASKS, SummaryState
+
+_MAX_ROWS: Final = 1000  # per statement
+
+
+@dataclass(slots=True)
+class Draft:
+    """A plan before it is written down.
+
+    Attributes:
+        documents: the ready ones, in their order.
+        gaps: documents that have no text.
+        fingerprint: of the tokenizer.
+        nodes: by number; none where no document has a text, or the quota no room.
+        demand: what it takes of the quota; the least that it takes where there are no nodes.
+        no_room: why it was not drawn to its end; None: it was.
+    """
+
+    documents: Sequence[Document]
+    gaps: list[JsonObject]
+    sizes: Sizes
+    fingerprint: str
+    nodes: Sequence[Node] = ()
+    demand: Held = field(default_factory=Held)
+    no_room: LimitError | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no document has a text."""
+        return self.no_room is None and not self.nodes
+
+    def put(self, nodes: Sequence[Node]) -> None:
+        """Put the tree in."""
+        self.nodes = nodes
+        self.demand = Held(tokens=sum(_demand(node) for node in nodes), jobs=len(nodes))
+
+    def note_demand(self) -> JsonObject:
+        """Describe the demand for `known_demand` of a later draft."""
+        return {"tokens": self.demand.tokens, "jobs": self.demand.jobs, "made_from": self._made_from()}
+
+    def known_demand(self, noted: JsonObject | None) -> Held:
+        """Read a note, if it is of a draft from the same documents for the same engines; else nothing."""
+        match noted:
+            case {"tokens": int(tokens), "jobs": int(jobs), "made_from": found} if found == self._made_from():
+                return Held(tokens, jobs)
+        return Held()
+
+    def _made_from(self) -> str:
+        parts = self.sizes, [each.id for each in self.documents], self.fingerprint
+        return sha256(repr(parts).encode()).hexdigest()
+
+
+def write_down(session: Session, summary: Summary, draft: Draft) -> None:
+    """Write all jobs of the tree down; leaves are prepared next, the others wait."""
+    now = database_now(session)
+    # Two ids for each node, in the order of the nodes: age decides who runs first, so trees are worked off
+    # depth-first, one after another, and a second attempt keeps its place.
+    job_ids = sorted(uuid7() for _ in range(2 * len(draft.nodes)))
+    for start in range(0, len(draft.nodes), _MAX_ROWS):
+        some = draft.nodes[start : start + _MAX_ROWS]
+        jobs = [_job_row(summary, node, job_ids[2 * node.number], now=now) for node in some]
+        nodes = [
+            _node_row(summary, node, job_ids[2 * node.number : 2 * node.number + 2], draft.documents)
+            for node in some
+        ]
+        session.execute(insert(Job), jobs)
+        session.execute(insert(SummaryNode), nodes)
+    root = draft.nodes[-1]
+    summary.root_job_id = job_ids[2 * root.number]
+    summary.plan = {
+        "levels": root.level + 1,
+        "chunks": sum(node.level == 0 for node in draft.nodes),
+        "jobs": len(draft.nodes),
+        "chunk_tokens": draft.sizes.chunk_tokens,
+        "part_tokens": draft.sizes.part_tokens,
+        "fan_in": draft.sizes.fan_in,
+        "prompt_tokens": sum(node.prompt_tokens for node in draft.nodes),
+    }
+    summary.state = SummaryState.RUNNING.value
+    summary.lease_id = summary.lease_expires_at = summary.refused_demand = None
+    summary.planned_at = now
+    session.flush()
+    telemetry.logger().info(
+        telemetry.SUMMARY_PLANNED, summary_id=ids.summary_id(summary.id), num_jobs=len(draft.nodes)
+    )
+
+
+def _demand(node: Node) -> int:
+    """What it takes of its tenant's quota until it is counted; a bound."""
+    return node.prompt_tokens + node.max_tokens
+
+
+def _job_row(summary: Summary, node: Node, job_id: UUID, *, now: datetime) -> Mapping[str, object]:
+    state = JobState.BLOCKED if node.num_children else JobState.PREPARING
+    return {
+        "id": job_id,
+        "tenant_id": summary.tenant_id,
+        "state": state.value,
+        "lane": Lane.BATCH.value,
+        "rank": summary.rank,
+        "task": TASKS[node.kind],
+        "model": summary.model,
+        "max_tokens": node.max_tokens,
+        "reserved_tokens": _demand(node),
+        "sampling": {},
+        "created_at": now,
+        "expires_at": summary.expires_at,
+        "summary_id": summary.id,
+    }
+
+
+def _node_row(
+    summary: Summary, node: Node, job_ids: Sequence[UUID], found: Sequence[Document]
+) -> Mapping[str, object]:
+    leaf = node.leaf
+    first, last = (leaf.pages if leaf else None) or (None, None)
+    return {
+        "summary_id": summary.id,
+        "number": node.number,
+        "tenant_id": summary.tenant_id,
+        "kind": node.kind.value,
+        "level": node.level,
+        "parent": node.parent,
+        "document_id": found[leaf.source].id if leaf else None,
+        "chunk": leaf.chunk if leaf else None,
+        "start_char": leaf.start if leaf else None,
+        "end_char": leaf.end if leaf else None,
+        "context_char": leaf.context if leaf else None,
+        "first_page": first,
+        "last_page": last,
+        "tokens": node.prompt_tokens,
+        "job_id": job_ids[0],
+        "spare_job_id": job_ids[1],
+    }
