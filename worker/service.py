@@ -86,7 +86,6 @@ class ServiceWorker:
             for number in range(settings.documents.concurrency)
         ]
         self._loops = [
-            self._turns.loop,
             self._prepare,
             Loop("rescue", self.rescue, interval=every.rescue_seconds),
             self._expire,
@@ -105,7 +104,7 @@ class ServiceWorker:
         sys.setswitchinterval(_SWITCH_SECONDS)
         if self._deliverer:
             self._deliverer.start()
-        for loop in (self._bell.loop, *self._loops):
+        for loop in (self._bell.loop, self._turns.loop, *self._loops):
             loop.start()
 
     def heard(self, bell: str) -> None:
@@ -118,7 +117,7 @@ class ServiceWorker:
             loop.wake()
 
     def begin_stop(self) -> None:
-        """No round begins any more."""
+        """Begin no round any more; leases of what is under way are renewed until it ends."""
         for loop in (*self._loops, self._bell.loop):
             loop.begin_stop()
 
@@ -130,6 +129,7 @@ class ServiceWorker:
         for loop in self._loops:
             loop.join(max(0.0, deadline - time.monotonic()))
         self._turns.give_back()
+        self._turns.loop.stop()
         for loop in (*self._loops, self._bell.loop):
             loop.join()
         if self._deliverer:

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 from pydantic import SecretStr
 from pytest_httpserver import HTTPServer
-from sqlalchemy import delete, select, update
+from sqlalchemy import delete, select, text, update
 from sqlalchemy.orm import Session, sessionmaker
 
 from api_server import WEBHOOK_SECRET
@@ -213,3 +213,15 @@ def test_a_stored_prompt_that_is_damaged_fails_its_job_alone(queue: Queue, count
     other = queue.submit("Count me.", is_counted=False)
     prepare_all(queue.sessions, counter)
     assert (queue.job(damaged.id).state, queue.job(other).state) == ("failed", "queued")
+
+
+def test_a_stopping_worker_renews_leases_until_its_work_ends(queue: Queue, run_service: RunService) -> None:
+    job_id = queue.submit("Count me.", is_counted=False)
+    session = queue.sessions()
+    session.execute(text("LOCK TABLE texts IN ACCESS EXCLUSIVE MODE"))  # counting waits for it
+    with run_service(MaintenanceSettings(lease_seconds=3)) as worker, session:
+        queue.when(job_id, lambda job: job.lease_id is not None)
+        worker.begin_stop()
+        for _ in range(2):
+            before = queue.job(job_id).lease_expires_at
+            queue.when(job_id, lambda job, before=before: job.lease_expires_at != before)
