@@ -1,12 +1,14 @@
 """Takes turns at the work that serves all tenants: a row at a time in each thread, under a lease."""
 
 import threading
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Final, Generic, TypeVar
+from uuid import UUID
 
 from jobs import telemetry, turns
 from jobs.database import transaction
@@ -14,10 +16,15 @@ from jobs.errors import UnavailableError
 from jobs.turn_work import Ending, InterruptedWorkError, Sessions, Watch, Work
 from jobs.turns import Turn
 from worker.loops import Loop
+from worker.rounds import do_each
 
 _RENEWALS: Final = 3  # in the time of a lease
 # So long a row waits that something unavailable kept from its end: it may be the only one that needs it.
 _UNAVAILABLE_FOR: Final = timedelta(seconds=30)
+_MAX_DOUBLINGS: Final = 4  # of that pause: eight minutes
+_MAX_REMEMBERED: Final = 1000  # rows; beyond it the oldest ones begin anew
+# So many rows of a kind in a row: it is not the rows.
+_UNAVAILABLE_TO_ALL: Final = 3
 
 T = TypeVar("T")
 
@@ -54,6 +61,8 @@ class TurnTaker:
         self._lock = threading.Lock()
         self._held: dict[int, _Held] = {}
         self._is_stopping = False
+        self._unavailable: dict[UUID, int] = {}
+        self._num_unavailable: Counter[str] = Counter()
         interval = shortest_lease.total_seconds() / _RENEWALS
         self.loop = Loop("turn-leases", self.renew, interval=interval)
 
@@ -64,7 +73,7 @@ class TurnTaker:
             None: no row waits.
 
         Raises:
-            UnavailableError: nobody can work now; the row waits again.
+            UnavailableError: for one row after the other; nobody can work now, and they wait again.
         """
         with transaction(self._sessions) as session:
             turn = turns.claim(session, work.kind, lease=work.lease)
@@ -74,16 +83,21 @@ class TurnTaker:
             return Taken(self._work(work, turn, watch))
 
     def renew(self) -> None:
-        """Prolong every lease that is held; work whose lease is lost is told to end."""
+        """Prolong every lease that is held, and tell work whose lease is lost to end.
+
+        Each kind is renewed whether another one was or not.
+        """
         by_kind: dict[tuple[str, timedelta], list[_Held]] = defaultdict(list)
         for each in self._all():
             by_kind[each.turn.kind.name, each.lease].append(each)
-        for (_, lease), held in by_kind.items():
-            with transaction(self._sessions) as session:
-                kept = turns.renew(session, [each.turn for each in held], lease=lease)
-            for each in held:
-                if each.turn.lease_id not in kept:
-                    each.watch.end(Ending.LOST)
+        do_each([partial(self._renew, held, lease) for (_, lease), held in by_kind.items()])
+
+    def _renew(self, held: Sequence[_Held], lease: timedelta) -> None:
+        with transaction(self._sessions) as session:
+            kept = turns.renew(session, [each.turn for each in held], lease=lease)
+        for each in held:
+            if each.turn.lease_id not in kept:
+                each.watch.end(Ending.LOST)
 
     def interrupt(self) -> None:
         """Tell all work to end, and what begins from now on too."""
@@ -95,8 +109,8 @@ class TurnTaker:
     def give_back(self) -> None:
         """Give back what is still under way: its workers may take long to end, and write nothing then."""
         for each in self._all():
-            with transaction(self._sessions) as session:
-                turns.release(session, each.turn)
+            with suppress(Exception):  # its lease runs out
+                self._release(each.turn)
 
     def _all(self) -> Sequence[_Held]:
         with self._lock:
@@ -120,23 +134,45 @@ class TurnTaker:
         if turn.is_spent:
             return self._give_up(work, turn)
         try:
-            return work.do(self._sessions, turn, watch)
+            result = work.do(self._sessions, turn, watch)
         except InterruptedWorkError:
             self._release(turn)
             return None
-        except UnavailableError:
-            self._release(turn, after=_UNAVAILABLE_FOR)
-            raise
+        except UnavailableError as error:
+            _log(work, turn, error)
+            if self._put_off(turn) >= _UNAVAILABLE_TO_ALL:
+                raise
+            return None
         except (SystemExit, KeyboardInterrupt):
             with suppress(Exception):  # otherwise its lease runs out
                 self._release(turn)
             raise
         except BaseException as error:  # noqa: BLE001  # one row must not stop all others; a panic in Rust is no Exception
             _log(work, turn, error)
+        else:
+            self._note_available(turn)
+            return result
         if turn.is_last:
             return self._give_up(work, turn)
         self._back_off(turn)
         return None
+
+    def _put_off(self, turn: Turn) -> int:
+        """Give the row and its attempt back, each time for longer; count the rows in a row that had to be."""
+        with self._lock:
+            num_times = self._unavailable.pop(turn.row_id, 0)
+            self._unavailable[turn.row_id] = num_times + 1
+            if len(self._unavailable) > _MAX_REMEMBERED:
+                del self._unavailable[next(iter(self._unavailable))]
+            self._num_unavailable[turn.kind.name] += 1
+            num_in_a_row = self._num_unavailable[turn.kind.name]
+        self._release(turn, after=_UNAVAILABLE_FOR * 2 ** min(num_times, _MAX_DOUBLINGS))
+        return num_in_a_row
+
+    def _note_available(self, turn: Turn) -> None:
+        with self._lock:
+            self._unavailable.pop(turn.row_id, None)
+            self._num_unavailable[turn.kind.name] = 0
 
     def _give_up(self, work: Work[T], turn: Turn) -> T | None:
         try:

@@ -3,16 +3,19 @@
 import errno
 import multiprocessing
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import timedelta
 from uuid import UUID
 
 import pytest
 from sqlalchemy import func, select, text, update
+from sqlalchemy.exc import ProgrammingError
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import database, lifecycle, turns
 from jobs.database import database_now, transaction
+from jobs.errors import UnavailableError
 from jobs.ids import uuid7
 from jobs.models import DEFAULT_TENANT, Job, Tenant, WebhookEvent
 from jobs.preparation import Counting
@@ -357,3 +360,92 @@ def test_a_row_that_cannot_even_be_failed_stops_no_other(sessions: sessionmaker[
         make_due(sessions)
     assert job_of(sessions, good).state == "queued"
     assert (job_of(sessions, stubborn).state, job_of(sessions, stubborn).num_preparations) == ("preparing", 4)
+
+
+class PartlyRefused(Counting):
+    """Its store refuses what some rows need."""
+
+    def do(self, sessions: sessionmaker[Session], turn: Turn, watch: Watch) -> Job | None:
+        with sessions() as session:
+            job = session.get_one(Job, turn.row_id)
+        if job.custom_id == "refused":
+            raise UnavailableError
+        return super().do(sessions, turn, watch)
+
+
+def refused(sessions: sessionmaker[Session], num: int) -> list[UUID]:
+    with transaction(sessions) as session:
+        return [submit_one(session, spec(None, custom_id="refused")).id for _ in range(num)]
+
+
+def test_a_row_that_is_refused_ends_no_round_and_waits_longer_each_time(
+    sessions: sessionmaker[Session],
+) -> None:
+    (bad,) = refused(sessions, 1)
+    taker, work, pauses = taker_of(sessions), PartlyRefused(WordCounter(), CAPACITY), []
+    for number in range(6):
+        (good,) = uncounted(sessions, f"good {number}")
+        num_taken, prepared = maintenance.prepare(taker, work, limit=10)
+        assert (num_taken, [each.id for each in prepared]) == (2, [good])
+        job = job_of(sessions, bad)
+        assert job.run_after is not None
+        assert (job.state, job.num_preparations, job.lease_id) == ("preparing", 0, None)
+        with sessions() as session:
+            pauses.append(round((job.run_after - database_now(session)) / timedelta(seconds=30)))
+        make_due(sessions)
+    assert pauses == [1, 2, 4, 8, 16, 16]
+
+
+def test_a_round_ends_when_one_row_after_the_other_is_refused(sessions: sessionmaker[Session]) -> None:
+    ids = refused(sessions, 5)
+    taker, work = taker_of(sessions), PartlyRefused(WordCounter(), CAPACITY)
+    with pytest.raises(UnavailableError):
+        maintenance.prepare(taker, work, limit=10)
+    assert [job_of(sessions, each).run_after is not None for each in ids] == [True] * 3 + [False] * 2
+
+
+class Calling(WordCounter):
+    """Does something while it counts."""
+
+    def __init__(self, call: Callable[[], object]) -> None:
+        self.call = call
+
+    def count_prompt(self, canonical: str, *, limit: int | None = None) -> CountedPrompt:
+        self.call()
+        return super().count_prompt(canonical, limit=limit)
+
+
+class OfLostTable(Counting):
+    """Its table is lost after a row was taken."""
+
+    def do(self, sessions: sessionmaker[Session], turn: Turn, watch: Watch) -> Job | None:  # noqa: ARG002
+        with transaction(sessions) as session:
+            session.execute(text("DROP TABLE lost_jobs"))
+        self.counter.count_prompt("")
+        return None
+
+
+def test_a_kind_whose_leases_cannot_be_renewed_keeps_no_other_from_it(
+    sessions: sessionmaker[Session],
+) -> None:
+    uncounted(sessions, "a")
+    with transaction(sessions) as session:
+        session.execute(text("CREATE TABLE lost_jobs AS TABLE jobs"))
+    taker = taker_of(sessions)
+    moved = []
+
+    def renew() -> None:
+        query = select(func.max(Job.lease_expires_at))
+        with sessions() as session:
+            before = session.scalars(query).one()
+        with pytest.raises(ProgrammingError):
+            taker.renew()
+        with sessions() as session:
+            moved.append(session.scalars(query).one() > before)
+
+    def count_inside() -> None:
+        taker.take(Counting(Calling(renew), CAPACITY))
+
+    lost = replace(COUNTING, name="lost", table="lost_jobs")
+    taker.take(OfLostTable(Calling(count_inside), CAPACITY, kind=lost))  # held first, so renewed first
+    assert moved == [True]
