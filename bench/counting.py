@@ -6,10 +6,11 @@
 import argparse
 import json
 import random
-import resource
+import re
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Final
 
 from jobs import chunking
@@ -39,12 +40,13 @@ def text_of(kind: str, num_chars: int) -> str:
     return " ".join(chance.choices(words, k=num_chars // 4))[:num_chars]
 
 
-def measure(kind: str, num_chars: int, *, cuts: bool) -> dict[str, object]:
-    """Count one text, cut it if that is asked for, and say what this process took for it."""
+def measure(kind: str, *, cuts: bool) -> dict[str, object]:
+    """Count the text of standard input, cut it if that is asked for, and say what that took."""
     tokenizer = Tokenizer.load()
     tokenizer.count_text("A first text, so that everything is loaded. " * 3000)
-    text = text_of(kind, num_chars)
+    Path("/proc/self/clear_refs").write_text("5")  # loading the tokenizer is no part of the peak
     before = _peak_mib()
+    text = sys.stdin.buffer.read().decode()
     started = time.process_time()
     num_tokens = tokenizer.count_text(text)
     count_s = time.process_time() - started
@@ -69,7 +71,9 @@ def measure(kind: str, num_chars: int, *, cuts: bool) -> dict[str, object]:
 
 
 def _peak_mib() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    """Read the most memory that this process held since its peak was cleared."""
+    found = re.search(r"^VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
+    return int(found[1]) / 1024 if found else 0.0
 
 
 def main() -> int:
@@ -81,7 +85,7 @@ def main() -> int:
     parser.add_argument("--here", action="store_true", help="in this process, as JSON")
     asked = parser.parse_args()
     if asked.here:
-        print(json.dumps(measure(asked.kinds, asked.chars, cuts=not asked.no_cut)))  # noqa: T201
+        print(json.dumps(measure(asked.kinds, cuts=not asked.no_cut)))  # noqa: T201
         return 0
     for kind in asked.kinds.split(","):
         command = [
@@ -95,7 +99,8 @@ def main() -> int:
             str(asked.chars),
         ]
         command += ["--no-cut"] * asked.no_cut
-        output = subprocess.run(command, check=True, stdout=subprocess.PIPE, timeout=3600).stdout
+        text = text_of(kind, asked.chars).encode()
+        output = subprocess.run(command, check=True, input=text, stdout=subprocess.PIPE, timeout=3600).stdout
         print(_line(json.loads(output)), flush=True)  # noqa: T201
     return 0
 
