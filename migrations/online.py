@@ -66,6 +66,18 @@ def validate(table: str, constraint: str) -> None:
         op.execute(f"ALTER TABLE {table} VALIDATE CONSTRAINT {constraint}")
 
 
+def commit() -> None:
+    """Commit what the migration did so far, and so let go of the tables that it changed."""
+    with op.get_context().autocommit_block():
+        pass
+
+
+def execute(statement: str) -> None:
+    """Change rows in a transaction of its own, which locks nothing else."""
+    with _patiently():
+        op.execute(statement)
+
+
 @contextmanager
 def _patiently() -> Iterator[None]:
     """Run outside of a transaction, without time limits: these locks stop nobody but other migrations.

@@ -1,6 +1,7 @@
 """Turns: leases, counters of attempts and times to wait for the work that serves all tenants.
 
-Expand only: workers of the release before take their rows without a lease, and go on to.
+Expand only: workers of the release before take their rows without a lease, and go on to. Each table is
+changed in a transaction of its own: with two of them locked, one that is in use would hold up writers of both.
 """
 
 import sqlalchemy as sa
@@ -47,15 +48,12 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("kind", "tenant_id", name=op.f("pk_turns")),
         if_not_exists=True,
     )
-    for table, columns in _COLUMNS.items():
-        for column in columns.split(", "):
-            op.execute(f"ALTER TABLE {table} ADD COLUMN IF NOT EXISTS {column.strip()}")
-    for name, (table, condition) in _CHECKS.items():
-        op.execute(f"ALTER TABLE {table} DROP CONSTRAINT IF EXISTS {name}")
-        op.execute(f"ALTER TABLE {table} ADD CONSTRAINT {name} CHECK ({condition}) NOT VALID")
-    _abandon_growing_inputs()
+    for table in _COLUMNS:
+        online.commit()  # what was done to the table before: no two are locked at once
+        _add(table)
     for name, (table, _) in _CHECKS.items():
         online.validate(table, name)
+    _abandon_growing_inputs()
     for table, (state, later) in _WAITS.items():
         waits = f"state = '{state}' AND lease_id IS"
         online.create_index(
@@ -71,19 +69,29 @@ def downgrade() -> None:
     for table in _WAITS:
         for name in ("put_off", "held", "waiting"):
             online.drop_index(f"ix_{table}_{name}", table)
-    for name, (table, _) in _CHECKS.items():
-        op.drop_constraint(op.f(name), table, if_exists=True)
     # A lease on a job that is being counted means nothing to the release before.
-    op.execute("UPDATE jobs SET lease_id = NULL, lease_expires_at = NULL WHERE state = 'preparing'")
+    online.execute("UPDATE jobs SET lease_id = NULL, lease_expires_at = NULL WHERE state = 'preparing'")
     for table, columns in _COLUMNS.items():
-        for column in columns.split(", "):
-            op.drop_column(table, column.split()[0], if_exists=True)
+        checks = [f"DROP CONSTRAINT IF EXISTS {name}" for name, (its, _) in _CHECKS.items() if its == table]
+        drops = [f"DROP COLUMN IF EXISTS {column.split()[0]}" for column in columns.split(", ")]
+        op.execute(f"ALTER TABLE {table} {', '.join(checks + drops)}")
+        online.commit()
     op.drop_table("turns", if_exists=True)
 
 
+def _add(table: str) -> None:
+    """Add the table's columns, and its CHECKs for what is written from now on."""
+    for column in _COLUMNS[table].split(", "):
+        op.execute(f"ALTER TABLE {table} ADD COLUMN IF NOT EXISTS {column}")
+    for name, (its, condition) in _CHECKS.items():
+        if its == table:
+            op.execute(f"ALTER TABLE {table} DROP CONSTRAINT IF EXISTS {name}")
+            op.execute(f"ALTER TABLE {table} ADD CONSTRAINT {name} CHECK ({condition}) NOT VALID")
+
+
 def _abandon_growing_inputs() -> None:
-    """Files that a retried batch was to fill and that has ended: nobody could remove them."""
-    op.execute(
+    """Delete files that a retried batch was to fill and that has ended: nobody could remove them."""
+    online.execute(
         "UPDATE files SET state = 'deleted', deleted_at = clock_timestamp() FROM batches"
         " WHERE files.state = 'growing' AND batches.input_file_id = files.id"
         " AND batches.state IN ('failed', 'completed', 'expired', 'cancelled')"

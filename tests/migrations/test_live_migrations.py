@@ -164,3 +164,34 @@ def test_the_earlier_form_of_0009_can_be_taken_back(empty: Engine) -> None:
             connection.execute(text(statement))
     schema.downgrade(empty, "0008")
     assert revision(empty) == "0008"
+
+
+ENDED_RETRY = """
+    INSERT INTO files (id, tenant_id, purpose, filename, state, created_at)
+    SELECT gen_random_uuid(), id, 'batch', 'retry.jsonl', 'growing', now() FROM tenants LIMIT 1;
+    INSERT INTO batches (id, tenant_id, state, endpoint, completion_window, input_file_id, request_sha256,
+        created_at, expires_at, cancelled_at)
+    SELECT gen_random_uuid(), tenant_id, 'cancelled', '/v1/completions', '24h', id, '', now(), now(), now()
+    FROM files
+"""
+WAITING = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+
+
+@pytest.mark.parametrize("busy", ["documents", "files"])
+def test_writers_of_jobs_do_not_wait_while_turns_wait_for_another_table(empty: Engine, busy: str) -> None:
+    schema.upgrade(empty, "0012")
+    with empty.begin() as connection:
+        connection.execute(text(ENDED_RETRY))
+    with empty.connect() as other:
+        other.execute(text(f"SELECT id FROM {busy} FOR UPDATE"))  # noqa: S608  # our own names
+        with upgrading(empty) as (upgrade,):
+            with empty.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+                eventually(lambda: connection.scalar(text(WAITING)))
+            with empty.begin() as connection:
+                connection.execute(text("SET LOCAL lock_timeout = '100ms'"))
+                connection.execute(text("UPDATE jobs SET rank = rank"))
+                connection.execute(text("UPDATE batches SET state = state"))
+            other.rollback()
+        assert upgrade.returncode == 0
+    with empty.connect() as connection:
+        assert connection.scalars(text("SELECT state FROM files")).all() == ["deleted"]
