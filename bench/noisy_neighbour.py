@@ -1,0 +1,173 @@
+"""`python -m bench.noisy_neighbour`: small submits of one tenant beside long bodies of another.
+
+Three callers of one tenant post chats of 8 MB of emoji, which no engine takes, one after another. Another
+tenant submits a short job again and again. Postgres, Redis, the API, the callers and the client run here, in
+processes of their own, so on few cores the callers take some of the processor as well.
+"""
+
+import argparse
+import http.client
+import json
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+from uuid import UUID
+
+from bench import figures
+from bench.figures import Figure, Servers
+from jobs import engines, keys, tenants
+from jobs.admission import Capacity
+from jobs.database import database_now, transaction
+from jobs.keys import Scope
+
+_NAME: Final = "bench"  # of the engine and its model
+_KEYS: Final = {name: f"lb_{mark * 16}_{mark * 43}" for name, mark in (("quiet", "a"), ("noisy", "b"))}
+_NUM_CALLERS: Final = 3
+_CAPACITY: Final = Capacity(
+    max_batch_size=4, max_blocks=2048, tokens_per_block=64, max_input_len=96_000, max_seq_len=131_072
+)
+_GOAL: Final = 3.0
+# Posts one long chat after another over several connections; prints how many were answered by each status.
+_CALLERS: Final = """
+import collections, http.client, json, sys, threading, time
+port, key, num_callers, seconds = int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
+chat = {"model": "bench", "messages": [{"role": "user", "content": chr(0x1F600) * 1_950_000}]}
+body = json.dumps(chat, ensure_ascii=False).encode()
+headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
+until, statuses = time.monotonic() + seconds, collections.Counter()
+def call():
+    while time.monotonic() < until:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+        connection.request("POST", "/v1/chat/completions", body, headers)
+        statuses[connection.getresponse().status] += 1
+        connection.close()
+threads = [threading.Thread(target=call) for _ in range(num_callers)]
+print("ready", flush=True)
+for each in threads: each.start()
+for each in threads: each.join()
+print(json.dumps(statuses))
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print the figures, and keep them as JSON where asked; exit 1 if the goal was missed."""
+    parser = argparse.ArgumentParser(prog="python -m bench.noisy_neighbour", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=30, help="of each of the two turns")
+    figures.run(parser, _measure, arguments)
+
+
+def _measure(directory: Path, asked: argparse.Namespace) -> list[Figure]:
+    with figures.servers(directory, pool_size=2) as servers:
+        with transaction(servers.sessions) as session:
+            for name, secret in _KEYS.items():
+                tenant_id: UUID = tenants.create(session, name).id
+                keys.store(session, secret, tenant_id=tenant_id, name=name, scopes=list(Scope))
+            engines.register(session, _NAME, _NAME, _CAPACITY, now=database_now(session))
+        with _api(servers) as (port, pid):
+            _submit_for(port, 2)  # everything is loaded
+            idle, idle_mb = _submit_for(port, asked.seconds), _peak_mb(pid)
+            with _callers(port, asked.seconds) as callers:
+                beside, beside_mb = _submit_for(port, asked.seconds), _peak_mb(pid)
+                statuses: dict[str, int] = json.loads(callers.communicate()[0])
+    if set(statuses) != {"400"}:
+        raise RuntimeError(f"the long chats were answered by {statuses}")
+    ratio = _p99(beside) / _p99(idle)
+    return [
+        Figure("submits of 3.5 kB while nobody else calls", len(idle) / asked.seconds, "/s"),
+        Figure("p99", _p99(idle), "ms"),
+        Figure("long chats refused meanwhile", sum(statuses.values()), ""),
+        Figure("submits beside them", len(beside) / asked.seconds, "/s"),
+        Figure("p99", _p99(beside), "ms"),
+        Figure("p99 against that while nobody else calls", ratio, "x", f"< {_GOAL:g}", ratio < _GOAL),
+        Figure("largest memory of the API before the long chats", idle_mb, "MiB"),
+        Figure("and with them", beside_mb, "MiB"),
+    ]
+
+
+@contextmanager
+def _api(servers: Servers) -> Iterator[tuple[int, int]]:
+    """Run the API; yields its port and its process id."""
+    variables = {
+        "LONGBATCH_DATABASE__URL": servers.postgres_url,
+        "LONGBATCH_BROKER__URL": servers.valkey_url,
+        "LONGBATCH_API__PORT": "0",
+        "LONGBATCH_LIMITS__MAX_REQUESTS": "100000000",
+        "LONGBATCH_LIMITS__MAX_JOBS": "100000000",
+        "LONGBATCH_LIMITS__MAX_ENQUEUED_TOKENS": "1000000000000",
+    }
+    # The shell tells its process id, which is the API's after `exec`.
+    command = ["/bin/sh", "-c", 'echo "pid $$"; exec "$@"', "sh", sys.executable, "-m", "api"]
+    with figures.process(command, **variables) as log:
+        pid = int(log.readline().split()[1])
+        for line in log:
+            if '"api.ready"' in line:
+                # A log that nobody reads would stop it in the end.
+                threading.Thread(target=log.read, daemon=True).start()
+                port = int(str(json.loads(line)["url"]).rsplit(":", 1)[1])
+                _wait_until_ready(port)
+                yield port, pid
+                return
+        raise RuntimeError("the API did not start")
+
+
+def _wait_until_ready(port: int) -> None:
+    for _ in range(600):
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        connection.request("GET", "/health/ready")
+        components = json.loads(connection.getresponse().read()).get("components", {})
+        connection.close()
+        if components.get("tokenizer", {}).get("ready"):
+            return
+        time.sleep(0.1)
+    raise RuntimeError("the API did not load its tokenizer")
+
+
+@contextmanager
+def _callers(port: int, seconds: float) -> Iterator["subprocess.Popen[str]"]:
+    command = [sys.executable, "-c", _CALLERS, str(port), _KEYS["noisy"], str(_NUM_CALLERS), str(seconds)]
+    running = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert running.stdout is not None  # noqa: S101  # a pipe was asked for
+        running.stdout.readline()
+        yield running
+    finally:
+        running.kill()
+        running.wait()
+
+
+def _submit_for(port: int, seconds: float) -> list[float]:
+    """Submit one short job after another over one connection; milliseconds each."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+    headers = {"Authorization": f"Bearer {_KEYS['quiet']}", "Content-Type": "application/json"}
+    times: list[float] = []
+    until = time.monotonic() + seconds
+    while (began := time.monotonic()) < until:
+        body = json.dumps({"input": f"{len(times)} " + "word " * 700, "max_tokens": 16})
+        connection.request("POST", "/v1/jobs", body, headers)
+        answer = connection.getresponse()
+        answer.read()
+        if answer.status != http.client.ACCEPTED:
+            raise RuntimeError(f"a small submit was answered by {answer.status}")
+        times.append((time.monotonic() - began) * 1000)
+    connection.close()
+    return times
+
+
+def _p99(times: Sequence[float]) -> float:
+    return statistics.quantiles(times, n=100, method="inclusive")[98]
+
+
+def _peak_mb(pid: int) -> float:
+    """Read the largest memory of a process, in MiB."""
+    status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
+    return int(status.split("VmHWM:")[1].split()[0]) / 1024
+
+
+if __name__ == "__main__":
+    main()
