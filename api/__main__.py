@@ -22,6 +22,8 @@ from jobs.settings import Settings
 
 # Long polls are answered at once when the server stops; this is for uploads and slow readers.
 _GRACE_SECONDS: Final = 2
+# A tenth of Python's own: the event loop takes the interpreter's lock often and briefly.
+_SWITCH_SECONDS: Final = 0.0005
 _USAGE_ERROR: Final = 2
 _M_MMAP_THRESHOLD: Final = -3  # of glibc's malloc.h
 
@@ -48,6 +50,7 @@ def main() -> int:
     """Serves until SIGTERM or Ctrl-C; the exit status."""
     telemetry.configure()
     _give_back_large_buffers()
+    sys.setswitchinterval(_SWITCH_SECONDS)
     try:
         settings = settings_module.load()
         _refuse_network_without_keys(settings)
