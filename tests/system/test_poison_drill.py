@@ -55,7 +55,7 @@ _PLANT: Final = """
         WHEN (NEW.event_id = '{unrecordable}') EXECUTE FUNCTION refuse();
 """
 _HOLD_TEXT: Final = """
-    SELECT 1 FROM texts JOIN jobs ON jobs.text_id = texts.id WHERE jobs.id = %s FOR UPDATE OF texts
+    SELECT 1 FROM texts JOIN jobs ON jobs.text_id = texts.id WHERE jobs.id = %s FOR NO KEY UPDATE OF texts
 """
 _IS_WAITING: Final = "SELECT 1 FROM jobs WHERE id = %s AND state = 'preparing'"
 _IS_BLOCKED: Final = "SELECT pid FROM pg_stat_activity WHERE %s = ANY(pg_blocking_pids(pid))"
@@ -217,7 +217,7 @@ class Poison:
             def is_blocked() -> bool:
                 return looking.execute(_IS_BLOCKED, held_by).fetchone() is not None
 
-            while len(self.kills) < COUNTING.max_attempts and is_waiting():
+            while is_waiting():
                 holding.execute(_HOLD_TEXT, [job_id])
                 eventually(lambda: is_blocked() or not is_waiting(), interval=0.05)
                 blocked = looking.execute(_IS_BLOCKED, held_by).fetchone()
