@@ -67,7 +67,7 @@ class Validation:
             telemetry.logger().exception(
                 telemetry.TURN_FAILED, kind=self.kind.name, batch_id=ids.batch_id(turn.row_id)
             )
-            found = _unreadable(LongbatchError.code, "The file could not be validated.")
+            found = _unreadable("validation_failed", "The file could not be validated.")
         with transaction(sessions) as session:
             return _decide(session, turn, found)
 

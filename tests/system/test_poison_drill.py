@@ -251,7 +251,7 @@ class Poison:
 
 ENDS: Final = {
     "prompt": ("failed", "prompt_uncountable"),
-    "batch": ("failed", ["internal_error"]),
+    "batch": ("failed", ["validation_failed"]),
     "summaries": {("failed", "planning_failed")},
     "dispatches": ["delivered", "delivered"],
 }
