@@ -2,13 +2,9 @@
 
 import json
 import queue
-from collections.abc import Callable
-from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
-from http.server import BaseHTTPRequestHandler
 from threading import Event
-from urllib.parse import urlsplit
 
 import pytest
 from sqlalchemy import delete, select, update
@@ -16,22 +12,17 @@ from sqlalchemy.orm import Session, sessionmaker
 from standardwebhooks import Webhook
 
 from api_server import WEBHOOK_SECRET
-from jobs import ids, lifecycle, webhook_claims, webhook_endpoints, webhook_records
+from jobs import ids, webhook_endpoints, webhook_records
 from jobs.database import database_now, transaction
-from jobs.ids import uuid7
-from jobs.models import Tenant, WebhookBreaker, WebhookDelivery, WebhookDispatch, WebhookEvent
-from jobs.settings import WebhookSettings
+from jobs.models import WebhookBreaker, WebhookDelivery, WebhookDispatch, WebhookEvent
 from jobs.states import JobState
-from jobs.webhook_turns import Slots
 from jobs.webhooks import DELIVERY_DELAYS
-from support import PATIENCE, eventually, spec, submit_one
+from support import PATIENCE, eventually
 from webhook_support import (
     RANDOM,
     WEBHOOKS,
-    Answer,
     Ended,
     Receiver,
-    Seen,
     add_endpoint,
     breakers,
     claim,
@@ -41,7 +32,6 @@ from webhook_support import (
     endpoint_now,
     finish,
     make_due,
-    receiving,
     seconds_until_next,
     send,
     status,
@@ -318,143 +308,6 @@ def test_an_endpoint_that_fails_for_days_is_disabled(sessions: Sessions, receive
     deliver_all(sessions)
     assert endpoint_now(sessions, endpoint).disabled_reason == "failing"
     assert set(dispatch_states(sessions)) == {"failed"}
-
-
-def test_one_destination_with_many_events_leaves_room_for_the_others(sessions: Sessions) -> None:
-    add_endpoint(sessions, "https://busy.example/", events=["job.completed"])
-    for _ in range(30):
-        finish(sessions)
-    add_endpoint(sessions, "https://quiet.example/", events=["job.failed"])
-    finish(sessions, JobState.FAILED)
-    with transaction(sessions) as session:
-        first = claim(session, limit=4)
-        again = claim(session, limit=100)
-    assert [each.event_type for each in first].count("job.failed") == 1
-    assert len(first) + len(again) == WEBHOOKS.endpoint_concurrency + 1
-
-
-def test_a_hanging_receiver_holds_up_nobody_else(sessions: Sessions, receiver: Receiver) -> None:
-    release = Event()
-
-    def hang(_: BaseHTTPRequestHandler, __: Seen) -> None:
-        release.wait(20)
-
-    receiver.answers["/hang"] = hang
-    add_endpoint(sessions, receiver.url("/hang"))
-    add_endpoint(sessions, receiver.url("/well"))
-    for _ in range(40):
-        finish(sessions)
-    settings = WebhookSettings(**(WEBHOOKS.model_dump() | {"concurrency": 16, "deadline_seconds": 20}))
-    wanted = Event()
-    deliverer = Deliverer(sessions, settings, vault(), wake=wanted.set)
-    deliverer.start()
-
-    def others_are_done() -> bool:
-        deliverer.run_once()
-        return len(receiver.at("/well")) == 40
-
-    eventually(others_are_done)
-    assert receiver.most_in_flight["/hang"] == settings.endpoint_concurrency
-    release.set()
-    deliverer.stop(within=5)
-
-
-def hang_until(release: Event) -> Answer:
-    def hang(_: BaseHTTPRequestHandler, __: Seen) -> None:
-        release.wait(20)
-
-    return hang
-
-
-def rounds_of(deliverer: Deliverer) -> Callable[[Callable[[], bool]], None]:
-    """What runs rounds until a condition holds."""
-
-    def until(condition: Callable[[], bool]) -> None:
-        def look() -> bool:
-            deliverer.run_once()
-            return condition()
-
-        eventually(look)
-
-    return until
-
-
-def test_many_receivers_that_hang_hold_up_nobody_else(sessions: Sessions, receiver: Receiver) -> None:
-    release = Event()
-    with ExitStack() as stack:
-        hanging = [stack.enter_context(receiving()) for _ in range(20)]
-        for each in hanging:
-            each.answers["/hook"] = hang_until(release)
-            add_endpoint(sessions, each.url())
-        for _ in range(20):
-            finish(sessions)
-        settings = WebhookSettings(**(WEBHOOKS.model_dump() | {"deadline_seconds": 20}))
-        deliverer = Deliverer(sessions, settings, vault(), wake=Event().set)
-        deliverer.start()
-        until = rounds_of(deliverer)
-
-        def all_hang() -> bool:
-            return all(each.in_flight["/hook"] == settings.endpoint_concurrency for each in hanging)
-
-        until(all_hang)
-        finish(sessions, webhook_url=receiver.url("/well"))
-        until(lambda: len(receiver.at("/well")) == 1)
-        assert all_hang()
-        release.set()
-        deliverer.stop(within=5)
-
-
-def test_a_tenant_whose_receivers_hang_leaves_slots_to_the_others(
-    sessions: Sessions, receiver: Receiver
-) -> None:
-    release = Event()
-    with transaction(sessions) as session:
-        other = Tenant(name=f"other {uuid7()}")
-        session.add(other)
-    with ExitStack() as stack:
-        hanging = [stack.enter_context(receiving()) for _ in range(4)]
-        for each in hanging:
-            each.answers["/hook"] = hang_until(release)
-            add_endpoint(sessions, each.url())
-        for _ in range(8):
-            finish(sessions)
-        settings = WebhookSettings(
-            **(WEBHOOKS.model_dump() | {"deadline_seconds": 20, "concurrency": 16, "endpoint_concurrency": 8})
-        )
-        deliverer = Deliverer(sessions, settings, vault(), wake=Event().set)
-        deliverer.start()
-        until = rounds_of(deliverer)
-        until(lambda: sum(each.in_flight["/hook"] for each in hanging) == 12)
-        with transaction(sessions) as session:
-            job = submit_one(session, spec(webhook_url=receiver.url("/other")), tenant_id=other.id)
-            lifecycle.cancel(session, job.id, tenant_id=other.id)
-        until(lambda: len(receiver.at("/other")) == 1)
-        assert sum(each.in_flight["/hook"] for each in hanging) == 12, "none of them has ended"
-        release.set()
-        deliverer.stop(within=5)
-
-
-def test_endpoints_on_one_server_share_its_slots(sessions: Sessions) -> None:
-    for number in range(10):
-        add_endpoint(sessions, f"https://Victim.example{':443' if number % 2 else ''}/{number}")
-    add_endpoint(sessions, "https://other.example/")
-    for _ in range(10):
-        finish(sessions)
-    with transaction(sessions) as session:
-        claimed = claim(session, limit=200)
-        at_victim = [due for due in claimed if "ictim" in due.url]
-        assert len(at_victim) == WEBHOOKS.max_per_server
-        assert len({due.destination_id for due in at_victim}) == 10, "they take turns"
-        assert len(claimed) - len(at_victim) == WEBHOOKS.endpoint_concurrency
-        assert claim(session, limit=200) == []
-    told = [(due, Ended(204)) for due in at_victim[:3]]
-    with transaction(sessions) as session:
-        webhook_records.record(session, told, WEBHOOKS, RANDOM)
-    with transaction(sessions) as session:
-        freed = {due.destination_id for due, _ in told}
-        again = webhook_claims.claim(session, WEBHOOKS, vault(), Slots(200), freed=freed)
-    assert len(again) == 3, "what waits for room goes on as soon as there is some"
-    assert {urlsplit(due.url).hostname for due in again} == {"victim.example"}
 
 
 def test_an_endpoint_that_is_disabled_while_it_is_sent_to_stays_as_it_is(
