@@ -70,8 +70,7 @@ def test_a_key_that_was_never_seen_waits_for_no_guesses(
 
         guesses = [asyncio.create_task(guess()) for _ in range(NUM_GUESSES)]
         nearly = asyncio.create_task(guess_of(callers, made))
-        await asyncio.sleep(0)  # all of them have asked
-        caller = await callers.verify(f"Bearer {made.secret}")
+        caller = await asyncio.create_task(callers.verify(f"Bearer {made.secret}"))  # asks after all of them
         assert caller.key_id == made.row.id
         assert transactions.num_looks <= 3, "two that had begun, and one for all who came meanwhile"
         assert set(await asyncio.gather(*guesses, nearly)) == {"The API key is wrong."}

@@ -31,9 +31,9 @@ def start(compute: Compute, tenant_id: UUID, num_bytes: int, gate: Gate) -> "asy
     return asyncio.create_task(compute.run(tenant_id, num_bytes, gate.work))
 
 
-async def _settled() -> None:
-    for _ in range(20):
-        await asyncio.sleep(0)
+async def until_all_wait(compute: Compute) -> None:
+    """Serve short work of another tenant, which asks after all tasks that exist."""
+    await asyncio.create_task(compute.run(uuid4(), SHORT, lambda: None))
 
 
 def test_a_tenants_second_long_body_waits_while_another_tenants_short_one_is_served() -> None:
@@ -63,7 +63,6 @@ def test_long_bodies_of_many_tenants_leave_a_thread_to_short_ones() -> None:
         short = Gate()
         short.open.set()
         await start(compute, uuid4(), SHORT, short)
-        await _settled()
         assert [gate.begun.is_set() for gate in gates] == [True, True, False, False, False]
         for gate in gates:
             gate.open.set()
@@ -83,7 +82,7 @@ def test_tenants_take_turns_however_much_one_of_them_sends() -> None:
             asyncio.create_task(compute.run(tenant_id, LONG, served.append, tenant_id))
             for tenant_id in [busy] * 5 + [other]
         ]
-        await _settled()
+        await until_all_wait(compute)
         gate.open.set()
         await asyncio.gather(*tasks)
         assert served[:3] == [busy, other, busy]
@@ -102,7 +101,7 @@ def test_a_caller_that_leaves_its_line_gives_its_turn_away() -> None:
         await gate.until_begun()
         leaving = start(compute, tenant_id, LONG, Gate())
         following = start(compute, tenant_id, LONG, last)
-        await _settled()
+        await until_all_wait(compute)
         leaving.cancel()
         gate.open.set()
         await asyncio.gather(first, following)
