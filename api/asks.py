@@ -13,7 +13,9 @@ from uuid import UUID
 from pydantic import TypeAdapter, ValidationError
 from sqlalchemy.orm import Session
 
+from api import accept
 from api.callers import Caller
+from api.openai_schemas import GenerateRequest
 from api.parts import Parts
 from jobs import engines, lifecycle, openai_chat, queries, submission
 from jobs.admission import Capacity
@@ -83,19 +85,14 @@ async def understand(parts: Parts, endpoint: Endpoint, raw: bytes | bytearray) -
         UnavailableError: the tokenizer is not loaded yet.
     """
     most = await _most_tokens(parts, len(raw))
-    return await parts.compute(
-        len(raw), lambda: _understand(endpoint, _parse(raw), parts.tokenizer.current, most_tokens=most)
-    )
+    return await parts.compute_apart(len(raw), _understand_raw, endpoint, raw, parts.tokenizer.current, most)
 
 
-async def understand_plain(parts: Parts, body: Mapping[str, Any]) -> Ask:
-    """Understand a text completion's fields with the served model; greedy unless they name a temperature."""
-    named = {"temperature": 0, **body, "model": parts.settings.engine.model}
-    num_bytes = sum(len(value) for value in body.values() if isinstance(value, str))
-    most = await _most_tokens(parts, num_bytes)
-    return await parts.compute(
-        num_bytes, _understand, Endpoint.TEXT, named, parts.tokenizer.current, most_tokens=most
-    )
+async def understand_plain(parts: Parts, raw: bytes | bytearray, *, stream: bool) -> Ask:
+    """Understand a plain request for the served model; greedy unless it names a temperature."""
+    most = await _most_tokens(parts, len(raw))
+    given = {"temperature": 0, "model": parts.settings.engine.model, "stream": stream}
+    return await parts.compute_apart(len(raw), _understand_plain, raw, given, parts.tokenizer.current, most)
 
 
 async def submit(parts: Parts, ask: Ask, *, caller: Caller) -> Job:
@@ -201,15 +198,25 @@ async def _most_tokens(parts: Parts, num_bytes: int) -> int | None:
     return max(each.max_input_len for each in [fallback, *chain(*registered.values())])
 
 
-def _parse(raw: bytes | bytearray) -> dict[str, Any]:
+def _understand_raw(
+    endpoint: Endpoint, raw: bytes | bytearray, tokenizer: Tokenizer | None, most_tokens: int | None
+) -> Ask:
     try:
-        return _BODY.validate_json(raw)
+        body = _BODY.validate_json(raw)
     except ValidationError as error:
         raise from_validation(error) from None  # the original holds the prompt
+    return _understand(endpoint, body, tokenizer, most_tokens)
+
+
+def _understand_plain(
+    raw: bytes | bytearray, given: dict[str, Any], tokenizer: Tokenizer | None, most_tokens: int | None
+) -> Ask:
+    asked = accept.parse(GenerateRequest, raw).model_dump(exclude_none=True)
+    return _understand(Endpoint.TEXT, given | asked, tokenizer, most_tokens)
 
 
 def _understand(
-    endpoint: Endpoint, body: Mapping[str, Any], tokenizer: Tokenizer | None, *, most_tokens: int | None
+    endpoint: Endpoint, body: Mapping[str, Any], tokenizer: Tokenizer | None, most_tokens: int | None
 ) -> Ask:
     generation = openai_chat.understand(endpoint, body)
     if tokenizer is None:

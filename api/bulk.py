@@ -144,7 +144,7 @@ async def _submit_part(
     chars = parts.settings.api.inline_count_chars // _INLINE_FRACTION
     acceptance = parts.acceptance(max_inline_chars=chars)
     num_bytes = sum(len(line.content or b"") for line in part)
-    specs, errors = await parts.compute(num_bytes, _understand, part, acceptance)
+    specs, errors = await parts.compute_apart(num_bytes, _understand, part, acceptance)
     urls = {number: spec.webhook_url for number, spec in specs.items() if spec.webhook_url is not None}
     errors += (await named.check(urls)).items()
     for number, error in errors:

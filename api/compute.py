@@ -1,19 +1,21 @@
-"""Threads for parsing, counting and compressing: shared by all requests, in turns of their tenants."""
+"""Threads and a process for parsing, counting and compressing: all requests share them, tenants in turns."""
 
 import asyncio
 import os
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Final, ParamSpec, TypeVar
+from typing import Final, ParamSpec, TypeVar, TypeVarTuple, Unpack
 from uuid import UUID
 
+import anyio.to_process
 import anyio.to_thread
-from anyio import CapacityLimiter
+from anyio import BrokenWorkerProcess, CapacityLimiter
 
-from jobs.errors import LimitError
+from jobs.errors import LimitError, UnavailableError
 
 P = ParamSpec("P")
+Ts = TypeVarTuple("Ts")
 T = TypeVar("T")
 
 # What a thread does with fewer bytes takes a few milliseconds.
@@ -21,6 +23,10 @@ LONG_BYTES: Final = 256 * 1024
 # One is computed while the other waits: more would only wait longer.
 _MAX_ESTIMATES: Final = 2
 _RETRY_SECONDS: Final = 5
+# It starts with the first long body, and takes about as much memory as the API itself.
+_NUM_PROCESSES: Final = 1
+# Below that of the process which answers everybody.
+_NICENESS: Final = 5
 # They wait rather than compute.
 _STORAGE_THREADS: Final = 16
 
@@ -42,6 +48,7 @@ class Compute:
     def __init__(self, num_threads: int | None = None) -> None:
         num = num_threads or max(2, os.cpu_count() or 1)
         self._threads = CapacityLimiter(num)
+        self._processes = CapacityLimiter(_NUM_PROCESSES)
         self._storage = CapacityLimiter(_STORAGE_THREADS)
         self._short = _Line(num)
         self._long = _Line(max(1, num - 1))
@@ -57,6 +64,32 @@ class Compute:
         line = self._long if num_bytes > LONG_BYTES else self._short
         async with line.turn(tenant_id):
             return await anyio.to_thread.run_sync(lambda: work(*args, **kwargs), limiter=self._threads)
+
+    async def run_apart(
+        self,
+        tenant_id: UUID,
+        num_bytes: int,
+        work: Callable[[Unpack[Ts]], T],
+        *args: *Ts,
+    ) -> T:
+        """As `run`, but long work runs in another process: no other request waits for its interpreter.
+
+        Args:
+            tenant_id: whose turn it takes.
+            num_bytes: that it works on, about.
+            work: a module's function; it, what it takes, returns and raises are pickled.
+            args: of `work`.
+
+        Raises:
+            UnavailableError: the process ended before `work` did.
+        """
+        if num_bytes <= LONG_BYTES:
+            return await self.run(tenant_id, num_bytes, work, *args)
+        async with self._long.turn(tenant_id):
+            try:
+                return await anyio.to_process.run_sync(_run_nicely, work, args, limiter=self._processes)
+            except BrokenWorkerProcess as error:
+                raise UnavailableError("The process that reads long requests ended; try again.") from error
 
     async def store(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run `work`, which waits for stored bytes, in a thread, and return what it returns."""
@@ -126,6 +159,12 @@ class _Line:
                 self._num_free -= 1
                 self._running[tenant_id] += 1
                 place.set_result(None)
+
+
+def _run_nicely(work: Callable[[Unpack[Ts]], T], args: tuple[*Ts]) -> T:
+    """Run `work` in this process, which was made for that."""
+    os.setpriority(os.PRIO_PROCESS, 0, _NICENESS)
+    return work(*args)
 
 
 def _count_down(numbers: Counter[UUID], tenant_id: UUID) -> None:

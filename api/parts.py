@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar, TypeVarTuple, Unpack
 from uuid import UUID
 
 from api.accept import Acceptance
@@ -31,6 +31,7 @@ from jobs.settings import Settings
 from jobs.summaries import SummaryGlance
 
 P = ParamSpec("P")
+Ts = TypeVarTuple("Ts")
 T = TypeVar("T")
 
 
@@ -98,6 +99,10 @@ class Parts:
     async def compute(self, num_bytes: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run `work`, on about so many bytes, in a thread when it is the turn of the request's tenant."""
         return await self.cpu.run(request_tenant.get(), num_bytes, work, *args, **kwargs)
+
+    async def compute_apart(self, num_bytes: int, work: Callable[[Unpack[Ts]], T], *args: *Ts) -> T:
+        """As `compute`; what works on a long body does so in another process: see `Compute.run_apart`."""
+        return await self.cpu.run_apart(request_tenant.get(), num_bytes, work, *args)
 
 
 @asynccontextmanager

@@ -1,5 +1,6 @@
 """The one tree of errors that callers of the domain can meet."""
 
+import copyreg
 from typing import ClassVar
 
 
@@ -29,6 +30,10 @@ class LongbatchError(Exception):
         self.param = param
         self.details = details or {}
         super().__init__(self.message)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Travel between processes with all attributes, whatever a subclass's constructor takes."""
+        return copyreg.__newobj__, (type(self), *self.args), vars(self)  # type: ignore[attr-defined]
 
 
 class InvalidRequestError(LongbatchError):

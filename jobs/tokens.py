@@ -1,5 +1,6 @@
 """Exact token counts: what the engine will be sent, made with the served model's tokenizer."""
 
+import functools
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
@@ -65,6 +66,12 @@ class Tokenizer:
     markup: Markup
     _plain: PlainEncoder
     _template: ChatTemplate | None
+    _directory: Path
+    _limits: ChildLimits | None
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Travel between processes by name: another loads its own, once."""
+        return _load_once, (self._directory, self._limits)
 
     @classmethod
     def load(cls, path_or_name: str | None = None, *, limits: ChildLimits | None = None) -> Self:
@@ -103,6 +110,8 @@ class Tokenizer:
             markup=Markup(token_bytes, controls, plain),
             _plain=plain,
             _template=ChatTemplate(source, control_tokens=controls, variables=named) if source else None,
+            _directory=directory,
+            _limits=limits,
         )
 
     def encode_messages(self, messages: Sequence[Message], *, limit: int | None = None) -> TokenIds:
@@ -175,6 +184,11 @@ class Tokenizer:
         """The text of these tokens, special ones left out; bytes that are no UTF-8 become U+FFFD."""
         text = b"".join([self.token_bytes[int(token_id)] for token_id in ids]).decode(errors="replace")
         return text.removeprefix(" ") if self.token_bytes.drops_first_space else text
+
+
+@functools.cache
+def _load_once(directory: Path, limits: ChildLimits | None) -> Tokenizer:
+    return Tokenizer.load(str(directory), limits=limits)
 
 
 def load_configured(settings: TokenizerSettings) -> Tokenizer:

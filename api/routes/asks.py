@@ -12,7 +12,7 @@ from pydantic_core import to_json
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
-from api import accept, ask_shapes, asks
+from api import ask_shapes, asks
 from api.ask_replies import ChatCompletionReply, GenerateReply, TextCompletionReply
 from api.ask_shapes import Shape
 from api.asks import Ask, Ended
@@ -107,8 +107,7 @@ async def generate_stream(request: Request, parts: PartsDep, caller: CallerDep) 
 
 async def _plain(request: Request, parts: Parts, *, stream: bool) -> Ask:
     raw = await read_body(request, max_bytes=parts.settings.api.max_body_bytes)
-    asked = accept.parse(GenerateRequest, raw)
-    return await asks.understand_plain(parts, asked.model_dump(exclude_none=True) | {"stream": stream})
+    return await asks.understand_plain(parts, raw, stream=stream)
 
 
 async def _answer(request: Request, parts: Parts, ask: Ask, shape: Shape, caller: Caller) -> Response:

@@ -50,9 +50,9 @@ async def create_job(request: Request, parts: PartsDep, caller: CallerDep, promi
     """The job is stored for good when this answers; its prompt is counted at once if it is short."""
     raw = await read_body(request, max_bytes=parts.settings.api.max_body_bytes)
     if len(raw) <= _SMALL_BYTES:
-        spec, once = _understand(raw, parts, promise)
+        spec, once = _understand(raw, parts.acceptance(), promise)
     else:
-        spec, once = await parts.compute(len(raw), _understand, raw, parts, promise)
+        spec, once = await parts.compute_apart(len(raw), _understand, raw, parts.acceptance(), promise)
     del raw  # megabytes that nobody needs while the database works
     await parts.check_destination(spec.webhook_url)
     await parts.name_destinations([spec.webhook_url] if spec.webhook_url else [], tenant_id=caller.tenant_id)
@@ -165,9 +165,11 @@ async def delete_job(job_id: JobIdDep, parts: PartsDep, tenant_id: TenantDep) ->
     return JSONResponse({"id": ids.job_id(job_id), "object": "job", "deleted": True})
 
 
-def _understand(raw: bytearray, parts: Parts, promise: Promise) -> tuple[JobSpec, Once | None]:
+def _understand(
+    raw: bytearray, acceptance: accept.Acceptance, promise: Promise
+) -> tuple[JobSpec, Once | None]:
     request = accept.parse(JobRequest, raw)
-    spec = accept.specification(request, parts.acceptance())
+    spec = accept.specification(request, acceptance)
     return spec, promise.once(accept.request_sha256(request))
 
 

@@ -329,12 +329,12 @@ def test_a_deliverer_that_stops_records_what_has_ended_and_can_be_stopped_again(
 ) -> None:
     for number in range(5):
         finish(sessions, webhook_url=receiver.url(f"/{number}"))
-    ended: queue.SimpleQueue[None] = queue.SimpleQueue()
-    deliverer = Deliverer(sessions, WEBHOOKS, vault(), wake=lambda: ended.put(None))
+    woken: queue.SimpleQueue[None] = queue.SimpleQueue()
+    deliverer = Deliverer(sessions, WEBHOOKS, vault(), wake=lambda: woken.put(None))
     deliverer.start()
     deliverer.run_once()
-    for _ in range(5):
-        ended.get(timeout=PATIENCE)
+    for _ in range(1 + 5):  # once by the claim, once by each end
+        woken.get(timeout=PATIENCE)
     deliverer.stop(within=0)
     assert dispatch_states(sessions) == ["delivered"] * 5
     deliverer.stop(within=0)

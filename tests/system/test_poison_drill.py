@@ -136,6 +136,10 @@ class Tenant:
         seen = [each.event for each in self.receiver.at(f"/{self.name}")]
         return {event["data"]["id"]: event["type"] for event in seen}
 
+    def num_calm_rounds(self) -> int:
+        """Count the rounds in which no service worker was killed."""
+        return sum(not num_kills for _, num_kills in self.times)
+
     def check_signatures(self) -> None:
         """Return if all that was told is signed for this tenant."""
         webhook = Webhook(found_at(self.client, "/v1/webhook_secret")["secret"])
@@ -332,9 +336,9 @@ def test_poisoned_rows_end_by_name_and_other_tenants_work_goes_on_beside_them(
                 return True  # told below
             if poison.ends() != ENDS:
                 return False
-            if all(len(each.times) > _USUAL_ROUNDS for each in others):
+            if all(each.num_calm_rounds() > _USUAL_ROUNDS for each in others):
                 return True
-            poison.plant_summary()  # the others' first rounds have poison beside them to their end
+            poison.plant_summary()  # the others' rounds have poison beside them to their end
             return False
 
         try:

@@ -1,12 +1,18 @@
-"""Threads of the API shared by tenants: one turn each, and one thread that long work never takes."""
+"""Threads of the API shared by tenants: one turn each, and a process of its own for long bodies."""
 
 import asyncio
+import json
+import os
+import signal
 import threading
 from uuid import UUID, uuid4
 
 import pytest
 
+from api import accept
 from api.compute import LONG_BYTES, Compute, EstimateLimitError
+from api.schemas import JobRequest
+from jobs.errors import InvalidRequestError, UnavailableError
 
 LONG = LONG_BYTES + 1
 SHORT = 1000
@@ -151,5 +157,39 @@ def test_a_tenants_third_estimate_is_refused_and_says_when_to_come_again() -> No
                 pass
         async with compute.estimate(tenant_id):
             pass
+
+    asyncio.run(scenario())
+
+
+def test_long_bodies_are_worked_on_in_one_other_process_and_short_ones_in_this() -> None:
+    async def scenario() -> None:
+        compute, tenant_id = Compute(), uuid4()
+        assert await compute.run_apart(tenant_id, SHORT, os.getpid) == os.getpid()
+        first, second = [await compute.run_apart(tenant_id, LONG, os.getpid) for _ in range(2)]
+        assert first == second != os.getpid()
+
+    asyncio.run(scenario())
+
+
+def test_what_the_other_process_refuses_is_refused_with_the_same_words() -> None:
+    raw = json.dumps({"task": "summarize", "input": "secret" * 99, "max_tokens": 0}).encode()
+    with pytest.raises(InvalidRequestError) as here:
+        accept.parse(JobRequest, raw)
+
+    async def scenario() -> None:
+        await Compute().run_apart(uuid4(), LONG, accept.parse, JobRequest, raw)
+
+    with pytest.raises(InvalidRequestError) as there:
+        asyncio.run(scenario())
+    assert vars(there.value) == vars(here.value)
+    assert here.value.param == "max_tokens"
+
+
+def test_a_process_that_ends_fails_its_own_work_alone() -> None:
+    async def scenario() -> None:
+        compute, tenant_id = Compute(), uuid4()
+        with pytest.raises(UnavailableError):
+            await compute.run_apart(tenant_id, LONG, signal.raise_signal, signal.SIGKILL)
+        assert await compute.run_apart(tenant_id, LONG, abs, -1) == 1
 
     asyncio.run(scenario())
