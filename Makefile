@@ -15,7 +15,7 @@ test: ## lint, types, import contracts and every test, side by side
 	@$(MAKE) --no-print-directory -j 2 lint pytest
 
 pytest: setup
-	@$(BIN)/python -m pytest $(or $(PYTEST),-n 2 --dist loadfile --no-loadscope-reorder --durations=15)
+	@$(BIN)/python -m pytest $(or $(PYTEST),-n 3 --dist loadfile --no-loadscope-reorder --durations=15)
 
 test-torch: setup ## the transformers engine's tests; installs torch into .venv-torch, about 5 GB
 	@scripts/setup_torch.sh
@@ -34,7 +34,7 @@ prove: setup ## the same at full length, for hours: 300 jobs of each workload, a
 	@$(BIN)/python -m bench --long --json bench/results/targets.json $(if $(SEEDS),--seeds $(SEEDS)) $(BENCH)
 
 crashes: setup ## the long forms of the crash tests: 2,000 webhook events and 40 kills; 500 documents and 9 kills
-	@LONGBATCH_PROVE=1 $(BIN)/python -m pytest -s tests/system/test_webhook_chaos.py tests/system/test_summarize_many.py
+	@LONGBATCH_PROVE=1 $(BIN)/python -m pytest -s -o faulthandler_timeout=0 tests/system/test_webhook_chaos.py tests/system/test_summarize_many.py
 
 COMPILE = uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header pyproject.toml
 lock: ## write both lock files anew (needs uv)

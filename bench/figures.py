@@ -4,7 +4,9 @@ import argparse
 import json
 import os
 import subprocess
+import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -89,6 +91,28 @@ def servers(directory: Path, *, pool_size: int) -> Iterator[Servers]:
         engine.dispose()
         valkey.stop()
         postgres.remove()
+
+
+@contextmanager
+def api(servers: Servers, **variables: str) -> Iterator[tuple[int, int]]:
+    """Run the API without a rate limit; yields its port and its process id."""
+    ours = {
+        "LONGBATCH_DATABASE__URL": servers.postgres_url,
+        "LONGBATCH_BROKER__URL": servers.valkey_url,
+        "LONGBATCH_API__PORT": "0",
+        "LONGBATCH_LIMITS__MAX_REQUESTS": "100000000",
+    }
+    # The shell tells its process id, which is the API's after `exec`.
+    command = ["/bin/sh", "-c", 'echo "pid $$"; exec "$@"', "sh", sys.executable, "-m", "api"]
+    with process(command, **ours, **variables) as log:
+        pid = int(log.readline().split()[1])
+        for line in log:
+            if '"api.ready"' in line:
+                # A log that nobody reads would stop it in the end.
+                threading.Thread(target=log.read, daemon=True).start()
+                yield int(str(json.loads(line)["url"]).rsplit(":", 1)[1]), pid
+                return
+        raise RuntimeError("the API did not start")
 
 
 @contextmanager

@@ -11,7 +11,6 @@ import json
 import statistics
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,7 +19,7 @@ from typing import Final
 from uuid import UUID
 
 from bench import figures
-from bench.figures import Figure, Servers
+from bench.figures import Figure
 from jobs import engines, keys, tenants
 from jobs.admission import Capacity
 from jobs.database import database_now, transaction
@@ -32,6 +31,10 @@ _NUM_CALLERS: Final = 3
 _CAPACITY: Final = Capacity(
     max_batch_size=4, max_blocks=2048, tokens_per_block=64, max_input_len=96_000, max_seq_len=131_072
 )
+_NO_QUOTAS: Final = {
+    "LONGBATCH_LIMITS__MAX_JOBS": "100000000",
+    "LONGBATCH_LIMITS__MAX_ENQUEUED_TOKENS": "1000000000000",
+}
 _GOAL: Final = 3.0
 # Posts one long chat after another over several connections; prints how many were answered by each status.
 _CALLERS: Final = """
@@ -69,7 +72,8 @@ def _measure(directory: Path, asked: argparse.Namespace) -> list[Figure]:
                 tenant_id: UUID = tenants.create(session, name).id
                 keys.store(session, secret, tenant_id=tenant_id, name=name, scopes=list(Scope))
             engines.register(session, _NAME, _NAME, _CAPACITY, now=database_now(session))
-        with _api(servers) as (port, pid):
+        with figures.api(servers, **_NO_QUOTAS) as (port, pid):
+            _wait_until_ready(port)
             _submit_for(port, 2)  # everything is loaded
             idle, idle_mb = _submit_for(port, asked.seconds), _peak_mb(pid)
             with _callers(port, asked.seconds) as callers:
@@ -88,32 +92,6 @@ def _measure(directory: Path, asked: argparse.Namespace) -> list[Figure]:
         Figure("largest memory of the API before the long chats", idle_mb, "MiB"),
         Figure("and with them", beside_mb, "MiB"),
     ]
-
-
-@contextmanager
-def _api(servers: Servers) -> Iterator[tuple[int, int]]:
-    """Run the API; yields its port and its process id."""
-    variables = {
-        "LONGBATCH_DATABASE__URL": servers.postgres_url,
-        "LONGBATCH_BROKER__URL": servers.valkey_url,
-        "LONGBATCH_API__PORT": "0",
-        "LONGBATCH_LIMITS__MAX_REQUESTS": "100000000",
-        "LONGBATCH_LIMITS__MAX_JOBS": "100000000",
-        "LONGBATCH_LIMITS__MAX_ENQUEUED_TOKENS": "1000000000000",
-    }
-    # The shell tells its process id, which is the API's after `exec`.
-    command = ["/bin/sh", "-c", 'echo "pid $$"; exec "$@"', "sh", sys.executable, "-m", "api"]
-    with figures.process(command, **variables) as log:
-        pid = int(log.readline().split()[1])
-        for line in log:
-            if '"api.ready"' in line:
-                # A log that nobody reads would stop it in the end.
-                threading.Thread(target=log.read, daemon=True).start()
-                port = int(str(json.loads(line)["url"]).rsplit(":", 1)[1])
-                _wait_until_ready(port)
-                yield port, pid
-                return
-        raise RuntimeError("the API did not start")
 
 
 def _wait_until_ready(port: int) -> None:
@@ -164,7 +142,12 @@ def _p99(times: Sequence[float]) -> float:
 
 
 def _peak_mb(pid: int) -> float:
-    """Read the largest memory of a process, in MiB."""
+    """Add up the largest memory of a process and of those that it started, in MiB."""
+    started = (file.read_text(encoding="ascii") for file in Path(f"/proc/{pid}/task").glob("*/children"))
+    return sum(map(_high_water_mb, [pid, *map(int, " ".join(started).split())]))
+
+
+def _high_water_mb(pid: int) -> float:
     status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
     return int(status.split("VmHWM:")[1].split()[0]) / 1024
 

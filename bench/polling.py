@@ -6,11 +6,9 @@ FastAPI application of one route that reads one row by its id through psycopg an
 
 import argparse
 import asyncio
-import json
 import statistics
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -111,7 +109,7 @@ def _measure(directory: Path, asked: argparse.Namespace) -> list[Figure]:
             keys.store(session, _KEY, tenant_id=DEFAULT_TENANT, name="bench", scopes=list(Scope))
             engines.register(session, _NAME, _NAME, _CAPACITY, now=database_now(session))
         job_id = _finished_job(sessions)
-        with _peer(servers) as peer_port, _api(servers) as api_port:
+        with _peer(servers) as peer_port, figures.api(servers) as (api_port, _):
             peer, ours = (peer_port, str(job_id)), (api_port, ids.job_id(job_id))
             turns = [(each, _rate(*each, seconds=asked.seconds)) for each in (peer, ours, ours, peer)]
             num_connections, wakes = asyncio.run(_wait_for_many(sessions, api_port))
@@ -138,24 +136,6 @@ def _peer(servers: Servers) -> Iterator[int]:
     url = servers.postgres_url.replace("+psycopg", "")
     with figures.process([sys.executable, "-c", _PEER, url]) as lines:
         yield int(lines.readline())
-
-
-@contextmanager
-def _api(servers: Servers) -> Iterator[int]:
-    variables = {
-        "LONGBATCH_DATABASE__URL": servers.postgres_url,
-        "LONGBATCH_BROKER__URL": servers.valkey_url,
-        "LONGBATCH_API__PORT": "0",
-        "LONGBATCH_LIMITS__MAX_REQUESTS": "100000000",
-    }
-    with figures.process([sys.executable, "-m", "api"], **variables) as log:
-        for line in log:
-            if '"api.ready"' in line:
-                # A log that nobody reads would stop it in the end.
-                threading.Thread(target=log.read, daemon=True).start()
-                yield int(str(json.loads(line)["url"]).rsplit(":", 1)[1])
-                return
-        raise RuntimeError("the API did not start")
 
 
 def _rate(port: int, name: str, *, seconds: float) -> float:

@@ -6,8 +6,9 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import Protocol
 
 import httpx2
 
@@ -90,6 +91,13 @@ class ApiProcess:
     def _collect(self) -> None:
         assert self.process.stdout is not None
         self.lines.extend(self.process.stdout)
+
+
+class Serve(Protocol):
+    """Starts a service on the run's own database and broker."""
+
+    def __call__(self, **variables: str) -> AbstractContextManager[ApiProcess]:
+        """Serve with these variables as long as the context lasts."""
 
 
 @contextmanager

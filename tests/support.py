@@ -1,7 +1,8 @@
 """What several tests need: jobs in any state, and waiting for a condition."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from hashlib import sha256
 from typing import TypeVar
@@ -64,6 +65,28 @@ def eventually(look: Callable[[], T], *, timeout: float = PATIENCE, interval: fl
         if time.monotonic() > deadline:
             raise AssertionError(f"nothing after {timeout} s; last answer: {answer!r}")
         time.sleep(interval)
+
+
+@contextmanager
+def refusing(sessions: sessionmaker[Session], *triggers: str) -> Iterator[None]:
+    """Let the database refuse rows.
+
+    Args:
+        sessions: of the database.
+        triggers: when each of them fires: `BEFORE INSERT ON jobs FOR EACH ROW WHEN (…)`.
+    """
+    with sessions.begin() as session:
+        session.execute(
+            text(
+                "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+                " RAISE EXCEPTION 'poison' USING ERRCODE = 'check_violation'; END $$"
+            )
+        )
+        for number, fires in enumerate(triggers):
+            session.execute(text(f"CREATE TRIGGER refuse_{number} {fires} EXECUTE FUNCTION refuse()"))
+    yield
+    with sessions.begin() as session:
+        session.execute(text("DROP FUNCTION refuse CASCADE"))
 
 
 def empty_database(session: Session) -> None:

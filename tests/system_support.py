@@ -6,13 +6,17 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pydoc_data.topics import topics
 from types import TracebackType
 from typing import Any, Self
 
 import httpx2
 
+from cli.stack.options import StackOptions
 from cli.stack.ready import Urls
+from cli.stack.stack import Stack
+from cli.stack.supervised import Backoff
 from support import PATIENCE, eventually
 
 # An A6000 reads 90,000 tokens in 46 s; here in little more than one.
@@ -26,6 +30,17 @@ def text_of(num_chars: int, *, start: int = 0) -> str:
     """English text of this length: Python's language reference from character `start` on."""
     doubled = REFERENCE + REFERENCE
     return doubled[start : start + num_chars]
+
+
+@contextmanager
+def running_stack(options: StackOptions) -> Iterator[Stack]:
+    """Run a stack that starts again at once what dies, and remove its data at the end."""
+    at_once = Backoff(first=timedelta(seconds=0.1), ceiling=timedelta(seconds=0.2))
+    stack = Stack(options, backoff=at_once)
+    stack.start()
+    yield stack
+    stack.stop()
+    stack.remove_data()
 
 
 class Client:

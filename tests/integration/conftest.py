@@ -9,23 +9,30 @@ import pytest
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session, sessionmaker
 
-from api_server import WEBHOOK_SECRET, ApiProcess, serving
+from api_server import WEBHOOK_SECRET, ApiProcess, Serve, serving
 from cli.stack.engine_options import EngineOptions
 from cli.stack.valkey import EmbeddedValkey
+from jobs.moves import Lease
 from jobs.settings import DatabaseSettings, Settings
 from jobs.tokens import Tokenizer, ensure_default_tokenizer
 from local_engine import RunningEngine, running_engine
-from support import eventually
+from support import claim_one, eventually, register_engine, submit_one
 from webhook_support import WEBHOOKS, Receiver, receiving
 from worker_support import TIME_SCALE, Queue, settings_for
 
 
 @pytest.fixture(scope="session")
-def server(
+def serve(
     engine: Engine,  # noqa: ARG001  # the database is migrated
     database_settings: DatabaseSettings,
     valkey: EmbeddedValkey,
-) -> Iterator[ApiProcess]:
+) -> Serve:
+    """Start a service with these variables."""
+    return partial(serving, database_settings, valkey.url)
+
+
+@pytest.fixture(scope="session")
+def server(serve: Serve) -> Iterator[ApiProcess]:
     assert WEBHOOKS.encryption_key is not None
     key = WEBHOOKS.encryption_key.get_secret_value()
     variables = {
@@ -33,7 +40,7 @@ def server(
         "LONGBATCH_WEBHOOKS__ENCRYPTION_KEY": key,
         "LONGBATCH_API__MAX_STREAMS": "1000",
     }
-    with serving(database_settings, valkey.url, **variables) as process:
+    with serve(**variables) as process:
         yield process
 
 
@@ -49,6 +56,15 @@ def receiver() -> Iterator[Receiver]:
     """A receiver of webhooks that answers as it is told."""
     with receiving() as made:
         yield made
+
+
+@pytest.fixture
+def running(sessions: sessionmaker[Session]) -> Lease:
+    """A job that runs."""
+    with sessions.begin() as session:
+        register_engine(session)
+        submit_one(session)
+        return claim_one(session).lease
 
 
 @pytest.fixture

@@ -8,11 +8,8 @@ from typing import Final
 
 import httpx2
 import pytest
-from sqlalchemy import Engine
 
-from api_server import ApiProcess, error_of, serving
-from cli.stack.valkey import EmbeddedValkey
-from jobs.settings import DatabaseSettings
+from api_server import ApiProcess, Serve, error_of
 from support import API_KEY, PATIENCE, eventually
 
 HEAD: Final = b"GET /health/live HTTP/1.1\r\nHost: a\r\n"
@@ -22,11 +19,7 @@ MAX_CONNECTIONS: Final = 24
 
 
 @pytest.fixture(scope="module")
-def server(
-    engine: Engine,  # noqa: ARG001  # the database is migrated
-    database_settings: DatabaseSettings,
-    valkey: EmbeddedValkey,
-) -> Iterator[ApiProcess]:
+def server(serve: Serve) -> Iterator[ApiProcess]:
     """The service with short limits."""
     limits = {
         "HEAD_SECONDS": "0.5",
@@ -36,7 +29,7 @@ def server(
         "MAX_CONNECTIONS": str(MAX_CONNECTIONS),
     }
     variables = {f"LONGBATCH_API__{name}": value for name, value in limits.items()}
-    with serving(database_settings, valkey.url, **variables) as process:
+    with serve(**variables) as process:
         yield process
 
 

@@ -4,7 +4,6 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx2
-import pytest
 from sqlalchemy import text
 from sqlalchemy.orm import Session, sessionmaker
 
@@ -12,18 +11,9 @@ from api_server import ApiProcess
 from jobs import ids, lifecycle
 from jobs.moves import Lease
 from jobs.states import FinishReason
-from support import API_KEY, claim_one, eventually, output_of, register_engine, submit_one
+from support import API_KEY, eventually, output_of
 
 NUM_READERS = 1000
-
-
-@pytest.fixture
-def running(sessions: sessionmaker[Session]) -> Lease:
-    """A job that runs."""
-    with sessions.begin() as session:
-        register_engine(session)
-        submit_one(session)
-        return claim_one(session).lease
 
 
 def test_a_thousand_readers_share_the_connections_and_all_see_the_end(

@@ -8,41 +8,27 @@ from contextlib import ExitStack, closing
 
 import httpx2
 import pytest
-from sqlalchemy import Engine, func, select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session, sessionmaker
 
-from api_server import ApiProcess, error_of, serving
+from api_server import ApiProcess, Serve, error_of
 from cli.stack.valkey import EmbeddedValkey
 from jobs import ids, keys, live, queues, tenants
 from jobs.keys import Scope
 from jobs.live import Piece
 from jobs.models import DEFAULT_TENANT, Job
 from jobs.moves import Lease
-from jobs.settings import DatabaseSettings
-from support import API_KEY, PATIENCE, claim_one, eventually, register_engine, submit_one
+from support import API_KEY, PATIENCE, eventually, submit_one
 
 MAX_STREAMS = 2
 
 
 @pytest.fixture(scope="module")
-def server(
-    engine: Engine,  # noqa: ARG001  # the database is migrated
-    database_settings: DatabaseSettings,
-    valkey: EmbeddedValkey,
-) -> Iterator[ApiProcess]:
+def server(serve: Serve) -> Iterator[ApiProcess]:
     """The service with room for two streams of a tenant, whose keys it looks at all the time."""
     variables = {"LONGBATCH_API__MAX_STREAMS": str(MAX_STREAMS), "LONGBATCH_API__RECHECK_SECONDS": "0.05"}
-    with serving(database_settings, valkey.url, **variables) as process:
+    with serve(**variables) as process:
         yield process
-
-
-@pytest.fixture
-def running(sessions: sessionmaker[Session]) -> Lease:
-    """A job that runs."""
-    with sessions.begin() as session:
-        register_engine(session)
-        submit_one(session)
-        return claim_one(session).lease
 
 
 def events_of(lease: Lease) -> str:

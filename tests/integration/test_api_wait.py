@@ -4,7 +4,6 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx2
-import pytest
 from sqlalchemy import text
 from sqlalchemy.orm import Session, sessionmaker
 
@@ -12,18 +11,10 @@ from api_server import SOFT_FILES, ApiProcess
 from jobs import ids, lifecycle
 from jobs.moves import Lease
 from jobs.states import FinishReason
-from support import API_KEY, claim_one, eventually, output_of, register_engine, submit_one
+from support import API_KEY, eventually, output_of
 
 # Seconds: an answer that comes by then did not wait to the end of 60.
 WELL_BEFORE_60 = 40
-
-
-@pytest.fixture
-def running(sessions: sessionmaker[Session]) -> Lease:
-    with sessions.begin() as session:
-        register_engine(session)
-        submit_one(session)
-        return claim_one(session).lease
 
 
 def complete(sessions: sessionmaker[Session], lease: Lease) -> None:

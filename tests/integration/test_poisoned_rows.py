@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 from pydantic import SecretStr
-from sqlalchemy import select, text, update
+from sqlalchemy import select, update
 from sqlalchemy.orm import Session, sessionmaker
 
 from batch_support import Service, lines
@@ -19,7 +19,7 @@ from jobs.prompts import canonical_text
 from jobs.settings import BrokerSettings, DatabaseSettings, Settings
 from jobs.tokens import Tokenizer
 from summary_support import create, ready_document, text_of
-from support import eventually, register_engine, spec, submit_one
+from support import eventually, refusing, register_engine, spec, submit_one
 from worker.app import make_app, publisher
 from worker.bell import Bell
 from worker.service import ServiceWorker
@@ -30,22 +30,9 @@ NAMES = ("good", "poison", "better")
 @pytest.fixture
 def unqueueable(sessions: sessionmaker[Session]) -> Iterator[None]:
     """The poisoned job can be failed, and neither queued nor expired."""
-    with transaction(sessions) as session:
-        session.execute(
-            text(
-                "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
-                " RAISE EXCEPTION 'poison'; END $$"
-            )
-        )
-        session.execute(
-            text(
-                "CREATE TRIGGER refuse BEFORE UPDATE ON jobs FOR EACH ROW WHEN (NEW.custom_id = 'poison'"
-                " AND NEW.state IN ('queued', 'expired')) EXECUTE FUNCTION refuse()"
-            )
-        )
-    yield
-    with transaction(sessions) as session:
-        session.execute(text("DROP FUNCTION refuse CASCADE"))
+    poisoned = "NEW.custom_id = 'poison' AND NEW.state IN ('queued', 'expired')"
+    with refusing(sessions, f"BEFORE UPDATE ON jobs FOR EACH ROW WHEN ({poisoned})"):
+        yield
 
 
 @pytest.mark.usefixtures("unqueueable")

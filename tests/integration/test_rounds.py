@@ -19,7 +19,7 @@ from jobs.models import DEFAULT_TENANT, Job, Reservation
 from jobs.settings import JobSettings
 from jobs.states import JobState
 from jobs.storage import DirectoryStore
-from support import claim_one, job_in, register_engine, spec, submit_one
+from support import claim_one, job_in, refusing, register_engine, spec, submit_one
 from worker.batches import Rounds as FileRounds
 from worker.maintenance import Rounds
 from worker.rounds import Poisoned, move_set
@@ -30,28 +30,13 @@ POISON = "poison"
 @pytest.fixture
 def poisoned(sessions: sessionmaker[Session]) -> Iterator[None]:
     """Jobs with this custom id can be neither inserted, changed nor deleted."""
-    with transaction(sessions) as session:
-        session.execute(
-            text(
-                "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
-                " RAISE EXCEPTION 'poison' USING ERRCODE = 'check_violation'; END $$"
-            )
-        )
-        session.execute(
-            text(
-                "CREATE TRIGGER refuse_change BEFORE UPDATE OR DELETE ON jobs FOR EACH ROW"
-                " WHEN (OLD.custom_id = 'poison' AND OLD.created_at < '2001-01-01') EXECUTE FUNCTION refuse()"
-            )
-        )
-        session.execute(
-            text(
-                "CREATE TRIGGER refuse_insert BEFORE INSERT ON jobs FOR EACH ROW"
-                " WHEN (NEW.custom_id = 'poison-line') EXECUTE FUNCTION refuse()"
-            )
-        )
-    yield
-    with transaction(sessions) as session:
-        session.execute(text("DROP FUNCTION refuse CASCADE"))
+    changes = "BEFORE UPDATE OR DELETE ON jobs FOR EACH ROW"
+    with refusing(
+        sessions,
+        f"{changes} WHEN (OLD.custom_id = 'poison' AND OLD.created_at < '2001-01-01')",
+        "BEFORE INSERT ON jobs FOR EACH ROW WHEN (NEW.custom_id = 'poison-line')",
+    ):
+        yield
 
 
 def poison(session: Session) -> None:

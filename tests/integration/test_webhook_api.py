@@ -10,12 +10,11 @@ from typing import Any
 import httpx2
 import pytest
 from pydantic import SecretStr
-from sqlalchemy import Engine, select, update
+from sqlalchemy import select, update
 from sqlalchemy.orm import Session, sessionmaker
 from standardwebhooks import Webhook, WebhookVerificationError
 
-from api_server import WEBHOOK_SECRET, ApiProcess, error_of, serving
-from cli.stack.valkey import EmbeddedValkey
+from api_server import WEBHOOK_SECRET, ApiProcess, Serve, error_of
 from jobs import ids, lifecycle, webhook_destinations, webhook_endpoints
 from jobs.database import transaction
 from jobs.errors import ConflictError, DestinationLimitError
@@ -27,7 +26,6 @@ from jobs.models import (
     WebhookEvent,
     WebhookSecret,
 )
-from jobs.settings import DatabaseSettings
 from jobs.states import JobState
 from jobs.webhook_endpoints import EndpointSpec
 from jobs.webhook_secrets import new_secret
@@ -50,16 +48,10 @@ Sessions = sessionmaker[Session]
 
 
 @pytest.fixture(scope="module")
-def server(
-    engine: Engine,  # noqa: ARG001  # the database is migrated
-    database_settings: DatabaseSettings,
-    valkey: EmbeddedValkey,
-) -> Iterator[ApiProcess]:
+def server(serve: Serve) -> Iterator[ApiProcess]:
     """An API that allows webhooks to this machine and seals with the tests' key."""
     assert WEBHOOKS.encryption_key is not None
-    with serving(
-        database_settings,
-        valkey.url,
+    with serve(
         LONGBATCH_WEBHOOKS__SECRET=WEBHOOK_SECRET,
         LONGBATCH_WEBHOOKS__ENCRYPTION_KEY=WEBHOOKS.encryption_key.get_secret_value(),
         LONGBATCH_WEBHOOKS__ALLOWED_HOSTS='["127.0.0.1"]',

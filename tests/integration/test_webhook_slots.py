@@ -1,7 +1,7 @@
 """Slots of the sender: shared by tenants, servers and endpoints, whoever hangs."""
 
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler
 from threading import Event
 from urllib.parse import urlsplit
@@ -93,59 +93,53 @@ def rounds_of(deliverer: Deliverer) -> Callable[[Callable[[], bool]], None]:
     return until
 
 
-def test_many_receivers_that_hang_hold_up_nobody_else(sessions: Sessions, receiver: Receiver) -> None:
+@contextmanager
+def hanging_beside_a_deliverer(
+    sessions: Sessions, *, num_receivers: int, num_events: int, **fields: object
+) -> Iterator[tuple[list[Receiver], Callable[[Callable[[], bool]], None]]]:
+    """Receivers that hold their answers back, and a deliverer's rounds until a condition is met."""
     release = Event()
     with ExitStack() as stack:
-        hanging = [stack.enter_context(receiving()) for _ in range(20)]
+        hanging = [stack.enter_context(receiving()) for _ in range(num_receivers)]
         for each in hanging:
             each.answers["/hook"] = hang_until(release)
             add_endpoint(sessions, each.url())
-        for _ in range(20):
+        for _ in range(num_events):
             finish(sessions)
-        settings = WebhookSettings(**(WEBHOOKS.model_dump() | {"deadline_seconds": 20}))
+        settings = WebhookSettings(**(WEBHOOKS.model_dump() | {"deadline_seconds": 20} | fields))
         deliverer = Deliverer(sessions, settings, vault(), wake=Event().set)
         deliverer.start()
-        until = rounds_of(deliverer)
+        yield hanging, rounds_of(deliverer)
+        release.set()
+        deliverer.stop(within=5)
+
+
+def test_many_receivers_that_hang_hold_up_nobody_else(sessions: Sessions, receiver: Receiver) -> None:
+    with hanging_beside_a_deliverer(sessions, num_receivers=20, num_events=20) as (hanging, until):
 
         def all_hang() -> bool:
-            return all(each.in_flight["/hook"] == settings.endpoint_concurrency for each in hanging)
+            return all(each.in_flight["/hook"] == WEBHOOKS.endpoint_concurrency for each in hanging)
 
         until(all_hang)
         finish(sessions, webhook_url=receiver.url("/well"))
         until(lambda: len(receiver.at("/well")) == 1)
         assert all_hang()
-        release.set()
-        deliverer.stop(within=5)
 
 
 def test_a_tenant_whose_receivers_hang_leaves_slots_to_the_others(
     sessions: Sessions, receiver: Receiver
 ) -> None:
-    release = Event()
     with transaction(sessions) as session:
         other = Tenant(name=f"other {uuid7()}")
         session.add(other)
-    with ExitStack() as stack:
-        hanging = [stack.enter_context(receiving()) for _ in range(4)]
-        for each in hanging:
-            each.answers["/hook"] = hang_until(release)
-            add_endpoint(sessions, each.url())
-        for _ in range(8):
-            finish(sessions)
-        settings = WebhookSettings(
-            **(WEBHOOKS.model_dump() | {"deadline_seconds": 20, "concurrency": 16, "endpoint_concurrency": 8})
-        )
-        deliverer = Deliverer(sessions, settings, vault(), wake=Event().set)
-        deliverer.start()
-        until = rounds_of(deliverer)
+    slots = {"concurrency": 16, "endpoint_concurrency": 8}
+    with hanging_beside_a_deliverer(sessions, num_receivers=4, num_events=8, **slots) as (hanging, until):
         until(lambda: sum(each.in_flight["/hook"] for each in hanging) == 12)
         with transaction(sessions) as session:
             job = submit_one(session, spec(webhook_url=receiver.url("/other")), tenant_id=other.id)
             lifecycle.cancel(session, job.id, tenant_id=other.id)
         until(lambda: len(receiver.at("/other")) == 1)
         assert sum(each.in_flight["/hook"] for each in hanging) == 12, "none of them has ended"
-        release.set()
-        deliverer.stop(within=5)
 
 
 def test_endpoints_on_one_server_share_its_slots(sessions: Sessions) -> None:

@@ -145,11 +145,16 @@ def test_a_migration_that_fails_leaves_those_before_it_applied(empty: Engine) ->
     assert_is_newest(empty)
 
 
-def test_a_database_with_an_earlier_form_of_0009_comes_to_the_same_schema(empty: Engine) -> None:
+def make_earlier_0009(empty: Engine) -> None:
+    """Upgrade to what 0009 once made."""
     schema.upgrade(empty, "0009")
     with empty.begin() as connection:
         for statement in OF_BEFORE:
             connection.execute(text(statement))
+
+
+def test_a_database_with_an_earlier_form_of_0009_comes_to_the_same_schema(empty: Engine) -> None:
+    make_earlier_0009(empty)
     schema.upgrade(empty)
     assert_is_newest(empty)
     schema.downgrade(empty, "0008")
@@ -158,10 +163,7 @@ def test_a_database_with_an_earlier_form_of_0009_comes_to_the_same_schema(empty:
 
 
 def test_the_earlier_form_of_0009_can_be_taken_back(empty: Engine) -> None:
-    schema.upgrade(empty, "0009")
-    with empty.begin() as connection:
-        for statement in OF_BEFORE:
-            connection.execute(text(statement))
+    make_earlier_0009(empty)
     schema.downgrade(empty, "0008")
     assert revision(empty) == "0008"
 

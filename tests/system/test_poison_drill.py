@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
@@ -25,7 +24,6 @@ from cli.stack.engine_options import EngineOptions
 from cli.stack.options import StackOptions
 from cli.stack.ready import SERVICE_WORKER
 from cli.stack.stack import Stack
-from cli.stack.supervised import Backoff
 from jobs import database, keys, tenants
 from jobs.keys import Scope
 from jobs.settings import DatabaseSettings
@@ -33,7 +31,7 @@ from jobs.tokenizer_files import tokenizer_directory
 from jobs.turn_models import COUNTING
 from openai_support import CHAT, chat_line, jsonl
 from support import eventually
-from system_support import TIME_SCALE, Client, text_of
+from system_support import TIME_SCALE, Client, running_stack, text_of
 from webhook_support import Receiver, receiving
 
 pytestmark = pytest.mark.timeout(240)
@@ -76,11 +74,8 @@ def stack(tmp_path: Path) -> Iterator[Stack]:
             "LONGBATCH_WEBHOOKS__DEADLINE_SECONDS": "2",
         },
     )
-    made = Stack(options, backoff=Backoff(first=timedelta(seconds=0.1), ceiling=timedelta(seconds=0.2)))
-    made.start()
-    yield made
-    made.stop()
-    made.remove_data()
+    with running_stack(options) as made:
+        yield made
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from datetime import timedelta
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any, Self
@@ -24,10 +23,9 @@ from cli.stack.options import StackOptions
 from cli.stack.ports import free_port
 from cli.stack.ready import API, INFERENCE_WORKER, SERVICE_WORKER
 from cli.stack.stack import Stack
-from cli.stack.supervised import Backoff
 from jobs.tokenizer_files import tokenizer_directory
 from support import eventually
-from system_support import text_of
+from system_support import running_stack, text_of
 
 IS_PROOF = os.environ.get("LONGBATCH_PROVE") == "1"
 NUM_DOCUMENTS = 500 if IS_PROOF else 40
@@ -60,11 +58,8 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
             "LONGBATCH_MAINTENANCE__RESCUE_SECONDS": "0.5",
         },
     )
-    made = Stack(options, backoff=Backoff(first=timedelta(seconds=0.1), ceiling=timedelta(seconds=0.2)))
-    made.start()
-    yield made
-    made.stop()
-    made.remove_data()
+    with running_stack(options) as made:
+        yield made
 
 
 @pytest.fixture

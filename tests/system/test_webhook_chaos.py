@@ -11,7 +11,6 @@ from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from datetime import timedelta
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from threading import Event, Lock
@@ -25,9 +24,9 @@ from cli.stack.engine_options import EngineOptions
 from cli.stack.options import StackOptions
 from cli.stack.ready import API, INFERENCE_WORKER, REDIS, SERVICE_WORKER, TRITON
 from cli.stack.stack import Stack
-from cli.stack.supervised import Backoff
 from jobs.tokenizer_files import tokenizer_directory
 from support import eventually
+from system_support import running_stack
 from webhook_support import Receiver, Seen, receiving, status
 
 IS_PROOF = os.environ.get("LONGBATCH_PROVE") == "1"
@@ -53,14 +52,10 @@ def stack(tmp_path: Path) -> Iterator[Stack]:
             "LONGBATCH_API__INLINE_COUNT_CHARS": "100",
         },
     )
-    quick = Backoff(first=timedelta(seconds=0.1), ceiling=timedelta(seconds=0.2))
-    made = Stack(options, backoff=quick)
-    made.start()
-    for unneeded in (INFERENCE_WORKER, TRITON):  # the API waits for an engine only when it starts
-        made.hold(unneeded)
-    yield made
-    made.stop()
-    made.remove_data()
+    with running_stack(options) as made:
+        for unneeded in (INFERENCE_WORKER, TRITON):  # the API waits for an engine only when it starts
+            made.hold(unneeded)
+        yield made
 
 
 class Misbehaving:

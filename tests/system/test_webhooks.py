@@ -16,7 +16,7 @@ from jobs.tokenizer_files import tokenizer_directory
 from jobs.webhook_secrets import new_secret
 from openai_support import chat_line, jsonl, run
 from support import eventually
-from system_support import TIME_SCALE, Client
+from system_support import TIME_SCALE, Client, running_stack
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -28,11 +28,8 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         engine=EngineOptions(tokenizer_dir=tokenizer_directory(None), time_scale=TIME_SCALE),
         environment={**os.environ, "LONGBATCH_WEBHOOKS__ALLOWED_HOSTS": '["127.0.0.1"]'},
     )
-    made = Stack(options)
-    made.start()
-    yield made
-    made.stop()
-    made.remove_data()
+    with running_stack(options) as made:
+        yield made
 
 
 def test_the_stack_s_own_secret_signs_one_delivery_of_the_ended_job(
