@@ -24,7 +24,7 @@ one character after it.
 
    The second window begins inside a pre-token, in the middle of a run of one kind of characters that is
    longer than any token. The pattern goes on with such a run as if it had begun there, and so it does inside
-   a run of blanks and line ends, where `_is_inside_blanks` says. Neither window's piece of the pre-token is
+   a run of blanks and line ends, where `_BlankRuns` says. Neither window's piece of the pre-token is
    short enough to be a token by itself, which is all that `ignore_merges` looks at.
 """
 
@@ -61,7 +61,6 @@ _END_OF_WORD: Final = re.compile(
 _BLANK_CHARACTERS: Final = " \t\r\n"
 _BLANKS: Final = re.compile(f"[{_BLANK_CHARACTERS}]+")
 _LINE_ENDS: Final = re.compile(r"[\r\n]+")
-_LOOK_BACK: Final = 1000  # characters in which a blank is looked for
 
 _GPT2: Final = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 # GPT-2, GPT-4 (cl100k), Llama 3, Qwen 2.
@@ -205,13 +204,14 @@ class WindowEncoder:
             NoSeamError: a cut that was made turns out not to be provable; the parts so far are void.
         """
         start, known = 0, None
+        blanks = _BlankRuns(text)
         while start < len(text):
             end = known.end if known else self._end_of_window(text, start)
             if end == len(text):
                 yield Part(known.ids if known else self._encode(text[start:]), start, end)
                 return
             cut = self._end_of_word(text, max(start + 1, end - _REACH), end)
-            if cut is None and (glued := self._glue(text, start, end, known)):
+            if cut is None and (glued := self._glue(text, start, end, known, blanks)):
                 left, known = glued
                 yield left
                 start = left.end
@@ -259,7 +259,9 @@ class WindowEncoder:
         pre_tokenizer = self._tokenizer.pre_tokenizer
         return pre_tokenizer.pre_tokenize_str(text) if pre_tokenizer else []
 
-    def _glue(self, text: str, start: int, end: int, known: _Window | None) -> tuple[Part, _Window] | None:
+    def _glue(
+        self, text: str, start: int, end: int, known: _Window | None, blanks: "_BlankRuns"
+    ) -> tuple[Part, _Window] | None:
         """Find a token that the window shares with the next one, which begins inside a pre-token.
 
         Returns:
@@ -270,7 +272,12 @@ class WindowEncoder:
             # The next window begins with a token that begins with a character, this far before the end.
             latest = end - attempt * self._span
             low = latest - self._lengths.longest - _MARGIN
-            if low < start or not self._may_begin_inside(text, start, low, latest + self._span, end):
+            high = latest + self._span
+            # The pattern goes on as it did when it begins inside of this stretch, after its margin.
+            if low < start or not (
+                self._is_one_kind(text[low:high])
+                or (_BLANKS.fullmatch(text, low, high) and blanks.hold(start, low, high, end))
+            ):
                 continue
             window = window or self._window(text, start, end)
             token = window.last_token(latest)
@@ -283,12 +290,6 @@ class WindowEncoder:
                 rest = following.since(shared[1])
                 return Part(window.ids[: shared[0]], start, rest.start), rest
         return None
-
-    def _may_begin_inside(self, text: str, start: int, low: int, high: int, end: int) -> bool:
-        """Whether the pattern goes on as it did when it begins inside of this stretch, after its margin."""
-        return self._is_one_kind(text[low:high]) or (
-            _BLANKS.fullmatch(text, low, high) is not None and _is_inside_blanks(text, start, low, high, end)
-        )
 
     def _is_one_kind(self, text: str) -> bool:
         """Whether the tokenizer sees only letters, only marks, or only digits of an unlimited number."""
@@ -314,25 +315,47 @@ class WindowEncoder:
         return np.array(encoding.ids, dtype=np.int32)
 
 
-def _is_inside_blanks(text: str, start: int, low: int, high: int, end: int) -> bool:
-    """Whether every place in this stretch of blanks and line ends, after its margin, is inside one pre-token.
+class _BlankRuns:
+    """The runs of blanks and line ends in a text, each of which is measured once."""
 
-    Such a run is one pre-token up to its last line end and one after it, whose last blank may go to what
-    follows. Line ends right after marks belong to the marks.
-    """
-    blanks = _BLANKS.match(text, high - 1)
-    run_end = blanks.end() if blanks else high
-    if run_end < len(text) and text[run_end].isspace():
-        return False
-    last = max(text.rfind("\n", low, run_end), text.rfind("\r", low, run_end))
-    if last < low:
-        return run_end > high + 1
-    if _LINE_ENDS.fullmatch(text, low, last + 1):
-        return last >= high
-    before = text[max(start, low - _LOOK_BACK) : low + _MARGIN]
-    between = before[len(before.rstrip(_BLANK_CHARACTERS)) :]
-    lines = max(text.rfind("\n", high, min(end, run_end)), text.rfind("\r", high, min(end, run_end)))
-    return lines >= high and (" " in between or "\t" in between)
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._start = self._end = 0  # of what is known of the last run
+        self._last = -1
+
+    def hold(self, start: int, low: int, high: int, end: int) -> bool:
+        """Whether every place in a stretch of blanks, after its margin, is inside one pre-token.
+
+        Such a run is one pre-token up to its last line end and one after it, whose last blank may go to what
+        follows. Line ends right after marks belong to the marks. A window sees it so if it ends behind a line
+        end of the run, or knows none.
+
+        Args:
+            start: of the window.
+            low: where the stretch begins.
+            high: where it ends.
+            end: of the window.
+        """
+        text = self._text
+        run_end, last = self._measure(high - 1)
+        if run_end < len(text) and text[run_end].isspace():
+            return False
+        if last < high:
+            return run_end > high + 1 and not _LINE_ENDS.search(text, low, high)
+        if _LINE_ENDS.fullmatch(text, low, min(last + 1, end)):
+            return True
+        before = text[start : low + _MARGIN]
+        if _LINE_ENDS.search(text, high, min(end, run_end)):
+            return any(blank in before[len(before.rstrip(_BLANK_CHARACTERS)) :] for blank in " \t")
+        return not _LINE_ENDS.search(text, start + len(before.rstrip()), high)
+
+    def _measure(self, place: int) -> tuple[int, int]:
+        """Find the end of the run that this place is in, and its last line end, if there is one after it."""
+        if not self._start <= place < self._end:
+            blanks = _BLANKS.match(self._text, place)
+            self._start, self._end = place, blanks.end() if blanks else place + 1
+            self._last = max(self._text.rfind(each, place, self._end) for each in "\r\n")
+        return self._end, self._last
 
 
 def _shared(window: _Window, token: int, following: _Window, most_bytes: int) -> tuple[int, int] | None:
