@@ -1,6 +1,8 @@
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test pytest test-torch lint bench prove crashes lock clean
 BIN := .venv/bin
+# Some machines forbid bytecode: each of hundreds of processes would compile all of our code anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 help: ## say what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 16
