@@ -21,10 +21,10 @@ from jobs.history import History
 from jobs.models import Job
 from jobs.playback import Outlook
 from jobs.queue_depth import Depth
-from jobs.queue_place import QueuePlace
 from jobs.settings import Settings
 from jobs.speeds import A6000
 from jobs.states import JobState
+from jobs.views import QueuePlace
 
 T = TypeVar("T")
 # Everybody's look at one moment; a place seldom changes within it.

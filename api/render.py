@@ -9,8 +9,7 @@ from fastapi.responses import JSONResponse
 from starlette.responses import Response
 
 from jobs.models import Job
-from jobs.queue_place import QueuePlace
-from jobs.views import JobObject, SeenJobObject, job_object, queue_object
+from jobs.views import JobObject, QueuePlace, SeenJobObject, job_object, queue_object
 
 
 def job_response(job: Job, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

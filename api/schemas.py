@@ -5,8 +5,7 @@ from typing import Annotated, Final, Literal, get_args
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
 from jobs.prompts import Role, Task
-from jobs.queue_place import WaitReason
-from jobs.states import JobState
+from jobs.states import JobState, WaitReason
 from jobs.summary_states import TASKS
 from jobs.validation import MAX_TOP_K, Closed, CustomId, Metadata, NonEmpty, Stop, Text
 

@@ -3,7 +3,7 @@
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from jobs.queue_place import WaitReason
+from jobs.states import WaitReason
 from jobs.views import QueueObject
 
 _WORDS: Final[dict[str, str]] = {

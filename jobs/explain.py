@@ -14,9 +14,9 @@ from jobs.models import Job
 from jobs.outlooks import View
 from jobs.playback import Length, Outlook
 from jobs.queue_depth import Depth
-from jobs.queue_place import QueuePlace, WaitReason
 from jobs.ranking import head_of
-from jobs.states import JobState, Lane
+from jobs.states import JobState, Lane, WaitReason
+from jobs.views import QueuePlace
 
 # Starts that are played forward; what comes later is extrapolated.
 HORIZON: Final = 128

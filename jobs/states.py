@@ -63,3 +63,18 @@ class FinishReason(StrEnum):
 def sources(verb: str) -> list[str]:
     """The states that `verb` may start from, as SQL values."""
     return sorted(state.value for state in TRANSITIONS[verb][0])
+
+
+class WaitReason(StrEnum):
+    """What a job waits for; exactly one holds, the first that applies."""
+
+    DEPENDENCY = "dependency"  # jobs that it depends on
+    PREPARING = "preparing"  # its tokens are being counted
+    RETRY_BACKOFF = "retry_backoff"  # an attempt failed; the next is made later
+    ENGINE_DOWN = "engine_down"  # no engine that could hold it takes jobs now
+    NO_ENGINE_FITS = "no_engine_fits"  # no engine of its model is large enough
+    RESERVATION = "reservation"  # there is room, but it is kept for a job with a better right to it
+    SLOTS = "slots"  # it is next, and all batch slots are taken
+    BLOCKS = "blocks"  # it is next or ranks first, and too few KV-cache blocks are free
+    ALONE = "alone"  # it is next or ranks first, and runs only on an idle engine, having lost several workers
+    BEHIND = "behind"  # others go first

@@ -1,15 +1,30 @@
 """The public shape of a job: what callers poll and what webhooks carry."""
 
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TypedDict
 
 from jobs import ids
 from jobs.models import Job, JsonObject
-from jobs.queue_place import QueuePlace
-from jobs.states import StopReason
+from jobs.states import StopReason, WaitReason
 
 PRIORITIES: dict[str, int] = {"low": -1, "normal": 0, "high": 1}
 PRIORITY_NAMES = {rank: name for name, rank in PRIORITIES.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class QueuePlace:
+    """What is known of a job that waits.
+
+    Attributes:
+        position: 1 is next; None: it is not in line.
+        reason: None: nothing holds it back.
+        estimated_start_at: None: nothing can be said.
+    """
+
+    position: int | None = None
+    reason: WaitReason | None = None
+    estimated_start_at: datetime | None = None
 
 
 class JobObject(TypedDict):

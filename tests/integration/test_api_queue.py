@@ -11,8 +11,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from api.replies import QueueReply, SeenJobReply
 from jobs import engines, ids
 from jobs.database import database_now
-from jobs.queue_place import WaitReason
-from jobs.states import TERMINAL, JobState
+from jobs.states import TERMINAL, JobState, WaitReason
 from support import CAPACITY, ENGINE, eventually, job_in
 
 SERVED_MODEL = "llama-3.1-8b-instruct"

@@ -12,9 +12,9 @@ from jobs.bookings import Terms
 from jobs.database import database_now
 from jobs.explain import Snapshot, explain, is_far_back, play
 from jobs.models import Engine, Job, Reservation
-from jobs.queue_place import QueuePlace, WaitReason
 from jobs.speeds import Speed
-from jobs.states import FinishReason, JobState, Lane
+from jobs.states import FinishReason, JobState, Lane, WaitReason
+from jobs.views import QueuePlace
 from support import ENGINE, MODEL, TERMS, claim_one, job_in, output_of, register_engine, spec, submit_one
 
 WHOLE = Terms(lease=TERMS.lease, max_rescues=TERMS.max_rescues, foresight=None)

@@ -3,7 +3,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from cli.waiting import in_words
-from jobs.queue_place import WaitReason
+from jobs.states import WaitReason
 from jobs.views import QueueObject, rfc3339
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
