@@ -12,11 +12,11 @@ from api.parts import Parts
 from jobs import engines, files, ids
 from jobs.batch_estimate import Estimate, Estimator
 from jobs.batch_lines import LineFaultError
-from jobs.batch_models import FilePart
 from jobs.batch_states import Endpoint
 from jobs.counting import PromptCounter
 from jobs.errors import InvalidRequestError, NotFoundError, UnavailableError
 from jobs.file_lines import FileLine, Splitter
+from jobs.file_models import FilePart
 from jobs.models import JsonObject
 from jobs.storage import PartStore, make_store
 

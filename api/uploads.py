@@ -16,8 +16,6 @@ from api.once import Promise
 from api.openai_schemas import MAX_EXPIRY_SECONDS, MIN_EXPIRY_SECONDS
 from api.parts import Parts
 from jobs import files
-from jobs.batch_models import File
-from jobs.batch_states import FileState
 from jobs.errors import (
     InvalidRequestError,
     MissingFieldError,
@@ -25,6 +23,8 @@ from jobs.errors import (
     UnavailableError,
     UnknownFieldError,
 )
+from jobs.file_models import File
+from jobs.file_states import FileState
 from jobs.idempotency import Kind, Once, run_once
 from jobs.orm import JsonObject
 from jobs.storage import PART_BYTES, PartStore, make_store

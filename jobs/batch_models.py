@@ -1,4 +1,4 @@
-"""The tables of files and batches. File bytes are parts: here, or elsewhere under a key (see `storage`)."""
+"""The table of batches."""
 
 from datetime import datetime
 from uuid import UUID
@@ -7,71 +7,12 @@ from sqlalchemy import BigInteger, CheckConstraint, ForeignKey, Index, SmallInte
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
-from jobs.batch_states import ACTIVE, TERMINAL, BatchState, Endpoint, FileState
+from jobs.batch_states import ACTIVE, TERMINAL, BatchState, Endpoint
 from jobs.ids import uuid7
 from jobs.orm import Base, JsonObject, one_of
 from jobs.turn_models import VALIDATION, indexes
 
 _ACTIVE_SQL = one_of("state", sorted(ACTIVE))
-
-
-class File(Base):
-    """A file of a tenant: uploaded, or the results of a batch.
-
-    Attributes:
-        purpose: `batch`, or `batch_output` for results.
-        num_bytes: that can be read by now.
-        created_at: for results: when they began, and once complete, when they were completed.
-        expires_at: gone from then on; None while it grows.
-        deleted_at: when it was deleted; its bytes stay for a while, for those who are reading them.
-    """
-
-    __tablename__ = "files"
-    __table_args__ = (
-        CheckConstraint(one_of("state", sorted(FileState)), name="state"),
-        CheckConstraint("(state = 'deleted') = (deleted_at IS NOT NULL)", name="deleted_at"),
-        CheckConstraint("num_bytes >= 0", name="num_bytes"),
-        Index("ix_files_tenant", "tenant_id", "id"),
-        Index("ix_files_purpose", "tenant_id", "purpose", "id"),
-        Index("ix_files_expiring", "expires_at", postgresql_where=text("state = 'complete'")),
-        Index("ix_files_deleted", "deleted_at", postgresql_where=text("state = 'deleted'")),
-        Index("ix_files_uploading", "created_at", postgresql_where=text("state = 'uploading'")),
-    )
-
-    id: Mapped[UUID] = mapped_column(primary_key=True, default=uuid7)
-    tenant_id: Mapped[UUID] = mapped_column(ForeignKey("tenants.id"))
-    purpose: Mapped[str]
-    filename: Mapped[str]
-    state: Mapped[str]
-    num_bytes: Mapped[int] = mapped_column(BigInteger, server_default="0")
-    created_at: Mapped[datetime]
-    expires_at: Mapped[datetime | None]
-    deleted_at: Mapped[datetime | None]
-
-
-class FilePart(Base):
-    """Some bytes of a file; never changed once written.
-
-    Attributes:
-        start: offset of its first byte in the file.
-        num_bytes: how many, uncompressed.
-        content: the bytes, zstd-compressed, if they are kept here.
-        key: under which the store keeps them otherwise.
-    """
-
-    __tablename__ = "file_parts"
-    __table_args__ = (
-        CheckConstraint("num_nonnulls(content, key) = 1", name="one_place"),
-        CheckConstraint("start >= 0 AND num_bytes > 0", name="extent"),
-        Index("ix_file_parts_key", "key", postgresql_where=text("key IS NOT NULL")),
-    )
-
-    file_id: Mapped[UUID] = mapped_column(ForeignKey("files.id", ondelete="CASCADE"), primary_key=True)
-    start: Mapped[int] = mapped_column(BigInteger, primary_key=True)
-    tenant_id: Mapped[UUID] = mapped_column(ForeignKey("tenants.id"))
-    num_bytes: Mapped[int]
-    content: Mapped[bytes | None]
-    key: Mapped[str | None]
 
 
 class Batch(Base):

@@ -1,4 +1,4 @@
-"""The states of batches and files, and the moves between a batch's: one table that the rest is built from."""
+"""The states of a batch and the moves between them: one table that the rest is built from."""
 
 from enum import StrEnum
 
@@ -14,15 +14,6 @@ class BatchState(StrEnum):
     EXPIRED = "expired"  # its window ended before all of its lines
     CANCELLING = "cancelling"  # running lines are being stopped
     CANCELLED = "cancelled"
-
-
-class FileState(StrEnum):
-    """Where a file is in its life."""
-
-    UPLOADING = "uploading"  # nobody sees it yet
-    GROWING = "growing"  # can be read while more is written
-    COMPLETE = "complete"
-    DELETED = "deleted"  # nobody sees it any more; its bytes go later
 
 
 class Endpoint(StrEnum):

@@ -1,30 +1,15 @@
-"""The public shapes of files and batches: OpenAI's objects, and what we add to them."""
+"""The public shape of a batch: OpenAI's object, and what we add to it."""
 
 from datetime import datetime
 from typing import Final, TypedDict
 from uuid import UUID
 
 from jobs import ids
-from jobs.batch_models import Batch, File
-from jobs.batch_states import FileState
+from jobs.batch_models import Batch
 from jobs.models import JsonObject
 
 # Pages of batches would else be dominated by one whose every line is wrong; the batch alone shows all.
 MAX_LISTED_ERRORS: Final = 100
-
-
-class FileObject(TypedDict):
-    """A file as JSON; times in seconds since 1970."""
-
-    id: str
-    object: str
-    bytes: int
-    created_at: int
-    expires_at: int | None
-    filename: str
-    purpose: str
-    status: str
-    status_details: None
 
 
 class BatchObject(TypedDict):
@@ -53,21 +38,6 @@ class BatchObject(TypedDict):
     usage: JsonObject
     metadata: JsonObject | None
     retry_of: str | None
-
-
-def file_object(file: File) -> FileObject:
-    """The file as callers see it; `processed` once nothing more is written to it."""
-    return FileObject(
-        id=ids.file_id(file.id),
-        object="file",
-        bytes=file.num_bytes,
-        created_at=int(file.created_at.timestamp()),
-        expires_at=_seconds(file.expires_at),
-        filename=file.filename,
-        purpose=file.purpose,
-        status="processed" if file.state == FileState.COMPLETE else "uploaded",
-        status_details=None,
-    )
 
 
 def batch_object(batch: Batch, *, max_errors: int | None = None) -> BatchObject:

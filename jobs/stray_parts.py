@@ -21,8 +21,8 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
-from jobs.batch_models import FilePart
 from jobs.database import database_now
+from jobs.file_models import FilePart
 from jobs.part_models import Installation, StrayPart
 
 NAMED_WITHIN: Final = timedelta(hours=1)  # a transaction lasts seconds; hosts' clocks may differ by minutes

@@ -11,11 +11,12 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import batches, files, lifecycle, reservations
 from jobs.batch_models import Batch
-from jobs.batch_states import Endpoint, FileState
+from jobs.batch_states import Endpoint
 from jobs.batch_validation import Validation
 from jobs.batch_work import BatchTools
 from jobs.batches import BatchSpec
 from jobs.database import database_now
+from jobs.file_states import FileState
 from jobs.models import DEFAULT_TENANT, Job
 from jobs.settings import LimitSettings
 from jobs.states import FinishReason, JobState

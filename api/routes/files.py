@@ -20,9 +20,9 @@ from api.openapi import answers, form_body
 from api.parts import Parts
 from api.render import page
 from jobs import files, ids
-from jobs.batch_models import File
-from jobs.batch_states import FileState
-from jobs.batch_views import file_object
+from jobs.file_models import File
+from jobs.file_states import FileState
+from jobs.file_views import file_object
 from jobs.storage import BytesLostError, make_store
 
 router = APIRouter(tags=["files"])

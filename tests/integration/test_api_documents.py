@@ -14,8 +14,8 @@ from api.document_schemas import DocumentListReply, SeenDocumentReply
 from api_server import ApiProcess, error_of
 from cli.stack.valkey import EmbeddedValkey
 from document_support import make_docx, make_pdf, prose_page
-from jobs.batch_models import File
-from jobs.batch_states import FileState
+from jobs.file_models import File
+from jobs.file_states import FileState
 from jobs.settings import DatabaseSettings
 from jobs.tokens import Tokenizer
 from support import API_KEY

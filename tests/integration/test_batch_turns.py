@@ -11,10 +11,11 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from batch_support import Service, lines, tools, validate_next
 from jobs import files, lifecycle, turns
-from jobs.batch_models import Batch, File, FilePart
-from jobs.batch_states import FileState
+from jobs.batch_models import Batch
 from jobs.database import database_now
 from jobs.errors import NotFoundError
+from jobs.file_models import File, FilePart
+from jobs.file_states import FileState
 from jobs.models import DEFAULT_TENANT
 from jobs.storage import DirectoryStore, RowStore, StoredPart
 from jobs.turn_models import VALIDATION

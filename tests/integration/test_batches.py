@@ -14,10 +14,10 @@ from batch_support import Service, lines, tools, validate_next
 from jobs import files, ids, lifecycle, removal, turns
 from jobs.admission import Budget
 from jobs.batch_estimate import Estimate, seconds_until_done
-from jobs.batch_models import File, FilePart
-from jobs.batch_states import FileState
 from jobs.database import database_now
 from jobs.errors import ConflictError
+from jobs.file_models import File, FilePart
+from jobs.file_states import FileState
 from jobs.models import DEFAULT_TENANT, Job, WebhookEvent
 from jobs.playback import Outlook
 from jobs.speeds import Speed

@@ -10,13 +10,13 @@ from sqlalchemy import func, select, text, update
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import document_work, documents, turns
-from jobs.batch_models import File
-from jobs.batch_states import FileState
 from jobs.database import database_now
 from jobs.document_models import Document, DocumentText
 from jobs.document_states import Fault
 from jobs.document_work import MAX_ATTEMPTS, ExtractedText
 from jobs.errors import NotFoundError
+from jobs.file_models import File
+from jobs.file_states import FileState
 from jobs.ids import uuid7
 from jobs.models import DEFAULT_TENANT, Tenant
 from jobs.tokens import pack_text

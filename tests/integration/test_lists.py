@@ -11,9 +11,9 @@ from sqlalchemy import insert, inspect, text
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import documents, files, queries, summaries, webhook_log
-from jobs.batch_models import File
 from jobs.database import database_now
 from jobs.document_models import Document
+from jobs.file_models import File
 from jobs.ids import uuid7
 from jobs.models import DEFAULT_TENANT, Base, Job
 from jobs.paging import Page, Range

@@ -15,9 +15,10 @@ from api.openai_replies import BatchReply, EstimateReply, FileReply
 from api_server import ApiProcess, error_of
 from cli.stack.valkey import EmbeddedValkey
 from jobs import files, ids
-from jobs.batch_models import Batch, File, FilePart
-from jobs.batch_states import FileState
+from jobs.batch_models import Batch
 from jobs.database import database_now
+from jobs.file_models import File, FilePart
+from jobs.file_states import FileState
 from jobs.ids import uuid7
 from jobs.models import Tenant
 from jobs.settings import DatabaseSettings

@@ -11,9 +11,9 @@ from sqlalchemy.orm import Session, sessionmaker
 from batch_support import Service, lines
 from cli.stack.valkey import EmbeddedValkey
 from jobs import queues
-from jobs.batch_models import FilePart
 from jobs.database import transaction
 from jobs.document_models import DocumentText
+from jobs.file_models import FilePart
 from jobs.models import Job, Summary
 from jobs.prompts import canonical_text
 from jobs.settings import BrokerSettings, DatabaseSettings, Settings

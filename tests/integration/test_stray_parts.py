@@ -9,10 +9,10 @@ from sqlalchemy import delete, insert, select, text, update
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import files, stray_parts
-from jobs.batch_models import File, FilePart
-from jobs.batch_states import FileState
 from jobs.database import database_now
 from jobs.errors import UnavailableError
+from jobs.file_models import File, FilePart
+from jobs.file_states import FileState
 from jobs.isolation import WORKER_ROLE
 from jobs.models import DEFAULT_TENANT
 from jobs.part_models import Installation, StrayPart
