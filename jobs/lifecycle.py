@@ -16,7 +16,7 @@ from jobs.checkpoints import Output
 from jobs.errors import NotFoundError
 from jobs.models import Job, JsonObject
 from jobs.moves import Lease
-from jobs.queue_window import Queued
+from jobs.queries import Queued
 from jobs.states import TERMINAL, FinishReason, JobState, StopReason
 
 

@@ -19,7 +19,7 @@ from jobs.history import PeersOnce
 from jobs.models import Engine, Job, Reservation
 from jobs.playback import Length, Outlook
 from jobs.prediction import Foresight
-from jobs.queue_window import Queued
+from jobs.queries import Queued
 from jobs.ranking import Ranked, Ranking
 from jobs.speeds import Service, Speed, measure
 

@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from datetime import datetime, timedelta
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from sqlalchemy import (
@@ -26,6 +27,9 @@ from jobs.errors import NotFoundError
 from jobs.models import Engine, Job, Reservation, Result, WebhookDispatch
 from jobs.paging import Page, Range
 from jobs.states import TERMINAL, JobState, StopReason
+
+# A job ranks one priority higher in the last part of its window.
+URGENT_PART: Final = 0.25
 
 _KEYS: Final = (Job.id, Job.tenant_id)
 
@@ -189,3 +193,30 @@ def pending_webhooks(session: Session) -> int:
         for state in ("'pending'", "'sending'")  # literal, so that the partial indexes are found
     ]
     return sum(session.scalar(count) or 0 for count in counts)
+
+
+class Queued(NamedTuple):
+    """A queued job as a claim sees it: no prompt, no texts."""
+
+    id: UUID
+    tenant_id: UUID
+    lane: str
+    rank: int
+    task: str
+    prompt_tokens: int
+    completion_tokens: int
+    max_tokens: int
+    num_yields: int
+    num_rescues: int
+    created_at: datetime
+    started_at: datetime | None
+    expires_at: datetime | None
+    text_id: UUID
+    summary_id: UUID | None
+
+    def priority(self, now: datetime) -> int:
+        """Its rank, one higher when its window nears its end."""
+        if self.expires_at is None:
+            return self.rank
+        left: timedelta = self.expires_at - now
+        return self.rank + (left <= URGENT_PART * (self.expires_at - self.created_at))

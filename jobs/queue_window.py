@@ -4,8 +4,8 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-from typing import Final, NamedTuple
+from datetime import datetime
+from typing import Final
 from uuid import UUID
 
 from sqlalchemy import Boolean, Float, Text, Uuid, bindparam, literal_column, select, text
@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 from jobs.admission import Capacity
 from jobs.fair_share import Account
 from jobs.models import FIT_CLASS, NEED_BOUNDS, NEED_CLASSES, NUM_SIZE_CLASSES, SIZE_BOUNDS, Job
+from jobs.queries import Queued
 from jobs.states import Lane
 
 # Of the tenants that wait, so many are looked at: those that were served least.
@@ -23,35 +24,6 @@ MAX_TENANTS: Final = 16
 MAX_ROWS: Final = 96
 _MIN_EACH: Final = 2
 _MAX_URGENT: Final = 16
-# A job ranks one priority higher in the last part of its window.
-URGENT_PART: Final = 0.25
-
-
-class Queued(NamedTuple):
-    """A queued job as a claim sees it: no prompt, no texts."""
-
-    id: UUID
-    tenant_id: UUID
-    lane: str
-    rank: int
-    task: str
-    prompt_tokens: int
-    completion_tokens: int
-    max_tokens: int
-    num_yields: int
-    num_rescues: int
-    created_at: datetime
-    started_at: datetime | None
-    expires_at: datetime | None
-    text_id: UUID
-    summary_id: UUID | None
-
-    def priority(self, now: datetime) -> int:
-        """Its rank, one higher when its window nears its end."""
-        if self.expires_at is None:
-            return self.rank
-        left: timedelta = self.expires_at - now
-        return self.rank + (left <= URGENT_PART * (self.expires_at - self.created_at))
 
 
 _CLASS: Final = FIT_CLASS.replace(":", r"\:")  # no parameter

@@ -14,7 +14,7 @@ from jobs.admission import Capacity
 from jobs.bookings import Booking, Bookkeeper, Terms
 from jobs.fair_share import Account, rank
 from jobs.packing import Candidate
-from jobs.queue_window import Queued
+from jobs.queries import Queued
 from jobs.states import Lane
 from jobs.summary_states import TASKS, NodeKind
 
