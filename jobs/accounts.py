@@ -1,6 +1,5 @@
 """Tenants' accounts in the database: who was served how much of a model, and who is idle."""
 
-from collections.abc import Collection
 from uuid import UUID
 
 from sqlalchemy import CTE, Float, cast, func, literal, literal_column, select, update
@@ -8,50 +7,13 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
 from jobs import locks
-from jobs.fair_share import Account, lift
 from jobs.locks import Lock
 from jobs.models import Job, Tenant, TenantAccount
-from jobs.queue_window import Waiting
 
 
 def serialize(session: Session) -> None:
     """Nobody else writes to several accounts until this transaction has ended; taken behind engines' rows."""
     locks.hold(session, Lock.ACCOUNTS)
-
-
-def lifted(waiting: Waiting) -> dict[UUID, Account]:
-    """The accounts; who comes back from idleness stands where the least served of the others does."""
-    accounts, idle = waiting.accounts, waiting.idle
-    active = [account for tenant_id, account in accounts.items() if tenant_id not in idle]
-    return {
-        tenant_id: lift(account, active) if tenant_id in idle else account
-        for tenant_id, account in accounts.items()
-    }
-
-
-def take_up(session: Session, model: str, waiting: Waiting) -> None:
-    """Written down: who came back from idleness is lifted, and who has no job left is idle from now on.
-
-    Unless somebody else writes to several accounts just now: then the next look does it.
-    """
-    gone = waiting.accounts.keys() - set().union(*waiting.tenants.values())
-    if not gone and not waiting.idle:
-        return
-    if not locks.try_hold(session, Lock.ACCOUNTS):
-        return
-    if gone:
-        _leave(session, model, gone)
-    accounts = lifted(waiting)
-    for tenant_id in sorted(waiting.idle):
-        statement = insert(TenantAccount).values(
-            tenant_id=tenant_id, model=model, served=accounts[tenant_id].served, is_active=True
-        )
-        served = func.greatest(TenantAccount.served, statement.excluded.served)
-        session.execute(
-            statement.on_conflict_do_update(
-                index_elements=["tenant_id", "model"], set_={"served": served, "is_active": True}
-            )
-        )
 
 
 def charge(session: Session, tenant_id: UUID, model: str, num_tokens: int) -> None:
@@ -120,19 +82,4 @@ def _take_up_charged(session: Session, tenant_id: UUID, model: str, num_tokens: 
         statement.on_conflict_do_update(
             index_elements=["tenant_id", "model"], set_={"served": served, "is_active": True}
         )
-    )
-
-
-def _leave(session: Session, model: str, tenants: Collection[UUID]) -> None:
-    """Those of them with nothing on any engine either are idle."""
-    running = select(Job.tenant_id).where(Job.state == literal_column("'running'"), Job.model == model)
-    session.execute(
-        update(TenantAccount)
-        .where(
-            TenantAccount.model == model,
-            TenantAccount.tenant_id.in_(sorted(tenants)),
-            TenantAccount.tenant_id.not_in(running),
-        )
-        .values(is_active=False)
-        .execution_options(synchronize_session=False)
     )

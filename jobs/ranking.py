@@ -7,14 +7,19 @@ from datetime import datetime
 from typing import Final
 from uuid import UUID
 
+from sqlalchemy import func, literal_column, select, update
+from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
-from jobs import accounts, queue_window
+from jobs import locks, queue_window
 from jobs.admission import Capacity
 from jobs.bookings import Booking, Bookkeeper, Terms
-from jobs.fair_share import Account, rank
+from jobs.fair_share import Account, lift, rank
+from jobs.locks import Lock
+from jobs.models import Job, TenantAccount
 from jobs.packing import Candidate
 from jobs.queries import Queued
+from jobs.queue_window import Waiting
 from jobs.states import Lane
 from jobs.summary_states import TASKS, NodeKind
 
@@ -64,8 +69,8 @@ class Ranking:
         """All that was read of each lane, ranked: of every size of every tenant the first."""
         waiting = queue_window.waiting_tenants(self.session, self.model)
         if self.takes_up:
-            accounts.take_up(self.session, self.model, waiting)
-        known = accounts.lifted(waiting)
+            take_up(self.session, self.model, waiting)
+        known = lifted(waiting)
         return [
             self._lane(lane, waiting.tenants[lane], known)
             for lane in (Lane.INTERACTIVE, Lane.BATCH)
@@ -141,3 +146,53 @@ def _tree(job: Queued) -> UUID | None:
     A document that is summarized whole is packed with all others.
     """
     return None if job.task == TASKS[NodeKind.WHOLE] else job.summary_id
+
+
+def lifted(waiting: Waiting) -> dict[UUID, Account]:
+    """The accounts; who comes back from idleness stands where the least served of the others does."""
+    accounts, idle = waiting.accounts, waiting.idle
+    active = [account for tenant_id, account in accounts.items() if tenant_id not in idle]
+    return {
+        tenant_id: lift(account, active) if tenant_id in idle else account
+        for tenant_id, account in accounts.items()
+    }
+
+
+def take_up(session: Session, model: str, waiting: Waiting) -> None:
+    """Written down: who came back from idleness is lifted, and who has no job left is idle from now on.
+
+    Unless somebody else writes to several accounts just now: then the next look does it.
+    """
+    gone = waiting.accounts.keys() - set().union(*waiting.tenants.values())
+    if not gone and not waiting.idle:
+        return
+    if not locks.try_hold(session, Lock.ACCOUNTS):
+        return
+    if gone:
+        _leave(session, model, gone)
+    accounts = lifted(waiting)
+    for tenant_id in sorted(waiting.idle):
+        statement = insert(TenantAccount).values(
+            tenant_id=tenant_id, model=model, served=accounts[tenant_id].served, is_active=True
+        )
+        served = func.greatest(TenantAccount.served, statement.excluded.served)
+        session.execute(
+            statement.on_conflict_do_update(
+                index_elements=["tenant_id", "model"], set_={"served": served, "is_active": True}
+            )
+        )
+
+
+def _leave(session: Session, model: str, tenants: Collection[UUID]) -> None:
+    """Those of them with nothing on any engine either are idle."""
+    running = select(Job.tenant_id).where(Job.state == literal_column("'running'"), Job.model == model)
+    session.execute(
+        update(TenantAccount)
+        .where(
+            TenantAccount.model == model,
+            TenantAccount.tenant_id.in_(sorted(tenants)),
+            TenantAccount.tenant_id.not_in(running),
+        )
+        .values(is_active=False)
+        .execution_options(synchronize_session=False)
+    )
