@@ -10,10 +10,11 @@ from api.identifiers import parse_field
 from api.openai_schemas import EstimateRequest
 from api.parts import Parts
 from jobs import engines, files, ids
-from jobs.batch_estimate import Estimate, Estimator
+from jobs.batch_estimate import Estimator
 from jobs.batch_lines import LineFaultError
 from jobs.batch_states import Endpoint
 from jobs.counting import PromptCounter
+from jobs.durations import Estimate
 from jobs.errors import InvalidRequestError, NotFoundError, UnavailableError
 from jobs.file_lines import FileLine, Splitter
 from jobs.file_models import FilePart

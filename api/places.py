@@ -12,9 +12,9 @@ from sqlalchemy.exc import InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from api.shared import Shared
-from jobs import batch_estimate, database, explain, isolation, outlooks, queue_depth, telemetry
-from jobs.batch_estimate import Estimate
+from jobs import database, explain, isolation, outlooks, queue_depth, telemetry
 from jobs.bookings import Terms
+from jobs.durations import Estimate, seconds_until_done
 from jobs.errors import UnavailableError
 from jobs.explain import Snapshot
 from jobs.history import History
@@ -117,7 +117,7 @@ class Places:
     def _seconds_until_done(self, estimate: Estimate, model: str, engines: Sequence[Outlook]) -> float:
         with database.transaction(self._sessions) as session:
             isolation.enter_across(session)
-            return batch_estimate.seconds_until_done(session, estimate, model, engines)
+            return seconds_until_done(session, estimate, model, engines)
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await anyio.to_thread.run_sync(work, limiter=self._threads, abandon_on_cancel=True)

@@ -3,8 +3,9 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from jobs import batch_estimate, summary_plan
+from jobs import summary_plan
 from jobs.chunking import Count, Starts
+from jobs.durations import Estimate
 from jobs.speeds import reading_work
 from jobs.summary_plan import Leaf, Node, Sizes, Source
 
@@ -33,9 +34,9 @@ class Estimated:
         """All of them."""
         return sum(map(len, self.trees))
 
-    def as_work(self) -> batch_estimate.Estimate:
+    def as_work(self) -> Estimate:
         """What engines have to do, for the estimate of the time."""
-        return batch_estimate.Estimate(
+        return Estimate(
             num_lines=self.num_jobs,
             prompt_tokens=sum(node.prompt_tokens for node in self.nodes),
             max_output_tokens=sum(node.output_tokens for node in self.nodes),

@@ -13,8 +13,8 @@ from sqlalchemy.orm import Session, sessionmaker
 from batch_support import Service, lines, tools, validate_next
 from jobs import files, ids, lifecycle, removal, turns
 from jobs.admission import Budget
-from jobs.batch_estimate import Estimate, seconds_until_done
 from jobs.database import database_now
+from jobs.durations import Estimate, seconds_until_done
 from jobs.errors import ConflictError
 from jobs.file_models import File, FilePart
 from jobs.file_states import FileState
