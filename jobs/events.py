@@ -15,9 +15,9 @@ from jobs.database import database_now
 from jobs.ids import uuid7
 from jobs.models import Job, JsonObject, Result, Summary, WebhookEndpoint, WebhookEvent
 from jobs.states import Lane
-from jobs.summary_views import summary_event
 from jobs.views import job_object
 from jobs.webhook_dispatches import Destination
+from jobs.webhook_payloads import summary_event
 from jobs.webhooks import JOB_STARTED
 
 # Per statement, each with 8 parameters: Postgres takes 65,535 at most.

@@ -1,6 +1,6 @@
 """The public shapes of summaries: what callers poll, and what webhooks carry."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TypedDict
 from uuid import UUID
 
@@ -145,18 +145,3 @@ def summary_object(
         finalized_at=optional_rfc3339(summary.finalized_at),
         expires_at=optional_rfc3339(summary.expires_at),
     )
-
-
-def summary_event(summary: Summary) -> JsonObject:
-    """What webhooks say of a summary that has ended."""
-    metadata: Mapping[str, object] = summary.labels
-    return {
-        "id": ids.summary_id(summary.id),
-        "object": "summary",
-        "state": summary.state,
-        "custom_id": summary.custom_id,
-        "metadata": dict(metadata),
-        "error": summary.error,
-        "finalized_at": optional_rfc3339(summary.finalized_at),
-        "result_url": f"/v1/summaries/{ids.summary_id(summary.id)}/result",
-    }
