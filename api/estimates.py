@@ -19,7 +19,8 @@ from jobs.errors import InvalidRequestError, NotFoundError, UnavailableError
 from jobs.file_lines import FileLine, Splitter
 from jobs.file_models import FilePart
 from jobs.models import JsonObject
-from jobs.storage import PartStore, make_store
+from jobs.storage import PartStore
+from jobs.stores import make_store
 
 
 async def estimate(parts: Parts, asked: EstimateRequest, *, tenant_id: UUID) -> JsonObject:

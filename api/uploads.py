@@ -27,7 +27,8 @@ from jobs.file_models import File
 from jobs.file_states import FileState
 from jobs.idempotency import Kind, Once, run_once
 from jobs.orm import JsonObject
-from jobs.storage import PART_BYTES, PartStore, make_store
+from jobs.storage import PART_BYTES, PartStore
+from jobs.stores import make_store
 
 _ANCHOR: Final = "expires_after[anchor]"
 _SECONDS: Final = "expires_after[seconds]"

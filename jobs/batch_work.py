@@ -7,7 +7,8 @@ from typing import Self
 from jobs import engines
 from jobs.admission import Capacity
 from jobs.settings import LimitSettings, Settings
-from jobs.storage import PartStore, make_store
+from jobs.storage import PartStore
+from jobs.stores import make_store
 from jobs.texts import Counter
 
 

@@ -1,6 +1,5 @@
 """Where the bytes of files are kept: one interface, behind it Postgres, a directory or object storage."""
 
-import functools
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -13,7 +12,6 @@ import zstandard
 
 from jobs.errors import LongbatchError, UnavailableError
 from jobs.ids import uuid7
-from jobs.settings import FileSettings
 
 # A file's bytes are cut into parts of this size: one is held in memory at a time.
 PART_BYTES: Final = 2**20
@@ -187,20 +185,6 @@ def _sync_names(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def make_store(settings: FileSettings) -> PartStore:
-    """The store that is configured."""
-    return _make_store(settings.directory, settings.url)
-
-
-@functools.cache
-def _make_store(directory: str | None, url: str | None) -> PartStore:
-    if url is not None:
-        from jobs.object_storage import ObjectStore
-
-        return ObjectStore(url)
-    return DirectoryStore(Path(directory)) if directory is not None else RowStore()
 
 
 def pack(raw: bytes) -> bytes:

@@ -14,7 +14,7 @@ from jobs.database import transaction
 from jobs.preparation import Counting
 from jobs.queues import EVENTS, INFERENCE
 from jobs.settings import Settings
-from jobs.storage import make_store
+from jobs.stores import make_store
 from jobs.summary_planning import Planning, PlanningTools
 from jobs.tokens import Tokenizer
 from jobs.webhook_vault import Vault

@@ -23,7 +23,8 @@ from jobs import files, ids
 from jobs.file_models import File
 from jobs.file_states import FileState
 from jobs.file_views import file_object
-from jobs.storage import BytesLostError, make_store
+from jobs.storage import BytesLostError
+from jobs.stores import make_store
 
 router = APIRouter(tags=["files"])
 
