@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from jobs.checkpoints import Output
 from jobs.states import FinishReason
 from jobs.tokens import Tokenizer, pack_ids
-from worker.detokenize import Detokenizer, sanitize
+from worker.detokenize import Detokenizer
 from worker.pieces import Piece, Tokens
 from worker.said import Said
+from worker.verdicts import sanitize
 
 
 class Answer:

@@ -6,9 +6,9 @@ from typing import Final
 from jobs.checkpoints import Output
 from jobs.states import FinishReason
 from jobs.tokens import Tokenizer, pack_ids
-from worker.detokenize import sanitize
 from worker.pieces import Piece, Text
 from worker.said import Said
+from worker.verdicts import sanitize
 
 _REPLACEMENT: Final = "\ufffd"
 

@@ -1,14 +1,9 @@
 """Generated ids into text while they come, without ever showing half a character."""
 
 import codecs
-import re
 from collections.abc import Iterable
-from typing import Final
 
 from jobs.tokens import Tokenizer
-
-# Postgres stores neither NUL nor lone surrogates; a model can write the first.
-_UNSTORABLE: Final = re.compile("[\x00\ud800-\udfff]")
 
 
 class Detokenizer:
@@ -38,9 +33,3 @@ class Detokenizer:
             return text
         self._drops_space = False
         return text.removeprefix(" ")
-
-
-def sanitize(text: str) -> tuple[str, bool]:
-    """The text as Postgres can store it, and whether something had to become U+FFFD."""
-    storable, num_replaced = _UNSTORABLE.subn("\ufffd", text)
-    return storable, num_replaced > 0

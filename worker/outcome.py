@@ -13,7 +13,7 @@ from jobs.models import JsonObject
 from jobs.moves import Lease
 from jobs.settings import JobSettings
 from jobs.states import FinishReason, JobState, StopReason
-from worker.detokenize import sanitize
+from worker.verdicts import sanitize
 
 
 @dataclass(frozen=True, slots=True)

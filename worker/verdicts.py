@@ -6,7 +6,9 @@ from typing import Final
 import grpc
 
 from jobs.errors import EngineError, EngineLostError, EngineUnavailableError, RetryableEngineError
-from worker.detokenize import sanitize
+
+# Postgres stores neither NUL nor lone surrogates; a model can write the first.
+_UNSTORABLE: Final = re.compile("[\x00\ud800-\udfff]")
 
 # Triton tells no status code inside a stream, only a message. What is not listed here is tried again.
 _REFUSED: Final = (
@@ -77,3 +79,9 @@ def _is_asserted_of_request(lowered: str) -> bool:
     before, asserted, after = lowered.partition(_ASSERTED)
     words = before + after.partition("\n")[0]  # without the stack, in which other names stand
     return bool(asserted) and _OF_THE_ENGINE.search(words) is None
+
+
+def sanitize(text: str) -> tuple[str, bool]:
+    """The text as Postgres can store it, and whether something had to become U+FFFD."""
+    storable, num_replaced = _UNSTORABLE.subn("\ufffd", text)
+    return storable, num_replaced > 0

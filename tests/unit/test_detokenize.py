@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from jobs.tokenizer_files import ensure_default_tokenizer
 from jobs.tokens import Tokenizer
-from worker.detokenize import Detokenizer, sanitize
+from worker.detokenize import Detokenizer
+from worker.verdicts import sanitize
 
 TEXTS = [
     "plain words",
