@@ -7,29 +7,21 @@ import json
 from dataclasses import dataclass
 from datetime import timedelta
 from hashlib import sha256
-from typing import Final, TypeVar
-
-from pydantic import BaseModel, ValidationError
+from typing import Final
 
 from api.schemas import JobRequest
 from api.webhooks import check_callback
 from jobs.chat_template import ChatTemplateError
 from jobs.counting import PromptCounter
-from jobs.errors import MalformedJsonError
 from jobs.prompts import Message, build_messages, canonical
 from jobs.settings import Settings
 from jobs.submission import JobSpec
 from jobs.texts import CountedPrompt, NewText
 from jobs.tokens import Tokenizer
-from jobs.validation import from_validation
 from jobs.views import PRIORITIES
 
 WINDOWS: Final = {"1h": timedelta(hours=1), "24h": timedelta(hours=24), "7d": timedelta(days=7)}
 _SAMPLING: Final = ("temperature", "top_p", "top_k", "seed", "stop")
-# Complaints of the fast parser behind which a text that cannot be stored may hide.
-_TEXT_COMPLAINTS: Final = ("surrogate", "hex escape", "unicode", "control character")
-
-Body = TypeVar("Body", bound=BaseModel)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,21 +37,6 @@ class Acceptance:
     settings: Settings
     tokenizer: Tokenizer | None
     max_inline_chars: int
-
-
-def parse(model: type[Body], raw: bytes | bytearray) -> Body:
-    """The request's body, validated.
-
-    Raises:
-        InvalidRequestError: it names the field, and never repeats its value.
-    """
-    try:
-        return model.model_validate_json(raw)
-    except ValidationError as error:
-        complaint = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        if complaint["type"] == "json_invalid" and any(hint in complaint["msg"] for hint in _TEXT_COMPLAINTS):
-            _name_unstorable_field(model, raw)
-        raise from_validation(error) from None  # the original holds the prompt
 
 
 def request_sha256(request: JobRequest) -> bytes:
@@ -104,18 +81,3 @@ def _count(prompt: str, acceptance: Acceptance) -> CountedPrompt | None:
         return PromptCounter(acceptance.tokenizer).count_prompt(prompt)
     except ChatTemplateError:
         return None  # the service worker meets the same error and ends the job with it
-
-
-def _name_unstorable_field(model: type[BaseModel], raw: bytes | bytearray) -> None:
-    """Raises the error that names the field; returns when the text is no JSON for a slower parser either."""
-    try:
-        value = json.loads(raw.decode("utf-8", "surrogatepass"), strict=False)
-    except UnicodeDecodeError:
-        raise MalformedJsonError("The request body is not UTF-8.") from None
-    except (ValueError, RecursionError):
-        return
-    try:
-        model.model_validate(value)
-    except ValidationError as error:
-        named = from_validation(error)
-        raise named from None

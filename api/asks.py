@@ -13,7 +13,7 @@ from uuid import UUID
 from pydantic import TypeAdapter, ValidationError
 from sqlalchemy.orm import Session
 
-from api import accept
+from api.body import parse
 from api.callers import Caller
 from api.openai_schemas import GenerateRequest
 from api.parts import Parts
@@ -211,7 +211,7 @@ def _understand_raw(
 def _understand_plain(
     raw: bytes | bytearray, given: dict[str, Any], tokenizer: Tokenizer | None, most_tokens: int | None
 ) -> Ask:
-    asked = accept.parse(GenerateRequest, raw).model_dump(exclude_none=True)
+    asked = parse(GenerateRequest, raw).model_dump(exclude_none=True)
     return _understand(Endpoint.TEXT, given | asked, tokenizer, most_tokens)
 
 

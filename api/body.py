@@ -1,11 +1,19 @@
 """Request bodies as bytes: whole ones under a limit, or lines while they arrive."""
 
+import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from typing import Final, TypeVar
 
+from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 
-from jobs.errors import TooLargeError
+from jobs.errors import MalformedJsonError, TooLargeError
+from jobs.validation import from_validation
+
+# Complaints of the fast parser behind which a text that cannot be stored may hide.
+_TEXT_COMPLAINTS: Final = ("surrogate", "hex escape", "unicode", "control character")
+Body = TypeVar("Body", bound=BaseModel)
 
 # A refused body is still read this many times its limit, so that the caller, who is sending, sees the answer
 # instead of a broken connection.
@@ -79,3 +87,33 @@ async def read_lines(request: Request, *, max_line_bytes: int, max_bytes: int) -
             pending += rest
     if pending or skipping:
         yield Line(number, None if skipping else bytes(pending))
+
+
+def parse(model: type[Body], raw: bytes | bytearray) -> Body:
+    """The request's body, validated.
+
+    Raises:
+        InvalidRequestError: it names the field, and never repeats its value.
+    """
+    try:
+        return model.model_validate_json(raw)
+    except ValidationError as error:
+        complaint = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        if complaint["type"] == "json_invalid" and any(hint in complaint["msg"] for hint in _TEXT_COMPLAINTS):
+            _name_unstorable_field(model, raw)
+        raise from_validation(error) from None  # the original holds the prompt
+
+
+def _name_unstorable_field(model: type[BaseModel], raw: bytes | bytearray) -> None:
+    """Raises the error that names the field; returns when the text is no JSON for a slower parser either."""
+    try:
+        value = json.loads(raw.decode("utf-8", "surrogatepass"), strict=False)
+    except UnicodeDecodeError:
+        raise MalformedJsonError("The request body is not UTF-8.") from None
+    except (ValueError, RecursionError):
+        return
+    try:
+        model.model_validate(value)
+    except ValidationError as error:
+        named = from_validation(error)
+        raise named from None

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from api import accept
 from api.accept import Acceptance
-from api.body import Line
+from api.body import Line, parse
 from api.callers import Caller
 from api.line_destinations import LineDestinations
 from api.once import Promise
@@ -224,7 +224,7 @@ def _understand(
             if line.content is None:
                 limit = acceptance.settings.api.max_body_bytes
                 raise TooLargeError(f"A line may have {limit} bytes at most.")
-            request = accept.parse(JobRequest, line.content)
+            request = parse(JobRequest, line.content)
             specs[line.number] = accept.specification(request, acceptance)
         except LongbatchError as error:
             errors.append((line.number, error))

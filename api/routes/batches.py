@@ -9,8 +9,8 @@ from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import JSONResponse
 from sqlalchemy.orm import Session
 
-from api import accept, estimates
-from api.body import read_body
+from api import estimates
+from api.body import parse, read_body
 from api.dependencies import PartsDep, TenantDep
 from api.identifiers import BatchIdDep, parse_field, parse_range
 from api.once import Promise, PromiseDep
@@ -56,7 +56,7 @@ async def create_batch(
     retry_count: RetryCount = 0,
 ) -> JSONResponse:
     """Every line of an uploaded file becomes a job. What is wrong with the file is told by the batch."""
-    asked = accept.parse(BatchRequest, await read_body(request, max_bytes=_MAX_BYTES))
+    asked = parse(BatchRequest, await read_body(request, max_bytes=_MAX_BYTES))
     told = check_callback(asked.webhook_url, asked.webhook_secret, parts.settings.webhooks)
     await parts.check_destination(told.url)
     await parts.name_destinations([told.url] if told.url else [], tenant_id=tenant_id)
@@ -93,7 +93,7 @@ async def create_batch(
 )
 async def estimate_batch(request: Request, parts: PartsDep, tenant_id: TenantDep) -> JSONResponse:
     """Tokens, KV blocks, lines that would fail and the time, without submitting anything."""
-    asked = accept.parse(EstimateRequest, await read_body(request, max_bytes=_MAX_BYTES))
+    asked = parse(EstimateRequest, await read_body(request, max_bytes=_MAX_BYTES))
     async with parts.cpu.estimate(tenant_id):
         return JSONResponse(await estimates.estimate(parts, asked, tenant_id=tenant_id))
 

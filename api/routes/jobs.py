@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from starlette.responses import Response
 
 from api import accept
-from api.body import read_body
+from api.body import parse, read_body
 from api.callers import Caller
 from api.dependencies import CallerDep, PartsDep, TenantDep
 from api.identifiers import JobIdDep, parse_optional
@@ -168,7 +168,7 @@ async def delete_job(job_id: JobIdDep, parts: PartsDep, tenant_id: TenantDep) ->
 def _understand(
     raw: bytearray, acceptance: accept.Acceptance, promise: Promise
 ) -> tuple[JobSpec, Once | None]:
-    request = accept.parse(JobRequest, raw)
+    request = parse(JobRequest, raw)
     spec = accept.specification(request, acceptance)
     return spec, promise.once(accept.request_sha256(request))
 

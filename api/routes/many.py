@@ -8,8 +8,8 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 from sqlalchemy import ColumnElement
 
-from api import accept, bulk
-from api.body import read_body, read_lines
+from api import bulk
+from api.body import parse, read_body, read_lines
 from api.dependencies import CallerDep, PartsDep, TenantDep
 from api.once import PromiseDep
 from api.openapi import answers, json_body, lines_body
@@ -65,7 +65,7 @@ async def cancel_jobs(request: Request, parts: PartsDep, tenant_id: TenantDep) -
     Jobs that are submitted meanwhile are left.
     """
     raw = await read_body(request, max_bytes=parts.settings.api.max_body_bytes)
-    asked = await parts.compute(len(raw), accept.parse, CancelRequest, raw)
+    asked = await parts.compute(len(raw), parse, CancelRequest, raw)
     which = JobFilter(
         state=asked.state, task=asked.task, custom_id=asked.custom_id, metadata=dict(asked.metadata or {})
     ).conditions()

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from starlette.responses import Response
 
 from api import accept
-from api.body import read_body
+from api.body import parse, read_body
 from api.dependencies import CallerDep, PartsDep, TenantDep
 from api.event_streams import EventResponse
 from api.events import summary_events
@@ -73,7 +73,7 @@ async def create_summaries(
     request: Request, parts: PartsDep, tenant_id: TenantDep, promise: PromiseDep
 ) -> JSONResponse:
     """One summary of each document, or with `combine` one over all; they need not be ready yet."""
-    asked = accept.parse(SummaryRequest, await read_body(request, max_bytes=_MAX_BYTES))
+    asked = parse(SummaryRequest, await read_body(request, max_bytes=_MAX_BYTES))
     if asked.urls:
         message = "This server fetches nothing from elsewhere; upload the documents instead."
         raise InvalidRequestError(message, param="urls")
@@ -109,7 +109,7 @@ async def create_summaries(
 )
 async def estimate(request: Request, parts: PartsDep, tenant_id: TenantDep) -> JSONResponse:
     """Chunks, levels, jobs, tokens and time, without submitting anything."""
-    asked = accept.parse(SummaryEstimateRequest, await read_body(request, max_bytes=_MAX_BYTES))
+    asked = parse(SummaryEstimateRequest, await read_body(request, max_bytes=_MAX_BYTES))
     model = await _model(parts, asked.model)
     async with parts.cpu.estimate(tenant_id):
         return JSONResponse(await estimate_summaries(parts, asked, tenant_id=tenant_id, model=model))

@@ -9,8 +9,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import JSONResponse
 from sqlalchemy.orm import Session
 
-from api import accept
-from api.body import read_body
+from api.body import parse, read_body
 from api.dependencies import PartsDep, TenantDep
 from api.identifiers import EndpointIdDep, parse_range
 from api.openapi import answers, json_body
@@ -58,7 +57,7 @@ Overlap = Annotated[
 async def create_endpoint(request: Request, parts: PartsDep, tenant_id: TenantDep) -> JSONResponse:
     """Events that happen from now on are told there. The secret is shown here alone."""
     settings = parts.settings.webhooks
-    asked = accept.parse(EndpointRequest, await read_body(request, max_bytes=_MAX_BYTES))
+    asked = parse(EndpointRequest, await read_body(request, max_bytes=_MAX_BYTES))
     vault = require_vault(settings)
     webhooks.check_destination(asked.url, allowed_hosts=settings.allowed_hosts, param="url")
     await parts.check_destination(asked.url, param="url")
@@ -121,7 +120,7 @@ async def update_endpoint(
     find = partial(webhook_endpoints.get, endpoint_id=endpoint_id, tenant_id=tenant_id)
     raw = await read_body(request, max_bytes=_MAX_BYTES)
     await parts.transactions.run(find)  # absent, whatever the body says
-    asked = accept.parse(EndpointUpdate, raw)
+    asked = parse(EndpointUpdate, raw)
     if asked.url is not None:
         allowed = parts.settings.webhooks.allowed_hosts
         webhooks.check_destination(asked.url, allowed_hosts=allowed, param="url")

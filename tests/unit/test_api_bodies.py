@@ -12,7 +12,7 @@ from starlette.types import Message
 
 from api import accept
 from api.accept import Acceptance
-from api.body import Line, read_body, read_lines
+from api.body import Line, parse, read_body, read_lines
 from api.schemas import JobRequest
 from jobs.errors import InvalidRequestError, TooLargeError
 from jobs.settings import BrokerSettings, DatabaseSettings, Settings, WebhookSettings
@@ -85,11 +85,11 @@ def test_a_body_at_the_limit_is_read() -> None:
 
 
 def test_the_hash_of_a_request_is_of_its_meaning() -> None:
-    plain = accept.parse(JobRequest, b'{"input":"a","metadata":{"x":"1","y":"2"}}')
-    spelt = accept.parse(
+    plain = parse(JobRequest, b'{"input":"a","metadata":{"x":"1","y":"2"}}')
+    spelt = parse(
         JobRequest, b'{ "metadata":{"y":"2","x":"1"}, "max_tokens":1024,"task":"generate","input":"\\u0061"}'
     )
-    other = accept.parse(JobRequest, b'{"input":"b","metadata":{"x":"1","y":"2"}}')
+    other = parse(JobRequest, b'{"input":"b","metadata":{"x":"1","y":"2"}}')
     assert accept.request_sha256(plain) == accept.request_sha256(spelt)
     assert accept.request_sha256(plain) != accept.request_sha256(other)
 
@@ -97,7 +97,7 @@ def test_the_hash_of_a_request_is_of_its_meaning() -> None:
 def refused_field(raw: bytes) -> str | None:
     """The field that a body is refused for; None: it is accepted."""
     try:
-        accept.parse(JobRequest, raw)
+        parse(JobRequest, raw)
     except InvalidRequestError as error:
         return error.param
     return None
@@ -120,7 +120,7 @@ def test_surrogates_name_their_field(text: str) -> None:
 @given(st.binary(max_size=60))
 def test_no_bytes_raise_anything_but_a_refusal(raw: bytes) -> None:
     with pytest.raises(InvalidRequestError):
-        accept.parse(JobRequest, raw)
+        parse(JobRequest, raw)
 
 
 @pytest.mark.parametrize(
@@ -136,12 +136,12 @@ def test_no_bytes_raise_anything_but_a_refusal(raw: bytes) -> None:
 )
 def test_the_length_of_a_text_is_told_in_characters(raw: str, message: str) -> None:
     with pytest.raises(InvalidRequestError) as refused:
-        accept.parse(JobRequest, raw.encode())
+        parse(JobRequest, raw.encode())
     assert refused.value.message == message
 
 
 def test_a_webhook_needs_a_secret_on_the_server() -> None:
-    request = accept.parse(JobRequest, b'{"input":"a","webhook_url":"https://example.com/"}')
+    request = parse(JobRequest, b'{"input":"a","webhook_url":"https://example.com/"}')
     unsigned = Acceptance(settings(WebhookSettings()), None, 0)
     with pytest.raises(InvalidRequestError) as refused:
         accept.specification(request, unsigned)
@@ -151,14 +151,14 @@ def test_a_webhook_needs_a_secret_on_the_server() -> None:
 
 
 def test_an_allowed_host_may_be_private() -> None:
-    request = accept.parse(JobRequest, b'{"input":"a","webhook_url":"http://127.0.0.1:9000/x"}')
+    request = parse(JobRequest, b'{"input":"a","webhook_url":"http://127.0.0.1:9000/x"}')
     allowing = settings(WebhookSettings(secret=SECRET, allowed_hosts=("127.0.0.1",)))
     assert accept.specification(request, Acceptance(allowing, None, 0)).webhook_url
 
 
 def test_sampling_holds_what_was_given_and_nothing_else() -> None:
     acceptance = Acceptance(settings(WebhookSettings()), None, 0)
-    request = accept.parse(JobRequest, b'{"input":"a","temperature":0,"stop":"\\n","seed":9007199254740993}')
+    request = parse(JobRequest, b'{"input":"a","temperature":0,"stop":"\\n","seed":9007199254740993}')
     assert accept.specification(request, acceptance).sampling == {
         "temperature": 0,
         "seed": 9007199254740993,

@@ -9,7 +9,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from api import accept
+from api.body import parse
 from api.compute import LONG_BYTES, Compute, EstimateLimitError
 from api.schemas import JobRequest
 from jobs.errors import InvalidRequestError, UnavailableError
@@ -174,10 +174,10 @@ def test_long_bodies_are_worked_on_in_one_other_process_and_short_ones_in_this()
 def test_what_the_other_process_refuses_is_refused_with_the_same_words() -> None:
     raw = json.dumps({"task": "summarize", "input": "secret" * 99, "max_tokens": 0}).encode()
     with pytest.raises(InvalidRequestError) as here:
-        accept.parse(JobRequest, raw)
+        parse(JobRequest, raw)
 
     async def scenario() -> None:
-        await Compute().run_apart(uuid4(), LONG, accept.parse, JobRequest, raw)
+        await Compute().run_apart(uuid4(), LONG, parse, JobRequest, raw)
 
     with pytest.raises(InvalidRequestError) as there:
         asyncio.run(scenario())
