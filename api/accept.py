@@ -5,10 +5,10 @@ All of it is work for a CPU; callers run it in a thread.
 
 import json
 from dataclasses import dataclass
-from datetime import timedelta
 from hashlib import sha256
 from typing import Final
 
+from api.fields import WINDOWS
 from api.schemas import JobRequest
 from api.webhooks import check_callback
 from jobs.chat_template import ChatTemplateError
@@ -20,7 +20,6 @@ from jobs.texts import CountedPrompt, NewText
 from jobs.tokens import Tokenizer
 from jobs.views import PRIORITIES
 
-WINDOWS: Final = {"1h": timedelta(hours=1), "24h": timedelta(hours=24), "7d": timedelta(days=7)}
 _SAMPLING: Final = ("temperature", "top_p", "top_k", "seed", "stop")
 
 

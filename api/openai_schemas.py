@@ -4,10 +4,9 @@ from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from api.fields import MAX_EXPIRY_SECONDS, MIN_EXPIRY_SECONDS
 from jobs.validation import MAX_OUTPUT_TOKENS, MAX_TOP_K, Closed, Metadata, NonEmpty, Stop, Text
 
-MIN_EXPIRY_SECONDS: Final = 3600
-MAX_EXPIRY_SECONDS: Final = 2_592_000  # 30 days
 _FILE_ID: Final = "file-019c2f3e5a4b7c8d9e0f1a2b3c4d5e6f"
 
 

@@ -6,8 +6,9 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
+from api.fields import Priority, StateName
 from api.reply_bases import GoneReply, ListReply, example, gone_example, page_example
-from api.schemas import Priority, StateName, TaskName, WaitReasonName
+from api.schemas import TaskName, WaitReasonName
 
 _ID = "job_019c2f3e5a4b7c8d9e0f1a2b3c4d5e6f"
 _JOB: dict[str, Any] = {

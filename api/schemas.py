@@ -4,20 +4,15 @@ from typing import Annotated, Final, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
+from api.fields import CompletionWindow, Priority, StateName
 from jobs.prompts import Role, Task
-from jobs.states import JobState, WaitReason
+from jobs.states import WaitReason
 from jobs.summary_states import TASKS
 from jobs.validation import MAX_TOP_K, Closed, CustomId, Metadata, NonEmpty, Stop, Text
 
 MAX_TOKENS: Final = 131_072  # the whole context of the served model: no answer is longer
 MAX_MESSAGES: Final = 4096  # a conversation; far above any real one, far below what 8 MiB could hold
 
-Priority = Literal["low", "normal", "high"]
-CompletionWindow = Literal["1h", "24h", "7d"]
-StateName = Literal[
-    "blocked", "preparing", "queued", "running", "completed", "failed", "cancelled", "expired"
-]
-assert set(StateName.__args__) == set(JobState)  # type: ignore[attr-defined]  # noqa: S101  # literals have args
 # Jobs of summaries' trees are found among your jobs too.
 TaskName = Literal["generate", "summarize", "summary_whole", "summary_map", "summary_reduce"]
 assert set(TaskName.__args__) == {*get_args(Task), *TASKS.values()}  # type: ignore[attr-defined]  # noqa: S101  # literals have args

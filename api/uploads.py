@@ -11,9 +11,9 @@ from uuid import UUID
 from sqlalchemy.orm import Session
 from starlette.requests import Request
 
+from api.fields import MAX_EXPIRY_SECONDS, MIN_EXPIRY_SECONDS
 from api.form import Form, read_form
 from api.once import Promise
-from api.openai_schemas import MAX_EXPIRY_SECONDS, MIN_EXPIRY_SECONDS
 from api.parts import Parts
 from jobs import files
 from jobs.errors import (

@@ -13,11 +13,11 @@ from fastapi.responses import JSONResponse
 from sqlalchemy.orm import Session
 from starlette.responses import Response
 
-from api import accept
 from api.body import parse, read_body
 from api.dependencies import CallerDep, PartsDep, TenantDep
 from api.event_streams import EventResponse
 from api.events import summary_events
+from api.fields import WINDOWS
 from api.identifiers import SummaryIdDep, parse_documents, parse_optional, parse_range
 from api.once import PromiseDep
 from api.openapi import answers, event_answers, json_body
@@ -299,7 +299,7 @@ def _specification(asked: SummaryRequest, parts: Parts, model: str) -> SummarySp
         metadata=asked.metadata,
         webhook_url=told.url,
         webhook_secret=told.secret,
-        window=accept.WINDOWS[asked.completion_window] if asked.completion_window else None,
+        window=WINDOWS[asked.completion_window] if asked.completion_window else None,
     )
 
 
