@@ -4,38 +4,21 @@ All of it is work for a CPU; callers run it in a thread.
 """
 
 import json
-from dataclasses import dataclass
 from hashlib import sha256
 from typing import Final
 
 from api.fields import WINDOWS
+from api.parts import Acceptance
 from api.schemas import JobRequest
 from api.webhooks import check_callback
 from jobs.chat_template import ChatTemplateError
 from jobs.counting import PromptCounter
 from jobs.prompts import Message, build_messages, canonical
-from jobs.settings import Settings
 from jobs.submission import JobSpec
 from jobs.texts import CountedPrompt, NewText
-from jobs.tokens import Tokenizer
 from jobs.views import PRIORITIES
 
 _SAMPLING: Final = ("temperature", "top_p", "top_k", "seed", "stop")
-
-
-@dataclass(frozen=True, slots=True)
-class Acceptance:
-    """What decides whether and how a request becomes a job.
-
-    Attributes:
-        settings: of this process.
-        tokenizer: counts short prompts at once; None: not loaded yet, all are counted later.
-        max_inline_chars: prompts up to this length are counted at once.
-    """
-
-    settings: Settings
-    tokenizer: Tokenizer | None
-    max_inline_chars: int
 
 
 def request_sha256(request: JobRequest) -> bytes:

@@ -10,12 +10,11 @@ from uuid import UUID
 from sqlalchemy.orm import Session
 
 from api import accept
-from api.accept import Acceptance
 from api.body import Line, parse
 from api.callers import Caller
 from api.line_destinations import LineDestinations
 from api.once import Promise
-from api.parts import Parts
+from api.parts import Acceptance, Parts
 from api.schemas import JobRequest
 from jobs import engines, ids, submission
 from jobs.admission import Capacity

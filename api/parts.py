@@ -8,7 +8,6 @@ from functools import partial
 from typing import ParamSpec, TypeVar, TypeVarTuple, Unpack
 from uuid import UUID
 
-from api.accept import Acceptance
 from api.allowances import Allowances
 from api.callers import Callers
 from api.compute import Compute
@@ -29,10 +28,26 @@ from jobs.batches import BatchGlance
 from jobs.queries import Glance
 from jobs.settings import Settings
 from jobs.summaries import SummaryGlance
+from jobs.tokens import Tokenizer
 
 P = ParamSpec("P")
 Ts = TypeVarTuple("Ts")
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Acceptance:
+    """What decides whether and how a request becomes a job.
+
+    Attributes:
+        settings: of this process.
+        tokenizer: counts short prompts at once; None: not loaded yet, all are counted later.
+        max_inline_chars: prompts up to this length are counted at once.
+    """
+
+    settings: Settings
+    tokenizer: Tokenizer | None
+    max_inline_chars: int
 
 
 @dataclass(frozen=True, slots=True)

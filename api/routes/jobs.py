@@ -16,7 +16,7 @@ from api.dependencies import CallerDep, PartsDep, TenantDep
 from api.identifiers import JobIdDep, parse_optional
 from api.once import Promise, PromiseDep
 from api.openapi import answers, json_body
-from api.parts import Parts
+from api.parts import Acceptance, Parts
 from api.render import job_response, page, seen_job_response
 from api.replies import DeletedReply, JobListReply, JobReply, ResultReply, SeenJobReply
 from api.schemas import JobRequest, ListQuery
@@ -165,9 +165,7 @@ async def delete_job(job_id: JobIdDep, parts: PartsDep, tenant_id: TenantDep) ->
     return JSONResponse({"id": ids.job_id(job_id), "object": "job", "deleted": True})
 
 
-def _understand(
-    raw: bytearray, acceptance: accept.Acceptance, promise: Promise
-) -> tuple[JobSpec, Once | None]:
+def _understand(raw: bytearray, acceptance: Acceptance, promise: Promise) -> tuple[JobSpec, Once | None]:
     request = parse(JobRequest, raw)
     spec = accept.specification(request, acceptance)
     return spec, promise.once(accept.request_sha256(request))

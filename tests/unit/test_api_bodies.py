@@ -11,8 +11,8 @@ from starlette.requests import Request
 from starlette.types import Message
 
 from api import accept
-from api.accept import Acceptance
 from api.body import Line, parse, read_body, read_lines
+from api.parts import Acceptance
 from api.schemas import JobRequest
 from jobs.errors import InvalidRequestError, TooLargeError
 from jobs.settings import BrokerSettings, DatabaseSettings, Settings, WebhookSettings
