@@ -7,10 +7,10 @@ import json
 from hashlib import sha256
 from typing import Final
 
+from api.callbacks import check_callback
 from api.fields import WINDOWS
 from api.parts import Acceptance
 from api.schemas import JobRequest
-from api.webhooks import check_callback
 from jobs.chat_template import ChatTemplateError
 from jobs.counting import PromptCounter
 from jobs.prompts import Message, build_messages, canonical

@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 
 from api import estimates
 from api.body import parse, read_body
+from api.callbacks import check_callback
 from api.dependencies import PartsDep, TenantDep
 from api.identifiers import BatchIdDep, parse_field, parse_range
 from api.once import Promise, PromiseDep
@@ -18,7 +19,6 @@ from api.openai_replies import BatchListReply, BatchReply, EstimateReply
 from api.openai_schemas import BatchListQuery, BatchRequest, EstimateRequest
 from api.openapi import answers, json_body
 from api.render import page
-from api.webhooks import check_callback
 from jobs import batches, ids
 from jobs.batch_models import Batch
 from jobs.batch_states import Endpoint

@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 from starlette.responses import Response
 
 from api.body import parse, read_body
+from api.callbacks import check_callback
 from api.dependencies import CallerDep, PartsDep, TenantDep
 from api.event_streams import EventResponse
 from api.events import summary_events
@@ -33,7 +34,6 @@ from api.summary_replies import (
     SummaryResultReply,
 )
 from api.summary_schemas import SummaryEstimateRequest, SummaryListQuery, SummaryRequest
-from api.webhooks import check_callback
 from jobs import engines, ids, summaries, summary_plan, summary_queries, summary_results
 from jobs.errors import InvalidRequestError, JobNotFinishedError, ModelNotFoundError
 from jobs.idempotency import Kind, run_once

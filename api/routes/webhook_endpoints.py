@@ -10,6 +10,7 @@ from fastapi.responses import JSONResponse
 from sqlalchemy.orm import Session
 
 from api.body import parse, read_body
+from api.callbacks import checked_secret, require_vault
 from api.dependencies import PartsDep, TenantDep
 from api.identifiers import EndpointIdDep, parse_range
 from api.openapi import answers, json_body
@@ -28,7 +29,7 @@ from api.webhook_schemas import (
     ReplayQuery,
     ReplayReply,
 )
-from api.webhooks import checked_secret, endpoint_object, require_vault
+from api.webhooks import endpoint_object
 from jobs import ids, webhook_endpoints, webhooks
 from jobs.queues import EVENTS
 from jobs.views import rfc3339

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Query
 from fastapi.responses import JSONResponse
 from sqlalchemy.orm import Session
 
+from api.callbacks import require_vault
 from api.dependencies import PartsDep, TenantDep
 from api.identifiers import EventIdDep, Parse, parse_optional
 from api.openapi import answers
@@ -21,7 +22,7 @@ from api.webhook_schemas import (
     ReplayReply,
     SecretReply,
 )
-from api.webhooks import delivery_object, require_vault
+from api.webhooks import delivery_object
 from jobs import ids, webhook_endpoints, webhook_log, webhook_secrets
 from jobs.database import database_now
 from jobs.paging import Range
