@@ -5,8 +5,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field
 
 from api.fields import Seconds
-from api.replies import ErrorBody
-from api.reply_bases import GoneReply, ListReply, example, gone_example, page_example
+from api.reply_bases import ErrorBody, GoneReply, ListReply, example, gone_example, page_example
 
 _FILE_ID = "file-019c2f3e5a4b7c8d9e0f1a2b3c4d5e6f"
 _BATCH_ID = "batch_019c2f3e5a4b7c8d9e0f1a2b3c4d5e70"

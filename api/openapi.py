@@ -11,7 +11,7 @@ from pydantic.json_schema import models_json_schema
 
 from api.document_schemas import DocumentForm
 from api.openai_schemas import BatchRequest, EstimateRequest, GenerateRequest, UploadForm
-from api.replies import ErrorReply
+from api.reply_bases import ErrorReply
 from api.schemas import CancelRequest, JobRequest
 from api.scopes import METRICS, OPEN
 from api.summary_schemas import SummaryEstimateRequest, SummaryRequest

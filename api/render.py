@@ -1,9 +1,8 @@
 """Jobs as answers: JSON, entity tags, and what a second look may leave out."""
 
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from hashlib import sha256
-from typing import Any
 
 from fastapi.responses import JSONResponse
 from starlette.responses import Response
@@ -34,17 +33,6 @@ async def seen_job_response(
     place = await find_place(job)
     body = _json(SeenJobObject(**seen, queue=queue_object(place) if place else None))
     return Response(body, headers=_tagged(tag), media_type=JSONResponse.media_type)
-
-
-def page(data: Sequence[Mapping[str, Any]], *, has_more: bool) -> dict[str, Any]:
-    """One page of a list, as OpenAI's clients walk it."""
-    return {
-        "object": "list",
-        "data": data,
-        "first_id": data[0]["id"] if data else None,
-        "last_id": data[-1]["id"] if data else None,
-        "has_more": has_more,
-    }
 
 
 def _json(shown: JobObject) -> bytes:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field
 
 from api.fields import Priority, StateName
-from api.reply_bases import GoneReply, ListReply, example, gone_example, page_example
+from api.reply_bases import ErrorBody, GoneReply, JobError, ListReply, example, gone_example, page_example
 from api.schemas import TaskName, WaitReasonName
 
 _ID = "job_019c2f3e5a4b7c8d9e0f1a2b3c4d5e6f"
@@ -33,14 +33,6 @@ _JOB: dict[str, Any] = {
     "finalized_at": None,
     "expires_at": "2026-02-01T12:00:00.123456Z",
 }
-
-
-class JobError(BaseModel):
-    """Why a job failed."""
-
-    code: str = Field(examples=["context_length_exceeded"])
-    message: str
-    details: dict[str, Any] | None = Field(None, description="numbers that belong to the code")
 
 
 class JobReply(BaseModel):
@@ -243,32 +235,6 @@ class CancelReply(BaseModel):
 
     object: Literal["cancellation"]
     cancelled: int
-
-
-class ErrorBody(BaseModel):
-    """What went wrong."""
-
-    message: str
-    type: Literal["invalid_request_error", "server_error", "requests", "tokens", "jobs"] = Field(
-        description="the last three name what a limit is about"
-    )
-    param: str | None = Field(description="dotted name of the wrong field")
-    code: str
-
-
-class ErrorReply(BaseModel):
-    """The one shape of every error."""
-
-    model_config = example(
-        error={
-            "message": "max_tokens: Input should be greater than or equal to 1",
-            "type": "invalid_request_error",
-            "param": "max_tokens",
-            "code": "invalid_value",
-        }
-    )
-
-    error: ErrorBody
 
 
 class ComponentReply(BaseModel):

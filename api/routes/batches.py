@@ -18,7 +18,7 @@ from api.once import Promise, PromiseDep
 from api.openai_replies import BatchListReply, BatchReply, EstimateReply
 from api.openai_schemas import BatchListQuery, BatchRequest, EstimateRequest
 from api.openapi import answers, json_body
-from api.render import page
+from api.reply_bases import page
 from jobs import batches, ids
 from jobs.batch_models import Batch
 from jobs.batch_states import Endpoint

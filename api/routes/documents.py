@@ -25,7 +25,7 @@ from api.document_schemas import (
 from api.identifiers import DocumentIdDep, parse_range
 from api.once import PromiseDep
 from api.openapi import answers, document_body
-from api.render import page
+from api.reply_bases import page
 from jobs import documents, ids, summaries
 from jobs.document_states import DocumentState
 from jobs.document_views import document_object

@@ -18,7 +18,7 @@ from api.openai_replies import FileDeletedReply, FileListReply, FileReply
 from api.openai_schemas import FileListQuery, UploadForm
 from api.openapi import answers, form_body
 from api.parts import Parts
-from api.render import page
+from api.reply_bases import page
 from jobs import files, ids
 from jobs.file_models import File
 from jobs.file_states import FileState

@@ -17,8 +17,9 @@ from api.identifiers import JobIdDep, parse_optional
 from api.once import Promise, PromiseDep
 from api.openapi import answers, json_body
 from api.parts import Acceptance, Parts
-from api.render import job_response, page, seen_job_response
+from api.render import job_response, seen_job_response
 from api.replies import DeletedReply, JobListReply, JobReply, ResultReply, SeenJobReply
+from api.reply_bases import page
 from api.schemas import JobRequest, ListQuery
 from jobs import engines, ids, lifecycle, queries, removal, submission
 from jobs.errors import JobNotFinishedError, NotFoundError

@@ -23,7 +23,7 @@ from api.identifiers import SummaryIdDep, parse_documents, parse_optional, parse
 from api.once import PromiseDep
 from api.openapi import answers, event_answers, json_body
 from api.parts import Parts
-from api.render import page
+from api.reply_bases import page
 from api.summary_estimates import estimate_summaries
 from api.summary_replies import (
     DeletedSummaryReply,

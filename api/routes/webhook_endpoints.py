@@ -14,7 +14,7 @@ from api.callbacks import checked_secret, require_vault
 from api.dependencies import PartsDep, TenantDep
 from api.identifiers import EndpointIdDep, parse_range
 from api.openapi import answers, json_body
-from api.render import page
+from api.reply_bases import page
 from api.webhook_schemas import (
     DEFAULT_OVERLAP_SECONDS,
     MAX_OVERLAP_SECONDS,

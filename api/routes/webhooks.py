@@ -13,7 +13,7 @@ from api.callbacks import require_vault
 from api.dependencies import PartsDep, TenantDep
 from api.identifiers import EventIdDep, Parse, parse_optional
 from api.openapi import answers
-from api.render import page
+from api.reply_bases import page
 from api.routes.webhook_endpoints import Overlap, replay_response
 from api.webhook_schemas import (
     DEFAULT_OVERLAP_SECONDS,
