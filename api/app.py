@@ -5,7 +5,8 @@ from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 
-from api import errors, openapi
+from api import errors
+from api.description import describe
 from api.edge import Edge
 from api.gate import Gate
 from api.metrics import HttpMetrics
@@ -72,5 +73,5 @@ def create_app(settings: Settings) -> FastAPI:
         system.router,
     ):
         app.include_router(router)
-    app.openapi = lambda: openapi.describe(app)  # type: ignore[method-assign]  # FastAPI documents this way
+    app.openapi = lambda: describe(app)  # type: ignore[method-assign]  # FastAPI documents this way
     return app

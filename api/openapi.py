@@ -1,44 +1,16 @@
-"""The API's own description: bodies that routes read as bytes are added, the framework's 422 is taken out."""
+"""How operations describe their bodies and answers in the OpenAPI document."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-from fastapi import FastAPI
-from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
-from pydantic.json_schema import models_json_schema
 
-from api.document_schemas import DocumentForm
-from api.openai_schemas import BatchRequest, EstimateRequest, GenerateRequest, UploadForm
 from api.reply_bases import ErrorReply
-from api.schemas import CancelRequest, JobRequest
-from api.scopes import METRICS, OPEN
-from api.summary_schemas import SummaryEstimateRequest, SummaryRequest
-from api.webhook_schemas import EndpointRequest, EndpointUpdate
-from jobs.openai_chat import ChatRequest, TextRequest
 
-_SCHEME: Final = "key"
-# How the gate in front of all routes ends a request.
-_OF_THE_GATE: Final = (401, 403, 429, 503)
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
-_REF: Final = "#/components/schemas/{model}"
-_BODIES: Final[tuple[type[BaseModel], ...]] = (
-    JobRequest,
-    CancelRequest,
-    UploadForm,
-    DocumentForm,
-    BatchRequest,
-    EstimateRequest,
-    ChatRequest,
-    TextRequest,
-    GenerateRequest,
-    EndpointRequest,
-    EndpointUpdate,
-    SummaryRequest,
-    SummaryEstimateRequest,
-)
-_REASONS: Final = {
+REF: Final = "#/components/schemas/{model}"
+REASONS: Final = {
     400: "A field is wrong or unknown; `param` names it",
     401: "The API key is missing or wrong",
     403: "The API key has not the scope that this needs",
@@ -74,7 +46,7 @@ def answers(
     if raw:
         good["content"] = {media_type: {"example": example} for media_type, example in raw.items()}
     found: dict[int | str, dict[str, Any]] = {status: good}
-    return found | {error: {"model": ErrorReply, "description": _REASONS[error]} for error in errors}
+    return found | {error: {"model": ErrorReply, "description": REASONS[error]} for error in errors}
 
 
 def event_answers(example: str) -> dict[int | str, dict[str, Any]]:
@@ -84,19 +56,19 @@ def event_answers(example: str) -> dict[int | str, dict[str, Any]]:
 
 def json_body(model: type[BaseModel]) -> dict[str, Any]:
     """A JSON body of this shape, for an operation that reads it as bytes."""
-    return _body("application/json", {"$ref": _REF.format(model=model.__name__)})
+    return _body("application/json", {"$ref": REF.format(model=model.__name__)})
 
 
 def lines_body(model: type[BaseModel]) -> dict[str, Any]:
     """A body of lines, each a JSON object of this shape."""
-    schema = {"$ref": _REF.format(model=model.__name__)}
+    schema = {"$ref": REF.format(model=model.__name__)}
     example = '{"input":"first document","custom_id":"1"}\n{"input":"second document","custom_id":"2"}\n'
     return _body("application/x-ndjson", {"type": "string", "contentSchema": schema, "examples": [example]})
 
 
 def form_body(model: type[BaseModel]) -> dict[str, Any]:
     """A multipart form of this shape, for an operation that reads it while it arrives."""
-    return _body("multipart/form-data", {"$ref": _REF.format(model=model.__name__)})
+    return _body("multipart/form-data", {"$ref": REF.format(model=model.__name__)})
 
 
 def document_body(model: type[BaseModel]) -> dict[str, Any]:
@@ -105,38 +77,6 @@ def document_body(model: type[BaseModel]) -> dict[str, Any]:
     file = {"type": "string", "format": "binary", "examples": ["Annual report …"]}
     described["requestBody"]["content"]["application/octet-stream"] = {"schema": file}
     return described
-
-
-def describe(app: FastAPI) -> dict[str, Any]:
-    """The application as an OpenAPI document; made once."""
-    if app.openapi_schema is None:
-        document = get_openapi(
-            title=app.title, version=app.version, description=app.description, routes=app.routes
-        )
-        schemas = document["components"]["schemas"]
-        _, definitions = models_json_schema([(model, "validation") for model in _BODIES], ref_template=_REF)
-        schemas |= definitions["$defs"]
-        for unused in ("HTTPValidationError", "ValidationError"):
-            schemas.pop(unused, None)
-        document["components"]["securitySchemes"] = {_SCHEME: {"type": "http", "scheme": "bearer"}}
-        for path, operations in document["paths"].items():
-            for operation in operations.values():
-                operation["responses"].pop("422", None)
-                if path not in OPEN:
-                    _add_key(operation)
-                if path == METRICS:
-                    operation["security"].append({})  # none from the same host
-        app.openapi_schema = document
-    return app.openapi_schema
-
-
-def _add_key(operation: dict[str, Any]) -> None:
-    """The operation says that it needs a key, and how requests end that do not get past the gate."""
-    operation["security"] = [{_SCHEME: []}]
-    content = {"application/json": {"schema": {"$ref": _REF.format(model=ErrorReply.__name__)}}}
-    for status in _OF_THE_GATE:
-        operation["responses"].setdefault(str(status), {"description": _REASONS[status], "content": content})
-    operation["responses"] = dict(sorted(operation["responses"].items()))
 
 
 def _body(media_type: str, schema: dict[str, Any]) -> dict[str, Any]:

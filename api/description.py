@@ -1,0 +1,69 @@
+"""The API's own description: bodies that routes read as bytes are added, the framework's 422 is removed."""
+
+from typing import Any, Final
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+
+from api.document_schemas import DocumentForm
+from api.openai_schemas import BatchRequest, EstimateRequest, GenerateRequest, UploadForm
+from api.openapi import REASONS, REF
+from api.reply_bases import ErrorReply
+from api.schemas import CancelRequest, JobRequest
+from api.scopes import METRICS, OPEN
+from api.summary_schemas import SummaryEstimateRequest, SummaryRequest
+from api.webhook_schemas import EndpointRequest, EndpointUpdate
+from jobs.openai_chat import ChatRequest, TextRequest
+
+_SCHEME: Final = "key"
+# How the gate in front of all routes ends a request.
+_OF_THE_GATE: Final = (401, 403, 429, 503)
+_BODIES: Final[tuple[type[BaseModel], ...]] = (
+    JobRequest,
+    CancelRequest,
+    UploadForm,
+    DocumentForm,
+    BatchRequest,
+    EstimateRequest,
+    ChatRequest,
+    TextRequest,
+    GenerateRequest,
+    EndpointRequest,
+    EndpointUpdate,
+    SummaryRequest,
+    SummaryEstimateRequest,
+)
+
+
+def describe(app: FastAPI) -> dict[str, Any]:
+    """The application as an OpenAPI document; made once."""
+    if app.openapi_schema is None:
+        document = get_openapi(
+            title=app.title, version=app.version, description=app.description, routes=app.routes
+        )
+        schemas = document["components"]["schemas"]
+        _, definitions = models_json_schema([(model, "validation") for model in _BODIES], ref_template=REF)
+        schemas |= definitions["$defs"]
+        for unused in ("HTTPValidationError", "ValidationError"):
+            schemas.pop(unused, None)
+        document["components"]["securitySchemes"] = {_SCHEME: {"type": "http", "scheme": "bearer"}}
+        for path, operations in document["paths"].items():
+            for operation in operations.values():
+                operation["responses"].pop("422", None)
+                if path not in OPEN:
+                    _add_key(operation)
+                if path == METRICS:
+                    operation["security"].append({})  # none from the same host
+        app.openapi_schema = document
+    return app.openapi_schema
+
+
+def _add_key(operation: dict[str, Any]) -> None:
+    """The operation says that it needs a key, and how requests end that do not get past the gate."""
+    operation["security"] = [{_SCHEME: []}]
+    content = {"application/json": {"schema": {"$ref": REF.format(model=ErrorReply.__name__)}}}
+    for status in _OF_THE_GATE:
+        operation["responses"].setdefault(str(status), {"description": REASONS[status], "content": content})
+    operation["responses"] = dict(sorted(operation["responses"].items()))
