@@ -9,7 +9,7 @@ from api import errors
 from api.description import describe
 from api.edge import Edge
 from api.gate import Gate
-from api.metrics import HttpMetrics
+from api.http_metrics import HttpMetrics
 from api.parts import open_parts
 from api.routes import (
     asks,

@@ -9,7 +9,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api import errors
-from api.metrics import HttpMetrics
+from api.http_metrics import HttpMetrics
 from jobs import telemetry
 from jobs.ids import uuid7
 

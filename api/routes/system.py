@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from api import docs, errors, metrics
 from api.dependencies import PartsDep
-from api.metrics import HttpMetrics
+from api.http_metrics import HttpMetrics
 from api.replies import LiveReply, ReadyReply, VersionReply
 from jobs.errors import UnavailableError
 
