@@ -13,6 +13,7 @@ from api.http_metrics import HttpMetrics
 from api.parts import open_parts
 from api.routes import (
     asks,
+    batch_events,
     batches,
     documents,
     events,
@@ -65,6 +66,7 @@ def create_app(settings: Settings) -> FastAPI:
         summaries.router,
         documents.router,
         events.router,
+        batch_events.router,
         asks.router,
         models.router,
         usage.router,

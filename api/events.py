@@ -1,29 +1,22 @@
-"""What happens to a job or a batch, as server-sent events that a reader can take up where it left off.
+"""What happens to a job, as server-sent events that a reader can take up where it left off.
 
 Events carry `id: N`, the characters of output sent so far; after a break a reader sends it back as
 `Last-Event-ID` and gets the present state, then the text behind it.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from functools import partial
 from typing import Any, Final, TypeVar
-from uuid import UUID
-
-from pydantic_core import to_json
 
 from api.parts import Parts
-from api.streams import HEARTBEAT, merged
+from api.streams import HEARTBEAT, event, merged
 from jobs import queries
-from jobs.batch_models import Batch
-from jobs.batch_states import TERMINAL as ENDED_BATCH
-from jobs.batch_views import batch_object
 from jobs.live import Piece
 from jobs.models import Job
 from jobs.queries import Glance
 from jobs.states import TERMINAL
-from jobs.summary_states import TERMINAL as ENDED_SUMMARY
 from jobs.views import job_object
 
 T = TypeVar("T")
@@ -111,50 +104,3 @@ class JobEvents:
         text = result.output[self._num_sent :] if result else ""
         self._num_sent += len(text)
         return self._event("text", {"text": text}) if text else None
-
-
-async def batch_events(
-    parts: Parts, batch: Batch, read: Callable[[], Awaitable[Batch]]
-) -> AsyncGenerator[bytes, None]:
-    """The batch at first and whenever its state or counts have changed, until it has ended.
-
-    Args:
-        parts: of the application.
-        batch: as it is.
-        read: reads it again.
-    """
-    async with aclosing(merged(parts.batch_followers.changes(batch.id))) as changes:
-        async for change in changes:
-            if change is None:
-                yield HEARTBEAT
-                continue
-            batch = await read()
-            yield event("batch", batch_object(batch), identifier=0)
-            if batch.state in ENDED_BATCH:
-                return
-
-
-async def summary_events(
-    parts: Parts, summary_id: UUID, read: Callable[[], Awaitable[Mapping[str, Any]]]
-) -> AsyncGenerator[bytes, None]:
-    """The summary at first and whenever its state or counts have changed, until it has ended.
-
-    Args:
-        parts: of the application.
-        summary_id: whose.
-        read: the summary as callers see it.
-    """
-    async with aclosing(merged(parts.summary_followers.changes(summary_id))) as changes:
-        async for change in changes:
-            if change is None:
-                yield HEARTBEAT
-                continue
-            seen = await read()
-            yield event("summary", seen, identifier=0)
-            if seen["state"] in ENDED_SUMMARY:
-                return
-
-
-def event(name: str, fields: Any, *, identifier: int) -> bytes:  # noqa: ANN401  # JSON
-    """One server-sent event."""
-    return b"id: %d\nevent: %s\ndata: %s\n\n" % (identifier, name.encode(), to_json(fields))

@@ -1,6 +1,5 @@
-"""What happens, told as it happens: the events of one job, of one batch."""
+"""The events of a job over HTTP."""
 
-from functools import partial
 from typing import Annotated, Final
 
 from fastapi import APIRouter, Header, Query
@@ -8,10 +7,9 @@ from starlette.responses import Response
 
 from api.dependencies import CallerDep, PartsDep
 from api.event_streams import EventResponse
-from api.events import JobEvents, batch_events
-from api.identifiers import BatchIdDep, JobIdDep
+from api.events import JobEvents
+from api.identifiers import JobIdDep
 from api.openapi import event_answers
-from jobs import batches
 from jobs.errors import NotFoundError
 
 router = APIRouter(tags=["events"])
@@ -48,18 +46,3 @@ async def follow_job(
         if job is None:
             raise NotFoundError("there is no such job")
         return EventResponse(stream, JobEvents(parts, job, text=text, num_sent=num_sent).stream())
-
-
-@router.get(
-    "/v1/batches/{batch_id}/events",
-    summary="Follow a batch",
-    response_class=Response,
-    responses=event_answers('id: 0\nevent: batch\ndata: {"id":"batch_…","status":"in_progress"}\n\n'),
-)
-async def follow_batch(batch_id: BatchIdDep, parts: PartsDep, caller: CallerDep) -> EventResponse:
-    """Server-sent events until the batch has ended: the batch, whenever its counts have changed."""
-    read = partial(batches.get, batch_id=batch_id, tenant_id=caller.tenant_id)
-    again = partial(parts.transactions.run, read, tenant_ids=[caller.tenant_id])
-    with parts.event_streams.opening(caller) as stream:
-        batch = await parts.transactions.run(read)
-        return EventResponse(stream, batch_events(parts, batch, again))

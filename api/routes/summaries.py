@@ -17,7 +17,6 @@ from api.body import parse, read_body
 from api.callbacks import check_callback
 from api.dependencies import CallerDep, PartsDep, TenantDep
 from api.event_streams import EventResponse
-from api.events import summary_events
 from api.fields import WINDOWS
 from api.identifiers import SummaryIdDep, parse_documents, parse_optional, parse_range
 from api.once import PromiseDep
@@ -25,6 +24,7 @@ from api.openapi import answers, event_answers, json_body
 from api.parts import Parts
 from api.reply_bases import page
 from api.summary_estimates import estimate_summaries
+from api.summary_events import summary_events
 from api.summary_replies import (
     DeletedSummaryReply,
     SeenSummaryReply,

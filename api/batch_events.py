@@ -1,0 +1,31 @@
+"""What happens to a batch, as server-sent events."""
+
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+
+from api.parts import Parts
+from api.streams import HEARTBEAT, event, merged
+from jobs.batch_models import Batch
+from jobs.batch_states import TERMINAL as ENDED_BATCH
+from jobs.batch_views import batch_object
+
+
+async def batch_events(
+    parts: Parts, batch: Batch, read: Callable[[], Awaitable[Batch]]
+) -> AsyncGenerator[bytes, None]:
+    """The batch at first and whenever its state or counts have changed, until it has ended.
+
+    Args:
+        parts: of the application.
+        batch: as it is.
+        read: reads it again.
+    """
+    async with aclosing(merged(parts.batch_followers.changes(batch.id))) as changes:
+        async for change in changes:
+            if change is None:
+                yield HEARTBEAT
+                continue
+            batch = await read()
+            yield event("batch", batch_object(batch), identifier=0)
+            if batch.state in ENDED_BATCH:
+                return

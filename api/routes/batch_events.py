@@ -1,0 +1,30 @@
+"""The events of a batch over HTTP."""
+
+from functools import partial
+
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from api.batch_events import batch_events
+from api.dependencies import CallerDep, PartsDep
+from api.event_streams import EventResponse
+from api.identifiers import BatchIdDep
+from api.openapi import event_answers
+from jobs import batches
+
+router = APIRouter(tags=["events"])
+
+
+@router.get(
+    "/v1/batches/{batch_id}/events",
+    summary="Follow a batch",
+    response_class=Response,
+    responses=event_answers('id: 0\nevent: batch\ndata: {"id":"batch_…","status":"in_progress"}\n\n'),
+)
+async def follow_batch(batch_id: BatchIdDep, parts: PartsDep, caller: CallerDep) -> EventResponse:
+    """Server-sent events until the batch has ended: the batch, whenever its counts have changed."""
+    read = partial(batches.get, batch_id=batch_id, tenant_id=caller.tenant_id)
+    again = partial(parts.transactions.run, read, tenant_ids=[caller.tenant_id])
+    with parts.event_streams.opening(caller) as stream:
+        batch = await parts.transactions.run(read)
+        return EventResponse(stream, batch_events(parts, batch, again))
