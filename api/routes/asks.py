@@ -20,7 +20,7 @@ from api.body import read_body
 from api.callers import Caller
 from api.dependencies import CallerDep, PartsDep
 from api.errors import envelope, status_of
-from api.event_streams import EventResponse
+from api.event_responses import EventResponse
 from api.openai_schemas import GenerateRequest
 from api.openapi import answers, json_body
 from api.parts import Parts

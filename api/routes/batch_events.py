@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from api.batch_events import batch_events
 from api.dependencies import CallerDep, PartsDep
-from api.event_streams import EventResponse
+from api.event_responses import EventResponse
 from api.identifiers import BatchIdDep
 from api.openapi import event_answers
 from jobs import batches

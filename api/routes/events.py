@@ -6,7 +6,7 @@ from fastapi import APIRouter, Header, Query
 from starlette.responses import Response
 
 from api.dependencies import CallerDep, PartsDep
-from api.event_streams import EventResponse
+from api.event_responses import EventResponse
 from api.events import JobEvents
 from api.identifiers import JobIdDep
 from api.openapi import event_answers

@@ -16,7 +16,7 @@ from starlette.responses import Response
 from api.body import parse, read_body
 from api.callbacks import check_callback
 from api.dependencies import CallerDep, PartsDep, TenantDep
-from api.event_streams import EventResponse
+from api.event_responses import EventResponse
 from api.fields import WINDOWS
 from api.identifiers import SummaryIdDep, parse_documents, parse_optional, parse_range
 from api.once import PromiseDep
