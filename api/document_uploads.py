@@ -12,7 +12,7 @@ from uuid import UUID
 from sqlalchemy.orm import Session
 from starlette.requests import Request
 
-from api import uploads
+from api import part_uploads
 from api.form import Form, read_form
 from api.once import Promise
 from api.parts import Parts
@@ -125,7 +125,7 @@ async def store(
     file_id = (await parts.transactions.run(create)).id
     try:
         limit = parts.settings.documents.max_bytes
-        num_bytes = await uploads.store(
+        num_bytes = await part_uploads.store(
             passed.watch(pieces),
             parts,
             file_id=file_id,
@@ -188,7 +188,7 @@ def _refuse_declared(request: Request, *, limit: int) -> None:
         DocumentTooLargeError: it does.
     """
     declared = request.headers.get("content-length", "")
-    if declared.isdecimal() and int(declared) > uploads.DRAINED_LIMITS * limit:
+    if declared.isdecimal() and int(declared) > part_uploads.DRAINED_LIMITS * limit:
         raise _too_large(limit)
 
 

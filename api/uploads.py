@@ -14,6 +14,7 @@ from starlette.requests import Request
 from api.fields import MAX_EXPIRY_SECONDS, MIN_EXPIRY_SECONDS
 from api.form import Form, read_form
 from api.once import Promise
+from api.part_uploads import store
 from api.parts import Parts
 from jobs import files
 from jobs.errors import (
@@ -27,14 +28,10 @@ from jobs.file_models import File
 from jobs.file_states import FileState
 from jobs.idempotency import Kind, Once, run_once
 from jobs.orm import JsonObject
-from jobs.storage import PART_BYTES, PartStore
-from jobs.stores import make_store
 
 _ANCHOR: Final = "expires_after[anchor]"
 _SECONDS: Final = "expires_after[seconds]"
 _FIELDS: Final = frozenset({"purpose", _ANCHOR, _SECONDS})
-# What is refused is read on, so that the sender sees the answer instead of a broken connection; not for ever.
-DRAINED_LIMITS: Final = 4
 
 
 async def receive(request: Request, parts: Parts, *, tenant_id: UUID, promise: Promise) -> File:
@@ -105,52 +102,6 @@ def _find_file(session: Session, noted: UUID | JsonObject) -> File | None:
 
 
 _FILE: Final[Kind[File]] = Kind("file", note=lambda file: file.id, find=_find_file)
-
-
-async def store(
-    pieces: AsyncIterator[bytes],
-    parts: Parts,
-    *,
-    file_id: UUID,
-    tenant_id: UUID,
-    limit: int,
-    too_large: TooLargeError,
-) -> int:
-    """All bytes are stored; how many.
-
-    Raises:
-        TooLargeError: `too_large`, as there are more than `limit`.
-    """
-    kept_in = make_store(parts.settings.files)
-    pending = bytearray()
-    num_bytes = 0
-    is_refused = False
-    async for piece in pieces:
-        num_bytes += len(piece)
-        if num_bytes > limit:
-            is_refused = True
-            pending.clear()
-            if num_bytes > DRAINED_LIMITS * limit:
-                break
-            continue
-        pending += piece
-        while len(pending) >= PART_BYTES:
-            start = num_bytes - len(pending)
-            await _put(kept_in, bytes(pending[:PART_BYTES]), start, parts, file_id, tenant_id)
-            del pending[:PART_BYTES]
-    if is_refused:
-        raise too_large
-    if pending:
-        await _put(kept_in, bytes(pending), num_bytes - len(pending), parts, file_id, tenant_id)
-    return num_bytes
-
-
-async def _put(
-    store: PartStore, raw: bytes, start: int, parts: Parts, file_id: UUID, tenant_id: UUID
-) -> None:
-    part = await parts.cpu.store(store.put, raw)
-    add = partial(files.add_part, file_id=file_id, part=part, start=start, tenant_id=tenant_id)
-    await parts.transactions.run(add)
 
 
 def _check(form: Form) -> None:
