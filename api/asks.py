@@ -13,9 +13,9 @@ from uuid import UUID
 from pydantic import TypeAdapter, ValidationError
 from sqlalchemy.orm import Session
 
+from api.ask_schemas import GenerateRequest
 from api.body import parse
 from api.callers import Caller
-from api.openai_schemas import GenerateRequest
 from api.parts import Parts
 from jobs import engines, lifecycle, openai_chat, queries, submission
 from jobs.admission import Capacity

@@ -7,8 +7,10 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
+from api.ask_schemas import GenerateRequest
+from api.batch_schemas import BatchRequest, EstimateRequest
 from api.document_schemas import DocumentForm
-from api.openai_schemas import BatchRequest, EstimateRequest, GenerateRequest, UploadForm
+from api.openai_schemas import UploadForm
 from api.openapi import REASONS, REF
 from api.reply_bases import ErrorReply
 from api.schemas import CancelRequest, JobRequest

@@ -5,9 +5,9 @@ from collections.abc import Iterable
 from functools import partial
 from uuid import UUID
 
+from api.batch_schemas import EstimateRequest
 from api.compute import LONG_BYTES
 from api.identifiers import parse_field
-from api.openai_schemas import EstimateRequest
 from api.parts import Parts
 from jobs import engines, files, ids
 from jobs.batch_estimate import Estimator

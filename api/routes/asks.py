@@ -14,6 +14,7 @@ from starlette.responses import Response
 
 from api import ask_shapes, asks
 from api.ask_replies import ChatCompletionReply, GenerateReply, TextCompletionReply
+from api.ask_schemas import GenerateRequest
 from api.ask_shapes import Shape
 from api.asks import Ask, Ended
 from api.body import read_body
@@ -21,7 +22,6 @@ from api.callers import Caller
 from api.dependencies import CallerDep, PartsDep
 from api.errors import envelope, status_of
 from api.event_responses import EventResponse
-from api.openai_schemas import GenerateRequest
 from api.openapi import answers, json_body
 from api.parts import Parts
 from api.streams import EVENT_STREAM, HEARTBEAT, merged

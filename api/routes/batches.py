@@ -10,13 +10,13 @@ from fastapi.responses import JSONResponse
 from sqlalchemy.orm import Session
 
 from api import estimates
+from api.batch_schemas import BatchListQuery, BatchRequest, EstimateRequest
 from api.body import parse, read_body
 from api.callbacks import check_callback
 from api.dependencies import PartsDep, TenantDep
 from api.identifiers import BatchIdDep, parse_field, parse_range
 from api.once import Promise, PromiseDep
 from api.openai_replies import BatchListReply, BatchReply, EstimateReply
-from api.openai_schemas import BatchListQuery, BatchRequest, EstimateRequest
 from api.openapi import answers, json_body
 from api.reply_bases import page
 from jobs import batches, ids

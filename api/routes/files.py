@@ -12,9 +12,9 @@ from starlette.responses import Response, StreamingResponse
 
 from api import uploads
 from api.dependencies import PartsDep, TenantDep
+from api.file_replies import FileDeletedReply, FileListReply, FileReply
 from api.identifiers import FileIdDep, parse_range
 from api.once import PromiseDep
-from api.openai_replies import FileDeletedReply, FileListReply, FileReply
 from api.openai_schemas import FileListQuery, UploadForm
 from api.openapi import answers, form_body
 from api.parts import Parts

@@ -1,0 +1,49 @@
+"""What callers get back about files, described for the documentation."""
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field
+
+from api.fields import Seconds
+from api.reply_bases import GoneReply, ListReply, example, gone_example, page_example
+
+_FILE_ID = "file-019c2f3e5a4b7c8d9e0f1a2b3c4d5e6f"
+_FILE: dict[str, Any] = {
+    "id": _FILE_ID,
+    "object": "file",
+    "bytes": 5231,
+    "created_at": 1769860800,
+    "expires_at": 1772452800,
+    "filename": "requests.jsonl",
+    "purpose": "batch",
+    "status": "processed",
+    "status_details": None,
+}
+
+
+class FileReply(BaseModel):
+    """A file; times in seconds since 1970."""
+
+    model_config = example(**_FILE)
+
+    id: str
+    object: Literal["file"]
+    bytes: int = Field(description="that can be read by now")
+    created_at: Seconds
+    expires_at: Seconds | None = Field(description="null while it is being written")
+    filename: str
+    purpose: Literal["batch", "batch_output"]
+    status: Literal["uploaded", "processed"] = Field(description="processed once it is complete")
+    status_details: None
+
+
+class FileListReply(ListReply[FileReply]):
+    """A page of files."""
+
+    model_config = page_example(_FILE)
+
+
+class FileDeletedReply(GoneReply[Literal["file"]]):
+    """A file that is gone."""
+
+    model_config = gone_example(_FILE)
