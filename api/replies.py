@@ -1,13 +1,12 @@
-"""What callers get back, described for the API's documentation; `jobs.views` makes the job objects."""
+"""What callers get back about jobs, described for the documentation; `jobs.views` makes the objects."""
 
-from datetime import date as date_
 from datetime import datetime
 from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
 from api.fields import Priority, StateName
-from api.reply_bases import ErrorBody, GoneReply, JobError, ListReply, example, gone_example, page_example
+from api.reply_bases import GoneReply, JobError, ListReply, example, gone_example, page_example
 from api.schemas import TaskName, WaitReasonName
 
 _ID = "job_019c2f3e5a4b7c8d9e0f1a2b3c4d5e6f"
@@ -143,51 +142,6 @@ class ResultReply(BaseModel):
     error: JobError | None
 
 
-class UsageDayReply(BaseModel):
-    """A day's jobs of one model, by the day on which they ended."""
-
-    object: Literal["usage"]
-    date: date_
-    model: str
-    num_jobs: dict[Literal["completed", "failed", "cancelled", "expired"], int]
-    prompt_tokens: int = Field(description="of the jobs that an engine has begun")
-    completion_tokens: int
-    total_tokens: int
-
-
-class EnqueuedReply(BaseModel):
-    """What your unfinished jobs hold now, and what they may hold."""
-
-    tokens: int = Field(description="prompts and max_tokens; a bound in place of a prompt not counted yet")
-    max_tokens: int
-    jobs: int
-    max_jobs: int
-
-
-class UsageReply(BaseModel):
-    """Your use by day and model, newest first, and what is enqueued now."""
-
-    model_config = example(
-        object="list",
-        data=[
-            {
-                "object": "usage",
-                "date": "2026-01-31",
-                "model": "llama-3.1-8b-instruct",
-                "num_jobs": {"completed": 240, "failed": 2, "cancelled": 0, "expired": 0},
-                "prompt_tokens": 9_120_377,
-                "completion_tokens": 61_044,
-                "total_tokens": 9_181_421,
-            }
-        ],
-        enqueued={"tokens": 96_512, "max_tokens": 1_000_000_000, "jobs": 1, "max_jobs": 500_000},
-    )
-
-    object: Literal["list"]
-    data: list[UsageDayReply]
-    enqueued: EnqueuedReply
-
-
 class DeletedReply(GoneReply[Literal["job"]]):
     """A job that is gone."""
 
@@ -235,45 +189,3 @@ class CancelReply(BaseModel):
 
     object: Literal["cancellation"]
     cancelled: int
-
-
-class ComponentReply(BaseModel):
-    """Whether a part of the service works."""
-
-    ready: bool
-    detail: str
-
-
-class ReadyReply(BaseModel):
-    """Whether jobs can be accepted and run, part by part; when not, `error` stands beside."""
-
-    model_config = example(
-        ready=True,
-        components={
-            "database": {"ready": True, "detail": "schema is at 0001"},
-            "broker": {"ready": True, "detail": "answers"},
-            "triton": {"ready": True, "detail": "ready"},
-            "tokenizer": {"ready": True, "detail": "loaded, fingerprint 8f50fa8d0822a7f2fd1273579431ccec"},
-        },
-    )
-
-    ready: bool
-    components: dict[Literal["database", "broker", "triton", "tokenizer"], ComponentReply]
-    error: ErrorBody | None = None
-
-
-class LiveReply(BaseModel):
-    """The process answers."""
-
-    model_config = example(status="ok")
-
-    status: Literal["ok"]
-
-
-class VersionReply(BaseModel):
-    """What this server is."""
-
-    model_config = example(version="0.1.0", model="llama-3.1-8b-instruct")
-
-    version: str
-    model: str

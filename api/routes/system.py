@@ -11,7 +11,7 @@ from starlette.responses import Response
 from api import docs, errors, metrics
 from api.dependencies import PartsDep
 from api.http_metrics import HttpMetrics
-from api.replies import LiveReply, ReadyReply, VersionReply
+from api.system_replies import LiveReply, ReadyReply, VersionReply
 from jobs.errors import UnavailableError
 
 router = APIRouter(tags=["system"])

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from api.dependencies import CallerDep, PartsDep
 from api.openapi import answers
-from api.replies import EnqueuedReply, UsageDayReply, UsageReply
+from api.usage_replies import EnqueuedReply, UsageDayReply, UsageReply
 from jobs import quotas, usage
 from jobs.errors import InvalidRequestError
 from jobs.quotas import Held
