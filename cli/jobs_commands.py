@@ -14,7 +14,7 @@ from rich.table import Table
 
 from cli import verbs
 from cli.client import Client
-from cli.verbs import ApiUrl, AsJson, JobId, client_of, notes, output, pairs, print_json, print_text
+from cli.verbs import ApiUrl, AsJson, JobId, Priority, client_of, notes, output, pairs, print_json, print_text
 from cli.waiting import in_words, utc_now
 from jobs import ids
 from jobs.states import JobState
@@ -28,14 +28,6 @@ class Task(StrEnum):
 
     GENERATE = "generate"
     SUMMARIZE = "summarize"
-
-
-class Priority(StrEnum):
-    """Order among your own jobs."""
-
-    LOW = "low"
-    NORMAL = "normal"
-    HIGH = "high"
 
 
 Metadata = Annotated[

@@ -8,7 +8,7 @@ from typing import Annotated, Final
 
 import typer
 
-from cli.jobs_commands import Priority
+from cli.verbs import Priority
 from jobs.summary_states import OnGap, Style
 
 __all__ = ["OnGap", "Priority", "Style"]

@@ -4,6 +4,7 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from enum import StrEnum
 from http import HTTPStatus
 from typing import Annotated, Final
 
@@ -86,3 +87,11 @@ def pairs(given: list[str] | None, *, option: str) -> dict[str, str]:
             raise typer.BadParameter(f"{each!r} is not KEY=VALUE", param_hint=option)
         found[key] = value
     return found
+
+
+class Priority(StrEnum):
+    """Order among your own jobs."""
+
+    LOW = "low"
+    NORMAL = "normal"
+    HIGH = "high"
