@@ -11,6 +11,7 @@ from typing import Final, Literal
 from rich.table import Table
 
 from cli.load.figures import LoadError, Percentiles, Report, Timing
+from cli.load.target import Target
 from cli.local import Server
 from jobs.settings import EngineSide
 from jobs.tokens import Tokenizer
@@ -78,24 +79,6 @@ def target(
         from cli.load.through_triton import TritonTarget
 
         yield TritonTarget(side, max_tokens=max_tokens)
-
-
-class Target:
-    """Something that answers prompts.
-
-    Attributes:
-        name: for the report.
-    """
-
-    name: str
-
-    def ask(self, prompt: str, tokenizer: Tokenizer) -> Timing:
-        """The times of one answer.
-
-        Raises:
-            LoadError: there is none.
-        """
-        raise NotImplementedError
 
 
 def measure(plan: Plan, target: Target, *, tokenizer_path: str | None) -> Report:

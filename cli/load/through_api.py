@@ -8,7 +8,7 @@ from typing import Any, Final
 import httpx2
 
 from cli.load.figures import LoadError, Timing
-from cli.load.run import Target
+from cli.load.target import Target
 from cli.local import Server
 from jobs.tokens import Tokenizer
 

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from cli.load.figures import LoadError, Timing
-from cli.load.run import Target
+from cli.load.target import Target
 from jobs.errors import LongbatchError
 from jobs.ids import uuid7
 from jobs.prompts import Message

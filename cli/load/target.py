@@ -1,0 +1,22 @@
+"""What a load test sends its prompts to."""
+
+from cli.load.figures import Timing
+from jobs.tokens import Tokenizer
+
+
+class Target:
+    """Something that answers prompts.
+
+    Attributes:
+        name: for the report.
+    """
+
+    name: str
+
+    def ask(self, prompt: str, tokenizer: Tokenizer) -> Timing:
+        """The times of one answer.
+
+        Raises:
+            LoadError: there is none.
+        """
+        raise NotImplementedError
