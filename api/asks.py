@@ -19,7 +19,6 @@ from api.callers import Caller
 from api.parts import Parts
 from jobs import engines, lifecycle, openai_chat, queries, submission
 from jobs.admission import Capacity
-from jobs.batch_states import Endpoint
 from jobs.chat_template import ChatTemplateError
 from jobs.counting import PromptCounter
 from jobs.errors import (
@@ -34,6 +33,7 @@ from jobs.models import Job
 from jobs.openai_chat import Generation
 from jobs.quotas import Admit
 from jobs.states import Lane
+from jobs.states.batch import Endpoint
 from jobs.submission import JobSpec
 from jobs.texts import NewText
 from jobs.tokens import Tokenizer

@@ -6,8 +6,8 @@ from contextlib import aclosing
 from api.parts import Parts
 from api.streams import HEARTBEAT, event, merged
 from jobs.batch_models import Batch
-from jobs.batch_states import TERMINAL as ENDED_BATCH
 from jobs.batch_views import batch_object
+from jobs.states.batch import TERMINAL as ENDED_BATCH
 
 
 async def batch_events(

@@ -6,7 +6,7 @@ from typing import Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from api.reply_bases import GoneReply, ListReply, example, gone_example, page_example
-from jobs.document_states import DocumentKind, DocumentState, Fault, Notice
+from jobs.states.document import DocumentKind, DocumentState, Fault, Notice
 from jobs.validation import Closed
 
 KindName = Literal["txt", "md", "html", "pdf", "docx", "pptx", "xlsx", "epub", "eml"]

@@ -19,7 +19,6 @@ from api.parts import Parts
 from jobs import documents, files, queues
 from jobs.document_kinds import HEAD_BYTES, TAIL_BYTES, Clues, find_kind
 from jobs.document_models import Document
-from jobs.document_states import DocumentKind
 from jobs.documents import NewDocument
 from jobs.errors import (
     InvalidRequestError,
@@ -30,6 +29,7 @@ from jobs.errors import (
 )
 from jobs.idempotency import Kind, Once, run_once
 from jobs.orm import JsonObject
+from jobs.states.document import DocumentKind
 
 _FIELDS: Final = frozenset({"kind"})
 _MAX_FILENAME: Final = 255

@@ -12,13 +12,13 @@ from api.parts import Parts
 from jobs import engines, files, ids
 from jobs.batch_estimate import Estimator
 from jobs.batch_lines import LineFaultError
-from jobs.batch_states import Endpoint
 from jobs.counting import PromptCounter
 from jobs.durations import Estimate
 from jobs.errors import InvalidRequestError, NotFoundError, UnavailableError
 from jobs.file_lines import FileLine, Splitter
 from jobs.file_models import FilePart
 from jobs.models import JsonObject
+from jobs.states.batch import Endpoint
 from jobs.storage import PartStore
 from jobs.stores import make_store
 

@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 from api.fields import CompletionWindow, Priority, StateName
 from jobs.prompts import Role, Task
 from jobs.states import WaitReason
-from jobs.summary_states import TASKS
+from jobs.states.summary import TASKS
 from jobs.validation import MAX_TOP_K, Closed, CustomId, Metadata, NonEmpty, Stop, Text
 
 MAX_TOKENS: Final = 131_072  # the whole context of the served model: no answer is longer

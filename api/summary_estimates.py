@@ -15,13 +15,13 @@ from jobs import documents, engines, ids, summary_plan
 from jobs.admission import Capacity
 from jobs.counting import PromptCounter
 from jobs.document_models import Document
-from jobs.document_states import DocumentState
 from jobs.errors import ConflictError, InvalidRequestError, UnavailableError
 from jobs.models import JsonObject
+from jobs.states.document import DocumentState
+from jobs.states.summary import Style
 from jobs.summary_estimate import Estimated, estimate
 from jobs.summary_plan import Sizes, Source
 from jobs.summary_prompts import overheads
-from jobs.summary_states import Style
 from jobs.summary_templates import Wishes
 
 # Documents are cut as they will be up to so many tokens together, a few seconds of work; beyond it the number

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from api.parts import Parts
 from api.streams import HEARTBEAT, event, merged
-from jobs.summary_states import TERMINAL as ENDED_SUMMARY
+from jobs.states.summary import TERMINAL as ENDED_SUMMARY
 
 
 async def summary_events(

@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from api.fields import CompletionWindow, Priority
-from jobs.summary_states import OnGap, Style, SummaryState
+from jobs.states.summary import OnGap, Style, SummaryState
 from jobs.validation import Closed, CustomId, Metadata, NonEmpty
 
 MAX_DOCUMENTS: Final = 1000

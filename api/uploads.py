@@ -25,9 +25,9 @@ from jobs.errors import (
     UnknownFieldError,
 )
 from jobs.file_models import File
-from jobs.file_states import FileState
 from jobs.idempotency import Kind, Once, run_once
 from jobs.orm import JsonObject
+from jobs.states.file import FileState
 
 _ANCHOR: Final = "expires_after[anchor]"
 _SECONDS: Final = "expires_after[seconds]"

@@ -13,7 +13,7 @@ from rich.table import Column, Table
 from cli import verbs
 from cli.client import Client, RefusedError
 from cli.verbs import ApiUrl, AsJson, client_of, complain, notes, output, print_json, print_text
-from jobs.document_states import DocumentKind
+from jobs.states.document import DocumentKind
 
 app = typer.Typer(no_args_is_help=True, help="Documents, their text, and what is known about them.")
 

@@ -9,7 +9,7 @@ from typing import Annotated, Final
 import typer
 
 from cli.verbs import Priority
-from jobs.summary_states import OnGap, Style
+from jobs.states.summary import OnGap, Style
 
 __all__ = ["OnGap", "Priority", "Style"]
 

@@ -5,13 +5,13 @@ from typing import Final
 
 from jobs.admission import Capacity, Excess, blocks_for, find_excess
 from jobs.batch_lines import LineFaultError, SeenIds, duplicate, read_envelope
-from jobs.batch_states import Endpoint
 from jobs.durations import Estimate
 from jobs.errors import LongbatchError, ModelNotFoundError
 from jobs.file_lines import FileLine
 from jobs.models import JsonObject
 from jobs.openai_chat import Generation, error_object, understand
 from jobs.speeds import reading_work
+from jobs.states.batch import Endpoint
 from jobs.texts import Counter
 
 # So many characters are counted with the tokenizer, two seconds of work; the others by what these gave.

@@ -15,7 +15,6 @@ from jobs import batch_results, engines, file_lines, files, ids, quotas, submiss
 from jobs.admission import Capacity
 from jobs.batch_lines import CANCELLED, EXPIRED, Envelope, answered_line, read_envelope, unanswered_line
 from jobs.batch_models import Batch
-from jobs.batch_states import BatchState, Endpoint
 from jobs.batch_work import BatchTools
 from jobs.chat_template import ChatTemplateError
 from jobs.database import database_now
@@ -25,6 +24,7 @@ from jobs.ids import uuid7
 from jobs.models import Job
 from jobs.openai_chat import error_object, understand
 from jobs.quotas import Held, Limits
+from jobs.states.batch import BatchState, Endpoint
 from jobs.storage import BytesLostError
 from jobs.submission import JobSpec
 from jobs.texts import CountedPrompt, NewText

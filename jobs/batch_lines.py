@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from pydantic_core import from_json, to_json
 
-from jobs.batch_states import Endpoint
 from jobs.file_lines import FileLine
 from jobs.openai_chat import JsonObject
+from jobs.states.batch import Endpoint
 
 MAX_CUSTOM_ID: Final = 512
 _FIELDS: Final = ("custom_id", "method", "url", "body")

@@ -13,12 +13,12 @@ from sqlalchemy.orm import Session
 
 from jobs import events, files, ids, locks, paging, telemetry
 from jobs.batch_models import Batch
-from jobs.batch_states import TERMINAL, TRANSITIONS, BatchState, Endpoint
 from jobs.database import database_now
 from jobs.errors import ConflictError, InvalidRequestError, NotFoundError
-from jobs.file_states import FileState
 from jobs.locks import Lock
 from jobs.paging import Page, Range
+from jobs.states.batch import TERMINAL, TRANSITIONS, BatchState, Endpoint
+from jobs.states.file import FileState
 from jobs.turns import Turn
 
 WINDOWS: Final[Mapping[str, timedelta]] = {

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Final
 
-from jobs.document_states import DocumentKind
 from jobs.errors import InvalidRequestError
+from jobs.states.document import DocumentKind
 
 # So much of the beginning and of the end of an upload has to be kept for `find_kind`.
 HEAD_BYTES: Final = 4096

@@ -15,12 +15,12 @@ from sqlalchemy.orm import Session, defer
 from jobs import files, locks, paging, turns
 from jobs.database import database_now
 from jobs.document_models import Document, DocumentText
-from jobs.document_states import DocumentKind, DocumentState
 from jobs.errors import NotFoundError
 from jobs.file_models import File
-from jobs.file_states import FileState
 from jobs.locks import Lock
 from jobs.paging import Page, Range
+from jobs.states.document import DocumentKind, DocumentState
+from jobs.states.file import FileState
 from jobs.summary_models import SummaryDocument
 from jobs.turn_models import PLANNING
 

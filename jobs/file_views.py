@@ -5,7 +5,7 @@ from typing import TypedDict
 
 from jobs import ids
 from jobs.file_models import File
-from jobs.file_states import FileState
+from jobs.states.file import FileState
 
 
 class FileObject(TypedDict):

@@ -10,12 +10,12 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import paging
 from jobs.batch_models import Batch
-from jobs.batch_states import BatchState
 from jobs.database import database_now, transaction
 from jobs.errors import ConflictError, NotFoundError, UnavailableError
 from jobs.file_models import File, FilePart
-from jobs.file_states import FileState
 from jobs.paging import Page, Range
+from jobs.states.batch import BatchState
+from jobs.states.file import FileState
 from jobs.storage import PART_BYTES, PartStore, StoredPart
 from jobs.stray_parts import NAMED_WITHIN, made_at
 

@@ -8,9 +8,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic_core import PydanticCustomError
 
 from jobs import prompts
-from jobs.batch_states import Endpoint
 from jobs.errors import InvalidRequestError, UnsupportedParameterError
 from jobs.prompts import Message
+from jobs.states.batch import Endpoint
 from jobs.validation import MAX_OUTPUT_TOKENS, MAX_TOP_K, Closed, NonEmpty, Stop, Text, from_validation
 
 JsonObject = dict[str, object]

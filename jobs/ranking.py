@@ -21,7 +21,7 @@ from jobs.packing import Candidate
 from jobs.queries import Queued
 from jobs.queue_window import Waiting
 from jobs.states import Lane
-from jobs.summary_states import TASKS, NodeKind
+from jobs.states.summary import TASKS, NodeKind
 
 # Of what was read, the first so many are candidates, and of every size so many more.
 _HEAD: Final = 40

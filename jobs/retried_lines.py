@@ -10,11 +10,11 @@ from sqlalchemy.orm import Session
 from jobs import batches, file_lines, files
 from jobs.batch_lines import SeenIds, read_envelope
 from jobs.batch_models import Batch
-from jobs.batch_states import Endpoint
 from jobs.batch_work import BatchTools
 from jobs.database import database_now, transaction
 from jobs.file_models import File
-from jobs.file_states import FileState
+from jobs.states.batch import Endpoint
+from jobs.states.file import FileState
 from jobs.storage import PART_BYTES
 from jobs.turn_work import InterruptedWorkError, Sessions, Watch
 from jobs.turns import Turn

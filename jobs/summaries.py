@@ -17,7 +17,7 @@ from jobs.models import Job, JsonObject, Summary, SummaryDocument
 from jobs.paging import Page, Range
 from jobs.states import TERMINAL as ENDED_JOB
 from jobs.states import StopReason
-from jobs.summary_states import TERMINAL, OnGap, Style, SummaryState, SummaryStop
+from jobs.states.summary import TERMINAL, OnGap, Style, SummaryState, SummaryStop
 from jobs.summary_templates import TEMPLATE_VERSIONS
 
 # Jobs of a tree that go in one transaction.

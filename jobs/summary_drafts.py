@@ -18,8 +18,8 @@ from jobs.ids import uuid7
 from jobs.models import Job, JsonObject, Summary, SummaryNode
 from jobs.quotas import Held
 from jobs.states import JobState, Lane
+from jobs.states.summary import TASKS, SummaryState
 from jobs.summary_plan import Node, Sizes
-from jobs.summary_states import TASKS, SummaryState
 
 _MAX_ROWS: Final = 1000  # per statement
 

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from jobs.ids import uuid7
 from jobs.orm import Base, JsonObject, one_of
-from jobs.summary_states import TERMINAL, NodeKind, OnGap, Style, SummaryState, SummaryStop
+from jobs.states.summary import TERMINAL, NodeKind, OnGap, Style, SummaryState, SummaryStop
 from jobs.turn_models import PLANNING, indexes
 
 _TERMINAL_SQL = one_of("state", sorted(TERMINAL))

@@ -22,7 +22,7 @@ from jobs import chunking
 from jobs.admission import Capacity
 from jobs.chunking import Count, Starts
 from jobs.errors import ContextLengthExceededError, InvalidRequestError
-from jobs.summary_states import NodeKind
+from jobs.states.summary import NodeKind
 
 _SLOT_SHARE: Final = 0.5
 # A summary of a part has about this share of the tokens of its chunk, within bounds.

@@ -24,15 +24,15 @@ from jobs import (
 from jobs.admission import Capacity
 from jobs.database import database_now, transaction
 from jobs.document_models import Document
-from jobs.document_states import DocumentState
 from jobs.errors import CountingInterruptedError, LimitError, LongbatchError, UnavailableError
 from jobs.models import JsonObject, Summary, SummaryDocument
 from jobs.quotas import Held
 from jobs.settings import LimitSettings, Settings
+from jobs.states.document import DocumentState
+from jobs.states.summary import OnGap, SummaryState
 from jobs.summary_drafts import Draft
 from jobs.summary_plan import Leaf, Source
 from jobs.summary_prompts import TextCounter, overheads, wishes_of
-from jobs.summary_states import OnGap, SummaryState
 from jobs.turn_models import PLANNING, Kind
 from jobs.turn_work import InterruptedWorkError, Sessions, Watch
 from jobs.turns import Turn

@@ -16,7 +16,7 @@ from jobs.errors import LongbatchError, NotFoundError
 from jobs.models import Job, Result, Summary, SummaryDocument, SummaryNode
 from jobs.prompts import Message, canonical
 from jobs.states import JobState
-from jobs.summary_states import NodeKind, Style
+from jobs.states.summary import NodeKind, Style
 from jobs.summary_templates import Wishes
 from jobs.texts import Counter
 

@@ -12,7 +12,7 @@ from jobs import ids
 from jobs.document_models import Document
 from jobs.models import Job, Result, Summary, SummaryDocument, SummaryNode
 from jobs.states import TERMINAL, JobState
-from jobs.summary_states import SummaryState, SummaryStop
+from jobs.states.summary import SummaryState, SummaryStop
 from jobs.summary_views import (
     NO_PROGRESS,
     NO_USAGE,

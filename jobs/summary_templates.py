@@ -10,7 +10,7 @@ from typing import Final
 
 from jobs.delimiters import Delimiters
 from jobs.prompts import Message
-from jobs.summary_states import NodeKind, Style
+from jobs.states.summary import NodeKind, Style
 
 # Stored with every summary: a change of a template's wording changes its number, so that results compare.
 TEMPLATE_VERSIONS: Final[dict[NodeKind, str]] = {

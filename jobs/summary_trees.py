@@ -20,7 +20,7 @@ from jobs import events, guards, ids, telemetry
 from jobs.database import database_now
 from jobs.models import Job, JsonObject, Summary, SummaryNode
 from jobs.states import JobState
-from jobs.summary_states import TERMINAL, OnGap, SummaryState, SummaryStop
+from jobs.states.summary import TERMINAL, OnGap, SummaryState, SummaryStop
 
 # Errors that another attempt at the same prompt would only meet again.
 _HOPELESS = frozenset(

@@ -11,15 +11,15 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import batches, files, lifecycle, reservations
 from jobs.batch_models import Batch
-from jobs.batch_states import Endpoint
 from jobs.batch_validation import Validation
 from jobs.batch_work import BatchTools
 from jobs.batches import BatchSpec
 from jobs.database import database_now
-from jobs.file_states import FileState
 from jobs.models import DEFAULT_TENANT, Job
 from jobs.settings import LimitSettings
 from jobs.states import FinishReason, JobState
+from jobs.states.batch import Endpoint
+from jobs.states.file import FileState
 from jobs.storage import PartStore, RowStore
 from openai_support import chat_line, jsonl
 from support import CAPACITY, MODEL, WordCounter, claim_one, output_of, register_engine, taker_of

@@ -14,10 +14,10 @@ from jobs.admission import Capacity
 from jobs.claims import Claim, claim
 from jobs.database import database_now
 from jobs.document_models import Document, DocumentText
-from jobs.document_states import DocumentKind, DocumentState
 from jobs.models import DEFAULT_TENANT, Job, Summary, SummaryNode
 from jobs.settings import LimitSettings
 from jobs.states import FinishReason
+from jobs.states.document import DocumentKind, DocumentState
 from jobs.summaries import SummarySpec
 from jobs.summary_planning import Planning, PlanningTools
 from jobs.texts import CountedPrompt

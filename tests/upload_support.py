@@ -8,11 +8,11 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import document_work, documents, files, turns
 from jobs.document_models import Document
-from jobs.document_states import DocumentKind
 from jobs.document_work import DocumentClaim
 from jobs.documents import NewDocument
 from jobs.models import DEFAULT_TENANT
 from jobs.settings import DocumentSettings
+from jobs.states.document import DocumentKind
 from jobs.storage import PartStore, RowStore
 from jobs.tokens import Tokenizer
 from jobs.turn_models import EXTRACTION

@@ -14,12 +14,12 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import batch_expansion, batch_results, files, ids, stray_parts, telemetry
 from jobs import batches as verbs
-from jobs.batch_states import BatchState
 from jobs.batch_validation import Validation
 from jobs.batch_work import BatchTools
 from jobs.database import database_now, transaction
 from jobs.errors import LimitError
 from jobs.states import JobState
+from jobs.states.batch import BatchState
 from jobs.storage import FOLDERS, PartStore
 from worker.rounds import Poisoned, do_each, is_disconnect, move_set
 from worker.turns import TurnTaker

@@ -16,8 +16,8 @@ from typing import Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from jobs.document_states import DocumentKind, Fault, Notice
 from jobs.settings import DocumentSettings
+from jobs.states.document import DocumentKind, Fault, Notice
 from jobs.validation import Text
 from worker.extract import confine
 

@@ -26,11 +26,11 @@ from api.openapi import answers, json_body
 from api.parts import Parts
 from api.streams import EVENT_STREAM, HEARTBEAT, merged
 from jobs import telemetry
-from jobs.batch_states import Endpoint
 from jobs.errors import LongbatchError, RequestCancelledError, RequestExpiredError, RequestFailedError
 from jobs.models import Job
 from jobs.openai_chat import ChatRequest, JsonObject, TextRequest
 from jobs.states import JobState
+from jobs.states.batch import Endpoint
 
 router = APIRouter(tags=["interactive"])
 

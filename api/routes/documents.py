@@ -27,9 +27,9 @@ from api.once import PromiseDep
 from api.openapi import answers, document_body
 from api.reply_bases import page
 from jobs import documents, ids, summaries
-from jobs.document_states import DocumentState
 from jobs.document_views import document_object
 from jobs.errors import ConflictError, DocumentNotReadyError
+from jobs.states.document import DocumentState
 
 router = APIRouter(tags=["documents"])
 

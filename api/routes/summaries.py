@@ -39,9 +39,9 @@ from jobs.errors import InvalidRequestError, JobNotFinishedError, ModelNotFoundE
 from jobs.idempotency import Kind, run_once
 from jobs.models import JsonObject, Summary
 from jobs.queues import SERVICE
+from jobs.states.summary import TERMINAL, OnGap, Style
 from jobs.summaries import SummaryFilter, SummarySpec
 from jobs.summary_queries import ChunkRange
-from jobs.summary_states import TERMINAL, OnGap, Style
 from jobs.summary_views import SummaryObject, SummaryWithChunks
 from jobs.views import PRIORITIES
 

@@ -24,12 +24,12 @@ from cli.stack.valkey import EmbeddedValkey
 from jobs import database, documents, files, ids, isolation, lifecycle, stray_parts
 from jobs.database import database_now
 from jobs.document_models import Document
-from jobs.document_states import DocumentKind, DocumentState
 from jobs.documents import NewDocument
 from jobs.isolation import TenantSession
 from jobs.models import DEFAULT_TENANT, Base, Job, WebhookEndpoint
 from jobs.settings import DatabaseSettings
 from jobs.states import JobState
+from jobs.states.document import DocumentKind, DocumentState
 from jobs.storage import DirectoryStore
 from jobs.tokens import Tokenizer
 from openai_support import chat_line, jsonl

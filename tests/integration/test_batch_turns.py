@@ -15,8 +15,8 @@ from jobs.batch_models import Batch
 from jobs.database import database_now
 from jobs.errors import NotFoundError
 from jobs.file_models import File, FilePart
-from jobs.file_states import FileState
 from jobs.models import DEFAULT_TENANT
+from jobs.states.file import FileState
 from jobs.storage import DirectoryStore, RowStore, StoredPart
 from jobs.turn_models import VALIDATION
 

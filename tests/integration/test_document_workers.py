@@ -20,9 +20,9 @@ from jobs.document_kinds import HEAD_BYTES, TAIL_BYTES, Clues, find_kind
 from jobs.document_models import Document
 from jobs.documents import NewDocument
 from jobs.file_models import File
-from jobs.file_states import FileState
 from jobs.models import DEFAULT_TENANT
 from jobs.settings import BrokerSettings, DatabaseSettings, DocumentSettings, Settings
+from jobs.states.file import FileState
 from jobs.storage import PART_BYTES, RowStore
 from support import PATIENCE, eventually
 from worker_support import WorkerProcess

@@ -19,10 +19,10 @@ from jobs import files, ids
 from jobs.batch_models import Batch
 from jobs.database import database_now
 from jobs.file_models import File, FilePart
-from jobs.file_states import FileState
 from jobs.ids import uuid7
 from jobs.models import Tenant
 from jobs.settings import DatabaseSettings
+from jobs.states.file import FileState
 from jobs.storage import RowStore
 from openai_support import CHAT, chat_line, jsonl, upload
 from support import API_KEY

@@ -16,8 +16,8 @@ from jobs.claims import Claim
 from jobs.database import database_now
 from jobs.models import DEFAULT_TENANT, Job, Reservation, Summary, SummaryNode, WebhookEvent
 from jobs.states import TERMINAL, StopReason
-from jobs.summary_states import TERMINAL as ENDED
-from jobs.summary_states import OnGap
+from jobs.states.summary import TERMINAL as ENDED
+from jobs.states.summary import OnGap
 from summary_support import (
     SMALL,
     claim_next,

@@ -12,7 +12,7 @@ from jobs.document_models import Document
 from jobs.errors import ConflictError
 from jobs.models import DEFAULT_TENANT, Job, Summary, WebhookEvent
 from jobs.states import JobState
-from jobs.summary_states import OnGap, SummaryState
+from jobs.states.summary import OnGap, SummaryState
 from summary_support import (
     SMALL,
     claim_next,

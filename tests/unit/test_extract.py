@@ -20,9 +20,9 @@ from document_support import (
     make_xlsx,
     prose_page,
 )
-from jobs.document_states import DocumentKind, Fault
 from jobs.documents import page_of
 from jobs.settings import DocumentSettings
+from jobs.states.document import DocumentKind, Fault
 from worker.extract.__main__ import read
 from worker.extract.draft import Draft, Limits, RefusedError
 from worker.extract.language import detect

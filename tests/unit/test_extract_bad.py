@@ -12,8 +12,8 @@ import pytest
 
 from document_support import SMALL_MEMORY_MB, bad_documents
 from jobs.document_kinds import HEAD_BYTES, TAIL_BYTES, Clues, UnsupportedDocumentError, find_kind
-from jobs.document_states import DocumentKind
 from jobs.settings import DocumentSettings
+from jobs.states.document import DocumentKind
 from worker.sandbox import Refusal, Sandbox
 
 SETTINGS = DocumentSettings(extraction_seconds=60, extraction_memory_mb=SMALL_MEMORY_MB)

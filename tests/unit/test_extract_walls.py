@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from jobs.document_states import Fault
 from jobs.settings import DocumentSettings
+from jobs.states.document import Fault
 from worker.extractor import unpack
 from worker.sandbox import Extracted, Refusal, understand
 

@@ -5,9 +5,9 @@ import openai
 import pytest
 
 from jobs import prompts
-from jobs.batch_states import Endpoint
 from jobs.errors import InvalidRequestError, UnsupportedParameterError
 from jobs.openai_chat import Generation, chat_completion, text_completion, understand, usage_object
+from jobs.states.batch import Endpoint
 
 HELLO = [{"role": "user", "content": "Hello"}]
 

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from jobs.delimiters import delimiters
 from jobs.prompts import Message
-from jobs.summary_states import Style
+from jobs.states.summary import Style
 from jobs.summary_templates import TEMPLATE_VERSIONS, Wishes, join, part, whole
 
 WISHES = Wishes(

@@ -1,0 +1,25 @@
+"""The states of everything that has a life, and the moves between them; here those of a job."""
+
+from jobs.states.job import (
+    ACTIVE,
+    TERMINAL,
+    TRANSITIONS,
+    FinishReason,
+    JobState,
+    Lane,
+    StopReason,
+    WaitReason,
+    sources,
+)
+
+__all__ = [
+    "ACTIVE",
+    "TERMINAL",
+    "TRANSITIONS",
+    "FinishReason",
+    "JobState",
+    "Lane",
+    "StopReason",
+    "WaitReason",
+    "sources",
+]
