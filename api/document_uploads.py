@@ -17,6 +17,7 @@ from api.form import Form, read_form
 from api.once import Promise
 from api.parts import Parts
 from jobs import documents, files, queues
+from jobs.database.base import JsonObject
 from jobs.document_kinds import HEAD_BYTES, TAIL_BYTES, Clues, find_kind
 from jobs.document_models import Document
 from jobs.documents import NewDocument
@@ -28,7 +29,6 @@ from jobs.errors import (
     UnknownFieldError,
 )
 from jobs.idempotency import Kind, Once, run_once
-from jobs.orm import JsonObject
 from jobs.states.document import DocumentKind
 
 _FIELDS: Final = frozenset({"kind"})

@@ -7,8 +7,8 @@ from uuid import UUID
 from fastapi import Depends, Path
 
 from jobs import ids
+from jobs.database.paging import Range
 from jobs.errors import InvalidRequestError, MissingFieldError, NotFoundError
-from jobs.paging import Range
 
 Parse = Callable[[str], UUID]
 

@@ -12,8 +12,8 @@ from sqlalchemy.orm import Session
 
 from api.tokenizer import LoadedTokenizer
 from api.transactions import Transactions
-from jobs import isolation, queries, schema
-from jobs.database import database_now
+from jobs import isolation, queries
+from jobs.database import database_now, schema
 from jobs.errors import LongbatchError
 from jobs.settings import Settings
 

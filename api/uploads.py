@@ -17,6 +17,7 @@ from api.once import Promise
 from api.part_uploads import store
 from api.parts import Parts
 from jobs import files
+from jobs.database.base import JsonObject
 from jobs.errors import (
     InvalidRequestError,
     MissingFieldError,
@@ -26,7 +27,6 @@ from jobs.errors import (
 )
 from jobs.file_models import File
 from jobs.idempotency import Kind, Once, run_once
-from jobs.orm import JsonObject
 from jobs.states.file import FileState
 
 _ANCHOR: Final = "expires_after[anchor]"

@@ -20,7 +20,8 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from cli.stack.postgres import EmbeddedPostgres
 from cli.stack.valkey import EmbeddedValkey
-from jobs import database, schema
+from jobs import database
+from jobs.database import schema
 from jobs.settings import DatabaseSettings
 
 _MET = {None: "", True: "met", False: "MISSED"}

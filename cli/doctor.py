@@ -16,7 +16,8 @@ from cli.client import Client, RefusedError, ServerUnreachableError
 from cli.engine_inspect import show
 from cli.local import Server
 from cli.verbs import ApiUrl, AsJson, print_json
-from jobs import database, isolation, open_files, queues, schema, settings
+from jobs import database, isolation, open_files, queues, settings
+from jobs.database import schema
 from jobs.errors import LongbatchError
 from jobs.findings import Finding
 from jobs.settings import ApiSettings, DatabaseSettings, Settings, TritonSettings

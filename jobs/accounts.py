@@ -6,14 +6,14 @@ from sqlalchemy import CTE, Float, cast, func, literal, literal_column, select, 
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
-from jobs import locks
-from jobs.locks import Lock
+from jobs.database import advisory_locks
+from jobs.database.advisory_locks import Lock
 from jobs.models import Job, Tenant, TenantAccount
 
 
 def serialize(session: Session) -> None:
     """Nobody else writes to several accounts until this transaction has ended; taken behind engines' rows."""
-    locks.hold(session, Lock.ACCOUNTS)
+    advisory_locks.hold(session, Lock.ACCOUNTS)
 
 
 def charge(session: Session, tenant_id: UUID, model: str, num_tokens: int) -> None:

@@ -7,8 +7,8 @@ from sqlalchemy import BigInteger, CheckConstraint, ForeignKey, Index, SmallInte
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
+from jobs.database.base import Base, JsonObject, one_of
 from jobs.ids import uuid7
-from jobs.orm import Base, JsonObject, one_of
 from jobs.states.batch import ACTIVE, TERMINAL, BatchState, Endpoint
 from jobs.turn_models import VALIDATION, indexes
 

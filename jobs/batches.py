@@ -11,12 +11,12 @@ from uuid import UUID
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from jobs import events, files, ids, locks, paging, telemetry
+from jobs import events, files, ids, telemetry
 from jobs.batch_models import Batch
-from jobs.database import database_now
+from jobs.database import advisory_locks, database_now, paging
+from jobs.database.advisory_locks import Lock
+from jobs.database.paging import Page, Range
 from jobs.errors import ConflictError, InvalidRequestError, NotFoundError
-from jobs.locks import Lock
-from jobs.paging import Page, Range
 from jobs.states.batch import TERMINAL, TRANSITIONS, BatchState, Endpoint
 from jobs.states.file import FileState
 from jobs.turns import Turn
@@ -83,7 +83,7 @@ def create(session: Session, spec: BatchSpec, *, tenant_id: UUID) -> Batch:
 
 def wait_for_others(session: Session, spec: BatchSpec) -> None:
     """Nobody else creates a batch like this one until this transaction ends."""
-    locks.hold(session, Lock.BATCH, of=spec.sha256.hex())
+    advisory_locks.hold(session, Lock.BATCH, of=spec.sha256.hex())
 
 
 def find_repeated(session: Session, spec: BatchSpec, *, tenant_id: UUID) -> Batch | None:

@@ -3,8 +3,8 @@
 from typing import TypedDict
 
 from jobs import ids
+from jobs.database.base import JsonObject
 from jobs.document_models import Document
-from jobs.orm import JsonObject
 from jobs.views import optional_rfc3339, rfc3339
 
 

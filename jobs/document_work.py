@@ -11,8 +11,8 @@ from sqlalchemy.orm import Session
 
 from jobs import documents
 from jobs.database import database_now
+from jobs.database.base import JsonObject
 from jobs.document_models import Document, DocumentText
-from jobs.orm import JsonObject
 from jobs.states.document import DocumentKind, DocumentState, Fault
 from jobs.turn_models import EXTRACTION
 from jobs.turns import Turn

@@ -12,13 +12,13 @@ import zstandard
 from sqlalchemy import ColumnElement, delete, func, or_, select, update
 from sqlalchemy.orm import Session, defer
 
-from jobs import files, locks, paging, turns
-from jobs.database import database_now
+from jobs import files, turns
+from jobs.database import advisory_locks, database_now, paging
+from jobs.database.advisory_locks import Lock
+from jobs.database.paging import Page, Range
 from jobs.document_models import Document, DocumentText
 from jobs.errors import NotFoundError
 from jobs.file_models import File
-from jobs.locks import Lock
-from jobs.paging import Page, Range
 from jobs.states.document import DocumentKind, DocumentState
 from jobs.states.file import FileState
 from jobs.summary_models import SummaryDocument
@@ -62,7 +62,7 @@ def finish_upload(
         NotFoundError: the upload took so long that its bytes have been discarded.
     """
     key = f"{tenant_id} {new.sha256.hex()} {new.kind}"
-    locks.hold(session, Lock.DOCUMENT, of=key)
+    advisory_locks.hold(session, Lock.DOCUMENT, of=key)
     known = select(Document).where(
         Document.tenant_id == tenant_id,
         Document.sha256 == new.sha256,

@@ -6,7 +6,7 @@ from uuid import UUID
 from sqlalchemy import CheckConstraint, ForeignKey, Index, Integer, func, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from jobs.orm import Base, one_of
+from jobs.database.base import Base, one_of
 
 
 class Engine(Base):

@@ -6,8 +6,8 @@ from uuid import UUID
 from sqlalchemy import BigInteger, CheckConstraint, ForeignKey, Index, text
 from sqlalchemy.orm import Mapped, mapped_column
 
+from jobs.database.base import Base, one_of
 from jobs.ids import uuid7
-from jobs.orm import Base, one_of
 from jobs.states.file import FileState
 
 

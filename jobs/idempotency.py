@@ -9,8 +9,7 @@ from uuid import UUID
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
-from jobs import locks
-from jobs.database import database_now
+from jobs.database import advisory_locks, database_now
 from jobs.errors import IdempotencyConflictError
 from jobs.models import JsonObject
 from jobs.tenant_models import IdempotencyKey
@@ -80,7 +79,7 @@ def run_once(
 
 def _lock(session: Session, tenant_id: UUID, key: str) -> datetime:
     """Nobody else is past this point with the same key; the database's clock."""
-    locks.hold_key(session, f"{tenant_id}\n{key}")
+    advisory_locks.hold_key(session, f"{tenant_id}\n{key}")
     return database_now(session)
 
 

@@ -17,11 +17,11 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 # Whoever imports this module knows every table.
 from jobs.batch_models import Batch
+from jobs.database.base import Base, JsonObject, one_of
 from jobs.document_models import Document, DocumentText
 from jobs.engine_models import Engine, Reservation, TenantAccount
 from jobs.file_models import File, FilePart
 from jobs.ids import uuid7
-from jobs.orm import Base, JsonObject, one_of
 from jobs.part_models import Installation, StrayPart
 from jobs.states import TERMINAL, FinishReason, JobState, Lane, StopReason
 from jobs.summary_models import Summary, SummaryDocument, SummaryNode

@@ -6,7 +6,7 @@ from uuid import UUID
 from sqlalchemy import CheckConstraint, Index, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from jobs.orm import Base
+from jobs.database.base import Base
 
 
 class Installation(Base):

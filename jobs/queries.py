@@ -22,10 +22,10 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.orm import Session
 
-from jobs import paging
+from jobs.database import paging
+from jobs.database.paging import Page, Range
 from jobs.errors import NotFoundError
 from jobs.models import Engine, Job, Reservation, Result, WebhookDispatch
-from jobs.paging import Page, Range
 from jobs.states import TERMINAL, JobState, StopReason
 
 # A job ranks one priority higher in the last part of its window.

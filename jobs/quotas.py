@@ -13,9 +13,9 @@ from uuid import UUID
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from jobs import locks
+from jobs.database import advisory_locks
+from jobs.database.advisory_locks import Lock
 from jobs.errors import JobQuotaError, OverJobQuotaError, OverTokenQuotaError, TokenQuotaError
-from jobs.locks import Lock
 from jobs.models import Job
 from jobs.settings import LimitSettings
 from jobs.tenant_models import TenantLimit
@@ -96,7 +96,7 @@ def admit(session: Session, tenant_id: UUID, more: Held, *, limits: Limits) -> H
     Raises:
         LimitError: it would be too much; nothing was taken.
     """
-    locks.hold(session, Lock.QUOTA, of=str(tenant_id))
+    advisory_locks.hold(session, Lock.QUOTA, of=str(tenant_id))
     together = held(session, tenant_id) + more
     check(together, more, limits=limits)
     return together

@@ -11,11 +11,12 @@ from sqlalchemy import func, literal_column, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
-from jobs import locks, queue_window
+from jobs import queue_window
 from jobs.admission import Capacity
 from jobs.bookings import Booking, Bookkeeper, Terms
+from jobs.database import advisory_locks
+from jobs.database.advisory_locks import Lock
 from jobs.fair_share import Account, lift, rank
-from jobs.locks import Lock
 from jobs.models import Job, TenantAccount
 from jobs.packing import Candidate
 from jobs.queries import Queued
@@ -166,7 +167,7 @@ def take_up(session: Session, model: str, waiting: Waiting) -> None:
     gone = waiting.accounts.keys() - set().union(*waiting.tenants.values())
     if not gone and not waiting.idle:
         return
-    if not locks.try_hold(session, Lock.ACCOUNTS):
+    if not advisory_locks.try_hold(session, Lock.ACCOUNTS):
         return
     if gone:
         _leave(session, model, gone)

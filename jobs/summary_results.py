@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, TypedDict
 
+from jobs.database.base import JsonObject
 from jobs.markdown import defused
-from jobs.orm import JsonObject
 from jobs.summary_views import ChunkObject, GapObject, SummaryUsage, SummaryWithChunks
 
 # A document in the API, to be opened at a character of its text.

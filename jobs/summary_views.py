@@ -5,7 +5,7 @@ from typing import TypedDict
 from uuid import UUID
 
 from jobs import ids
-from jobs.orm import JsonObject
+from jobs.database.base import JsonObject
 from jobs.summary_models import Summary
 from jobs.views import PRIORITY_NAMES, optional_rfc3339, rfc3339
 

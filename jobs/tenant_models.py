@@ -7,8 +7,8 @@ from sqlalchemy import BigInteger, CheckConstraint, ForeignKey, Index, Text, fun
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
+from jobs.database.base import Base, JsonObject
 from jobs.ids import uuid7
-from jobs.orm import Base, JsonObject
 
 
 class ApiKey(Base):

@@ -8,7 +8,7 @@ from uuid import UUID
 from sqlalchemy import CheckConstraint, ForeignKey, Index, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from jobs.orm import Base
+from jobs.database.base import Base
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from sqlalchemy import Row, text, update
 from sqlalchemy.orm import Session
 
 from jobs import ids, telemetry, webhook_destinations, webhook_secrets, webhook_turns
-from jobs.locks import Lock
+from jobs.database.advisory_locks import Lock
 from jobs.models import JsonObject
 from jobs.settings import WebhookSettings
 from jobs.webhook_models import WebhookDispatch

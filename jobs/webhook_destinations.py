@@ -15,9 +15,9 @@ from uuid import UUID, uuid5
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from jobs import locks
+from jobs.database import advisory_locks
+from jobs.database.advisory_locks import Lock
 from jobs.errors import DestinationLimitError
-from jobs.locks import Lock
 
 # What waits for room at its server is looked at again after it, if no sender says earlier that there is some.
 RECHECK: Final = timedelta(seconds=1)
@@ -186,7 +186,7 @@ def name(session: Session, tenant_id: UUID, urls: Collection[str], *, limit: int
     new = [each for each in ids if each not in known]
     if not new:
         return
-    locks.hold(session, Lock.DESTINATIONS, of=str(tenant_id))
+    advisory_locks.hold(session, Lock.DESTINATIONS, of=str(tenant_id))
     known_now = {row.id for row in session.execute(_KNOWN, {"ids": new})}
     new = [each for each in new if each not in known_now]
     count = session.scalar(_COUNT, {"tenant_id": tenant_id, "most": limit + 1}) or 0

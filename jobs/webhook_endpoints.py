@@ -11,20 +11,11 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 from sqlalchemy.sql.dml import ReturningInsert
 
-from jobs import (
-    events,
-    ids,
-    locks,
-    paging,
-    telemetry,
-    webhook_destinations,
-    webhook_dispatches,
-    webhook_secrets,
-)
-from jobs.database import database_now
+from jobs import events, ids, telemetry, webhook_destinations, webhook_dispatches, webhook_secrets
+from jobs.database import advisory_locks, database_now, paging
+from jobs.database.advisory_locks import Lock
+from jobs.database.paging import Page, Range
 from jobs.errors import ConflictError, NotFoundError
-from jobs.locks import Lock
-from jobs.paging import Page, Range
 from jobs.webhook_models import WebhookBreaker, WebhookDispatch, WebhookEndpoint, WebhookEvent
 from jobs.webhook_vault import Vault
 from jobs.webhooks import ENDPOINT_DISABLED, ENDPOINT_TEST
@@ -86,7 +77,7 @@ def create(
     Raises:
         ConflictError: the tenant has as many as it may have.
     """
-    locks.hold(session, Lock.DESTINATIONS, of=str(tenant_id))  # two at once count each other
+    advisory_locks.hold(session, Lock.DESTINATIONS, of=str(tenant_id))  # two at once count each other
     count = select(func.count()).select_from(WebhookEndpoint).where(*_visible(tenant_id))
     if (session.scalar(count) or 0) >= max_endpoints:
         raise ConflictError(f"There may be {max_endpoints} webhook endpoints; delete one first.")

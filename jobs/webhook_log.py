@@ -6,8 +6,8 @@ from uuid import UUID
 from sqlalchemy import ColumnElement, literal_column, select
 from sqlalchemy.orm import Session
 
-from jobs import paging
-from jobs.paging import Page, Range
+from jobs.database import paging
+from jobs.database.paging import Page, Range
 from jobs.webhook_models import WebhookDelivery, WebhookEvent
 
 

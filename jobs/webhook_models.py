@@ -17,8 +17,8 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
+from jobs.database.base import Base, JsonObject, one_of
 from jobs.ids import uuid7
-from jobs.orm import Base, JsonObject, one_of
 
 DISPATCH_STATES = ("delivered", "failed", "pending", "sending")
 DISABLED_REASONS = ("failing", "gone", "owner")

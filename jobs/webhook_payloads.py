@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from jobs import ids
-from jobs.orm import JsonObject
+from jobs.database.base import JsonObject
 from jobs.summary_models import Summary
 from jobs.views import optional_rfc3339
 

@@ -11,7 +11,7 @@ from sqlalchemy import create_engine, event, pool, text
 from sqlalchemy.engine import Connection
 
 from jobs.database import sqlalchemy_url
-from jobs.locks import MIGRATIONS
+from jobs.database.advisory_locks import MIGRATIONS
 from jobs.models import Base
 from jobs.settings import load_database
 from migrations import isolation

@@ -16,7 +16,8 @@ from xdist.remote import Producer
 import running_order
 from cli.stack.postgres import NAME, EmbeddedPostgres
 from cli.stack.valkey import EmbeddedValkey
-from jobs import database, open_files, schema
+from jobs import database, open_files
+from jobs.database import schema
 from jobs.settings import DatabaseSettings
 from support import empty_database, ensure_api_key
 

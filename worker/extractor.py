@@ -11,9 +11,9 @@ from sqlalchemy.orm import Session
 
 from jobs import document_work, files, ids, telemetry
 from jobs.database import transaction
+from jobs.database.base import JsonObject
 from jobs.document_work import DocumentClaim, ExtractedText
 from jobs.errors import PromptUncountableError
-from jobs.orm import JsonObject
 from jobs.plain_text import UnsafeTextError
 from jobs.settings import DocumentSettings
 from jobs.states.document import Fault

@@ -22,10 +22,10 @@ from api.replies import DeletedReply, JobListReply, JobReply, ResultReply, SeenJ
 from api.reply_bases import page
 from api.schemas import JobRequest, ListQuery
 from jobs import engines, ids, lifecycle, queries, removal, submission
+from jobs.database.paging import Range
 from jobs.errors import JobNotFinishedError, NotFoundError
 from jobs.idempotency import Once
 from jobs.models import Job, Result
-from jobs.paging import Range
 from jobs.queries import JobFilter
 from jobs.states import TERMINAL
 from jobs.submission import JobSpec

@@ -25,7 +25,7 @@ from api.webhook_schemas import (
 from api.webhooks import delivery_object
 from jobs import ids, webhook_endpoints, webhook_log, webhook_secrets
 from jobs.database import database_now
-from jobs.paging import Range
+from jobs.database.paging import Range
 from jobs.queues import EVENTS
 from jobs.views import rfc3339
 from jobs.webhook_log import DeliveryFilter

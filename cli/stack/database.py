@@ -12,7 +12,8 @@ from sqlalchemy.orm import Session
 
 from cli.stack.errors import StackError
 from cli.stack.files import write_private
-from jobs import database, keys, schema
+from jobs import database, keys
+from jobs.database import schema
 from jobs.keys import Scope
 from jobs.models import DEFAULT_TENANT
 from jobs.settings import DatabaseSettings

@@ -12,7 +12,8 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import database, isolation, lifecycle, queries, schema, tenants
+from jobs import database, isolation, lifecycle, queries, tenants
+from jobs.database import schema
 from jobs.isolation import APP_ROLE, WORKER_ROLE, TenantSession
 from jobs.models import DEFAULT_TENANT, Base, Job, PromptText, Tenant, WebhookEvent
 from jobs.settings import DatabaseSettings

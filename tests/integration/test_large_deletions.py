@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from api.routes.many import cancel_matching
 from api.transactions import Transactions
 from jobs import summaries, webhook_endpoints
+from jobs.database.paging import Range
 from jobs.errors import NotFoundError
 from jobs.models import (
     DEFAULT_TENANT,
@@ -21,7 +22,6 @@ from jobs.models import (
     WebhookDispatch,
     WebhookEndpoint,
 )
-from jobs.paging import Range
 from jobs.queries import JobFilter
 from jobs.settings import DatabaseSettings
 from jobs.states import JobState

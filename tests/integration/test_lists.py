@@ -12,11 +12,11 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import documents, files, queries, summaries, webhook_log
 from jobs.database import database_now
+from jobs.database.paging import Page, Range
 from jobs.document_models import Document
 from jobs.file_models import File
 from jobs.ids import uuid7
 from jobs.models import DEFAULT_TENANT, Base, Job
-from jobs.paging import Page, Range
 from jobs.queries import JobFilter
 from jobs.states import JobState
 from jobs.summaries import SummaryFilter

@@ -6,7 +6,8 @@ from pydantic import SecretStr
 
 from cli.stack.postgres import EmbeddedPostgres
 from cli.stack.valkey import EmbeddedValkey
-from jobs import database, schema
+from jobs import database
+from jobs.database import schema
 from jobs.settings import DatabaseSettings
 from jobs.tokens import Tokenizer
 from local_engine import RunningEngine

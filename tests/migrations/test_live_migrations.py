@@ -11,7 +11,7 @@ from alembic import command
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import DBAPIError
 
-from jobs import schema
+from jobs.database import schema
 from support import eventually
 
 BUILDING = (

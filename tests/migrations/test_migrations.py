@@ -1,7 +1,7 @@
 from alembic import command
 from sqlalchemy import Engine, inspect, text
 
-from jobs import schema
+from jobs.database import schema
 
 
 def test_the_schema_goes_up_down_and_up_again_and_matches_the_models(empty: Engine) -> None:

@@ -9,7 +9,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
-_SCRIPTS = Path(__file__).resolve().parent.parent / "migrations"
+_SCRIPTS = Path(__file__).resolve().parents[2] / "migrations"
 
 
 def upgrade(engine: Engine, revision: str = "head") -> None:
