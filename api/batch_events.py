@@ -5,8 +5,8 @@ from contextlib import aclosing
 
 from api.parts import Parts
 from api.streams import HEARTBEAT, event, merged
-from jobs.batch_models import Batch
 from jobs.batch_views import batch_object
+from jobs.models.batch import Batch
 from jobs.states.batch import TERMINAL as ENDED_BATCH
 
 

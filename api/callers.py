@@ -15,9 +15,9 @@ from api.transactions import Transactions
 from jobs import keys, quotas
 from jobs.errors import AuthenticationError, LongbatchError
 from jobs.keys import Scope
+from jobs.models.tenant import ApiKey
 from jobs.quotas import Limits
 from jobs.settings import Settings
-from jobs.tenant_models import ApiKey
 
 # Keys that are remembered; above it the oldest are looked up again. Wrong ones are kept apart, so that
 # guessing does not push out the good ones.

@@ -19,7 +19,6 @@ from api.parts import Parts
 from jobs import documents, files, queues
 from jobs.database.base import JsonObject
 from jobs.document_kinds import HEAD_BYTES, TAIL_BYTES, Clues, find_kind
-from jobs.document_models import Document
 from jobs.documents import NewDocument
 from jobs.errors import (
     InvalidRequestError,
@@ -29,6 +28,7 @@ from jobs.errors import (
     UnknownFieldError,
 )
 from jobs.idempotency import Kind, Once, run_once
+from jobs.models.document import Document
 from jobs.states.document import DocumentKind
 
 _FIELDS: Final = frozenset({"kind"})

@@ -16,8 +16,8 @@ from jobs.counting import PromptCounter
 from jobs.durations import Estimate
 from jobs.errors import InvalidRequestError, NotFoundError, UnavailableError
 from jobs.file_lines import FileLine, Splitter
-from jobs.file_models import FilePart
 from jobs.models import JsonObject
+from jobs.models.file import FilePart
 from jobs.states.batch import Endpoint
 from jobs.storage import PartStore
 from jobs.stores import make_store

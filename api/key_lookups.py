@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 from api.transactions import Transactions
 from jobs import keys
 from jobs.database import database_now
-from jobs.tenant_models import ApiKey, TenantLimit
+from jobs.models.tenant import ApiKey, TenantLimit
 
 # Two, so that one connection that was lost in silence does not hold up all keys.
 _MAX_LOOKS: Final = 2

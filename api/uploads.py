@@ -25,8 +25,8 @@ from jobs.errors import (
     UnavailableError,
     UnknownFieldError,
 )
-from jobs.file_models import File
 from jobs.idempotency import Kind, Once, run_once
+from jobs.models.file import File
 from jobs.states.file import FileState
 
 _ANCHOR: Final = "expires_after[anchor]"

@@ -3,9 +3,9 @@
 from typing import Any
 
 from jobs import ids
+from jobs.models.webhook import WebhookBreaker, WebhookEndpoint
 from jobs.views import rfc3339
 from jobs.webhook_log import LoggedDelivery
-from jobs.webhook_models import WebhookBreaker, WebhookEndpoint
 
 
 def endpoint_object(endpoint: WebhookEndpoint, breaker: WebhookBreaker | None) -> dict[str, Any]:

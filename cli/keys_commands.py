@@ -14,7 +14,7 @@ from jobs import keys, tenants
 from jobs.database import database_now
 from jobs.keys import NewKey, Scope
 from jobs.models import Tenant
-from jobs.tenant_models import ApiKey
+from jobs.models.tenant import ApiKey
 from jobs.views import rfc3339
 
 app = typer.Typer(no_args_is_help=True, help="API keys, in the database of LONGBATCH_DATABASE__URL.")

@@ -10,7 +10,7 @@ from cli.admin import shown, transaction
 from cli.verbs import AsJson, output, print_json, print_text
 from jobs import tenants
 from jobs.models import Tenant
-from jobs.tenant_models import TenantLimit
+from jobs.models.tenant import TenantLimit
 from jobs.views import rfc3339
 
 app = typer.Typer(no_args_is_help=True, help="Tenants, in the database of LONGBATCH_DATABASE__URL.")

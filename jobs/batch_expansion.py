@@ -14,7 +14,6 @@ from sqlalchemy.orm import Session
 from jobs import batch_results, engines, file_lines, files, ids, quotas, submission, telemetry
 from jobs.admission import Capacity
 from jobs.batch_lines import CANCELLED, EXPIRED, Envelope, answered_line, read_envelope, unanswered_line
-from jobs.batch_models import Batch
 from jobs.batch_work import BatchTools
 from jobs.chat_template import ChatTemplateError
 from jobs.database import database_now
@@ -22,6 +21,7 @@ from jobs.errors import InvalidRequestError, LongbatchError, ModelNotFoundError,
 from jobs.file_lines import FileLine
 from jobs.ids import uuid7
 from jobs.models import Job
+from jobs.models.batch import Batch
 from jobs.openai_chat import error_object, understand
 from jobs.quotas import Held, Limits
 from jobs.states.batch import BatchState, Endpoint

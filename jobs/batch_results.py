@@ -15,11 +15,11 @@ from sqlalchemy.orm import Session
 
 from jobs import batches, files, ids, lifecycle, telemetry
 from jobs.batch_lines import CANCELLED, EXPIRED, answered_line, unanswered_line
-from jobs.batch_models import Batch
 from jobs.database import database_now
 from jobs.errors import LongbatchError
-from jobs.file_models import File
 from jobs.models import Job, JsonObject, Result
+from jobs.models.batch import Batch
+from jobs.models.file import File
 from jobs.openai_chat import chat_completion, error_object, text_completion, too_long_message, usage_object
 from jobs.states import JobState
 from jobs.states.batch import BatchState, Endpoint

@@ -10,15 +10,15 @@ from sqlalchemy.orm import Session
 
 from jobs import batches, events, file_lines, files, ids, retried_lines, telemetry
 from jobs.batch_lines import LineFaultError, SeenIds, duplicate, read_envelope
-from jobs.batch_models import Batch
 from jobs.batch_work import BatchTools
 from jobs.database import database_now, transaction
 from jobs.errors import LongbatchError
 from jobs.file_lines import FileLine
 from jobs.models import JsonObject
+from jobs.models.batch import Batch
+from jobs.models.turn import VALIDATION, Kind
 from jobs.states.batch import Endpoint
 from jobs.storage import BytesLostError
-from jobs.turn_models import VALIDATION, Kind
 from jobs.turn_work import Sessions, Watch
 from jobs.turns import Turn
 

@@ -5,8 +5,8 @@ from typing import Final, TypedDict
 from uuid import UUID
 
 from jobs import ids
-from jobs.batch_models import Batch
 from jobs.models import JsonObject
+from jobs.models.batch import Batch
 
 # Pages of batches would else be dominated by one whose every line is wrong; the batch alone shows all.
 MAX_LISTED_ERRORS: Final = 100

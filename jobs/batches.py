@@ -12,11 +12,11 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from jobs import events, files, ids, telemetry
-from jobs.batch_models import Batch
 from jobs.database import advisory_locks, database_now, paging
 from jobs.database.advisory_locks import Lock
 from jobs.database.paging import Page, Range
 from jobs.errors import ConflictError, InvalidRequestError, NotFoundError
+from jobs.models.batch import Batch
 from jobs.states.batch import TERMINAL, TRANSITIONS, BatchState, Endpoint
 from jobs.states.file import FileState
 from jobs.turns import Turn

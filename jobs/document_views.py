@@ -4,7 +4,7 @@ from typing import TypedDict
 
 from jobs import ids
 from jobs.database.base import JsonObject
-from jobs.document_models import Document
+from jobs.models.document import Document
 from jobs.views import optional_rfc3339, rfc3339
 
 

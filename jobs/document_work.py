@@ -12,9 +12,9 @@ from sqlalchemy.orm import Session
 from jobs import documents
 from jobs.database import database_now
 from jobs.database.base import JsonObject
-from jobs.document_models import Document, DocumentText
+from jobs.models.document import Document, DocumentText
+from jobs.models.turn import EXTRACTION
 from jobs.states.document import DocumentKind, DocumentState, Fault
-from jobs.turn_models import EXTRACTION
 from jobs.turns import Turn
 
 MAX_ATTEMPTS: Final = EXTRACTION.max_attempts

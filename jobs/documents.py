@@ -16,13 +16,13 @@ from jobs import files, turns
 from jobs.database import advisory_locks, database_now, paging
 from jobs.database.advisory_locks import Lock
 from jobs.database.paging import Page, Range
-from jobs.document_models import Document, DocumentText
 from jobs.errors import NotFoundError
-from jobs.file_models import File
+from jobs.models.document import Document, DocumentText
+from jobs.models.file import File
+from jobs.models.summary import SummaryDocument
+from jobs.models.turn import PLANNING
 from jobs.states.document import DocumentKind, DocumentState
 from jobs.states.file import FileState
-from jobs.summary_models import SummaryDocument
-from jobs.turn_models import PLANNING
 
 _READ_BYTES: Final = 2**18  # of text, decompressed at a time
 

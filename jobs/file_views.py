@@ -4,7 +4,7 @@ from datetime import datetime
 from typing import TypedDict
 
 from jobs import ids
-from jobs.file_models import File
+from jobs.models.file import File
 from jobs.states.file import FileState
 
 

@@ -8,11 +8,11 @@ from uuid import UUID
 from sqlalchemy import ColumnElement, Select, delete, func, or_, select, update
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs.batch_models import Batch
 from jobs.database import database_now, paging, transaction
 from jobs.database.paging import Page, Range
 from jobs.errors import ConflictError, NotFoundError, UnavailableError
-from jobs.file_models import File, FilePart
+from jobs.models.batch import Batch
+from jobs.models.file import File, FilePart
 from jobs.states.batch import BatchState
 from jobs.states.file import FileState
 from jobs.storage import PART_BYTES, PartStore, StoredPart

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from jobs.database import advisory_locks, database_now
 from jobs.errors import IdempotencyConflictError
 from jobs.models import JsonObject
-from jobs.tenant_models import IdempotencyKey
+from jobs.models.tenant import IdempotencyKey
 
 T = TypeVar("T")
 

@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 from jobs.database import database_now
 from jobs.errors import KeyNotUsableError, NotFoundError
 from jobs.ids import uuid7
-from jobs.tenant_models import ApiKey
+from jobs.models.tenant import ApiKey
 
 _PREFIX: Final = "lb_"
 _HANDLE_BYTES: Final = 8

@@ -15,10 +15,10 @@ from jobs.admission import Capacity, Excess
 from jobs.database import database_now, transaction
 from jobs.errors import LongbatchError, PromptTooLongError, PromptUncountableError
 from jobs.models import Job, JsonObject, PromptText
+from jobs.models.turn import COUNTING, Kind
 from jobs.states import TERMINAL, TRANSITIONS, JobState
 from jobs.submission import settle_count, too_long_error
 from jobs.texts import CountedPrompt, Counter, NewText
-from jobs.turn_models import COUNTING, Kind
 from jobs.turn_work import Sessions, Watch
 from jobs.turns import Turn
 

@@ -17,8 +17,8 @@ from jobs.database import advisory_locks
 from jobs.database.advisory_locks import Lock
 from jobs.errors import JobQuotaError, OverJobQuotaError, OverTokenQuotaError, TokenQuotaError
 from jobs.models import Job
+from jobs.models.tenant import TenantLimit
 from jobs.settings import LimitSettings
-from jobs.tenant_models import TenantLimit
 
 
 @dataclass(frozen=True, slots=True)

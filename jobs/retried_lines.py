@@ -9,10 +9,10 @@ from sqlalchemy.orm import Session
 
 from jobs import batches, file_lines, files
 from jobs.batch_lines import SeenIds, read_envelope
-from jobs.batch_models import Batch
 from jobs.batch_work import BatchTools
 from jobs.database import database_now, transaction
-from jobs.file_models import File
+from jobs.models.batch import Batch
+from jobs.models.file import File
 from jobs.states.batch import Endpoint
 from jobs.states.file import FileState
 from jobs.storage import PART_BYTES

@@ -22,8 +22,8 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from jobs.database import database_now
-from jobs.file_models import FilePart
-from jobs.part_models import Installation, StrayPart
+from jobs.models.file import FilePart
+from jobs.models.stray_part import Installation, StrayPart
 
 NAMED_WITHIN: Final = timedelta(hours=1)  # a transaction lasts seconds; hosts' clocks may differ by minutes
 SWEPT_AFTER: Final = timedelta(hours=24)

@@ -12,9 +12,9 @@ from sqlalchemy.orm import Session
 from jobs import documents, lifecycle, summary_trees, texts
 from jobs.database import database_now, paging
 from jobs.database.paging import Page, Range
-from jobs.document_models import Document
 from jobs.errors import ConflictError, InvalidRequestError, NotFoundError
 from jobs.models import Job, JsonObject, Summary, SummaryDocument
+from jobs.models.document import Document
 from jobs.states import TERMINAL as ENDED_JOB
 from jobs.states import StopReason
 from jobs.states.summary import TERMINAL, OnGap, Style, SummaryState, SummaryStop

@@ -12,10 +12,10 @@ from sqlalchemy.orm import Session
 
 from jobs import ids, telemetry
 from jobs.database import database_now
-from jobs.document_models import Document
 from jobs.errors import LimitError
 from jobs.ids import uuid7
 from jobs.models import Job, JsonObject, Summary, SummaryNode
+from jobs.models.document import Document
 from jobs.quotas import Held
 from jobs.states import JobState, Lane
 from jobs.states.summary import TASKS, SummaryState

@@ -23,9 +23,10 @@ from jobs import (
 )
 from jobs.admission import Capacity
 from jobs.database import database_now, transaction
-from jobs.document_models import Document
 from jobs.errors import CountingInterruptedError, LimitError, LongbatchError, UnavailableError
 from jobs.models import JsonObject, Summary, SummaryDocument
+from jobs.models.document import Document
+from jobs.models.turn import PLANNING, Kind
 from jobs.quotas import Held
 from jobs.settings import LimitSettings, Settings
 from jobs.states.document import DocumentState
@@ -33,7 +34,6 @@ from jobs.states.summary import OnGap, SummaryState
 from jobs.summary_drafts import Draft
 from jobs.summary_plan import Leaf, Source
 from jobs.summary_prompts import TextCounter, overheads, wishes_of
-from jobs.turn_models import PLANNING, Kind
 from jobs.turn_work import InterruptedWorkError, Sessions, Watch
 from jobs.turns import Turn
 

@@ -9,8 +9,8 @@ from sqlalchemy import case, func, select
 from sqlalchemy.orm import Session
 
 from jobs import ids
-from jobs.document_models import Document
 from jobs.models import Job, Result, Summary, SummaryDocument, SummaryNode
+from jobs.models.document import Document
 from jobs.states import TERMINAL, JobState
 from jobs.states.summary import SummaryState, SummaryStop
 from jobs.summary_views import (

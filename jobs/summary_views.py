@@ -6,7 +6,7 @@ from uuid import UUID
 
 from jobs import ids
 from jobs.database.base import JsonObject
-from jobs.summary_models import Summary
+from jobs.models.summary import Summary
 from jobs.views import PRIORITY_NAMES, optional_rfc3339, rfc3339
 
 

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from jobs.errors import AlreadyExistsError, InvalidRequestError, NotFoundError
 from jobs.ids import uuid7
 from jobs.models import Tenant
-from jobs.tenant_models import TenantLimit
+from jobs.models.tenant import TenantLimit
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 

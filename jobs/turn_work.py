@@ -10,7 +10,7 @@ from uuid import UUID
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs.errors import LongbatchError
-from jobs.turn_models import Kind
+from jobs.models.turn import Kind
 from jobs.turns import Turn
 
 Sessions = sessionmaker[Session]

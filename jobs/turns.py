@@ -21,7 +21,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
 from jobs.ids import uuid7
-from jobs.turn_models import Kind, TenantTurn
+from jobs.models.turn import Kind, TenantTurn
 
 _FIRST_PAUSE: Final = timedelta(seconds=5)
 _MAX_DOUBLINGS: Final = 7  # of the first pause: eleven minutes

@@ -16,7 +16,7 @@ from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from jobs.ids import uuid7
 from jobs.models import Job
-from jobs.tenant_models import UsageDay, UsageEntry
+from jobs.models.tenant import UsageDay, UsageEntry
 
 _SUMS: Final = ("num_jobs", "prompt_tokens", "completion_tokens")
 _KEYS: Final = ("tenant_id", "day", "model", "state")

@@ -13,8 +13,8 @@ from sqlalchemy.orm import Session
 from jobs import ids, telemetry, webhook_destinations, webhook_secrets, webhook_turns
 from jobs.database.advisory_locks import Lock
 from jobs.models import JsonObject
+from jobs.models.webhook import WebhookDispatch
 from jobs.settings import WebhookSettings
-from jobs.webhook_models import WebhookDispatch
 from jobs.webhook_secrets import Replaceable, Secrets
 from jobs.webhook_turns import Slots
 from jobs.webhook_vault import Vault, VaultError, VaultSealError

@@ -11,8 +11,8 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
 from jobs.ids import uuid7
+from jobs.models.webhook import WebhookDispatch, WebhookEndpoint, WebhookEvent
 from jobs.webhook_destinations import server_id
-from jobs.webhook_models import WebhookDispatch, WebhookEndpoint, WebhookEvent
 from jobs.webhooks import ALL_EVENTS, EVENT_TYPES, ON_REQUEST
 
 # Per statement, each with up to 11 parameters: Postgres takes 65,535 at most.

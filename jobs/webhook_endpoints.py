@@ -16,7 +16,7 @@ from jobs.database import advisory_locks, database_now, paging
 from jobs.database.advisory_locks import Lock
 from jobs.database.paging import Page, Range
 from jobs.errors import ConflictError, NotFoundError
-from jobs.webhook_models import WebhookBreaker, WebhookDispatch, WebhookEndpoint, WebhookEvent
+from jobs.models.webhook import WebhookBreaker, WebhookDispatch, WebhookEndpoint, WebhookEvent
 from jobs.webhook_vault import Vault
 from jobs.webhooks import ENDPOINT_DISABLED, ENDPOINT_TEST
 

@@ -21,8 +21,8 @@ from jobs import (
     webhook_dispatches,
     webhook_turns,
 )
+from jobs.models.webhook import WebhookDispatch, WebhookEvent
 from jobs.settings import WebhookSettings
-from jobs.webhook_models import WebhookDispatch, WebhookEvent
 from jobs.webhook_turns import Slots
 
 # What Postgres says about values, constraints and triggers of a row; all else is about locks and connections.

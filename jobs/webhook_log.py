@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 
 from jobs.database import paging
 from jobs.database.paging import Page, Range
-from jobs.webhook_models import WebhookDelivery, WebhookEvent
+from jobs.models.webhook import WebhookDelivery, WebhookEvent
 
 
 @dataclass(frozen=True, slots=True)

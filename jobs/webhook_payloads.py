@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from jobs import ids
 from jobs.database.base import JsonObject
-from jobs.summary_models import Summary
+from jobs.models.summary import Summary
 from jobs.views import optional_rfc3339
 
 

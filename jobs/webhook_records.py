@@ -14,10 +14,10 @@ from sqlalchemy.orm import Session
 from jobs import webhook_destinations, webhook_endpoints
 from jobs.database import database_now
 from jobs.ids import uuid7
+from jobs.models.webhook import WebhookBreaker, WebhookDispatch
 from jobs.settings import WebhookSettings
 from jobs.webhook_claims import Due
 from jobs.webhook_dispatches import MAX_AGE
-from jobs.webhook_models import WebhookBreaker, WebhookDispatch
 from jobs.webhook_turns import BREAKER_FAILURES
 from jobs.webhooks import next_delivery_at
 

@@ -14,8 +14,8 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from jobs.models import DEFAULT_TENANT
+from jobs.models.webhook import WebhookEndpoint, WebhookSecret
 from jobs.settings import WebhookSettings
-from jobs.webhook_models import WebhookEndpoint, WebhookSecret
 from jobs.webhook_vault import NAME_BYTES, Vault, VaultError
 from jobs.webhooks import SECRET_PREFIX
 

@@ -10,12 +10,12 @@ from sqlalchemy import select, update
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import batches, files, lifecycle, reservations
-from jobs.batch_models import Batch
 from jobs.batch_validation import Validation
 from jobs.batch_work import BatchTools
 from jobs.batches import BatchSpec
 from jobs.database import database_now
 from jobs.models import DEFAULT_TENANT, Job
+from jobs.models.batch import Batch
 from jobs.settings import LimitSettings
 from jobs.states import FinishReason, JobState
 from jobs.states.batch import Endpoint

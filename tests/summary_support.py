@@ -13,8 +13,8 @@ from jobs import lifecycle, reservations, summaries
 from jobs.admission import Capacity
 from jobs.claims import Claim, claim
 from jobs.database import database_now
-from jobs.document_models import Document, DocumentText
 from jobs.models import DEFAULT_TENANT, Job, Summary, SummaryNode
+from jobs.models.document import Document, DocumentText
 from jobs.settings import LimitSettings
 from jobs.states import FinishReason
 from jobs.states.document import DocumentKind, DocumentState

@@ -31,10 +31,10 @@ from api.webhook_schemas import (
 )
 from api.webhooks import endpoint_object
 from jobs import ids, webhook_endpoints, webhooks
+from jobs.models.webhook import WebhookEndpoint
 from jobs.queues import EVENTS
 from jobs.views import rfc3339
 from jobs.webhook_endpoints import EndpointSpec, Replayed
-from jobs.webhook_models import WebhookEndpoint
 from jobs.webhooks import ENDPOINT_TEST
 
 router = APIRouter(tags=["webhooks"])

@@ -14,7 +14,7 @@ from api.document_schemas import DocumentListReply, SeenDocumentReply
 from api_server import ApiProcess, error_of
 from cli.stack.valkey import EmbeddedValkey
 from document_support import make_docx, make_pdf, prose_page
-from jobs.file_models import File
+from jobs.models.file import File
 from jobs.settings import DatabaseSettings
 from jobs.states.file import FileState
 from jobs.tokens import Tokenizer

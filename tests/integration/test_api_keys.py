@@ -16,8 +16,8 @@ from jobs.database import database_now
 from jobs.errors import NotFoundError
 from jobs.keys import NewKey, Scope
 from jobs.models import DEFAULT_TENANT
+from jobs.models.tenant import ApiKey
 from jobs.settings import DatabaseSettings
-from jobs.tenant_models import ApiKey
 from support import API_KEY, PATIENCE, eventually
 
 BOUND_SECONDS = 5  # how long a revoked key works, as documented

@@ -23,10 +23,10 @@ from cli.stack.postgres_home import find_home
 from cli.stack.valkey import EmbeddedValkey
 from jobs import database, documents, files, ids, isolation, lifecycle, stray_parts
 from jobs.database import database_now
-from jobs.document_models import Document
 from jobs.documents import NewDocument
 from jobs.isolation import TenantSession
 from jobs.models import DEFAULT_TENANT, Base, Job, WebhookEndpoint
+from jobs.models.document import Document
 from jobs.settings import DatabaseSettings
 from jobs.states import JobState
 from jobs.states.document import DocumentKind, DocumentState

@@ -11,14 +11,14 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from batch_support import Service, lines, tools, validate_next
 from jobs import files, lifecycle, turns
-from jobs.batch_models import Batch
 from jobs.database import database_now
 from jobs.errors import NotFoundError
-from jobs.file_models import File, FilePart
 from jobs.models import DEFAULT_TENANT
+from jobs.models.batch import Batch
+from jobs.models.file import File, FilePart
+from jobs.models.turn import VALIDATION
 from jobs.states.file import FileState
 from jobs.storage import DirectoryStore, RowStore, StoredPart
-from jobs.turn_models import VALIDATION
 
 
 @pytest.fixture

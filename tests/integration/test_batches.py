@@ -16,14 +16,14 @@ from jobs.admission import Budget
 from jobs.database import database_now
 from jobs.durations import Estimate, seconds_until_done
 from jobs.errors import ConflictError
-from jobs.file_models import File, FilePart
 from jobs.models import DEFAULT_TENANT, Job, WebhookEvent
+from jobs.models.file import File, FilePart
+from jobs.models.turn import VALIDATION
 from jobs.playback import Outlook
 from jobs.speeds import Speed
 from jobs.states import JobState
 from jobs.states.file import FileState
 from jobs.storage import DirectoryStore
-from jobs.turn_models import VALIDATION
 from openai_support import chat_line, jsonl
 from support import MODEL
 

@@ -11,16 +11,16 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import document_work, documents, turns
 from jobs.database import database_now
-from jobs.document_models import Document, DocumentText
 from jobs.document_work import MAX_ATTEMPTS, ExtractedText
 from jobs.errors import NotFoundError
-from jobs.file_models import File
 from jobs.ids import uuid7
 from jobs.models import DEFAULT_TENANT, Tenant
+from jobs.models.document import Document, DocumentText
+from jobs.models.file import File
+from jobs.models.turn import EXTRACTION
 from jobs.states.document import Fault
 from jobs.states.file import FileState
 from jobs.tokens import pack_text
-from jobs.turn_models import EXTRACTION
 from upload_support import DAY, LEASE, claim_next, claim_one, upload
 from worker import documents as rounds
 

@@ -10,7 +10,7 @@ from cli.engine import profile, render
 from cli.stack.ports import LOOPBACK
 from cli.stack.valkey import EmbeddedValkey
 from jobs import settings
-from jobs.engine_models import Engine as EngineRow
+from jobs.models.engine import Engine as EngineRow
 from jobs.settings import DatabaseSettings, Settings
 from jobs.tokens import ensure_default_tokenizer
 from local_engine import RunningEngine

@@ -13,16 +13,16 @@ from sqlalchemy.orm import Session, sessionmaker
 from jobs import documents, files, queries, summaries, webhook_log
 from jobs.database import database_now
 from jobs.database.paging import Page, Range
-from jobs.document_models import Document
-from jobs.file_models import File
 from jobs.ids import uuid7
 from jobs.models import DEFAULT_TENANT, Base, Job
+from jobs.models.document import Document
+from jobs.models.file import File
+from jobs.models.summary import Summary
+from jobs.models.webhook import WebhookDelivery, WebhookEvent
 from jobs.queries import JobFilter
 from jobs.states import JobState
 from jobs.summaries import SummaryFilter
-from jobs.summary_models import Summary
 from jobs.webhook_log import DeliveryFilter
-from jobs.webhook_models import WebhookDelivery, WebhookEvent
 from summary_support import create, failed_document
 from support import job_in
 

@@ -16,11 +16,11 @@ from api.openai_replies import BatchReply, EstimateReply
 from api_server import ApiProcess, error_of
 from cli.stack.valkey import EmbeddedValkey
 from jobs import files, ids
-from jobs.batch_models import Batch
 from jobs.database import database_now
-from jobs.file_models import File, FilePart
 from jobs.ids import uuid7
 from jobs.models import Tenant
+from jobs.models.batch import Batch
+from jobs.models.file import File, FilePart
 from jobs.settings import DatabaseSettings
 from jobs.states.file import FileState
 from jobs.storage import RowStore

@@ -11,12 +11,12 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import database, document_work, documents, turns
 from jobs.database import transaction
-from jobs.document_models import Document
 from jobs.models import DEFAULT_TENANT, Job, Summary
+from jobs.models.document import Document
+from jobs.models.turn import PLANNING, TenantTurn
 from jobs.settings import DatabaseSettings, LimitSettings
 from jobs.states.document import DocumentState, Fault
 from jobs.summary_planning import Planning, PlanningTools
-from jobs.turn_models import PLANNING, TenantTurn
 from summary_support import SMALL, Words, create, plan_next, ready_document, text_of
 from support import register_engine, taker_of
 from upload_support import LEASE, claim_one, upload

@@ -12,9 +12,9 @@ from batch_support import Service, lines
 from cli.stack.valkey import EmbeddedValkey
 from jobs import queues
 from jobs.database import transaction
-from jobs.document_models import DocumentText
-from jobs.file_models import FilePart
 from jobs.models import Job, Summary
+from jobs.models.document import DocumentText
+from jobs.models.file import FilePart
 from jobs.prompts import canonical_text
 from jobs.settings import BrokerSettings, DatabaseSettings, Settings
 from jobs.tokens import Tokenizer

@@ -12,11 +12,11 @@ from sqlalchemy.orm import Session, sessionmaker
 from batch_support import Service, lines, tools
 from jobs import files
 from jobs.batch_expansion import MAX_FAILURES
-from jobs.batch_models import Batch
 from jobs.database import transaction
-from jobs.file_models import File, FilePart
 from jobs.ids import uuid7
 from jobs.models import DEFAULT_TENANT, Job, Reservation
+from jobs.models.batch import Batch
+from jobs.models.file import File, FilePart
 from jobs.settings import JobSettings
 from jobs.states import JobState
 from jobs.storage import DirectoryStore

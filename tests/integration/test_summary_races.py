@@ -14,8 +14,8 @@ from jobs import documents, lifecycle, summaries, summary_planning, turns
 from jobs.claims import Claim
 from jobs.errors import ConflictError
 from jobs.models import DEFAULT_TENANT, Job, Summary, WebhookEvent
+from jobs.models.turn import PLANNING
 from jobs.states import JobState
-from jobs.turn_models import PLANNING
 from summary_support import (
     SMALL,
     claim_next,

@@ -8,9 +8,9 @@ from sqlalchemy.orm import Session
 
 from jobs import documents, lifecycle, removal, summaries, summary_queries
 from jobs.database import database_now
-from jobs.document_models import Document
 from jobs.errors import ConflictError
 from jobs.models import DEFAULT_TENANT, Job, Summary, WebhookEvent
+from jobs.models.document import Document
 from jobs.states import JobState
 from jobs.states.summary import OnGap, SummaryState
 from summary_support import (

@@ -18,11 +18,11 @@ from jobs.database import database_now, transaction
 from jobs.errors import UnavailableError
 from jobs.ids import uuid7
 from jobs.models import DEFAULT_TENANT, Job, Tenant, WebhookEvent
+from jobs.models.turn import COUNTING
 from jobs.preparation import Counting
 from jobs.settings import DatabaseSettings
 from jobs.states import JobState
 from jobs.texts import CountedPrompt
-from jobs.turn_models import COUNTING
 from jobs.turn_work import Watch
 from jobs.turns import Turn
 from support import CAPACITY, WordCounter, eventually, prepare_all, spec, submit_one, taker_of

@@ -9,8 +9,8 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from jobs.database.base import Base, JsonObject, one_of
 from jobs.ids import uuid7
+from jobs.models.turn import EXTRACTION, indexes
 from jobs.states.document import DocumentKind, DocumentState
-from jobs.turn_models import EXTRACTION, indexes
 
 
 class Document(Base):

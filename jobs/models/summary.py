@@ -9,8 +9,8 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from jobs.database.base import Base, JsonObject, one_of
 from jobs.ids import uuid7
+from jobs.models.turn import PLANNING, indexes
 from jobs.states.summary import TERMINAL, NodeKind, OnGap, Style, SummaryState, SummaryStop
-from jobs.turn_models import PLANNING, indexes
 
 _TERMINAL_SQL = one_of("state", sorted(TERMINAL))
 

@@ -9,8 +9,8 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from jobs.database.base import Base, JsonObject, one_of
 from jobs.ids import uuid7
+from jobs.models.turn import VALIDATION, indexes
 from jobs.states.batch import ACTIVE, TERMINAL, BatchState, Endpoint
-from jobs.turn_models import VALIDATION, indexes
 
 _ACTIVE_SQL = one_of("state", sorted(ACTIVE))
 

@@ -15,69 +15,10 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
-# Whoever imports this module knows every table.
-from jobs.batch_models import Batch
 from jobs.database.base import Base, JsonObject, one_of
-from jobs.document_models import Document, DocumentText
-from jobs.engine_models import Engine, Reservation, TenantAccount
-from jobs.file_models import File, FilePart
 from jobs.ids import uuid7
-from jobs.part_models import Installation, StrayPart
+from jobs.models.turn import COUNTING, indexes
 from jobs.states import TERMINAL, FinishReason, JobState, Lane, StopReason
-from jobs.summary_models import Summary, SummaryDocument, SummaryNode
-from jobs.tenant_models import ApiKey, IdempotencyKey, TenantLimit, UsageDay, UsageEntry
-from jobs.turn_models import COUNTING, TenantTurn, indexes
-from jobs.webhook_models import (
-    WebhookBreaker,
-    WebhookDelivery,
-    WebhookDestination,
-    WebhookDispatch,
-    WebhookEndpoint,
-    WebhookEvent,
-    WebhookSecret,
-)
-
-__all__ = [
-    "DEFAULT_TENANT",
-    "FIT_CLASS",
-    "NEED_BOUNDS",
-    "NEED_CLASSES",
-    "NUM_SIZE_CLASSES",
-    "SIZE_BOUNDS",
-    "ApiKey",
-    "Base",
-    "Batch",
-    "Checkpoint",
-    "Document",
-    "DocumentText",
-    "Engine",
-    "File",
-    "FilePart",
-    "IdempotencyKey",
-    "Installation",
-    "Job",
-    "JsonObject",
-    "PromptText",
-    "Reservation",
-    "Result",
-    "StrayPart",
-    "Summary",
-    "SummaryDocument",
-    "SummaryNode",
-    "Tenant",
-    "TenantAccount",
-    "TenantLimit",
-    "TenantTurn",
-    "UsageDay",
-    "UsageEntry",
-    "WebhookBreaker",
-    "WebhookDelivery",
-    "WebhookDestination",
-    "WebhookDispatch",
-    "WebhookEndpoint",
-    "WebhookEvent",
-    "WebhookSecret",
-]
 
 # The tenant that every database has from the start.
 DEFAULT_TENANT = UUID("00000000-0000-7000-8000-000000000001")

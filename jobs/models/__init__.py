@@ -1,0 +1,75 @@
+"""The tables. Importing this package knows every one of them."""
+
+from jobs.database.base import Base, JsonObject
+from jobs.models.batch import Batch
+from jobs.models.document import Document, DocumentText
+from jobs.models.engine import Engine, Reservation, TenantAccount
+from jobs.models.file import File, FilePart
+from jobs.models.job import (
+    DEFAULT_TENANT,
+    FIT_CLASS,
+    NEED_BOUNDS,
+    NEED_CLASSES,
+    NUM_SIZE_CLASSES,
+    SIZE_BOUNDS,
+    Checkpoint,
+    Job,
+    PromptText,
+    Result,
+    Tenant,
+)
+from jobs.models.stray_part import Installation, StrayPart
+from jobs.models.summary import Summary, SummaryDocument, SummaryNode
+from jobs.models.tenant import ApiKey, IdempotencyKey, TenantLimit, UsageDay, UsageEntry
+from jobs.models.turn import TenantTurn
+from jobs.models.webhook import (
+    WebhookBreaker,
+    WebhookDelivery,
+    WebhookDestination,
+    WebhookDispatch,
+    WebhookEndpoint,
+    WebhookEvent,
+    WebhookSecret,
+)
+
+__all__ = [
+    "DEFAULT_TENANT",
+    "FIT_CLASS",
+    "NEED_BOUNDS",
+    "NEED_CLASSES",
+    "NUM_SIZE_CLASSES",
+    "SIZE_BOUNDS",
+    "ApiKey",
+    "Base",
+    "Batch",
+    "Checkpoint",
+    "Document",
+    "DocumentText",
+    "Engine",
+    "File",
+    "FilePart",
+    "IdempotencyKey",
+    "Installation",
+    "Job",
+    "JsonObject",
+    "PromptText",
+    "Reservation",
+    "Result",
+    "StrayPart",
+    "Summary",
+    "SummaryDocument",
+    "SummaryNode",
+    "Tenant",
+    "TenantAccount",
+    "TenantLimit",
+    "TenantTurn",
+    "UsageDay",
+    "UsageEntry",
+    "WebhookBreaker",
+    "WebhookDelivery",
+    "WebhookDestination",
+    "WebhookDispatch",
+    "WebhookEndpoint",
+    "WebhookEvent",
+    "WebhookSecret",
+]
