@@ -6,7 +6,6 @@ from jobs.models.document import Document, DocumentText
 from jobs.models.engine import Engine, Reservation, TenantAccount
 from jobs.models.file import File, FilePart
 from jobs.models.job import (
-    DEFAULT_TENANT,
     FIT_CLASS,
     NEED_BOUNDS,
     NEED_CLASSES,
@@ -16,11 +15,18 @@ from jobs.models.job import (
     Job,
     PromptText,
     Result,
-    Tenant,
 )
 from jobs.models.stray_part import Installation, StrayPart
 from jobs.models.summary import Summary, SummaryDocument, SummaryNode
-from jobs.models.tenant import ApiKey, IdempotencyKey, TenantLimit, UsageDay, UsageEntry
+from jobs.models.tenant import (
+    DEFAULT_TENANT,
+    ApiKey,
+    IdempotencyKey,
+    Tenant,
+    TenantLimit,
+    UsageDay,
+    UsageEntry,
+)
 from jobs.models.turn import TenantTurn
 from jobs.models.webhook import (
     WebhookBreaker,

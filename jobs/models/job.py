@@ -1,4 +1,4 @@
-"""The tables. Constraints here are the last wall: no code path can store a state that makes no sense."""
+"""The tables of jobs. Constraints here are the last wall: no code path can store a senseless state."""
 
 from datetime import datetime
 from uuid import UUID
@@ -20,9 +20,6 @@ from jobs.ids import uuid7
 from jobs.models.turn import COUNTING, indexes
 from jobs.states import TERMINAL, FinishReason, JobState, Lane, StopReason
 
-# The tenant that every database has from the start.
-DEFAULT_TENANT = UUID("00000000-0000-7000-8000-000000000001")
-
 # Queued jobs by size: below 2k tokens of prompt, 4k, 8k, ... 64k, up to the 96,000 that engines take unless
 # told otherwise, and above; and by need, prompt and max_tokens together: up to 8k, 16k, ... 256k, and above.
 # The bounds are those of common engines: each passes over what it can never hold without reading it.
@@ -38,22 +35,6 @@ FIT_CLASS = (
 )
 
 _TERMINAL_SQL = one_of("state", sorted(TERMINAL))
-
-
-class Tenant(Base):
-    """Somebody whose jobs nobody else can see.
-
-    Attributes:
-        weight: its share of an engine relative to the weights of others who wait too.
-    """
-
-    __tablename__ = "tenants"
-    __table_args__ = (CheckConstraint("weight > 0", name="weight"),)
-
-    id: Mapped[UUID] = mapped_column(primary_key=True, default=uuid7)
-    name: Mapped[str] = mapped_column(unique=True)
-    weight: Mapped[float] = mapped_column(server_default="1")
-    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
 
 
 class PromptText(Base):

@@ -1,4 +1,4 @@
-"""The tables around tenants: their keys and limits, what they used, and which requests they sent before."""
+"""The tables of tenants: their keys and limits, what they used, and which requests they sent before."""
 
 from datetime import date, datetime
 from uuid import UUID
@@ -9,6 +9,9 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from jobs.database.base import Base, JsonObject
 from jobs.ids import uuid7
+
+# The tenant that every database has from the start.
+DEFAULT_TENANT = UUID("00000000-0000-7000-8000-000000000001")
 
 
 class ApiKey(Base):
@@ -118,3 +121,19 @@ class IdempotencyKey(Base):
     subject_id: Mapped[UUID | None]
     answer: Mapped[JsonObject | None] = mapped_column(JSONB(none_as_null=True))
     created_at: Mapped[datetime]
+
+
+class Tenant(Base):
+    """Somebody whose jobs nobody else can see.
+
+    Attributes:
+        weight: its share of an engine relative to the weights of others who wait too.
+    """
+
+    __tablename__ = "tenants"
+    __table_args__ = (CheckConstraint("weight > 0", name="weight"),)
+
+    id: Mapped[UUID] = mapped_column(primary_key=True, default=uuid7)
+    name: Mapped[str] = mapped_column(unique=True)
+    weight: Mapped[float] = mapped_column(server_default="1")
+    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
