@@ -17,7 +17,7 @@ COPY cli ./cli
 COPY migrations ./migrations
 COPY alembic.ini LICENSE NOTICE ./
 USER longbatch
-RUN python -c "from jobs.tokens import ensure_default_tokenizer; ensure_default_tokenizer()"
+RUN python -c "from jobs.prompts.tokenizer import ensure_default_tokenizer; ensure_default_tokenizer()"
 
 FROM base AS engine
 COPY requirements.lock ./
@@ -27,5 +27,5 @@ COPY cli ./cli
 COPY triton/local ./triton/local
 COPY LICENSE NOTICE ./
 USER longbatch
-RUN python -c "from jobs.tokens import ensure_default_tokenizer; ensure_default_tokenizer()"
+RUN python -c "from jobs.prompts.tokenizer import ensure_default_tokenizer; ensure_default_tokenizer()"
 CMD ["python", "-m", "cli.stack.serve_engine", "--address", "0.0.0.0"]

@@ -11,11 +11,11 @@ from api.callbacks import check_callback
 from api.fields import WINDOWS
 from api.parts import Acceptance
 from api.schemas import JobRequest
-from jobs.chat_template import ChatTemplateError
-from jobs.counting import PromptCounter
-from jobs.prompts import Message, build_messages, canonical
+from jobs.prompts.chat_template import ChatTemplateError
+from jobs.prompts.counter import PromptCounter
+from jobs.prompts.messages import Message, build_messages, canonical
+from jobs.prompts.store import CountedPrompt, NewText
 from jobs.submission import JobSpec
-from jobs.texts import CountedPrompt, NewText
 from jobs.views import PRIORITIES
 
 _SAMPLING: Final = ("temperature", "top_p", "top_k", "seed", "stop")

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from api.asks import Ended
 from jobs.models import Job
-from jobs.openai_chat import JsonObject, chat_completion, text_completion, usage_object
+from jobs.prompts.openai import JsonObject, chat_completion, text_completion, usage_object
 
 JSON = dict[str, Any]
 

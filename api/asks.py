@@ -17,10 +17,8 @@ from api.ask_schemas import GenerateRequest
 from api.body import parse
 from api.callers import Caller
 from api.parts import Parts
-from jobs import engines, lifecycle, openai_chat, queries, submission
+from jobs import engines, lifecycle, queries, submission
 from jobs.admission import Capacity
-from jobs.chat_template import ChatTemplateError
-from jobs.counting import PromptCounter
 from jobs.errors import (
     ContextLengthExceededError,
     InvalidRequestError,
@@ -30,13 +28,16 @@ from jobs.errors import (
 )
 from jobs.live import Piece
 from jobs.models import Job
-from jobs.openai_chat import Generation
+from jobs.prompts import openai
+from jobs.prompts.chat_template import ChatTemplateError
+from jobs.prompts.counter import PromptCounter
+from jobs.prompts.openai import Generation
+from jobs.prompts.store import NewText
+from jobs.prompts.tokenizer import Tokenizer
 from jobs.quotas import Admit
 from jobs.states import Lane
 from jobs.states.batch import Endpoint
 from jobs.submission import JobSpec
-from jobs.texts import NewText
-from jobs.tokens import Tokenizer
 from jobs.validation import from_validation
 
 # Nobody waits longer; a caller that is gone cancels its job long before.
@@ -218,13 +219,13 @@ def _understand_plain(
 def _understand(
     endpoint: Endpoint, body: Mapping[str, Any], tokenizer: Tokenizer | None, most_tokens: int | None
 ) -> Ask:
-    generation = openai_chat.understand(endpoint, body)
+    generation = openai.understand(endpoint, body)
     if tokenizer is None:
         raise UnavailableError("The tokenizer is not loaded yet.")
     try:
         counted = PromptCounter(tokenizer).count_prompt(generation.canonical, limit=most_tokens)
     except PromptTooLongError as error:
-        message = openai_chat.too_long_message(
+        message = openai.too_long_message(
             limit=error.limit,
             prompt_tokens=error.at_least,
             max_tokens=generation.max_tokens or 1,
@@ -265,8 +266,6 @@ def _submit(
     (job,) = submission.submit(session, [spec], tenant_id=tenant_id, fallback=fallback, admit=admit)
     if job.error is not None:
         limit = max(each.max_seq_len for each in capacities)
-        message = openai_chat.too_long_message(
-            limit=limit, prompt_tokens=ask.prompt_tokens, max_tokens=max_tokens
-        )
+        message = openai.too_long_message(limit=limit, prompt_tokens=ask.prompt_tokens, max_tokens=max_tokens)
         raise ContextLengthExceededError(message, param="messages")
     return job

@@ -17,7 +17,7 @@ from api.schemas import CancelRequest, JobRequest
 from api.scopes import METRICS, OPEN
 from api.summary_schemas import SummaryEstimateRequest, SummaryRequest
 from api.webhook_schemas import EndpointRequest, EndpointUpdate
-from jobs.openai_chat import ChatRequest, TextRequest
+from jobs.prompts.openai import ChatRequest, TextRequest
 
 _SCHEME: Final = "key"
 # How the gate in front of all routes ends a request.

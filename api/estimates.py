@@ -12,12 +12,12 @@ from api.parts import Parts
 from jobs import engines, files, ids
 from jobs.batch_estimate import Estimator
 from jobs.batch_lines import LineFaultError
-from jobs.counting import PromptCounter
 from jobs.durations import Estimate
 from jobs.errors import InvalidRequestError, NotFoundError, UnavailableError
 from jobs.file_lines import FileLine, Splitter
 from jobs.models import JsonObject
 from jobs.models.file import FilePart
+from jobs.prompts.counter import PromptCounter
 from jobs.states.batch import Endpoint
 from jobs.storage import PartStore
 from jobs.stores import make_store

@@ -25,10 +25,10 @@ from api.transactions import Transactions, request_tenant
 from api.watch import Watch
 from jobs import batches, engines, queries, summaries, webhook_destinations
 from jobs.batches import BatchGlance
+from jobs.prompts.tokenizer import Tokenizer
 from jobs.queries import Glance
 from jobs.settings import Settings
 from jobs.summaries import SummaryGlance
-from jobs.tokens import Tokenizer
 
 P = ParamSpec("P")
 Ts = TypeVarTuple("Ts")

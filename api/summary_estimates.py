@@ -13,10 +13,10 @@ from api.parts import Parts
 from api.summary_schemas import SummaryEstimateRequest
 from jobs import documents, engines, ids, summary_plan
 from jobs.admission import Capacity
-from jobs.counting import PromptCounter
 from jobs.errors import ConflictError, InvalidRequestError, UnavailableError
 from jobs.models import JsonObject
 from jobs.models.document import Document
+from jobs.prompts.counter import PromptCounter
 from jobs.states.document import DocumentState
 from jobs.states.summary import Style
 from jobs.summary_estimate import Estimated, estimate

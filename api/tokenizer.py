@@ -3,8 +3,8 @@
 import asyncio
 
 from jobs.errors import LongbatchError
+from jobs.prompts.tokenizer import Tokenizer, load_configured
 from jobs.settings import TokenizerSettings
-from jobs.tokens import Tokenizer, load_configured
 
 
 class LoadedTokenizer:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from jobs import chunking
-from jobs.tokens import Tokenizer
+from jobs.prompts.tokenizer import Tokenizer
 
 _CHUNK_TOKENS: Final = 15_000
 _MIB: Final = 2**20

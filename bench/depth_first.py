@@ -26,7 +26,7 @@ from cli.stack.ports import free_port
 from cli.stack.ready import INFERENCE_WORKER
 from cli.stack.stack import Stack
 from jobs.ids import uuid7
-from jobs.tokenizer_files import tokenizer_directory
+from jobs.prompts.tokenizer_files import tokenizer_directory
 
 _CHARS_PER_TOKEN = 4.3  # of the texts below
 _POLL_SECONDS = 0.05

@@ -6,8 +6,8 @@ from functools import cached_property
 import numpy as np
 
 from bench.workloads import Spec
-from jobs.prompts import Message
-from jobs.tokens import TokenIds, Tokenizer
+from jobs.prompts.messages import Message
+from jobs.prompts.tokenizer import TokenIds, Tokenizer
 
 _NUM_WORDS = 2048  # different ones; four characters each with their space, as English has a token
 _FIRST_WORD_IDS = 20_000  # common tokens come first in a vocabulary

@@ -24,8 +24,8 @@ from cli.stack.ports import free_port
 from cli.stack.ready import API, INFERENCE_WORKER, SERVICE_WORKER
 from cli.stack.stack import Stack
 from jobs import database
+from jobs.prompts.tokenizer_files import tokenizer_directory
 from jobs.settings import DatabaseSettings
-from jobs.tokenizer_files import tokenizer_directory
 
 MIB: Final = 2**20
 _LARGE_LINE: Final = 25_000  # bytes: the 200 MB file has 8,000 such lines

@@ -32,9 +32,9 @@ from jobs.ids import uuid7
 from jobs.keys import Scope
 from jobs.models import DEFAULT_TENANT
 from jobs.moves import Lease
+from jobs.prompts.store import CountedPrompt, NewText
 from jobs.states import FinishReason
 from jobs.submission import JobSpec
-from jobs.texts import CountedPrompt, NewText
 
 _KEY: Final = "lb_0123456789abcdef_" + "b" * 43  # opens nothing outside this run
 _NAME: Final = "bench"  # of the engine and its model

@@ -25,8 +25,8 @@ from cli.stack.stack import Stack
 from cli.stack.supervised import DEFAULT_BACKOFF, SupervisedServer
 from cli.stack.transformers_options import TransformersOptions
 from jobs.admission import Capacity
-from jobs.tokenizer_files import tokenizer_directory
-from jobs.tokens import Tokenizer
+from jobs.prompts.tokenizer import Tokenizer
+from jobs.prompts.tokenizer_files import tokenizer_directory
 
 T = TypeVar("T")
 _TRACE = "LOCAL_ENGINE_TRACE"  # triton/local/tensorrt_llm/1/trace.py

@@ -25,8 +25,8 @@ from cli.stack.stack import Stack
 from cli.summaries import Summaries
 from cli.summary_run import Ended, Run, in_threads
 from cli.verbs import notes
-from jobs.tokenizer_files import tokenizer_directory
-from jobs.tokens import Tokenizer
+from jobs.prompts.tokenizer import Tokenizer
+from jobs.prompts.tokenizer_files import tokenizer_directory
 
 _PIPE_WIDTH = 120
 _CONTEXT_TOKENS = 96_000

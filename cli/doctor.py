@@ -20,8 +20,8 @@ from jobs import database, isolation, open_files, queues, settings
 from jobs.database import schema
 from jobs.errors import LongbatchError
 from jobs.findings import Finding
+from jobs.prompts.tokenizer import Tokenizer
 from jobs.settings import ApiSettings, DatabaseSettings, Settings, TritonSettings
-from jobs.tokens import Tokenizer
 
 _TIMEOUT_SECONDS: Final = 3.0
 _KEEPALIVE: Final = (

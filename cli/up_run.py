@@ -23,7 +23,7 @@ from cli.stack.stack import Stack
 from cli.stack.supervised import ServerEnded, ServerStarted
 from cli.stack.transformers_options import TransformersOptions
 from jobs import open_files
-from jobs.tokenizer_files import tokenizer_directory
+from jobs.prompts.tokenizer_files import tokenizer_directory
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _TOKENIZER = "LONGBATCH_TOKENIZER__PATH"

@@ -9,10 +9,10 @@ from jobs.durations import Estimate
 from jobs.errors import LongbatchError, ModelNotFoundError
 from jobs.file_lines import FileLine
 from jobs.models import JsonObject
-from jobs.openai_chat import Generation, error_object, understand
+from jobs.prompts.openai import Generation, error_object, understand
+from jobs.prompts.store import Counter
 from jobs.speeds import reading_work
 from jobs.states.batch import Endpoint
-from jobs.texts import Counter
 
 # So many characters are counted with the tokenizer, two seconds of work; the others by what these gave.
 _MAX_COUNTED: Final = 4_000_000

@@ -15,19 +15,19 @@ from jobs import batch_results, engines, file_lines, files, ids, quotas, submiss
 from jobs.admission import Capacity
 from jobs.batch_lines import CANCELLED, EXPIRED, Envelope, answered_line, read_envelope, unanswered_line
 from jobs.batch_work import BatchTools
-from jobs.chat_template import ChatTemplateError
 from jobs.database import database_now
 from jobs.errors import InvalidRequestError, LongbatchError, ModelNotFoundError, OverTokenQuotaError
 from jobs.file_lines import FileLine
 from jobs.ids import uuid7
 from jobs.models import Job
 from jobs.models.batch import Batch
-from jobs.openai_chat import error_object, understand
+from jobs.prompts.chat_template import ChatTemplateError
+from jobs.prompts.openai import error_object, understand
+from jobs.prompts.store import CountedPrompt, NewText
 from jobs.quotas import Held, Limits
 from jobs.states.batch import BatchState, Endpoint
 from jobs.storage import BytesLostError
 from jobs.submission import JobSpec
-from jobs.texts import CountedPrompt, NewText
 
 # A part is one transaction: large enough that its commit does not matter, small enough to hold in memory and
 # to let others wait for the batch.

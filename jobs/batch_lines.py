@@ -9,7 +9,7 @@ from typing import Any, Final
 from pydantic_core import from_json, to_json
 
 from jobs.file_lines import FileLine
-from jobs.openai_chat import JsonObject
+from jobs.prompts.openai import JsonObject
 from jobs.states.batch import Endpoint
 
 MAX_CUSTOM_ID: Final = 512

@@ -20,7 +20,13 @@ from jobs.errors import LongbatchError
 from jobs.models import Job, JsonObject, Result
 from jobs.models.batch import Batch
 from jobs.models.file import File
-from jobs.openai_chat import chat_completion, error_object, text_completion, too_long_message, usage_object
+from jobs.prompts.openai import (
+    chat_completion,
+    error_object,
+    text_completion,
+    too_long_message,
+    usage_object,
+)
 from jobs.states import JobState
 from jobs.states.batch import BatchState, Endpoint
 from jobs.states.file import FileState

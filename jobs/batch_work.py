@@ -6,10 +6,10 @@ from typing import Self
 
 from jobs import engines
 from jobs.admission import Capacity
+from jobs.prompts.store import Counter
 from jobs.settings import LimitSettings, Settings
 from jobs.storage import PartStore
 from jobs.stores import make_store
-from jobs.texts import Counter
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,15 +10,16 @@ from sqlalchemy import select
 from sqlalchemy.exc import NoResultFound
 from sqlalchemy.orm import Session
 
-from jobs import endings, engines, ids, summary_prompts, texts
+from jobs import endings, engines, ids, summary_prompts
 from jobs.admission import Capacity, Excess
 from jobs.database import database_now, transaction
 from jobs.errors import LongbatchError, PromptTooLongError, PromptUncountableError
 from jobs.models import Job, JsonObject, PromptText
 from jobs.models.turn import COUNTING, Kind
+from jobs.prompts import store
+from jobs.prompts.store import CountedPrompt, Counter, NewText
 from jobs.states import TERMINAL, TRANSITIONS, JobState
 from jobs.submission import settle_count, too_long_error
-from jobs.texts import CountedPrompt, Counter, NewText
 from jobs.turn_work import Sessions, Watch
 from jobs.turns import Turn
 
@@ -74,7 +75,7 @@ class Counting:
             if isinstance(prompt, str):
                 counted = self.counter.count_prompt(prompt, limit=limit)
                 return NewText(prompt, counted), counted
-            return prompt, texts.count(prompt, self.counter, limit=limit)
+            return prompt, store.count(prompt, self.counter, limit=limit)
         except _NOT_THE_PROMPT:
             raise
         except BaseException as error:  # a tokenizer's panic is no Exception
@@ -112,9 +113,9 @@ class Counting:
     ) -> None:
         limits = engines.registered_capacities(session).get(job.model) or [self.fallback]
         if isinstance(text, NewText):
-            job.text_id = texts.store(session, [text], tenant_id=job.tenant_id)[text.sha256]
+            job.text_id = store.store(session, [text], tenant_id=job.tenant_id)[text.sha256]
         else:
-            texts.keep_count(session, text, counted)
+            store.keep_count(session, text, counted)
         settle_count(job, num_tokens=counted.num_tokens, limits=limits, now=now)
 
 
@@ -127,7 +128,7 @@ def _read(session: Session, turn: Turn) -> _Prompt | BaseException:
     try:
         job = session.get_one(Job, turn.row_id)
         if job.text_id is not None:
-            return texts.load(session, job.text_id)
+            return store.load(session, job.text_id)
         return summary_prompts.write(session, job)
     except (NoResultFound, LongbatchError) as error:
         return error

@@ -7,9 +7,9 @@ from uuid import UUID
 from sqlalchemy import Select, delete, exists, or_, select, tuple_
 from sqlalchemy.orm import Session
 
-from jobs import texts
 from jobs.errors import ConflictError, NotFoundError
 from jobs.models import IdempotencyKey, Job, WebhookDispatch, WebhookEvent
+from jobs.prompts import store
 from jobs.states import TERMINAL
 
 
@@ -96,5 +96,5 @@ def _is_awaited(job: Job) -> bool:
 def _remove_all(session: Session, jobs: Iterable[Job]) -> int:
     doomed = {job.id: job.text_id for job in jobs}
     session.execute(delete(Job).where(Job.id.in_(doomed)))
-    texts.drop_unused(session, sorted({text_id for text_id in doomed.values() if text_id is not None}))
+    store.drop_unused(session, sorted({text_id for text_id in doomed.values() if text_id is not None}))
     return len(doomed)

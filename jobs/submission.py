@@ -8,15 +8,16 @@ from uuid import UUID
 from sqlalchemy import Select, and_, false, literal_column, or_, select
 from sqlalchemy.orm import Session
 
-from jobs import endings, engines, texts
+from jobs import endings, engines
 from jobs.admission import Capacity, Excess, find_excess
 from jobs.database import database_now
 from jobs.idempotency import Kind, Once, run_once
 from jobs.ids import uuid7
 from jobs.models import Job, JsonObject
+from jobs.prompts import store
+from jobs.prompts.store import NewText
 from jobs.quotas import Admit, Held
 from jobs.states import TERMINAL, TRANSITIONS, JobState, Lane
-from jobs.texts import NewText
 
 # What a chat template adds around a message, far above what any does.
 _TEMPLATE_TOKENS = 256
@@ -73,7 +74,7 @@ def submit(
     Raises:
         LimitError: `admit` says no; the caller's transaction must not be committed.
     """
-    text_ids = texts.store(session, [spec.text for spec in specs], tenant_id=tenant_id)
+    text_ids = store.store(session, [spec.text for spec in specs], tenant_id=tenant_id)
     now, capacities = engines.look(session)
     jobs = [
         _new_job(spec, tenant_id=tenant_id, text_id=text_ids[spec.text.sha256], now=now) for spec in specs

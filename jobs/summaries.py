@@ -9,12 +9,13 @@ from uuid import UUID
 from sqlalchemy import ColumnElement, Select, delete, exists, func, insert, or_, select, true
 from sqlalchemy.orm import Session
 
-from jobs import documents, lifecycle, summary_trees, texts
+from jobs import documents, lifecycle, summary_trees
 from jobs.database import database_now, paging
 from jobs.database.paging import Page, Range
 from jobs.errors import ConflictError, InvalidRequestError, NotFoundError
 from jobs.models import Job, JsonObject, Summary, SummaryDocument
 from jobs.models.document import Document
+from jobs.prompts import store
 from jobs.states import TERMINAL as ENDED_JOB
 from jobs.states import StopReason
 from jobs.states.summary import TERMINAL, OnGap, Style, SummaryState, SummaryStop
@@ -363,5 +364,5 @@ def _remove_jobs(session: Session, summary_id: UUID) -> int:
     query = select(Job.id, Job.text_id).where(Job.summary_id == summary_id).order_by(Job.id).limit(_MAX_JOBS)
     doomed = {row.id: row.text_id for row in session.execute(query)}
     session.execute(delete(Job).where(Job.id.in_(doomed)))
-    texts.drop_unused(session, sorted({each for each in doomed.values() if each is not None}))
+    store.drop_unused(session, sorted({each for each in doomed.values() if each is not None}))
     return len(doomed)

@@ -11,14 +11,14 @@ from sqlalchemy.exc import NoResultFound
 from sqlalchemy.orm import Session
 
 from jobs import documents, summary_templates
-from jobs.delimiters import Delimiters, delimiters
 from jobs.errors import LongbatchError, NotFoundError
 from jobs.models import Job, Result, Summary, SummaryDocument, SummaryNode
-from jobs.prompts import Message, canonical
+from jobs.prompts.delimiters import Delimiters, delimiters
+from jobs.prompts.messages import Message, canonical
+from jobs.prompts.store import Counter
 from jobs.states import JobState
 from jobs.states.summary import NodeKind, Style
 from jobs.summary_templates import Wishes
-from jobs.texts import Counter
 
 
 class TextCounter(Counter, Protocol):

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from jobs.delimiters import Delimiters
-from jobs.prompts import Message
+from jobs.prompts.delimiters import Delimiters
+from jobs.prompts.messages import Message
 from jobs.states.summary import NodeKind, Style
 
 # Stored with every summary: a change of a template's wording changes its number, so that results compare.

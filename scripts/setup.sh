@@ -119,7 +119,7 @@ install_javascript_client() {
 
 build_tokenizer() {
     local problem
-    problem=$(.venv/bin/python -c 'from jobs.tokenizer_files import ensure_default_tokenizer as e; e()' 2>&1) ||
+    problem=$(.venv/bin/python -c 'from jobs.prompts.tokenizer_files import ensure_default_tokenizer as e; e()' 2>&1) ||
         die "the default tokenizer could not be built: $(tail -n 1 <<<"$problem")"
 }
 

@@ -13,8 +13,8 @@ import pytest
 from cli.stack.ports import LOOPBACK
 from entry_points import REFERENCE, Mortal, Served
 from jobs.errors import EngineError, EngineLostError, RetryableEngineError
+from jobs.prompts.tokenizer import TokenIds
 from jobs.states import FinishReason
-from jobs.tokens import TokenIds
 from support import eventually
 from worker.outcome import Failed, Finished
 from worker.pieces import Piece

@@ -8,8 +8,8 @@ import numpy.typing as npt
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from jobs.prompts import Message
-from jobs.tokens import TokenIds, Tokenizer
+from jobs.prompts.messages import Message
+from jobs.prompts.tokenizer import TokenIds, Tokenizer
 
 POSITIONS: Final = 131_072
 # No token comes twice, so each says which one follows it. Every third word takes several tokens for one

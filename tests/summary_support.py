@@ -15,13 +15,13 @@ from jobs.claims import Claim, claim
 from jobs.database import database_now
 from jobs.models import DEFAULT_TENANT, Job, Summary, SummaryNode
 from jobs.models.document import Document, DocumentText
+from jobs.prompts.store import CountedPrompt
+from jobs.prompts.tokenizer import pack_text
 from jobs.settings import LimitSettings
 from jobs.states import FinishReason
 from jobs.states.document import DocumentKind, DocumentState
 from jobs.summaries import SummarySpec
 from jobs.summary_planning import Planning, PlanningTools
-from jobs.texts import CountedPrompt
-from jobs.tokens import pack_text
 from support import ENGINE, MODEL, TERMS, output_of, prepare_next, register_engine, taker_of, within
 from worker.turns import Taken
 

@@ -22,9 +22,9 @@ from jobs.keys import Scope
 from jobs.models import DEFAULT_TENANT, Base, Job
 from jobs.moves import Lease
 from jobs.preparation import Counting
+from jobs.prompts.store import CountedPrompt, Counter, NewText
 from jobs.states import FinishReason, JobState, StopReason
 from jobs.submission import JobSpec
-from jobs.texts import CountedPrompt, Counter, NewText
 from worker import maintenance
 from worker.turns import TurnTaker
 

@@ -12,10 +12,10 @@ from jobs.documents import NewDocument
 from jobs.models import DEFAULT_TENANT
 from jobs.models.document import Document
 from jobs.models.turn import EXTRACTION
+from jobs.prompts.tokenizer import Tokenizer
 from jobs.settings import DocumentSettings
 from jobs.states.document import DocumentKind
 from jobs.storage import PartStore, RowStore
-from jobs.tokens import Tokenizer
 from support import taker_of
 from worker.extractor import Extraction
 

@@ -17,11 +17,14 @@ from sqlalchemy.orm import Session, sessionmaker
 from cli.stack.engine_options import EngineOptions
 from cli.stack.transformers_options import TransformersOptions
 from cli.stack.triton_server import LOOPBACK, TritonLaunch, prepare, wait_ready
-from jobs import prompts, queues, submission
+from jobs import queues, submission
 from jobs.admission import Capacity
-from jobs.counting import PromptCounter
 from jobs.database import transaction
 from jobs.models import DEFAULT_TENANT, Job, Reservation, Result
+from jobs.prompts import messages
+from jobs.prompts.counter import PromptCounter
+from jobs.prompts.store import NewText
+from jobs.prompts.tokenizer import Tokenizer
 from jobs.settings import (
     BrokerSettings,
     DatabaseSettings,
@@ -32,8 +35,6 @@ from jobs.settings import (
 )
 from jobs.states import TERMINAL
 from jobs.submission import JobSpec
-from jobs.texts import NewText
-from jobs.tokens import Tokenizer
 from local_engine import RunningEngine, free_ports
 from support import PATIENCE, eventually
 from worker.app import make_app, publisher
@@ -173,7 +174,7 @@ class Queue:
 
     def submit(self, text: str, *, max_tokens: int = 64, is_counted: bool = True, **fields: object) -> UUID:
         """A job with this text as its user message."""
-        canonical = prompts.canonical([prompts.Message("user", text)])
+        canonical = messages.canonical([messages.Message("user", text)])
         counted = PromptCounter(self.tokenizer).count_prompt(canonical) if is_counted else None
         spec = JobSpec(
             text=NewText(canonical, counted),

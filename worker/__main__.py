@@ -6,8 +6,8 @@ from typing import Final
 
 from jobs import open_files, queues, settings, telemetry
 from jobs.errors import LongbatchError
+from jobs.prompts.tokenizer import load_configured
 from jobs.settings import Settings
-from jobs.tokens import load_configured
 from worker import tasks
 from worker.app import make_app, publisher, run_worker
 from worker.bell import Bell

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from jobs.checkpoints import Output
+from jobs.prompts.tokenizer import Tokenizer, pack_ids
 from jobs.states import FinishReason
-from jobs.tokens import Tokenizer, pack_ids
 from worker.detokenize import Detokenizer
 from worker.pieces import Piece, Tokens
 from worker.said import Said

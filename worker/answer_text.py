@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from jobs.checkpoints import Output
+from jobs.prompts.tokenizer import Tokenizer, pack_ids
 from jobs.states import FinishReason
-from jobs.tokens import Tokenizer, pack_ids
 from worker.pieces import Piece, Text
 from worker.said import Said
 from worker.verdicts import sanitize

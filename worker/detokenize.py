@@ -3,7 +3,7 @@
 import codecs
 from collections.abc import Iterable
 
-from jobs.tokens import Tokenizer
+from jobs.prompts.tokenizer import Tokenizer
 
 
 class Detokenizer:

@@ -10,18 +10,19 @@ from sqlalchemy.exc import InterfaceError, NoResultFound, OperationalError, SQLA
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import checkpoints, extensions, ids, telemetry, texts
+from jobs import checkpoints, extensions, ids, telemetry
 from jobs.bookings import Terms
 from jobs.claims import Claim
-from jobs.counting import PromptCounter
 from jobs.database import transaction
 from jobs.errors import EngineLostError, EngineUnavailableError, LongbatchError
 from jobs.extensions import Waiting, Yielding
 from jobs.models import Job
+from jobs.prompts import store
+from jobs.prompts.counter import PromptCounter
+from jobs.prompts.store import CountedPrompt
+from jobs.prompts.tokenizer import unpack_ids
 from jobs.settings import Settings
 from jobs.states import StopReason
-from jobs.texts import CountedPrompt
-from jobs.tokens import unpack_ids
 from worker.answer import Answer
 from worker.answer_text import TextAnswer
 from worker.deadlines import deadlines_for
@@ -172,7 +173,7 @@ class Runner:
             return prompt, []
         with transaction(self.sessions) as session:
             if prompt is None:
-                prompt = texts.counted(session, texts.load(session, job.text_id), self.counter)
+                prompt = store.counted(session, store.load(session, job.text_id), self.counter)
             saved = checkpoints.load(session, job.id)
         if saved is None or saved.fingerprint != self.counter.fingerprint:
             return prompt, []

@@ -15,11 +15,11 @@ from jobs.database.base import JsonObject
 from jobs.document_work import DocumentClaim, ExtractedText
 from jobs.errors import PromptUncountableError
 from jobs.models.turn import EXTRACTION
-from jobs.plain_text import UnsafeTextError
+from jobs.prompts.encoding import UnsafeTextError
+from jobs.prompts.tokenizer import Tokenizer
 from jobs.settings import DocumentSettings
 from jobs.states.document import Fault
 from jobs.storage import BytesLostError, PartStore
-from jobs.tokens import Tokenizer
 from jobs.turn_work import InterruptedWorkError, Sessions, Watch
 from jobs.turns import Turn
 from worker.sandbox import Extracted, InterruptedExtractionError, Refusal, Sandbox

@@ -6,10 +6,10 @@ from datetime import timedelta
 
 from jobs import database, telemetry
 from jobs.bookings import Terms
-from jobs.counting import PromptCounter
 from jobs.history import History
+from jobs.prompts.counter import PromptCounter
+from jobs.prompts.tokenizer import Tokenizer
 from jobs.settings import Settings
-from jobs.tokens import Tokenizer
 from worker.bell import Bell
 from worker.dispatcher import Dispatcher
 from worker.execute import Runner

@@ -11,12 +11,13 @@ from uuid import UUID
 from sqlalchemy.exc import NoResultFound, OperationalError
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import claims, telemetry, texts
+from jobs import claims, telemetry
 from jobs.bookings import Terms
 from jobs.claims import Foreseen
-from jobs.counting import PromptCounter
 from jobs.database import transaction
-from jobs.texts import CountedPrompt
+from jobs.prompts import store
+from jobs.prompts.counter import PromptCounter
+from jobs.prompts.store import CountedPrompt
 
 # A look takes some milliseconds of database time; what short jobs gain from more of them is less.
 _LOOK_SECONDS: Final = 0.2
@@ -96,7 +97,7 @@ class LookAhead:
 
     def _prepare(self, text_id: UUID) -> None:
         with transaction(self._sessions) as session:
-            prompt = texts.counted(session, texts.load(session, text_id), self._counter)
+            prompt = store.counted(session, store.load(session, text_id), self._counter)
         with self._lock:
             self._ready[text_id] = prompt
             while len(self._ready) > _MAX_PROMPTS:

@@ -7,8 +7,8 @@ from typing import Final
 
 from jobs.errors import EngineError, EngineUnavailableError
 from jobs.findings import Finding
+from jobs.prompts.tokenizer import Tokenizer
 from jobs.settings import EngineSide
-from jobs.tokens import Tokenizer
 from worker import keepalive
 from worker.adapter import Adapter
 from worker.engine import CANARY_SECONDS, EngineClient

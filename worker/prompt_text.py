@@ -1,7 +1,7 @@
 """A counted prompt as text, for servers that encode it themselves, so that they read what was counted."""
 
 from jobs.errors import EngineError
-from jobs.tokens import TokenIds, Tokenizer
+from jobs.prompts.tokenizer import TokenIds, Tokenizer
 
 
 def prompt_text(tokenizer: Tokenizer, ids: TokenIds, *, adds_bos: bool) -> str:

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import numpy.typing as npt
 
-from jobs.tokens import TokenIds
+from jobs.prompts.tokenizer import TokenIds
 
 Tensors = dict[str, npt.NDArray[Any]]
 

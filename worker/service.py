@@ -9,14 +9,14 @@ from typing import Final
 from jobs import database, engines, webhooks
 from jobs.batch_validation import Validation
 from jobs.batch_work import BatchTools
-from jobs.counting import PromptCounter
 from jobs.database import transaction
 from jobs.preparation import Counting
+from jobs.prompts.counter import PromptCounter
+from jobs.prompts.tokenizer import Tokenizer
 from jobs.queues import EVENTS, INFERENCE
 from jobs.settings import Settings
 from jobs.stores import make_store
 from jobs.summary_planning import Planning, PlanningTools
-from jobs.tokens import Tokenizer
 from jobs.webhook_vault import Vault
 from worker import batches, deliver, documents, maintenance, summaries
 from worker.bell import Bell

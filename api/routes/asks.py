@@ -28,7 +28,7 @@ from api.streams import EVENT_STREAM, HEARTBEAT, merged
 from jobs import telemetry
 from jobs.errors import LongbatchError, RequestCancelledError, RequestExpiredError, RequestFailedError
 from jobs.models import Job
-from jobs.openai_chat import ChatRequest, JsonObject, TextRequest
+from jobs.prompts.openai import ChatRequest, JsonObject, TextRequest
 from jobs.states import JobState
 from jobs.states.batch import Endpoint
 

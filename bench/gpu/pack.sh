@@ -57,6 +57,6 @@ trim() {
 download
 unpack
 trim
-cp -r "$(.venv/bin/python -c 'from jobs.tokenizer_files import ensure_default_tokenizer as e; print(e())')" "$site/tokenizer"
+cp -r "$(.venv/bin/python -c 'from jobs.prompts.tokenizer_files import ensure_default_tokenizer as e; print(e())')" "$site/tokenizer"
 tar -C "$site" -cf - . | xz -T2 -6 >.gpu/site.tar.xz
 ls -l .gpu/site.tar.xz

@@ -13,8 +13,8 @@ from rich.table import Table
 from cli.load.figures import LoadError, Percentiles, Report, Timing
 from cli.load.target import Target
 from cli.local import Server
+from jobs.prompts.tokenizer import Tokenizer
 from jobs.settings import EngineSide
-from jobs.tokens import Tokenizer
 
 # Says what it asked and waits for the whole answer.
 Ask = Callable[[str], Timing]

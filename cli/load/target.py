@@ -1,7 +1,7 @@
 """What a load test sends its prompts to."""
 
 from cli.load.figures import Timing
-from jobs.tokens import Tokenizer
+from jobs.prompts.tokenizer import Tokenizer
 
 
 class Target:

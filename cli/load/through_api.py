@@ -10,7 +10,7 @@ import httpx2
 from cli.load.figures import LoadError, Timing
 from cli.load.target import Target
 from cli.local import Server
-from jobs.tokens import Tokenizer
+from jobs.prompts.tokenizer import Tokenizer
 
 _TIMEOUT: Final = httpx2.Timeout(600, connect=5)
 _DONE: Final = "[DONE]"

@@ -10,9 +10,9 @@ from cli.load.figures import LoadError, Timing
 from cli.load.target import Target
 from jobs.errors import LongbatchError
 from jobs.ids import uuid7
-from jobs.prompts import Message
+from jobs.prompts.messages import Message
+from jobs.prompts.tokenizer import Tokenizer
 from jobs.settings import EngineSide
-from jobs.tokens import Tokenizer
 from worker.engine import EngineClient
 from worker.pieces import Piece, Text, Tokens
 from worker.prompt_text import prompt_text

@@ -9,7 +9,7 @@ import typer
 
 from cli.stack.engine_options import EngineOptions
 from cli.stack.triton_server import LOOPBACK, prepare
-from jobs.tokenizer_files import tokenizer_directory
+from jobs.prompts.tokenizer_files import tokenizer_directory
 
 
 def serve(

@@ -236,7 +236,7 @@ class Stack:
     def _engine(self) -> EngineOptions | TransformersOptions:
         if self.options.engine is not None:
             return self.options.engine
-        from jobs.tokenizer_files import tokenizer_directory
+        from jobs.prompts.tokenizer_files import tokenizer_directory
 
         path = self.options.environment.get("LONGBATCH_TOKENIZER__PATH")
         return EngineOptions(tokenizer_dir=tokenizer_directory(path))

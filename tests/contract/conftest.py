@@ -7,7 +7,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from cli.stack.engine_options import EngineOptions
-from jobs.tokenizer_files import ensure_default_tokenizer
+from jobs.prompts.tokenizer_files import ensure_default_tokenizer
 from local_engine import RunningEngine, running_engine
 
 # Its tests stand in a module of their own, which pytest does not know for one.

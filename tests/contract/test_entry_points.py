@@ -9,7 +9,7 @@ import pytest
 from cli.stack.engine_options import EngineOptions, OracleFaults
 from entry_point_suite import *  # noqa: F403  all of its tests
 from entry_points import Mortal, Served
-from jobs.tokens import TokenIds, Tokenizer
+from jobs.prompts.tokenizer import TokenIds, Tokenizer
 from local_engine import RunningEngine, engine_module, running_engine
 from support import eventually
 from worker_support import KillableEngine

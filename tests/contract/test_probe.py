@@ -12,8 +12,8 @@ import pytest
 from cli.stack.engine_options import EngineOptions
 from entry_points import settings_of
 from jobs.findings import Finding
+from jobs.prompts.tokenizer import Tokenizer
 from jobs.settings import EngineSide
-from jobs.tokens import Tokenizer
 from local_engine import RunningEngine, free_ports, prepared_launch, running_engine, running_server
 from worker.keepalive import try_keepalive
 from worker.probe import probe

@@ -7,7 +7,7 @@ import pytest
 
 from cli.stack.engine_options import EngineOptions
 from entry_points import REFERENCE, Served
-from jobs.tokens import Tokenizer
+from jobs.prompts.tokenizer import Tokenizer
 from local_engine import RunningEngine, running_engine
 from worker.request import Sampling
 

@@ -15,9 +15,9 @@ from api_server import ApiProcess, error_of
 from cli.stack.valkey import EmbeddedValkey
 from document_support import make_docx, make_pdf, prose_page
 from jobs.models.file import File
+from jobs.prompts.tokenizer import Tokenizer
 from jobs.settings import DatabaseSettings
 from jobs.states.file import FileState
-from jobs.tokens import Tokenizer
 from support import API_KEY
 from upload_support import Extractor
 

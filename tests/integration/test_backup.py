@@ -27,11 +27,11 @@ from jobs.documents import NewDocument
 from jobs.isolation import TenantSession
 from jobs.models import DEFAULT_TENANT, Base, Job, WebhookEndpoint
 from jobs.models.document import Document
+from jobs.prompts.tokenizer import Tokenizer
 from jobs.settings import DatabaseSettings
 from jobs.states import JobState
 from jobs.states.document import DocumentKind, DocumentState
 from jobs.storage import DirectoryStore
-from jobs.tokens import Tokenizer
 from openai_support import chat_line, jsonl
 from support import claim_one, job_in, spec, submit_one
 from upload_support import Extractor

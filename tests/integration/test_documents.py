@@ -18,9 +18,9 @@ from jobs.models import DEFAULT_TENANT, Tenant
 from jobs.models.document import Document, DocumentText
 from jobs.models.file import File
 from jobs.models.turn import EXTRACTION
+from jobs.prompts.tokenizer import pack_text
 from jobs.states.document import Fault
 from jobs.states.file import FileState
-from jobs.tokens import pack_text
 from upload_support import DAY, LEASE, claim_next, claim_one, upload
 from worker import documents as rounds
 

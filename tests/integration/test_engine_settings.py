@@ -11,8 +11,8 @@ from cli.stack.ports import LOOPBACK
 from cli.stack.valkey import EmbeddedValkey
 from jobs import settings
 from jobs.models.engine import Engine as EngineRow
+from jobs.prompts.tokenizer import ensure_default_tokenizer
 from jobs.settings import DatabaseSettings, Settings
-from jobs.tokens import ensure_default_tokenizer
 from local_engine import RunningEngine
 from worker_support import MODEL, Queue, WorkerProcess
 

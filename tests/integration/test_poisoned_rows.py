@@ -15,9 +15,9 @@ from jobs.database import transaction
 from jobs.models import Job, Summary
 from jobs.models.document import DocumentText
 from jobs.models.file import FilePart
-from jobs.prompts import canonical_text
+from jobs.prompts.messages import canonical_text
+from jobs.prompts.tokenizer import Tokenizer
 from jobs.settings import BrokerSettings, DatabaseSettings, Settings
-from jobs.tokens import Tokenizer
 from summary_support import create, ready_document, text_of
 from support import eventually, refusing, register_engine, spec, submit_one
 from worker.app import make_app, publisher

@@ -10,9 +10,9 @@ from sqlalchemy.orm import Session, sessionmaker
 from jobs import claims, database, removal, submission
 from jobs.database import database_now, transaction
 from jobs.models import Job, Reservation, WebhookEvent
+from jobs.prompts.store import CountedPrompt
 from jobs.settings import DatabaseSettings
 from jobs.states import JobState
-from jobs.texts import CountedPrompt
 from support import (
     CAPACITY,
     ENGINE,

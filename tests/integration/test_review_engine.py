@@ -12,8 +12,8 @@ from cli.stack.valkey import EmbeddedValkey
 from jobs.database import database_now, transaction
 from jobs.ids import uuid7
 from jobs.models import Reservation
+from jobs.prompts.tokenizer import Tokenizer
 from jobs.settings import DatabaseSettings, TritonSettings
-from jobs.tokens import Tokenizer
 from local_engine import END_OF_TURN, RunningEngine
 from support import PATIENCE, eventually
 from worker.adapter_ids import IdsAdapter

@@ -13,10 +13,10 @@ from jobs import lifecycle, submission
 from jobs.database import transaction
 from jobs.models import DEFAULT_TENANT, Job
 from jobs.preparation import Counting
+from jobs.prompts.store import CountedPrompt
 from jobs.settings import JobSettings
 from jobs.states import JobState
 from jobs.submission import Once
-from jobs.texts import CountedPrompt
 from support import CAPACITY, PATIENCE, WordCounter, prepare_all, prepare_next, spec, submit_one, taker_of
 from worker import maintenance
 

@@ -6,14 +6,15 @@ from uuid import UUID
 from sqlalchemy import func, select, text, update
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import summaries, texts
+from jobs import summaries
 from jobs.database import database_now
 from jobs.models import DEFAULT_TENANT, Job, Summary, TenantTurn
+from jobs.prompts import store
+from jobs.prompts.store import CountedPrompt, NewText
 from jobs.settings import LimitSettings
 from jobs.summaries import SummarySpec
 from jobs.summary_plan import MAX_CHUNKS
 from jobs.summary_planning import Planning, PlanningTools
-from jobs.texts import CountedPrompt, NewText
 from summary_support import SMALL, Words, create, plan_all, plan_next, planned, ready_document, text_of
 from support import MODEL, prepare_next, register_engine, taker_of
 from worker.summaries import plan
@@ -109,7 +110,7 @@ def test_a_completed_summary_has_its_text_until_it_is_pruned(session: Session) -
     assert _num_jobs(session, summary) > 500
     end = {"state": "completed", "finalized_at": func.clock_timestamp()} | _COUNTED
     run_to_end_of = update(Job).where(Job.summary_id == summary.id)
-    (kept,) = texts.store(session, [NewText("[]")], tenant_id=DEFAULT_TENANT).values()
+    (kept,) = store.store(session, [NewText("[]")], tenant_id=DEFAULT_TENANT).values()
     session.execute(run_to_end_of.values(**end, text_id=kept))
     session.execute(update(Summary).values(state="completed", finalized_at=func.clock_timestamp()))
     root_id, later = summary.root_job_id, database_now(session) + timedelta(days=1)

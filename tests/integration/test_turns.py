@@ -20,9 +20,9 @@ from jobs.ids import uuid7
 from jobs.models import DEFAULT_TENANT, Job, Tenant, WebhookEvent
 from jobs.models.turn import COUNTING
 from jobs.preparation import Counting
+from jobs.prompts.store import CountedPrompt
 from jobs.settings import DatabaseSettings
 from jobs.states import JobState
-from jobs.texts import CountedPrompt
 from jobs.turn_work import Watch
 from jobs.turns import Turn
 from support import CAPACITY, WordCounter, eventually, prepare_all, spec, submit_one, taker_of

@@ -10,8 +10,8 @@ from cli.stack.valkey import EmbeddedValkey
 from jobs import lifecycle
 from jobs.database import transaction
 from jobs.models import DEFAULT_TENANT, Checkpoint
+from jobs.prompts.tokenizer import unpack_ids
 from jobs.settings import DatabaseSettings, Settings
-from jobs.tokens import unpack_ids
 from local_engine import RunningEngine
 from support import eventually
 from worker_support import Queue, WorkerProcess, running_worker, settings_for

@@ -8,8 +8,8 @@ from cli.stack.postgres import EmbeddedPostgres
 from cli.stack.valkey import EmbeddedValkey
 from jobs import database
 from jobs.database import schema
+from jobs.prompts.tokenizer import Tokenizer
 from jobs.settings import DatabaseSettings
-from jobs.tokens import Tokenizer
 from local_engine import RunningEngine
 from support import eventually
 from worker_support import Queue, running_worker, settings_for

@@ -9,8 +9,8 @@ import pytest
 
 from cli.stack.engine_options import EngineOptions
 from cli.stack.valkey import EmbeddedValkey
+from jobs.prompts.tokenizer import ensure_default_tokenizer
 from jobs.settings import DatabaseSettings, Settings
-from jobs.tokens import ensure_default_tokenizer
 from local_engine import RunningEngine
 from support import eventually
 from worker_support import KillableEngine, Queue, WorkerProcess, settings_for

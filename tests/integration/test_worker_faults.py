@@ -16,8 +16,8 @@ from jobs.database import database_now, transaction
 from jobs.errors import RetryableEngineError
 from jobs.ids import uuid7
 from jobs.models import Engine, Job, Reservation
+from jobs.prompts.tokenizer import Tokenizer, ensure_default_tokenizer, unpack_ids
 from jobs.settings import DatabaseSettings, Settings
-from jobs.tokens import Tokenizer, ensure_default_tokenizer, unpack_ids
 from local_engine import RunningEngine, engine_module, running_engine
 from support import TERMS, eventually
 from worker_support import ENGINE, TIME_SCALE, KillableEngine, Queue, running_worker, settings_for

@@ -11,8 +11,8 @@ from cli.stack.valkey import EmbeddedValkey
 from jobs import lifecycle
 from jobs.database import transaction
 from jobs.models import DEFAULT_TENANT, Engine, Job, PromptText, WebhookDispatch, WebhookEvent
+from jobs.prompts.tokenizer import Tokenizer, pack_ids, unpack_ids
 from jobs.settings import DatabaseSettings, Settings
-from jobs.tokens import Tokenizer, pack_ids, unpack_ids
 from local_engine import RunningEngine
 from support import eventually
 from worker.inference import InferenceWorker

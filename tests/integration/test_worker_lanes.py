@@ -10,9 +10,9 @@ from cli.stack.valkey import EmbeddedValkey
 from jobs import live, queues
 from jobs.live import Piece
 from jobs.packing import Rules
+from jobs.prompts.tokenizer import unpack_ids
 from jobs.settings import Settings
 from jobs.states import Lane
-from jobs.tokens import unpack_ids
 from support import eventually
 from worker_support import Queue, running_worker
 

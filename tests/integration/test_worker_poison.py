@@ -14,9 +14,9 @@ from jobs.claims import Claim
 from jobs.database import transaction
 from jobs.errors import EngineError
 from jobs.models import Job, JsonObject
+from jobs.prompts.tokenizer import Tokenizer
 from jobs.settings import Settings
 from jobs.states import FinishReason, JobState
-from jobs.tokens import Tokenizer
 from support import claim_one, eventually, register_engine, submit_one
 from worker.answer import Answer
 from worker.lease import HeldLease, LeaseKeeper

@@ -7,9 +7,9 @@ import pytest
 
 from jobs.ids import uuid7
 from jobs.models import Job, JsonObject
-from jobs.prompts import Message
+from jobs.prompts.messages import Message
+from jobs.prompts.tokenizer import ensure_default_tokenizer, unpack_ids
 from jobs.settings import Settings
-from jobs.tokens import ensure_default_tokenizer, unpack_ids
 from local_engine import engine_module
 from worker.sampling import sampling_of
 from worker_support import Queue, running_worker

@@ -12,9 +12,9 @@ from jobs.claims import Claim
 from jobs.extensions import Waiting, Yielding
 from jobs.models import Job, Reservation
 from jobs.prediction import FEW
+from jobs.prompts.tokenizer import unpack_ids
 from jobs.settings import Settings
 from jobs.states import FinishReason
-from jobs.tokens import unpack_ids
 from support import ENGINE, TERMS, claim_one, output_of, register_engine, spec, submit_one
 from worker_support import Queue, running_worker
 

@@ -14,10 +14,11 @@ from sqlalchemy.orm import Session, sessionmaker
 from api_server import WEBHOOK_SECRET
 from cli.stack.valkey import EmbeddedValkey
 from jobs import queues
-from jobs.counting import PromptCounter
 from jobs.database import database_now, transaction
 from jobs.models import Job, PromptText, WebhookDelivery, WebhookEvent
 from jobs.preparation import Counting
+from jobs.prompts.counter import PromptCounter
+from jobs.prompts.tokenizer import Tokenizer
 from jobs.settings import (
     BrokerSettings,
     DatabaseSettings,
@@ -27,7 +28,6 @@ from jobs.settings import (
     WebhookSettings,
 )
 from jobs.states import JobState
-from jobs.tokens import Tokenizer
 from support import eventually, job_in, prepare_all, register_engine, spec, submit_one, taker_of
 from worker import maintenance
 from worker.app import make_app, publisher

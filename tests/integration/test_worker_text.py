@@ -11,8 +11,8 @@ from cli.stack.valkey import EmbeddedValkey
 from jobs import lifecycle
 from jobs.database import transaction
 from jobs.models import DEFAULT_TENANT, Checkpoint
+from jobs.prompts.tokenizer import Tokenizer, ensure_default_tokenizer
 from jobs.settings import DatabaseSettings, Settings
-from jobs.tokens import Tokenizer, ensure_default_tokenizer
 from local_engine import RunningEngine, running_engine
 from support import eventually
 from worker_support import SAID, TIME_SCALE, Queue, running_worker, settings_for

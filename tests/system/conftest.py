@@ -10,7 +10,7 @@ from cli.stack.engine_options import EngineOptions
 from cli.stack.options import StackOptions
 from cli.stack.ports import free_port
 from cli.stack.stack import Stack
-from jobs.tokenizer_files import tokenizer_directory
+from jobs.prompts.tokenizer_files import tokenizer_directory
 from system_support import TIME_SCALE, Client
 
 Engine = tuple[str, float]  # its mode and its time scale

@@ -27,8 +27,8 @@ from cli.stack.stack import Stack
 from jobs import database, keys, tenants
 from jobs.keys import Scope
 from jobs.models.turn import COUNTING
+from jobs.prompts.tokenizer_files import tokenizer_directory
 from jobs.settings import DatabaseSettings
-from jobs.tokenizer_files import tokenizer_directory
 from openai_support import CHAT, chat_line, jsonl
 from support import eventually
 from system_support import TIME_SCALE, Client, running_stack, text_of

@@ -23,7 +23,7 @@ from cli.stack.options import StackOptions
 from cli.stack.ports import free_port
 from cli.stack.ready import API, INFERENCE_WORKER, SERVICE_WORKER
 from cli.stack.stack import Stack
-from jobs.tokenizer_files import tokenizer_directory
+from jobs.prompts.tokenizer_files import tokenizer_directory
 from support import eventually
 from system_support import running_stack, text_of
 

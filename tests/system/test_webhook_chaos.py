@@ -24,7 +24,7 @@ from cli.stack.engine_options import EngineOptions
 from cli.stack.options import StackOptions
 from cli.stack.ready import API, INFERENCE_WORKER, REDIS, SERVICE_WORKER, TRITON
 from cli.stack.stack import Stack
-from jobs.tokenizer_files import tokenizer_directory
+from jobs.prompts.tokenizer_files import tokenizer_directory
 from support import eventually
 from system_support import running_stack
 from webhook_support import Receiver, Seen, receiving, status

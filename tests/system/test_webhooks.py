@@ -12,7 +12,7 @@ from standardwebhooks import Webhook, WebhookVerificationError
 from cli.stack.engine_options import EngineOptions
 from cli.stack.options import StackOptions
 from cli.stack.stack import Stack
-from jobs.tokenizer_files import tokenizer_directory
+from jobs.prompts.tokenizer_files import tokenizer_directory
 from jobs.webhook_secrets import new_secret
 from openai_support import chat_line, jsonl, run
 from support import eventually

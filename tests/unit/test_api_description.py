@@ -16,7 +16,7 @@ from api import (
 )
 from api.app import create_app
 from api.schemas import CancelRequest, JobRequest
-from jobs.openai_chat import ChatRequest, TextRequest
+from jobs.prompts.openai import ChatRequest, TextRequest
 from jobs.settings import BrokerSettings, DatabaseSettings, Settings
 
 

@@ -12,8 +12,8 @@ from bench.engine_model import CAPACITY
 from bench.report import judge
 from bench.trace import Request
 from bench.workloads import make
-from jobs.prompts import Message
-from jobs.tokens import Tokenizer
+from jobs.prompts.messages import Message
+from jobs.prompts.tokenizer import Tokenizer
 
 
 def request(name: str, came: float, began: float, ended: float, *, prompt: int = 100) -> Request:

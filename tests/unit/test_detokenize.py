@@ -7,8 +7,8 @@ import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jobs.tokenizer_files import ensure_default_tokenizer
-from jobs.tokens import Tokenizer
+from jobs.prompts.tokenizer import Tokenizer
+from jobs.prompts.tokenizer_files import ensure_default_tokenizer
 from worker.detokenize import Detokenizer
 from worker.verdicts import sanitize
 

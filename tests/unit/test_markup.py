@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from jobs.errors import EngineError
-from jobs.plain_text import UnsafeTextError
-from jobs.prompts import Message
-from jobs.tokens import Tokenizer, ensure_default_tokenizer
+from jobs.prompts.encoding import UnsafeTextError
+from jobs.prompts.messages import Message
+from jobs.prompts.tokenizer import Tokenizer, ensure_default_tokenizer
 from worker.prompt_text import prompt_text
 
 

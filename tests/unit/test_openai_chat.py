@@ -4,9 +4,15 @@ from typing import Any
 import openai
 import pytest
 
-from jobs import prompts
 from jobs.errors import InvalidRequestError, UnsupportedParameterError
-from jobs.openai_chat import Generation, chat_completion, text_completion, understand, usage_object
+from jobs.prompts import messages
+from jobs.prompts.openai import (
+    Generation,
+    chat_completion,
+    text_completion,
+    understand,
+    usage_object,
+)
 from jobs.states.batch import Endpoint
 
 HELLO = [{"role": "user", "content": "Hello"}]
@@ -22,7 +28,7 @@ def complete(**body: object) -> Generation:
 
 def test_a_plain_chat_is_understood() -> None:
     asked = chat()
-    assert prompts.parse(asked.canonical) == [prompts.Message("user", "Hello")]
+    assert messages.parse(asked.canonical) == [messages.Message("user", "Hello")]
     assert (asked.model, asked.max_tokens, asked.sampling) == ("m", None, {"temperature": 1.0})
     assert (asked.stream, asked.include_usage) == (False, False)
 
@@ -65,13 +71,13 @@ def test_parameters_that_ask_for_nothing_change_nothing(neutral: dict[str, objec
 def test_parts_of_text_are_joined_and_developers_are_the_system() -> None:
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
     asked = chat(messages=[{"role": "developer", "content": parts}, *HELLO])
-    assert prompts.parse(asked.canonical)[0] == prompts.Message("system", "ab")
+    assert messages.parse(asked.canonical)[0] == messages.Message("system", "ab")
 
 
 def test_a_text_is_kept_without_a_frame() -> None:
-    assert prompts.plain_text(complete().canonical) == "Hello"
+    assert messages.plain_text(complete().canonical) == "Hello"
     assert complete(prompt=["Hello"]) == complete()
-    assert prompts.plain_text(chat().canonical) is None
+    assert messages.plain_text(chat().canonical) is None
 
 
 @pytest.mark.parametrize(

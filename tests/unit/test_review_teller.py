@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from jobs.ids import uuid7
 from jobs.live import Piece
-from jobs.tokens import Tokenizer
+from jobs.prompts.tokenizer import Tokenizer
 from worker.answer import Answer
 from worker.live import Teller
 

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.delimiters import delimiters
-from jobs.prompts import Message
+from jobs.prompts.delimiters import delimiters
+from jobs.prompts.messages import Message
 from jobs.states.summary import Style
 from jobs.summary_templates import TEMPLATE_VERSIONS, Wishes, join, part, whole
 

@@ -14,16 +14,16 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from jobs.chat_template import ChatTemplateError
-from jobs.prompts import Message
-from jobs.token_bytes import UnsupportedTokenizerError
-from jobs.tokenizer_files import (
+from jobs.prompts.chat_template import ChatTemplateError
+from jobs.prompts.messages import Message
+from jobs.prompts.token_bytes import UnsupportedTokenizerError
+from jobs.prompts.tokenizer import Tokenizer
+from jobs.prompts.tokenizer_files import (
     TokenizerMissingError,
     cache_directory,
     ensure_default_tokenizer,
     tokenizer_directory,
 )
-from jobs.tokens import Tokenizer
 from worker.detokenize import Detokenizer
 
 CORPUS = ["the quick brown fox jumps over the lazy dog", "<s> </s> <think>", "user assistant system\n\n"] * 20
@@ -202,7 +202,7 @@ def test_a_tokenizer_that_is_not_here_is_an_error_and_no_download(name: str) -> 
 
 
 def test_two_processes_can_build_the_bundled_tokenizer_at_once(tmp_path: Path) -> None:
-    code = "from jobs.tokens import *; print(ensure_default_tokenizer())"
+    code = "from jobs.prompts.tokenizer import *; print(ensure_default_tokenizer())"
     environment = {
         **os.environ,
         "LONGBATCH_CACHE_DIR": str(tmp_path),

@@ -14,12 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
-from jobs import uncut_text
 from jobs.errors import CountingInterruptedError, PromptTooLongError, PromptUncountableError
-from jobs.plain_text import PlainEncoder
-from jobs.text_windows import Part
-from jobs.tokenizer_files import LLAMA3_PATTERN, ensure_default_tokenizer
-from jobs.uncut_text import ChildLimits
+from jobs.prompts import uncut_text
+from jobs.prompts.encoding import PlainEncoder
+from jobs.prompts.text_windows import Part
+from jobs.prompts.tokenizer_files import LLAMA3_PATTERN, ensure_default_tokenizer
+from jobs.prompts.uncut_text import ChildLimits
 from support import eventually
 
 # Everything that the patterns of words tell apart, in short runs and in long ones.

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.delimiters import delimiters
 from jobs.errors import InvalidRequestError
-from jobs.prompts import Message, build_messages, canonical, parse
+from jobs.prompts.delimiters import delimiters
+from jobs.prompts.messages import Message, build_messages, canonical, parse
 
 messages = st.lists(
     st.builds(

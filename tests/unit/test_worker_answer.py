@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from jobs.checkpoints import Output
 from jobs.ids import uuid7
+from jobs.prompts.tokenizer import Tokenizer
 from jobs.states import FinishReason
-from jobs.tokens import Tokenizer
 from worker.answer import Answer
 from worker.live import Teller
 

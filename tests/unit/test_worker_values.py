@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from jobs.admission import Capacity
+from jobs.prompts.tokenizer import Tokenizer, ensure_default_tokenizer, unpack_ids
 from jobs.states import FinishReason
-from jobs.tokens import Tokenizer, ensure_default_tokenizer, unpack_ids
 from worker.adapter_ids import IdsAdapter, stop_tensors
 from worker.adapter_text import TextAdapter
 from worker.adapter_vllm import VllmAdapter

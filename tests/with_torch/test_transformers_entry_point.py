@@ -10,7 +10,7 @@ import pytest
 from cli.stack.transformers_options import TransformersOptions
 from entry_point_suite import *  # noqa: F403  all of its tests
 from entry_points import Mortal, Served
-from jobs.tokens import Tokenizer
+from jobs.prompts.tokenizer import Tokenizer
 from local_engine import RunningEngine, running_engine
 from scripted_model import POSITIONS, ScriptedModel
 from support import eventually

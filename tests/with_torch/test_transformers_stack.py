@@ -8,8 +8,8 @@ from cli.stack.options import StackOptions
 from cli.stack.ports import free_port
 from cli.stack.stack import Stack
 from cli.stack.transformers_options import TransformersOptions
-from jobs.prompts import Message
-from jobs.tokens import Tokenizer
+from jobs.prompts.messages import Message
+from jobs.prompts.tokenizer import Tokenizer
 from support import eventually
 from system_support import Client, Gauges, text_of
 from torch_support import Reference, tiny_model

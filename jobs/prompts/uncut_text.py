@@ -1,6 +1,7 @@
 """Texts that no known place cuts, encoded whole by a child process with limits of memory and time.
 
-`python -m jobs.uncut_text` is the child: it reads the tokenizer and the text, and writes the ids as int32.
+`python -m jobs.prompts.uncut_text` is the child: it reads the tokenizer and the text, and writes the ids
+as int32.
 """
 
 import array
@@ -19,7 +20,7 @@ import tokenizers
 
 from jobs.errors import CountingInterruptedError, PromptUncountableError
 
-_ROOT: Final = Path(__file__).resolve().parent.parent
+_ROOT: Final = Path(__file__).resolve().parents[2]
 # One thread; nothing of ours, neither settings with their secrets nor what changes Python's imports.
 _ENVIRONMENT: Final = {
     "PATH": os.defpath,
@@ -70,7 +71,7 @@ def _encode(tokenizer: tokenizers.Tokenizer, text: str, limits: ChildLimits) -> 
             "-s",
             "-B",
             "-m",
-            "jobs.uncut_text",
+            "jobs.prompts.uncut_text",
             str(limits.memory_mb),
             str(limits.seconds),
         ],

@@ -40,8 +40,8 @@ import numpy.typing as npt
 import tokenizers
 from tokenizers import models
 
-from jobs.token_bytes import BYTES_OF_CHARACTERS
-from jobs.token_lengths import TokenLengths
+from jobs.prompts.token_bytes import BYTES_OF_CHARACTERS
+from jobs.prompts.token_lengths import TokenLengths
 
 TokenIds = npt.NDArray[np.int32]
 

@@ -13,7 +13,7 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from jobs.errors import LongbatchError
-from jobs.prompts import Role
+from jobs.prompts.messages import Role
 
 # Stands for a message's content while the template is rendered: private-use characters, in no template.
 _PLACEHOLDER: Final = "\uf8ff{}\uf8fe"

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from jobs.ids import uuid7
 from jobs.models import Job, PromptText
-from jobs.tokens import pack_text, unpack_text
+from jobs.prompts.tokenizer import pack_text, unpack_text
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ from typing import Final, Literal, get_args
 
 from pydantic_core import to_json
 
-from jobs.delimiters import delimiters
 from jobs.errors import InvalidRequestError
+from jobs.prompts.delimiters import delimiters
 
 Role = Literal["system", "user", "assistant"]
 Task = Literal["generate", "summarize"]

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import tokenizers
 
-from jobs.token_bytes import BYTES_OF_CHARACTERS
+from jobs.prompts.token_bytes import BYTES_OF_CHARACTERS
 
 _NUM_BYTES: Final = 256
 # A text is weighed in pieces of this size, so that its copy in UTF-8 stays small.

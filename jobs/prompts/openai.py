@@ -7,9 +7,9 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_core import PydanticCustomError
 
-from jobs import prompts
 from jobs.errors import InvalidRequestError, UnsupportedParameterError
-from jobs.prompts import Message
+from jobs.prompts import messages
+from jobs.prompts.messages import Message
 from jobs.states.batch import Endpoint
 from jobs.validation import MAX_OUTPUT_TOKENS, MAX_TOP_K, Closed, NonEmpty, Stop, Text, from_validation
 
@@ -261,8 +261,8 @@ def _max_tokens(request: ChatRequest | TextRequest) -> int | None:
 
 def _canonical(request: ChatRequest | TextRequest) -> str:
     if isinstance(request, TextRequest):
-        return prompts.canonical_text(request.prompt)
-    return prompts.canonical([Message(turn.role, turn.content) for turn in request.messages])
+        return messages.canonical_text(request.prompt)
+    return messages.canonical([Message(turn.role, turn.content) for turn in request.messages])
 
 
 def _object(

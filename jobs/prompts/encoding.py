@@ -12,11 +12,11 @@ import numpy as np
 import numpy.typing as npt
 import tokenizers
 
-from jobs.chat_template import ChatTemplateError, ControlToken, control_pattern
 from jobs.errors import PromptTooLongError
-from jobs.text_windows import WINDOW_CHARS, NoSeamError, Part, TokenIds, WindowEncoder
-from jobs.token_lengths import TokenLengths
-from jobs.uncut_text import ChildLimits, encode_in_child
+from jobs.prompts.chat_template import ChatTemplateError, ControlToken, control_pattern
+from jobs.prompts.text_windows import WINDOW_CHARS, NoSeamError, Part, TokenIds, WindowEncoder
+from jobs.prompts.token_lengths import TokenLengths
+from jobs.prompts.uncut_text import ChildLimits, encode_in_child
 
 __all__ = ["PlainEncoder", "TokenIds", "UnsafeTextError", "concatenate", "control_tokens"]
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from jobs import prompts
-from jobs.texts import CountedPrompt
-from jobs.tokens import Tokenizer, pack_ids
+from jobs.prompts import messages
+from jobs.prompts.store import CountedPrompt
+from jobs.prompts.tokenizer import Tokenizer, pack_ids
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +49,9 @@ class PromptCounter:
             PromptTooLongError: it has more tokens than `limit`.
             PromptUncountableError: it takes too much memory or time.
         """
-        plain = prompts.plain_text(canonical)
+        plain = messages.plain_text(canonical)
         if plain is None:
-            ids = self.tokenizer.encode_messages(prompts.parse(canonical), limit=limit)
+            ids = self.tokenizer.encode_messages(messages.parse(canonical), limit=limit)
         else:
             ids = self.tokenizer.encode_plain(plain, limit=limit)
         return CountedPrompt(

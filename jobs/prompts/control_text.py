@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from jobs.chat_template import ControlToken
-from jobs.plain_text import PlainEncoder, TokenIds, UnsafeTextError, concatenate
-from jobs.token_bytes import TokenBytes
+from jobs.prompts.chat_template import ControlToken
+from jobs.prompts.encoding import PlainEncoder, TokenIds, UnsafeTextError, concatenate
+from jobs.prompts.token_bytes import TokenBytes
 
 
 class Markup:

@@ -13,15 +13,25 @@ import numpy.typing as npt
 import tokenizers
 import zstandard
 
-from jobs.chat_template import ChatTemplate, ChatTemplateError
 from jobs.errors import PromptTooLongError
-from jobs.markup import Markup
-from jobs.plain_text import PlainEncoder, TokenIds, UnsafeTextError, concatenate, control_tokens
-from jobs.prompts import Message, Role
+from jobs.prompts.chat_template import ChatTemplate, ChatTemplateError
+from jobs.prompts.control_text import Markup
+from jobs.prompts.encoding import (
+    PlainEncoder,
+    TokenIds,
+    UnsafeTextError,
+    concatenate,
+    control_tokens,
+)
+from jobs.prompts.messages import Message, Role
+from jobs.prompts.token_bytes import TokenBytes
+from jobs.prompts.tokenizer_files import (
+    TokenizerMissingError,
+    ensure_default_tokenizer,
+    tokenizer_directory,
+)
+from jobs.prompts.uncut_text import ChildLimits
 from jobs.settings import TokenizerSettings
-from jobs.token_bytes import TokenBytes
-from jobs.tokenizer_files import TokenizerMissingError, ensure_default_tokenizer, tokenizer_directory
-from jobs.uncut_text import ChildLimits
 
 __all__ = [
     "ChildLimits",

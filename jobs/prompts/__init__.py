@@ -1,0 +1,1 @@
+"""Prompts: messages, chat templates, tokens, and prompts at rest."""
