@@ -17,8 +17,9 @@ from api.ask_schemas import GenerateRequest
 from api.body import parse
 from api.callers import Caller
 from api.parts import Parts
-from jobs import engines, lifecycle, queries, submission
-from jobs.admission import Capacity
+from jobs import lifecycle, queries, submission
+from jobs.engines import registry
+from jobs.engines.capacity import Capacity
 from jobs.errors import (
     ContextLengthExceededError,
     InvalidRequestError,
@@ -104,7 +105,7 @@ async def submit(parts: Parts, ask: Ask, *, caller: Caller) -> Job:
         ModelNotFoundError: nobody serves its model.
         ContextLengthExceededError: it can never fit; nothing was stored.
     """
-    fallback = engines.configured_capacity(parts.settings.engine)
+    fallback = registry.configured_capacity(parts.settings.engine)
     default = parts.settings.batches.default_max_tokens
     served = parts.settings.engine.model
     work = partial(
@@ -192,10 +193,10 @@ async def _most_tokens(parts: Parts, num_bytes: int) -> int | None:
     Returns:
         None: a body of so few bytes is counted whole.
     """
-    fallback = engines.configured_capacity(parts.settings.engine)
+    fallback = registry.configured_capacity(parts.settings.engine)
     if num_bytes <= fallback.max_input_len:
         return None
-    registered = await parts.transactions.run(engines.registered_capacities)
+    registered = await parts.transactions.run(registry.registered_capacities)
     return max(each.max_input_len for each in [fallback, *chain(*registered.values())])
 
 
@@ -247,7 +248,7 @@ def _submit(
     served: str,
     admit: Admit,
 ) -> Job:
-    registered = engines.registered_capacities(session)
+    registered = registry.registered_capacities(session)
     model = ask.generation.model
     if model not in registered and model != served:
         raise ModelNotFoundError(f"The model {model!r} is not served here.", param="model")

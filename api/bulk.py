@@ -16,8 +16,9 @@ from api.line_destinations import LineDestinations
 from api.once import Promise
 from api.parts import Acceptance, Parts
 from api.schemas import JobRequest
-from jobs import engines, ids, submission
-from jobs.admission import Capacity
+from jobs import ids, submission
+from jobs.engines import registry
+from jobs.engines.capacity import Capacity
 from jobs.errors import (
     IdempotencyConflictError,
     LimitError,
@@ -156,7 +157,7 @@ async def _submit_part(
         specs=list(specs.values()),
         once=once,
         tenant_id=caller.tenant_id,
-        fallback=engines.configured_capacity(parts.settings.engine),
+        fallback=registry.configured_capacity(parts.settings.engine),
         admit=parts.allowances.admit_for(caller.tenant_id, caller.limits),
     )
     try:

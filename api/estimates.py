@@ -9,10 +9,11 @@ from api.batch_schemas import EstimateRequest
 from api.compute import LONG_BYTES
 from api.identifiers import parse_field
 from api.parts import Parts
-from jobs import engines, files, ids
+from jobs import files, ids
 from jobs.batch_estimate import Estimator
 from jobs.batch_lines import LineFaultError
 from jobs.durations import Estimate
+from jobs.engines import registry
 from jobs.errors import InvalidRequestError, NotFoundError, UnavailableError
 from jobs.file_lines import FileLine, Splitter
 from jobs.models import JsonObject
@@ -55,10 +56,10 @@ async def _make_estimator(parts: Parts, endpoint: Endpoint) -> Estimator:
     if tokenizer is None:
         raise UnavailableError("The tokenizer is not loaded yet; try again.")
     settings = parts.settings
-    registered = await parts.transactions.run(engines.registered_capacities)
+    registered = await parts.transactions.run(registry.registered_capacities)
     return Estimator(
         endpoint,
-        registered.get(settings.engine.model) or [engines.configured_capacity(settings.engine)],
+        registered.get(settings.engine.model) or [registry.configured_capacity(settings.engine)],
         PromptCounter(tokenizer),
         models={settings.engine.model, *registered},
         max_line_bytes=settings.api.max_body_bytes,

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from api.transactions import Transactions
 from jobs import submission
-from jobs.admission import Capacity
+from jobs.engines.capacity import Capacity
 from jobs.errors import UnavailableError
 from jobs.models import Job
 from jobs.quotas import Admit

@@ -23,8 +23,9 @@ from api.readiness import Readiness
 from api.tokenizer import LoadedTokenizer
 from api.transactions import Transactions, request_tenant
 from api.watch import Watch
-from jobs import batches, engines, queries, summaries, webhook_destinations
+from jobs import batches, queries, summaries, webhook_destinations
 from jobs.batches import BatchGlance
+from jobs.engines import registry
 from jobs.prompts.tokenizer import Tokenizer
 from jobs.queries import Glance
 from jobs.settings import Settings
@@ -134,7 +135,7 @@ async def open_parts(settings: Settings) -> AsyncIterator[Parts]:
         allowances=Allowances(),
         doorbell=Doorbell(settings.broker).start(),
         destinations=Destinations(),
-        intake=Intake(transactions, engines.configured_capacity(settings.engine)),
+        intake=Intake(transactions, registry.configured_capacity(settings.engine)),
         watch=watch,
         live=LiveReader(settings.broker, on_ended=watch.hurry),
         job_followers=Followers(transactions, queries.glance),

@@ -11,8 +11,9 @@ from api.compute import LONG_BYTES
 from api.identifiers import parse_documents
 from api.parts import Parts
 from api.summary_schemas import SummaryEstimateRequest
-from jobs import documents, engines, ids, summary_plan
-from jobs.admission import Capacity
+from jobs import documents, ids, summary_plan
+from jobs.engines import registry
+from jobs.engines.capacity import Capacity
 from jobs.errors import ConflictError, InvalidRequestError, UnavailableError
 from jobs.models import JsonObject
 from jobs.models.document import Document
@@ -94,8 +95,8 @@ async def estimate_summaries(
 
 
 def _capacities(session: Session, *, parts: Parts, model: str) -> list[Capacity]:
-    registered = engines.registered_capacities(session)
-    return registered.get(model) or [engines.configured_capacity(parts.settings.engine)]
+    registered = registry.registered_capacities(session)
+    return registered.get(model) or [registry.configured_capacity(parts.settings.engine)]
 
 
 def _read(

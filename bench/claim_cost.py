@@ -14,10 +14,11 @@ from sqlalchemy.orm import Session, sessionmaker
 from bench.fill import MODEL, fill
 from bench.report import Row, judge
 from bench.stand import Stand
-from jobs import claims, database, engines, lifecycle, reservations
+from jobs import claims, database, lifecycle
 from jobs.bookings import Terms
 from jobs.checkpoints import Output
 from jobs.claims import Claim
+from jobs.engines import registry, reservations
 from jobs.settings import DatabaseSettings
 from jobs.states import FinishReason
 
@@ -85,7 +86,7 @@ def _timed(
     stand.ledger.clear()
     fill(stand.ledger.database, completed=completed, queued=queued)
     with database.transaction(sessions) as session:
-        engines.register(session, _ENGINE, MODEL, stand.model.capacity, now=database.database_now(session))
+        registry.register(session, _ENGINE, MODEL, stand.model.capacity, now=database.database_now(session))
     return _loop(sessions, num_claims + _WARM_UP)[_WARM_UP:]
 
 

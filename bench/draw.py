@@ -6,7 +6,7 @@ from pathlib import Path
 from PIL import Image, ImageDraw, ImageFont
 
 from bench.occupancy import Moment, average
-from jobs.admission import Capacity
+from jobs.engines.capacity import Capacity
 
 _WIDTH, _MARGIN, _GAP = 1200, 60, 46
 _SLOTS_HEIGHT, _BLOCKS_HEIGHT = 60, 110

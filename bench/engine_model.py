@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from jobs.admission import Capacity
+from jobs.engines.capacity import Capacity
 
 # Llama 3.1 8B: bytes of its fp16 weights, of one token's fp16 KV cache (2 x 32 layers x 8 heads x 128 x 2 B),
 # and flops of one attended pair (4 x 32 layers x 4096).

@@ -20,9 +20,10 @@ from uuid import UUID
 
 from bench import figures
 from bench.figures import Figure
-from jobs import engines, keys, tenants
-from jobs.admission import Capacity
+from jobs import keys, tenants
 from jobs.database import database_now, transaction
+from jobs.engines import registry
+from jobs.engines.capacity import Capacity
 from jobs.keys import Scope
 
 _NAME: Final = "bench"  # of the engine and its model
@@ -71,7 +72,7 @@ def _measure(directory: Path, asked: argparse.Namespace) -> list[Figure]:
             for name, secret in _KEYS.items():
                 tenant_id: UUID = tenants.create(session, name).id
                 keys.store(session, secret, tenant_id=tenant_id, name=name, scopes=list(Scope))
-            engines.register(session, _NAME, _NAME, _CAPACITY, now=database_now(session))
+            registry.register(session, _NAME, _NAME, _CAPACITY, now=database_now(session))
         with figures.api(servers, **_NO_QUOTAS) as (port, pid):
             _wait_until_ready(port)
             _submit_for(port, 2)  # everything is loaded

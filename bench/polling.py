@@ -23,11 +23,12 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from bench import figures
 from bench.figures import Figure, Servers
-from jobs import claims, engines, ids, keys, lifecycle, reservations, submission
-from jobs.admission import Capacity
+from jobs import claims, ids, keys, lifecycle, submission
 from jobs.bookings import Terms
 from jobs.checkpoints import Output
 from jobs.database import database_now, transaction
+from jobs.engines import registry, reservations
+from jobs.engines.capacity import Capacity
 from jobs.ids import uuid7
 from jobs.keys import Scope
 from jobs.models import DEFAULT_TENANT
@@ -107,7 +108,7 @@ def _measure(directory: Path, asked: argparse.Namespace) -> list[Figure]:
         sessions = servers.sessions
         with transaction(sessions) as session:
             keys.store(session, _KEY, tenant_id=DEFAULT_TENANT, name="bench", scopes=list(Scope))
-            engines.register(session, _NAME, _NAME, _CAPACITY, now=database_now(session))
+            registry.register(session, _NAME, _NAME, _CAPACITY, now=database_now(session))
         job_id = _finished_job(sessions)
         with _peer(servers) as peer_port, figures.api(servers) as (api_port, _):
             peer, ours = (peer_port, str(job_id)), (api_port, ids.job_id(job_id))

@@ -24,7 +24,7 @@ from cli.stack.signing import VARIABLE as WEBHOOK_SECRET
 from cli.stack.stack import Stack
 from cli.stack.supervised import DEFAULT_BACKOFF, SupervisedServer
 from cli.stack.transformers_options import TransformersOptions
-from jobs.admission import Capacity
+from jobs.engines.capacity import Capacity
 from jobs.prompts.tokenizer import Tokenizer
 from jobs.prompts.tokenizer_files import tokenizer_directory
 

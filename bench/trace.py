@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bench.occupancy import Moment
-from jobs.admission import Capacity
+from jobs.engines.capacity import Capacity
 
 
 @dataclass(frozen=True, slots=True)

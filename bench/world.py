@@ -6,7 +6,7 @@ from uuid import UUID
 
 from bench.engine import Sequence
 from bench.workloads import Spec
-from jobs.admission import Budget, Capacity, Held, free_budget
+from jobs.engines.capacity import Budget, Capacity, Held, free_budget
 from jobs.fair_share import Account, charge, lift
 from jobs.prediction import Peers
 from jobs.segments import Segment

@@ -3,9 +3,9 @@
 from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
-from jobs.admission import Capacity, Excess, blocks_for, find_excess
 from jobs.batch_lines import LineFaultError, SeenIds, duplicate, read_envelope
 from jobs.durations import Estimate
+from jobs.engines.capacity import Capacity, Excess, blocks_for, find_excess
 from jobs.errors import LongbatchError, ModelNotFoundError
 from jobs.file_lines import FileLine
 from jobs.models import JsonObject

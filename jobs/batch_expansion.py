@@ -11,11 +11,12 @@ from sqlalchemy import func, select, update
 from sqlalchemy.exc import DataError, IntegrityError
 from sqlalchemy.orm import Session
 
-from jobs import batch_results, engines, file_lines, files, ids, quotas, submission, telemetry
-from jobs.admission import Capacity
+from jobs import batch_results, file_lines, files, ids, quotas, submission, telemetry
 from jobs.batch_lines import CANCELLED, EXPIRED, Envelope, answered_line, read_envelope, unanswered_line
 from jobs.batch_work import BatchTools
 from jobs.database import database_now
+from jobs.engines import registry
+from jobs.engines.capacity import Capacity
 from jobs.errors import InvalidRequestError, LongbatchError, ModelNotFoundError, OverTokenQuotaError
 from jobs.file_lines import FileLine
 from jobs.ids import uuid7
@@ -205,7 +206,7 @@ def _submit(
     session: Session, batch: Batch, lines: Sequence[FileLine], tools: BatchTools, quota: _Quota
 ) -> tuple[Sequence[Job], int | None]:
     """The jobs of these lines, and the number of the first line that found no room; None: all did."""
-    registered = engines.registered_capacities(session)
+    registered = registry.registered_capacities(session)
     models = {tools.model, *registered}
     part = _Part()
     left = None

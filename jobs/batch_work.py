@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Self
 
-from jobs import engines
-from jobs.admission import Capacity
+from jobs.engines import registry
+from jobs.engines.capacity import Capacity
 from jobs.prompts.store import Counter
 from jobs.settings import LimitSettings, Settings
 from jobs.storage import PartStore
@@ -46,7 +46,7 @@ class BatchTools:
         return cls(
             store=make_store(settings.files),
             counter=counter,
-            fallback=engines.configured_capacity(settings.engine),
+            fallback=registry.configured_capacity(settings.engine),
             model=settings.engine.model,
             max_lines=settings.batches.max_lines,
             max_line_bytes=settings.api.max_body_bytes,

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from sqlalchemy.orm import Session
 
-from jobs.admission import Capacity
+from jobs.engines.capacity import Capacity
 from jobs.history import History, PeersOnce
 from jobs.packing import Rules
 from jobs.prediction import Foresight

@@ -8,9 +8,10 @@ from uuid import UUID
 from sqlalchemy import insert, select
 from sqlalchemy.orm import Session
 
-from jobs import accounts, lifecycle, loads, queue_window, reservations
+from jobs import lifecycle, loads, queue_window
 from jobs.bookings import Bookkeeper, Terms
 from jobs.database import database_now
+from jobs.engines import reservations, served_tokens
 from jobs.ids import uuid7
 from jobs.loads import Load
 from jobs.models import Engine, Job, Reservation
@@ -104,7 +105,7 @@ def claim_all(
         limit: most jobs to start; None: as many as there are slots.
     """
     locked = loads.lock(session, engine_name)
-    accounts.serialize(session)
+    served_tokens.serialize(session)
     for each in ended:  # behind the locks: accounts come after engines, here as everywhere
         reservations.close(session, each.lease_id, produced=each.produced)
     if locked is None or locked[0].paused_reason is not None:
@@ -189,7 +190,7 @@ class _Starting:
         if self._bookings:
             self.session.execute(insert(Reservation), self._bookings)
         for (tenant_id, model), num_tokens in sorted(self._charges.items()):
-            accounts.charge(self.session, tenant_id, model, num_tokens)
+            served_tokens.charge(self.session, tenant_id, model, num_tokens)
 
     def _start(self, chosen: Ranked, choice: Choice) -> None:
         seen, booking = chosen.job, chosen.booking

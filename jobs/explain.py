@@ -7,8 +7,8 @@ from statistics import fmean
 from typing import Final
 from uuid import UUID
 
-from jobs.admission import Budget, Capacity, find_excess
 from jobs.bookings import Terms
+from jobs.engines.capacity import Budget, Capacity, find_excess
 from jobs.forecast import Forecast, forecast, later_s
 from jobs.models import Job
 from jobs.outlooks import View

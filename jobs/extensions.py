@@ -5,8 +5,9 @@ from dataclasses import dataclass, replace
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from jobs import accounts, loads
+from jobs import loads
 from jobs.bookings import Bookkeeper, Terms
+from jobs.engines import served_tokens
 from jobs.models import Job, Reservation
 from jobs.moves import Lease
 from jobs.packing import Candidate
@@ -63,7 +64,7 @@ def extend(
     mine.blocks += extension.blocks
     room = mine.blocks * load.capacity.tokens_per_block - (job.prompt_tokens or 0)
     granted = min(job.max_tokens, room)
-    accounts.charge(session, job.tenant_id, job.model, granted - mine.output_tokens)
+    served_tokens.charge(session, job.tenant_id, job.model, granted - mine.output_tokens)
     mine.output_tokens = granted
     return granted
 

@@ -11,7 +11,7 @@ from datetime import timedelta
 from math import inf
 from uuid import UUID
 
-from jobs.admission import Budget
+from jobs.engines.capacity import Budget
 from jobs.packing import Candidate, Rules, choose, fits
 from jobs.playback import Length, Outlook, Playback
 from jobs.prediction import FEW

@@ -11,8 +11,9 @@ from uuid import UUID
 from sqlalchemy import ColumnElement, Select, func, literal_column, or_, select
 from sqlalchemy.orm import Session
 
-from jobs import accounts, checkpoints, events, moves, reservations, summary_trees
+from jobs import checkpoints, events, moves, summary_trees
 from jobs.checkpoints import Output
+from jobs.engines import reservations, served_tokens
 from jobs.errors import NotFoundError
 from jobs.models import Job, JsonObject
 from jobs.moves import Lease
@@ -257,7 +258,7 @@ def rescue(
         limit: jobs at most.
         only: of these jobs; None: of all.
     """
-    accounts.serialize(session)
+    served_tokens.serialize(session)
     found = silent_at(now) if only is None else silent_at(now).where(Job.id.in_(only))
     query = select(Job).where(Job.id.in_(found.limit(limit))).order_by(Job.id)
     still = query.where(Job.state == literal_column("'running'"), Job.lease_expires_at <= now)

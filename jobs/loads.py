@@ -8,9 +8,9 @@ from uuid import UUID
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from jobs import engines
-from jobs.admission import Budget, Capacity, Held, free_budget
 from jobs.bookings import steps
+from jobs.engines import registry
+from jobs.engines.capacity import Budget, Capacity, Held, free_budget
 from jobs.models import Engine, Job, Reservation
 from jobs.packing import Running
 from jobs.states import Lane, StopReason
@@ -53,7 +53,7 @@ def read(session: Session, engine: Engine) -> Load:
         .outerjoin(Job, (Job.id == Reservation.job_id) & (Job.lease_id == Reservation.lease_id))
         .where(Reservation.engine_name == engine.name)
     ).all()
-    capacity = engines.capacity_of(engine)
+    capacity = registry.capacity_of(engine)
     held = [Held(blocks=row.blocks, alone=row.alone) for row in rows]
     return Load(
         capacity=capacity,

@@ -10,10 +10,11 @@ from uuid import UUID
 from sqlalchemy import select
 from sqlalchemy.orm import Session, aliased
 
-from jobs import engines, loads
-from jobs.admission import Capacity
+from jobs import loads
 from jobs.bookings import Bookkeeper, Terms
 from jobs.database import database_now
+from jobs.engines import registry
+from jobs.engines.capacity import Capacity
 from jobs.forecast import expected_tokens
 from jobs.history import PeersOnce
 from jobs.models import Engine, Job, Reservation
@@ -93,7 +94,7 @@ def look(session: Session, model: str, terms: Terms, *, unmeasured: Speed) -> Vi
         candidates, running = [each.candidate for each in mine], list(load.running.values())
         outlook = Outlook(candidates, running, load.budget, engine.max_batch_size, speed)
         outlooks.append((load.capacity, outlook))
-    registered = [Registered(engines.capacity_of(each), each in up) for each in rows]
+    registered = [Registered(registry.capacity_of(each), each in up) for each in rows]
     return View(now, registered, outlooks, ranked, lengths)
 
 

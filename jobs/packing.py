@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from uuid import UUID
 
-from jobs.admission import Budget
+from jobs.engines.capacity import Budget
 from jobs.states import Lane
 
 
@@ -129,7 +129,7 @@ def choose(
     Args:
         candidates: queued jobs in rank order: interactive ones first, then by `fair_share.rank`.
         running: every reservation on the engine, draining ones included.
-        budget: what the engine has free, as `admission.free_budget` says.
+        budget: what the engine has free, as `capacity.free_budget` says.
         max_batch_size: slots of the engine.
         rules: what may be done to a job that waits.
     """

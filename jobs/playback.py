@@ -7,7 +7,7 @@ from math import ceil, inf
 from typing import Self
 from uuid import UUID
 
-from jobs.admission import Budget
+from jobs.engines.capacity import Budget
 from jobs.packing import Candidate, Running
 from jobs.speeds import Speed
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import ceil, log2
 
-from jobs.admission import Capacity
+from jobs.engines.capacity import Capacity
 
 # Peers from whom an output is guessed; with fewer the job counts as cold.
 FEW = 8

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from uuid import UUID
 
-from jobs.admission import Budget
+from jobs.engines.capacity import Budget
 from jobs.packing import Candidate, Rules, Running, fits, may_join
 from jobs.states import Lane
 

@@ -10,9 +10,10 @@ from sqlalchemy import select
 from sqlalchemy.exc import NoResultFound
 from sqlalchemy.orm import Session
 
-from jobs import endings, engines, ids, summary_prompts
-from jobs.admission import Capacity, Excess
+from jobs import endings, ids, summary_prompts
 from jobs.database import database_now, transaction
+from jobs.engines import registry
+from jobs.engines.capacity import Capacity, Excess
 from jobs.errors import LongbatchError, PromptTooLongError, PromptUncountableError
 from jobs.models import Job, JsonObject, PromptText
 from jobs.models.turn import COUNTING, Kind
@@ -66,7 +67,7 @@ class Counting:
 
     def _most_tokens(self, session: Session) -> int:
         """Find the longest prompt that any engine takes: what is longer is not counted to its end."""
-        registered = engines.registered_capacities(session)
+        registered = registry.registered_capacities(session)
         return max(each.max_input_len for each in [self.fallback, *chain(*registered.values())])
 
     def _count(self, prompt: _Prompt, *, limit: int) -> _Count:
@@ -111,7 +112,7 @@ class Counting:
         *,
         now: datetime,
     ) -> None:
-        limits = engines.registered_capacities(session).get(job.model) or [self.fallback]
+        limits = registry.registered_capacities(session).get(job.model) or [self.fallback]
         if isinstance(text, NewText):
             job.text_id = store.store(session, [text], tenant_id=job.tenant_id)[text.sha256]
         else:

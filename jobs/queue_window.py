@@ -12,7 +12,7 @@ from sqlalchemy import Boolean, Float, Text, Uuid, bindparam, literal_column, se
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.orm import Session
 
-from jobs.admission import Capacity
+from jobs.engines.capacity import Capacity
 from jobs.fair_share import Account
 from jobs.models import FIT_CLASS, NEED_BOUNDS, NEED_CLASSES, NUM_SIZE_CLASSES, SIZE_BOUNDS, Job
 from jobs.queries import Queued

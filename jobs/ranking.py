@@ -12,10 +12,10 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
 from jobs import queue_window
-from jobs.admission import Capacity
 from jobs.bookings import Booking, Bookkeeper, Terms
 from jobs.database import advisory_locks
 from jobs.database.advisory_locks import Lock
+from jobs.engines.capacity import Capacity
 from jobs.fair_share import Account, lift, rank
 from jobs.models import Job, TenantAccount
 from jobs.packing import Candidate

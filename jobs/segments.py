@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from jobs.admission import Budget, Capacity, blocks_for
+from jobs.engines.capacity import Budget, Capacity, blocks_for
 from jobs.packing import Candidate, Running, shadow_of
 from jobs.prediction import Foresight, predict
 

@@ -8,9 +8,10 @@ from uuid import UUID
 from sqlalchemy import Select, and_, false, literal_column, or_, select
 from sqlalchemy.orm import Session
 
-from jobs import endings, engines
-from jobs.admission import Capacity, Excess, find_excess
+from jobs import endings
 from jobs.database import database_now
+from jobs.engines import registry
+from jobs.engines.capacity import Capacity, Excess, find_excess
 from jobs.idempotency import Kind, Once, run_once
 from jobs.ids import uuid7
 from jobs.models import Job, JsonObject
@@ -75,7 +76,7 @@ def submit(
         LimitError: `admit` says no; the caller's transaction must not be committed.
     """
     text_ids = store.store(session, [spec.text for spec in specs], tenant_id=tenant_id)
-    now, capacities = engines.look(session)
+    now, capacities = registry.look(session)
     jobs = [
         _new_job(spec, tenant_id=tenant_id, text_id=text_ids[spec.text.sha256], now=now) for spec in specs
     ]
@@ -189,7 +190,7 @@ def reject_misfits(session: Session, *, limit: int = 1000, only: Sequence[UUID] 
         limit: jobs at most.
         only: of these jobs; None: of all.
     """
-    capacities = engines.registered_capacities(session)
+    capacities = registry.registered_capacities(session)
     found = misfits(capacities)
     if only is not None:
         found = found.where(Job.id.in_(only))

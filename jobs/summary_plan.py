@@ -19,8 +19,8 @@ from math import ceil
 from typing import Final
 
 from jobs import chunking
-from jobs.admission import Capacity
 from jobs.chunking import Count, Starts
+from jobs.engines.capacity import Capacity
 from jobs.errors import ContextLengthExceededError, InvalidRequestError
 from jobs.states.summary import NodeKind
 

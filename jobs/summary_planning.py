@@ -12,7 +12,6 @@ from sqlalchemy.orm import Session
 
 from jobs import (
     documents,
-    engines,
     ids,
     quotas,
     summary_drafts,
@@ -21,8 +20,9 @@ from jobs import (
     telemetry,
     turns,
 )
-from jobs.admission import Capacity
 from jobs.database import database_now, transaction
+from jobs.engines import registry
+from jobs.engines.capacity import Capacity
 from jobs.errors import CountingInterruptedError, LimitError, LongbatchError, UnavailableError
 from jobs.models import JsonObject, Summary, SummaryDocument
 from jobs.models.document import Document
@@ -69,7 +69,7 @@ class PlanningTools:
     @classmethod
     def of(cls, settings: Settings, counter: TextCounter) -> Self:
         """As the settings say."""
-        return cls(counter, engines.configured_capacity(settings.engine), settings.limits)
+        return cls(counter, registry.configured_capacity(settings.engine), settings.limits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +245,7 @@ def _look(session: Session, turn: Turn, tools: PlanningTools) -> _Look | None:
         .order_by(SummaryDocument.position)
     )
     look = _Look(
-        summary, [], [], engines.registered_capacities(session).get(summary.model) or [tools.fallback]
+        summary, [], [], registry.registered_capacities(session).get(summary.model) or [tools.fallback]
     )
     for document, document_id in session.execute(query):
         if document is not None and document.state == DocumentState.EXTRACTING:

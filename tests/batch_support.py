@@ -9,11 +9,12 @@ from uuid import UUID
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import batches, files, lifecycle, reservations
+from jobs import batches, files, lifecycle
 from jobs.batch_validation import Validation
 from jobs.batch_work import BatchTools
 from jobs.batches import BatchSpec
 from jobs.database import database_now
+from jobs.engines import reservations
 from jobs.models import DEFAULT_TENANT, Job
 from jobs.models.batch import Batch
 from jobs.settings import LimitSettings

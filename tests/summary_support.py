@@ -9,10 +9,11 @@ import numpy.typing as npt
 from sqlalchemy import select
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import lifecycle, reservations, summaries
-from jobs.admission import Capacity
+from jobs import lifecycle, summaries
 from jobs.claims import Claim, claim
 from jobs.database import database_now
+from jobs.engines import reservations
+from jobs.engines.capacity import Capacity
 from jobs.models import DEFAULT_TENANT, Job, Summary, SummaryNode
 from jobs.models.document import Document, DocumentText
 from jobs.prompts.store import CountedPrompt

@@ -11,12 +11,13 @@ from uuid import UUID
 from sqlalchemy import text
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import claims, engines, keys, lifecycle, submission
-from jobs.admission import Capacity
+from jobs import claims, keys, lifecycle, submission
 from jobs.bookings import Terms
 from jobs.checkpoints import Output
 from jobs.claims import Claim
 from jobs.database import database_now
+from jobs.engines import registry
+from jobs.engines.capacity import Capacity
 from jobs.ids import uuid7
 from jobs.keys import Scope
 from jobs.models import DEFAULT_TENANT, Base, Job
@@ -116,7 +117,7 @@ def ensure_api_key(session: Session) -> None:
 def register_engine(
     session: Session, name: str = ENGINE, capacity: Capacity = CAPACITY, *, model: str = MODEL
 ) -> None:
-    engines.register(session, name, model, capacity, now=database_now(session))
+    registry.register(session, name, model, capacity, now=database_now(session))
 
 
 def spec(

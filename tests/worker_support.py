@@ -18,8 +18,8 @@ from cli.stack.engine_options import EngineOptions
 from cli.stack.transformers_options import TransformersOptions
 from cli.stack.triton_server import LOOPBACK, TritonLaunch, prepare, wait_ready
 from jobs import queues, submission
-from jobs.admission import Capacity
 from jobs.database import transaction
+from jobs.engines.capacity import Capacity
 from jobs.models import DEFAULT_TENANT, Job, Reservation, Result
 from jobs.prompts import messages
 from jobs.prompts.counter import PromptCounter

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
-from jobs.admission import Capacity
+from jobs.engines.capacity import Capacity
 
 # Seconds per token of Llama 3.1 8B on an A6000, times about four. A prompt of 96k tokens is read in some 50 s
 # (0.5 ms per token, attention included); four sequences decode in 30 ms a step, 80 ms beside a prefill chunk.

@@ -10,9 +10,10 @@ from typing import Final
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import claims, lifecycle, reservations, telemetry
+from jobs import claims, lifecycle, telemetry
 from jobs.claims import Claim, Claimed, Ended, Foreseen
 from jobs.database import transaction
+from jobs.engines import reservations
 from jobs.settings import Settings
 from jobs.states import StopReason
 from worker.engine import EngineModel

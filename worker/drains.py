@@ -10,8 +10,9 @@ from uuid import UUID
 from sqlalchemy import select
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import reservations, telemetry
+from jobs import telemetry
 from jobs.database import database_now, transaction
+from jobs.engines import reservations
 from jobs.models import Reservation
 from worker.gauges import Gauges
 

@@ -8,7 +8,7 @@ import grpc
 import numpy as np
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from jobs.admission import Capacity
+from jobs.engines.capacity import Capacity
 from jobs.errors import EngineError, EngineUnavailableError
 from jobs.ids import uuid7
 from jobs.settings import EngineSettings, TritonSettings

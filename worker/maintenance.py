@@ -8,18 +8,9 @@ from uuid import UUID
 from sqlalchemy import literal_column, select
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import (
-    engines,
-    ids,
-    lifecycle,
-    removal,
-    submission,
-    summaries,
-    telemetry,
-    usage,
-    webhook_endpoints,
-)
+from jobs import ids, lifecycle, removal, submission, summaries, telemetry, usage, webhook_endpoints
 from jobs.database import database_now, transaction
+from jobs.engines import registry
 from jobs.models import Job
 from jobs.preparation import Counting
 from jobs.settings import JobSettings
@@ -93,7 +84,7 @@ class Rounds:
     def reject_misfits(self) -> list[Job]:
         """Fail queued jobs that no engine can hold any more."""
         with transaction(self._sessions) as session:
-            rows = submission.misfits(engines.registered_capacities(session))
+            rows = submission.misfits(registry.registered_capacities(session))
 
         def move(session: Session, job_ids: Sequence[UUID]) -> list[Job]:
             return submission.reject_misfits(session, only=job_ids)

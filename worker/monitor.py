@@ -9,8 +9,9 @@ from uuid import UUID
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import engines, telemetry
+from jobs import telemetry
 from jobs.database import database_now, transaction
+from jobs.engines import registry
 from jobs.errors import EngineError
 from jobs.models import Reservation
 from jobs.settings import Settings
@@ -115,7 +116,7 @@ class EngineMonitor:
     def _register(self, model: EngineModel) -> None:
         with transaction(self._sessions) as session:
             now = database_now(session)
-            engines.register(session, self._settings.name, self._settings.model, model.capacity, now=now)
+            registry.register(session, self._settings.name, self._settings.model, model.capacity, now=now)
         with self._changed:
             self._model = model
         self._paused_for = None
@@ -138,7 +139,7 @@ class EngineMonitor:
             telemetry.ENGINE_PAUSED, engine=self._settings.name, reason=reason, said=said
         )
         with transaction(self._sessions) as session:
-            engines.pause(session, self._settings.name, reason)
+            registry.pause(session, self._settings.name, reason)
         self._paused_for = reason
 
     def _note_seen(self, gauges: Gauges | None) -> None:
@@ -148,7 +149,7 @@ class EngineMonitor:
             if spare == self._spare and time.monotonic() - self._seen_at < _SEEN_SECONDS:
                 return
             now = database_now(session)
-            engines.seen(session, self._settings.name, now=now, spare_blocks=spare)
+            registry.seen(session, self._settings.name, now=now, spare_blocks=spare)
         self._seen_at, self._spare = time.monotonic(), spare
 
     def _spare_blocks(self, session: Session, gauges: Gauges | None) -> int | None:

@@ -6,8 +6,9 @@ from datetime import timedelta
 
 from sqlalchemy.orm import Session
 
-from jobs import lifecycle, reservations
+from jobs import lifecycle
 from jobs.checkpoints import Output
+from jobs.engines import reservations
 from jobs.errors import EngineLostError, EngineUnavailableError, LongbatchError
 from jobs.models import JsonObject
 from jobs.moves import Lease

@@ -9,10 +9,11 @@ from sqlalchemy.exc import DataError, IntegrityError, SQLAlchemyError
 from sqlalchemy.orm import Session, sessionmaker
 from structlog.typing import FilteringBoundLogger
 
-from jobs import queues, reservations, telemetry
+from jobs import queues, telemetry
 from jobs.checkpoints import Output
 from jobs.claims import Claim
 from jobs.database import transaction
+from jobs.engines import reservations
 from jobs.errors import EngineError, LongbatchError
 from jobs.settings import Settings
 from jobs.states import TERMINAL, JobState

@@ -6,10 +6,11 @@ from datetime import timedelta
 from functools import partial
 from typing import Final
 
-from jobs import database, engines, webhooks
+from jobs import database, webhooks
 from jobs.batch_validation import Validation
 from jobs.batch_work import BatchTools
 from jobs.database import transaction
+from jobs.engines import registry
 from jobs.preparation import Counting
 from jobs.prompts.counter import PromptCounter
 from jobs.prompts.tokenizer import Tokenizer
@@ -61,7 +62,7 @@ class ServiceWorker:
             shortest_lease=timedelta(seconds=min(every.lease_seconds, settings.documents.lease_seconds)),
         )
         lease = timedelta(seconds=every.lease_seconds)
-        self._counting = Counting(self._counter, engines.configured_capacity(settings.engine), lease)
+        self._counting = Counting(self._counter, registry.configured_capacity(settings.engine), lease)
         self._rounds = maintenance.Rounds(self._sessions)
         self._summary_rounds = summaries.Rounds(self._sessions)
         self._file_rounds = batches.Rounds(self._sessions, BatchTools.of(settings, self._counter))

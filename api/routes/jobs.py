@@ -21,8 +21,9 @@ from api.render import job_response, seen_job_response
 from api.replies import DeletedReply, JobListReply, JobReply, ResultReply, SeenJobReply
 from api.reply_bases import page
 from api.schemas import JobRequest, ListQuery
-from jobs import engines, ids, lifecycle, queries, removal, submission
+from jobs import ids, lifecycle, queries, removal, submission
 from jobs.database.paging import Range
+from jobs.engines import registry
 from jobs.errors import JobNotFinishedError, NotFoundError
 from jobs.idempotency import Once
 from jobs.models import Job, Result
@@ -177,7 +178,7 @@ async def _submit(parts: Parts, spec: JobSpec, once: Once | None, caller: Caller
     tenant_id, admit = caller.tenant_id, parts.allowances.admit_for(caller.tenant_id, caller.limits)
     if once is None:
         return await parts.intake.submit(spec, tenant_id=tenant_id, admit=admit), False
-    fallback = engines.configured_capacity(parts.settings.engine)
+    fallback = registry.configured_capacity(parts.settings.engine)
     submit = partial(
         submission.submit_once, spec=spec, once=once, tenant_id=tenant_id, fallback=fallback, admit=admit
     )

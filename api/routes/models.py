@@ -9,7 +9,7 @@ from api.ask_replies import ModelListReply, ModelReply
 from api.dependencies import PartsDep, TenantDep
 from api.openapi import answers
 from api.parts import Parts
-from jobs import engines
+from jobs.engines import registry
 from jobs.errors import ModelNotFoundError
 from jobs.models import JsonObject
 
@@ -40,7 +40,7 @@ async def get_model(model: str, parts: PartsDep, tenant_id: TenantDep) -> JSONRe
 
 
 async def _models(parts: Parts) -> list[JsonObject]:
-    read = partial(engines.served_models, always=parts.settings.engine.model)
+    read = partial(registry.served_models, always=parts.settings.engine.model)
     return [
         {"id": name, "object": "model", "created": int(since.timestamp()), "owned_by": "longbatch"}
         for name, since in (await parts.transactions.run(read)).items()

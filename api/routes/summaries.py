@@ -34,7 +34,8 @@ from api.summary_replies import (
     SummaryResultReply,
 )
 from api.summary_schemas import SummaryEstimateRequest, SummaryListQuery, SummaryRequest
-from jobs import engines, ids, summaries, summary_plan, summary_queries, summary_results
+from jobs import ids, summaries, summary_plan, summary_queries, summary_results
+from jobs.engines import registry
 from jobs.errors import InvalidRequestError, JobNotFinishedError, ModelNotFoundError
 from jobs.idempotency import Kind, run_once
 from jobs.models import JsonObject, Summary
@@ -275,7 +276,7 @@ async def _model(parts: Parts, asked: str | None) -> str:
     served = parts.settings.engine.model
     if asked is None or asked == served:
         return served
-    if asked not in await parts.transactions.run(engines.registered_capacities):
+    if asked not in await parts.transactions.run(registry.registered_capacities):
         raise ModelNotFoundError(param="model")
     return asked
 

@@ -4,9 +4,10 @@ import pytest
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import accounts, claims, lifecycle, reservations
+from jobs import claims, lifecycle
 from jobs.claims import Foreseen
 from jobs.database import transaction
+from jobs.engines import reservations, served_tokens
 from jobs.ids import uuid7
 from jobs.models import Tenant, TenantAccount
 from jobs.states import FinishReason
@@ -32,7 +33,7 @@ def newcomer(sessions: sessionmaker[Session]) -> Tenant:
 def foreseen_beside(sessions: sessionmaker[Session]) -> Foreseen:
     """What is foreseen while another engine's claim holds the accounts."""
     with transaction(sessions) as other:
-        accounts.serialize(other)
+        served_tokens.serialize(other)
         with transaction(sessions) as session:
             return claims.foresee(session, ENGINE, TERMS)
 
@@ -82,6 +83,6 @@ def test_a_tenant_that_was_served_more_than_others_keeps_that_when_it_comes_back
     session.flush()
     session.add(TenantAccount(tenant_id=tenant.id, model=MODEL, served=50_000, is_active=False))
     session.flush()
-    accounts.charge(session, tenant.id, MODEL, 100)
-    accounts.charge(session, tenant.id, MODEL, 100)
+    served_tokens.charge(session, tenant.id, MODEL, 100)
+    served_tokens.charge(session, tenant.id, MODEL, 100)
     assert session.scalar(select(func.max(TenantAccount.served))) == 50_000 + 200 / WEIGHT

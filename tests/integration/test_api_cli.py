@@ -15,9 +15,9 @@ from api_server import REPOSITORY, ApiProcess
 from cli.main import app
 from cli.stack.ports import free_port
 from jobs import claims, ids, lifecycle
-from jobs.admission import Capacity
 from jobs.database import database_now
-from jobs.engines import register
+from jobs.engines.capacity import Capacity
+from jobs.engines.registry import register
 from jobs.moves import Lease
 from jobs.states import FinishReason, JobState
 from support import API_KEY, ENGINE, TERMS, eventually, job_in, output_of, register_engine

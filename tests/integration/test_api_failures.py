@@ -13,7 +13,8 @@ from sqlalchemy.orm import Session, sessionmaker
 from api_server import ApiProcess, error_of, serving
 from cli.stack.ports import free_port
 from cli.stack.valkey import EmbeddedValkey
-from jobs import engines, queues
+from jobs import queues
+from jobs.engines import registry
 from jobs.settings import DatabaseSettings
 from support import ENGINE, eventually, register_engine
 
@@ -129,7 +130,7 @@ def test_readiness_names_every_part(
         register_engine(session)
     assert (http.get("/health/ready").status_code, http.get("/health/ready").json()["ready"]) == (200, True)
     with sessions.begin() as session:
-        engines.pause(session, ENGINE, "engine_unavailable")
+        registry.pause(session, ENGINE, "engine_unavailable")
     assert "engine_unavailable" in http.get("/health/ready").json()["components"]["triton"]["detail"]
     assert server.process.poll() is None
 

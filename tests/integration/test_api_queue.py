@@ -9,8 +9,9 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session, sessionmaker
 
 from api.replies import QueueReply, SeenJobReply
-from jobs import engines, ids
+from jobs import ids
 from jobs.database import database_now
+from jobs.engines import registry
 from jobs.states import TERMINAL, JobState, WaitReason
 from support import CAPACITY, ENGINE, eventually, job_in
 
@@ -20,7 +21,7 @@ SERVED_MODEL = "llama-3.1-8b-instruct"
 @pytest.fixture
 def engine_is_up(http: httpx2.Client, sessions: sessionmaker[Session]) -> None:  # noqa: ARG001  # after it is empty
     with sessions.begin() as session:
-        engines.register(session, ENGINE, SERVED_MODEL, CAPACITY, now=database_now(session))
+        registry.register(session, ENGINE, SERVED_MODEL, CAPACITY, now=database_now(session))
 
 
 def submit(http: httpx2.Client) -> str:
@@ -74,7 +75,7 @@ def test_the_tag_is_of_the_job_alone(http: httpx2.Client, sessions: sessionmaker
     eventually(lambda: reason_at(http, path) is None)
     tag = http.get(path).headers["etag"]
     with sessions.begin() as session:
-        engines.pause(session, ENGINE, "the engine is not ready")
+        registry.pause(session, ENGINE, "the engine is not ready")
     eventually(lambda: reason_at(http, path) == "engine_down")
     assert http.get(path).headers["etag"] == tag
     unchanged = http.get(path, headers={"If-None-Match": tag})

@@ -12,9 +12,9 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from batch_support import Service, lines, tools, validate_next
 from jobs import files, ids, lifecycle, removal, turns
-from jobs.admission import Budget
 from jobs.database import database_now
 from jobs.durations import Estimate, seconds_until_done
+from jobs.engines.capacity import Budget
 from jobs.errors import ConflictError
 from jobs.models import DEFAULT_TENANT, Job, WebhookEvent
 from jobs.models.file import File, FilePart

@@ -7,9 +7,10 @@ import pytest
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import claims, engines, leases, lifecycle, reservations
-from jobs.admission import Capacity
+from jobs import claims, leases, lifecycle
 from jobs.database import database_now
+from jobs.engines import registry, reservations
+from jobs.engines.capacity import Capacity
 from jobs.ids import uuid7
 from jobs.models import Job, Reservation
 from jobs.states import FinishReason, JobState
@@ -87,7 +88,7 @@ def test_draining_bookings_count_until_they_are_gone(session: Session) -> None:
 def test_a_paused_engine_claims_nothing(session: Session) -> None:
     register_engine(session)
     submit_one(session)
-    engines.pause(session, ENGINE, "server not ready")
+    registry.pause(session, ENGINE, "server not ready")
     assert claims.claim(session, ENGINE, TERMS) is None
     register_engine(session)
     claim_one(session)
@@ -96,9 +97,9 @@ def test_a_paused_engine_claims_nothing(session: Session) -> None:
 def test_a_gauge_can_only_shrink_the_budget(session: Session) -> None:
     register_engine(session)
     submit_one(session, spec(1000))
-    engines.seen(session, ENGINE, now=database_now(session), spare_blocks=3)
+    registry.seen(session, ENGINE, now=database_now(session), spare_blocks=3)
     assert claims.claim(session, ENGINE, TERMS) is None
-    engines.seen(session, ENGINE, now=database_now(session), spare_blocks=None)
+    registry.seen(session, ENGINE, now=database_now(session), spare_blocks=None)
     claim_one(session)
 
 
@@ -112,7 +113,7 @@ def test_a_job_rescued_too_often_runs_with_nothing_beside_it(session: Session) -
 
 
 def test_another_model_s_jobs_are_left_alone(session: Session) -> None:
-    engines.register(session, "other", "other-model", CAPACITY, now=database_now(session))
+    registry.register(session, "other", "other-model", CAPACITY, now=database_now(session))
     submit_one(session)
     assert claims.claim(session, "other", TERMS) is None
 

@@ -7,9 +7,10 @@ import pytest
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import extensions, reservations
+from jobs import extensions
 from jobs.claims import Claim
 from jobs.database import database_now, transaction
+from jobs.engines import reservations
 from jobs.ids import uuid7
 from jobs.models import Reservation
 from jobs.moves import Lease

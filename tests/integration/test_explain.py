@@ -6,10 +6,11 @@ import pytest
 from sqlalchemy import event, text, update
 from sqlalchemy.orm import Session
 
-from jobs import engines, lifecycle, outlooks, queue_depth, reservations
-from jobs.admission import Capacity
+from jobs import lifecycle, outlooks, queue_depth
 from jobs.bookings import Terms
 from jobs.database import database_now
+from jobs.engines import registry, reservations
+from jobs.engines.capacity import Capacity
 from jobs.explain import Snapshot, explain, is_far_back, play
 from jobs.models import Engine, Job, Reservation
 from jobs.speeds import Speed
@@ -135,7 +136,7 @@ def test_an_engine_that_is_paused_or_silent_is_down(session: Session, how: str) 
     register_engine(session)
     job = submit_one(session)
     if how == "paused":
-        engines.pause(session, ENGINE, "the engine is not ready")
+        registry.pause(session, ENGINE, "the engine is not ready")
     else:
         session.execute(update(Engine).values(seen_at=database_now(session) - timedelta(minutes=1)))
     session.expire_all()
@@ -145,7 +146,7 @@ def test_an_engine_that_is_paused_or_silent_is_down(session: Session, how: str) 
 def test_a_job_for_a_larger_engine_waits_for_it_or_for_ever(session: Session) -> None:
     register_engine(session, "large")
     job = submit_one(session, spec(50_000))
-    engines.pause(session, "large", "down")
+    registry.pause(session, "large", "down")
     small = Capacity(
         max_batch_size=4, max_blocks=100, tokens_per_block=64, max_input_len=6000, max_seq_len=6400
     )

@@ -7,8 +7,9 @@ import pytest
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
-from jobs import extensions, lifecycle, reservations
+from jobs import extensions, lifecycle
 from jobs.claims import Claim
+from jobs.engines import reservations
 from jobs.models import DEFAULT_TENANT, Job, Reservation
 from jobs.states import FinishReason
 from support import CAPACITY, ENGINE, TERMS, claim_one, output_of, register_engine, spec, submit_one

@@ -8,10 +8,11 @@ import pytest
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
-from jobs import claims, leases, lifecycle, reservations
+from jobs import claims, leases, lifecycle
 from jobs.bookings import Terms
 from jobs.claims import Claim, Ended
 from jobs.database import database_now
+from jobs.engines import reservations
 from jobs.ids import uuid7
 from jobs.models import Job, Reservation, Tenant, TenantAccount
 from jobs.states import FinishReason, JobState, Lane, StopReason

@@ -11,8 +11,9 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from api_server import ApiProcess
 from cli.stack.valkey import EmbeddedValkey
-from jobs import database, isolation, leases, lifecycle, reservations, submission, tenants, usage
+from jobs import database, isolation, leases, lifecycle, submission, tenants, usage
 from jobs.database import database_now
+from jobs.engines import reservations
 from jobs.isolation import APP_ROLE, WORKER_ROLE, TenantSession
 from jobs.models import DEFAULT_TENANT, Job
 from jobs.removal import prune_events, prune_idempotency_keys, prune_jobs

@@ -5,8 +5,9 @@ import pytest
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
-from jobs import leases, lifecycle, removal, reservations, submission
+from jobs import leases, lifecycle, removal, submission
 from jobs.database import database_now
+from jobs.engines import reservations
 from jobs.errors import IdempotencyConflictError, NotFoundError
 from jobs.models import DEFAULT_TENANT, Job, PromptText, Reservation, Result, WebhookEvent
 from jobs.moves import Lease

@@ -9,10 +9,11 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import claims, lifecycle, removal, reservations, submission
-from jobs.admission import Capacity
+from jobs import claims, lifecycle, removal, submission
 from jobs.bookings import Terms
 from jobs.database import database_now
+from jobs.engines import reservations
+from jobs.engines.capacity import Capacity
 from jobs.models import DEFAULT_TENANT, Engine, Job, Reservation, Result, WebhookEvent
 from jobs.moves import Lease
 from jobs.states import TERMINAL, FinishReason, StopReason

@@ -9,7 +9,7 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from jobs import claims
-from jobs.admission import Capacity
+from jobs.engines.capacity import Capacity
 from jobs.states import Lane
 from support import CAPACITY, ENGINE, TERMS, register_engine, spec, submit_one
 

@@ -13,10 +13,11 @@ from sqlalchemy import func, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import claims, lifecycle, quotas, removal, reservations, submission, usage
-from jobs.admission import Capacity
+from jobs import claims, lifecycle, quotas, removal, submission, usage
 from jobs.bookings import Terms
 from jobs.database import database_now
+from jobs.engines import reservations
+from jobs.engines.capacity import Capacity
 from jobs.errors import LimitError
 from jobs.models import DEFAULT_TENANT, Job, Tenant, UsageDay
 from jobs.moves import Lease

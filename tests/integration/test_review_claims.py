@@ -8,8 +8,8 @@ from sqlalchemy import update
 from sqlalchemy.orm import Session
 
 from jobs import claims, lifecycle
-from jobs.admission import Capacity
 from jobs.claims import Claim, Ended
+from jobs.engines.capacity import Capacity
 from jobs.ids import uuid7
 from jobs.models import Job, Tenant, TenantAccount
 from jobs.queue_window import MAX_TENANTS

@@ -6,9 +6,10 @@ from uuid import UUID
 
 from sqlalchemy.orm import Session
 
-from jobs import extensions, lifecycle, reservations
+from jobs import extensions, lifecycle
 from jobs.bookings import Terms
 from jobs.claims import Claim
+from jobs.engines import reservations
 from jobs.extensions import Waiting, Yielding
 from jobs.models import Job, Reservation
 from jobs.prediction import FEW

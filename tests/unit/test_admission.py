@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.admission import Capacity, Held, blocks_for, find_excess, free_budget
+from jobs.engines.capacity import Capacity, Held, blocks_for, find_excess, free_budget
 
 CAPACITY = Capacity(
     max_batch_size=4, max_blocks=2048, tokens_per_block=64, max_input_len=96_000, max_seq_len=131_072

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from bench.engine_model import A6000 as MODEL
 from bench.forecast_error import Teller, tell
 from bench.workloads import make
-from jobs.admission import Budget
+from jobs.engines.capacity import Budget
 from jobs.forecast import Forecast, expected_tokens, forecast, later_s
 from jobs.packing import Candidate, Rules, Running
 from jobs.playback import Length, Outlook

@@ -7,7 +7,7 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.admission import Budget, Capacity, Held, free_budget
+from jobs.engines.capacity import Budget, Capacity, Held, free_budget
 from jobs.packing import Candidate, Choice, Lane, Rules, Running, are_peers, choose, fits, shadow_of
 
 CAPACITY = Capacity(

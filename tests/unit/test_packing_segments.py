@@ -3,7 +3,7 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.admission import Budget, Capacity
+from jobs.engines.capacity import Budget, Capacity
 from jobs.packing import Candidate, Running, shadow_of
 from jobs.prediction import NEAREST, Foresight, Peers, predict
 from jobs.segments import Extension, extend_or_yield, next_segment, whole_blocks

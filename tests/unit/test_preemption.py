@@ -5,7 +5,7 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.admission import Budget, Capacity, Held, free_budget
+from jobs.engines.capacity import Budget, Capacity, Held, free_budget
 from jobs.packing import Candidate, Rules, Running, fits
 from jobs.preemption import make_room
 from jobs.states import Lane

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from jobs.admission import Capacity, find_excess
+from jobs.engines.capacity import Capacity, find_excess
 from jobs.errors import ContextLengthExceededError
 from jobs.states.summary import NodeKind
 from jobs.summary_estimate import estimate

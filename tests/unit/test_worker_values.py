@@ -6,7 +6,7 @@ from typing import Literal
 import numpy as np
 import pytest
 
-from jobs.admission import Capacity
+from jobs.engines.capacity import Capacity
 from jobs.prompts.tokenizer import Tokenizer, ensure_default_tokenizer, unpack_ids
 from jobs.states import FinishReason
 from worker.adapter_ids import IdsAdapter, stop_tensors

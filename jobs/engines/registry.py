@@ -6,9 +6,9 @@ from sqlalchemy import func, literal, select, true, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
-from jobs import reservations
-from jobs.admission import Capacity
 from jobs.database import database_now
+from jobs.engines import reservations
+from jobs.engines.capacity import Capacity
 from jobs.models import Engine
 from jobs.settings import EngineSettings
 

@@ -7,7 +7,7 @@ from uuid import UUID
 from sqlalchemy import delete, func, select, update
 from sqlalchemy.orm import Session
 
-from jobs import accounts
+from jobs.engines import served_tokens
 from jobs.models import Reservation
 
 _SETTLED = (Reservation.job_id, Reservation.output_tokens, Reservation.state)
@@ -23,7 +23,7 @@ def close(session: Session, lease_id: UUID, *, produced: int | None = None) -> N
     """
     gone = delete(Reservation).where(Reservation.lease_id == lease_id).returning(*_SETTLED).cte("gone")
     held = select(gone).where(gone.c.state == "held").cte("held")
-    accounts.settle(session, held, produced=produced)
+    served_tokens.settle(session, held, produced=produced)
 
 
 def drain(session: Session, lease_id: UUID) -> None:
@@ -34,7 +34,7 @@ def drain(session: Session, lease_id: UUID) -> None:
         .values(state="draining", draining_since=func.clock_timestamp())
         .returning(*_SETTLED)
     )
-    accounts.settle(session, drains.cte("drains"))
+    served_tokens.settle(session, drains.cte("drains"))
 
 
 def draining(session: Session, engine_name: str, *, before: datetime | None = None) -> Sequence[Reservation]:

@@ -1,0 +1,1 @@
+"""Engines: capacity, registry, reservations, and the tokens each tenant was served."""
