@@ -16,9 +16,10 @@ from sqlalchemy.orm import Session
 
 from api.app import create_app
 from api.connections import ConnectionLimits, connection_class
-from jobs import database, keys, open_files, telemetry
+from jobs import database, open_files, telemetry
 from jobs import settings as settings_module
 from jobs.settings import Settings
+from jobs.tenants import keys
 
 # Long polls are answered at once when the server stops; this is for uploads and slow readers.
 _GRACE_SECONDS: Final = 2

@@ -7,8 +7,8 @@ from uuid import UUID
 
 from sqlalchemy.orm import Session
 
-from jobs import quotas
-from jobs.quotas import Admit, Held, Limits
+from jobs.tenants import quotas
+from jobs.tenants.quotas import Admit, Held, Limits
 
 _BELIEVED_SECONDS: Final = 1.0
 # Up to this part of a limit a sum of the last second is believed; beyond it every submission sums, one after

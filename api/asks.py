@@ -35,10 +35,10 @@ from jobs.prompts.counter import PromptCounter
 from jobs.prompts.openai import Generation
 from jobs.prompts.store import NewText
 from jobs.prompts.tokenizer import Tokenizer
-from jobs.quotas import Admit
 from jobs.states import Lane
 from jobs.states.batch import Endpoint
 from jobs.submission import JobSpec
+from jobs.tenants.quotas import Admit
 from jobs.validation import from_validation
 
 # Nobody waits longer; a caller that is gone cancels its job long before.

@@ -27,11 +27,11 @@ from jobs.errors import (
     TooLargeError,
     UnavailableError,
 )
-from jobs.idempotency import Once
 from jobs.models import Job
-from jobs.quotas import Admit
 from jobs.states import TERMINAL
 from jobs.submission import JobSpec
+from jobs.tenants.idempotency import Once
+from jobs.tenants.quotas import Admit
 
 # A part is one transaction: large enough that the commit does not matter, small enough to hold in memory.
 _PART_LINES: Final = 300

@@ -12,12 +12,12 @@ from sqlalchemy.orm import Session
 
 from api.key_lookups import KeyLookups, Seen
 from api.transactions import Transactions
-from jobs import keys, quotas
 from jobs.errors import AuthenticationError, LongbatchError
-from jobs.keys import Scope
 from jobs.models.tenant import ApiKey
-from jobs.quotas import Limits
 from jobs.settings import Settings
+from jobs.tenants import keys, quotas
+from jobs.tenants.keys import Scope
+from jobs.tenants.quotas import Limits
 
 # Keys that are remembered; above it the oldest are looked up again. Wrong ones are kept apart, so that
 # guessing does not push out the good ones.

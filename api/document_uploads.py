@@ -27,9 +27,9 @@ from jobs.errors import (
     UnavailableError,
     UnknownFieldError,
 )
-from jobs.idempotency import Kind, Once, run_once
 from jobs.models.document import Document
 from jobs.states.document import DocumentKind
+from jobs.tenants.idempotency import Kind, Once, run_once
 
 _FIELDS: Final = frozenset({"kind"})
 _MAX_FILENAME: Final = 255

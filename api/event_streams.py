@@ -10,10 +10,11 @@ from uuid import UUID
 
 from api.callers import Caller
 from api.transactions import Transactions
-from jobs import keys, telemetry
+from jobs import telemetry
 from jobs.errors import LimitError
-from jobs.keys import Scope
 from jobs.settings import ApiSettings
+from jobs.tenants import keys
+from jobs.tenants.keys import Scope
 
 # Streams end at any time, but a tenant with as many as this has more likely forgotten them.
 _RETRY_SECONDS: Final = 10

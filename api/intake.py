@@ -16,8 +16,8 @@ from jobs import submission
 from jobs.engines.capacity import Capacity
 from jobs.errors import UnavailableError
 from jobs.models import Job
-from jobs.quotas import Admit
 from jobs.submission import JobSpec
+from jobs.tenants.quotas import Admit
 
 # One transaction is on its way to the disk while the next is being filled.
 NUM_LANES: Final = 2

@@ -15,9 +15,9 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from api.transactions import Transactions
-from jobs import keys
 from jobs.database import database_now
 from jobs.models.tenant import ApiKey, TenantLimit
+from jobs.tenants import keys
 
 # Two, so that one connection that was lost in silence does not hold up all keys.
 _MAX_LOOKS: Final = 2

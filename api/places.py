@@ -12,7 +12,7 @@ from sqlalchemy.exc import InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from api.shared import Shared
-from jobs import database, explain, isolation, outlooks, queue_depth, telemetry
+from jobs import database, explain, outlooks, queue_depth, telemetry
 from jobs.bookings import Terms
 from jobs.durations import Estimate, seconds_until_done
 from jobs.errors import UnavailableError
@@ -24,6 +24,7 @@ from jobs.queue_depth import Depth
 from jobs.settings import Settings
 from jobs.speeds import A6000
 from jobs.states import JobState
+from jobs.tenants import isolation
 from jobs.views import QueuePlace
 
 T = TypeVar("T")

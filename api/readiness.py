@@ -12,10 +12,11 @@ from sqlalchemy.orm import Session
 
 from api.tokenizer import LoadedTokenizer
 from api.transactions import Transactions
-from jobs import isolation, queries
+from jobs import queries
 from jobs.database import database_now, schema
 from jobs.errors import LongbatchError
 from jobs.settings import Settings
+from jobs.tenants import isolation
 
 # A probe's caller (a container runtime, a load balancer) gives up after a few seconds itself.
 _TIMEOUT_SECONDS: Final = 2.0

@@ -5,7 +5,7 @@ from typing import Final
 
 from starlette.types import Scope as Connection
 
-from jobs.keys import Scope
+from jobs.tenants.keys import Scope
 
 # Nothing of a tenant is to be seen there.
 OPEN: Final = frozenset({"/health/live", "/health/ready", "/docs", "/openapi.json"})

@@ -14,10 +14,11 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
-from jobs import database, isolation
+from jobs import database
 from jobs.errors import UnavailableError
-from jobs.isolation import TenantSession
 from jobs.settings import DatabaseSettings
+from jobs.tenants import isolation
+from jobs.tenants.isolation import TenantSession
 
 T = TypeVar("T")
 

@@ -25,9 +25,9 @@ from jobs.errors import (
     UnavailableError,
     UnknownFieldError,
 )
-from jobs.idempotency import Kind, Once, run_once
 from jobs.models.file import File
 from jobs.states.file import FileState
+from jobs.tenants.idempotency import Kind, Once, run_once
 
 _ANCHOR: Final = "expires_after[anchor]"
 _SECONDS: Final = "expires_after[seconds]"

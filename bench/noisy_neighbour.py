@@ -20,11 +20,12 @@ from uuid import UUID
 
 from bench import figures
 from bench.figures import Figure
-from jobs import keys, tenants
+from jobs import tenants
 from jobs.database import database_now, transaction
 from jobs.engines import registry
 from jobs.engines.capacity import Capacity
-from jobs.keys import Scope
+from jobs.tenants import keys
+from jobs.tenants.keys import Scope
 
 _NAME: Final = "bench"  # of the engine and its model
 _KEYS: Final = {name: f"lb_{mark * 16}_{mark * 43}" for name, mark in (("quiet", "a"), ("noisy", "b"))}

@@ -23,19 +23,20 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from bench import figures
 from bench.figures import Figure, Servers
-from jobs import claims, ids, keys, lifecycle, submission
+from jobs import claims, ids, lifecycle, submission
 from jobs.bookings import Terms
 from jobs.checkpoints import Output
 from jobs.database import database_now, transaction
 from jobs.engines import registry, reservations
 from jobs.engines.capacity import Capacity
 from jobs.ids import uuid7
-from jobs.keys import Scope
 from jobs.models import DEFAULT_TENANT
 from jobs.moves import Lease
 from jobs.prompts.store import CountedPrompt, NewText
 from jobs.states import FinishReason
 from jobs.submission import JobSpec
+from jobs.tenants import keys
+from jobs.tenants.keys import Scope
 
 _KEY: Final = "lb_0123456789abcdef_" + "b" * 43  # opens nothing outside this run
 _NAME: Final = "bench"  # of the engine and its model

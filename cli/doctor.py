@@ -16,12 +16,13 @@ from cli.client import Client, RefusedError, ServerUnreachableError
 from cli.engine_inspect import show
 from cli.local import Server
 from cli.verbs import ApiUrl, AsJson, print_json
-from jobs import database, isolation, open_files, queues, settings
+from jobs import database, open_files, queues, settings
 from jobs.database import schema
 from jobs.errors import LongbatchError
 from jobs.findings import Finding
 from jobs.prompts.tokenizer import Tokenizer
 from jobs.settings import ApiSettings, DatabaseSettings, Settings, TritonSettings
+from jobs.tenants import isolation
 
 _TIMEOUT_SECONDS: Final = 3.0
 _KEEPALIVE: Final = (

@@ -10,11 +10,12 @@ from sqlalchemy.orm import Session
 
 from cli.admin import parse_span, shown, transaction
 from cli.verbs import AsJson, notes, output, print_json, print_text
-from jobs import keys, tenants
+from jobs import tenants
 from jobs.database import database_now
-from jobs.keys import NewKey, Scope
 from jobs.models import Tenant
 from jobs.models.tenant import ApiKey
+from jobs.tenants import keys
+from jobs.tenants.keys import NewKey, Scope
 from jobs.views import rfc3339
 
 app = typer.Typer(no_args_is_help=True, help="API keys, in the database of LONGBATCH_DATABASE__URL.")

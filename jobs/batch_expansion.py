@@ -11,7 +11,7 @@ from sqlalchemy import func, select, update
 from sqlalchemy.exc import DataError, IntegrityError
 from sqlalchemy.orm import Session
 
-from jobs import batch_results, file_lines, files, ids, quotas, submission, telemetry
+from jobs import batch_results, file_lines, files, ids, submission, telemetry
 from jobs.batch_lines import CANCELLED, EXPIRED, Envelope, answered_line, read_envelope, unanswered_line
 from jobs.batch_work import BatchTools
 from jobs.database import database_now
@@ -25,10 +25,11 @@ from jobs.models.batch import Batch
 from jobs.prompts.chat_template import ChatTemplateError
 from jobs.prompts.openai import error_object, understand
 from jobs.prompts.store import CountedPrompt, NewText
-from jobs.quotas import Held, Limits
 from jobs.states.batch import BatchState, Endpoint
 from jobs.storage import BytesLostError
 from jobs.submission import JobSpec
+from jobs.tenants import quotas
+from jobs.tenants.quotas import Held, Limits
 
 # A part is one transaction: large enough that its commit does not matter, small enough to hold in memory and
 # to let others wait for the batch.

@@ -9,12 +9,13 @@ from sqlalchemy import ColumnElement, exists, func, literal_column, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
-from jobs import ids, usage, webhook_dispatches
+from jobs import ids, webhook_dispatches
 from jobs.database import database_now
 from jobs.ids import uuid7
 from jobs.models import Job, JsonObject, Result, Summary, WebhookEndpoint, WebhookEvent
 from jobs.models.batch import Batch
 from jobs.states import Lane
+from jobs.tenants import usage
 from jobs.views import job_object
 from jobs.webhook_dispatches import Destination
 from jobs.webhook_payloads import summary_event

@@ -12,13 +12,13 @@ from jobs import endings
 from jobs.database import database_now
 from jobs.engines import registry
 from jobs.engines.capacity import Capacity, Excess, find_excess
-from jobs.idempotency import Kind, Once, run_once
 from jobs.ids import uuid7
 from jobs.models import Job, JsonObject
 from jobs.prompts import store
 from jobs.prompts.store import NewText
-from jobs.quotas import Admit, Held
 from jobs.states import TERMINAL, TRANSITIONS, JobState, Lane
+from jobs.tenants.idempotency import Kind, Once, run_once
+from jobs.tenants.quotas import Admit, Held
 
 # What a chat template adds around a message, far above what any does.
 _TEMPLATE_TOKENS = 256

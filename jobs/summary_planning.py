@@ -10,16 +10,7 @@ from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from jobs import (
-    documents,
-    ids,
-    quotas,
-    summary_drafts,
-    summary_plan,
-    summary_trees,
-    telemetry,
-    turns,
-)
+from jobs import documents, ids, summary_drafts, summary_plan, summary_trees, telemetry, turns
 from jobs.database import database_now, transaction
 from jobs.engines import registry
 from jobs.engines.capacity import Capacity
@@ -27,13 +18,14 @@ from jobs.errors import CountingInterruptedError, LimitError, LongbatchError, Un
 from jobs.models import JsonObject, Summary, SummaryDocument
 from jobs.models.document import Document
 from jobs.models.turn import PLANNING, Kind
-from jobs.quotas import Held
 from jobs.settings import LimitSettings, Settings
 from jobs.states.document import DocumentState
 from jobs.states.summary import OnGap, SummaryState
 from jobs.summary_drafts import Draft
 from jobs.summary_plan import Leaf, Source
 from jobs.summary_prompts import TextCounter, overheads, wishes_of
+from jobs.tenants import quotas
+from jobs.tenants.quotas import Held
 from jobs.turn_work import InterruptedWorkError, Sessions, Watch
 from jobs.turns import Turn
 

@@ -6,7 +6,7 @@ Nothing is locked or written where everything is in place already.
 
 from sqlalchemy import Connection, text
 
-from jobs.isolation import APP_ROLE, TENANT_SETTING, WORKER_ROLE
+from jobs.tenants.isolation import APP_ROLE, TENANT_SETTING, WORKER_ROLE
 
 _MINE = f"ANY ((SELECT string_to_array(nullif(current_setting('{TENANT_SETTING}', true), ''), ','))::uuid[])"
 # Tables without tenant_id: whose rows they are stands in another table, where the policy holds already.

@@ -11,7 +11,7 @@ from uuid import UUID
 from sqlalchemy import text
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import claims, keys, lifecycle, submission
+from jobs import claims, lifecycle, submission
 from jobs.bookings import Terms
 from jobs.checkpoints import Output
 from jobs.claims import Claim
@@ -19,13 +19,14 @@ from jobs.database import database_now
 from jobs.engines import registry
 from jobs.engines.capacity import Capacity
 from jobs.ids import uuid7
-from jobs.keys import Scope
 from jobs.models import DEFAULT_TENANT, Base, Job
 from jobs.moves import Lease
 from jobs.preparation import Counting
 from jobs.prompts.store import CountedPrompt, Counter, NewText
 from jobs.states import FinishReason, JobState, StopReason
 from jobs.submission import JobSpec
+from jobs.tenants import keys
+from jobs.tenants.keys import Scope
 from worker import maintenance
 from worker.turns import TurnTaker
 

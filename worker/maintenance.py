@@ -8,13 +8,14 @@ from uuid import UUID
 from sqlalchemy import literal_column, select
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import ids, lifecycle, removal, submission, summaries, telemetry, usage, webhook_endpoints
+from jobs import ids, lifecycle, removal, submission, summaries, telemetry, webhook_endpoints
 from jobs.database import database_now, transaction
 from jobs.engines import registry
 from jobs.models import Job
 from jobs.preparation import Counting
 from jobs.settings import JobSettings
 from jobs.states import TERMINAL, JobState
+from jobs.tenants import usage
 from worker.rounds import Poisoned, do_each, move_set
 from worker.turns import TurnTaker
 

@@ -25,11 +25,11 @@ from jobs import ids, lifecycle, queries, removal, submission
 from jobs.database.paging import Range
 from jobs.engines import registry
 from jobs.errors import JobNotFinishedError, NotFoundError
-from jobs.idempotency import Once
 from jobs.models import Job, Result
 from jobs.queries import JobFilter
 from jobs.states import TERMINAL
 from jobs.submission import JobSpec
+from jobs.tenants.idempotency import Once
 from jobs.views import job_object
 
 router = APIRouter(tags=["jobs"])

@@ -37,13 +37,13 @@ from api.summary_schemas import SummaryEstimateRequest, SummaryListQuery, Summar
 from jobs import ids, summaries, summary_plan, summary_queries, summary_results
 from jobs.engines import registry
 from jobs.errors import InvalidRequestError, JobNotFinishedError, ModelNotFoundError
-from jobs.idempotency import Kind, run_once
 from jobs.models import JsonObject, Summary
 from jobs.queues import SERVICE
 from jobs.states.summary import TERMINAL, OnGap, Style
 from jobs.summaries import SummaryFilter, SummarySpec
 from jobs.summary_queries import ChunkRange
 from jobs.summary_views import SummaryObject, SummaryWithChunks
+from jobs.tenants.idempotency import Kind, run_once
 from jobs.views import PRIORITIES
 
 router = APIRouter(tags=["summaries"])

@@ -12,11 +12,11 @@ from sqlalchemy.orm import Session
 from api.dependencies import CallerDep, PartsDep
 from api.openapi import answers
 from api.usage_replies import EnqueuedReply, UsageDayReply, UsageReply
-from jobs import quotas, usage
 from jobs.errors import InvalidRequestError
-from jobs.quotas import Held
 from jobs.states import TERMINAL
-from jobs.usage import Usage
+from jobs.tenants import quotas, usage
+from jobs.tenants.quotas import Held
+from jobs.tenants.usage import Usage
 
 router = APIRouter(tags=["usage"])
 

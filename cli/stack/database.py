@@ -12,11 +12,12 @@ from sqlalchemy.orm import Session
 
 from cli.stack.errors import StackError
 from cli.stack.files import write_private
-from jobs import database, keys
+from jobs import database
 from jobs.database import schema
-from jobs.keys import Scope
 from jobs.models import DEFAULT_TENANT
 from jobs.settings import DatabaseSettings
+from jobs.tenants import keys
+from jobs.tenants.keys import Scope
 
 KEY_FILE: Final = "api-key"
 

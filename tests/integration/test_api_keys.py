@@ -11,13 +11,14 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from api_server import ApiProcess, error_of
 from cli.stack.valkey import EmbeddedValkey
-from jobs import keys, tenants
+from jobs import tenants
 from jobs.database import database_now
 from jobs.errors import NotFoundError
-from jobs.keys import NewKey, Scope
 from jobs.models import DEFAULT_TENANT
 from jobs.models.tenant import ApiKey
 from jobs.settings import DatabaseSettings
+from jobs.tenants import keys
+from jobs.tenants.keys import NewKey, Scope
 from support import API_KEY, PATIENCE, eventually
 
 BOUND_SECONDS = 5  # how long a revoked key works, as documented

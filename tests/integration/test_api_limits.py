@@ -11,11 +11,12 @@ from sqlalchemy.orm import Session, sessionmaker
 from api_server import ApiProcess, error_of
 from cli.stack.ports import free_port
 from cli.stack.valkey import EmbeddedValkey
-from jobs import ids, keys, lifecycle, quotas, tenants
-from jobs.keys import Scope
+from jobs import ids, lifecycle, tenants
 from jobs.models import Job
 from jobs.settings import DatabaseSettings
 from jobs.states import FinishReason
+from jobs.tenants import keys, quotas
+from jobs.tenants.keys import Scope
 from support import CAPACITY, ERROR, PATIENCE, claim_one, output_of, prepare_next, register_engine
 
 SERVED_MODEL = "llama-3.1-8b-instruct"

@@ -13,11 +13,12 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from api_server import ApiProcess, Serve, error_of
 from cli.stack.valkey import EmbeddedValkey
-from jobs import ids, keys, live, queues, tenants
-from jobs.keys import Scope
+from jobs import ids, live, queues, tenants
 from jobs.live import Piece
 from jobs.models import DEFAULT_TENANT, Job
 from jobs.moves import Lease
+from jobs.tenants import keys
+from jobs.tenants.keys import Scope
 from support import API_KEY, PATIENCE, eventually, submit_one
 
 MAX_STREAMS = 2

@@ -10,9 +10,10 @@ import pytest
 from sqlalchemy.orm import Session, sessionmaker
 
 from api_server import ApiProcess, error_of
-from jobs import keys, lifecycle, tenants
-from jobs.keys import Scope
+from jobs import lifecycle, tenants
 from jobs.states import FinishReason
+from jobs.tenants import keys
+from jobs.tenants.keys import Scope
 from support import claim_one, eventually, output_of, register_engine
 
 # Nothing of a tenant's is there, whoever asks.

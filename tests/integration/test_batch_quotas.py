@@ -6,10 +6,10 @@ import pytest
 from sqlalchemy.orm import Session, sessionmaker
 
 from batch_support import Service, lines, tools, validate_next
-from jobs import quotas
 from jobs.models import DEFAULT_TENANT
-from jobs.quotas import Held
 from jobs.settings import LimitSettings
+from jobs.tenants import quotas
+from jobs.tenants.quotas import Held
 from openai_support import chat_line
 from support import MODEL
 

@@ -13,12 +13,12 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from api.callers import Callers
 from api.transactions import Transactions
-from jobs import keys
 from jobs.database import database_now
 from jobs.errors import AuthenticationError
-from jobs.keys import NewKey, Scope
 from jobs.models import DEFAULT_TENANT
 from jobs.settings import BrokerSettings, DatabaseSettings, Settings
+from jobs.tenants import keys
+from jobs.tenants.keys import NewKey, Scope
 
 T = TypeVar("T")
 NUM_GUESSES = 400

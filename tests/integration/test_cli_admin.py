@@ -10,10 +10,11 @@ from api_server import ApiProcess
 from cli import local
 from cli.main import app
 from cli.stack.ports import free_port
-from jobs import keys, tenants
+from jobs import tenants
 from jobs.database import database_now
 from jobs.ids import uuid7
 from jobs.settings import DatabaseSettings
+from jobs.tenants import keys
 
 Run = Callable[..., Result]
 

@@ -12,12 +12,13 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import database, isolation, lifecycle, queries, tenants
+from jobs import database, lifecycle, queries, tenants
 from jobs.database import schema
-from jobs.isolation import APP_ROLE, WORKER_ROLE, TenantSession
 from jobs.models import DEFAULT_TENANT, Base, Job, PromptText, Tenant, WebhookEvent
 from jobs.settings import DatabaseSettings
 from jobs.states import JobState
+from jobs.tenants import isolation
+from jobs.tenants.isolation import APP_ROLE, WORKER_ROLE, TenantSession
 from migrations.isolation import SHARED
 from support import job_in, spec, submit_one
 

@@ -11,14 +11,15 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from api_server import ApiProcess
 from cli.stack.valkey import EmbeddedValkey
-from jobs import database, isolation, leases, lifecycle, submission, tenants, usage
+from jobs import database, leases, lifecycle, submission, tenants
 from jobs.database import database_now
 from jobs.engines import reservations
-from jobs.isolation import APP_ROLE, WORKER_ROLE, TenantSession
 from jobs.models import DEFAULT_TENANT, Job
 from jobs.removal import prune_events, prune_idempotency_keys, prune_jobs
 from jobs.settings import DatabaseSettings
 from jobs.states import FinishReason
+from jobs.tenants import isolation, usage
+from jobs.tenants.isolation import APP_ROLE, WORKER_ROLE, TenantSession
 from support import (
     MODEL,
     claim_one,

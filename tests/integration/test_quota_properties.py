@@ -13,7 +13,7 @@ from sqlalchemy import func, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import claims, lifecycle, quotas, removal, submission, usage
+from jobs import claims, lifecycle, removal, submission
 from jobs.bookings import Terms
 from jobs.database import database_now
 from jobs.engines import reservations
@@ -21,8 +21,9 @@ from jobs.engines.capacity import Capacity
 from jobs.errors import LimitError
 from jobs.models import DEFAULT_TENANT, Job, Tenant, UsageDay
 from jobs.moves import Lease
-from jobs.quotas import Held, Limits
 from jobs.states import TERMINAL, FinishReason, StopReason
+from jobs.tenants import quotas, usage
+from jobs.tenants.quotas import Held, Limits
 from support import ERROR, empty_database, output_of, prepare_next, register_engine, spec
 
 SMALL = Capacity(max_batch_size=2, max_blocks=20, tokens_per_block=64, max_input_len=1000, max_seq_len=1280)

@@ -15,10 +15,11 @@ from sqlalchemy.orm import Session, sessionmaker
 from api.transactions import Transactions
 from api.watch import INTERVAL, Watch
 from api_server import ApiProcess
-from jobs import ids, keys, lifecycle, tenants
-from jobs.keys import NewKey, Scope
+from jobs import ids, lifecycle, tenants
 from jobs.models import DEFAULT_TENANT
 from jobs.settings import DatabaseSettings
+from jobs.tenants import keys
+from jobs.tenants.keys import NewKey, Scope
 from support import submit_one
 
 Test = Callable[[Watch], Coroutine[Any, Any, None]]

@@ -24,11 +24,12 @@ from cli.stack.engine_options import EngineOptions
 from cli.stack.options import StackOptions
 from cli.stack.ready import SERVICE_WORKER
 from cli.stack.stack import Stack
-from jobs import database, keys, tenants
-from jobs.keys import Scope
+from jobs import database, tenants
 from jobs.models.turn import COUNTING
 from jobs.prompts.tokenizer_files import tokenizer_directory
 from jobs.settings import DatabaseSettings
+from jobs.tenants import keys
+from jobs.tenants.keys import Scope
 from openai_support import CHAT, chat_line, jsonl
 from support import eventually
 from system_support import TIME_SCALE, Client, running_stack, text_of
