@@ -19,8 +19,8 @@ from jobs.models.batch import Batch
 from jobs.models.turn import VALIDATION, Kind
 from jobs.states.batch import Endpoint
 from jobs.storage import BytesLostError
-from jobs.turn_work import Sessions, Watch
 from jobs.turns import Turn
+from jobs.turns.work import Sessions, Watch
 
 _LOST_AGAIN: Final = "Checking the file failed, or ended its worker, in every attempt."
 

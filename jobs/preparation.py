@@ -21,8 +21,8 @@ from jobs.prompts import store
 from jobs.prompts.store import CountedPrompt, Counter, NewText
 from jobs.states import TERMINAL, TRANSITIONS, JobState
 from jobs.submission import settle_count, too_long_error
-from jobs.turn_work import Sessions, Watch
 from jobs.turns import Turn
+from jobs.turns.work import Sessions, Watch
 
 _LOST_AGAIN: Final = "counting the prompt failed, or ended its worker, in every attempt"
 # A stored prompt or, in a tree, the canonical form of one that is written now.

@@ -16,8 +16,8 @@ from jobs.models.file import File
 from jobs.states.batch import Endpoint
 from jobs.states.file import FileState
 from jobs.storage import PART_BYTES
-from jobs.turn_work import InterruptedWorkError, Sessions, Watch
 from jobs.turns import Turn
+from jobs.turns.work import InterruptedWorkError, Sessions, Watch
 
 
 def write(sessions: Sessions, turn: Turn, watch: Watch, tools: BatchTools) -> None:

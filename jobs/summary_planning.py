@@ -26,8 +26,8 @@ from jobs.summary_plan import Leaf, Source
 from jobs.summary_prompts import TextCounter, overheads, wishes_of
 from jobs.tenants import quotas
 from jobs.tenants.quotas import Held
-from jobs.turn_work import InterruptedWorkError, Sessions, Watch
 from jobs.turns import Turn
+from jobs.turns.work import InterruptedWorkError, Sessions, Watch
 
 # A full quota is looked at again after this: one sum over the tenant's unfinished jobs, no text is read.
 _QUOTA_PAUSE: Final = timedelta(seconds=2)

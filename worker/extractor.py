@@ -20,8 +20,8 @@ from jobs.prompts.tokenizer import Tokenizer
 from jobs.settings import DocumentSettings
 from jobs.states.document import Fault
 from jobs.storage import BytesLostError, PartStore
-from jobs.turn_work import InterruptedWorkError, Sessions, Watch
 from jobs.turns import Turn
+from jobs.turns.work import InterruptedWorkError, Sessions, Watch
 from worker.sandbox import Extracted, InterruptedExtractionError, Refusal, Sandbox
 
 

@@ -13,8 +13,8 @@ from uuid import UUID
 from jobs import telemetry, turns
 from jobs.database import transaction
 from jobs.errors import UnavailableError
-from jobs.turn_work import Ending, InterruptedWorkError, Sessions, Watch, Work
 from jobs.turns import Turn
+from jobs.turns.work import Ending, InterruptedWorkError, Sessions, Watch, Work
 from worker.loops import Loop
 from worker.rounds import do_each
 

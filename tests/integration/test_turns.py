@@ -23,8 +23,8 @@ from jobs.preparation import Counting
 from jobs.prompts.store import CountedPrompt
 from jobs.settings import DatabaseSettings
 from jobs.states import JobState
-from jobs.turn_work import Watch
 from jobs.turns import Turn
+from jobs.turns.work import Watch
 from support import CAPACITY, WordCounter, eventually, prepare_all, spec, submit_one, taker_of
 from worker import maintenance
 from worker.turns import TurnTaker

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from jobs.errors import LongbatchError
 from jobs.models.turn import Kind
-from jobs.turns import Turn
+from jobs.turns.lifecycle import Turn
 
 Sessions = sessionmaker[Session]
 T_co = TypeVar("T_co", covariant=True)
