@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from jobs import webhooks
 from jobs.errors import InvalidRequestError
 from jobs.settings import WebhookSettings
-from jobs.webhook_vault import Vault
 from jobs.webhooks import WebhookSecretError
+from jobs.webhooks.vault import Vault
 
 
 @dataclass(frozen=True, slots=True)

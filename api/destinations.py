@@ -9,8 +9,8 @@ from contextlib import suppress
 from typing import Final
 
 from api.lookups import Lookups
-from jobs.addresses import is_allowed_address
 from jobs.webhooks import WebhookUrlError, check_url
+from jobs.webhooks.addresses import is_allowed_address
 
 _TIMEOUT_SECONDS: Final = 2.0
 _KEPT_SECONDS: Final = 60.0

@@ -23,13 +23,14 @@ from api.readiness import Readiness
 from api.tokenizer import LoadedTokenizer
 from api.transactions import Transactions, request_tenant
 from api.watch import Watch
-from jobs import batches, queries, summaries, webhook_destinations
+from jobs import batches, queries, summaries
 from jobs.batches import BatchGlance
 from jobs.engines import registry
 from jobs.prompts.tokenizer import Tokenizer
 from jobs.queries import Glance
 from jobs.settings import Settings
 from jobs.summaries import SummaryGlance
+from jobs.webhooks import destinations as webhook_destinations
 
 P = ParamSpec("P")
 Ts = TypeVarTuple("Ts")

@@ -5,7 +5,7 @@ from typing import Any
 from jobs import ids
 from jobs.models.webhook import WebhookBreaker, WebhookEndpoint
 from jobs.views import rfc3339
-from jobs.webhook_log import LoggedDelivery
+from jobs.webhooks.delivery_log import LoggedDelivery
 
 
 def endpoint_object(endpoint: WebhookEndpoint, breaker: WebhookBreaker | None) -> dict[str, Any]:

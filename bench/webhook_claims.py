@@ -17,11 +17,11 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from bench import figures
 from bench.figures import Figure
-from jobs import webhook_claims
 from jobs.models import DEFAULT_TENANT
 from jobs.settings import WebhookSettings
-from jobs.webhook_turns import Slots
-from jobs.webhook_vault import Vault, new_key
+from jobs.webhooks import claims
+from jobs.webhooks.fairness import Slots
+from jobs.webhooks.vault import Vault, new_key
 
 _SETTINGS: Final = WebhookSettings(encryption_key=SecretStr(new_key()))
 _NUM_DUE: Final = 100
@@ -81,7 +81,7 @@ def _claim_ms(sessions: sessionmaker[Session], waiting: int) -> float:
     for _ in range(_NUM_CLAIMS):
         began = time.perf_counter()
         with sessions() as session:
-            claimed = webhook_claims.claim(session, _SETTINGS, vault, Slots(16))
+            claimed = claims.claim(session, _SETTINGS, vault, Slots(16))
             session.rollback()
         taken.append(time.perf_counter() - began)
         assert claimed  # noqa: S101  # some are due

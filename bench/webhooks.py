@@ -23,13 +23,14 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from bench import figures
 from bench.figures import Figure, Servers
-from jobs import queues, webhook_dispatches, webhook_endpoints
+from jobs import queues
 from jobs.database import transaction
 from jobs.ids import uuid7
 from jobs.models import DEFAULT_TENANT, WebhookDispatch, WebhookEndpoint, WebhookEvent
 from jobs.settings import BrokerSettings, WebhookSettings
-from jobs.webhook_endpoints import EndpointSpec
-from jobs.webhook_vault import Vault, new_key
+from jobs.webhooks import endpoints, fanout
+from jobs.webhooks.endpoints import EndpointSpec
+from jobs.webhooks.vault import Vault, new_key
 from worker.app import make_app, publisher
 
 _NUM_ENDPOINTS: Final = 20
@@ -216,7 +217,7 @@ def _endpoints(sessions: sessionmaker[Session], receivers: Receivers) -> list[We
     assert vault is not None  # noqa: S101  # there is a key
     with transaction(sessions) as session:
         return [
-            webhook_endpoints.create(
+            endpoints.create(
                 session,
                 EndpointSpec(url=f"http://127.0.0.1:{port}/{number}"),
                 tenant_id=DEFAULT_TENANT,
@@ -245,19 +246,17 @@ def _tell(sessions: sessionmaker[Session], endpoints: Sequence[WebhookEndpoint])
     dispatches = [
         row
         for event_id, endpoint in zip(ids, endpoints, strict=True)
-        for row in webhook_dispatches.rows_for(
-            DEFAULT_TENANT, event_id, [webhook_dispatches.of_endpoint(endpoint)]
-        )
+        for row in fanout.rows_for(DEFAULT_TENANT, event_id, [fanout.of_endpoint(endpoint)])
     ]
     with transaction(sessions) as session:
         session.execute(insert(WebhookEvent), events)
-        webhook_dispatches.add(session, dispatches)
+        fanout.add(session, dispatches)
     return [f"/{number} {name}" for number, name in enumerate(printed)]
 
 
 def _num_open(sessions: sessionmaker[Session]) -> int:
     with sessions() as session:
-        query = select(func.count()).where(WebhookDispatch.state.in_(webhook_dispatches.OPEN))
+        query = select(func.count()).where(WebhookDispatch.state.in_(fanout.OPEN))
         return session.scalar(query) or 0
 
 

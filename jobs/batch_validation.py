@@ -8,7 +8,7 @@ from uuid import UUID
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
-from jobs import batches, events, file_lines, files, ids, retried_lines, telemetry
+from jobs import batches, file_lines, files, ids, retried_lines, telemetry
 from jobs.batch_lines import LineFaultError, SeenIds, duplicate, read_envelope
 from jobs.batch_work import BatchTools
 from jobs.database import database_now, transaction
@@ -21,6 +21,7 @@ from jobs.states.batch import Endpoint
 from jobs.storage import BytesLostError
 from jobs.turns import Turn
 from jobs.turns.work import Sessions, Watch
+from jobs.webhooks import outbox
 
 _LOST_AGAIN: Final = "Checking the file failed, or ended its worker, in every attempt."
 
@@ -129,7 +130,7 @@ def _decide(session: Session, turn: Turn, found: Findings) -> Batch | None:
         batch.errors = found.errors
         files.abandon(session, batch.input_file_id)
         session.flush()
-        events.append_batch(session, batch)
+        outbox.append_batch(session, batch)
     else:
         batches.move(batch, "accept", now=now)
         batch.num_lines = found.num_lines

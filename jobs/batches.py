@@ -11,7 +11,7 @@ from uuid import UUID
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from jobs import events, files, ids, telemetry
+from jobs import files, ids, telemetry
 from jobs.database import advisory_locks, database_now, paging
 from jobs.database.advisory_locks import Lock
 from jobs.database.paging import Page, Range
@@ -20,6 +20,7 @@ from jobs.models.batch import Batch
 from jobs.states.batch import TERMINAL, TRANSITIONS, BatchState, Endpoint
 from jobs.states.file import FileState
 from jobs.turns import Turn
+from jobs.webhooks import outbox
 
 WINDOWS: Final[Mapping[str, timedelta]] = {
     "1h": timedelta(hours=1),
@@ -236,7 +237,7 @@ def end(session: Session, batch: Batch, verb: str, *, lifetime: timedelta) -> No
             files.complete(session, file_id, now=now, lifetime=lifetime)
     files.abandon(session, batch.input_file_id)
     session.flush()
-    events.append_batch(session, batch)
+    outbox.append_batch(session, batch)
     telemetry.logger().info(
         telemetry.BATCH_ENDED,
         batch_id=ids.batch_id(batch.id),

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 
 from sqlalchemy.orm import Session
 
-from jobs import events, summary_trees
+from jobs import summary_trees
 from jobs.models import Job
+from jobs.webhooks import outbox
 
 
 def note(session: Session, ended: Sequence[Job]) -> None:
@@ -14,5 +15,5 @@ def note(session: Session, ended: Sequence[Job]) -> None:
     The caller holds their rows. Rows of their summaries are locked here, behind those of jobs: so it is
     everywhere, and nobody who holds a summary's row waits for one of a job that can be held elsewhere.
     """
-    events.append(session, ended)
+    outbox.append(session, ended)
     summary_trees.advance(session, ended)

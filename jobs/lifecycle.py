@@ -11,7 +11,7 @@ from uuid import UUID
 from sqlalchemy import ColumnElement, Select, func, literal_column, or_, select
 from sqlalchemy.orm import Session
 
-from jobs import checkpoints, events, moves, summary_trees
+from jobs import checkpoints, moves, summary_trees
 from jobs.checkpoints import Output
 from jobs.engines import reservations, served_tokens
 from jobs.errors import NotFoundError
@@ -19,6 +19,7 @@ from jobs.models import Job, JsonObject
 from jobs.moves import Lease
 from jobs.queries import Queued
 from jobs.states import TERMINAL, FinishReason, JobState, StopReason
+from jobs.webhooks import outbox
 
 
 def start(
@@ -61,9 +62,9 @@ def start(
         run_after=None,
     )
     # Asked in the same statement: nearly always nobody wants to know, and claims are many.
-    moved = session.execute(moving.returning(Job, events.is_start_wanted())).one_or_none()
+    moved = session.execute(moving.returning(Job, outbox.is_start_wanted())).one_or_none()
     if moved is not None and moved[1]:
-        events.append_started(session, moved[0])
+        outbox.append_started(session, moved[0])
     return moved[0] if moved else None
 
 

@@ -16,11 +16,12 @@ from uuid import UUID
 from sqlalchemy import ColumnElement, and_, exists, insert, literal_column, select
 from sqlalchemy.orm import Session
 
-from jobs import events, guards, ids, telemetry
+from jobs import guards, ids, telemetry
 from jobs.database import database_now
 from jobs.models import Job, JsonObject, Summary, SummaryNode
 from jobs.states import JobState
 from jobs.states.summary import TERMINAL, OnGap, SummaryState, SummaryStop
+from jobs.webhooks import outbox
 
 # Errors that another attempt at the same prompt would only meet again.
 _HOPELESS = frozenset(
@@ -81,7 +82,7 @@ def stop(session: Session, summary: Summary, reason: SummaryStop, *, error: Json
         session.flush()
     verb = "expire" if summary.stop_reason == SummaryStop.EXPIRE else "cancel"
     waiting = guards.move(session, verb, Job.summary_id == summary.id, Job.state == _BLOCKED)
-    events.append(session, waiting)
+    outbox.append(session, waiting)
     _end_if_done(session, summary)
 
 
@@ -91,7 +92,7 @@ def end(session: Session, summary: Summary, state: SummaryState, *, error: JsonO
     summary.state, summary.error, summary.finalized_at = state.value, error, now
     summary.lease_id = summary.lease_expires_at = None
     session.flush()
-    events.append_summary(session, summary)
+    outbox.append_summary(session, summary)
     telemetry.logger().info(
         telemetry.SUMMARY_ENDED, summary_id=ids.summary_id(summary.id), state=summary.state
     )

@@ -21,7 +21,6 @@ from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session, sessionmaker
 
 from api_server import WEBHOOK_SECRET
-from jobs import webhook_claims, webhook_endpoints, webhook_records
 from jobs.database import database_now, transaction
 from jobs.models import (
     DEFAULT_TENANT,
@@ -35,10 +34,11 @@ from jobs.models import (
 )
 from jobs.settings import WebhookSettings
 from jobs.states import JobState
-from jobs.webhook_claims import Due
-from jobs.webhook_endpoints import EndpointSpec
-from jobs.webhook_turns import Slots
-from jobs.webhook_vault import Vault, new_key
+from jobs.webhooks import claims, endpoints, results
+from jobs.webhooks.claims import Due
+from jobs.webhooks.endpoints import EndpointSpec
+from jobs.webhooks.fairness import Slots
+from jobs.webhooks.vault import Vault, new_key
 from support import job_in
 from worker import deliver, transport
 
@@ -199,7 +199,7 @@ def add_endpoint(
     """An endpoint of the default tenant, and its secret."""
     with transaction(sessions) as session:
         spec = EndpointSpec(url=url, **fields)
-        return webhook_endpoints.create(
+        return endpoints.create(
             session, spec, tenant_id=DEFAULT_TENANT, vault=vault(), secret=None, max_endpoints=50
         )
 
@@ -233,17 +233,17 @@ def deliver_due(
 ) -> int:
     """Up to so many events that were due have been sent, one after another, and recorded; how many."""
     with transaction(sessions) as session:
-        claimed = webhook_claims.claim(session, settings, vault, Slots(limit), freed=_all(session))
+        claimed = claims.claim(session, settings, vault, Slots(limit), freed=_all(session))
     at = time.monotonic()
     told = [(due, awaited(deliver.tell)(due, settings, since=at)) for due in claimed]
     with transaction(sessions) as session:
-        webhook_records.record(session, told, settings, RANDOM)
+        results.record(session, told, settings, RANDOM)
     return len(told)
 
 
 def claim(session: Session, *, limit: int, settings: WebhookSettings = WEBHOOKS) -> list[Due]:
     """What a process with so many free slots claims."""
-    return webhook_claims.claim(session, settings, vault(), Slots(limit))
+    return claims.claim(session, settings, vault(), Slots(limit))
 
 
 def _all(session: Session) -> Sequence[UUID]:

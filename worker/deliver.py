@@ -12,22 +12,13 @@ from uuid import UUID
 
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import (
-    ids,
-    telemetry,
-    webhook_claims,
-    webhook_destinations,
-    webhook_dispatches,
-    webhook_faults,
-    webhook_records,
-    webhook_secrets,
-    webhooks,
-)
+from jobs import ids, telemetry, webhooks
 from jobs.database import database_now, transaction
 from jobs.settings import WebhookSettings
-from jobs.webhook_claims import Due
-from jobs.webhook_turns import Slots
-from jobs.webhook_vault import Vault
+from jobs.webhooks import claims, destinations, fanout, faults, results, secrets
+from jobs.webhooks.claims import Due
+from jobs.webhooks.fairness import Slots
+from jobs.webhooks.vault import Vault
 from worker import transport
 from worker.network import Failure
 from worker.outcomes import Outcomes, Told
@@ -102,10 +93,10 @@ class Deliverer:
         slots = Slots(self._settings.concurrency - self._in_flight.total(), self._in_flight)
         try:
             with transaction(self._sessions) as session:
-                claimed = webhook_claims.claim(session, self._settings, self._vault, slots, freed=self._freed)
-        except webhook_faults.ROW_ERRORS:
+                claimed = claims.claim(session, self._settings, self._vault, slots, freed=self._freed)
+        except faults.ROW_ERRORS:
             with transaction(self._sessions) as session:
-                num_ended = webhook_faults.weed_out(session, self._settings, slots)
+                num_ended = faults.weed_out(session, self._settings, slots)
             if not num_ended:
                 raise
             return []  # the others follow in the next round
@@ -126,7 +117,7 @@ class Deliverer:
 
     def _log(self, told: Sequence[Told]) -> None:
         for each in told:
-            is_good = webhook_records.is_delivered(each.answer)
+            is_good = results.is_delivered(each.answer)
             telemetry.logger().info(
                 telemetry.WEBHOOK_DELIVERED if is_good else telemetry.WEBHOOK_FAILED,
                 event_id=ids.event_id(each.due.event_id),
@@ -152,12 +143,12 @@ def _adopt(sessions: sessionmaker[Session], is_stopping: Callable[[], bool]) -> 
     while is_more and not is_stopping():
         try:
             with transaction(sessions) as session:
-                left = webhook_dispatches.find_left(session)
-                webhook_dispatches.adopt(session, left)
-        except webhook_faults.ROW_ERRORS:
+                left = fanout.find_left(session)
+                fanout.adopt(session, left)
+        except faults.ROW_ERRORS:
             with transaction(sessions) as session:
-                left = webhook_dispatches.find_left(session)
-                webhook_faults.adopt_apart(session, left)
+                left = fanout.find_left(session)
+                faults.adopt_apart(session, left)
         is_more = bool(left)
 
 
@@ -166,12 +157,12 @@ def _give_up_old(sessions: sessionmaker[Session], is_stopping: Callable[[], bool
     while is_more and not is_stopping():
         try:
             with transaction(sessions) as session:
-                old = webhook_dispatches.find_old(session, now=database_now(session))
-                webhook_dispatches.give_up(session, old)
-        except webhook_faults.ROW_ERRORS:
+                old = fanout.find_old(session, now=database_now(session))
+                fanout.give_up(session, old)
+        except faults.ROW_ERRORS:
             with transaction(sessions) as session:
-                old = webhook_dispatches.find_old(session, now=database_now(session))
-                webhook_faults.give_up_apart(session, old)
+                old = fanout.find_old(session, now=database_now(session))
+                faults.give_up_apart(session, old)
         is_more = bool(old)
 
 
@@ -179,7 +170,7 @@ def _find_forgotten(sessions: sessionmaker[Session], is_stopping: Callable[[], b
     after: UUID | None = _FIRST
     while after is not None and not is_stopping():
         with transaction(sessions) as session:
-            after = webhook_destinations.find_forgotten(session, after=after)
+            after = destinations.find_forgotten(session, after=after)
 
 
 def _remove_idle(sessions: sessionmaker[Session], is_stopping: Callable[[], bool]) -> None:
@@ -187,7 +178,7 @@ def _remove_idle(sessions: sessionmaker[Session], is_stopping: Callable[[], bool
     while is_more and not is_stopping():
         with transaction(sessions) as session:
             before = database_now(session) - _IDLE
-            is_more = webhook_destinations.remove_idle(session, before=before) > 0
+            is_more = destinations.remove_idle(session, before=before) > 0
 
 
 def seal_anew(
@@ -197,7 +188,7 @@ def seal_anew(
     is_more = True
     while is_more and not is_stopping():
         with transaction(sessions) as session:
-            is_more = webhook_secrets.seal_anew(session, vault) > 0
+            is_more = secrets.seal_anew(session, vault) > 0
 
 
 async def tell(due: Due, settings: WebhookSettings, *, since: float) -> Answer:

@@ -8,7 +8,7 @@ from uuid import UUID
 from sqlalchemy import literal_column, select
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import ids, lifecycle, removal, submission, summaries, telemetry, webhook_endpoints
+from jobs import ids, lifecycle, removal, submission, summaries, telemetry
 from jobs.database import database_now, transaction
 from jobs.engines import registry
 from jobs.models import Job
@@ -16,6 +16,7 @@ from jobs.preparation import Counting
 from jobs.settings import JobSettings
 from jobs.states import TERMINAL, JobState
 from jobs.tenants import usage
+from jobs.webhooks import endpoints
 from worker.rounds import Poisoned, do_each, move_set
 from worker.turns import TurnTaker
 
@@ -149,7 +150,7 @@ def sweep_deleted(sessions: Sessions) -> int:
         with transaction(sessions) as session:
             removed.append(sweep(session))
 
-    do_each([partial(run, sweep) for sweep in (webhook_endpoints.sweep, summaries.sweep)])
+    do_each([partial(run, sweep) for sweep in (endpoints.sweep, summaries.sweep)])
     return sum(removed)
 
 

@@ -9,8 +9,8 @@ from enum import StrEnum
 from ipaddress import ip_address
 from typing import Final
 
-from jobs.addresses import is_allowed_address
 from jobs.webhooks import ParsedUrl
+from jobs.webhooks.addresses import is_allowed_address
 
 MAX_ADDRESSES: Final = 8
 # What a stranger may put into the kernel before anybody reads it, about; and what is read from it at once.

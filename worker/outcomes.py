@@ -10,11 +10,12 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError, OperationalError, StatementError
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import ids, telemetry, webhook_records
+from jobs import ids, telemetry
 from jobs.database import transaction
 from jobs.settings import WebhookSettings
-from jobs.webhook_claims import Due
-from jobs.webhook_faults import ROW_ERRORS
+from jobs.webhooks import results
+from jobs.webhooks.claims import Due
+from jobs.webhooks.faults import ROW_ERRORS
 from worker.transport import Answer
 
 # SQLSTATEs of a lock or statement timeout, a deadlock, a conflict: another transaction holds up these rows.
@@ -90,7 +91,7 @@ class Outcomes:
             with transaction(self._sessions) as session:
                 session.execute(_LIMIT_LOCKS)
                 told = [(each.due, each.answer) for each in part]
-                webhook_records.record(session, told, self._settings, _RANDOM)
+                results.record(session, told, self._settings, _RANDOM)
         except ROW_ERRORS as error:
             return error
         except OperationalError as error:
@@ -133,6 +134,6 @@ class Outcomes:
         try:
             with transaction(self._sessions) as session:
                 session.execute(_LIMIT_LOCKS)
-                webhook_records.drop(session, told.due, told.answer)
+                results.drop(session, told.due, told.answer)
         except ROW_ERRORS:
             pass  # claims end it once its sender's time is over

@@ -18,7 +18,7 @@ from jobs.queues import EVENTS, INFERENCE
 from jobs.settings import Settings
 from jobs.stores import make_store
 from jobs.summary_planning import Planning, PlanningTools
-from jobs.webhook_vault import Vault
+from jobs.webhooks.vault import Vault
 from worker import batches, deliver, documents, maintenance, summaries
 from worker.bell import Bell
 from worker.deliver import Deliverer

@@ -30,12 +30,12 @@ from api.webhook_schemas import (
     ReplayReply,
 )
 from api.webhooks import endpoint_object
-from jobs import ids, webhook_endpoints, webhooks
+from jobs import ids, webhooks
 from jobs.models.webhook import WebhookEndpoint
 from jobs.queues import EVENTS
 from jobs.views import rfc3339
-from jobs.webhook_endpoints import EndpointSpec, Replayed
-from jobs.webhooks import ENDPOINT_TEST
+from jobs.webhooks import ENDPOINT_TEST, endpoints
+from jobs.webhooks.endpoints import EndpointSpec, Replayed
 
 router = APIRouter(tags=["webhooks"])
 
@@ -63,7 +63,7 @@ async def create_endpoint(request: Request, parts: PartsDep, tenant_id: TenantDe
     webhooks.check_destination(asked.url, allowed_hosts=settings.allowed_hosts, param="url")
     await parts.check_destination(asked.url, param="url")
     create = partial(
-        webhook_endpoints.create,
+        endpoints.create,
         spec=EndpointSpec(asked.url, asked.description, asked.events, asked.include_output, asked.enabled),
         tenant_id=tenant_id,
         vault=vault,
@@ -86,8 +86,8 @@ async def list_endpoints(
     wanted = parse_range(query, ids.parse_endpoint_id, tenant_id=tenant_id, kind="webhook endpoint")
 
     def read(session: Session) -> dict[str, Any]:
-        found = webhook_endpoints.list_endpoints(session, wanted)
-        breakers = webhook_endpoints.breakers(session, found.items)
+        found = endpoints.list_endpoints(session, wanted)
+        breakers = endpoints.breakers(session, found.items)
         data = [endpoint_object(each, breakers.get(each.id)) for each in found.items]
         return page(data, has_more=found.has_more)
 
@@ -103,7 +103,7 @@ async def get_endpoint(endpoint_id: EndpointIdDep, parts: PartsDep, tenant_id: T
     """The endpoint and how it does."""
 
     def read(session: Session) -> dict[str, Any]:
-        return _shown(session, webhook_endpoints.get(session, endpoint_id, tenant_id=tenant_id))
+        return _shown(session, endpoints.get(session, endpoint_id, tenant_id=tenant_id))
 
     return JSONResponse(await parts.transactions.run(read))
 
@@ -118,7 +118,7 @@ async def update_endpoint(
     request: Request, endpoint_id: EndpointIdDep, parts: PartsDep, tenant_id: TenantDep
 ) -> JSONResponse:
     """Fields that are given change. `enabled: true` also ends a pause and enables what was disabled."""
-    find = partial(webhook_endpoints.get, endpoint_id=endpoint_id, tenant_id=tenant_id)
+    find = partial(endpoints.get, endpoint_id=endpoint_id, tenant_id=tenant_id)
     raw = await read_body(request, max_bytes=_MAX_BYTES)
     await parts.transactions.run(find)  # absent, whatever the body says
     asked = parse(EndpointUpdate, raw)
@@ -130,7 +130,7 @@ async def update_endpoint(
     def update(session: Session) -> dict[str, Any]:
         endpoint = find(session)
         spec = EndpointSpec(asked.url, asked.description, asked.events, asked.include_output, asked.enabled)
-        webhook_endpoints.update_endpoint(session, endpoint, spec)
+        endpoints.update_endpoint(session, endpoint, spec)
         return _shown(session, endpoint)
 
     return JSONResponse(await parts.transactions.run(update))
@@ -143,7 +143,7 @@ async def update_endpoint(
 )
 async def delete_endpoint(endpoint_id: EndpointIdDep, parts: PartsDep, tenant_id: TenantDep) -> JSONResponse:
     """The endpoint is gone, and so is what waited for it."""
-    remove = partial(webhook_endpoints.remove, endpoint_id=endpoint_id, tenant_id=tenant_id)
+    remove = partial(endpoints.remove, endpoint_id=endpoint_id, tenant_id=tenant_id)
     await parts.transactions.run(remove)
     return JSONResponse({"id": ids.endpoint_id(endpoint_id), "object": "webhook_endpoint", "deleted": True})
 
@@ -162,10 +162,10 @@ async def rotate_endpoint(
     """Deliveries carry a signature of each secret until the old one's time is over."""
 
     def rotate(session: Session) -> dict[str, Any]:
-        endpoint = webhook_endpoints.get(session, endpoint_id, tenant_id=tenant_id)
+        endpoint = endpoints.get(session, endpoint_id, tenant_id=tenant_id)
         vault = require_vault(parts.settings.webhooks)
         overlap = timedelta(seconds=overlap_seconds)
-        secret = webhook_endpoints.rotate(session, endpoint, vault, overlap=overlap)
+        secret = endpoints.rotate(session, endpoint, vault, overlap=overlap)
         return _shown(session, endpoint) | {"secret": secret}
 
     return JSONResponse(await parts.transactions.run(rotate))
@@ -181,8 +181,8 @@ async def send_test(endpoint_id: EndpointIdDep, parts: PartsDep, tenant_id: Tena
     """An event of type `webhook_endpoint.test` goes to this endpoint, whatever its filter says."""
 
     def send(session: Session) -> UUID:
-        endpoint = webhook_endpoints.get(session, endpoint_id, tenant_id=tenant_id)
-        return webhook_endpoints.send_test(session, endpoint)
+        endpoint = endpoints.get(session, endpoint_id, tenant_id=tenant_id)
+        return endpoints.send_test(session, endpoint)
 
     event_id = await parts.transactions.run(send)
     parts.doorbell.ring(EVENTS)
@@ -204,9 +204,9 @@ async def replay_since(
     """All events since then that the endpoint's filter lets through, delivered before or not; same ids."""
 
     def replay(session: Session) -> Replayed:
-        endpoint = webhook_endpoints.get(session, endpoint_id, tenant_id=tenant_id)
+        endpoint = endpoints.get(session, endpoint_id, tenant_id=tenant_id)
         since = query.since or endpoint.created_at - _ALL
-        return webhook_endpoints.replay_since(session, endpoint, since=since)
+        return endpoints.replay_since(session, endpoint, since=since)
 
     replayed = await parts.transactions.run(replay)
     parts.doorbell.ring(EVENTS)
@@ -227,4 +227,4 @@ def replay_response(replayed: Replayed) -> JSONResponse:
 
 
 def _shown(session: Session, endpoint: WebhookEndpoint) -> dict[str, Any]:
-    return endpoint_object(endpoint, webhook_endpoints.breakers(session, [endpoint]).get(endpoint.id))
+    return endpoint_object(endpoint, endpoints.breakers(session, [endpoint]).get(endpoint.id))

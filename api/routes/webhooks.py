@@ -23,13 +23,14 @@ from api.webhook_schemas import (
     SecretReply,
 )
 from api.webhooks import delivery_object
-from jobs import ids, webhook_endpoints, webhook_log, webhook_secrets
+from jobs import ids
 from jobs.database import database_now
 from jobs.database.paging import Range
 from jobs.queues import EVENTS
 from jobs.views import rfc3339
-from jobs.webhook_log import DeliveryFilter
-from jobs.webhook_secrets import Secrets
+from jobs.webhooks import delivery_log, endpoints, secrets
+from jobs.webhooks.delivery_log import DeliveryFilter
+from jobs.webhooks.secrets import Secrets
 
 router = APIRouter(tags=["webhooks"])
 
@@ -46,7 +47,7 @@ async def get_secret(parts: PartsDep, tenant_id: TenantDep) -> JSONResponse:
 
     def read(session: Session) -> Secrets:
         now = database_now(session)
-        return webhook_secrets.of_tenant(session, tenant_id, settings, vault, now=now)
+        return secrets.of_tenant(session, tenant_id, settings, vault, now=now)
 
     return _secret_response(await parts.transactions.run(read))
 
@@ -66,7 +67,7 @@ async def rotate_secret(
 
     def rotate(session: Session) -> Secrets:
         now = database_now(session)
-        return webhook_secrets.rotate_tenant(session, tenant_id, settings, vault, now=now, overlap=overlap)
+        return secrets.rotate_tenant(session, tenant_id, settings, vault, now=now, overlap=overlap)
 
     return _secret_response(await parts.transactions.run(rotate))
 
@@ -87,7 +88,7 @@ async def list_deliveries(
     )
     after = _parsed(query.after, ids.parse_delivery_id, param="after")
     wanted = Range(tenant_id, after, query.limit)
-    found = await parts.transactions.run(partial(webhook_log.list_deliveries, which=which, wanted=wanted))
+    found = await parts.transactions.run(partial(delivery_log.list_deliveries, which=which, wanted=wanted))
     return JSONResponse(page([delivery_object(each) for each in found.items], has_more=found.has_more))
 
 
@@ -99,7 +100,7 @@ async def list_deliveries(
 )
 async def replay_event(event_id: EventIdDep, parts: PartsDep, tenant_id: TenantDep) -> JSONResponse:
     """The event goes again to all who were told, and to endpoints that want its type now; same id."""
-    replay = partial(webhook_endpoints.replay_event, event_id=event_id, tenant_id=tenant_id)
+    replay = partial(endpoints.replay_event, event_id=event_id, tenant_id=tenant_id)
     replayed = await parts.transactions.run(replay)
     parts.doorbell.ring(EVENTS)
     return replay_response(replayed)

@@ -32,7 +32,7 @@ class WebhookEvent(Base):
         payload: the body to deliver, a snapshot; None where nobody could ask for it.
         output: what the job produced, where somebody asked for it and it is small.
         url, state, num_deliveries, next_delivery_at: of the release before, whose processes deliver from
-            here; what they leave pending is taken over (`webhook_dispatches.adopt`).
+            here; what they leave pending is taken over (`fanout.adopt`).
     """
 
     __tablename__ = "webhook_events"
@@ -78,7 +78,7 @@ class WebhookEndpoint(Base):
     Attributes:
         events: types of events; `*` stands for all that are not told on request alone.
         includes_output: small outputs come with the event.
-        secret: sealed (see `webhook_vault`).
+        secret: sealed (see `webhooks.vault`).
         old_secret: signs too until `old_secret_expires_at`.
         disabled_reason: gone (it answered 410), failing (for days), owner; None: it is told.
         deleted_at: when its owner deleted it; nobody sees it from then on, and its rows go in parts.

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from api.routes.many import cancel_matching
 from api.transactions import Transactions
-from jobs import summaries, webhook_endpoints
+from jobs import summaries
 from jobs.database.paging import Range
 from jobs.errors import NotFoundError
 from jobs.models import (
@@ -26,6 +26,7 @@ from jobs.queries import JobFilter
 from jobs.settings import DatabaseSettings
 from jobs.states import JobState
 from jobs.summaries import SummaryFilter
+from jobs.webhooks import endpoints
 from summary_support import planned, run_to_end
 from support import spec, submit_one
 from webhook_support import add_endpoint, deliver_all, finish, tries
@@ -114,17 +115,17 @@ def test_a_small_summary_is_gone_with_its_jobs(sessions: sessionmaker[Session]) 
 def test_an_endpoint_with_much_to_be_told_is_gone_at_once(
     sessions: sessionmaker[Session], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(webhook_endpoints, "_REMOVED_AT_ONCE", PART)
+    monkeypatch.setattr(endpoints, "_REMOVED_AT_ONCE", PART)
     endpoint, _ = add_endpoint(sessions, "http://127.0.0.1:9/hook")
     for _ in range(3 * PART):
         finish(sessions)
     with sessions.begin() as session:
-        webhook_endpoints.remove(session, endpoint.id, tenant_id=DEFAULT_TENANT)
+        endpoints.remove(session, endpoint.id, tenant_id=DEFAULT_TENANT)
     with sessions() as session:
         assert count(session, WebhookDispatch) == 2 * PART
-        assert not webhook_endpoints.list_endpoints(session, ALL).items
+        assert not endpoints.list_endpoints(session, ALL).items
         with pytest.raises(NotFoundError):
-            webhook_endpoints.get(session, endpoint.id, tenant_id=DEFAULT_TENANT)
+            endpoints.get(session, endpoint.id, tenant_id=DEFAULT_TENANT)
     finish(sessions)  # told to nobody
     deliver_all(sessions)
     assert not tries(sessions)

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import insert, inspect, text
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import documents, files, queries, summaries, webhook_log
+from jobs import documents, files, queries, summaries
 from jobs.database import database_now
 from jobs.database.paging import Page, Range
 from jobs.ids import uuid7
@@ -22,7 +22,8 @@ from jobs.models.webhook import WebhookDelivery, WebhookEvent
 from jobs.queries import JobFilter
 from jobs.states import JobState
 from jobs.summaries import SummaryFilter
-from jobs.webhook_log import DeliveryFilter
+from jobs.webhooks import delivery_log
+from jobs.webhooks.delivery_log import DeliveryFilter
 from summary_support import create, failed_document
 from support import job_in
 
@@ -90,7 +91,7 @@ def of_jobs(**wanted: str) -> List:
 
 
 def of_deliveries(**wanted: Any) -> List:  # noqa: ANN401  # of each field's type
-    return partial(webhook_log.list_deliveries, which=DeliveryFilter(**wanted), wanted=PAGE)
+    return partial(delivery_log.list_deliveries, which=DeliveryFilter(**wanted), wanted=PAGE)
 
 
 LISTS: dict[str, tuple[Callable[[Session], None], List, type[Base]]] = {

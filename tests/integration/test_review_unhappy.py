@@ -11,7 +11,7 @@ from jobs.database import database_now, transaction
 from jobs.models import Job, Reservation, WebhookDelivery
 from jobs.settings import WebhookSettings
 from jobs.states import JobState
-from jobs.webhook_vault import Vault
+from jobs.webhooks.vault import Vault
 from support import ENGINE, claim_one, job_in, register_engine, spec, submit_one
 from webhook_support import deliver_due
 from worker.drains import Drains

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from standardwebhooks import Webhook, WebhookVerificationError
 
 from api_server import WEBHOOK_SECRET, ApiProcess, Serve, error_of
-from jobs import ids, lifecycle, webhook_destinations, webhook_endpoints
+from jobs import ids, lifecycle
 from jobs.database import transaction
 from jobs.errors import ConflictError, DestinationLimitError
 from jobs.models import (
@@ -27,9 +27,10 @@ from jobs.models import (
     WebhookSecret,
 )
 from jobs.states import JobState
-from jobs.webhook_endpoints import EndpointSpec
-from jobs.webhook_secrets import new_secret
-from jobs.webhook_vault import Vault, VaultError, new_key
+from jobs.webhooks import destinations, endpoints
+from jobs.webhooks.endpoints import EndpointSpec
+from jobs.webhooks.secrets import new_secret
+from jobs.webhooks.vault import Vault, VaultError, new_key
 from support import submit_one
 from webhook_support import (
     WEBHOOKS,
@@ -297,7 +298,7 @@ def test_requests_at_once_name_no_more_servers_than_the_limit(sessions: Sessions
         url = f"https://host-{number}.example/"
         try:
             with transaction(sessions) as session:
-                webhook_destinations.name(session, DEFAULT_TENANT, [url], limit=5)
+                destinations.name(session, DEFAULT_TENANT, [url], limit=5)
         except DestinationLimitError:
             return False
         return True
@@ -311,7 +312,7 @@ def test_endpoints_created_at_once_are_no_more_than_the_limit(sessions: Sessions
         asked = EndpointSpec(url=f"https://host-{number}.example/")
         try:
             with transaction(sessions) as session:
-                webhook_endpoints.create(
+                endpoints.create(
                     session, asked, tenant_id=DEFAULT_TENANT, vault=vault(), secret=None, max_endpoints=3
                 )
         except ConflictError:

@@ -10,10 +10,10 @@ from sqlalchemy import select, text, update
 from sqlalchemy.orm import Session, sessionmaker
 
 from bench.webhook_claims import fill
-from jobs import webhook_records
 from jobs.database import database_now, transaction
 from jobs.models import WebhookDestination, WebhookDispatch
-from jobs.webhook_turns import LOOK
+from jobs.webhooks import results
+from jobs.webhooks.fairness import LOOK
 from support import eventually
 from webhook_support import RANDOM, WEBHOOKS, Ended, Receiver, claim, deliver_all, dispatch_states, finish
 from worker import deliver
@@ -106,13 +106,13 @@ def test_a_late_success_ends_a_pause_for_all_that_waits(sessions: Sessions, rece
     with transaction(sessions) as session:
         due = claim(session, limit=30)
     with transaction(sessions) as session:
-        webhook_records.record(session, [(each, Ended(500)) for each in due[:5]], WEBHOOKS, RANDOM)
+        results.record(session, [(each, Ended(500)) for each in due[:5]], WEBHOOKS, RANDOM)
     for _ in range(2):
         finish(sessions, webhook_url=receiver.url())
     with transaction(sessions) as session:
         assert claim(session, limit=30) == [], "it is paused"
     with transaction(sessions) as session:
-        webhook_records.record(session, [(due[5], Ended(200))], WEBHOOKS, RANDOM)
+        results.record(session, [(due[5], Ended(200))], WEBHOOKS, RANDOM)
     with transaction(sessions) as session:
         assert len(claim(session, limit=30)) == 2
 

@@ -12,11 +12,11 @@ from sqlalchemy.orm import Session, sessionmaker
 from standardwebhooks import Webhook
 
 from api_server import WEBHOOK_SECRET
-from jobs import ids, webhook_endpoints, webhook_records
+from jobs import ids
 from jobs.database import database_now, transaction
 from jobs.models import WebhookBreaker, WebhookDelivery, WebhookDispatch, WebhookEvent
 from jobs.states import JobState
-from jobs.webhooks import DELIVERY_DELAYS
+from jobs.webhooks import DELIVERY_DELAYS, endpoints, results
 from support import PATIENCE, eventually
 from webhook_support import (
     RANDOM,
@@ -189,7 +189,7 @@ def test_a_sender_that_dies_leaves_the_event_to_another(sessions: Sessions, rece
     assert (dispatch_states(sessions), dispatches(sessions)[0].num_attempts) == (["delivered"], 2)
     answer = send(dead, WEBHOOKS)
     with transaction(sessions) as session:
-        webhook_records.record(session, [(dead, answer)], WEBHOOKS, RANDOM)
+        results.record(session, [(dead, answer)], WEBHOOKS, RANDOM)
     assert dispatch_states(sessions) == ["delivered"]
 
 
@@ -205,15 +205,15 @@ def test_a_late_sender_s_failure_does_not_undo_what_a_second_sender_did(
     with transaction(sessions) as session:
         (second,) = claim(session, limit=1)
     with transaction(sessions) as session:
-        webhook_records.record(session, [(late, failure)], WEBHOOKS, RANDOM)
+        results.record(session, [(late, failure)], WEBHOOKS, RANDOM)
     (only,) = dispatches(sessions)
     assert (only.state, only.num_attempts) == ("sending", 2), "the second sender still has it"
     receiver.answers["/hook"] = status(204)
     success = send(second, WEBHOOKS)
     with transaction(sessions) as session:
-        webhook_records.record(session, [(second, success)], WEBHOOKS, RANDOM)
+        results.record(session, [(second, success)], WEBHOOKS, RANDOM)
     with transaction(sessions) as session:
-        webhook_records.record(session, [(late, failure)], WEBHOOKS, RANDOM)
+        results.record(session, [(late, failure)], WEBHOOKS, RANDOM)
     assert dispatch_states(sessions) == ["delivered"]
 
 
@@ -227,7 +227,7 @@ def test_an_event_that_is_pruned_while_it_is_sent_holds_up_no_record(
         session.execute(delete(WebhookEvent).where(WebhookEvent.id == gone.event_id))
     told = [(due, send(due, WEBHOOKS)) for due in (gone, kept)]
     with transaction(sessions) as session:
-        webhook_records.record(session, told, WEBHOOKS, RANDOM)
+        results.record(session, told, WEBHOOKS, RANDOM)
         assert session.scalars(select(WebhookDelivery.event_id)).all() == [kept.event_id]
     assert dispatch_states(sessions) == ["delivered"]
 
@@ -318,9 +318,9 @@ def test_an_endpoint_that_is_disabled_while_it_is_sent_to_stays_as_it_is(
     with transaction(sessions) as session:
         (sent,) = claim(session, limit=1)
     with transaction(sessions) as session:
-        webhook_endpoints.disable(session, endpoint.id, "gone", now=database_now(session))
+        endpoints.disable(session, endpoint.id, "gone", now=database_now(session))
     with transaction(sessions) as session:
-        webhook_records.record(session, [(sent, Ended(500))], WEBHOOKS, RANDOM)
+        results.record(session, [(sent, Ended(500))], WEBHOOKS, RANDOM)
     assert dispatch_states(sessions) == ["failed"]
 
 

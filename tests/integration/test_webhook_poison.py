@@ -11,9 +11,10 @@ import structlog
 from sqlalchemy import select, text, update
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import telemetry, webhook_claims
+from jobs import telemetry
 from jobs.database import transaction
 from jobs.models import WebhookDispatch, WebhookEvent
+from jobs.webhooks import claims
 from support import eventually
 from webhook_support import (
     WEBHOOKS,
@@ -170,7 +171,7 @@ def test_an_event_whose_content_cannot_be_read_stops_no_other(sessions: Sessions
 
 def test_a_dispatch_whose_senders_die_again_and_again_is_given_up(sessions: Sessions) -> None:
     finish(sessions, webhook_url="https://receiver.example/")
-    for _ in range(webhook_claims.MAX_LOST + 1):
+    for _ in range(claims.MAX_LOST + 1):
         with transaction(sessions) as session:
             assert len(claim(session, limit=1)) == 1
         make_due(sessions)

@@ -8,13 +8,14 @@ from urllib.parse import urlsplit
 
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import lifecycle, webhook_claims, webhook_records
+from jobs import lifecycle
 from jobs.database import transaction
 from jobs.ids import uuid7
 from jobs.models import Tenant
 from jobs.settings import WebhookSettings
 from jobs.states import JobState
-from jobs.webhook_turns import Slots
+from jobs.webhooks import claims, results
+from jobs.webhooks.fairness import Slots
 from support import eventually, spec, submit_one
 from webhook_support import (
     RANDOM,
@@ -157,9 +158,9 @@ def test_endpoints_on_one_server_share_its_slots(sessions: Sessions) -> None:
         assert claim(session, limit=200) == []
     told = [(due, Ended(204)) for due in at_victim[:3]]
     with transaction(sessions) as session:
-        webhook_records.record(session, told, WEBHOOKS, RANDOM)
+        results.record(session, told, WEBHOOKS, RANDOM)
     with transaction(sessions) as session:
         freed = {due.destination_id for due, _ in told}
-        again = webhook_claims.claim(session, WEBHOOKS, vault(), Slots(200), freed=freed)
+        again = claims.claim(session, WEBHOOKS, vault(), Slots(200), freed=freed)
     assert len(again) == 3, "what waits for room goes on as soon as there is some"
     assert {urlsplit(due.url).hostname for due in again} == {"victim.example"}

@@ -14,8 +14,8 @@ from cli.stack.valkey import EmbeddedValkey
 from jobs.database import transaction
 from jobs.models import DEFAULT_TENANT, WebhookEndpoint
 from jobs.settings import DatabaseSettings, Settings, WebhookSettings
-from jobs.webhook_endpoints import EndpointSpec, create
-from jobs.webhook_vault import Vault, VaultError, VaultSealError, new_key
+from jobs.webhooks.endpoints import EndpointSpec, create
+from jobs.webhooks.vault import Vault, VaultError, VaultSealError, new_key
 from webhook_support import Receiver, deliver_all, finish, tries
 from worker import deliver
 

@@ -13,7 +13,7 @@ from cli.stack.engine_options import EngineOptions
 from cli.stack.options import StackOptions
 from cli.stack.stack import Stack
 from jobs.prompts.tokenizer_files import tokenizer_directory
-from jobs.webhook_secrets import new_secret
+from jobs.webhooks.secrets import new_secret
 from openai_support import chat_line, jsonl, run
 from support import eventually
 from system_support import TIME_SCALE, Client, running_stack

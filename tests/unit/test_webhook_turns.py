@@ -6,7 +6,7 @@ from uuid import UUID, uuid4
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.webhook_turns import SHARE, Slots, Waiting, share_out
+from jobs.webhooks.fairness import SHARE, Slots, Waiting, share_out
 
 
 def waiting(tenant: UUID, *, due: int, room: int = 8, server: UUID | None = None) -> Waiting:

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.addresses import is_allowed_address
 from jobs.webhooks import ParsedUrl, WebhookUrlError, check_url
+from jobs.webhooks.addresses import is_allowed_address
 
 ALLOWED = ("hooks.internal", "10.0.0.5", "[fd00::5]")
 

@@ -11,15 +11,15 @@ from sqlalchemy import text, update
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.orm import Session
 
-from jobs import webhook_destinations, webhook_endpoints
 from jobs.database import database_now
 from jobs.ids import uuid7
 from jobs.models.webhook import WebhookBreaker, WebhookDispatch
 from jobs.settings import WebhookSettings
-from jobs.webhook_claims import Due
-from jobs.webhook_dispatches import MAX_AGE
-from jobs.webhook_turns import BREAKER_FAILURES
-from jobs.webhooks import next_delivery_at
+from jobs.webhooks import destinations, endpoints
+from jobs.webhooks.claims import Due
+from jobs.webhooks.fairness import BREAKER_FAILURES
+from jobs.webhooks.fanout import MAX_AGE
+from jobs.webhooks.rules import next_delivery_at
 
 _MAX_PAUSE: Final = timedelta(minutes=15)
 _MAX_RETRY_AFTER: Final = timedelta(hours=24)  # the longest step of the schedule
@@ -88,7 +88,7 @@ def record(
     logged = [_logged(due, answer) for due, answer in told]
     columns = {name: [row[name] for row in logged] for name in logged[0]}
     for destination_id in session.scalars(_RECORD, {**columns, "well": sorted(well)}).all():
-        webhook_destinations.wake(session, destination_id)  # its pause is over
+        destinations.wake(session, destination_id)  # its pause is over
     bad = [(due, answer) for due, answer in told if not is_delivered(answer)]
     if not bad:
         return
@@ -99,7 +99,7 @@ def record(
     for endpoint_id in sorted(
         {due.endpoint_id for due, answer in bad if due.endpoint_id and answer.status == _GONE}
     ):
-        webhook_endpoints.disable(session, endpoint_id, "gone", now=now)
+        endpoints.disable(session, endpoint_id, "gone", now=now)
 
 
 def is_delivered(answer: Answer) -> bool:
@@ -212,4 +212,4 @@ def _fail(
     session.flush()
     is_lost = now - breaker.failing_since >= timedelta(days=settings.disable_days)
     if due.endpoint_id and breaker.num_failures >= BREAKER_FAILURES and is_lost:
-        webhook_endpoints.disable(session, due.endpoint_id, "failing", now=now)
+        endpoints.disable(session, due.endpoint_id, "failing", now=now)

@@ -16,8 +16,8 @@ from sqlalchemy.orm import InstrumentedAttribute, Session
 from jobs.models import DEFAULT_TENANT
 from jobs.models.webhook import WebhookEndpoint, WebhookSecret
 from jobs.settings import WebhookSettings
-from jobs.webhook_vault import NAME_BYTES, Vault, VaultError
-from jobs.webhooks import SECRET_PREFIX
+from jobs.webhooks.rules import SECRET_PREFIX
+from jobs.webhooks.vault import NAME_BYTES, Vault, VaultError
 
 _SECRET_BYTES: Final = 32
 

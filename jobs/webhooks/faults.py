@@ -13,17 +13,11 @@ from sqlalchemy import delete, select, update
 from sqlalchemy.exc import DataError, IntegrityError, InternalError
 from sqlalchemy.orm import Session
 
-from jobs import (
-    ids,
-    telemetry,
-    webhook_claims,
-    webhook_destinations,
-    webhook_dispatches,
-    webhook_turns,
-)
+from jobs import ids, telemetry
 from jobs.models.webhook import WebhookDispatch, WebhookEvent
 from jobs.settings import WebhookSettings
-from jobs.webhook_turns import Slots
+from jobs.webhooks import claims, destinations, fairness, fanout
+from jobs.webhooks.fairness import Slots
 
 # What Postgres says about values, constraints and triggers of a row; all else is about locks and connections.
 ROW_ERRORS: Final = (DataError, IntegrityError, InternalError)
@@ -34,14 +28,14 @@ def weed_out(session: Session, settings: WebhookSettings, slots: Slots) -> int:
 
     Returns: how many were ended.
     """
-    now, lost = webhook_claims.lock(session)
-    take_back = partial(webhook_claims.take_back, session)
+    now, lost = claims.lock(session)
+    take_back = partial(claims.take_back, session)
     stuck = [each for each in lost if not _can(session, partial(take_back, [each]))]
-    noticed = webhook_destinations.notice(session, (), now=now)
-    mark = partial(webhook_destinations.settle, session, visited={})
+    noticed = destinations.notice(session, (), now=now)
+    mark = partial(destinations.settle, session, visited={})
     stuck += [each.id for each in noticed if not _can(session, partial(mark, [each]))]
-    chosen = webhook_turns.choose(session, settings, slots, now=now).dispatches
-    take = partial(webhook_claims.take, session, settings=settings, now=now)
+    chosen = fairness.choose(session, settings, slots, now=now).dispatches
+    take = partial(claims.take, session, settings=settings, now=now)
     stuck += [each for each in chosen if not _can(session, partial(take, [each]))]
     for dispatch_id in dict.fromkeys(stuck):
         _end(session, dispatch_id)
@@ -59,7 +53,7 @@ def adopt_apart(session: Session, left: Sequence[WebhookEvent]) -> None:
     for event_id in [event.id for event in left]:
         try:
             with session.begin_nested():
-                webhook_dispatches.adopt(session, [session.get_one(WebhookEvent, event_id)])
+                fanout.adopt(session, [session.get_one(WebhookEvent, event_id)])
         except ROW_ERRORS:
             telemetry.logger().error(
                 telemetry.WEBHOOK_GIVEN_UP, event_id=ids.event_id(event_id), reason="unchangeable"
@@ -87,7 +81,7 @@ def _end(session: Session, dispatch_id: UUID) -> None:
     which = WebhookDispatch.id == dispatch_id
     columns = select(WebhookDispatch.event_id, WebhookDispatch.tenant_id)
     event_id, tenant_id = session.execute(columns.where(which)).one()
-    webhook_claims.log_given_up(dispatch_id, event_id, tenant_id, reason="unchangeable")
+    claims.log_given_up(dispatch_id, event_id, tenant_id, reason="unchangeable")
     unsynchronized = {"synchronize_session": False}
     try:
         with session.begin_nested():

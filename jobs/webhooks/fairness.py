@@ -20,7 +20,7 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from jobs.settings import WebhookSettings
-from jobs.webhook_destinations import RECHECK
+from jobs.webhooks.destinations import RECHECK
 
 BREAKER_FAILURES: Final = 5  # in a row, until a destination is paused
 # Slots that a tenant may hold for each slot that stays free (a dynamic threshold; Choudhury and Hahne, 1998).

@@ -10,14 +10,15 @@ from uuid import UUID
 from sqlalchemy import Row, text, update
 from sqlalchemy.orm import Session
 
-from jobs import ids, telemetry, webhook_destinations, webhook_secrets, webhook_turns
+from jobs import ids, telemetry
 from jobs.database.advisory_locks import Lock
 from jobs.models import JsonObject
 from jobs.models.webhook import WebhookDispatch
 from jobs.settings import WebhookSettings
-from jobs.webhook_secrets import Replaceable, Secrets
-from jobs.webhook_turns import Slots
-from jobs.webhook_vault import Vault, VaultError, VaultSealError
+from jobs.webhooks import destinations, fairness, secrets
+from jobs.webhooks.fairness import Slots
+from jobs.webhooks.secrets import Replaceable, Secrets
+from jobs.webhooks.vault import Vault, VaultError, VaultSealError
 
 # Above the exchange's own deadline: until then nobody else takes an event whose sender may have died.
 _LEASE_MARGIN: Final = timedelta(seconds=10)
@@ -109,15 +110,15 @@ def claim(
     """
     now, lost = lock(session)
     take_back(session, lost)
-    noticed = webhook_destinations.notice(session, freed, now=now)
+    noticed = destinations.notice(session, freed, now=now)
     if slots.num_free < 1:
-        webhook_destinations.settle(session, noticed, {})
+        destinations.settle(session, noticed, {})
         return []
-    chosen = webhook_turns.choose(session, settings, slots, now=now)
+    chosen = fairness.choose(session, settings, slots, now=now)
     rows = take(session, chosen.dispatches, settings, now=now) if chosen.dispatches else []
     taken = {row.id for row in rows}
     left = [each for each in noticed if each.id not in taken]
-    webhook_destinations.settle(session, left, chosen.not_before)
+    destinations.settle(session, left, chosen.not_before)
     opened = _Opened(session, settings, vault, now)
     found = (_due(session, row, opened) for row in rows)
     return [due for due in found if due is not None]
@@ -213,8 +214,8 @@ class _Opened:
     def _open(self, row: Row[Any]) -> Secrets:
         if row.endpoint_id is not None:
             replaceable: Replaceable = cast("Any", row)
-            return webhook_secrets.opened(replaceable, self.vault, now=self.now)
-        return webhook_secrets.of_tenant(self.session, row.tenant_id, self.settings, self.vault, now=self.now)
+            return secrets.opened(replaceable, self.vault, now=self.now)
+        return secrets.of_tenant(self.session, row.tenant_id, self.settings, self.vault, now=self.now)
 
 
 def _drop(session: Session, dispatch_id: UUID) -> None:

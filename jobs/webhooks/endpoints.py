@@ -11,14 +11,15 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 from sqlalchemy.sql.dml import ReturningInsert
 
-from jobs import events, ids, telemetry, webhook_destinations, webhook_dispatches, webhook_secrets
+from jobs import ids, telemetry
 from jobs.database import advisory_locks, database_now, paging
 from jobs.database.advisory_locks import Lock
 from jobs.database.paging import Page, Range
 from jobs.errors import ConflictError, NotFoundError
 from jobs.models.webhook import WebhookBreaker, WebhookDispatch, WebhookEndpoint, WebhookEvent
-from jobs.webhook_vault import Vault
-from jobs.webhooks import ENDPOINT_DISABLED, ENDPOINT_TEST
+from jobs.webhooks import destinations, fanout, outbox, secrets
+from jobs.webhooks.rules import ENDPOINT_DISABLED, ENDPOINT_TEST
+from jobs.webhooks.vault import Vault
 
 # One call replays no more; it says from where on to go on.
 MAX_REPLAYED: Final = 50_000
@@ -81,7 +82,7 @@ def create(
     count = select(func.count()).select_from(WebhookEndpoint).where(*_visible(tenant_id))
     if (session.scalar(count) or 0) >= max_endpoints:
         raise ConflictError(f"There may be {max_endpoints} webhook endpoints; delete one first.")
-    secret = secret or webhook_secrets.new_secret()
+    secret = secret or secrets.new_secret()
     endpoint = WebhookEndpoint(
         tenant_id=tenant_id,
         url=spec.url,
@@ -178,7 +179,7 @@ def sweep(session: Session) -> int:
 
 def rotate(session: Session, endpoint: WebhookEndpoint, vault: Vault, *, overlap: timedelta) -> str:
     """The endpoint's new secret; the one before signs too until the overlap is over."""
-    made = webhook_secrets.replace(endpoint, vault, now=database_now(session), overlap=overlap)
+    made = secrets.replace(endpoint, vault, now=database_now(session), overlap=overlap)
     session.flush()
     return made
 
@@ -191,8 +192,8 @@ def send_test(session: Session, endpoint: WebhookEndpoint) -> UUID:
     """
     if endpoint.disabled_reason is not None:
         raise ConflictError("The endpoint is disabled; enable it first.")
-    to = [webhook_dispatches.of_endpoint(endpoint)]
-    return events.append_endpoint(session, endpoint, ENDPOINT_TEST, {"id": ids.endpoint_id(endpoint.id)}, to)
+    to = [fanout.of_endpoint(endpoint)]
+    return outbox.append_endpoint(session, endpoint, ENDPOINT_TEST, {"id": ids.endpoint_id(endpoint.id)}, to)
 
 
 def disable(session: Session, endpoint_id: UUID, reason: str, *, now: datetime) -> None:
@@ -203,7 +204,7 @@ def disable(session: Session, endpoint_id: UUID, reason: str, *, now: datetime) 
         return
     _disable(session, endpoint, reason, now=now)
     notice: dict[str, object] = {"id": ids.endpoint_id(endpoint.id), "url": endpoint.url, "reason": reason}
-    events.append_endpoint(session, endpoint, ENDPOINT_DISABLED, notice)
+    outbox.append_endpoint(session, endpoint, ENDPOINT_DISABLED, notice)
     telemetry.logger().warning(
         telemetry.WEBHOOK_DISABLED, endpoint_id=ids.endpoint_id(endpoint.id), reason=reason
     )
@@ -241,12 +242,12 @@ def replay_event(session: Session, event_id: UUID, *, tenant_id: UUID) -> Replay
         .tuples()
         .all()
     )
-    endpoints = webhook_dispatches.endpoints_of(session, [tenant_id]).get(tenant_id, ())
-    new = [to for to in webhook_dispatches.wanting(endpoints, event.type) if to.id not in {*again, *known}]
+    endpoints = fanout.endpoints_of(session, [tenant_id]).get(tenant_id, ())
+    new = [to for to in fanout.wanting(endpoints, event.type) if to.id not in {*again, *known}]
     num_over_limit = sum(known.values())
     if num_over_limit and not again and not new:
         raise ReplayLimitError(f"An event may be replayed {MAX_REPLAYS} times to each of its destinations.")
-    webhook_dispatches.add(session, webhook_dispatches.rows_for(tenant_id, event_id, new))
+    fanout.add(session, fanout.rows_for(tenant_id, event_id, new))
     return Replayed(len(again) + len(new), num_over_limit=num_over_limit)
 
 
@@ -262,7 +263,7 @@ def replay_since(session: Session, endpoint: WebhookEndpoint, *, since: datetime
         WebhookEvent.tenant_id == endpoint.tenant_id,
         WebhookEvent.created_at >= since,
         WebhookEvent.payload.is_not(None),
-        WebhookEvent.type.in_(webhook_dispatches.wanted_types(endpoint)),
+        WebhookEvent.type.in_(fanout.wanted_types(endpoint)),
     ]
     behind = select(WebhookEvent.created_at).where(*which).order_by(WebhookEvent.created_at)
     next_since = session.scalar(behind.offset(MAX_REPLAYED).limit(1))
@@ -325,7 +326,7 @@ def _replaying(
 def _disable(session: Session, endpoint: WebhookEndpoint, reason: str, *, now: datetime) -> None:
     endpoint.disabled_reason, endpoint.disabled_at = reason, now
     session.flush()
-    webhook_dispatches.fail_open(session, endpoint.id)
+    fanout.fail_open(session, endpoint.id)
 
 
 def _remove_part(session: Session, endpoint: WebhookEndpoint) -> int:
@@ -349,4 +350,4 @@ def _visible(tenant_id: UUID) -> tuple[ColumnElement[bool], ...]:
 
 def _forget_failures(session: Session, endpoint_id: UUID) -> None:
     session.execute(delete(WebhookBreaker).where(WebhookBreaker.destination_id == endpoint_id))
-    webhook_destinations.wake(session, endpoint_id)
+    destinations.wake(session, endpoint_id)

@@ -12,8 +12,8 @@ from urllib.parse import SplitResult, urlsplit
 
 from standardwebhooks import Webhook
 
-from jobs.addresses import is_allowed_address
 from jobs.errors import InvalidRequestError, LongbatchError
+from jobs.webhooks.addresses import is_allowed_address
 
 JOB_STARTED: Final = "job.started"
 ENDPOINT_DISABLED: Final = "webhook_endpoint.disabled"

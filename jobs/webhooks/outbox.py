@@ -9,7 +9,7 @@ from sqlalchemy import ColumnElement, exists, func, literal_column, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
-from jobs import ids, webhook_dispatches
+from jobs import ids
 from jobs.database import database_now
 from jobs.ids import uuid7
 from jobs.models import Job, JsonObject, Result, Summary, WebhookEndpoint, WebhookEvent
@@ -17,9 +17,10 @@ from jobs.models.batch import Batch
 from jobs.states import Lane
 from jobs.tenants import usage
 from jobs.views import job_object
-from jobs.webhook_dispatches import Destination
-from jobs.webhook_payloads import summary_event
-from jobs.webhooks import JOB_STARTED
+from jobs.webhooks import fanout
+from jobs.webhooks.fanout import Destination
+from jobs.webhooks.payloads import summary_event
+from jobs.webhooks.rules import JOB_STARTED
 
 # Per statement, each with 8 parameters: Postgres takes 65,535 at most.
 _MAX_ROWS: Final = 1000
@@ -39,14 +40,14 @@ def append(session: Session, ended: Sequence[Job]) -> None:
 
 def append_started(session: Session, job: Job) -> None:
     """The job, which an engine runs now, has its event, unless it ran before."""
-    endpoints = webhook_dispatches.endpoints_of(session, [job.tenant_id]).get(job.tenant_id, [])
+    endpoints = fanout.endpoints_of(session, [job.tenant_id]).get(job.tenant_id, [])
     kind = JOB_STARTED
     event_id = uuid7()
     row = _row(job, event_id, kind, at=job.started_at, is_told=True)
     new = insert(WebhookEvent).values(row).on_conflict_do_nothing().returning(WebhookEvent.id)
     if session.scalar(new) is not None:
-        to = webhook_dispatches.wanting(endpoints, kind)
-        webhook_dispatches.add(session, webhook_dispatches.rows_for(job.tenant_id, event_id, to))
+        to = fanout.wanting(endpoints, kind)
+        fanout.add(session, fanout.rows_for(job.tenant_id, event_id, to))
 
 
 def is_start_wanted() -> ColumnElement[bool]:
@@ -66,7 +67,7 @@ def append_batch(session: Session, batch: Batch) -> None:
     kind = f"batch.{batch.state}"
     to = _destinations(session, batch.tenant_id, kind)
     if batch.webhook_url is not None:
-        to.append(webhook_dispatches.own(batch.tenant_id, batch.webhook_url, secret=batch.webhook_secret))
+        to.append(fanout.own(batch.tenant_id, batch.webhook_url, secret=batch.webhook_secret))
     data: JsonObject = {"id": ids.batch_id(batch.id)}
     _add_one(session, batch.tenant_id, kind, data, to, batch_id=batch.id)
 
@@ -76,9 +77,7 @@ def append_summary(session: Session, summary: Summary) -> None:
     kind = f"summary.{summary.state}"
     to = _destinations(session, summary.tenant_id, kind)
     if summary.webhook_url is not None:
-        to.append(
-            webhook_dispatches.own(summary.tenant_id, summary.webhook_url, secret=summary.webhook_secret)
-        )
+        to.append(fanout.own(summary.tenant_id, summary.webhook_url, secret=summary.webhook_secret))
     _add_one(session, summary.tenant_id, kind, summary_event(summary), to, summary_id=summary.id)
 
 
@@ -96,8 +95,8 @@ def append_endpoint(
 
 
 def _destinations(session: Session, tenant_id: UUID, kind: str) -> list[Destination]:
-    endpoints = webhook_dispatches.endpoints_of(session, [tenant_id]).get(tenant_id, [])
-    return webhook_dispatches.wanting(endpoints, kind)
+    endpoints = fanout.endpoints_of(session, [tenant_id]).get(tenant_id, [])
+    return fanout.wanting(endpoints, kind)
 
 
 def _add_one(
@@ -107,14 +106,14 @@ def _add_one(
     body = _body(event_id, kind, database_now(session), data)
     row = {"id": event_id, "tenant_id": tenant_id, "type": kind, "payload": body, **subject}
     session.execute(insert(WebhookEvent).values(row))
-    webhook_dispatches.add(session, webhook_dispatches.rows_for(tenant_id, event_id, to))
+    fanout.add(session, fanout.rows_for(tenant_id, event_id, to))
     return event_id
 
 
 def _append(session: Session, ended: Sequence[Job]) -> None:
     # Lines of a batch and jobs of a tree are told by its own event; who asks in the interactive lane waits.
     alone = {job.tenant_id for job in ended if _is_announced(job)}
-    endpoints = webhook_dispatches.endpoints_of(session, alone)
+    endpoints = fanout.endpoints_of(session, alone)
     readers = {job.id: _readers(job, endpoints.get(job.tenant_id, ())) for job in ended}
     outputs = _outputs(
         session, [each for each, to in readers.items() if any(one.includes_output for one in to)]
@@ -126,9 +125,9 @@ def _append(session: Session, ended: Sequence[Job]) -> None:
         is_told = bool(readers[job.id]) or (_is_announced(job) and job.tenant_id in endpoints)
         row = _row(job, event_id, f"job.{job.state}", at=job.finalized_at, is_told=is_told)
         events.append(row | {"output": outputs.get(job.id)})
-        dispatches += webhook_dispatches.rows_for(job.tenant_id, event_id, readers[job.id])
+        dispatches += fanout.rows_for(job.tenant_id, event_id, readers[job.id])
     session.execute(insert(WebhookEvent).values(events))
-    webhook_dispatches.add(session, dispatches)
+    fanout.add(session, dispatches)
 
 
 def _is_announced(job: Job) -> bool:
@@ -136,10 +135,10 @@ def _is_announced(job: Job) -> bool:
 
 
 def _readers(job: Job, endpoints: Sequence[WebhookEndpoint]) -> list[Destination]:
-    to = webhook_dispatches.wanting(endpoints, f"job.{job.state}") if _is_announced(job) else []
+    to = fanout.wanting(endpoints, f"job.{job.state}") if _is_announced(job) else []
     if job.webhook_url is not None:
         to.append(
-            webhook_dispatches.own(
+            fanout.own(
                 job.tenant_id,
                 job.webhook_url,
                 secret=job.webhook_secret,

@@ -12,8 +12,8 @@ from sqlalchemy.orm import Session
 
 from jobs.ids import uuid7
 from jobs.models.webhook import WebhookDispatch, WebhookEndpoint, WebhookEvent
-from jobs.webhook_destinations import server_id
-from jobs.webhooks import ALL_EVENTS, EVENT_TYPES, ON_REQUEST
+from jobs.webhooks.destinations import server_id
+from jobs.webhooks.rules import ALL_EVENTS, EVENT_TYPES, ON_REQUEST
 
 # Per statement, each with up to 11 parameters: Postgres takes 65,535 at most.
 _MAX_ROWS: Final = 2000
