@@ -27,7 +27,7 @@ from jobs.errors import (
     PromptTooLongError,
     UnavailableError,
 )
-from jobs.live import Piece
+from jobs.live_output import Piece
 from jobs.models import Job
 from jobs.prompts import openai
 from jobs.prompts.chat_template import ChatTemplateError

@@ -16,7 +16,7 @@ from api import part_uploads
 from api.form import Form, read_form
 from api.once import Promise
 from api.parts import Parts
-from jobs import documents, files, queues
+from jobs import documents, doorbell, files
 from jobs.database.base import JsonObject
 from jobs.document_kinds import HEAD_BYTES, TAIL_BYTES, Clues, find_kind
 from jobs.documents import NewDocument
@@ -154,7 +154,7 @@ async def store(
             await parts.transactions.run(partial(files.discard, file_id=file_id, tenant_id=tenant_id))
         raise
     if received.is_new:
-        parts.doorbell.ring(queues.SERVICE)
+        parts.doorbell.ring(doorbell.SERVICE)
     return received
 
 

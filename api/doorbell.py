@@ -6,7 +6,7 @@ from typing import Self
 
 import celery
 
-from jobs import queues
+from jobs import doorbell
 from jobs.models import Job
 from jobs.settings import BrokerSettings
 from jobs.states import TERMINAL, JobState
@@ -48,12 +48,12 @@ class Doorbell:
             self._changed.notify()
 
     def _run(self) -> None:
-        broker = queues.connect(
+        broker = doorbell.connect(
             self._settings.url.get_secret_value(), socket_timeout=self._settings.socket_timeout_seconds
         )
         publish = _publisher(self._settings)
         while (bell := self._next()) is not None:
-            queues.ring(broker, publish, bell)
+            doorbell.ring(broker, publish, bell)
 
     def _next(self) -> str | None:
         with self._changed:
@@ -63,13 +63,13 @@ class Doorbell:
 
 def _bell_for(job: Job) -> str | None:
     if job.state == JobState.QUEUED:
-        return queues.INFERENCE
+        return doorbell.INFERENCE
     if job.state == JobState.PREPARING:
-        return queues.SERVICE
-    return queues.EVENTS if job.state in TERMINAL and job.webhook_url is not None else None
+        return doorbell.SERVICE
+    return doorbell.EVENTS if job.state in TERMINAL and job.webhook_url is not None else None
 
 
-def _publisher(settings: BrokerSettings) -> queues.Publish:
+def _publisher(settings: BrokerSettings) -> doorbell.Publish:
     seconds = settings.socket_timeout_seconds
     sender = celery.Celery("longbatch-api", broker=settings.url.get_secret_value(), set_as_current=False)
     sender.conf.update(

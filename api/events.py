@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 from api.parts import Parts
 from api.streams import HEARTBEAT, event, merged
 from jobs import queries
-from jobs.live import Piece
+from jobs.live_output import Piece
 from jobs.models import Job
 from jobs.queries import Glance
 from jobs.states import TERMINAL

@@ -11,9 +11,9 @@ from uuid import UUID
 import redis.asyncio
 from redis.exceptions import RedisError
 
-from jobs import live, telemetry
+from jobs import live_output, telemetry
 from jobs.ids import uuid7
-from jobs.live import Piece
+from jobs.live_output import Piece
 from jobs.settings import BrokerSettings
 
 _BLOCK_MS: Final = 1000
@@ -107,20 +107,20 @@ class LiveReader:
             self._is_unheard = False
             with suppress(RedisError, OSError):
                 await self._broker.xadd(self._bell, {"": ""}, maxlen=1)
-                await self._broker.expire(self._bell, live.EXPIRES)
+                await self._broker.expire(self._bell, live_output.EXPIRES)
 
     async def _read(self) -> None:
         if self._ended_to is None:
-            newest: Any = await self._broker.xrevrange(live.ENDED_KEY, count=1)
+            newest: Any = await self._broker.xrevrange(live_output.ENDED_KEY, count=1)
             self._ended_to = newest[0][0] if newest else _START
         asked = dict(self._read_to)
-        streams: Any = {live.stream_key(job_id): position for job_id, position in asked.items()}
-        streams |= {self._bell: self._heard, live.ENDED_KEY: self._ended_to}
-        job_ids = {live.stream_key(job_id).encode(): job_id for job_id in asked}
+        streams: Any = {live_output.stream_key(job_id): position for job_id, position in asked.items()}
+        streams |= {self._bell: self._heard, live_output.ENDED_KEY: self._ended_to}
+        job_ids = {live_output.stream_key(job_id).encode(): job_id for job_id in asked}
         found: Any = await self._broker.xread(streams, count=_MAX_PIECES, block=_BLOCK_MS)
         for key, entries in found or ():
             job_id = job_ids.get(key)
-            if key == live.ENDED_KEY.encode():
+            if key == live_output.ENDED_KEY.encode():
                 self._ended_to = entries[-1][0]
                 self._on_ended({UUID(fields[b"job"].decode()) for _, fields in entries})
             elif job_id is None:
@@ -129,7 +129,7 @@ class LiveReader:
             elif self._read_to.get(job_id) == asked[job_id]:
                 self._read_to[job_id] = entries[-1][0]
                 for entry_id, fields in entries:
-                    self._tell(job_id, _place(entry_id), live.decode(fields))
+                    self._tell(job_id, _place(entry_id), live_output.decode(fields))
 
     def _tell(self, job_id: UUID, place: tuple[int, int], piece: Piece) -> None:
         for listener in self._listeners.get(job_id, ()):

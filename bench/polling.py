@@ -31,12 +31,12 @@ from jobs.engines import registry, reservations
 from jobs.engines.capacity import Capacity
 from jobs.ids import uuid7
 from jobs.models import DEFAULT_TENANT
-from jobs.moves import Lease
 from jobs.prompts.store import CountedPrompt, NewText
 from jobs.states import FinishReason
 from jobs.submission import JobSpec
 from jobs.tenants import keys
 from jobs.tenants.keys import Scope
+from jobs.transitions import Lease
 
 _KEY: Final = "lb_0123456789abcdef_" + "b" * 43  # opens nothing outside this run
 _NAME: Final = "bench"  # of the engine and its model

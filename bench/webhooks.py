@@ -23,7 +23,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from bench import figures
 from bench.figures import Figure, Servers
-from jobs import queues
+from jobs import doorbell
 from jobs.database import transaction
 from jobs.ids import uuid7
 from jobs.models import DEFAULT_TENANT, WebhookDispatch, WebhookEndpoint, WebhookEvent
@@ -191,9 +191,9 @@ def _service(servers: Servers) -> Iterator[Rig]:
     """A service worker in a process of its own, which has begun to look."""
     assert _SETTINGS.encryption_key is not None  # noqa: S101  # there is one
     sessions = servers.sessions
-    broker = queues.connect(servers.valkey_url, socket_timeout=3)
+    broker = doorbell.connect(servers.valkey_url, socket_timeout=3)
     publish = publisher(make_app(BrokerSettings(url=SecretStr(servers.valkey_url))))
-    rig = Rig(sessions, partial(queues.ring, broker, publish, queues.EVENTS))
+    rig = Rig(sessions, partial(doorbell.ring, broker, publish, doorbell.EVENTS))
     with figures.process(
         [sys.executable, "-m", "worker", "service"],
         LONGBATCH_DATABASE__URL=servers.postgres_url,

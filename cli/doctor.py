@@ -16,10 +16,10 @@ from cli.client import Client, RefusedError, ServerUnreachableError
 from cli.engine_inspect import show
 from cli.local import Server
 from cli.verbs import ApiUrl, AsJson, print_json
-from jobs import database, open_files, queues, settings
+from jobs import database, doorbell, open_files, settings
 from jobs.database import schema
+from jobs.diagnostics import Finding
 from jobs.errors import LongbatchError
-from jobs.findings import Finding
 from jobs.prompts.tokenizer import Tokenizer
 from jobs.settings import ApiSettings, DatabaseSettings, Settings, TritonSettings
 from jobs.tenants import isolation
@@ -172,8 +172,8 @@ def _look_at_database(found: Settings) -> str:
 
 
 def _look_at_broker(found: Settings) -> str:
-    broker = queues.connect(found.broker.url.get_secret_value(), socket_timeout=_TIMEOUT_SECONDS)
-    if not queues.answers(broker):
+    broker = doorbell.connect(found.broker.url.get_secret_value(), socket_timeout=_TIMEOUT_SECONDS)
+    if not doorbell.answers(broker):
         raise LongbatchError("it does not answer")
     return "it answers"
 

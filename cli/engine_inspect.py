@@ -9,7 +9,7 @@ from rich.markup import escape
 
 from cli import local
 from cli.verbs import AsJson, output, print_json
-from jobs.findings import Finding
+from jobs.diagnostics import Finding
 from jobs.prompts.tokenizer import Tokenizer
 from jobs.settings import EngineSide
 

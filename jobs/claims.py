@@ -15,11 +15,11 @@ from jobs.engines import reservations, served_tokens
 from jobs.ids import uuid7
 from jobs.loads import Load
 from jobs.models import Engine, Job, Reservation
-from jobs.moves import Lease
 from jobs.packing import Choice, Running, choose
 from jobs.preemption import make_room
 from jobs.ranking import Ranked, Ranking, charged
 from jobs.states import Lane
+from jobs.transitions import Lease
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from sqlalchemy.orm import Session
 
-from jobs import summary_trees
+from jobs import trees
 from jobs.models import Job
 from jobs.webhooks import outbox
 
@@ -16,4 +16,4 @@ def note(session: Session, ended: Sequence[Job]) -> None:
     everywhere, and nobody who holds a summary's row waits for one of a job that can be held elsewhere.
     """
     outbox.append(session, ended)
-    summary_trees.advance(session, ended)
+    trees.advance(session, ended)

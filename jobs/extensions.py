@@ -9,9 +9,9 @@ from jobs import loads
 from jobs.bookings import Bookkeeper, Terms
 from jobs.engines import served_tokens
 from jobs.models import Job, Reservation
-from jobs.moves import Lease
 from jobs.packing import Candidate
 from jobs.segments import extend_or_yield
+from jobs.transitions import Lease
 
 
 @dataclass(frozen=True, slots=True)

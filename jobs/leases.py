@@ -11,11 +11,11 @@ from uuid import UUID
 from sqlalchemy import Integer, Interval, Select, Uuid, column, func, select, update, values
 from sqlalchemy.orm import Session
 
-from jobs import checkpoints, moves
+from jobs import checkpoints, transitions
 from jobs.checkpoints import Output
 from jobs.models import Job
-from jobs.moves import Lease
 from jobs.states import StopReason
+from jobs.transitions import Lease
 
 
 def renew(session: Session, leases: Sequence[Lease], *, lease: timedelta) -> set[UUID]:
@@ -87,7 +87,7 @@ def checkpoint(session: Session, lease: Lease, output: Output) -> bool:
     """
     if session.scalar(_free(_held([lease]))) is None:
         return False
-    moves.write(session, lease, completion_tokens=output.num_tokens)
+    transitions.write(session, lease, completion_tokens=output.num_tokens)
     checkpoints.save(session, lease.job_id, output)
     return True
 

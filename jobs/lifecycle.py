@@ -1,7 +1,7 @@
 """The verbs in the order of a job's life; each moves rows in the caller's transaction and nothing else does.
 
-Every move is one guarded UPDATE, see `moves`. How jobs come in stands in `submission`, how they go in
-`removal`, what a worker notes on the jobs it holds in `leases`.
+Every move is one guarded UPDATE, see `transitions`. How jobs come in stands in `submission`, how they go in
+`deletion`, what a worker notes on the jobs it holds in `leases`.
 """
 
 from collections.abc import Sequence
@@ -11,14 +11,14 @@ from uuid import UUID
 from sqlalchemy import ColumnElement, Select, func, literal_column, or_, select
 from sqlalchemy.orm import Session
 
-from jobs import checkpoints, moves, summary_trees
+from jobs import checkpoints, transitions, trees
 from jobs.checkpoints import Output
 from jobs.engines import reservations, served_tokens
 from jobs.errors import NotFoundError
 from jobs.models import Job, JsonObject
-from jobs.moves import Lease
 from jobs.queries import Queued
 from jobs.states import TERMINAL, FinishReason, JobState, StopReason
+from jobs.transitions import Lease
 from jobs.webhooks import outbox
 
 
@@ -52,7 +52,7 @@ def start(
         or_(Job.run_after.is_(None), Job.run_after <= func.clock_timestamp()),
     )
     free = select(Job.id).where(*unchanged).with_for_update(skip_locked=True).scalar_subquery()
-    moving = moves.moving(
+    moving = transitions.moving(
         "claim",
         Job.id == free,
         lease_id=lease.lease_id,
@@ -73,7 +73,7 @@ def report_progress(
 ) -> bool:
     """Callers see how many tokens have streamed, and when the first one came; False: the lease is lost."""
     return bool(
-        moves.write(
+        transitions.write(
             session,
             lease,
             completion_tokens=func.least(completion_tokens, Job.max_tokens),
@@ -84,17 +84,17 @@ def report_progress(
 
 def complete(session: Session, lease: Lease, output: Output, finish_reason: FinishReason) -> bool:
     """The job is completed and its result and event stand; False: the lease is lost, nothing was written."""
-    return moves.finish(session, "complete", lease, output, finish_reason=finish_reason.value)
+    return transitions.finish(session, "complete", lease, output, finish_reason=finish_reason.value)
 
 
 def fail(session: Session, lease: Lease, error: JsonObject, output: Output | None = None) -> bool:
     """The job has failed for good, its partial output kept; False: the lease is lost."""
-    return moves.finish(session, "fail", lease, output, error=error)
+    return transitions.finish(session, "fail", lease, output, error=error)
 
 
 def end_stopped(session: Session, lease: Lease, reason: StopReason, output: Output | None) -> bool:
     """A running job is cancelled or expired as it was asked to be; False: the lease is lost."""
-    return moves.finish(session, moves.ENDS[reason], lease, output)
+    return transitions.finish(session, transitions.ENDS[reason], lease, output)
 
 
 def release(session: Session, lease: Lease, output: Output | None = None) -> JobState | None:
@@ -102,17 +102,17 @@ def release(session: Session, lease: Lease, output: Output | None = None) -> Job
 
     None: the lease is lost, nothing was written.
     """
-    return moves.requeue(session, "release", lease, output)
+    return transitions.requeue(session, "release", lease, output)
 
 
 def give_way(session: Session, lease: Lease, output: Output) -> JobState | None:
     """As `release`; and the next time it books all that it may need, so that it never has to yield again."""
-    return moves.requeue(session, "release", lease, output, num_yields=Job.num_yields + 1)
+    return transitions.requeue(session, "release", lease, output, num_yields=Job.num_yields + 1)
 
 
 def make_room(session: Session, lease: Lease, output: Output) -> JobState | None:
     """As `release`, since the interactive lane needed its place; counted, so that it comes to an end."""
-    return moves.requeue(session, "release", lease, output, num_preemptions=Job.num_preemptions + 1)
+    return transitions.requeue(session, "release", lease, output, num_preemptions=Job.num_preemptions + 1)
 
 
 def ask_to_make_room(session: Session, job_ids: Sequence[UUID]) -> int:
@@ -121,7 +121,7 @@ def ask_to_make_room(session: Session, job_ids: Sequence[UUID]) -> int:
     One whose end is being recorded just now is left alone: its place is free in a moment anyway.
     """
     free = select(Job.id).where(Job.id.in_(job_ids)).with_for_update(skip_locked=True)
-    return moves.request_stop(session, StopReason.PREEMPT, [Job.id.in_(session.scalars(free).all())])
+    return transitions.request_stop(session, StopReason.PREEMPT, [Job.id.in_(session.scalars(free).all())])
 
 
 def recount(session: Session, lease: Lease, *, prompt_tokens: int) -> JobState | None:
@@ -130,7 +130,7 @@ def recount(session: Session, lease: Lease, *, prompt_tokens: int) -> JobState |
     Another tokenizer than the one that counted would else send more than was booked.
     """
     reserved = prompt_tokens + Job.max_tokens
-    return moves.requeue(
+    return transitions.requeue(
         session, "release", lease, None, prompt_tokens=prompt_tokens, reserved_tokens=reserved
     )
 
@@ -148,15 +148,17 @@ def retry(
 
     It ends instead if somebody asked for that. None: the lease is lost, nothing was written.
     """
-    job = session.scalar(select(Job).where(*moves.fence(lease), Job.state == "running").with_for_update())
+    job = session.scalar(
+        select(Job).where(*transitions.fence(lease), Job.state == "running").with_for_update()
+    )
     if job is None:
         return None
     spent = job.attempt + 1
     if spent >= max_attempts:
-        moves.finish(session, "fail", lease, output, error=error, attempt=spent)
+        transitions.finish(session, "fail", lease, output, error=error, attempt=spent)
         return JobState.FAILED
     wait = backoff * 2 ** (spent - 1)
-    return moves.requeue(
+    return transitions.requeue(
         session, "retry", lease, output, attempt=spent, run_after=func.clock_timestamp() + wait
     )
 
@@ -166,7 +168,9 @@ def lose_engine(session: Session, lease: Lease, *, max_rescues: int) -> bool:
 
     No attempt is spent, but it is noted that the job was in flight: it may be what killed the engine.
     """
-    job = session.scalar(select(Job).where(*moves.fence(lease), Job.state == "running").with_for_update())
+    job = session.scalar(
+        select(Job).where(*transitions.fence(lease), Job.state == "running").with_for_update()
+    )
     return job is not None and _rescue_one(session, job, max_rescues=max_rescues)
 
 
@@ -196,14 +200,14 @@ def cancel_where(
     matching = (
         select(Job.id)
         .where(Job.tenant_id == tenant_id, *conditions, Job.state.not_in(sorted(TERMINAL)))
-        .where(or_(Job.state != "running", moves.weaker_than(StopReason.CANCEL)), ~summary_trees.is_waiting())
+        .where(or_(Job.state != "running", transitions.weaker_than(StopReason.CANCEL)), ~trees.is_waiting())
         .order_by(Job.id)
         .limit(limit)
     )
     free = session.scalars(matching.with_for_update(key_share=True, skip_locked=True)).all()
     mine = free or session.scalars(matching.with_for_update(key_share=True)).all()
-    ended = moves.end(session, "cancel", Job.id.in_(mine), Job.state != "running")
-    return len(ended) + moves.request_stop(session, StopReason.CANCEL, [Job.id.in_(mine)])
+    ended = transitions.end(session, "cancel", Job.id.in_(mine), Job.state != "running")
+    return len(ended) + transitions.request_stop(session, StopReason.CANCEL, [Job.id.in_(mine)])
 
 
 def overdue(now: datetime) -> Select[UUID]:
@@ -211,8 +215,8 @@ def overdue(now: datetime) -> Select[UUID]:
     return select(Job.id).where(
         Job.expires_at <= now,
         Job.state.not_in(sorted(TERMINAL)),
-        moves.weaker_than(StopReason.EXPIRE),
-        ~summary_trees.is_waiting(),
+        transitions.weaker_than(StopReason.EXPIRE),
+        ~trees.is_waiting(),
     )
 
 
@@ -230,8 +234,8 @@ def expire(session: Session, *, now: datetime, limit: int = 1000, only: Sequence
     """
     over = overdue(now) if only is None else overdue(now).where(Job.id.in_(only))
     due = session.scalars(over.limit(limit).with_for_update(skip_locked=True)).all()
-    ended = moves.end(session, "expire", Job.id.in_(due), Job.state != "running")
-    return len(ended) + moves.request_stop(session, StopReason.EXPIRE, [Job.id.in_(due)])
+    ended = transitions.end(session, "expire", Job.id.in_(due), Job.state != "running")
+    return len(ended) + transitions.request_stop(session, StopReason.EXPIRE, [Job.id.in_(due)])
 
 
 def silent_at(now: datetime) -> Select[UUID]:
@@ -264,7 +268,7 @@ def rescue(
     query = select(Job).where(Job.id.in_(found.limit(limit))).order_by(Job.id)
     still = query.where(Job.state == literal_column("'running'"), Job.lease_expires_at <= now)
     silent = session.scalars(still.with_for_update(skip_locked=True)).all()
-    summary_trees.lock(session, silent)  # all at once and in one order, whichever of them end
+    trees.lock(session, silent)  # all at once and in one order, whichever of them end
     return [job for job in silent if _rescue_one(session, job, max_rescues=max_rescues)]
 
 
@@ -284,12 +288,12 @@ def _take_back(session: Session, job: Job, lease: Lease, *, max_rescues: int) ->
         # It ran alone the last time (see claims), so nothing else can have killed its workers.
         return fail(session, lease, _LOST)
     return bool(
-        moves.move(
+        transitions.move(
             session,
             "rescue",
-            *moves.fence(lease),
+            *transitions.fence(lease),
             num_rescues=Job.num_rescues + 1,
-            **moves.UNHELD,
+            **transitions.UNHELD,
             **checkpoints.progress_kept(),
         )
     )

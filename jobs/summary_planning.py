@@ -10,7 +10,7 @@ from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from jobs import documents, ids, summary_drafts, summary_plan, summary_trees, telemetry, turns
+from jobs import documents, ids, summary_drafts, summary_plan, telemetry, trees, turns
 from jobs.database import database_now, transaction
 from jobs.engines import registry
 from jobs.engines.capacity import Capacity
@@ -227,7 +227,7 @@ def _look(session: Session, turn: Turn, tools: PlanningTools) -> _Look | None:
         return None
     now = database_now(session)
     if summary.expires_at is not None and summary.expires_at <= now:
-        summary_trees.end(session, summary, SummaryState.EXPIRED)
+        trees.end(session, summary, SummaryState.EXPIRED)
         return None
     query = (
         select(Document, SummaryDocument.document_id)
@@ -310,4 +310,4 @@ def _refuse(session: Session, turn: Turn, summary: Summary, error: LongbatchErro
 
 
 def _fail(session: Session, summary: Summary, error: JsonObject) -> None:
-    summary_trees.end(session, summary, SummaryState.FAILED, error=error)
+    trees.end(session, summary, SummaryState.FAILED, error=error)

@@ -7,10 +7,10 @@ from pydoc_data.topics import topics
 
 from cli.stack.ports import LOOPBACK
 from jobs.ids import uuid7
-from jobs.moves import Lease
 from jobs.prompts.messages import Message
 from jobs.prompts.tokenizer import TokenIds, Tokenizer
 from jobs.settings import EngineSettings, EngineSide, TritonSettings
+from jobs.transitions import Lease
 from local_engine import RunningEngine
 from support import PATIENCE
 from worker.adapter import Adapter

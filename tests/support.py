@@ -20,13 +20,13 @@ from jobs.engines import registry
 from jobs.engines.capacity import Capacity
 from jobs.ids import uuid7
 from jobs.models import DEFAULT_TENANT, Base, Job
-from jobs.moves import Lease
 from jobs.preparation import Counting
 from jobs.prompts.store import CountedPrompt, Counter, NewText
 from jobs.states import FinishReason, JobState, StopReason
 from jobs.submission import JobSpec
 from jobs.tenants import keys
 from jobs.tenants.keys import Scope
+from jobs.transitions import Lease
 from worker import maintenance
 from worker.turns import TurnTaker
 

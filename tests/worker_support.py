@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from cli.stack.engine_options import EngineOptions
 from cli.stack.transformers_options import TransformersOptions
 from cli.stack.triton_server import LOOPBACK, TritonLaunch, prepare, wait_ready
-from jobs import queues, submission
+from jobs import doorbell, submission
 from jobs.database import transaction
 from jobs.engines.capacity import Capacity
 from jobs.models import DEFAULT_TENANT, Job, Reservation, Result
@@ -122,7 +122,7 @@ def running_worker(
 ) -> Iterator[InferenceWorker]:
     """An inference worker in this process, which has found its engine unless `is_ready` is false."""
     app = make_app(settings.broker)
-    broker = queues.connect(settings.broker.url.get_secret_value(), socket_timeout=1)
+    broker = doorbell.connect(settings.broker.url.get_secret_value(), socket_timeout=1)
     worker = InferenceWorker(settings, tokenizer, Bell(broker, publisher(app)))
     worker.start()
     try:

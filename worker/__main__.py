@@ -4,7 +4,7 @@ import argparse
 import sys
 from typing import Final
 
-from jobs import open_files, queues, settings, telemetry
+from jobs import doorbell, open_files, settings, telemetry
 from jobs.errors import LongbatchError
 from jobs.prompts.tokenizer import load_configured
 from jobs.settings import Settings
@@ -21,7 +21,7 @@ _RELEASE_SECONDS: Final = 2.5
 def main(arguments: list[str] | None = None) -> int:
     """The worker has served and ended; its exit code."""
     parser = argparse.ArgumentParser(prog="python -m worker", description=__doc__)
-    parser.add_argument("role", choices=[queues.INFERENCE, queues.SERVICE])
+    parser.add_argument("role", choices=[doorbell.INFERENCE, doorbell.SERVICE])
     role: str = parser.parse_args(arguments).role
     try:
         return _serve(role, settings.load())
@@ -32,14 +32,14 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _serve(role: str, configured: Settings) -> int:
     telemetry.configure()
-    num_files = open_files.of_inference_worker if role == queues.INFERENCE else open_files.of_service_worker
+    num_files = open_files.of_inference_worker if role == doorbell.INFERENCE else open_files.of_service_worker
     open_files.raise_for(role, needed=num_files(configured))
     app = make_app(configured.broker)
-    broker = queues.connect(
+    broker = doorbell.connect(
         configured.broker.url.get_secret_value(), socket_timeout=configured.broker.socket_timeout_seconds
     )
     bell = Bell(broker, publisher(app))
-    kind = InferenceWorker if role == queues.INFERENCE else ServiceWorker
+    kind = InferenceWorker if role == doorbell.INFERENCE else ServiceWorker
     part = kind(configured, load_configured(configured.tokenizer), bell)
     tasks.register(app, role, part.heard)
     return run_worker(

@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 import celery
 from celery import bootsteps, signals
 
-from jobs import queues
+from jobs import doorbell
 from jobs.settings import BrokerSettings
 
 # After SIGTERM a process that still hangs shows where, and is gone. Above all graces, below a supervisor's.
@@ -66,7 +66,7 @@ def make_app(settings: BrokerSettings) -> celery.Celery:
     return app
 
 
-def publisher(app: celery.Celery) -> queues.Publish:
+def publisher(app: celery.Celery) -> doorbell.Publish:
     """Sends tasks by name through this application, once."""
 
     def publish(task: str, queue: str) -> None:

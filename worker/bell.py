@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import redis
 
-from jobs import queues
+from jobs import doorbell
 from worker.loops import Loop
 
 
@@ -16,7 +16,7 @@ class Bell:
         broker: its connections.
     """
 
-    def __init__(self, broker: redis.Redis, publish: queues.Publish) -> None:
+    def __init__(self, broker: redis.Redis, publish: doorbell.Publish) -> None:
         self.broker = broker
         self._publish = publish
         self._wanted: queue.SimpleQueue[str] = queue.SimpleQueue()
@@ -29,7 +29,7 @@ class Bell:
 
     def heard(self, name: str) -> None:
         """A ring of this bell was heard."""
-        queues.heard(self.broker, name)
+        doorbell.heard(self.broker, name)
 
     def run_once(self) -> None:
         """Every wanted ring has sounded, or could not."""
@@ -37,7 +37,7 @@ class Bell:
         while not self._wanted.empty():
             wanted.add(self._wanted.get())
         for name in wanted:
-            queues.ring(self.broker, self._publish, name)
+            doorbell.ring(self.broker, self._publish, name)
 
 
 Ring = Callable[[str], None]

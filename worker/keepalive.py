@@ -5,7 +5,7 @@ from typing import Final
 
 import grpc
 
-from jobs.findings import Finding
+from jobs.diagnostics import Finding
 
 # A server without the flags takes offence at the third ping; with them every 5 s is welcome.
 _PING_MS: Final = 6_000

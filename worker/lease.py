@@ -15,9 +15,9 @@ from jobs import ids, leases, lifecycle, telemetry
 from jobs.checkpoints import Output
 from jobs.database import transaction
 from jobs.leases import Progress
-from jobs.moves import Lease
 from jobs.settings import JobSettings
 from jobs.states import StopReason
+from jobs.transitions import Lease
 from worker.loops import Loop
 from worker.pieces import Piece
 from worker.stream import Ended

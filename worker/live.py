@@ -8,8 +8,8 @@ from uuid import UUID
 
 import redis
 
-from jobs import live
-from jobs.live import Piece
+from jobs import live_output
+from jobs.live_output import Piece
 from jobs.models import Job
 from jobs.states import Lane
 from worker.answer import Answer
@@ -43,16 +43,19 @@ class LiveOutput:
             pipeline = self._broker.pipeline(transaction=False)
             for job_id, piece in batch:
                 pipeline.xadd(
-                    live.stream_key(job_id),
-                    live.encode(piece),  # type: ignore[arg-type]  # a dict of texts is not one of anything
-                    maxlen=live.MAX_ENTRIES,
+                    live_output.stream_key(job_id),
+                    live_output.encode(piece),  # type: ignore[arg-type]  # a dict of texts is not one of anything
+                    maxlen=live_output.MAX_ENTRIES,
                     approximate=True,
                 )
             for job_id in {each for each, _ in batch}:
-                pipeline.expire(live.stream_key(job_id), live.EXPIRES)
+                pipeline.expire(live_output.stream_key(job_id), live_output.EXPIRES)
                 if any(each == job_id and piece.is_last for each, piece in batch):
                     pipeline.xadd(
-                        live.ENDED_KEY, {"job": job_id.hex}, maxlen=live.MAX_ENDED, approximate=True
+                        live_output.ENDED_KEY,
+                        {"job": job_id.hex},
+                        maxlen=live_output.MAX_ENDED,
+                        approximate=True,
                     )
             pipeline.execute()
 

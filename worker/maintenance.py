@@ -8,7 +8,7 @@ from uuid import UUID
 from sqlalchemy import literal_column, select
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import ids, lifecycle, removal, submission, summaries, telemetry
+from jobs import deletion, ids, lifecycle, submission, summaries, telemetry
 from jobs.database import database_now, transaction
 from jobs.engines import registry
 from jobs.models import Job
@@ -101,7 +101,7 @@ class Rounds:
         keys_since = now - timedelta(hours=settings.idempotency_hours)
 
         def jobs(session: Session, job_ids: Sequence[UUID]) -> int:
-            return removal.prune_jobs(session, before=kept_since, only=job_ids)
+            return deletion.prune_jobs(session, before=kept_since, only=job_ids)
 
         def notes(session: Session, note_ids: Sequence[UUID]) -> int:
             return usage.add_up(session, only=note_ids)
@@ -113,14 +113,14 @@ class Rounds:
 
             return step
 
-        old = removal.ended_before(kept_since)
+        old = deletion.ended_before(kept_since)
         rounds: dict[str, Callable[[], int]] = {
             "jobs": lambda: sum(move_set(self._sessions, self._old, old, jobs, limit=500)),
-            "events": in_one(partial(removal.prune_events, before=kept_since)),
+            "events": in_one(partial(deletion.prune_events, before=kept_since)),
             "usage_entries": lambda: sum(
                 move_set(self._sessions, self._notes, usage.noted(), notes, limit=5000)
             ),
-            "idempotency_keys": in_one(partial(removal.prune_idempotency_keys, before=keys_since)),
+            "idempotency_keys": in_one(partial(deletion.prune_idempotency_keys, before=keys_since)),
         }
         removed = dict.fromkeys(rounds, 0)
 

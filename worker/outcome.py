@@ -11,9 +11,9 @@ from jobs.checkpoints import Output
 from jobs.engines import reservations
 from jobs.errors import EngineLostError, EngineUnavailableError, LongbatchError
 from jobs.models import JsonObject
-from jobs.moves import Lease
 from jobs.settings import JobSettings
 from jobs.states import FinishReason, JobState, StopReason
+from jobs.transitions import Lease
 from worker.verdicts import sanitize
 
 

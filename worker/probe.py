@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from jobs.diagnostics import Finding
 from jobs.errors import EngineError, EngineUnavailableError
-from jobs.findings import Finding
 from jobs.prompts.tokenizer import Tokenizer
 from jobs.settings import EngineSide
 from worker import keepalive

@@ -9,7 +9,7 @@ from sqlalchemy.exc import DataError, IntegrityError, SQLAlchemyError
 from sqlalchemy.orm import Session, sessionmaker
 from structlog.typing import FilteringBoundLogger
 
-from jobs import queues, telemetry
+from jobs import doorbell, telemetry
 from jobs.checkpoints import Output
 from jobs.claims import Claim
 from jobs.database import transaction
@@ -97,7 +97,7 @@ class Recorder:
                 **_error_fields(outcome),
             )
             if state in TERMINAL and run.claim.job.batch_id is None:  # a webhook or an endpoint may want it
-                self.ring(queues.EVENTS if run.claim.job.summary_id is None else queues.SERVICE)
+                self.ring(doorbell.EVENTS if run.claim.job.summary_id is None else doorbell.SERVICE)
             if stream is not None and not is_confirmed:
                 self._settle(run, outcome)
         finally:

@@ -10,11 +10,11 @@ from jobs import database, webhooks
 from jobs.batch_validation import Validation
 from jobs.batch_work import BatchTools
 from jobs.database import transaction
+from jobs.doorbell import EVENTS, INFERENCE
 from jobs.engines import registry
 from jobs.preparation import Counting
 from jobs.prompts.counter import PromptCounter
 from jobs.prompts.tokenizer import Tokenizer
-from jobs.queues import EVENTS, INFERENCE
 from jobs.settings import Settings
 from jobs.stores import make_store
 from jobs.summary_planning import Planning, PlanningTools

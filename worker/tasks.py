@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import celery
 
-from jobs.queues import QUEUES, WAKE_TASKS
+from jobs.doorbell import QUEUES, WAKE_TASKS
 
 
 def register(app: celery.Celery, queue: str, on_ring: Callable[[str], None]) -> None:

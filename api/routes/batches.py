@@ -22,8 +22,8 @@ from api.reply_bases import page
 from jobs import batches, ids
 from jobs.batch_views import MAX_LISTED_ERRORS, batch_object
 from jobs.batches import BatchSpec
+from jobs.doorbell import SERVICE
 from jobs.models.batch import Batch
-from jobs.queues import SERVICE
 from jobs.states.batch import Endpoint
 from jobs.tenants.idempotency import Kind, run_once
 

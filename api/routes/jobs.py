@@ -21,7 +21,7 @@ from api.render import job_response, seen_job_response
 from api.replies import DeletedReply, JobListReply, JobReply, ResultReply, SeenJobReply
 from api.reply_bases import page
 from api.schemas import JobRequest, ListQuery
-from jobs import ids, lifecycle, queries, removal, submission
+from jobs import deletion, ids, lifecycle, queries, submission
 from jobs.database.paging import Range
 from jobs.engines import registry
 from jobs.errors import JobNotFinishedError, NotFoundError
@@ -161,7 +161,7 @@ async def cancel_job(job_id: JobIdDep, parts: PartsDep, tenant_id: TenantDep) ->
 )
 async def delete_job(job_id: JobIdDep, parts: PartsDep, tenant_id: TenantDep) -> JSONResponse:
     """A job that has ended is gone, with its result and its texts; texts that other jobs share stay."""
-    gone = await parts.transactions.run(partial(removal.remove, job_id=job_id, tenant_id=tenant_id))
+    gone = await parts.transactions.run(partial(deletion.remove, job_id=job_id, tenant_id=tenant_id))
     if not gone:
         raise JobNotFinishedError("Only a job that has ended can be deleted; cancel it first.")
     return JSONResponse({"id": ids.job_id(job_id), "object": "job", "deleted": True})

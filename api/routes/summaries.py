@@ -35,10 +35,10 @@ from api.summary_replies import (
 )
 from api.summary_schemas import SummaryEstimateRequest, SummaryListQuery, SummaryRequest
 from jobs import ids, summaries, summary_plan, summary_queries, summary_results
+from jobs.doorbell import SERVICE
 from jobs.engines import registry
 from jobs.errors import InvalidRequestError, JobNotFinishedError, ModelNotFoundError
 from jobs.models import JsonObject, Summary
-from jobs.queues import SERVICE
 from jobs.states.summary import TERMINAL, OnGap, Style
 from jobs.summaries import SummaryFilter, SummarySpec
 from jobs.summary_queries import ChunkRange

@@ -31,8 +31,8 @@ from api.webhook_schemas import (
 )
 from api.webhooks import endpoint_object
 from jobs import ids, webhooks
+from jobs.doorbell import EVENTS
 from jobs.models.webhook import WebhookEndpoint
-from jobs.queues import EVENTS
 from jobs.views import rfc3339
 from jobs.webhooks import ENDPOINT_TEST, endpoints
 from jobs.webhooks.endpoints import EndpointSpec, Replayed

@@ -26,7 +26,7 @@ from api.webhooks import delivery_object
 from jobs import ids
 from jobs.database import database_now
 from jobs.database.paging import Range
-from jobs.queues import EVENTS
+from jobs.doorbell import EVENTS
 from jobs.views import rfc3339
 from jobs.webhooks import delivery_log, endpoints, secrets
 from jobs.webhooks.delivery_log import DeliveryFilter

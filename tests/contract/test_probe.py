@@ -11,7 +11,7 @@ import pytest
 
 from cli.stack.engine_options import EngineOptions
 from entry_points import settings_of
-from jobs.findings import Finding
+from jobs.diagnostics import Finding
 from jobs.prompts.tokenizer import Tokenizer
 from jobs.settings import EngineSide
 from local_engine import RunningEngine, free_ports, prepared_launch, running_engine, running_server

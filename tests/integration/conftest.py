@@ -12,9 +12,9 @@ from sqlalchemy.orm import Session, sessionmaker
 from api_server import WEBHOOK_SECRET, ApiProcess, Serve, serving
 from cli.stack.engine_options import EngineOptions
 from cli.stack.valkey import EmbeddedValkey
-from jobs.moves import Lease
 from jobs.prompts.tokenizer import Tokenizer, ensure_default_tokenizer
 from jobs.settings import DatabaseSettings, Settings
+from jobs.transitions import Lease
 from local_engine import RunningEngine, running_engine
 from support import claim_one, eventually, register_engine, submit_one
 from webhook_support import WEBHOOKS, Receiver, receiving

@@ -18,8 +18,8 @@ from jobs import claims, ids, lifecycle
 from jobs.database import database_now
 from jobs.engines.capacity import Capacity
 from jobs.engines.registry import register
-from jobs.moves import Lease
 from jobs.states import FinishReason, JobState
+from jobs.transitions import Lease
 from support import API_KEY, ENGINE, TERMS, eventually, job_in, output_of, register_engine
 
 # The command line with these arguments; `stdin` and `api_url` by name.

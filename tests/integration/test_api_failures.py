@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from api_server import ApiProcess, error_of, serving
 from cli.stack.ports import free_port
 from cli.stack.valkey import EmbeddedValkey
-from jobs import queues
+from jobs import doorbell
 from jobs.engines import registry
 from jobs.settings import DatabaseSettings
 from support import ENGINE, eventually, register_engine
@@ -49,13 +49,13 @@ def test_a_frozen_broker_delays_no_submission(
 
 
 def test_a_submitted_job_rings_the_doorbell(http: httpx2.Client, valkey: EmbeddedValkey) -> None:
-    broker = queues.connect(valkey.url, socket_timeout=3)
+    broker = doorbell.connect(valkey.url, socket_timeout=3)
     broker.flushdb()
     http.post("/v1/jobs", json={"input": "a"})
     http.post("/v1/jobs", json={"input": "a long one " * 5000})
-    for queue in (queues.INFERENCE, queues.SERVICE):
+    for queue in (doorbell.INFERENCE, doorbell.SERVICE):
         eventually(lambda queue=queue: broker.llen(queue) == 1)
-        assert queues.WAKE_TASKS[queue].encode() in broker.lindex(queue, 0)
+        assert doorbell.WAKE_TASKS[queue].encode() in broker.lindex(queue, 0)
 
 
 def test_a_full_pool_answers_503_and_recovers(
@@ -174,10 +174,10 @@ def test_no_prompt_reaches_the_log_or_the_broker(
 ) -> None:
     canary = "canary-51c9"
     with api(database_settings, valkey.url) as process, process.client() as http:
-        broker = queues.connect(valkey.url, socket_timeout=3)
+        broker = doorbell.connect(valkey.url, socket_timeout=3)
         broker.flushdb()
         http.post("/v1/jobs", json={"input": canary})
-        eventually(lambda: broker.llen(queues.INFERENCE) or broker.llen(queues.SERVICE))
+        eventually(lambda: broker.llen(doorbell.INFERENCE) or broker.llen(doorbell.SERVICE))
         http.post("/v1/jobs", json={"input": canary, canary: 1})
         with sessions.begin() as session:
             session.execute(text("ALTER TABLE texts RENAME TO hidden"))

@@ -13,12 +13,12 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from api_server import ApiProcess, Serve, error_of
 from cli.stack.valkey import EmbeddedValkey
-from jobs import ids, live, queues, tenants
-from jobs.live import Piece
+from jobs import doorbell, ids, live_output, tenants
+from jobs.live_output import Piece
 from jobs.models import DEFAULT_TENANT, Job
-from jobs.moves import Lease
 from jobs.tenants import keys
 from jobs.tenants.keys import Scope
+from jobs.transitions import Lease
 from support import API_KEY, PATIENCE, eventually, submit_one
 
 MAX_STREAMS = 2
@@ -89,11 +89,11 @@ def test_a_stream_tells_nothing_more_once_its_key_is_no_longer_good(
             row.expires_at = row.created_at
         else:
             row.scopes = [Scope.SUBMIT]
-    with closing(queues.connect(valkey.url, socket_timeout=5)) as broker:
+    with closing(doorbell.connect(valkey.url, socket_timeout=5)) as broker:
 
         def say(number: int, *, last: str = "") -> None:
-            fields = live.encode(Piece(number, last or "x", number + 1))
-            broker.xadd(live.stream_key(running.job_id), fields)  # type: ignore[arg-type]  # texts
+            fields = live_output.encode(Piece(number, last or "x", number + 1))
+            broker.xadd(live_output.stream_key(running.job_id), fields)  # type: ignore[arg-type]  # texts
 
         number = 0
         while not ends.done():

@@ -9,8 +9,8 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from api_server import SOFT_FILES, ApiProcess
 from jobs import ids, lifecycle
-from jobs.moves import Lease
 from jobs.states import FinishReason
+from jobs.transitions import Lease
 from support import API_KEY, eventually, output_of
 
 # Seconds: an answer that comes by then did not wait to the end of 60.

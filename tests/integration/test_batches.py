@@ -11,7 +11,7 @@ from sqlalchemy import Engine, event, func, select
 from sqlalchemy.orm import Session, sessionmaker
 
 from batch_support import Service, lines, tools, validate_next
-from jobs import files, ids, lifecycle, removal, turns
+from jobs import deletion, files, ids, lifecycle, turns
 from jobs.database import database_now
 from jobs.durations import Estimate, seconds_until_done
 from jobs.engines.capacity import Budget
@@ -309,11 +309,11 @@ def test_a_job_stays_until_its_batch_has_taken_note_of_it(
     (job,) = service.jobs(batch_id)
     with sessions.begin() as session:
         late = database_now(session).replace(year=2100)
-        assert not removal.remove(session, job.id, tenant_id=DEFAULT_TENANT)
-        assert removal.prune_jobs(session, before=late) == 0
+        assert not deletion.remove(session, job.id, tenant_id=DEFAULT_TENANT)
+        assert deletion.prune_jobs(session, before=late) == 0
     service.settle()
     with sessions.begin() as session:
-        assert removal.prune_jobs(session, before=late) == 1
+        assert deletion.prune_jobs(session, before=late) == 1
     assert service.outcome(batch_id) == (["line-0"], [])
 
 

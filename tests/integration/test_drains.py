@@ -13,7 +13,7 @@ from jobs.database import database_now, transaction
 from jobs.engines import reservations
 from jobs.ids import uuid7
 from jobs.models import Reservation
-from jobs.moves import Lease
+from jobs.transitions import Lease
 from support import CAPACITY, ENGINE, TERMS, claim_one, register_engine, spec, submit_one
 from worker.drains import Drains
 from worker.gauges import Gauges

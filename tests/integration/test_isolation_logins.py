@@ -13,9 +13,9 @@ from api_server import ApiProcess
 from cli.stack.valkey import EmbeddedValkey
 from jobs import database, leases, lifecycle, submission, tenants
 from jobs.database import database_now
+from jobs.deletion import prune_events, prune_idempotency_keys, prune_jobs
 from jobs.engines import reservations
 from jobs.models import DEFAULT_TENANT, Job
-from jobs.removal import prune_events, prune_idempotency_keys, prune_jobs
 from jobs.settings import DatabaseSettings
 from jobs.states import FinishReason
 from jobs.tenants import isolation, usage

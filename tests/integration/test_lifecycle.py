@@ -5,14 +5,14 @@ import pytest
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
-from jobs import leases, lifecycle, removal, submission
+from jobs import deletion, leases, lifecycle, submission
 from jobs.database import database_now
 from jobs.engines import reservations
 from jobs.errors import IdempotencyConflictError, NotFoundError
 from jobs.models import DEFAULT_TENANT, Job, PromptText, Reservation, Result, WebhookEvent
-from jobs.moves import Lease
 from jobs.states import FinishReason, JobState, StopReason
 from jobs.submission import Once
+from jobs.transitions import Lease
 from support import (
     CAPACITY,
     ERROR,
@@ -171,15 +171,15 @@ def test_equal_prompts_share_a_text_and_deleting_one_job_keeps_it(session: Sessi
     assert first.text_id == second.text_id
     for job in (first, second):
         lifecycle.cancel(session, job.id, tenant_id=DEFAULT_TENANT)
-    assert removal.remove(session, first.id, tenant_id=DEFAULT_TENANT)
+    assert deletion.remove(session, first.id, tenant_id=DEFAULT_TENANT)
     assert session.scalar(select(func.count()).select_from(PromptText)) == 1
-    assert removal.remove(session, second.id, tenant_id=DEFAULT_TENANT)
+    assert deletion.remove(session, second.id, tenant_id=DEFAULT_TENANT)
     assert session.scalar(select(func.count()).select_from(PromptText)) == 0
 
 
 def test_an_unfinished_job_cannot_be_deleted(session: Session) -> None:
     job = job_in(session, JobState.QUEUED)
-    assert not removal.remove(session, job.id, tenant_id=DEFAULT_TENANT)
+    assert not deletion.remove(session, job.id, tenant_id=DEFAULT_TENANT)
 
 
 def test_a_job_that_never_fits_fails_with_the_three_numbers(session: Session) -> None:
@@ -242,6 +242,6 @@ def test_the_same_key_and_body_is_the_same_job_until_the_key_is_forgotten(sessio
 def test_pruning_takes_old_jobs_with_their_texts_and_leaves_young_ones(session: Session) -> None:
     job = job_in(session, JobState.COMPLETED)
     assert job.finalized_at is not None
-    assert removal.prune_jobs(session, before=job.finalized_at) == 0
-    assert removal.prune_jobs(session, before=job.finalized_at + timedelta(seconds=1)) == 1
+    assert deletion.prune_jobs(session, before=job.finalized_at) == 0
+    assert deletion.prune_jobs(session, before=job.finalized_at + timedelta(seconds=1)) == 1
     assert session.scalar(select(func.count()).select_from(PromptText)) == 0

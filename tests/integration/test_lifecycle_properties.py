@@ -9,14 +9,14 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import claims, lifecycle, removal, submission
+from jobs import claims, deletion, lifecycle, submission
 from jobs.bookings import Terms
 from jobs.database import database_now
 from jobs.engines import reservations
 from jobs.engines.capacity import Capacity
 from jobs.models import DEFAULT_TENANT, Engine, Job, Reservation, Result, WebhookEvent
-from jobs.moves import Lease
 from jobs.states import TERMINAL, FinishReason, StopReason
+from jobs.transitions import Lease
 from support import ERROR, empty_database, output_of, prepare_next, register_engine, spec
 
 SMALL = Capacity(max_batch_size=2, max_blocks=20, tokens_per_block=64, max_input_len=1000, max_seq_len=1280)
@@ -135,7 +135,7 @@ class Life(RuleBasedStateMachine):
     def delete(self, place: int) -> None:
         with self.sessions.begin() as session:
             job_ids = session.scalars(select(Job.id).order_by(Job.id)).all()
-            if job_ids and removal.remove(session, job_ids[place % len(job_ids)], tenant_id=DEFAULT_TENANT):
+            if job_ids and deletion.remove(session, job_ids[place % len(job_ids)], tenant_id=DEFAULT_TENANT):
                 self.ended.pop(job_ids[place % len(job_ids)], None)
 
     @rule()

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from batch_support import Service, lines
 from cli.stack.valkey import EmbeddedValkey
-from jobs import queues
+from jobs import doorbell
 from jobs.database import transaction
 from jobs.models import Job, Summary
 from jobs.models.document import DocumentText
@@ -63,7 +63,7 @@ def test_poisoned_rows_fail_with_their_codes_and_all_others_go_on(
         database=database_settings,
         broker=BrokerSettings(url=SecretStr(valkey.url), socket_timeout_seconds=1),
     )
-    broker = queues.connect(valkey.url, socket_timeout=1)
+    broker = doorbell.connect(valkey.url, socket_timeout=1)
     worker = ServiceWorker(settings, tokenizer, Bell(broker, publisher(make_app(settings.broker))))
     worker.start()
 

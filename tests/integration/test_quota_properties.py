@@ -13,17 +13,17 @@ from sqlalchemy import func, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import claims, lifecycle, removal, submission
+from jobs import claims, deletion, lifecycle, submission
 from jobs.bookings import Terms
 from jobs.database import database_now
 from jobs.engines import reservations
 from jobs.engines.capacity import Capacity
 from jobs.errors import LimitError
 from jobs.models import DEFAULT_TENANT, Job, Tenant, UsageDay
-from jobs.moves import Lease
 from jobs.states import TERMINAL, FinishReason, StopReason
 from jobs.tenants import quotas, usage
 from jobs.tenants.quotas import Held, Limits
+from jobs.transitions import Lease
 from support import ERROR, empty_database, output_of, prepare_next, register_engine, spec
 
 SMALL = Capacity(max_batch_size=2, max_blocks=20, tokens_per_block=64, max_input_len=1000, max_seq_len=1280)
@@ -142,7 +142,7 @@ class Life(RuleBasedStateMachine):
             rows = session.execute(select(Job.id, Job.tenant_id).order_by(Job.id)).all()
             if rows:
                 job_id, tenant_id = rows[place % len(rows)]
-                removal.remove(session, job_id, tenant_id=tenant_id)
+                deletion.remove(session, job_id, tenant_id=tenant_id)
 
     @rule()
     def add_up(self) -> None:

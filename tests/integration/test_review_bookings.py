@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import select, text
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import claims, database, removal, submission
+from jobs import claims, database, deletion, submission
 from jobs.database import database_now, transaction
 from jobs.models import Job, Reservation, WebhookEvent
 from jobs.prompts.store import CountedPrompt
@@ -69,7 +69,7 @@ def test_old_events_go_in_bounded_rounds(session: Session, limit: int) -> None:
         job_in(session, JobState.CANCELLED)
         session.execute(text("DELETE FROM reservations"))
     now = database_now(session)
-    assert removal.prune_events(session, before=now, limit=limit) == limit
+    assert deletion.prune_events(session, before=now, limit=limit) == limit
     assert len(session.scalars(select(WebhookEvent.id)).all()) == 3 - limit
 
 

@@ -15,9 +15,9 @@ from sqlalchemy.orm import Session, sessionmaker
 from api.live import LiveReader
 from api.streams import merged
 from cli.stack.valkey import EmbeddedValkey
-from jobs import ids, live, queues
+from jobs import doorbell, ids, live_output
 from jobs.ids import uuid7
-from jobs.live import Piece
+from jobs.live_output import Piece
 from jobs.settings import BrokerSettings
 from support import submit_one
 
@@ -59,9 +59,9 @@ def test_a_reader_that_leaves_while_the_broker_does_not_answer_is_forgotten() ->
 
 
 def tell(valkey: EmbeddedValkey, job_id: UUID, *pieces: Piece) -> None:
-    with closing(queues.connect(valkey.url, socket_timeout=5)) as broker:
+    with closing(doorbell.connect(valkey.url, socket_timeout=5)) as broker:
         for piece in pieces:
-            broker.xadd(live.stream_key(job_id), live.encode(piece))  # type: ignore[arg-type]  # texts
+            broker.xadd(live_output.stream_key(job_id), live_output.encode(piece))  # type: ignore[arg-type]  # texts
 
 
 def test_who_comes_later_makes_nobody_hear_a_piece_twice(valkey: EmbeddedValkey) -> None:

@@ -11,8 +11,8 @@ from sqlalchemy.orm import Session, sessionmaker
 from jobs import lifecycle
 from jobs.database import transaction
 from jobs.models import DEFAULT_TENANT, Job, WebhookEvent
-from jobs.moves import Lease
 from jobs.states import JobState, StopReason
+from jobs.transitions import Lease
 from support import ERROR, PATIENCE, claim_one, eventually, register_engine, spec, submit_one
 
 BACKOFF = timedelta(seconds=2)

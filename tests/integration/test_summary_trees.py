@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session
 
-from jobs import documents, lifecycle, removal, summaries, summary_queries
+from jobs import deletion, documents, lifecycle, summaries, summary_queries
 from jobs.database import database_now
 from jobs.errors import ConflictError
 from jobs.models import DEFAULT_TENANT, Job, Summary, WebhookEvent
@@ -258,10 +258,10 @@ def test_a_summary_goes_with_its_jobs_and_texts_and_not_before_it_has_ended(sess
     with pytest.raises(ConflictError):
         summaries.remove(session, summary.id, tenant_id=DEFAULT_TENANT)
     with pytest.raises(ConflictError):
-        removal.remove(session, summary.root_job_id, tenant_id=DEFAULT_TENANT)  # type: ignore[arg-type]  # planned
+        deletion.remove(session, summary.root_job_id, tenant_id=DEFAULT_TENANT)  # type: ignore[arg-type]  # planned
     run_to_end(session)
     later = database_now(session) + timedelta(days=1)
-    assert removal.prune_jobs(session, before=later) == 0
+    assert deletion.prune_jobs(session, before=later) == 0
     while summaries.prune(session, before=later):
         pass
     for table in ("jobs", "texts", "results", "summary_nodes", "summary_documents", "summaries"):

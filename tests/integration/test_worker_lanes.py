@@ -7,8 +7,8 @@ from typing import Any
 from uuid import UUID
 
 from cli.stack.valkey import EmbeddedValkey
-from jobs import live, queues
-from jobs.live import Piece
+from jobs import doorbell, live_output
+from jobs.live_output import Piece
 from jobs.packing import Rules
 from jobs.prompts.tokenizer import unpack_ids
 from jobs.settings import Settings
@@ -49,9 +49,9 @@ def test_an_interactive_job_is_answered_while_four_long_ones_run_and_all_complet
 
 
 def pieces_of(valkey: EmbeddedValkey, job_id: UUID) -> list[Piece]:
-    with closing(queues.connect(valkey.url, socket_timeout=5)) as broker:
-        entries: Any = broker.xrange(live.stream_key(job_id))
-        return [live.decode(fields) for _, fields in entries]
+    with closing(doorbell.connect(valkey.url, socket_timeout=5)) as broker:
+        entries: Any = broker.xrange(live_output.stream_key(job_id))
+        return [live_output.decode(fields) for _, fields in entries]
 
 
 def test_what_is_told_while_it_comes_adds_up_to_the_result(

@@ -11,7 +11,7 @@ from pydantic import SecretStr
 from sqlalchemy import update
 
 from cli.stack.valkey import EmbeddedValkey
-from jobs import lifecycle, queues
+from jobs import doorbell, lifecycle
 from jobs.database import database_now, transaction
 from jobs.models import Job
 from jobs.settings import Settings
@@ -118,9 +118,9 @@ def test_the_doorbell_wakes_a_worker_that_would_sleep(
     eventually(lambda: worker.said("engine.ready"))
     # The bell is heard as soon as the consumer is up, which follows the dispatcher.
     app = make_app(settings.broker)
-    broker = queues.connect(settings.broker.url.get_secret_value(), socket_timeout=1)
+    broker = doorbell.connect(settings.broker.url.get_secret_value(), socket_timeout=1)
     job_id = queue.submit("Say something.", max_tokens=3)
-    queues.ring(broker, publisher(app), queues.INFERENCE)
+    doorbell.ring(broker, publisher(app), doorbell.INFERENCE)
     broker.persist("longbatch:doorbell:inference")  # so that only the worker's hearing can end it
     assert queue.ended(job_id).state == "completed"
     eventually(lambda: broker.exists("longbatch:doorbell:inference") == 0)

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from api_server import WEBHOOK_SECRET
 from cli.stack.valkey import EmbeddedValkey
-from jobs import queues
+from jobs import doorbell
 from jobs.database import database_now, transaction
 from jobs.models import Job, PromptText, WebhookDelivery, WebhookEvent
 from jobs.preparation import Counting
@@ -144,7 +144,7 @@ def running_service(
         webhooks=WEBHOOKS,
         maintenance=maintenance,
     )
-    broker = queues.connect(broker_url, socket_timeout=1)
+    broker = doorbell.connect(broker_url, socket_timeout=1)
     worker = ServiceWorker(settings, tokenizer, Bell(broker, publisher(make_app(settings.broker))))
     worker.start()
     try:
@@ -196,11 +196,11 @@ def test_the_bell_of_events_wakes_deliveries_and_leaves_prompts_alone(
         eventually(lambda: len(tries(queue.sessions)) == 1)
         finish_one()
         second = queue.submit("Me too.", is_counted=False)
-        worker.heard(queues.EVENTS)
+        worker.heard(doorbell.EVENTS)
         eventually(lambda: [each.outcome for each in tries(queue.sessions)] == ["delivered"] * 2)
         assert queue.job(second).state == "preparing"
         finish_one()
-        worker.heard(queues.SERVICE)
+        worker.heard(doorbell.SERVICE)
         queue.when(second, lambda job: job.state == "queued")
         eventually(lambda: [each.outcome for each in tries(queue.sessions)] == ["delivered"] * 3)
 

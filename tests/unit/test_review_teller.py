@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs.ids import uuid7
-from jobs.live import Piece
+from jobs.live_output import Piece
 from jobs.prompts.tokenizer import Tokenizer
 from worker.answer import Answer
 from worker.live import Teller

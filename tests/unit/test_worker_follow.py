@@ -7,9 +7,9 @@ import pytest
 
 from jobs.errors import EngineLostError, StreamTimeoutError
 from jobs.ids import uuid7
-from jobs.moves import Lease
 from jobs.prompts.tokenizer import Tokenizer, ensure_default_tokenizer
 from jobs.states import FinishReason, StopReason
+from jobs.transitions import Lease
 from worker.answer import Answer
 from worker.deadlines import Deadlines
 from worker.follow import follow, wait_for_end

@@ -16,7 +16,7 @@ from uuid import UUID
 from sqlalchemy import ColumnElement, and_, exists, insert, literal_column, select
 from sqlalchemy.orm import Session
 
-from jobs import guards, ids, telemetry
+from jobs import guarded_update, ids, telemetry
 from jobs.database import database_now
 from jobs.models import Job, JsonObject, Summary, SummaryNode
 from jobs.states import JobState
@@ -81,7 +81,7 @@ def stop(session: Session, summary: Summary, reason: SummaryStop, *, error: Json
         summary.error = error
         session.flush()
     verb = "expire" if summary.stop_reason == SummaryStop.EXPIRE else "cancel"
-    waiting = guards.move(session, verb, Job.summary_id == summary.id, Job.state == _BLOCKED)
+    waiting = guarded_update.move(session, verb, Job.summary_id == summary.id, Job.state == _BLOCKED)
     outbox.append(session, waiting)
     _end_if_done(session, summary)
 
@@ -166,7 +166,7 @@ def _free(session: Session, summary_id: UUID, parents: Collection[int]) -> None:
             SummaryNode.summary_id == summary_id, SummaryNode.number == number
         )
         if not session.scalar(select(is_left)):
-            guards.move(session, "unblock", Job.id == parent.scalar_subquery())
+            guarded_update.move(session, "unblock", Job.id == parent.scalar_subquery())
 
 
 def _end_if_done(session: Session, summary: Summary) -> None:

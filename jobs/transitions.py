@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from jobs import checkpoints, endings
 from jobs.checkpoints import Output
-from jobs.guards import move, moving
+from jobs.guarded_update import move, moving
 from jobs.models import Job
 from jobs.states import JobState, StopReason, sources
 
