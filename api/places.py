@@ -13,14 +13,14 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from api.shared import Shared
 from jobs import database, explain, outlooks, queue_depth, telemetry
-from jobs.bookings import Terms
 from jobs.durations import Estimate, seconds_until_done
 from jobs.errors import UnavailableError
 from jobs.explain import Snapshot
-from jobs.history import History
 from jobs.models import Job
 from jobs.playback import Outlook
 from jobs.queue_depth import Depth
+from jobs.scheduling.output_history import History
+from jobs.scheduling.sizing import Terms
 from jobs.settings import Settings
 from jobs.speeds import A6000
 from jobs.states import JobState

@@ -14,11 +14,12 @@ from sqlalchemy.orm import Session, sessionmaker
 from bench.fill import MODEL, fill
 from bench.report import Row, judge
 from bench.stand import Stand
-from jobs import claims, database, lifecycle
-from jobs.bookings import Terms
+from jobs import database, lifecycle
 from jobs.checkpoints import Output
-from jobs.claims import Claim
 from jobs.engines import registry, reservations
+from jobs.scheduling import claims
+from jobs.scheduling.claims import Claim
+from jobs.scheduling.sizing import Terms
 from jobs.settings import DatabaseSettings
 from jobs.states import FinishReason
 

@@ -19,7 +19,7 @@ from bench.workloads import WORKLOADS, Spec, make
 from bench.world import SimulatedJob, World
 from jobs.forecast import expected_tokens, forecast, later_s
 from jobs.playback import Length, Outlook
-from jobs.prediction import Foresight
+from jobs.scheduling.prediction import Foresight
 from jobs.speeds import A6000 as UNMEASURED
 from jobs.speeds import Service, Speed, measure
 

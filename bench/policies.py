@@ -7,10 +7,10 @@ from math import ceil
 from typing import Protocol
 
 from bench.world import SimulatedJob, World
-from jobs.fair_share import rank
-from jobs.packing import Candidate, Rules, Running, choose, shadow_of
-from jobs.prediction import Foresight
-from jobs.segments import Segment, next_segment, whole_blocks
+from jobs.scheduling.fair_share import rank
+from jobs.scheduling.packing import Candidate, Rules, Running, choose, shadow_of
+from jobs.scheduling.prediction import Foresight
+from jobs.scheduling.segments import Segment, next_segment, whole_blocks
 
 
 class Booking(Protocol):

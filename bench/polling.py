@@ -23,8 +23,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from bench import figures
 from bench.figures import Figure, Servers
-from jobs import claims, ids, lifecycle, submission
-from jobs.bookings import Terms
+from jobs import ids, lifecycle, submission
 from jobs.checkpoints import Output
 from jobs.database import database_now, transaction
 from jobs.engines import registry, reservations
@@ -32,6 +31,8 @@ from jobs.engines.capacity import Capacity
 from jobs.ids import uuid7
 from jobs.models import DEFAULT_TENANT
 from jobs.prompts.store import CountedPrompt, NewText
+from jobs.scheduling import claims
+from jobs.scheduling.sizing import Terms
 from jobs.states import FinishReason
 from jobs.submission import JobSpec
 from jobs.tenants import keys

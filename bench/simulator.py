@@ -11,9 +11,9 @@ from bench.occupancy import Moment
 from bench.policies import Policy, candidate, running_one
 from bench.workloads import Spec
 from bench.world import SimulatedJob, World
-from jobs.fair_share import Account
-from jobs.packing import Candidate
-from jobs.segments import Segment, extend_or_yield
+from jobs.scheduling.fair_share import Account
+from jobs.scheduling.packing import Candidate
+from jobs.scheduling.segments import Segment, extend_or_yield
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,11 @@ from uuid import UUID
 from bench.engine import Sequence
 from bench.workloads import Spec
 from jobs.engines.capacity import Budget, Capacity, Held, free_budget
-from jobs.fair_share import Account, charge, lift
-from jobs.prediction import Peers
-from jobs.segments import Segment
+from jobs.scheduling.fair_share import Account, charge, lift
+from jobs.scheduling.prediction import Peers
+from jobs.scheduling.segments import Segment
 
-_RECENT = 200  # as `jobs.history` reads
+_RECENT = 200  # as `jobs.scheduling.output_history` reads
 NOTHING = Segment(new_tokens=0, blocks=0)
 
 

@@ -7,14 +7,14 @@ from statistics import fmean
 from typing import Final
 from uuid import UUID
 
-from jobs.bookings import Terms
 from jobs.engines.capacity import Budget, Capacity, find_excess
 from jobs.forecast import Forecast, forecast, later_s
 from jobs.models import Job
 from jobs.outlooks import View
 from jobs.playback import Length, Outlook
 from jobs.queue_depth import Depth
-from jobs.ranking import head_of
+from jobs.scheduling.ranking import head_of
+from jobs.scheduling.sizing import Terms
 from jobs.states import JobState, Lane, WaitReason
 from jobs.views import QueuePlace
 

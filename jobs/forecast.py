@@ -12,9 +12,9 @@ from math import inf
 from uuid import UUID
 
 from jobs.engines.capacity import Budget
-from jobs.packing import Candidate, Rules, choose, fits
 from jobs.playback import Length, Outlook, Playback
-from jobs.prediction import FEW
+from jobs.scheduling.packing import Candidate, Rules, choose, fits
+from jobs.scheduling.prediction import FEW
 from jobs.states import Lane
 
 

@@ -10,18 +10,18 @@ from uuid import UUID
 from sqlalchemy import select
 from sqlalchemy.orm import Session, aliased
 
-from jobs import loads
-from jobs.bookings import Bookkeeper, Terms
 from jobs.database import database_now
 from jobs.engines import registry
 from jobs.engines.capacity import Capacity
 from jobs.forecast import expected_tokens
-from jobs.history import PeersOnce
 from jobs.models import Engine, Job, Reservation
 from jobs.playback import Length, Outlook
-from jobs.prediction import Foresight
 from jobs.queries import Queued
-from jobs.ranking import Ranked, Ranking
+from jobs.scheduling import engine_load
+from jobs.scheduling.output_history import PeersOnce
+from jobs.scheduling.prediction import Foresight
+from jobs.scheduling.ranking import Ranked, Ranking
+from jobs.scheduling.sizing import Bookkeeper, Terms
 from jobs.speeds import Service, Speed, measure
 
 # Workers tell every 5 seconds that their engine is ready; one that was silent for so long is down.
@@ -80,7 +80,7 @@ def look(session: Session, model: str, terms: Terms, *, unmeasured: Speed) -> Vi
     ranked: dict[UUID, Ranked] = {}
     outlooks = []
     for engine in up:
-        load = loads.read(session, engine)
+        load = engine_load.read(session, engine)
         books = Bookkeeper(session, load.capacity, terms)
         ranking = Ranking(
             session, model, load.capacity, terms, books, now, takes_up=False, max_rows=_MAX_ROWS

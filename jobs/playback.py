@@ -8,7 +8,7 @@ from typing import Self
 from uuid import UUID
 
 from jobs.engines.capacity import Budget
-from jobs.packing import Candidate, Running
+from jobs.scheduling.packing import Candidate, Running
 from jobs.speeds import Speed
 
 # Prompt tokens that an engine reads in one iteration.

@@ -10,7 +10,6 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import lifecycle, summaries
-from jobs.claims import Claim, claim
 from jobs.database import database_now
 from jobs.engines import reservations
 from jobs.engines.capacity import Capacity
@@ -18,6 +17,7 @@ from jobs.models import DEFAULT_TENANT, Job, Summary, SummaryNode
 from jobs.models.document import Document, DocumentText
 from jobs.prompts.store import CountedPrompt
 from jobs.prompts.tokenizer import pack_text
+from jobs.scheduling.claims import Claim, claim
 from jobs.settings import LimitSettings
 from jobs.states import FinishReason
 from jobs.states.document import DocumentKind, DocumentState

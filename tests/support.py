@@ -11,10 +11,8 @@ from uuid import UUID
 from sqlalchemy import text
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import claims, lifecycle, submission
-from jobs.bookings import Terms
+from jobs import lifecycle, submission
 from jobs.checkpoints import Output
-from jobs.claims import Claim
 from jobs.database import database_now
 from jobs.engines import registry
 from jobs.engines.capacity import Capacity
@@ -22,6 +20,9 @@ from jobs.ids import uuid7
 from jobs.models import DEFAULT_TENANT, Base, Job
 from jobs.preparation import Counting
 from jobs.prompts.store import CountedPrompt, Counter, NewText
+from jobs.scheduling import claims
+from jobs.scheduling.claims import Claim
+from jobs.scheduling.sizing import Terms
 from jobs.states import FinishReason, JobState, StopReason
 from jobs.submission import JobSpec
 from jobs.tenants import keys

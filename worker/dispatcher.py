@@ -10,10 +10,11 @@ from typing import Final
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import claims, lifecycle, telemetry
-from jobs.claims import Claim, Claimed, Ended, Foreseen
+from jobs import lifecycle, telemetry
 from jobs.database import transaction
 from jobs.engines import reservations
+from jobs.scheduling import claims
+from jobs.scheduling.claims import Claim, Claimed, Ended, Foreseen
 from jobs.settings import Settings
 from jobs.states import StopReason
 from worker.engine import EngineModel

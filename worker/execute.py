@@ -10,17 +10,18 @@ from sqlalchemy.exc import InterfaceError, NoResultFound, OperationalError, SQLA
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import checkpoints, extensions, ids, telemetry
-from jobs.bookings import Terms
-from jobs.claims import Claim
+from jobs import checkpoints, ids, telemetry
 from jobs.database import transaction
 from jobs.errors import EngineLostError, EngineUnavailableError, LongbatchError
-from jobs.extensions import Waiting, Yielding
 from jobs.models import Job
 from jobs.prompts import store
 from jobs.prompts.counter import PromptCounter
 from jobs.prompts.store import CountedPrompt
 from jobs.prompts.tokenizer import unpack_ids
+from jobs.scheduling import growth
+from jobs.scheduling.claims import Claim
+from jobs.scheduling.growth import Waiting, Yielding
+from jobs.scheduling.sizing import Terms
 from jobs.settings import Settings
 from jobs.states import StopReason
 from worker.answer import Answer
@@ -149,7 +150,7 @@ class Runner:
     def _ask_for_more(self, claim: Claim, answer: AnyAnswer) -> int | Waiting | Yielding | None:
         try:
             with transaction(self.sessions) as session:
-                return extensions.extend(
+                return growth.extend(
                     session,
                     self.settings.engine.name,
                     claim.lease,

@@ -5,10 +5,10 @@ from dataclasses import replace
 from datetime import timedelta
 
 from jobs import database, telemetry
-from jobs.bookings import Terms
-from jobs.history import History
 from jobs.prompts.counter import PromptCounter
 from jobs.prompts.tokenizer import Tokenizer
+from jobs.scheduling.output_history import History
+from jobs.scheduling.sizing import Terms
 from jobs.settings import Settings
 from worker.bell import Bell
 from worker.dispatcher import Dispatcher

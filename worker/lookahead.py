@@ -11,13 +11,14 @@ from uuid import UUID
 from sqlalchemy.exc import NoResultFound, OperationalError
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import claims, telemetry
-from jobs.bookings import Terms
-from jobs.claims import Foreseen
+from jobs import telemetry
 from jobs.database import transaction
 from jobs.prompts import store
 from jobs.prompts.counter import PromptCounter
 from jobs.prompts.store import CountedPrompt
+from jobs.scheduling import claims
+from jobs.scheduling.claims import Foreseen
+from jobs.scheduling.sizing import Terms
 
 # A look takes some milliseconds of database time; what short jobs gain from more of them is less.
 _LOOK_SECONDS: Final = 0.2

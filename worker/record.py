@@ -11,10 +11,10 @@ from structlog.typing import FilteringBoundLogger
 
 from jobs import doorbell, telemetry
 from jobs.checkpoints import Output
-from jobs.claims import Claim
 from jobs.database import transaction
 from jobs.engines import reservations
 from jobs.errors import EngineError, LongbatchError
+from jobs.scheduling.claims import Claim
 from jobs.settings import Settings
 from jobs.states import TERMINAL, JobState
 from worker.answer import Answer

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from jobs.claims import Ended
+from jobs.scheduling.claims import Ended
 
 # A result is not written later than this because requests are on their way.
 _MAX_DELAY_SECONDS: Final = 0.1

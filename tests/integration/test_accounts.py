@@ -4,12 +4,13 @@ import pytest
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import claims, lifecycle
-from jobs.claims import Foreseen
+from jobs import lifecycle
 from jobs.database import transaction
 from jobs.engines import reservations, served_tokens
 from jobs.ids import uuid7
 from jobs.models import Tenant, TenantAccount
+from jobs.scheduling import claims
+from jobs.scheduling.claims import Foreseen
 from jobs.states import FinishReason
 from support import CAPACITY, ENGINE, MODEL, TERMS, output_of, register_engine, spec, submit_one
 

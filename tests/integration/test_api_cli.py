@@ -14,10 +14,11 @@ from typer.testing import CliRunner, Result
 from api_server import REPOSITORY, ApiProcess
 from cli.main import app
 from cli.stack.ports import free_port
-from jobs import claims, ids, lifecycle
+from jobs import ids, lifecycle
 from jobs.database import database_now
 from jobs.engines.capacity import Capacity
 from jobs.engines.registry import register
+from jobs.scheduling import claims
 from jobs.states import FinishReason, JobState
 from jobs.transitions import Lease
 from support import API_KEY, ENGINE, TERMS, eventually, job_in, output_of, register_engine

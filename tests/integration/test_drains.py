@@ -7,12 +7,12 @@ import pytest
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import extensions
-from jobs.claims import Claim
 from jobs.database import database_now, transaction
 from jobs.engines import reservations
 from jobs.ids import uuid7
 from jobs.models import Reservation
+from jobs.scheduling import growth
+from jobs.scheduling.claims import Claim
 from jobs.transitions import Lease
 from support import CAPACITY, ENGINE, TERMS, claim_one, register_engine, spec, submit_one
 from worker.drains import Drains
@@ -56,8 +56,8 @@ def test_a_job_that_waits_for_blocks_does_not_hide_a_request_that_drains(
         session.execute(
             update(Reservation).where(Reservation.lease_id == waiting.lease.lease_id).values(output_tokens=32)
         )
-        granted = extensions.extend(session, ENGINE, waiting.lease, produced=32, terms=TERMS)
-        assert granted == extensions.Waiting()
+        granted = growth.extend(session, ENGINE, waiting.lease, produced=32, terms=TERMS)
+        assert granted == growth.Waiting()
     for _ in range(3):  # the one active request is the draining one
         drains.look(ONE_ACTIVE, generating=[waiting.lease.lease_id])
     assert left(sessions) == {draining.lease.lease_id, waiting.lease.lease_id}

@@ -7,12 +7,12 @@ from sqlalchemy import event, text, update
 from sqlalchemy.orm import Session
 
 from jobs import lifecycle, outlooks, queue_depth
-from jobs.bookings import Terms
 from jobs.database import database_now
 from jobs.engines import registry, reservations
 from jobs.engines.capacity import Capacity
 from jobs.explain import Snapshot, explain, is_far_back, play
 from jobs.models import Engine, Job, Reservation
+from jobs.scheduling.sizing import Terms
 from jobs.speeds import Speed
 from jobs.states import FinishReason, JobState, Lane, WaitReason
 from jobs.views import QueuePlace

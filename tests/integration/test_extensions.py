@@ -7,10 +7,11 @@ import pytest
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
-from jobs import extensions, lifecycle
-from jobs.claims import Claim
+from jobs import lifecycle
 from jobs.engines import reservations
 from jobs.models import DEFAULT_TENANT, Job, Reservation
+from jobs.scheduling import growth
+from jobs.scheduling.claims import Claim
 from jobs.states import FinishReason
 from support import CAPACITY, ENGINE, TERMS, claim_one, output_of, register_engine, spec, submit_one
 
@@ -52,7 +53,7 @@ def overtaker(session: Session, head: Job) -> Claim:
 
 
 def extend(session: Session, claim: Claim) -> object:
-    return extensions.extend(session, ENGINE, claim.lease, produced=claim.output_tokens, terms=WHOLE)
+    return growth.extend(session, ENGINE, claim.lease, produced=claim.output_tokens, terms=WHOLE)
 
 
 def test_an_extension_leaves_the_overtaken_job_the_blocks_that_it_will_start_with(

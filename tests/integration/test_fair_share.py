@@ -8,13 +8,14 @@ import pytest
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
-from jobs import claims, leases, lifecycle
-from jobs.bookings import Terms
-from jobs.claims import Claim, Ended
+from jobs import leases, lifecycle
 from jobs.database import database_now
 from jobs.engines import reservations
 from jobs.ids import uuid7
 from jobs.models import Job, Reservation, Tenant, TenantAccount
+from jobs.scheduling import claims
+from jobs.scheduling.claims import Claim, Ended
+from jobs.scheduling.sizing import Terms
 from jobs.states import FinishReason, JobState, Lane, StopReason
 from support import CAPACITY, ENGINE, TERMS, claim_one, output_of, register_engine, spec, submit_one
 

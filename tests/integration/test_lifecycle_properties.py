@@ -9,12 +9,13 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import claims, deletion, lifecycle, submission
-from jobs.bookings import Terms
+from jobs import deletion, lifecycle, submission
 from jobs.database import database_now
 from jobs.engines import reservations
 from jobs.engines.capacity import Capacity
 from jobs.models import DEFAULT_TENANT, Engine, Job, Reservation, Result, WebhookEvent
+from jobs.scheduling import claims
+from jobs.scheduling.sizing import Terms
 from jobs.states import TERMINAL, FinishReason, StopReason
 from jobs.transitions import Lease
 from support import ERROR, empty_database, output_of, prepare_next, register_engine, spec

@@ -8,8 +8,8 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from jobs import claims
 from jobs.engines.capacity import Capacity
+from jobs.scheduling import claims
 from jobs.states import Lane
 from support import CAPACITY, ENGINE, TERMS, register_engine, spec, submit_one
 

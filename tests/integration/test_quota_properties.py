@@ -13,13 +13,14 @@ from sqlalchemy import func, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import claims, deletion, lifecycle, submission
-from jobs.bookings import Terms
+from jobs import deletion, lifecycle, submission
 from jobs.database import database_now
 from jobs.engines import reservations
 from jobs.engines.capacity import Capacity
 from jobs.errors import LimitError
 from jobs.models import DEFAULT_TENANT, Job, Tenant, UsageDay
+from jobs.scheduling import claims
+from jobs.scheduling.sizing import Terms
 from jobs.states import TERMINAL, FinishReason, StopReason
 from jobs.tenants import quotas, usage
 from jobs.tenants.quotas import Held, Limits

@@ -7,10 +7,11 @@ import pytest
 from sqlalchemy import select, text
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import claims, database, deletion, submission
+from jobs import database, deletion, submission
 from jobs.database import database_now, transaction
 from jobs.models import Job, Reservation, WebhookEvent
 from jobs.prompts.store import CountedPrompt
+from jobs.scheduling import claims
 from jobs.settings import DatabaseSettings
 from jobs.states import JobState
 from support import (

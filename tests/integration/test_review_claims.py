@@ -7,12 +7,13 @@ from uuid import UUID
 from sqlalchemy import update
 from sqlalchemy.orm import Session
 
-from jobs import claims, lifecycle
-from jobs.claims import Claim, Ended
+from jobs import lifecycle
 from jobs.engines.capacity import Capacity
 from jobs.ids import uuid7
 from jobs.models import Job, Tenant, TenantAccount
-from jobs.queue_window import MAX_TENANTS
+from jobs.scheduling import claims
+from jobs.scheduling.candidates import MAX_TENANTS
+from jobs.scheduling.claims import Claim, Ended
 from jobs.states import FinishReason, Lane
 from support import ENGINE, ERROR, TERMS, claim_one, output_of, register_engine, spec, submit_one
 

@@ -12,9 +12,9 @@ from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import leases, lifecycle, summaries
-from jobs.claims import Claim
 from jobs.database import database_now
 from jobs.models import DEFAULT_TENANT, Job, Reservation, Summary, SummaryNode, WebhookEvent
+from jobs.scheduling.claims import Claim
 from jobs.states import TERMINAL, StopReason
 from jobs.states.summary import TERMINAL as ENDED
 from jobs.states.summary import OnGap

@@ -11,10 +11,10 @@ from sqlalchemy import Connection, Engine, event, func, select, text
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import documents, lifecycle, summaries, summary_planning, turns
-from jobs.claims import Claim
 from jobs.errors import ConflictError
 from jobs.models import DEFAULT_TENANT, Job, Summary, WebhookEvent
 from jobs.models.turn import PLANNING
+from jobs.scheduling.claims import Claim
 from jobs.states import JobState
 from summary_support import (
     SMALL,

@@ -11,12 +11,12 @@ from sqlalchemy import select, text, update
 from cli.stack.engine_options import EngineOptions, OracleFaults
 from cli.stack.valkey import EmbeddedValkey
 from jobs import lifecycle
-from jobs.claims import claim
 from jobs.database import database_now, transaction
 from jobs.errors import RetryableEngineError
 from jobs.ids import uuid7
 from jobs.models import Engine, Job, Reservation
 from jobs.prompts.tokenizer import Tokenizer, ensure_default_tokenizer, unpack_ids
+from jobs.scheduling.claims import claim
 from jobs.settings import DatabaseSettings, Settings
 from local_engine import RunningEngine, engine_module, running_engine
 from support import TERMS, eventually

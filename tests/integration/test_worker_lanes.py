@@ -9,8 +9,8 @@ from uuid import UUID
 from cli.stack.valkey import EmbeddedValkey
 from jobs import doorbell, live_output
 from jobs.live_output import Piece
-from jobs.packing import Rules
 from jobs.prompts.tokenizer import unpack_ids
+from jobs.scheduling.packing import Rules
 from jobs.settings import Settings
 from jobs.states import Lane
 from support import eventually

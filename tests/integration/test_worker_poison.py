@@ -10,11 +10,11 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs.checkpoints import Output
-from jobs.claims import Claim
 from jobs.database import transaction
 from jobs.errors import EngineError
 from jobs.models import Job, JsonObject
 from jobs.prompts.tokenizer import Tokenizer
+from jobs.scheduling.claims import Claim
 from jobs.settings import Settings
 from jobs.states import FinishReason, JobState
 from support import claim_one, eventually, register_engine, submit_one

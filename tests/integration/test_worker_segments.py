@@ -6,14 +6,15 @@ from uuid import UUID
 
 from sqlalchemy.orm import Session
 
-from jobs import extensions, lifecycle
-from jobs.bookings import Terms
-from jobs.claims import Claim
+from jobs import lifecycle
 from jobs.engines import reservations
-from jobs.extensions import Waiting, Yielding
 from jobs.models import Job, Reservation
-from jobs.prediction import FEW
 from jobs.prompts.tokenizer import unpack_ids
+from jobs.scheduling import growth
+from jobs.scheduling.claims import Claim
+from jobs.scheduling.growth import Waiting, Yielding
+from jobs.scheduling.prediction import FEW
+from jobs.scheduling.sizing import Terms
 from jobs.settings import Settings
 from jobs.states import FinishReason
 from support import ENGINE, TERMS, claim_one, output_of, register_engine, spec, submit_one
@@ -74,7 +75,7 @@ def running(session: Session, prompt_tokens: int, *, max_tokens: int) -> Claim:
 
 
 def extend(session: Session, claim: Claim, terms: Terms = TERMS) -> object:
-    return extensions.extend(session, ENGINE, claim.lease, produced=claim.output_tokens, terms=terms)
+    return growth.extend(session, ENGINE, claim.lease, produced=claim.output_tokens, terms=terms)
 
 
 def test_a_cold_booking_covers_2048_tokens_and_a_long_prompt_s_warm_one_what_peers_needed(

@@ -12,8 +12,8 @@ from bench.forecast_error import Teller, tell
 from bench.workloads import make
 from jobs.engines.capacity import Budget
 from jobs.forecast import Forecast, expected_tokens, forecast, later_s
-from jobs.packing import Candidate, Rules, Running
 from jobs.playback import Length, Outlook
+from jobs.scheduling.packing import Candidate, Rules, Running
 from jobs.speeds import Service, Speed, measure, reading_work
 from jobs.states import Lane
 

@@ -8,7 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs.engines.capacity import Budget, Capacity, Held, free_budget
-from jobs.packing import Candidate, Choice, Lane, Rules, Running, are_peers, choose, fits, shadow_of
+from jobs.scheduling.packing import (
+    Candidate,
+    Choice,
+    Lane,
+    Rules,
+    Running,
+    are_peers,
+    choose,
+    fits,
+    shadow_of,
+)
 
 CAPACITY = Capacity(
     max_batch_size=4, max_blocks=100, tokens_per_block=64, max_input_len=6000, max_seq_len=6400

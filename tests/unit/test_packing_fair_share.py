@@ -4,7 +4,7 @@ from itertools import islice
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.fair_share import Account, charge, lift, rank
+from jobs.scheduling.fair_share import Account, charge, lift, rank
 
 backlogs = st.dictionaries(st.sampled_from("abcd"), st.lists(st.integers(1, 100), min_size=1, max_size=30))
 weights = st.floats(0.1, 10)

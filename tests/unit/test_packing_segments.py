@@ -4,9 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs.engines.capacity import Budget, Capacity
-from jobs.packing import Candidate, Running, shadow_of
-from jobs.prediction import NEAREST, Foresight, Peers, predict
-from jobs.segments import Extension, extend_or_yield, next_segment, whole_blocks
+from jobs.scheduling.packing import Candidate, Running, shadow_of
+from jobs.scheduling.prediction import NEAREST, Foresight, Peers, predict
+from jobs.scheduling.segments import Extension, extend_or_yield, next_segment, whole_blocks
 
 CAPACITY = Capacity(
     max_batch_size=4, max_blocks=2048, tokens_per_block=64, max_input_len=96_000, max_seq_len=131_072

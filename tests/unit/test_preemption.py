@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs.engines.capacity import Budget, Capacity, Held, free_budget
-from jobs.packing import Candidate, Rules, Running, fits
-from jobs.preemption import make_room
+from jobs.scheduling.packing import Candidate, Rules, Running, fits
+from jobs.scheduling.preemption import make_room
 from jobs.states import Lane
 
 CAPACITY = Capacity(

@@ -8,11 +8,11 @@ from uuid import UUID
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from jobs.bookings import steps
 from jobs.engines import registry
 from jobs.engines.capacity import Budget, Capacity, Held, free_budget
 from jobs.models import Engine, Job, Reservation
-from jobs.packing import Running
+from jobs.scheduling.packing import Running
+from jobs.scheduling.sizing import steps
 from jobs.states import Lane, StopReason
 
 

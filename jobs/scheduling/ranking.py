@@ -11,16 +11,16 @@ from sqlalchemy import func, literal_column, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
-from jobs import queue_window
-from jobs.bookings import Booking, Bookkeeper, Terms
 from jobs.database import advisory_locks
 from jobs.database.advisory_locks import Lock
 from jobs.engines.capacity import Capacity
-from jobs.fair_share import Account, lift, rank
 from jobs.models import Job, TenantAccount
-from jobs.packing import Candidate
 from jobs.queries import Queued
-from jobs.queue_window import Waiting
+from jobs.scheduling import candidates
+from jobs.scheduling.candidates import Waiting
+from jobs.scheduling.fair_share import Account, lift, rank
+from jobs.scheduling.packing import Candidate
+from jobs.scheduling.sizing import Booking, Bookkeeper, Terms
 from jobs.states import Lane
 from jobs.states.summary import TASKS, NodeKind
 
@@ -60,7 +60,7 @@ class Ranking:
     books: Bookkeeper
     now: datetime
     takes_up: bool = field(default=True, kw_only=True)
-    max_rows: int = field(default=queue_window.MAX_ROWS, kw_only=True)
+    max_rows: int = field(default=candidates.MAX_ROWS, kw_only=True)
 
     def head(self) -> list[Ranked]:
         """The candidates: interactive ones first, then by what tenants were served, priority and age."""
@@ -68,7 +68,7 @@ class Ranking:
 
     def lanes(self) -> list[list[Ranked]]:
         """All that was read of each lane, ranked: of every size of every tenant the first."""
-        waiting = queue_window.waiting_tenants(self.session, self.model)
+        waiting = candidates.waiting_tenants(self.session, self.model)
         if self.takes_up:
             take_up(self.session, self.model, waiting)
         known = lifted(waiting)
@@ -100,12 +100,12 @@ class Ranking:
 
     def _first_jobs(self, lane: Lane, tenants: Sequence[UUID]) -> Sequence[Queued]:
         """Of the first tenants that have any job that may run here."""
-        for start in range(0, len(tenants), queue_window.MAX_TENANTS):
-            rows = queue_window.first_jobs(
+        for start in range(0, len(tenants), candidates.MAX_TENANTS):
+            rows = candidates.first_jobs(
                 self.session,
                 self.model,
                 lane,
-                tenants[start : start + queue_window.MAX_TENANTS],
+                tenants[start : start + candidates.MAX_TENANTS],
                 capacity=self.capacity,
                 now=self.now,
                 max_rows=self.max_rows,

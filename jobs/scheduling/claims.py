@@ -8,16 +8,18 @@ from uuid import UUID
 from sqlalchemy import insert, select
 from sqlalchemy.orm import Session
 
-from jobs import lifecycle, loads, queue_window
-from jobs.bookings import Bookkeeper, Terms
+from jobs import lifecycle
 from jobs.database import database_now
 from jobs.engines import reservations, served_tokens
 from jobs.ids import uuid7
-from jobs.loads import Load
 from jobs.models import Engine, Job, Reservation
-from jobs.packing import Choice, Running, choose
-from jobs.preemption import make_room
-from jobs.ranking import Ranked, Ranking, charged
+from jobs.scheduling import candidates as queue_window
+from jobs.scheduling import engine_load
+from jobs.scheduling.engine_load import Load
+from jobs.scheduling.packing import Choice, Running, choose
+from jobs.scheduling.preemption import make_room
+from jobs.scheduling.ranking import Ranked, Ranking, charged
+from jobs.scheduling.sizing import Bookkeeper, Terms
 from jobs.states import Lane
 from jobs.transitions import Lease
 
@@ -104,14 +106,14 @@ def claim_all(
         foreseen: candidates that were read a moment ago; the queue is read again only if a slot stays free.
         limit: most jobs to start; None: as many as there are slots.
     """
-    locked = loads.lock(session, engine_name)
+    locked = engine_load.lock(session, engine_name)
     served_tokens.serialize(session)
     for each in ended:  # behind the locks: accounts come after engines, here as everywhere
         reservations.close(session, each.lease_id, produced=each.produced)
     if locked is None or locked[0].paused_reason is not None:
         return Claimed()
     engine, now = locked
-    load = loads.read(session, engine)
+    load = engine_load.read(session, engine)
     somebody_waits = queue_window.has_interactive(session, engine.model)
     if load.budget.free_slots < 1 and not somebody_waits:
         return Claimed()
@@ -139,7 +141,7 @@ def foresee(session: Session, engine_name: str, terms: Terms) -> Foreseen:
     engine = session.scalar(select(Engine).where(Engine.name == engine_name))
     if engine is None:
         return Foreseen()
-    load = loads.read(session, engine)
+    load = engine_load.read(session, engine)
     books = Bookkeeper(session, load.capacity, terms)
     now = database_now(session)
     candidates = Ranking(session, engine.model, load.capacity, terms, books, now).head()

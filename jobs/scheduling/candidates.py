@@ -13,9 +13,9 @@ from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.orm import Session
 
 from jobs.engines.capacity import Capacity
-from jobs.fair_share import Account
 from jobs.models import FIT_CLASS, NEED_BOUNDS, NEED_CLASSES, NUM_SIZE_CLASSES, SIZE_BOUNDS, Job
 from jobs.queries import Queued
+from jobs.scheduling.fair_share import Account
 from jobs.states import Lane
 
 # Of the tenants that wait, so many are looked at: those that were served least.

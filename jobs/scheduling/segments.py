@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from jobs.engines.capacity import Budget, Capacity, blocks_for
-from jobs.packing import Candidate, Running, shadow_of
-from jobs.prediction import Foresight, predict
+from jobs.scheduling.packing import Candidate, Running, shadow_of
+from jobs.scheduling.prediction import Foresight, predict
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from jobs import loads
-from jobs.bookings import Bookkeeper, Terms
 from jobs.engines import served_tokens
 from jobs.models import Job, Reservation
-from jobs.packing import Candidate
-from jobs.segments import extend_or_yield
+from jobs.scheduling import engine_load
+from jobs.scheduling.packing import Candidate
+from jobs.scheduling.segments import extend_or_yield
+from jobs.scheduling.sizing import Bookkeeper, Terms
 from jobs.transitions import Lease
 
 
@@ -36,13 +36,13 @@ def extend(
         produced: tokens it has generated.
         terms: as at its claim.
     """
-    locked = loads.lock(session, engine_name)
+    locked = engine_load.lock(session, engine_name)
     held = select(Job).where(Job.id == lease.job_id, Job.lease_id == lease.lease_id, Job.state == "running")
     job = session.scalar(held)
     mine = session.get(Reservation, lease.lease_id, populate_existing=True)
     if locked is None or job is None or mine is None:
         return None
-    load = loads.read(session, locked[0])
+    load = engine_load.read(session, locked[0])
     books = Bookkeeper(session, load.capacity, terms)
     wanted = books.booking(job, produced=produced)
     extension = extend_or_yield(

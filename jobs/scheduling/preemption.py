@@ -5,7 +5,7 @@ from dataclasses import replace
 from uuid import UUID
 
 from jobs.engines.capacity import Budget
-from jobs.packing import Candidate, Rules, Running, fits, may_join
+from jobs.scheduling.packing import Candidate, Rules, Running, fits, may_join
 from jobs.states import Lane
 
 

@@ -8,10 +8,10 @@ from uuid import UUID
 from sqlalchemy.orm import Session
 
 from jobs.engines.capacity import Capacity
-from jobs.history import History, PeersOnce
-from jobs.packing import Rules
-from jobs.prediction import Foresight
-from jobs.segments import next_segment, whole_blocks
+from jobs.scheduling.output_history import History, PeersOnce
+from jobs.scheduling.packing import Rules
+from jobs.scheduling.prediction import Foresight
+from jobs.scheduling.segments import next_segment, whole_blocks
 from jobs.settings import Settings
 
 # Prompt tokens that an engine reads in one iteration; only the order of expected ends depends on it.

@@ -10,7 +10,7 @@ from sqlalchemy import literal_column, select
 from sqlalchemy.orm import Session
 
 from jobs.models import Job
-from jobs.prediction import Peers
+from jobs.scheduling.prediction import Peers
 
 # Enough for a 95th percentile, few enough to read at claims.
 _RECENT: Final = 200

@@ -1,0 +1,1 @@
+"""Scheduling: candidates, ranking, packing, reservation sizes, and the claim."""
