@@ -12,10 +12,10 @@ from api.parts import Parts
 from jobs import files, ids
 from jobs.batch_estimate import Estimator
 from jobs.batch_lines import LineFaultError
-from jobs.durations import Estimate
 from jobs.engines import registry
 from jobs.errors import InvalidRequestError, NotFoundError, UnavailableError
 from jobs.file_lines import FileLine, Splitter
+from jobs.forecast.duration import Estimate
 from jobs.models import JsonObject
 from jobs.models.file import FilePart
 from jobs.prompts.counter import PromptCounter

@@ -12,17 +12,19 @@ from sqlalchemy.exc import InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from api.shared import Shared
-from jobs import database, explain, outlooks, queue_depth, telemetry
-from jobs.durations import Estimate, seconds_until_done
+from jobs import database, telemetry
 from jobs.errors import UnavailableError
-from jobs.explain import Snapshot
+from jobs.forecast import backlog, queue_position
+from jobs.forecast import snapshot as outlooks
+from jobs.forecast.backlog import Depth
+from jobs.forecast.duration import Estimate, seconds_until_done
+from jobs.forecast.engine_speed import A6000
+from jobs.forecast.queue_position import Snapshot
+from jobs.forecast.simulation import Outlook
 from jobs.models import Job
-from jobs.playback import Outlook
-from jobs.queue_depth import Depth
 from jobs.scheduling.output_history import History
 from jobs.scheduling.sizing import Terms
 from jobs.settings import Settings
-from jobs.speeds import A6000
 from jobs.states import JobState
 from jobs.tenants import isolation
 from jobs.views import QueuePlace
@@ -59,12 +61,14 @@ class Places:
         if job.state not in _WAITING:
             return None
         if job.state != JobState.QUEUED:
-            return explain.explain(job, None, None)
+            return queue_position.explain(job, None, None)
         try:
             async with asyncio.timeout(_PATIENCE_SECONDS):
                 snapshot = await self._snapshot(job.model).get()
-                depth = await self._depth(job.model).get() if explain.is_far_back(snapshot, job) else None
-            return explain.explain(job, snapshot, depth)
+                depth = (
+                    await self._depth(job.model).get() if queue_position.is_far_back(snapshot, job) else None
+                )
+            return queue_position.explain(job, snapshot, depth)
         except Exception as error:  # noqa: BLE001  # callers came for the job, which they get all the same
             telemetry.logger().error(telemetry.LOOP_FAILED, loop="places", error=type(error).__name__)
             return None
@@ -108,12 +112,12 @@ class Places:
         with database.transaction(self._sessions) as session:
             isolation.enter_across(session)
             view = outlooks.look(session, model, self._terms, unmeasured=self._unmeasured)
-        return explain.play(view, self._terms)
+        return queue_position.play(view, self._terms)
 
     def _count(self, model: str) -> Depth:
         with database.transaction(self._sessions) as session:
             isolation.enter_across(session)
-            return queue_depth.count(session, model)
+            return backlog.count(session, model)
 
     def _seconds_until_done(self, estimate: Estimate, model: str, engines: Sequence[Outlook]) -> float:
         with database.transaction(self._sessions) as session:

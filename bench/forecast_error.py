@@ -17,11 +17,11 @@ from bench.policies import candidate as candidate_of
 from bench.simulator import Conditions, _Simulation
 from bench.workloads import WORKLOADS, Spec, make
 from bench.world import SimulatedJob, World
-from jobs.forecast import expected_tokens, forecast, later_s
-from jobs.playback import Length, Outlook
+from jobs.forecast.engine_speed import A6000 as UNMEASURED
+from jobs.forecast.engine_speed import Service, Speed, measure
+from jobs.forecast.simulation import Length, Outlook
+from jobs.forecast.start_times import expected_tokens, forecast, later_s
 from jobs.scheduling.prediction import Foresight
-from jobs.speeds import A6000 as UNMEASURED
-from jobs.speeds import Service, Speed, measure
 
 # As the service does it: starts that are played forward, and services that are measured.
 HORIZON, MEASURED = 128, 64

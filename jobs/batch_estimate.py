@@ -4,14 +4,14 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
 from jobs.batch_lines import LineFaultError, SeenIds, duplicate, read_envelope
-from jobs.durations import Estimate
 from jobs.engines.capacity import Capacity, Excess, blocks_for, find_excess
 from jobs.errors import LongbatchError, ModelNotFoundError
 from jobs.file_lines import FileLine
+from jobs.forecast.duration import Estimate
+from jobs.forecast.engine_speed import reading_work
 from jobs.models import JsonObject
 from jobs.prompts.openai import Generation, error_object, understand
 from jobs.prompts.store import Counter
-from jobs.speeds import reading_work
 from jobs.states.batch import Endpoint
 
 # So many characters are counted with the tokenizer, two seconds of work; the others by what these gave.

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from jobs import summary_plan
 from jobs.chunking import Count, Starts
-from jobs.durations import Estimate
-from jobs.speeds import reading_work
+from jobs.forecast.duration import Estimate
+from jobs.forecast.engine_speed import reading_work
 from jobs.summary_plan import Leaf, Node, Sizes, Source
 
 

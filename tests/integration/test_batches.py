@@ -13,14 +13,14 @@ from sqlalchemy.orm import Session, sessionmaker
 from batch_support import Service, lines, tools, validate_next
 from jobs import deletion, files, ids, lifecycle, turns
 from jobs.database import database_now
-from jobs.durations import Estimate, seconds_until_done
 from jobs.engines.capacity import Budget
 from jobs.errors import ConflictError
+from jobs.forecast.duration import Estimate, seconds_until_done
+from jobs.forecast.engine_speed import Speed
+from jobs.forecast.simulation import Outlook
 from jobs.models import DEFAULT_TENANT, Job, WebhookEvent
 from jobs.models.file import File, FilePart
 from jobs.models.turn import VALIDATION
-from jobs.playback import Outlook
-from jobs.speeds import Speed
 from jobs.states import JobState
 from jobs.states.file import FileState
 from jobs.storage import DirectoryStore

@@ -6,14 +6,15 @@ import pytest
 from sqlalchemy import event, text, update
 from sqlalchemy.orm import Session
 
-from jobs import lifecycle, outlooks, queue_depth
+from jobs import lifecycle
 from jobs.database import database_now
 from jobs.engines import registry, reservations
 from jobs.engines.capacity import Capacity
-from jobs.explain import Snapshot, explain, is_far_back, play
+from jobs.forecast import backlog, snapshot
+from jobs.forecast.engine_speed import Speed
+from jobs.forecast.queue_position import Snapshot, explain, is_far_back, play
 from jobs.models import Engine, Job, Reservation
 from jobs.scheduling.sizing import Terms
-from jobs.speeds import Speed
 from jobs.states import FinishReason, JobState, Lane, WaitReason
 from jobs.views import QueuePlace
 from support import ENGINE, MODEL, TERMS, claim_one, job_in, output_of, register_engine, spec, submit_one
@@ -25,7 +26,7 @@ SLOTS = 4
 
 def snapshot_of(session: Session, terms: Terms = WHOLE) -> Snapshot:
     session.flush()
-    return play(outlooks.look(session, MODEL, terms, unmeasured=SPEED), terms)
+    return play(snapshot.look(session, MODEL, terms, unmeasured=SPEED), terms)
 
 
 def place_of(session: Session, job: Job) -> QueuePlace:
@@ -33,7 +34,7 @@ def place_of(session: Session, job: Job) -> QueuePlace:
 
 
 def place_in(snapshot: Snapshot, session: Session, job: Job) -> QueuePlace:
-    found = explain(job, snapshot, queue_depth.count(session, MODEL))
+    found = explain(job, snapshot, backlog.count(session, MODEL))
     assert found is not None
     return found
 
@@ -177,14 +178,14 @@ def test_a_job_younger_than_the_snapshot_has_a_place_too(session: Session) -> No
     snapshot = snapshot_of(session)
     job = submit_one(session)
     assert is_far_back(snapshot, job)
-    place = explain(job, snapshot, queue_depth.count(session, MODEL))
+    place = explain(job, snapshot, backlog.count(session, MODEL))
     assert place is not None
     assert (place.position, place.reason) == (1, None)
     fill(session, 4)
     submit_one(session)
     busy = snapshot_of(session)
     young = submit_one(session)
-    place = explain(young, busy, queue_depth.count(session, MODEL))
+    place = explain(young, busy, backlog.count(session, MODEL))
     assert place is not None
     assert (place.position, place.reason) == (3, WaitReason.BEHIND)
 
@@ -192,7 +193,7 @@ def test_a_job_younger_than_the_snapshot_has_a_place_too(session: Session) -> No
 def test_behind_the_horizon_places_are_counted_and_starts_extrapolated(session: Session) -> None:
     fill(session)
     jobs = [submit_one(session, spec(5000, max_tokens=100)) for _ in range(200)]
-    snapshot, depth = snapshot_of(session), queue_depth.count(session, MODEL)
+    snapshot, depth = snapshot_of(session), backlog.count(session, MODEL)
     places = [explain(job, snapshot, depth) for job in jobs]
     far = [each for each in places if each and each.position and each.position > len(snapshot.positions)]
     assert [each.position for each in places if each] == list(range(1, 201))
@@ -258,7 +259,7 @@ def test_looking_locks_and_writes_nothing(session: Session) -> None:
     event.listen(connection, "before_cursor_execute", lambda *arguments: statements.append(arguments[2]))
     session.execute(text("SET TRANSACTION READ ONLY"))
     snapshot_of(session)
-    queue_depth.count(session, MODEL)
+    backlog.count(session, MODEL)
     assert statements
     assert not any("FOR UPDATE" in each for each in statements)
     session.rollback()

@@ -11,10 +11,10 @@ from bench.engine_model import A6000 as MODEL
 from bench.forecast_error import Teller, tell
 from bench.workloads import make
 from jobs.engines.capacity import Budget
-from jobs.forecast import Forecast, expected_tokens, forecast, later_s
-from jobs.playback import Length, Outlook
+from jobs.forecast.engine_speed import Service, Speed, measure, reading_work
+from jobs.forecast.simulation import Length, Outlook
+from jobs.forecast.start_times import Forecast, expected_tokens, forecast, later_s
 from jobs.scheduling.packing import Candidate, Rules, Running
-from jobs.speeds import Service, Speed, measure, reading_work
 from jobs.states import Lane
 
 RULES = Rules()

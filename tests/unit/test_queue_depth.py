@@ -2,8 +2,8 @@ from uuid import UUID
 
 import pytest
 
-from jobs.queue_depth import Ahead, Depth, Mark, of
-from jobs.speeds import reading_work
+from jobs.forecast.backlog import Ahead, Depth, Mark, of
+from jobs.forecast.engine_speed import reading_work
 from jobs.states import Lane
 
 ONE, OTHER = UUID(int=1), UUID(int=2)

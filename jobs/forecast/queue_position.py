@@ -8,11 +8,11 @@ from typing import Final
 from uuid import UUID
 
 from jobs.engines.capacity import Budget, Capacity, find_excess
-from jobs.forecast import Forecast, forecast, later_s
+from jobs.forecast.backlog import Depth
+from jobs.forecast.simulation import Length, Outlook
+from jobs.forecast.snapshot import View
+from jobs.forecast.start_times import Forecast, forecast, later_s
 from jobs.models import Job
-from jobs.outlooks import View
-from jobs.playback import Length, Outlook
-from jobs.queue_depth import Depth
 from jobs.scheduling.ranking import head_of
 from jobs.scheduling.sizing import Terms
 from jobs.states import JobState, Lane, WaitReason

@@ -12,7 +12,7 @@ from math import inf
 from uuid import UUID
 
 from jobs.engines.capacity import Budget
-from jobs.playback import Length, Outlook, Playback
+from jobs.forecast.simulation import Length, Outlook, Playback
 from jobs.scheduling.packing import Candidate, Rules, choose, fits
 from jobs.scheduling.prediction import FEW
 from jobs.states import Lane

@@ -13,16 +13,16 @@ from sqlalchemy.orm import Session, aliased
 from jobs.database import database_now
 from jobs.engines import registry
 from jobs.engines.capacity import Capacity
-from jobs.forecast import expected_tokens
+from jobs.forecast.engine_speed import Service, Speed, measure
+from jobs.forecast.simulation import Length, Outlook
+from jobs.forecast.start_times import expected_tokens
 from jobs.models import Engine, Job, Reservation
-from jobs.playback import Length, Outlook
 from jobs.queries import Queued
 from jobs.scheduling import engine_load
 from jobs.scheduling.output_history import PeersOnce
 from jobs.scheduling.prediction import Foresight
 from jobs.scheduling.ranking import Ranked, Ranking
 from jobs.scheduling.sizing import Bookkeeper, Terms
-from jobs.speeds import Service, Speed, measure
 
 # Workers tell every 5 seconds that their engine is ready; one that was silent for so long is down.
 SILENT: Final = timedelta(seconds=30)

@@ -8,8 +8,8 @@ from typing import Self
 from uuid import UUID
 
 from jobs.engines.capacity import Budget
+from jobs.forecast.engine_speed import Speed
 from jobs.scheduling.packing import Candidate, Running
-from jobs.speeds import Speed
 
 # Prompt tokens that an engine reads in one iteration.
 _CHUNK_TOKENS = 8192

@@ -9,7 +9,7 @@ from uuid import UUID
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from jobs.speeds import reading_work
+from jobs.forecast.engine_speed import reading_work
 from jobs.states import Lane
 
 # Of each tenant so many jobs are known one by one, and behind them one of so many.
@@ -48,7 +48,7 @@ class Ahead:
 
     Attributes:
         num_jobs: that rank before it.
-        reading: of their prompts, in units of `speeds.reading_work`.
+        reading: of their prompts, in units of `engine_speed.reading_work`.
     """
 
     num_jobs: float

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from sqlalchemy import BigInteger, cast, func, literal_column, select
 from sqlalchemy.orm import Session
 
+from jobs.forecast.engine_speed import reading_work
+from jobs.forecast.simulation import Length, Outlook
 from jobs.models import Job, JsonObject
-from jobs.playback import Length, Outlook
-from jobs.speeds import reading_work
 
 
 @dataclass(slots=True)
@@ -21,7 +21,7 @@ class Estimate:
         num_faults: lines that would fail the batch; the first are in `faults`.
         num_never_fit: runnable by their form, but no engine can hold them; the first are in `never_fit`.
         prompt_tokens, max_output_tokens, kv_blocks: of the lines that would run.
-        reading: of their prompts, in units of `speeds.reading_work`.
+        reading: of their prompts, in units of `engine_speed.reading_work`.
         is_exact: every prompt was counted.
     """
 

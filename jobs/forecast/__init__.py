@@ -1,0 +1,1 @@
+"""Forecasts: positions in the queue, start times, and durations."""
