@@ -14,14 +14,14 @@ from jobs.batch_estimate import Estimator
 from jobs.batch_lines import LineFaultError
 from jobs.engines import registry
 from jobs.errors import InvalidRequestError, NotFoundError, UnavailableError
-from jobs.file_lines import FileLine, Splitter
+from jobs.files.lines import FileLine, Splitter
+from jobs.files.storage import PartStore
+from jobs.files.stores import make_store
 from jobs.forecast.duration import Estimate
 from jobs.models import JsonObject
 from jobs.models.file import FilePart
 from jobs.prompts.counter import PromptCounter
 from jobs.states.batch import Endpoint
-from jobs.storage import PartStore
-from jobs.stores import make_store
 
 
 async def estimate(parts: Parts, asked: EstimateRequest, *, tenant_id: UUID) -> JsonObject:

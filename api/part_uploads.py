@@ -8,8 +8,8 @@ from uuid import UUID
 from api.parts import Parts
 from jobs import files
 from jobs.errors import TooLargeError
-from jobs.storage import PART_BYTES, PartStore
-from jobs.stores import make_store
+from jobs.files.storage import PART_BYTES, PartStore
+from jobs.files.stores import make_store
 
 # What is refused is read on, so that the sender sees the answer instead of a broken connection; not for ever.
 DRAINED_LIMITS: Final = 4

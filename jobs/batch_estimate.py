@@ -6,7 +6,7 @@ from typing import Final
 from jobs.batch_lines import LineFaultError, SeenIds, duplicate, read_envelope
 from jobs.engines.capacity import Capacity, Excess, blocks_for, find_excess
 from jobs.errors import LongbatchError, ModelNotFoundError
-from jobs.file_lines import FileLine
+from jobs.files.lines import FileLine
 from jobs.forecast.duration import Estimate
 from jobs.forecast.engine_speed import reading_work
 from jobs.models import JsonObject

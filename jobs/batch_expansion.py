@@ -11,14 +11,16 @@ from sqlalchemy import func, select, update
 from sqlalchemy.exc import DataError, IntegrityError
 from sqlalchemy.orm import Session
 
-from jobs import batch_results, file_lines, files, ids, submission, telemetry
+from jobs import batch_results, files, ids, submission, telemetry
 from jobs.batch_lines import CANCELLED, EXPIRED, Envelope, answered_line, read_envelope, unanswered_line
 from jobs.batch_work import BatchTools
 from jobs.database import database_now
 from jobs.engines import registry
 from jobs.engines.capacity import Capacity
 from jobs.errors import InvalidRequestError, LongbatchError, ModelNotFoundError, OverTokenQuotaError
-from jobs.file_lines import FileLine
+from jobs.files import lines as file_lines
+from jobs.files.lines import FileLine
+from jobs.files.storage import BytesLostError
 from jobs.ids import uuid7
 from jobs.models import Job
 from jobs.models.batch import Batch
@@ -26,7 +28,6 @@ from jobs.prompts.chat_template import ChatTemplateError
 from jobs.prompts.openai import error_object, understand
 from jobs.prompts.store import CountedPrompt, NewText
 from jobs.states.batch import BatchState, Endpoint
-from jobs.storage import BytesLostError
 from jobs.submission import JobSpec
 from jobs.tenants import quotas
 from jobs.tenants.quotas import Held, Limits

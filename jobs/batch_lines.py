@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from pydantic_core import from_json, to_json
 
-from jobs.file_lines import FileLine
+from jobs.files.lines import FileLine
 from jobs.prompts.openai import JsonObject
 from jobs.states.batch import Endpoint
 

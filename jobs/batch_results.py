@@ -17,6 +17,7 @@ from jobs import batches, files, ids, lifecycle, telemetry
 from jobs.batch_lines import CANCELLED, EXPIRED, answered_line, unanswered_line
 from jobs.database import database_now
 from jobs.errors import LongbatchError
+from jobs.files.storage import PartStore
 from jobs.models import Job, JsonObject, Result
 from jobs.models.batch import Batch
 from jobs.models.file import File
@@ -30,7 +31,6 @@ from jobs.prompts.openai import (
 from jobs.states import JobState
 from jobs.states.batch import BatchState, Endpoint
 from jobs.states.file import FileState
-from jobs.storage import PartStore
 
 _MAX_LINES: Final = 500
 _MAX_BYTES: Final = 4 * 2**20  # of output in one transaction

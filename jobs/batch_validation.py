@@ -8,17 +8,18 @@ from uuid import UUID
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
-from jobs import batches, file_lines, files, ids, retried_lines, telemetry
+from jobs import batches, files, ids, retried_lines, telemetry
 from jobs.batch_lines import LineFaultError, SeenIds, duplicate, read_envelope
 from jobs.batch_work import BatchTools
 from jobs.database import database_now, transaction
 from jobs.errors import LongbatchError
-from jobs.file_lines import FileLine
+from jobs.files import lines
+from jobs.files.lines import FileLine
+from jobs.files.storage import BytesLostError
 from jobs.models import JsonObject
 from jobs.models.batch import Batch
 from jobs.models.turn import VALIDATION, Kind
 from jobs.states.batch import Endpoint
-from jobs.storage import BytesLostError
 from jobs.turns import Turn
 from jobs.turns.work import Sessions, Watch
 from jobs.webhooks import outbox
@@ -91,7 +92,7 @@ def _examine(sessions: Sessions, batch: Batch, watch: Watch, tools: BatchTools) 
     seen = SeenIds()
     endpoint = Endpoint(batch.endpoint)
     chunks = files.stream_chunks(sessions, batch.input_file_id, tools.store, check=watch.check)
-    for line in file_lines.split(chunks, max_line_bytes=tools.max_line_bytes):
+    for line in lines.split(chunks, max_line_bytes=tools.max_line_bytes):
         if line.is_blank:
             continue
         found.num_lines += 1

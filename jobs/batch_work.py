@@ -6,10 +6,10 @@ from typing import Self
 
 from jobs.engines import registry
 from jobs.engines.capacity import Capacity
+from jobs.files.storage import PartStore
+from jobs.files.stores import make_store
 from jobs.prompts.store import Counter
 from jobs.settings import LimitSettings, Settings
-from jobs.storage import PartStore
-from jobs.stores import make_store
 
 
 @dataclass(frozen=True, slots=True)

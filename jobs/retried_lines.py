@@ -7,15 +7,16 @@ from pydantic_core import from_json
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from jobs import batches, file_lines, files
+from jobs import batches, files
 from jobs.batch_lines import SeenIds, read_envelope
 from jobs.batch_work import BatchTools
 from jobs.database import database_now, transaction
+from jobs.files import lines
+from jobs.files.storage import PART_BYTES
 from jobs.models.batch import Batch
 from jobs.models.file import File
 from jobs.states.batch import Endpoint
 from jobs.states.file import FileState
-from jobs.storage import PART_BYTES
 from jobs.turns import Turn
 from jobs.turns.work import InterruptedWorkError, Sessions, Watch
 
@@ -89,7 +90,7 @@ def _parts(
     pending: list[bytes] = []
     num_pending = 0
     chunks = files.stream_chunks(sessions, before.input_file_id, tools.store, check=watch.check)
-    for line in file_lines.split(chunks, max_line_bytes=tools.max_line_bytes):
+    for line in lines.split(chunks, max_line_bytes=tools.max_line_bytes):
         if line.content is None or line.is_blank:
             continue
         if read_envelope(line, endpoint, max_line_bytes=tools.max_line_bytes).custom_id not in wanted:
@@ -106,7 +107,7 @@ def _parts(
 def _failed_ids(sessions: Sessions, error_file_id: UUID, watch: Watch, tools: BatchTools) -> SeenIds:
     found = SeenIds()
     chunks = files.stream_chunks(sessions, error_file_id, tools.store, check=watch.check)
-    for line in file_lines.split(chunks, max_line_bytes=tools.max_line_bytes):
+    for line in lines.split(chunks, max_line_bytes=tools.max_line_bytes):
         if line.content:
             found.add(from_json(line.content)["custom_id"])
     return found

@@ -15,13 +15,13 @@ from jobs.batch_work import BatchTools
 from jobs.batches import BatchSpec
 from jobs.database import database_now
 from jobs.engines import reservations
+from jobs.files.storage import PartStore, RowStore
 from jobs.models import DEFAULT_TENANT, Job
 from jobs.models.batch import Batch
 from jobs.settings import LimitSettings
 from jobs.states import FinishReason, JobState
 from jobs.states.batch import Endpoint
 from jobs.states.file import FileState
-from jobs.storage import PartStore, RowStore
 from openai_support import chat_line, jsonl
 from support import CAPACITY, MODEL, WordCounter, claim_one, output_of, register_engine, taker_of
 from worker import batches as rounds

@@ -9,13 +9,13 @@ from sqlalchemy.orm import Session, sessionmaker
 from jobs import document_work, documents, files, turns
 from jobs.document_work import DocumentClaim
 from jobs.documents import NewDocument
+from jobs.files.storage import PartStore, RowStore
 from jobs.models import DEFAULT_TENANT
 from jobs.models.document import Document
 from jobs.models.turn import EXTRACTION
 from jobs.prompts.tokenizer import Tokenizer
 from jobs.settings import DocumentSettings
 from jobs.states.document import DocumentKind
-from jobs.storage import PartStore, RowStore
 from support import taker_of
 from worker.extractor import Extraction
 

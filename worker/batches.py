@@ -12,15 +12,16 @@ from uuid import UUID
 
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import batch_expansion, batch_results, files, ids, stray_parts, telemetry
+from jobs import batch_expansion, batch_results, files, ids, telemetry
 from jobs import batches as verbs
 from jobs.batch_validation import Validation
 from jobs.batch_work import BatchTools
 from jobs.database import database_now, transaction
 from jobs.errors import LimitError
+from jobs.files import stray_parts
+from jobs.files.storage import FOLDERS, PartStore
 from jobs.states import JobState
 from jobs.states.batch import BatchState
-from jobs.storage import FOLDERS, PartStore
 from worker.rounds import Poisoned, do_each, is_disconnect, move_set
 from worker.turns import TurnTaker
 

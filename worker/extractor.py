@@ -14,12 +14,12 @@ from jobs.database import transaction
 from jobs.database.base import JsonObject
 from jobs.document_work import DocumentClaim, ExtractedText
 from jobs.errors import PromptUncountableError
+from jobs.files.storage import BytesLostError, PartStore
 from jobs.models.turn import EXTRACTION
 from jobs.prompts.encoding import UnsafeTextError
 from jobs.prompts.tokenizer import Tokenizer
 from jobs.settings import DocumentSettings
 from jobs.states.document import Fault
-from jobs.storage import BytesLostError, PartStore
 from jobs.turns import Turn
 from jobs.turns.work import InterruptedWorkError, Sessions, Watch
 from worker.sandbox import Extracted, InterruptedExtractionError, Refusal, Sandbox

@@ -12,11 +12,11 @@ from jobs.batch_work import BatchTools
 from jobs.database import transaction
 from jobs.doorbell import EVENTS, INFERENCE
 from jobs.engines import registry
+from jobs.files.stores import make_store
 from jobs.preparation import Counting
 from jobs.prompts.counter import PromptCounter
 from jobs.prompts.tokenizer import Tokenizer
 from jobs.settings import Settings
-from jobs.stores import make_store
 from jobs.summary_planning import Planning, PlanningTools
 from jobs.webhooks.vault import Vault
 from worker import batches, deliver, documents, maintenance, summaries

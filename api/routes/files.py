@@ -20,11 +20,11 @@ from api.openapi import answers, form_body
 from api.parts import Parts
 from api.reply_bases import page
 from jobs import files, ids
-from jobs.file_views import file_object
+from jobs.files.storage import BytesLostError
+from jobs.files.stores import make_store
+from jobs.files.views import file_object
 from jobs.models.file import File
 from jobs.states.file import FileState
-from jobs.storage import BytesLostError
-from jobs.stores import make_store
 
 router = APIRouter(tags=["files"])
 

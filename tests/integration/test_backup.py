@@ -21,16 +21,17 @@ from batch_support import Service, tools
 from cli.stack.postgres import EmbeddedPostgres
 from cli.stack.postgres_home import find_home
 from cli.stack.valkey import EmbeddedValkey
-from jobs import database, documents, files, ids, lifecycle, stray_parts
+from jobs import database, documents, files, ids, lifecycle
 from jobs.database import database_now
 from jobs.documents import NewDocument
+from jobs.files import stray_parts
+from jobs.files.storage import DirectoryStore
 from jobs.models import DEFAULT_TENANT, Base, Job, WebhookEndpoint
 from jobs.models.document import Document
 from jobs.prompts.tokenizer import Tokenizer
 from jobs.settings import DatabaseSettings
 from jobs.states import JobState
 from jobs.states.document import DocumentKind, DocumentState
-from jobs.storage import DirectoryStore
 from jobs.tenants import isolation
 from jobs.tenants.isolation import TenantSession
 from openai_support import chat_line, jsonl

@@ -13,12 +13,12 @@ from batch_support import Service, lines, tools, validate_next
 from jobs import files, lifecycle, turns
 from jobs.database import database_now
 from jobs.errors import NotFoundError
+from jobs.files.storage import DirectoryStore, RowStore, StoredPart
 from jobs.models import DEFAULT_TENANT
 from jobs.models.batch import Batch
 from jobs.models.file import File, FilePart
 from jobs.models.turn import VALIDATION
 from jobs.states.file import FileState
-from jobs.storage import DirectoryStore, RowStore, StoredPart
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from jobs import deletion, files, ids, lifecycle, turns
 from jobs.database import database_now
 from jobs.engines.capacity import Budget
 from jobs.errors import ConflictError
+from jobs.files.storage import DirectoryStore
 from jobs.forecast.duration import Estimate, seconds_until_done
 from jobs.forecast.engine_speed import Speed
 from jobs.forecast.simulation import Outlook
@@ -23,7 +24,6 @@ from jobs.models.file import File, FilePart
 from jobs.models.turn import VALIDATION
 from jobs.states import JobState
 from jobs.states.file import FileState
-from jobs.storage import DirectoryStore
 from openai_support import chat_line, jsonl
 from support import MODEL
 

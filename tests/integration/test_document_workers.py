@@ -18,12 +18,12 @@ from document_support import SMALL_MEMORY_MB, bad_documents, make_pdf, prose_pag
 from jobs import documents, files
 from jobs.document_kinds import HEAD_BYTES, TAIL_BYTES, Clues, find_kind
 from jobs.documents import NewDocument
+from jobs.files.storage import PART_BYTES, RowStore
 from jobs.models import DEFAULT_TENANT
 from jobs.models.document import Document
 from jobs.models.file import File
 from jobs.settings import BrokerSettings, DatabaseSettings, DocumentSettings, Settings
 from jobs.states.file import FileState
-from jobs.storage import PART_BYTES, RowStore
 from support import PATIENCE, eventually
 from worker_support import WorkerProcess
 

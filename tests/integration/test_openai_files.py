@@ -17,13 +17,13 @@ from api_server import ApiProcess, error_of
 from cli.stack.valkey import EmbeddedValkey
 from jobs import files, ids
 from jobs.database import database_now
+from jobs.files.storage import RowStore
 from jobs.ids import uuid7
 from jobs.models import Tenant
 from jobs.models.batch import Batch
 from jobs.models.file import File, FilePart
 from jobs.settings import DatabaseSettings
 from jobs.states.file import FileState
-from jobs.storage import RowStore
 from openai_support import CHAT, chat_line, jsonl, upload
 from support import API_KEY
 

@@ -13,13 +13,13 @@ from batch_support import Service, lines, tools
 from jobs import files
 from jobs.batch_expansion import MAX_FAILURES
 from jobs.database import transaction
+from jobs.files.storage import DirectoryStore
 from jobs.ids import uuid7
 from jobs.models import DEFAULT_TENANT, Job, Reservation
 from jobs.models.batch import Batch
 from jobs.models.file import File, FilePart
 from jobs.settings import JobSettings
 from jobs.states import JobState
-from jobs.storage import DirectoryStore
 from support import claim_one, job_in, refusing, register_engine, spec, submit_one
 from worker.batches import Rounds as FileRounds
 from worker.maintenance import Rounds

@@ -11,8 +11,15 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from jobs.errors import UnavailableError
-from jobs.object_storage import ObjectStore
-from jobs.storage import FOLDERS, BytesLostError, DirectoryStore, PartStore, RowStore, StoredPart
+from jobs.files.object_storage import ObjectStore
+from jobs.files.storage import (
+    FOLDERS,
+    BytesLostError,
+    DirectoryStore,
+    PartStore,
+    RowStore,
+    StoredPart,
+)
 
 
 class Bucket(BaseHTTPRequestHandler):

@@ -8,15 +8,16 @@ import pytest
 from sqlalchemy import delete, insert, select, text, update
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import files, stray_parts
+from jobs import files
 from jobs.database import database_now
 from jobs.errors import UnavailableError
+from jobs.files import stray_parts
+from jobs.files.storage import FOLDERS, OWNER_NAME, DirectoryStore, PartStore, StoredPart
+from jobs.files.stray_parts import NAMED_WITHIN, NOTED_FOR, SWEPT_AFTER
 from jobs.models import DEFAULT_TENANT
 from jobs.models.file import File, FilePart
 from jobs.models.stray_part import Installation, StrayPart
 from jobs.states.file import FileState
-from jobs.storage import FOLDERS, OWNER_NAME, DirectoryStore, PartStore, StoredPart
-from jobs.stray_parts import NAMED_WITHIN, NOTED_FOR, SWEPT_AFTER
 from jobs.tenants.isolation import WORKER_ROLE
 from worker.batches import sweep_stray_parts
 

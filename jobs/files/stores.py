@@ -3,8 +3,8 @@
 import functools
 from pathlib import Path
 
+from jobs.files.storage import DirectoryStore, PartStore, RowStore
 from jobs.settings import FileSettings
-from jobs.storage import DirectoryStore, PartStore, RowStore
 
 
 def make_store(settings: FileSettings) -> PartStore:
@@ -15,7 +15,7 @@ def make_store(settings: FileSettings) -> PartStore:
 @functools.cache
 def _make_store(directory: str | None, url: str | None) -> PartStore:
     if url is not None:
-        from jobs.object_storage import ObjectStore
+        from jobs.files.object_storage import ObjectStore
 
         return ObjectStore(url)
     return DirectoryStore(Path(directory)) if directory is not None else RowStore()

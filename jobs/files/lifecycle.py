@@ -11,12 +11,12 @@ from sqlalchemy.orm import Session, sessionmaker
 from jobs.database import database_now, paging, transaction
 from jobs.database.paging import Page, Range
 from jobs.errors import ConflictError, NotFoundError, UnavailableError
+from jobs.files.storage import PART_BYTES, PartStore, StoredPart
+from jobs.files.stray_parts import NAMED_WITHIN, made_at
 from jobs.models.batch import Batch
 from jobs.models.file import File, FilePart
 from jobs.states.batch import BatchState
 from jobs.states.file import FileState
-from jobs.storage import PART_BYTES, PartStore, StoredPart
-from jobs.stray_parts import NAMED_WITHIN, made_at
 
 INPUT: Final = "batch"
 OUTPUT: Final = "batch_output"
