@@ -18,8 +18,8 @@ from api.once import Promise
 from api.parts import Parts
 from jobs import documents, doorbell, files
 from jobs.database.base import JsonObject
-from jobs.document_kinds import HEAD_BYTES, TAIL_BYTES, Clues, find_kind
 from jobs.documents import NewDocument
+from jobs.documents.kinds import HEAD_BYTES, TAIL_BYTES, Clues, find_kind
 from jobs.errors import (
     InvalidRequestError,
     MissingFieldError,

@@ -9,8 +9,9 @@ from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from sqlalchemy.orm import Session
 
-from jobs import document_work, queries
+from jobs import queries
 from jobs.database import database_now
+from jobs.documents import extraction
 from jobs.queries import EngineLoad
 
 
@@ -33,7 +34,7 @@ def read_snapshot(session: Session) -> Snapshot:
         queued_tokens=queries.queued_tokens(session),
         engines=queries.engine_loads(session),
         pending_webhooks=queries.pending_webhooks(session),
-        waiting_documents=document_work.count_waiting(session),
+        waiting_documents=extraction.count_waiting(session),
         now=database_now(session),
     )
 

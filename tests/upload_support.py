@@ -6,9 +6,9 @@ from uuid import UUID
 
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import document_work, documents, files, turns
-from jobs.document_work import DocumentClaim
-from jobs.documents import NewDocument
+from jobs import documents, files, turns
+from jobs.documents import NewDocument, extraction
+from jobs.documents.extraction import DocumentClaim
 from jobs.files.storage import PartStore, RowStore
 from jobs.models import DEFAULT_TENANT
 from jobs.models.document import Document
@@ -44,7 +44,7 @@ def claim_next(session: Session) -> DocumentClaim | None:
     """The document whose turn it is, as a service worker takes it; None: none waits."""
     turn = turns.claim(session, EXTRACTION, lease=LEASE)
     session.expire_all()
-    return document_work.begin_extraction(session, turn) if turn else None
+    return extraction.begin_extraction(session, turn) if turn else None
 
 
 class Extractor:

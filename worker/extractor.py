@@ -9,10 +9,11 @@ from uuid import UUID
 import zstandard
 from sqlalchemy.orm import Session
 
-from jobs import document_work, files, ids, telemetry
+from jobs import files, ids, telemetry
 from jobs.database import transaction
 from jobs.database.base import JsonObject
-from jobs.document_work import DocumentClaim, ExtractedText
+from jobs.documents import extraction
+from jobs.documents.extraction import DocumentClaim, ExtractedText
 from jobs.errors import PromptUncountableError
 from jobs.files.storage import BytesLostError, PartStore
 from jobs.models.turn import EXTRACTION
@@ -52,7 +53,7 @@ class Extraction:
     def do(self, sessions: Sessions, turn: Turn, watch: Watch) -> bool | None:
         """Extract the document and count its tokens, or fail it."""
         with transaction(sessions) as session:
-            claim = document_work.begin_extraction(session, turn)
+            claim = extraction.begin_extraction(session, turn)
         if claim is None:
             return None
         sandbox = Sandbox(self._settings)
@@ -64,7 +65,7 @@ class Extraction:
 
     def give_up(self, session: Session, turn: Turn) -> bool | None:
         """Fail the document that could not be extracted in all its attempts."""
-        return document_work.give_up(session, turn) or None
+        return extraction.give_up(session, turn) or None
 
     def name_row(self, row_id: UUID) -> tuple[str, str]:
         """Name the document."""
@@ -79,10 +80,10 @@ class Extraction:
             text = Refusal(Fault.BYTES_LOST, lost.message)
         with transaction(sessions) as session:
             if isinstance(text, Refusal):
-                error = document_work.error_of(text.fault, text.message)
-                ended = document_work.fail_extraction(session, claim, error, lifetime=self._lifetime)
+                error = extraction.error_of(text.fault, text.message)
+                ended = extraction.fail_extraction(session, claim, error, lifetime=self._lifetime)
             else:
-                ended = document_work.finish_extraction(session, claim, text, lifetime=self._lifetime)
+                ended = extraction.finish_extraction(session, claim, text, lifetime=self._lifetime)
         telemetry.logger().info(
             telemetry.DOCUMENT_ENDED,
             document_id=ids.document_id(claim.document_id),

@@ -27,7 +27,7 @@ from api.once import PromiseDep
 from api.openapi import answers, document_body
 from api.reply_bases import page
 from jobs import documents, ids, summaries
-from jobs.document_views import document_object
+from jobs.documents.views import document_object
 from jobs.errors import ConflictError, DocumentNotReadyError
 from jobs.states.document import DocumentState
 

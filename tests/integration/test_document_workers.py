@@ -16,8 +16,8 @@ from sqlalchemy.orm import Session, sessionmaker
 from cli.stack.valkey import EmbeddedValkey
 from document_support import SMALL_MEMORY_MB, bad_documents, make_pdf, prose_page
 from jobs import documents, files
-from jobs.document_kinds import HEAD_BYTES, TAIL_BYTES, Clues, find_kind
 from jobs.documents import NewDocument
+from jobs.documents.kinds import HEAD_BYTES, TAIL_BYTES, Clues, find_kind
 from jobs.files.storage import PART_BYTES, RowStore
 from jobs.models import DEFAULT_TENANT
 from jobs.models.document import Document

@@ -9,9 +9,10 @@ import pytest
 from sqlalchemy import func, select, text, update
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import document_work, documents, turns
+from jobs import documents, turns
 from jobs.database import database_now
-from jobs.document_work import MAX_ATTEMPTS, ExtractedText
+from jobs.documents import extraction
+from jobs.documents.extraction import MAX_ATTEMPTS, ExtractedText
 from jobs.errors import NotFoundError
 from jobs.ids import uuid7
 from jobs.models import DEFAULT_TENANT, Tenant
@@ -67,8 +68,8 @@ def test_documents_sent_at_the_same_time_are_one(
 
 def test_a_document_that_has_failed_is_tried_again_when_it_is_sent_again(session: Session) -> None:
     first, _ = upload(session)
-    error = document_work.error_of(Fault.MISSING_EXTRA, "not here")
-    assert document_work.fail_extraction(session, claim_one(session), error, lifetime=DAY)
+    error = extraction.error_of(Fault.MISSING_EXTRA, "not here")
+    assert extraction.fail_extraction(session, claim_one(session), error, lifetime=DAY)
     assert (first.state, first.error) == ("failed", error)
     again, is_new = upload(session)
     assert (again.id, is_new, again.state, again.error, again.attempt) == (
@@ -78,13 +79,13 @@ def test_a_document_that_has_failed_is_tried_again_when_it_is_sent_again(session
         None,
         0,
     )
-    assert document_work.finish_extraction(session, claim_one(session), EXTRACTED, lifetime=DAY)
+    assert extraction.finish_extraction(session, claim_one(session), EXTRACTED, lifetime=DAY)
     assert documents.load_text(session, first.id) == TEXT
 
 
 def test_a_document_that_is_ready_lives_longer_when_it_is_sent_again(session: Session) -> None:
     document, _ = upload(session)
-    document_work.finish_extraction(session, claim_one(session), EXTRACTED, lifetime=timedelta(seconds=1))
+    extraction.finish_extraction(session, claim_one(session), EXTRACTED, lifetime=timedelta(seconds=1))
     before = document.expires_at
     assert upload(session) == (document, False)
     assert before is not None
@@ -111,14 +112,14 @@ def test_a_worker_that_lost_its_lease_writes_nothing(session: Session) -> None:
     assert turns.renew(session, [stale.turn], lease=LEASE) == set()
     claim = claim_one(session)
     assert (claim.document_id, claim.turn.attempt) == (document.id, 2)
-    error = document_work.error_of(Fault.CORRUPT, "no")
-    assert not document_work.finish_extraction(session, stale, EXTRACTED, lifetime=DAY)
-    assert not document_work.fail_extraction(session, stale, error, lifetime=DAY)
+    error = extraction.error_of(Fault.CORRUPT, "no")
+    assert not extraction.finish_extraction(session, stale, EXTRACTED, lifetime=DAY)
+    assert not extraction.fail_extraction(session, stale, error, lifetime=DAY)
     assert not turns.release(session, stale.turn)
     assert document.state == "extracting"
     assert turns.renew(session, [claim.turn], lease=LEASE) == {claim.turn.lease_id}
-    assert document_work.finish_extraction(session, claim, EXTRACTED, lifetime=DAY)
-    assert not document_work.finish_extraction(session, claim, EXTRACTED, lifetime=DAY)
+    assert extraction.finish_extraction(session, claim, EXTRACTED, lifetime=DAY)
+    assert not extraction.finish_extraction(session, claim, EXTRACTED, lifetime=DAY)
     assert (document.state, document.num_tokens, document.file_id) == ("ready", 4, None)
     assert file_states(session) == [FileState.DELETED]
 
@@ -131,7 +132,7 @@ def test_a_document_that_loses_every_worker_is_given_up(session: Session) -> Non
     turn = turns.claim(session, EXTRACTION, lease=LEASE)
     assert turn is not None
     assert turn.is_spent
-    assert document_work.give_up(session, turn)
+    assert extraction.give_up(session, turn)
     assert document.error is not None
     assert (document.state, document.error["code"]) == ("failed", "extraction_abandoned")
 
@@ -155,14 +156,14 @@ def test_a_thousand_documents_of_one_tenant_do_not_keep_another_waiting(session:
 
 def test_a_deleted_document_is_gone_with_its_text_also_while_it_is_extracted(session: Session) -> None:
     ready, _ = upload(session)
-    document_work.finish_extraction(session, claim_one(session), EXTRACTED, lifetime=DAY)
+    extraction.finish_extraction(session, claim_one(session), EXTRACTED, lifetime=DAY)
     under_way, _ = upload(session, b"second")
     claim = claim_one(session)
     for each in (ready, under_way):
         documents.remove(session, each.id, tenant_id=DEFAULT_TENANT)
         with pytest.raises(NotFoundError):
             documents.get(session, each.id, tenant_id=DEFAULT_TENANT)
-    assert not document_work.finish_extraction(session, claim, EXTRACTED, lifetime=DAY)
+    assert not extraction.finish_extraction(session, claim, EXTRACTED, lifetime=DAY)
     assert session.scalar(select(func.count()).select_from(DocumentText)) == 0
     assert set(file_states(session)) == {FileState.DELETED}
     again, is_new = upload(session)
@@ -184,9 +185,9 @@ def test_a_guard_keeps_a_document(session: Session) -> None:
 
 def test_documents_past_their_life_are_gone_unless_they_are_needed(session: Session) -> None:
     kept, _ = upload(session)
-    document_work.finish_extraction(session, claim_one(session), EXTRACTED, lifetime=timedelta(0))
+    extraction.finish_extraction(session, claim_one(session), EXTRACTED, lifetime=timedelta(0))
     gone, _ = upload(session, b"second")
-    document_work.finish_extraction(session, claim_one(session), EXTRACTED, lifetime=timedelta(0))
+    extraction.finish_extraction(session, claim_one(session), EXTRACTED, lifetime=timedelta(0))
     with pytest.raises(NotFoundError):
         documents.get(session, kept.id, tenant_id=DEFAULT_TENANT)
     now = database_now(session)
@@ -200,7 +201,7 @@ def test_documents_past_their_life_are_gone_unless_they_are_needed(session: Sess
 def test_maintenance_removes_what_is_over(sessions: sessionmaker[Session]) -> None:
     with sessions.begin() as session:
         upload(session)
-        document_work.finish_extraction(session, claim_one(session), EXTRACTED, lifetime=timedelta(0))
+        extraction.finish_extraction(session, claim_one(session), EXTRACTED, lifetime=timedelta(0))
     rounds.prune(sessions, is_stopping=lambda: False)
     with sessions() as session:
         assert session.scalars(select(Document.state)).all() == ["deleted"]

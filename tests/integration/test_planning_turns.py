@@ -9,8 +9,9 @@ import pytest
 from sqlalchemy import Engine, QueuePool, func, select, update
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import database, document_work, documents, turns
+from jobs import database, documents, turns
 from jobs.database import transaction
+from jobs.documents import extraction
 from jobs.models import DEFAULT_TENANT, Job, Summary
 from jobs.models.document import Document
 from jobs.models.turn import PLANNING, TenantTurn
@@ -93,10 +94,8 @@ def test_the_end_of_its_last_document_wakes_a_summary(sessions: sessionmaker[Ses
         if end == "delete":
             documents.remove(session, waited_for.id, tenant_id=DEFAULT_TENANT)
         else:
-            error = document_work.error_of(Fault.CORRUPT, "no")
-            assert document_work.fail_extraction(
-                session, claim_one(session), error, lifetime=timedelta(days=1)
-            )
+            error = extraction.error_of(Fault.CORRUPT, "no")
+            assert extraction.fail_extraction(session, claim_one(session), error, lifetime=timedelta(days=1))
     assert plan_next(sessions) is not None
     assert states(sessions) == ["failed"]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from document_support import SMALL_MEMORY_MB, bad_documents
-from jobs.document_kinds import HEAD_BYTES, TAIL_BYTES, Clues, UnsupportedDocumentError, find_kind
+from jobs.documents.kinds import HEAD_BYTES, TAIL_BYTES, Clues, UnsupportedDocumentError, find_kind
 from jobs.settings import DocumentSettings
 from jobs.states.document import DocumentKind
 from worker.sandbox import Refusal, Sandbox

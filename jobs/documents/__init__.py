@@ -1,0 +1,37 @@
+"""Documents: their verbs; in the modules kinds, extraction and public shape."""
+
+from jobs.documents.lifecycle import (
+    NewDocument,
+    create_file,
+    drop_files,
+    expire,
+    finish_upload,
+    get,
+    iterate_text,
+    list_documents,
+    load_body,
+    load_text,
+    page_of,
+    prune,
+    remove,
+    visible,
+    wake_summaries,
+)
+
+__all__ = [
+    "NewDocument",
+    "create_file",
+    "drop_files",
+    "expire",
+    "finish_upload",
+    "get",
+    "iterate_text",
+    "list_documents",
+    "load_body",
+    "load_text",
+    "page_of",
+    "prune",
+    "remove",
+    "visible",
+    "wake_summaries",
+]
