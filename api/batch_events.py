@@ -5,7 +5,7 @@ from contextlib import aclosing
 
 from api.parts import Parts
 from api.streams import HEARTBEAT, event, merged
-from jobs.batch_views import batch_object
+from jobs.batches.views import batch_object
 from jobs.models.batch import Batch
 from jobs.states.batch import TERMINAL as ENDED_BATCH
 

@@ -10,8 +10,8 @@ from api.compute import LONG_BYTES
 from api.identifiers import parse_field
 from api.parts import Parts
 from jobs import files, ids
-from jobs.batch_estimate import Estimator
-from jobs.batch_lines import LineFaultError
+from jobs.batches.estimate import Estimator
+from jobs.batches.lines import LineFaultError
 from jobs.engines import registry
 from jobs.errors import InvalidRequestError, NotFoundError, UnavailableError
 from jobs.files.lines import FileLine, Splitter

@@ -10,9 +10,9 @@ from sqlalchemy import select, update
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import batches, files, lifecycle
-from jobs.batch_validation import Validation
-from jobs.batch_work import BatchTools
 from jobs.batches import BatchSpec
+from jobs.batches.context import BatchTools
+from jobs.batches.validation import Validation
 from jobs.database import database_now
 from jobs.engines import reservations
 from jobs.files.storage import PartStore, RowStore

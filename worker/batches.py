@@ -12,10 +12,11 @@ from uuid import UUID
 
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import batch_expansion, batch_results, files, ids, telemetry
 from jobs import batches as verbs
-from jobs.batch_validation import Validation
-from jobs.batch_work import BatchTools
+from jobs import files, ids, telemetry
+from jobs.batches import expansion, results
+from jobs.batches.context import BatchTools
+from jobs.batches.validation import Validation
 from jobs.database import database_now, transaction
 from jobs.errors import LimitError
 from jobs.files import stray_parts
@@ -63,7 +64,7 @@ def advance(sessions: Sessions, tools: BatchTools, *, is_stopping: Callable[[], 
     """Every batch with something to do is one part further; one that fails harms no other."""
     moved = Moved()
     with transaction(sessions) as session:
-        due = batch_results.find_due(session)
+        due = results.find_due(session)
     for batch_id, state in due:
         if is_stopping():
             break
@@ -81,7 +82,7 @@ def advance(sessions: Sessions, tools: BatchTools, *, is_stopping: Callable[[], 
             )
             if not isinstance(error, _ExpansionError):
                 with transaction(sessions) as session:
-                    batch_expansion.put_off(session, batch_id)
+                    expansion.put_off(session, batch_id)
     return moved
 
 
@@ -168,18 +169,18 @@ def _advance_one(
 
     def stop() -> None:
         with transaction(sessions) as session:
-            moved.num_steps += batch_results.stop_jobs(session, batch_id) > 0
+            moved.num_steps += results.stop_jobs(session, batch_id) > 0
 
     def expand() -> None:
         jobs = None
         try:
             with suppress(LimitError), transaction(sessions) as session:  # full: its lines wait
-                jobs = batch_expansion.expand(session, batch_id, tools)
+                jobs = expansion.expand(session, batch_id, tools)
         except Exception as error:
             if is_disconnect(error):
                 raise
             with transaction(sessions) as session:
-                batch_expansion.note_failure(session, batch_id)
+                expansion.note_failure(session, batch_id)
             raise _ExpansionError from error
         if jobs is not None:
             moved.num_steps += 1
@@ -188,7 +189,7 @@ def _advance_one(
 
     def collect() -> None:
         with transaction(sessions) as session:
-            moved.num_steps += batch_results.collect(session, batch_id, tools.store, lifetime=tools.lifetime)
+            moved.num_steps += results.collect(session, batch_id, tools.store, lifetime=tools.lifetime)
 
     do_each(
         [

@@ -7,8 +7,8 @@ from functools import partial
 from typing import Final
 
 from jobs import database, webhooks
-from jobs.batch_validation import Validation
-from jobs.batch_work import BatchTools
+from jobs.batches.context import BatchTools
+from jobs.batches.validation import Validation
 from jobs.database import transaction
 from jobs.doorbell import EVENTS, INFERENCE
 from jobs.engines import registry

@@ -20,8 +20,8 @@ from api.openai_replies import BatchListReply, BatchReply, EstimateReply
 from api.openapi import answers, json_body
 from api.reply_bases import page
 from jobs import batches, ids
-from jobs.batch_views import MAX_LISTED_ERRORS, batch_object
 from jobs.batches import BatchSpec
+from jobs.batches.views import MAX_LISTED_ERRORS, batch_object
 from jobs.doorbell import SERVICE
 from jobs.models.batch import Batch
 from jobs.states.batch import Endpoint

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from batch_support import Service, lines, tools
 from jobs import files
-from jobs.batch_expansion import MAX_FAILURES
+from jobs.batches.expansion import MAX_FAILURES
 from jobs.database import transaction
 from jobs.files.storage import DirectoryStore
 from jobs.ids import uuid7

@@ -5,7 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.batch_lines import LineFaultError, SeenIds, answered_line, read_envelope, unanswered_line
+from jobs.batches.lines import (
+    LineFaultError,
+    SeenIds,
+    answered_line,
+    read_envelope,
+    unanswered_line,
+)
 from jobs.files.lines import FileLine, split
 from jobs.states.batch import TRANSITIONS, BatchState, Endpoint
 from openai_support import CHAT, chat_line

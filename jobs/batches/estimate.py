@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
-from jobs.batch_lines import LineFaultError, SeenIds, duplicate, read_envelope
+from jobs.batches.lines import LineFaultError, SeenIds, duplicate, read_envelope
 from jobs.engines.capacity import Capacity, Excess, blocks_for, find_excess
 from jobs.errors import LongbatchError, ModelNotFoundError
 from jobs.files.lines import FileLine

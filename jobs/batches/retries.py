@@ -8,8 +8,8 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from jobs import batches, files
-from jobs.batch_lines import SeenIds, read_envelope
-from jobs.batch_work import BatchTools
+from jobs.batches.context import BatchTools
+from jobs.batches.lines import SeenIds, read_envelope
 from jobs.database import database_now, transaction
 from jobs.files import lines
 from jobs.files.storage import PART_BYTES

@@ -14,7 +14,7 @@ from sqlalchemy import Row, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from jobs import batches, files, ids, lifecycle, telemetry
-from jobs.batch_lines import CANCELLED, EXPIRED, answered_line, unanswered_line
+from jobs.batches.lines import CANCELLED, EXPIRED, answered_line, unanswered_line
 from jobs.database import database_now
 from jobs.errors import LongbatchError
 from jobs.files.storage import PartStore

@@ -11,9 +11,17 @@ from sqlalchemy import func, select, update
 from sqlalchemy.exc import DataError, IntegrityError
 from sqlalchemy.orm import Session
 
-from jobs import batch_results, files, ids, submission, telemetry
-from jobs.batch_lines import CANCELLED, EXPIRED, Envelope, answered_line, read_envelope, unanswered_line
-from jobs.batch_work import BatchTools
+from jobs import files, ids, submission, telemetry
+from jobs.batches import results
+from jobs.batches.context import BatchTools
+from jobs.batches.lines import (
+    CANCELLED,
+    EXPIRED,
+    Envelope,
+    answered_line,
+    read_envelope,
+    unanswered_line,
+)
 from jobs.database import database_now
 from jobs.engines import registry
 from jobs.engines.capacity import Capacity
@@ -189,7 +197,7 @@ def _stop(session: Session, batch: Batch, lines: Sequence[FileLine], tools: Batc
     """The lines have ended without an answer."""
     reason = CANCELLED if batch.state == BatchState.CANCELLING else EXPIRED
     ended = [unanswered_line(uuid7().hex, _envelope(line, batch, tools).custom_id, reason) for line in lines]
-    batch_results.append_errors(session, batch, ended, tools.store)
+    results.append_errors(session, batch, ended, tools.store)
     batch.num_stopped += len(ended)
 
 
@@ -225,7 +233,7 @@ def _submit(
         except Exception as error:  # noqa: BLE001  # one line must not stop its batch
             part.refused.append(_unforeseen(batch, line.number, envelope.custom_id, error))
     jobs = _store(session, batch, part, tools, quota)
-    batch_results.append_errors(session, batch, part.refused, tools.store)
+    results.append_errors(session, batch, part.refused, tools.store)
     batch.num_failed += len(part.refused)
     return jobs, left
 

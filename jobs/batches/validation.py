@@ -8,9 +8,10 @@ from uuid import UUID
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
-from jobs import batches, files, ids, retried_lines, telemetry
-from jobs.batch_lines import LineFaultError, SeenIds, duplicate, read_envelope
-from jobs.batch_work import BatchTools
+from jobs import batches, files, ids, telemetry
+from jobs.batches import retries
+from jobs.batches.context import BatchTools
+from jobs.batches.lines import LineFaultError, SeenIds, duplicate, read_envelope
 from jobs.database import database_now, transaction
 from jobs.errors import LongbatchError
 from jobs.files import lines
@@ -59,7 +60,7 @@ class Validation:
             batch = session.get_one(Batch, turn.row_id)
         try:
             if batch.retry_of is not None:
-                retried_lines.write(sessions, turn, watch, self.tools)
+                retries.write(sessions, turn, watch, self.tools)
             found = _examine(sessions, batch, watch, self.tools)
         except BytesLostError as error:
             found = _unreadable(error.code, error.message)

@@ -1,0 +1,35 @@
+"""Batches: their verbs; in the modules validation, expansion and results."""
+
+from jobs.batches.lifecycle import (
+    BatchGlance,
+    BatchSpec,
+    cancel,
+    create,
+    end,
+    find_repeated,
+    get,
+    glance,
+    hold,
+    list_batches,
+    move,
+    prune,
+    retry,
+    wait_for_others,
+)
+
+__all__ = [
+    "BatchGlance",
+    "BatchSpec",
+    "cancel",
+    "create",
+    "end",
+    "find_repeated",
+    "get",
+    "glance",
+    "hold",
+    "list_batches",
+    "move",
+    "prune",
+    "retry",
+    "wait_for_others",
+]
