@@ -11,7 +11,7 @@ from api.compute import LONG_BYTES
 from api.identifiers import parse_documents
 from api.parts import Parts
 from api.summary_schemas import SummaryEstimateRequest
-from jobs import documents, ids, summary_plan
+from jobs import documents, ids
 from jobs.engines import registry
 from jobs.engines.capacity import Capacity
 from jobs.errors import ConflictError, InvalidRequestError, UnavailableError
@@ -20,10 +20,11 @@ from jobs.models.document import Document
 from jobs.prompts.counter import PromptCounter
 from jobs.states.document import DocumentState
 from jobs.states.summary import Style
-from jobs.summary_estimate import Estimated, estimate
-from jobs.summary_plan import Sizes, Source
-from jobs.summary_prompts import overheads
-from jobs.summary_templates import Wishes
+from jobs.summaries import tree
+from jobs.summaries.estimate import Estimated, estimate
+from jobs.summaries.prompts import overheads
+from jobs.summaries.templates import Wishes
+from jobs.summaries.tree import Sizes, Source
 
 # Documents are cut as they will be up to so many tokens together, a few seconds of work; beyond it the number
 # of chunks follows from lengths.
@@ -54,7 +55,7 @@ async def estimate_summaries(
         focus=asked.focus,
         instructions=asked.instructions,
     )
-    sizes = summary_plan.find_sizes(
+    sizes = tree.find_sizes(
         capacities,
         await parts.compute(0, overheads, wishes, counter),
         length=asked.length,
@@ -121,9 +122,7 @@ def _read(
             raise ConflictError(f"The document {ids.document_id(document_id)} is {document.state}.")
         source = Source(index, document.num_tokens)
         sources.append(source)
-        is_cut = asked.combine or not summary_plan.fits_whole(
-            source, sizes, asked_chunk_tokens=asked.chunk_tokens
-        )
+        is_cut = asked.combine or not tree.fits_whole(source, sizes, asked_chunk_tokens=asked.chunk_tokens)
         num_tokens += source.num_tokens if is_cut else 0
         if is_cut and num_tokens <= _MAX_CUT_TOKENS:
             bodies[index] = documents.load_body(session, document_id)

@@ -13,8 +13,8 @@ import time
 from pathlib import Path
 from typing import Final
 
-from jobs import chunking
 from jobs.prompts.tokenizer import Tokenizer
+from jobs.summaries import chunking
 
 _CHUNK_TOKENS: Final = 15_000
 _MIB: Final = 2**20

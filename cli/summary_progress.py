@@ -13,7 +13,7 @@ from rich.progress import Progress as Bars
 
 from cli.sources import Source
 from cli.summary_results import Result
-from jobs.markdown import visible
+from jobs.summaries.markdown import visible
 
 _LIVE_POLL_SECONDS: Final = 2
 _QUIET_POLL_SECONDS: Final = 20

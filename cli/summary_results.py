@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from cli.sources import Source
 from cli.summary_options import Format
-from jobs.markdown import defused
+from jobs.summaries.markdown import defused
 
 # Leads from where a result stands to its source.
 Link = Callable[[Source], str]

@@ -10,7 +10,7 @@ from sqlalchemy import select
 from sqlalchemy.exc import NoResultFound
 from sqlalchemy.orm import Session
 
-from jobs import endings, ids, summary_prompts
+from jobs import endings, ids
 from jobs.database import database_now, transaction
 from jobs.engines import registry
 from jobs.engines.capacity import Capacity, Excess
@@ -21,6 +21,7 @@ from jobs.prompts import store
 from jobs.prompts.store import CountedPrompt, Counter, NewText
 from jobs.states import TERMINAL, TRANSITIONS, JobState
 from jobs.submission import settle_count, too_long_error
+from jobs.summaries import prompts
 from jobs.turns import Turn
 from jobs.turns.work import Sessions, Watch
 
@@ -130,7 +131,7 @@ def _read(session: Session, turn: Turn) -> _Prompt | BaseException:
         job = session.get_one(Job, turn.row_id)
         if job.text_id is not None:
             return store.load(session, job.text_id)
-        return summary_prompts.write(session, job)
+        return prompts.write(session, job)
     except (NoResultFound, LongbatchError) as error:
         return error
 

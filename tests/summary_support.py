@@ -22,7 +22,7 @@ from jobs.settings import LimitSettings
 from jobs.states import FinishReason
 from jobs.states.document import DocumentKind, DocumentState
 from jobs.summaries import SummarySpec
-from jobs.summary_planning import Planning, PlanningTools
+from jobs.summaries.planning import Planning, PlanningTools
 from support import ENGINE, MODEL, TERMS, output_of, prepare_next, register_engine, taker_of, within
 from worker.turns import Taken
 

@@ -17,7 +17,7 @@ from jobs.preparation import Counting
 from jobs.prompts.counter import PromptCounter
 from jobs.prompts.tokenizer import Tokenizer
 from jobs.settings import Settings
-from jobs.summary_planning import Planning, PlanningTools
+from jobs.summaries.planning import Planning, PlanningTools
 from jobs.webhooks.vault import Vault
 from worker import batches, deliver, documents, maintenance, summaries
 from worker.bell import Bell

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import summaries as verbs
 from jobs.database import database_now, transaction
-from jobs.summary_planning import Planning
+from jobs.summaries.planning import Planning
 from worker.rounds import Poisoned, is_disconnect, move_set
 from worker.turns import TurnTaker
 

@@ -34,15 +34,15 @@ from api.summary_replies import (
     SummaryResultReply,
 )
 from api.summary_schemas import SummaryEstimateRequest, SummaryListQuery, SummaryRequest
-from jobs import ids, summaries, summary_plan, summary_queries, summary_results
+from jobs import ids, summaries
 from jobs.doorbell import SERVICE
 from jobs.engines import registry
 from jobs.errors import InvalidRequestError, JobNotFinishedError, ModelNotFoundError
 from jobs.models import JsonObject, Summary
 from jobs.states.summary import TERMINAL, OnGap, Style
-from jobs.summaries import SummaryFilter, SummarySpec
-from jobs.summary_queries import ChunkRange
-from jobs.summary_views import SummaryObject, SummaryWithChunks
+from jobs.summaries import SummaryFilter, SummarySpec, formats, queries, tree
+from jobs.summaries.queries import ChunkRange
+from jobs.summaries.views import SummaryObject, SummaryWithChunks
 from jobs.tenants.idempotency import Kind, run_once
 from jobs.views import PRIORITIES
 
@@ -56,7 +56,7 @@ _MEDIA_TYPES: Final = {"md": "text/markdown", "csv": "text/csv"}
 
 Chunks = Annotated[bool, Query(description="list the chunks too")]
 ChunksStart = Annotated[
-    int, Query(ge=0, le=summary_plan.MAX_CHUNKS, description="the first chunk to list, counted from 0")
+    int, Query(ge=0, le=tree.MAX_CHUNKS, description="the first chunk to list, counted from 0")
 ]
 ChunksLimit = Annotated[int, Query(ge=1, le=MAX_LISTED_CHUNKS, description="chunks to list at most")]
 
@@ -92,7 +92,7 @@ async def create_summaries(
             if once is None
             else run_once(session, once, make, tenant_id=tenant_id, kind=_SUMMARIES)
         )
-        return summary_queries.describe(session, made), replayed
+        return queries.describe(session, made), replayed
 
     data, replayed = await parts.transactions.run(create)
     parts.doorbell.ring(SERVICE)
@@ -133,7 +133,7 @@ async def list_summaries(
 
     def read(session: Session) -> dict[str, Any]:
         found = summaries.list_summaries(session, which, wanted)
-        return page(summary_queries.describe(session, found.items), has_more=found.has_more)
+        return page(queries.describe(session, found.items), has_more=found.has_more)
 
     return JSONResponse(await parts.transactions.run(read))
 
@@ -195,13 +195,13 @@ async def get_result(
         summary = summaries.get(session, summary_id, tenant_id=tenant_id)
         if summary.state not in TERMINAL:
             raise JobNotFinishedError("The summary has not ended yet; poll it, or wait with ?wait=.")
-        found = summary_queries.describe_with_chunks(session, summary)
-        return found, summary_queries.titles(session, summary.id) if form == "md" else {}
+        found = queries.describe_with_chunks(session, summary)
+        return found, queries.titles(session, summary.id) if form == "md" else {}
 
     found, titles = await parts.transactions.run(read)
     if form == "json":
-        return JSONResponse(summary_results.result_object(found))
-    text = summary_results.as_csv(found) if form == "csv" else summary_results.as_markdown(found, titles)
+        return JSONResponse(formats.result_object(found))
+    text = formats.as_csv(found) if form == "csv" else formats.as_markdown(found, titles)
     return Response(text, media_type=_MEDIA_TYPES[form])
 
 
@@ -251,8 +251,8 @@ def _read(
 ) -> SummaryObject | SummaryWithChunks:
     summary = summaries.get(session, summary_id, tenant_id=tenant_id)
     if chunks is not None:
-        return summary_queries.describe_with_some_chunks(session, summary, chunks)
-    return summary_queries.describe(session, [summary])[0]
+        return queries.describe_with_some_chunks(session, summary, chunks)
+    return queries.describe(session, [summary])[0]
 
 
 async def _until_ended(parts: Parts, summary_id: UUID, *, seconds: float) -> None:

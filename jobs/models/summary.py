@@ -31,7 +31,7 @@ class Summary(Base):
         gaps: documents that could not be read, where gaps are skipped; failed chunks are seen from the tree.
         stop_reason: why it should end early; its jobs that are left are being ended.
         plan_after: not planned before this: a document is awaited, or planning failed.
-        refused_demand: what the last draft takes of the quota that had no room for it, see `summary_drafts`;
+        refused_demand: what the last draft takes of the quota that had no room for it, see `drafts`;
             None: none was refused.
         num_plannings: times that planning was begun.
         lease_id, lease_expires_at: of the worker that plans it.

@@ -82,7 +82,7 @@ def count(session: Session, table: type) -> int:
 def test_a_large_summary_is_gone_at_once_and_its_jobs_in_parts(
     sessions: sessionmaker[Session], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(summaries, "_MAX_JOBS", PART)
+    monkeypatch.setattr(summaries.lifecycle, "_MAX_JOBS", PART)
     with sessions.begin() as session:
         summary_id = planned(session).id
         run_to_end(session)

@@ -17,7 +17,7 @@ from jobs.models.document import Document
 from jobs.models.turn import PLANNING, TenantTurn
 from jobs.settings import DatabaseSettings, LimitSettings
 from jobs.states.document import DocumentState, Fault
-from jobs.summary_planning import Planning, PlanningTools
+from jobs.summaries.planning import Planning, PlanningTools
 from summary_support import SMALL, Words, create, plan_next, ready_document, text_of
 from support import register_engine, taker_of
 from upload_support import LEASE, claim_one, upload

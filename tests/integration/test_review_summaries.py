@@ -13,8 +13,8 @@ from jobs.prompts import store
 from jobs.prompts.store import CountedPrompt, NewText
 from jobs.settings import LimitSettings
 from jobs.summaries import SummarySpec
-from jobs.summary_plan import MAX_CHUNKS
-from jobs.summary_planning import Planning, PlanningTools
+from jobs.summaries.planning import Planning, PlanningTools
+from jobs.summaries.tree import MAX_CHUNKS
 from summary_support import SMALL, Words, create, plan_all, plan_next, planned, ready_document, text_of
 from support import MODEL, prepare_next, register_engine, taker_of
 from worker.summaries import plan

@@ -6,13 +6,14 @@ import pytest
 from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session
 
-from jobs import deletion, documents, lifecycle, summaries, summary_queries
+from jobs import deletion, documents, lifecycle, summaries
 from jobs.database import database_now
 from jobs.errors import ConflictError
 from jobs.models import DEFAULT_TENANT, Job, Summary, WebhookEvent
 from jobs.models.document import Document
 from jobs.states import JobState
 from jobs.states.summary import OnGap, SummaryState
+from jobs.summaries import queries
 from summary_support import (
     SMALL,
     claim_next,
@@ -39,7 +40,7 @@ def test_a_document_that_fits_is_one_job_with_the_whole_text(session: Session) -
     run_to_end(session)
     session.refresh(summary)
     assert summary.state == SummaryState.COMPLETED
-    assert summary_queries.describe(session, [summary])[0]["summary"] == "a summary"
+    assert queries.describe(session, [summary])[0]["summary"] == "a summary"
 
 
 def test_a_long_document_is_a_tree_whose_joins_wait(session: Session) -> None:
@@ -64,7 +65,7 @@ def test_a_tree_completes_with_its_root_and_tells_it_once(session: Session) -> N
     assert list(kinds) == ["summary.completed"]
     told = select(func.count()).where(WebhookEvent.job_id.is_not(None), WebhookEvent.payload.is_not(None))
     assert session.scalar(told) == 0, "jobs of trees are told to nobody"
-    seen = summary_queries.describe_with_chunks(session, summary)
+    seen = queries.describe_with_chunks(session, summary)
     assert all(chunk["summary"] == "a summary" for chunk in seen["chunks"])
     assert seen["progress"]["completed"] == seen["progress"]["jobs"] == summary.plan["jobs"]  # type: ignore[index]  # planned
     assert seen["usage"]["completion_tokens"] == 3 * seen["progress"]["jobs"]
@@ -85,7 +86,7 @@ def test_a_failed_chunk_is_tried_once_more_in_its_place(session: Session) -> Non
     run_to_end(session)
     session.refresh(summary)
     assert summary.state == SummaryState.COMPLETED
-    assert summary_queries.describe(session, [summary])[0]["gaps"] == []
+    assert queries.describe(session, [summary])[0]["gaps"] == []
 
 
 def test_a_chunk_that_fails_twice_is_a_named_gap(session: Session) -> None:
@@ -99,7 +100,7 @@ def test_a_chunk_that_fails_twice_is_a_named_gap(session: Session) -> None:
     run_to_end(session)
     session.refresh(summary)
     assert summary.state == SummaryState.COMPLETED
-    (gap,) = summary_queries.describe(session, [summary])[0]["gaps"]
+    (gap,) = queries.describe(session, [summary])[0]["gaps"]
     assert (gap["start"], gap["end"]) == (first.start_char, first.end_char)
     assert gap["error"] == {"code": "engine_error", "message": "it broke"}
 
@@ -121,7 +122,7 @@ def test_a_failed_join_leaves_its_chunks_as_gaps(session: Session) -> None:
         complete(session, claimed)
     session.refresh(summary)
     assert summary.state == SummaryState.COMPLETED
-    gaps = summary_queries.describe(session, [summary])[0]["gaps"]
+    gaps = queries.describe(session, [summary])[0]["gaps"]
     assert [gap["start"] for gap in gaps] == [node.start_char for node in below]
 
 
@@ -236,7 +237,7 @@ def test_an_unreadable_document_is_a_gap_of_a_combined_summary(session: Session)
         session.refresh(each)
     assert (summary.state, strict.state) == ("completed", "failed")
     assert strict.error == bad.error
-    (gap,) = summary_queries.describe(session, [summary])[0]["gaps"]
+    (gap,) = queries.describe(session, [summary])[0]["gaps"]
     assert gap["error"] == bad.error
     assert gap["start"] is None
 
@@ -247,7 +248,7 @@ def test_chunks_name_the_pages_that_they_stand_on(session: Session) -> None:
     pages = [0, *(body.index(f"w{number} ") for number in range(100, 2000, 100))]
     (summary,) = create(session, ready_document(session, body, pages=pages))
     plan_all(session)
-    for chunk in summary_queries.list_chunks(session, summary.id):
+    for chunk in queries.list_chunks(session, summary.id):
         first = sum(start <= chunk["start"] for start in pages)
         last = sum(start < chunk["end"] for start in pages)
         assert chunk["pages"] == [first, last]

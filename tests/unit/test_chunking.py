@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jobs.chunking import cut, num_chunks
+from jobs.summaries.chunking import cut, num_chunks
 
 
 def words(text: str) -> int:

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from jobs.engines.capacity import Capacity, find_excess
 from jobs.errors import ContextLengthExceededError
 from jobs.states.summary import NodeKind
-from jobs.summary_estimate import estimate
-from jobs.summary_plan import Leaf, Node, Sizes, Source, find_sizes, fits_whole, sketch, tree
+from jobs.summaries.estimate import estimate
+from jobs.summaries.tree import Leaf, Node, Sizes, Source, find_sizes, fits_whole, sketch, tree
 
 OVERHEADS = {NodeKind.WHOLE: 160, NodeKind.MAP: 170, NodeKind.REDUCE: 165}
 REFERENCE = Capacity(

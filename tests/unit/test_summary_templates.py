@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from jobs.prompts.delimiters import delimiters
 from jobs.prompts.messages import Message
 from jobs.states.summary import Style
-from jobs.summary_templates import TEMPLATE_VERSIONS, Wishes, join, part, whole
+from jobs.summaries.templates import TEMPLATE_VERSIONS, Wishes, join, part, whole
 
 WISHES = Wishes(
     style=Style.BULLETS, length=200, language="German", focus="prices", instructions="Call us Acme."

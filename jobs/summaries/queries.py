@@ -13,7 +13,7 @@ from jobs.models import Job, Result, Summary, SummaryDocument, SummaryNode
 from jobs.models.document import Document
 from jobs.states import TERMINAL, JobState
 from jobs.states.summary import SummaryState, SummaryStop
-from jobs.summary_views import (
+from jobs.summaries.views import (
     NO_PROGRESS,
     NO_USAGE,
     ChunkObject,

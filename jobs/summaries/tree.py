@@ -18,11 +18,11 @@ from itertools import count as counter
 from math import ceil
 from typing import Final
 
-from jobs import chunking
-from jobs.chunking import Count, Starts
 from jobs.engines.capacity import Capacity
 from jobs.errors import ContextLengthExceededError, InvalidRequestError
 from jobs.states.summary import NodeKind
+from jobs.summaries import chunking
+from jobs.summaries.chunking import Count, Starts
 
 _SLOT_SHARE: Final = 0.5
 # A summary of a part has about this share of the tokens of its chunk, within bounds.

@@ -10,7 +10,7 @@ from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from jobs import documents, ids, summary_drafts, summary_plan, telemetry, trees, turns
+from jobs import documents, ids, telemetry, trees, turns
 from jobs.database import database_now, transaction
 from jobs.engines import registry
 from jobs.engines.capacity import Capacity
@@ -21,9 +21,10 @@ from jobs.models.turn import PLANNING, Kind
 from jobs.settings import LimitSettings, Settings
 from jobs.states.document import DocumentState
 from jobs.states.summary import OnGap, SummaryState
-from jobs.summary_drafts import Draft
-from jobs.summary_plan import Leaf, Source
-from jobs.summary_prompts import TextCounter, overheads, wishes_of
+from jobs.summaries import drafts, tree
+from jobs.summaries.drafts import Draft
+from jobs.summaries.prompts import TextCounter, overheads, wishes_of
+from jobs.summaries.tree import Leaf, Source
 from jobs.tenants import quotas
 from jobs.tenants.quotas import Held
 from jobs.turns import Turn
@@ -133,7 +134,7 @@ class Planning:
         if look is None:
             return None
         summary = look.summary
-        sizes = summary_plan.find_sizes(
+        sizes = tree.find_sizes(
             look.capacities,
             overheads(wishes_of(summary), self.tools.counter),
             length=summary.length,
@@ -160,15 +161,13 @@ class Planning:
     ) -> None:
         """Cut the documents and put the tree over their chunks into the draft."""
         sizes = draft.sizes
-        whole = len(sources) == 1 and summary_plan.fits_whole(
-            sources[0], sizes, asked_chunk_tokens=chunk_tokens
-        )
-        summary_plan.check_num_chunks(sources, sizes, whole=whole)
+        whole = len(sources) == 1 and tree.fits_whole(sources[0], sizes, asked_chunk_tokens=chunk_tokens)
+        tree.check_num_chunks(sources, sizes, whole=whole)
         leaves: list[Leaf] = []
         for source, document in zip(sources, draft.documents, strict=True):
             watch.check()
             text = _load_text(sessions, document)  # one at a time: they can be long
-            leaves += summary_plan.cut(
+            leaves += tree.cut(
                 source,
                 text,
                 self.tools.counter.count_text,
@@ -177,7 +176,7 @@ class Planning:
                 starts=self.tools.counter.token_starts,
             )
         if leaves:
-            draft.put(summary_plan.tree(leaves, sizes, whole=whole))
+            draft.put(tree.tree(leaves, sizes, whole=whole))
 
     def _has_no_room(self, sessions: Sessions, turn: Turn, draft: Draft, least: Held) -> bool:
         """Note on the draft that the quota has no room for the least that it takes, before more is done."""
@@ -292,7 +291,7 @@ def _settle(
         summary.refused_demand = draft.note_demand()
         _refuse(session, turn, summary, error)
     else:
-        summary_drafts.write_down(session, summary, draft)
+        drafts.write_down(session, summary, draft)
 
 
 def _refuse(session: Session, turn: Turn, summary: Summary, error: LongbatchError) -> None:

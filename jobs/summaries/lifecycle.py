@@ -19,7 +19,7 @@ from jobs.prompts import store
 from jobs.states import TERMINAL as ENDED_JOB
 from jobs.states import StopReason
 from jobs.states.summary import TERMINAL, OnGap, Style, SummaryState, SummaryStop
-from jobs.summary_templates import TEMPLATE_VERSIONS
+from jobs.summaries.templates import TEMPLATE_VERSIONS
 
 # Jobs of a tree that go in one transaction.
 _MAX_JOBS: Final = 500

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, TypedDict
 
 from jobs.database.base import JsonObject
-from jobs.markdown import defused
-from jobs.summary_views import ChunkObject, GapObject, SummaryUsage, SummaryWithChunks
+from jobs.summaries.markdown import defused
+from jobs.summaries.views import ChunkObject, GapObject, SummaryUsage, SummaryWithChunks
 
 # A document in the API, to be opened at a character of its text.
 _LINK: Final = "/v1/documents/{document_id}/text?start={start}&end={end}"

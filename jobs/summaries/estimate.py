@@ -3,11 +3,11 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from jobs import summary_plan
-from jobs.chunking import Count, Starts
 from jobs.forecast.duration import Estimate
 from jobs.forecast.engine_speed import reading_work
-from jobs.summary_plan import Leaf, Node, Sizes, Source
+from jobs.summaries import tree
+from jobs.summaries.chunking import Count, Starts
+from jobs.summaries.tree import Leaf, Node, Sizes, Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,24 +70,24 @@ def estimate(
     """
 
     def is_whole(source: Source) -> bool:
-        fits = summary_plan.fits_whole(source, sizes, asked_chunk_tokens=chunk_tokens)
+        fits = tree.fits_whole(source, sizes, asked_chunk_tokens=chunk_tokens)
         return fits and (len(sources) == 1 or not combine)
 
     def cut(source: Source) -> list[Leaf]:
         whole = is_whole(source)
         text = None if whole else load(source)  # one at a time: they can be long
         if text is None:
-            return summary_plan.sketch(source, sizes, whole=whole)
-        return summary_plan.cut(source, text, count, sizes, whole=whole, starts=starts)
+            return tree.sketch(source, sizes, whole=whole)
+        return tree.cut(source, text, count, sizes, whole=whole, starts=starts)
 
-    summary_plan.check_num_chunks((each for each in sources if not is_whole(each)), sizes, whole=False)
+    tree.check_num_chunks((each for each in sources if not is_whole(each)), sizes, whole=False)
     found = [cut(source) for source in sources]
     if combine:
         joined = [leaf for leaves in found for leaf in leaves]
-        trees = [summary_plan.tree(joined, sizes, whole=len(sources) == 1 and is_whole(sources[0]))]
+        trees = [tree.tree(joined, sizes, whole=len(sources) == 1 and is_whole(sources[0]))]
     else:
         trees = [
-            summary_plan.tree(leaves, sizes, whole=is_whole(source))
+            tree.tree(leaves, sizes, whole=is_whole(source))
             for source, leaves in zip(sources, found, strict=True)
         ]
     levels = [tree[-1].level + 1 for tree in trees]

@@ -18,7 +18,7 @@ from jobs.models import Job, JsonObject, Summary, SummaryNode
 from jobs.models.document import Document
 from jobs.states import JobState, Lane
 from jobs.states.summary import TASKS, SummaryState
-from jobs.summary_plan import Node, Sizes
+from jobs.summaries.tree import Node, Sizes
 from jobs.tenants.quotas import Held
 
 _MAX_ROWS: Final = 1000  # per statement

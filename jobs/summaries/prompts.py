@@ -10,7 +10,7 @@ from sqlalchemy import func, select
 from sqlalchemy.exc import NoResultFound
 from sqlalchemy.orm import Session
 
-from jobs import documents, summary_templates
+from jobs import documents
 from jobs.errors import LongbatchError, NotFoundError
 from jobs.models import Job, Result, Summary, SummaryDocument, SummaryNode
 from jobs.prompts.delimiters import Delimiters, delimiters
@@ -18,7 +18,8 @@ from jobs.prompts.messages import Message, canonical
 from jobs.prompts.store import Counter
 from jobs.states import JobState
 from jobs.states.summary import NodeKind, Style
-from jobs.summary_templates import Wishes
+from jobs.summaries import templates
+from jobs.summaries.templates import Wishes
 
 
 class TextCounter(Counter, Protocol):
@@ -62,11 +63,9 @@ def overheads(wishes: Wishes, counter: Counter) -> Mapping[NodeKind, int]:
     """
     around = Delimiters()
     empty: dict[NodeKind, list[Message]] = {
-        NodeKind.WHOLE: summary_templates.whole("", wishes, around),
-        NodeKind.MAP: summary_templates.part(
-            "", wishes, around, number=_MANY, num_parts=_MANY, length=wishes.length
-        ),
-        NodeKind.REDUCE: summary_templates.join([], wishes, around, length=None, num_documents=_MANY),
+        NodeKind.WHOLE: templates.whole("", wishes, around),
+        NodeKind.MAP: templates.part("", wishes, around, number=_MANY, num_parts=_MANY, length=wishes.length),
+        NodeKind.REDUCE: templates.join([], wishes, around, length=None, num_documents=_MANY),
     }
     return {kind: counter.count_prompt(canonical(messages)).num_tokens for kind, messages in empty.items()}
 
@@ -100,10 +99,10 @@ def _read(session: Session, summary: Summary, node: SummaryNode, document_id: UU
     around, wishes = delimiters([text]), wishes_of(summary)
     piece = text[node.context_char or 0 : node.end_char]
     if node.kind == NodeKind.WHOLE:
-        return summary_templates.whole(piece, wishes, around)
+        return templates.whole(piece, wishes, around)
     of_document = (SummaryNode.summary_id == summary.id, SummaryNode.document_id == document_id)
     num_parts = session.scalar(select(func.count()).select_from(SummaryNode).where(*of_document))
-    return summary_templates.part(
+    return templates.part(
         piece,
         wishes,
         around,
@@ -131,7 +130,7 @@ def _join(session: Session, summary: Summary, node: SummaryNode) -> list[Message
         raise AllPartsFailedError
     of_summary = SummaryDocument.summary_id == summary.id
     num_documents = session.scalar(select(func.count()).select_from(SummaryDocument).where(of_summary))
-    return summary_templates.join(
+    return templates.join(
         texts,
         wishes_of(summary),
         delimiters(texts),

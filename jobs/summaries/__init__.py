@@ -1,0 +1,43 @@
+"""Summaries: their verbs; in the modules planning, prompts and results."""
+
+from jobs.summaries.lifecycle import (
+    SummaryFilter,
+    SummaryGlance,
+    SummarySpec,
+    cancel,
+    create,
+    ended_before,
+    expire,
+    find_stopping,
+    get,
+    glance,
+    guard_document,
+    list_summaries,
+    needs_document,
+    overdue,
+    prune,
+    remove,
+    stop_jobs,
+    sweep,
+)
+
+__all__ = [
+    "SummaryFilter",
+    "SummaryGlance",
+    "SummarySpec",
+    "cancel",
+    "create",
+    "ended_before",
+    "expire",
+    "find_stopping",
+    "get",
+    "glance",
+    "guard_document",
+    "list_summaries",
+    "needs_document",
+    "overdue",
+    "prune",
+    "remove",
+    "stop_jobs",
+    "sweep",
+]
