@@ -74,7 +74,7 @@ def _engine() -> Iterator[Finding]:
     side = local.find_engine(None)
     if side.triton == TritonSettings():  # nobody has named one
         return
-    from worker.probe import probe  # gRPC takes a moment to import; other verbs need none of it
+    from worker.engine.probe import probe  # gRPC takes a moment to import; other verbs need none of it
 
     try:
         found = list(probe(side, Tokenizer.load(side.tokenizer.path)))

@@ -61,8 +61,10 @@ def inspect(
 
 
 def _examine(side: EngineSide, *, keepalive: bool) -> Iterator[Finding]:
-    from worker.keepalive import try_keepalive  # gRPC takes a moment to import; other verbs need none of it
-    from worker.probe import probe
+    from worker.engine.keepalive import (
+        try_keepalive,  # gRPC takes a moment to import; other verbs need none of it
+    )
+    from worker.engine.probe import probe
 
     for finding in probe(side, Tokenizer.load(side.tokenizer.path)):
         if not (keepalive and finding.name == "keepalive"):

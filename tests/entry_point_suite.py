@@ -16,10 +16,10 @@ from jobs.errors import EngineError, EngineLostError, RetryableEngineError
 from jobs.prompts.tokenizer import TokenIds
 from jobs.states import FinishReason
 from support import eventually
+from worker.engine.deltas import Piece
+from worker.engine.prompt_text import prompt_text
+from worker.engine.stream import Ended
 from worker.outcome import Failed, Finished
-from worker.pieces import Piece
-from worker.prompt_text import prompt_text
-from worker.stream import Ended
 
 
 @pytest.mark.parametrize("subject", ["rivers", "lighthouses"])

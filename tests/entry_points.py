@@ -13,18 +13,18 @@ from jobs.settings import EngineSettings, EngineSide, TritonSettings
 from jobs.transitions import Lease
 from local_engine import RunningEngine
 from support import PATIENCE
-from worker.adapter import Adapter
 from worker.answer import Answer
 from worker.answer_text import TextAnswer
-from worker.deadlines import Deadlines
-from worker.engine import EngineClient
+from worker.engine.adapter import Adapter
+from worker.engine.client import EngineClient
+from worker.engine.deadlines import Deadlines
+from worker.engine.deltas import Piece
+from worker.engine.prompt_text import prompt_text
+from worker.engine.request import Request, Sampling
+from worker.engine.stream import Ended, Stream
 from worker.follow import follow
 from worker.lease import HeldLease
 from worker.outcome import Outcome
-from worker.pieces import Piece
-from worker.prompt_text import prompt_text
-from worker.request import Request, Sampling
-from worker.stream import Ended, Stream
 from worker_support import KillableEngine
 
 REFERENCE = "\n\n".join(topics.values())

@@ -6,9 +6,9 @@ from jobs.checkpoints import Output
 from jobs.prompts.tokenizer import Tokenizer, pack_ids
 from jobs.states import FinishReason
 from worker.detokenize import Detokenizer
-from worker.pieces import Piece, Tokens
+from worker.engine.deltas import Piece, Tokens
+from worker.engine.verdicts import sanitize
 from worker.said import Said
-from worker.verdicts import sanitize
 
 
 class Answer:

@@ -6,9 +6,9 @@ from typing import Final
 from jobs.checkpoints import Output
 from jobs.prompts.tokenizer import Tokenizer, pack_ids
 from jobs.states import FinishReason
-from worker.pieces import Piece, Text
+from worker.engine.deltas import Piece, Text
+from worker.engine.verdicts import sanitize
 from worker.said import Said
-from worker.verdicts import sanitize
 
 _REPLACEMENT: Final = "\ufffd"
 

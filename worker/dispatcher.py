@@ -17,7 +17,7 @@ from jobs.scheduling import claims
 from jobs.scheduling.claims import Claim, Claimed, Ended, Foreseen
 from jobs.settings import Settings
 from jobs.states import StopReason
-from worker.engine import EngineModel
+from worker.engine.client import EngineModel
 from worker.execute import Runner
 from worker.lease import HeldLease, LeaseKeeper
 from worker.loops import Loop

@@ -26,19 +26,19 @@ from jobs.settings import Settings
 from jobs.states import StopReason
 from worker.answer import Answer
 from worker.answer_text import TextAnswer
-from worker.deadlines import deadlines_for
-from worker.engine import EngineModel
+from worker.engine.client import EngineModel
+from worker.engine.deadlines import deadlines_for
+from worker.engine.prompt_text import prompt_text
+from worker.engine.request import Request
+from worker.engine.stream import Stream
 from worker.follow import follow, wait_for_end, wait_for_stop
 from worker.lease import HeldLease, LeaseKeeper
 from worker.live import LiveOutput, Teller
 from worker.lookahead import LookAhead
 from worker.monitor import EngineMonitor
 from worker.outcome import Failed, Finished, LeaseLost, Outcome, Recounted, RunEnded, Stopped, Yielded
-from worker.prompt_text import prompt_text
 from worker.record import Recorder, Run
-from worker.request import Request
 from worker.sampling import sampling_of
-from worker.stream import Stream
 
 # A request that was asked to stop ends at the next iteration: at once, or after a prompt chunk (seconds).
 _SETTLE_SECONDS: Final = 0.5

@@ -8,11 +8,11 @@ from typing import Final
 from jobs.errors import EngineError, StreamTimeoutError
 from worker.answer import Answer
 from worker.answer_text import TextAnswer
-from worker.deadlines import Deadlines
+from worker.engine.deadlines import Deadlines
+from worker.engine.deltas import Text, Tokens
+from worker.engine.stream import Ended
 from worker.lease import HeldLease, StopAsked
 from worker.outcome import Failed, Finished, LeaseLost, Outcome, RunEnded, Stopped
-from worker.pieces import Text, Tokens
-from worker.stream import Ended
 
 _MAX_MARGIN_SECONDS: Final = 3.0
 # The final response comes with the last token, or right behind it.

@@ -18,9 +18,9 @@ from jobs.leases import Progress
 from jobs.settings import JobSettings
 from jobs.states import StopReason
 from jobs.transitions import Lease
+from worker.engine.deltas import Piece
+from worker.engine.stream import Ended
 from worker.loops import Loop
-from worker.pieces import Piece
-from worker.stream import Ended
 
 _PROGRESS_SECONDS: Final = 1.0
 # Leases that are due so soon are renewed with those due now. Not all: while a locked one stays due, each

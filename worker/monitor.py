@@ -15,10 +15,10 @@ from jobs.engines import registry
 from jobs.errors import EngineError
 from jobs.models import Reservation
 from jobs.settings import Settings
-from worker.deadlines import deadlines_for
 from worker.drains import Drains
-from worker.engine import CANARY_SECONDS, EngineClient, EngineModel
-from worker.gauges import Gauges
+from worker.engine.client import CANARY_SECONDS, EngineClient, EngineModel
+from worker.engine.deadlines import deadlines_for
+from worker.engine.metrics import Gauges
 from worker.lease import LeaseKeeper
 from worker.loops import Loop
 

@@ -14,7 +14,7 @@ from jobs.models import JsonObject
 from jobs.settings import JobSettings
 from jobs.states import FinishReason, JobState, StopReason
 from jobs.transitions import Lease
-from worker.verdicts import sanitize
+from worker.engine.verdicts import sanitize
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,12 +20,12 @@ from jobs.states import TERMINAL, JobState
 from worker.answer import Answer
 from worker.answer_text import TextAnswer
 from worker.bell import Ring
+from worker.engine.stream import Stream
 from worker.follow import wait_for_end
 from worker.lease import HeldLease, LeaseKeeper
 from worker.live import Teller
 from worker.outcome import Failed, Finished, Outcome, Stopped, record
 from worker.refill import Hurry
-from worker.stream import Stream
 
 _LINGER_SECONDS: Final = 10.0
 _RECORD_RETRY_SECONDS: Final = 1.0

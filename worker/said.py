@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
+from worker.engine.verdicts import sanitize
 from worker.stops import StopMatcher
-from worker.verdicts import sanitize
 
 
 class Said:

@@ -5,7 +5,7 @@ from hashlib import blake2b
 from typing import Final
 
 from jobs.models import Job
-from worker.request import Sampling
+from worker.engine.request import Sampling
 
 _SEED_BYTES: Final = 8
 

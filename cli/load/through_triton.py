@@ -13,11 +13,11 @@ from jobs.ids import uuid7
 from jobs.prompts.messages import Message
 from jobs.prompts.tokenizer import Tokenizer
 from jobs.settings import EngineSide
-from worker.engine import EngineClient
-from worker.pieces import Piece, Text, Tokens
-from worker.prompt_text import prompt_text
-from worker.request import Request
-from worker.stream import Ended, Stream
+from worker.engine.client import EngineClient
+from worker.engine.deltas import Piece, Text, Tokens
+from worker.engine.prompt_text import prompt_text
+from worker.engine.request import Request
+from worker.engine.stream import Ended, Stream
 
 _SILENCE_SECONDS: Final = 600.0  # after which a request counts as failed
 

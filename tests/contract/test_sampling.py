@@ -9,7 +9,7 @@ from cli.stack.engine_options import EngineOptions
 from entry_points import REFERENCE, Served
 from jobs.prompts.tokenizer import Tokenizer
 from local_engine import RunningEngine, running_engine
-from worker.request import Sampling
+from worker.engine.request import Sampling
 
 ARTICLE = REFERENCE[:6000]
 HOT = {"temperature": 1.0, "runtime_top_k": 0, "runtime_top_p": 1.0}

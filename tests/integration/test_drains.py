@@ -16,7 +16,7 @@ from jobs.scheduling.claims import Claim
 from jobs.transitions import Lease
 from support import CAPACITY, ENGINE, TERMS, claim_one, register_engine, spec, submit_one
 from worker.drains import Drains
-from worker.gauges import Gauges
+from worker.engine.metrics import Gauges
 from worker.lease import HeldLease
 
 TINY = replace(CAPACITY, max_blocks=10)

@@ -16,10 +16,10 @@ from jobs.prompts.tokenizer import Tokenizer
 from jobs.settings import DatabaseSettings, TritonSettings
 from local_engine import END_OF_TURN, RunningEngine
 from support import PATIENCE, eventually
-from worker.adapter_ids import IdsAdapter
-from worker.pieces import Tokens
-from worker.request import Request
-from worker.stream import Ended, Stream
+from worker.engine.adapter_ids import IdsAdapter
+from worker.engine.deltas import Tokens
+from worker.engine.request import Request
+from worker.engine.stream import Ended, Stream
 from worker_support import ENGINE, Queue, running_worker, settings_for
 
 INPUTS = frozenset(

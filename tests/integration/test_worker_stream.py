@@ -11,10 +11,10 @@ from jobs.ids import uuid7
 from jobs.settings import TritonSettings
 from local_engine import END_OF_TURN, RunningEngine, free_ports
 from support import PATIENCE, eventually
-from worker.adapter_ids import IdsAdapter
-from worker.pieces import Tokens
-from worker.request import Request
-from worker.stream import Ended, Stream
+from worker.engine.adapter_ids import IdsAdapter
+from worker.engine.deltas import Tokens
+from worker.engine.request import Request
+from worker.engine.stream import Ended, Stream
 
 INPUTS = frozenset(
     {"input_ids", "input_lengths", "request_output_len", "streaming", "end_id", "pad_id", "stop"}

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from jobs.prompts.tokenizer import Tokenizer
 from jobs.prompts.tokenizer_files import ensure_default_tokenizer
 from worker.detokenize import Detokenizer
-from worker.verdicts import sanitize
+from worker.engine.verdicts import sanitize
 
 TEXTS = [
     "plain words",

@@ -3,7 +3,7 @@
 import pytest
 
 from jobs.errors import EngineError, EngineLostError, EngineUnavailableError, RetryableEngineError
-from worker import verdicts
+from worker.engine import verdicts
 
 ASSERTED = "[TensorRT-LLM][ERROR] Assertion failed: "
 STACK = "\n1       0x7f3a740272b5 tensorrt_llm::common::throwRuntimeError(...)\n2  cudaLaunchKernel + 97"

@@ -9,11 +9,11 @@ from jobs.diagnostics import Finding
 from jobs.errors import EngineError, EngineUnavailableError
 from jobs.prompts.tokenizer import Tokenizer
 from jobs.settings import EngineSide
-from worker import keepalive
-from worker.adapter import Adapter
-from worker.engine import CANARY_SECONDS, EngineClient
-from worker.gauges import Gauges, read_gauges
-from worker.offer import ModelConfig, Offer, adapter_for, flag, number, parameter
+from worker.engine import keepalive
+from worker.engine.adapter import Adapter
+from worker.engine.client import CANARY_SECONDS, EngineClient
+from worker.engine.metrics import Gauges, read_gauges
+from worker.engine.model_config import ModelConfig, Offer, adapter_for, flag, number, parameter
 
 _ENTRIES: Final = ("tensorrt_llm", "ensemble", "tensorrt_llm_bls", "vllm_model")
 _AROUND: Final = ("preprocessing", "postprocessing")

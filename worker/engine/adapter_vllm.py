@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from jobs.states import FinishReason
-from worker.adapter import Kind, Outputs, Stop, bytes_tensor, text_in
-from worker.pieces import Text
-from worker.request import Request, Tensors
+from worker.engine.adapter import Kind, Outputs, Stop, bytes_tensor, text_in
+from worker.engine.deltas import Text
+from worker.engine.request import Request, Tensors
 
 _REASONS = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
 

@@ -12,13 +12,13 @@ from jobs.engines.capacity import Capacity
 from jobs.errors import EngineError, EngineUnavailableError
 from jobs.ids import uuid7
 from jobs.settings import EngineSettings, TritonSettings
-from worker import verdicts
-from worker.adapter import Adapter
-from worker.gauges import Gauges, read_gauges
-from worker.offer import ModelConfig, Offer, adapter_for, number, read_offer
-from worker.pieces import Piece
-from worker.request import Request
-from worker.stream import Ended, Stream, open_channel
+from worker.engine import verdicts
+from worker.engine.adapter import Adapter
+from worker.engine.deltas import Piece
+from worker.engine.metrics import Gauges, read_gauges
+from worker.engine.model_config import ModelConfig, Offer, adapter_for, number, read_offer
+from worker.engine.request import Request
+from worker.engine.stream import Ended, Stream, open_channel
 
 CANARY_SECONDS: Final = 15.0
 _TIMEOUT_SECONDS: Final = 3.0

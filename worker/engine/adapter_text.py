@@ -5,10 +5,10 @@ from typing import Final, Literal
 
 import numpy as np
 
-from worker.adapter import Outputs, Stop, bytes_tensor, sampling_tensors, text_in
-from worker.adapter_ids import stop_tensors
-from worker.pieces import Text
-from worker.request import Request, Tensors
+from worker.engine.adapter import Outputs, Stop, bytes_tensor, sampling_tensors, text_in
+from worker.engine.adapter_ids import stop_tensors
+from worker.engine.deltas import Text
+from worker.engine.request import Request, Tensors
 
 _LOG_PROB_BYTES: Final = 4
 

@@ -6,10 +6,10 @@ from typing import Any, Final
 
 from jobs.errors import EngineError
 from jobs.settings import TritonSettings
-from worker.adapter import Adapter, Kind
-from worker.adapter_ids import IdsAdapter
-from worker.adapter_text import TextAdapter
-from worker.adapter_vllm import VllmAdapter
+from worker.engine.adapter import Adapter, Kind
+from worker.engine.adapter_ids import IdsAdapter
+from worker.engine.adapter_text import TextAdapter
+from worker.engine.adapter_vllm import VllmAdapter
 
 # Generated code of Triton's protocol, which has no types.
 ModelConfig = Any

@@ -6,8 +6,8 @@ from typing import Final, Literal, Protocol
 
 import numpy as np
 
-from worker.pieces import Piece
-from worker.request import Request, Sampling, Tensors
+from worker.engine.deltas import Piece
+from worker.engine.request import Request, Sampling, Tensors
 
 Kind = Literal["ids", "ensemble", "bls", "vllm"]
 # The raw bytes of a response's tensors by name.

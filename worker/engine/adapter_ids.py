@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from worker.adapter import Kind, Outputs, Stop, sampling_tensors
-from worker.pieces import Tokens
-from worker.request import Request, Tensors
+from worker.engine.adapter import Kind, Outputs, Stop, sampling_tensors
+from worker.engine.deltas import Tokens
+from worker.engine.request import Request, Tensors
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,11 +15,11 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from jobs import telemetry
 from jobs.errors import EngineError, EngineUnavailableError, RetryableEngineError
 from jobs.settings import TritonSettings
-from worker import verdicts
-from worker.adapter import Adapter
-from worker.deadlines import CONNECT_SECONDS
-from worker.pieces import Piece
-from worker.request import Request, Tensors
+from worker.engine import verdicts
+from worker.engine.adapter import Adapter
+from worker.engine.deadlines import CONNECT_SECONDS
+from worker.engine.deltas import Piece
+from worker.engine.request import Request, Tensors
 
 # Triton drops a client that pings more often than every 300 s unless its flags allow more.
 _SLOW_PING_MS: Final = 310_000
