@@ -19,7 +19,7 @@ from support import eventually
 from worker.engine.deltas import Piece
 from worker.engine.prompt_text import prompt_text
 from worker.engine.stream import Ended
-from worker.outcome import Failed, Finished
+from worker.inference.outcome import Failed, Finished
 
 
 @pytest.mark.parametrize("subject", ["rivers", "lighthouses"])

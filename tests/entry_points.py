@@ -13,8 +13,6 @@ from jobs.settings import EngineSettings, EngineSide, TritonSettings
 from jobs.transitions import Lease
 from local_engine import RunningEngine
 from support import PATIENCE
-from worker.answer import Answer
-from worker.answer_text import TextAnswer
 from worker.engine.adapter import Adapter
 from worker.engine.client import EngineClient
 from worker.engine.deadlines import Deadlines
@@ -22,9 +20,11 @@ from worker.engine.deltas import Piece
 from worker.engine.prompt_text import prompt_text
 from worker.engine.request import Request, Sampling
 from worker.engine.stream import Ended, Stream
-from worker.follow import follow
-from worker.lease import HeldLease
-from worker.outcome import Outcome
+from worker.inference.answer import Answer
+from worker.inference.follow import follow
+from worker.inference.leases import HeldLease
+from worker.inference.outcome import Outcome
+from worker.inference.text_answer import TextAnswer
 from worker_support import KillableEngine
 
 REFERENCE = "\n\n".join(topics.values())

@@ -39,7 +39,7 @@ from local_engine import RunningEngine, free_ports
 from support import PATIENCE, eventually
 from worker.app import make_app, publisher
 from worker.bell import Bell
-from worker.inference import InferenceWorker
+from worker.inference.worker import InferenceWorker
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 ENGINE = "engine-a"

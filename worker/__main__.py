@@ -11,7 +11,7 @@ from jobs.settings import Settings
 from worker import tasks
 from worker.app import make_app, publisher, run_worker
 from worker.bell import Bell
-from worker.inference import InferenceWorker
+from worker.inference.worker import InferenceWorker
 from worker.service import ServiceWorker
 
 # Behind the grace of running jobs: asking their streams to end, waiting for that, giving the jobs back.

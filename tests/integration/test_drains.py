@@ -15,9 +15,9 @@ from jobs.scheduling import growth
 from jobs.scheduling.claims import Claim
 from jobs.transitions import Lease
 from support import CAPACITY, ENGINE, TERMS, claim_one, register_engine, spec, submit_one
-from worker.drains import Drains
 from worker.engine.metrics import Gauges
-from worker.lease import HeldLease
+from worker.inference.draining import Drains
+from worker.inference.leases import HeldLease
 
 TINY = replace(CAPACITY, max_blocks=10)
 ONE_ACTIVE = Gauges(active_requests=1, max_blocks=10)

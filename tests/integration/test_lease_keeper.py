@@ -15,7 +15,7 @@ from jobs.models import DEFAULT_TENANT, Checkpoint, Job
 from jobs.settings import DatabaseSettings, JobSettings
 from jobs.states import StopReason
 from support import claim_one, output_of, register_engine, submit_one
-from worker.lease import HeldLease, LeaseKeeper, StopAsked
+from worker.inference.leases import HeldLease, LeaseKeeper, StopAsked
 
 SETTINGS = JobSettings()
 

@@ -14,8 +14,8 @@ from jobs.states import JobState
 from jobs.webhooks.vault import Vault
 from support import ENGINE, claim_one, job_in, register_engine, spec, submit_one
 from webhook_support import deliver_due
-from worker.drains import Drains
 from worker.engine.metrics import Gauges
+from worker.inference.draining import Drains
 
 
 def test_a_booking_whose_lease_has_expired_explains_no_request_in_the_engine(

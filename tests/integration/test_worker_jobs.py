@@ -15,7 +15,7 @@ from jobs.prompts.tokenizer import Tokenizer, pack_ids, unpack_ids
 from jobs.settings import DatabaseSettings, Settings
 from local_engine import RunningEngine
 from support import eventually
-from worker.inference import InferenceWorker
+from worker.inference.worker import InferenceWorker
 from worker_support import ENGINE, SAID, Queue, running_worker, settings_for
 
 

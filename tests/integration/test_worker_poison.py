@@ -18,12 +18,12 @@ from jobs.scheduling.claims import Claim
 from jobs.settings import Settings
 from jobs.states import FinishReason, JobState
 from support import claim_one, eventually, register_engine, submit_one
-from worker.answer import Answer
-from worker.lease import HeldLease, LeaseKeeper
-from worker.live import Teller
-from worker.outcome import Failed, Finished, Outcome
-from worker.record import Recorder, Run
-from worker.refill import Hurry
+from worker.inference.answer import Answer
+from worker.inference.leases import HeldLease, LeaseKeeper
+from worker.inference.live_output import Teller
+from worker.inference.outcome import Failed, Finished, Outcome
+from worker.inference.record import Recorder, Run
+from worker.inference.refill import Hurry
 from worker_support import Queue, running_worker
 
 HOT: JsonObject = {"temperature": 1.0}

@@ -11,7 +11,7 @@ from jobs.prompts.messages import Message
 from jobs.prompts.tokenizer import ensure_default_tokenizer, unpack_ids
 from jobs.settings import Settings
 from local_engine import engine_module
-from worker.sampling import sampling_of
+from worker.inference.sampling import sampling_of
 from worker_support import Queue, running_worker
 
 HOT: JsonObject = {"temperature": 1.0}

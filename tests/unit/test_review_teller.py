@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from jobs.ids import uuid7
 from jobs.live_output import Piece
 from jobs.prompts.tokenizer import Tokenizer
-from worker.answer import Answer
-from worker.live import Teller
+from worker.inference.answer import Answer
+from worker.inference.live_output import Teller
 
 TOKENIZER = Tokenizer.load()
 IDS = TOKENIZER.encode_text("日本語 🙂🙂 EN of this; the END. And a tail.").tolist()

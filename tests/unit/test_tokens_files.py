@@ -24,7 +24,7 @@ from jobs.prompts.tokenizer_files import (
     ensure_default_tokenizer,
     tokenizer_directory,
 )
-from worker.detokenize import Detokenizer
+from worker.inference.detokenize import Detokenizer
 
 CORPUS = ["the quick brown fox jumps over the lazy dog", "<s> </s> <think>", "user assistant system\n\n"] * 20
 # The end token is rstrip, as in Phi-3; <think> is an added token that is not special, as in Qwen 3.

@@ -8,8 +8,8 @@ from jobs.checkpoints import Output
 from jobs.ids import uuid7
 from jobs.prompts.tokenizer import Tokenizer
 from jobs.states import FinishReason
-from worker.answer import Answer
-from worker.live import Teller
+from worker.inference.answer import Answer
+from worker.inference.live_output import Teller
 
 TOKENIZER = Tokenizer.load()
 TEXT = "Answers stop. 日本語 🙂🙂 END of this; the END. And a tail that is never said."

@@ -10,13 +10,13 @@ from jobs.ids import uuid7
 from jobs.prompts.tokenizer import Tokenizer, ensure_default_tokenizer
 from jobs.states import FinishReason, StopReason
 from jobs.transitions import Lease
-from worker.answer import Answer
 from worker.engine.deadlines import Deadlines
 from worker.engine.deltas import Tokens
 from worker.engine.stream import Ended
-from worker.follow import follow, wait_for_end
-from worker.lease import HeldLease, StopAsked
-from worker.outcome import Failed, Finished, LeaseLost, Stopped
+from worker.inference.answer import Answer
+from worker.inference.follow import follow, wait_for_end
+from worker.inference.leases import HeldLease, StopAsked
+from worker.inference.outcome import Failed, Finished, LeaseLost, Stopped
 
 PATIENT = Deadlines(first_token=60, between_tokens=60, total=60)
 PACE: Any = {"tell": lambda: None, "lease_seconds": 60, "snapshot_seconds": 5}

@@ -9,13 +9,13 @@ import pytest
 from jobs.engines.capacity import Capacity
 from jobs.prompts.tokenizer import Tokenizer, ensure_default_tokenizer, unpack_ids
 from jobs.states import FinishReason
-from worker.answer import Answer
 from worker.engine.adapter_ids import IdsAdapter, stop_tensors
 from worker.engine.adapter_text import TextAdapter
 from worker.engine.adapter_vllm import VllmAdapter
 from worker.engine.deadlines import FLOOR_SECONDS, deadlines_for
 from worker.engine.metrics import Gauges, parse_gauges
 from worker.engine.request import Request, Sampling
+from worker.inference.answer import Answer
 
 CAPACITY = Capacity(
     max_batch_size=4, max_blocks=2048, tokens_per_block=64, max_input_len=96_000, max_seq_len=131_072

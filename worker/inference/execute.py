@@ -24,21 +24,30 @@ from jobs.scheduling.growth import Waiting, Yielding
 from jobs.scheduling.sizing import Terms
 from jobs.settings import Settings
 from jobs.states import StopReason
-from worker.answer import Answer
-from worker.answer_text import TextAnswer
 from worker.engine.client import EngineModel
 from worker.engine.deadlines import deadlines_for
 from worker.engine.prompt_text import prompt_text
 from worker.engine.request import Request
 from worker.engine.stream import Stream
-from worker.follow import follow, wait_for_end, wait_for_stop
-from worker.lease import HeldLease, LeaseKeeper
-from worker.live import LiveOutput, Teller
-from worker.lookahead import LookAhead
-from worker.monitor import EngineMonitor
-from worker.outcome import Failed, Finished, LeaseLost, Outcome, Recounted, RunEnded, Stopped, Yielded
-from worker.record import Recorder, Run
-from worker.sampling import sampling_of
+from worker.inference.answer import Answer
+from worker.inference.follow import follow, wait_for_end, wait_for_stop
+from worker.inference.leases import HeldLease, LeaseKeeper
+from worker.inference.live_output import LiveOutput, Teller
+from worker.inference.monitor import EngineMonitor
+from worker.inference.outcome import (
+    Failed,
+    Finished,
+    LeaseLost,
+    Outcome,
+    Recounted,
+    RunEnded,
+    Stopped,
+    Yielded,
+)
+from worker.inference.prefetch import LookAhead
+from worker.inference.record import Recorder, Run
+from worker.inference.sampling import sampling_of
+from worker.inference.text_answer import TextAnswer
 
 # A request that was asked to stop ends at the next iteration: at once, or after a prompt chunk (seconds).
 _SETTLE_SECONDS: Final = 0.5

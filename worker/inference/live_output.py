@@ -12,8 +12,8 @@ from jobs import live_output
 from jobs.live_output import Piece
 from jobs.models import Job
 from jobs.states import Lane
-from worker.answer import Answer
-from worker.answer_text import TextAnswer
+from worker.inference.answer import Answer
+from worker.inference.text_answer import TextAnswer
 from worker.loops import Loop
 
 # While the broker is away pieces are dropped rather than kept.

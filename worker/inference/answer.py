@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from jobs.checkpoints import Output
 from jobs.prompts.tokenizer import Tokenizer, pack_ids
 from jobs.states import FinishReason
-from worker.detokenize import Detokenizer
 from worker.engine.deltas import Piece, Tokens
 from worker.engine.verdicts import sanitize
-from worker.said import Said
+from worker.inference.detokenize import Detokenizer
+from worker.inference.output_text import Said
 
 
 class Answer:

@@ -17,15 +17,15 @@ from jobs.errors import EngineError, LongbatchError
 from jobs.scheduling.claims import Claim
 from jobs.settings import Settings
 from jobs.states import TERMINAL, JobState
-from worker.answer import Answer
-from worker.answer_text import TextAnswer
 from worker.bell import Ring
 from worker.engine.stream import Stream
-from worker.follow import wait_for_end
-from worker.lease import HeldLease, LeaseKeeper
-from worker.live import Teller
-from worker.outcome import Failed, Finished, Outcome, Stopped, record
-from worker.refill import Hurry
+from worker.inference.answer import Answer
+from worker.inference.follow import wait_for_end
+from worker.inference.leases import HeldLease, LeaseKeeper
+from worker.inference.live_output import Teller
+from worker.inference.outcome import Failed, Finished, Outcome, Stopped, record
+from worker.inference.refill import Hurry
+from worker.inference.text_answer import TextAnswer
 
 _LINGER_SECONDS: Final = 10.0
 _RECORD_RETRY_SECONDS: Final = 1.0

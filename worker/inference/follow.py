@@ -6,13 +6,13 @@ from collections.abc import Callable
 from typing import Final
 
 from jobs.errors import EngineError, StreamTimeoutError
-from worker.answer import Answer
-from worker.answer_text import TextAnswer
 from worker.engine.deadlines import Deadlines
 from worker.engine.deltas import Text, Tokens
 from worker.engine.stream import Ended
-from worker.lease import HeldLease, StopAsked
-from worker.outcome import Failed, Finished, LeaseLost, Outcome, RunEnded, Stopped
+from worker.inference.answer import Answer
+from worker.inference.leases import HeldLease, StopAsked
+from worker.inference.outcome import Failed, Finished, LeaseLost, Outcome, RunEnded, Stopped
+from worker.inference.text_answer import TextAnswer
 
 _MAX_MARGIN_SECONDS: Final = 3.0
 # The final response comes with the last token, or right behind it.

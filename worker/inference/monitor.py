@@ -15,11 +15,11 @@ from jobs.engines import registry
 from jobs.errors import EngineError
 from jobs.models import Reservation
 from jobs.settings import Settings
-from worker.drains import Drains
 from worker.engine.client import CANARY_SECONDS, EngineClient, EngineModel
 from worker.engine.deadlines import deadlines_for
 from worker.engine.metrics import Gauges
-from worker.lease import LeaseKeeper
+from worker.inference.draining import Drains
+from worker.inference.leases import LeaseKeeper
 from worker.loops import Loop
 
 _LOOK_SECONDS: Final = 1.0

@@ -11,14 +11,14 @@ from jobs.scheduling.output_history import History
 from jobs.scheduling.sizing import Terms
 from jobs.settings import Settings
 from worker.bell import Bell
-from worker.dispatcher import Dispatcher
-from worker.execute import Runner
-from worker.lease import LeaseKeeper
-from worker.live import LiveOutput
-from worker.lookahead import LookAhead
-from worker.monitor import EngineMonitor
-from worker.record import Recorder
-from worker.refill import Hurry
+from worker.inference.dispatcher import Dispatcher
+from worker.inference.execute import Runner
+from worker.inference.leases import LeaseKeeper
+from worker.inference.live_output import LiveOutput
+from worker.inference.monitor import EngineMonitor
+from worker.inference.prefetch import LookAhead
+from worker.inference.record import Recorder
+from worker.inference.refill import Hurry
 
 # Leases must be renewed although all other connections wait for something.
 _HEARTBEAT_CONNECTIONS = 3

@@ -18,11 +18,11 @@ from jobs.scheduling.claims import Claim, Claimed, Ended, Foreseen
 from jobs.settings import Settings
 from jobs.states import StopReason
 from worker.engine.client import EngineModel
-from worker.execute import Runner
-from worker.lease import HeldLease, LeaseKeeper
+from worker.inference.execute import Runner
+from worker.inference.leases import HeldLease, LeaseKeeper
+from worker.inference.monitor import EngineMonitor
+from worker.inference.refill import Hurry, Refill
 from worker.loops import Loop
-from worker.monitor import EngineMonitor
-from worker.refill import Hurry, Refill
 
 # Threads are made only when a job needs one; an engine has far fewer slots.
 _MAX_SLOTS: Final = 256

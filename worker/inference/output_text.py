@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from worker.engine.verdicts import sanitize
-from worker.stops import StopMatcher
+from worker.inference.stops import StopMatcher
 
 
 class Said:

@@ -8,7 +8,7 @@ from jobs.prompts.tokenizer import Tokenizer, pack_ids
 from jobs.states import FinishReason
 from worker.engine.deltas import Piece, Text
 from worker.engine.verdicts import sanitize
-from worker.said import Said
+from worker.inference.output_text import Said
 
 _REPLACEMENT: Final = "\ufffd"
 
