@@ -40,7 +40,8 @@ from jobs.webhooks.endpoints import EndpointSpec
 from jobs.webhooks.fairness import Slots
 from jobs.webhooks.vault import Vault, new_key
 from support import job_in
-from worker import deliver, transport
+from worker.webhooks import delivery
+from worker.webhooks import exchange as transport
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -67,7 +68,7 @@ def awaited(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
 
 exchange = awaited(transport.exchange)
 post = awaited(transport.post)
-send = awaited(deliver.send)
+send = awaited(delivery.send)
 
 
 def vault() -> Vault:
@@ -235,7 +236,7 @@ def deliver_due(
     with transaction(sessions) as session:
         claimed = claims.claim(session, settings, vault, Slots(limit), freed=_all(session))
     at = time.monotonic()
-    told = [(due, awaited(deliver.tell)(due, settings, since=at)) for due in claimed]
+    told = [(due, awaited(delivery.tell)(due, settings, since=at)) for due in claimed]
     with transaction(sessions) as session:
         results.record(session, told, settings, RANDOM)
     return len(told)

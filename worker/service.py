@@ -19,13 +19,14 @@ from jobs.prompts.tokenizer import Tokenizer
 from jobs.settings import Settings
 from jobs.summaries.planning import Planning, PlanningTools
 from jobs.webhooks.vault import Vault
-from worker import batches, deliver, documents, maintenance, summaries
+from worker import batches, documents, maintenance, summaries
 from worker.bell import Bell
-from worker.deliver import Deliverer
 from worker.extractor import Extraction
 from worker.loops import Loop
 from worker.rounds import do_each
 from worker.turns import TurnTaker
+from worker.webhooks import delivery
+from worker.webhooks.delivery import Deliverer
 
 _NUM_LOOPS: Final = 9
 _SWITCH_SECONDS: Final = 0.0005  # a tenth of the default
@@ -230,7 +231,7 @@ class ServiceWorker:
         settings, stopping = self._settings, self._is_stopping
         do_each(
             [
-                partial(deliver.sweep, self._sessions, is_stopping=stopping),
+                partial(delivery.sweep, self._sessions, is_stopping=stopping),
                 self._seal_anew,
                 partial(self._rounds.prune, settings.jobs, is_stopping=stopping),
                 partial(
@@ -249,7 +250,7 @@ class ServiceWorker:
 
     def _seal_anew(self) -> None:
         if self._vault:
-            deliver.seal_anew(self._sessions, self._vault, is_stopping=self._is_stopping)
+            delivery.seal_anew(self._sessions, self._vault, is_stopping=self._is_stopping)
 
     def _is_stopping(self) -> bool:
         return self._prepare.is_stopping

@@ -27,10 +27,10 @@ from hostile_servers import (
 from jobs.webhooks import ParsedUrl
 from support import PATIENCE
 from webhook_support import awaited, exchange, post
-from worker import transport
-from worker.conversation import MAX_RECEIVED_BYTES, MAX_RESPONSE_BYTES
-from worker.network import Failure
-from worker.transport import Answer
+from worker.webhooks import exchange as transport
+from worker.webhooks.connect import Failure
+from worker.webhooks.exchange import Answer
+from worker.webhooks.protocol import MAX_RECEIVED_BYTES, MAX_RESPONSE_BYTES
 
 BODY = b'{"id":"job_1"}'
 SECONDS = timedelta(seconds=1)

@@ -10,8 +10,8 @@ from pathlib import Path
 from hostile_servers import Conduct, forever, half_closing, make_certificate, serving, serving_as, silent
 from jobs.settings import WebhookSettings
 from webhook_support import awaited
-from worker import transport
-from worker.transport import Answer
+from worker.webhooks import exchange
+from worker.webhooks.exchange import Answer
 
 # What takes all the time it can get, and what would give more bytes than anybody wants.
 SLOW: dict[str, Conduct] = {
@@ -46,7 +46,7 @@ async def ask(urls: list[str], tls: ssl.SSLContext) -> list[Answer]:
     """All of them at once."""
     deadline = timedelta(seconds=WebhookSettings().deadline_seconds)
     asked = (
-        transport.post(
+        exchange.post(
             url,
             b"{}",
             {},

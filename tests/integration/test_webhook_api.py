@@ -43,7 +43,7 @@ from webhook_support import (
     status,
     vault,
 )
-from worker import deliver
+from worker.webhooks import delivery
 
 Sessions = sessionmaker[Session]
 
@@ -289,7 +289,7 @@ def test_a_tenant_s_webhooks_go_to_a_bounded_number_of_servers(
         session.execute(
             update(WebhookDestination).values(named_at=WebhookDestination.named_at - timedelta(hours=2))
         )
-    deliver.sweep(sessions)
+    delivery.sweep(sessions)
     assert http.post("/v1/jobs", json={"input": "a", "webhook_url": urls[9]}).status_code == 202
 
 

@@ -16,7 +16,7 @@ from jobs.webhooks import results
 from jobs.webhooks.fairness import LOOK
 from support import eventually
 from webhook_support import RANDOM, WEBHOOKS, Ended, Receiver, claim, deliver_all, dispatch_states, finish
-from worker import deliver
+from worker.webhooks import delivery
 
 Sessions = sessionmaker[Session]
 
@@ -80,7 +80,7 @@ def test_what_a_process_of_before_left_without_a_time_is_found_again(
     with transaction(sessions) as session:  # as one that takes, fails and puts off without a word
         session.execute(update(WebhookDispatch).values(is_noticed=True))
     assert deliver_all(sessions) == 0
-    deliver.sweep(sessions)
+    delivery.sweep(sessions)
     assert deliver_all(sessions) == 1
 
 
@@ -95,7 +95,7 @@ def test_what_waits_at_a_destination_whose_time_is_too_late_is_found_again(
         session.execute(update(WebhookDestination).values(next_due_at=later))
     with transaction(sessions) as session:
         assert claim(session, limit=10) == []
-    deliver.sweep(sessions)
+    delivery.sweep(sessions)
     with transaction(sessions) as session:
         assert len(claim(session, limit=10)) == 3
 
@@ -152,7 +152,7 @@ def test_destinations_that_no_request_names_any_more_are_removed_once_nothing_wa
             .values(state="delivered", next_attempt_at=None)
         )
         session.execute(update(WebhookDestination).values(next_due_at=None))
-    deliver.sweep(sessions)
+    delivery.sweep(sessions)
     with sessions() as session:
         kept = session.scalars(select(WebhookDestination.id)).all()
         waits = select(WebhookDispatch.destination_id).where(WebhookDispatch.state == "pending")

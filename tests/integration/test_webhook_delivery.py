@@ -38,8 +38,8 @@ from webhook_support import (
     tries,
     vault,
 )
-from worker import deliver
-from worker.deliver import Deliverer
+from worker.webhooks import delivery
+from worker.webhooks.delivery import Deliverer
 
 Sessions = sessionmaker[Session]
 
@@ -157,7 +157,7 @@ def test_what_waits_for_four_days_is_given_up(sessions: Sessions) -> None:
         session.execute(
             update(WebhookDispatch).values(queued_at=WebhookDispatch.queued_at - timedelta(days=5))
         )
-    deliver.sweep(sessions)
+    delivery.sweep(sessions)
     assert dispatch_states(sessions) == ["failed"]
 
 
@@ -172,7 +172,7 @@ def test_events_that_an_older_process_left_pending_are_delivered(
                 url=receiver.url(), payload=body, state="pending", next_delivery_at=WebhookEvent.created_at
             )
         )
-    deliver.sweep(sessions)
+    delivery.sweep(sessions)
     deliver_all(sessions)
     assert json.loads(receiver.seen[0].body) == body
     assert dispatch_states(sessions) == ["delivered"]

@@ -29,8 +29,8 @@ from webhook_support import (
     tries,
     vault,
 )
-from worker import deliver
-from worker.deliver import Deliverer
+from worker.webhooks import delivery
+from worker.webhooks.delivery import Deliverer
 
 Sessions = sessionmaker[Session]
 
@@ -187,7 +187,7 @@ def test_a_dispatch_that_cannot_be_changed_holds_up_no_sweep(sessions: Sessions,
             update(WebhookDispatch).values(queued_at=WebhookDispatch.queued_at - timedelta(days=5))
         )
     with refusing(sessions, "webhook_dispatches", f"id <> '{first.id}'"):
-        deliver.sweep(sessions)
+        delivery.sweep(sessions)
     assert {each.event_id: each.state for each in dispatches(sessions)} == dict.fromkeys(others, "failed")
 
 
@@ -207,7 +207,7 @@ def test_an_old_event_that_cannot_be_changed_holds_up_no_other_s_adoption(
         )
         first = session.scalars(select(WebhookEvent.id).order_by(WebhookEvent.id)).first()
     with refusing(sessions, "webhook_events", f"id <> '{first}'"):
-        deliver.sweep(sessions)
+        delivery.sweep(sessions)
     assert first not in {each.event_id for each in dispatches(sessions)}
     assert dispatch_states(sessions) == ["pending", "pending"]
 

@@ -30,7 +30,7 @@ from webhook_support import (
     receiving,
     vault,
 )
-from worker.deliver import Deliverer
+from worker.webhooks.delivery import Deliverer
 
 Sessions = sessionmaker[Session]
 

@@ -14,8 +14,8 @@ from jobs.webhooks import ParsedUrl, WebhookUrlError, check_destination, check_u
 from ssrf_corpus import IPV6, LOOPBACK, METADATA, PRIVATE, REBINDING, SHAPES, urls
 from support import eventually
 from webhook_support import connections, exchange, post
-from worker.network import Failure
-from worker.transport import Answer
+from worker.webhooks.connect import Failure
+from worker.webhooks.exchange import Answer
 
 SECOND = timedelta(seconds=1)
 

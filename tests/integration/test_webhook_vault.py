@@ -17,7 +17,7 @@ from jobs.settings import DatabaseSettings, Settings, WebhookSettings
 from jobs.webhooks.endpoints import EndpointSpec, create
 from jobs.webhooks.vault import Vault, VaultError, VaultSealError, new_key
 from webhook_support import Receiver, deliver_all, finish, tries
-from worker import deliver
+from worker.webhooks import delivery
 
 Sessions = sessionmaker[Session]
 
@@ -77,11 +77,11 @@ def test_what_a_release_before_sealed_is_opened_and_sealed_anew(sessions: Sessio
             session, asked, tenant_id=DEFAULT_TENANT, vault=Vault([DERIVED]), secret=None, max_endpoints=5
         )
     for settings in (SIGNS_ALONE, SEALS):
-        deliver.seal_anew(sessions, vault_of(SIGNS_ALONE))
+        delivery.seal_anew(sessions, vault_of(SIGNS_ALONE))
         with sessions() as session:
             sealed = session.scalars(select(WebhookEndpoint.secret)).one()
         assert vault_of(settings).open(sealed) == secret
-    deliver.seal_anew(sessions, vault_of(SEALS))
+    delivery.seal_anew(sessions, vault_of(SEALS))
     with sessions() as session:
         sealed = session.scalars(select(WebhookEndpoint.secret)).one()
     assert vault_of(SEALS).open(sealed) == secret

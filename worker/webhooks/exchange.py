@@ -11,8 +11,8 @@ from functools import cache
 from typing import Final
 
 from jobs.webhooks import ParsedUrl, WebhookUrlError, check_url
-from worker.conversation import Conversation
-from worker.network import ExchangeError, Failure, Resolve, connect, resolve_host
+from worker.webhooks.connect import ExchangeError, Failure, Resolve, connect, resolve_host
+from worker.webhooks.protocol import Conversation
 
 _MAX_RETRY_SECONDS: Final = 10**8  # what waits so long has been given up
 

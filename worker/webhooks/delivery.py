@@ -19,12 +19,12 @@ from jobs.webhooks import claims, destinations, fanout, faults, results, secrets
 from jobs.webhooks.claims import Due
 from jobs.webhooks.fairness import Slots
 from jobs.webhooks.vault import Vault
-from worker import transport
-from worker.network import Failure
-from worker.outcomes import Outcomes, Told
 from worker.rounds import do_each
-from worker.senders import Senders
-from worker.transport import Answer
+from worker.webhooks import exchange
+from worker.webhooks.connect import Failure
+from worker.webhooks.exchange import Answer
+from worker.webhooks.outcomes import Outcomes, Told
+from worker.webhooks.senders import Senders
 
 USER_AGENT: Final = "longbatch"
 # Between rounds: what ends within it is recorded together. A round costs the database a few milliseconds.
@@ -222,7 +222,7 @@ async def send(due: Due, settings: WebhookSettings, *, waited: timedelta = timed
     signed = webhooks.signature_headers(
         due.body, event_id=ids.event_id(due.event_id), secrets=due.secrets, now=due.claimed_at + waited
     )
-    return await transport.post(
+    return await exchange.post(
         due.url,
         due.body,
         {"content-type": "application/json", "user-agent": USER_AGENT, **signed},

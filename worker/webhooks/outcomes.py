@@ -16,7 +16,7 @@ from jobs.settings import WebhookSettings
 from jobs.webhooks import results
 from jobs.webhooks.claims import Due
 from jobs.webhooks.faults import ROW_ERRORS
-from worker.transport import Answer
+from worker.webhooks.exchange import Answer
 
 # SQLSTATEs of a lock or statement timeout, a deadlock, a conflict: another transaction holds up these rows.
 _HELD_UP: Final = frozenset({"55P03", "57014", "40P01", "40001"})

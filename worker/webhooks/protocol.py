@@ -8,8 +8,8 @@ from typing import Final, cast
 import h11
 
 from jobs.webhooks import ParsedUrl
-from worker.network import Failure
-from worker.tls import Tls
+from worker.webhooks.connect import Failure
+from worker.webhooks.tls import Tls
 
 MAX_RESPONSE_BYTES: Final = 16 * 1024  # status, headers and body together; nobody reads the body
 MAX_RECEIVED_BYTES: Final = 64_000  # from the network: with TLS's own, whatever it makes of them

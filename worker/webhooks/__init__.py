@@ -1,0 +1,1 @@
+"""Webhook deliveries: claimed, sent over guarded connections, and recorded."""
