@@ -17,7 +17,7 @@ from jobs.prompts.tokenizer import Tokenizer
 from jobs.settings import DocumentSettings
 from jobs.states.document import DocumentKind
 from support import taker_of
-from worker.extractor import Extraction
+from worker.documents.extractor import Extraction
 
 DAY = timedelta(days=1)
 LEASE = timedelta(seconds=30)

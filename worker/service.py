@@ -19,9 +19,10 @@ from jobs.prompts.tokenizer import Tokenizer
 from jobs.settings import Settings
 from jobs.summaries.planning import Planning, PlanningTools
 from jobs.webhooks.vault import Vault
-from worker import batches, documents, maintenance, summaries
+from worker import batches, maintenance, summaries
 from worker.bell import Bell
-from worker.extractor import Extraction
+from worker.documents import pruning
+from worker.documents.extractor import Extraction
 from worker.loops import Loop
 from worker.rounds import do_each
 from worker.turns import TurnTaker
@@ -244,7 +245,7 @@ class ServiceWorker:
                     retention=timedelta(days=settings.jobs.retention_days),
                     is_stopping=stopping,
                 ),
-                partial(documents.prune, self._sessions, is_stopping=stopping),
+                partial(pruning.prune, self._sessions, is_stopping=stopping),
             ]
         )
 

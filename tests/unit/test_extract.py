@@ -23,10 +23,10 @@ from document_support import (
 from jobs.documents import page_of
 from jobs.settings import DocumentSettings
 from jobs.states.document import DocumentKind, Fault
+from worker.documents.sandbox import Extracted, InterruptedExtractionError, Refusal, Sandbox
 from worker.extract.__main__ import read
 from worker.extract.draft import Draft, Limits, RefusedError
 from worker.extract.language import detect
-from worker.sandbox import Extracted, InterruptedExtractionError, Refusal, Sandbox
 
 LIMITS = Limits(memory_bytes=2**30, seconds=10, max_pages=100, max_characters=10_000)
 

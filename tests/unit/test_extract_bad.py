@@ -14,7 +14,7 @@ from document_support import SMALL_MEMORY_MB, bad_documents
 from jobs.documents.kinds import HEAD_BYTES, TAIL_BYTES, Clues, UnsupportedDocumentError, find_kind
 from jobs.settings import DocumentSettings
 from jobs.states.document import DocumentKind
-from worker.sandbox import Refusal, Sandbox
+from worker.documents.sandbox import Refusal, Sandbox
 
 SETTINGS = DocumentSettings(extraction_seconds=60, extraction_memory_mb=SMALL_MEMORY_MB)
 _TESTS = Path(__file__).resolve().parents[1]

@@ -14,8 +14,8 @@ import zstandard
 
 from jobs.settings import DocumentSettings
 from jobs.states.document import Fault
-from worker.extractor import unpack
-from worker.sandbox import Extracted, Refusal, understand
+from worker.documents.extractor import unpack
+from worker.documents.sandbox import Extracted, Refusal, understand
 
 _ROOT = Path(__file__).resolve().parents[2]
 _CONFINED = """

@@ -23,7 +23,7 @@ from jobs.settings import DocumentSettings
 from jobs.states.document import Fault
 from jobs.turns import Turn
 from jobs.turns.work import InterruptedWorkError, Sessions, Watch
-from worker.sandbox import Extracted, InterruptedExtractionError, Refusal, Sandbox
+from worker.documents.sandbox import Extracted, InterruptedExtractionError, Refusal, Sandbox
 
 
 class Extraction:

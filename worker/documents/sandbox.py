@@ -21,7 +21,7 @@ from jobs.states.document import DocumentKind, Fault, Notice
 from jobs.validation import Text
 from worker.extract import confine
 
-_ROOT: Final = Path(__file__).resolve().parent.parent
+_ROOT: Final = Path(__file__).resolve().parents[2]
 # Nothing of ours: neither settings with their secrets nor anything that changes what Python imports.
 _ENVIRONMENT: Final = {"PATH": os.defpath, "LANG": "C.UTF-8"}
 # Feeding waits for the store of the bytes, not for the document: it has its own time.
