@@ -31,7 +31,7 @@ from jobs.settings import BrokerSettings, WebhookSettings
 from jobs.webhooks import endpoints, fanout
 from jobs.webhooks.endpoints import EndpointSpec
 from jobs.webhooks.vault import Vault, new_key
-from worker.app import make_app, publisher
+from worker.celery_app import make_app, publisher
 
 _NUM_ENDPOINTS: Final = 20
 _PERIOD_SECONDS: Final = (

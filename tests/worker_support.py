@@ -37,8 +37,8 @@ from jobs.states import TERMINAL
 from jobs.submission import JobSpec
 from local_engine import RunningEngine, free_ports
 from support import PATIENCE, eventually
-from worker.app import make_app, publisher
-from worker.bell import Bell
+from worker.celery_app import make_app, publisher
+from worker.doorbell import Bell
 from worker.inference.worker import InferenceWorker
 
 REPOSITORY = Path(__file__).resolve().parent.parent

@@ -9,8 +9,8 @@ from jobs.errors import LongbatchError
 from jobs.prompts.tokenizer import load_configured
 from jobs.settings import Settings
 from worker import tasks
-from worker.app import make_app, publisher, run_worker
-from worker.bell import Bell
+from worker.celery_app import make_app, publisher, run_worker
+from worker.doorbell import Bell
 from worker.inference.worker import InferenceWorker
 from worker.service import ServiceWorker
 

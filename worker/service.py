@@ -20,10 +20,10 @@ from jobs.settings import Settings
 from jobs.summaries.planning import Planning, PlanningTools
 from jobs.webhooks.vault import Vault
 from worker import batches, maintenance, summaries
-from worker.bell import Bell
 from worker.documents import pruning
 from worker.documents.extractor import Extraction
-from worker.loops import Loop
+from worker.doorbell import Bell
+from worker.loop import Loop
 from worker.rounds import do_each
 from worker.turns import TurnTaker
 from worker.webhooks import delivery

@@ -15,7 +15,7 @@ from jobs.database import transaction
 from jobs.errors import UnavailableError
 from jobs.turns import Turn
 from jobs.turns.work import Ending, InterruptedWorkError, Sessions, Watch, Work
-from worker.loops import Loop
+from worker.loop import Loop
 from worker.rounds import do_each
 
 _RENEWALS: Final = 3  # in the time of a lease

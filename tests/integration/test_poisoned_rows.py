@@ -20,8 +20,8 @@ from jobs.prompts.tokenizer import Tokenizer
 from jobs.settings import BrokerSettings, DatabaseSettings, Settings
 from summary_support import create, ready_document, text_of
 from support import eventually, refusing, register_engine, spec, submit_one
-from worker.app import make_app, publisher
-from worker.bell import Bell
+from worker.celery_app import make_app, publisher
+from worker.doorbell import Bell
 from worker.service import ServiceWorker
 
 NAMES = ("good", "poison", "better")

@@ -17,7 +17,7 @@ from jobs.models import Job
 from jobs.settings import Settings
 from local_engine import free_ports
 from support import PATIENCE, eventually
-from worker.app import make_app, publisher
+from worker.celery_app import make_app, publisher
 from worker_support import Queue, WorkerProcess
 
 

@@ -30,8 +30,8 @@ from jobs.settings import (
 from jobs.states import JobState
 from support import eventually, job_in, prepare_all, register_engine, spec, submit_one, taker_of
 from worker import maintenance
-from worker.app import make_app, publisher
-from worker.bell import Bell
+from worker.celery_app import make_app, publisher
+from worker.doorbell import Bell
 from worker.service import ServiceWorker
 from worker_support import CAPACITY, Queue
 

@@ -4,7 +4,7 @@ import threading
 
 from jobs import telemetry
 from support import PATIENCE
-from worker.loops import Loop
+from worker.loop import Loop
 
 
 def test_a_failing_round_does_not_end_the_loop() -> None:

@@ -22,7 +22,7 @@ from worker.inference.execute import Runner
 from worker.inference.leases import HeldLease, LeaseKeeper
 from worker.inference.monitor import EngineMonitor
 from worker.inference.refill import Hurry, Refill
-from worker.loops import Loop
+from worker.loop import Loop
 
 # Threads are made only when a job needs one; an engine has far fewer slots.
 _MAX_SLOTS: Final = 256

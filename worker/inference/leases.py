@@ -20,7 +20,7 @@ from jobs.states import StopReason
 from jobs.transitions import Lease
 from worker.engine.deltas import Piece
 from worker.engine.stream import Ended
-from worker.loops import Loop
+from worker.loop import Loop
 
 _PROGRESS_SECONDS: Final = 1.0
 # Leases that are due so soon are renewed with those due now. Not all: while a locked one stays due, each

@@ -14,7 +14,7 @@ from jobs.models import Job
 from jobs.states import Lane
 from worker.inference.answer import Answer
 from worker.inference.text_answer import TextAnswer
-from worker.loops import Loop
+from worker.loop import Loop
 
 # While the broker is away pieces are dropped rather than kept.
 _MAX_WAITING: Final = 10_000

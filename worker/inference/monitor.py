@@ -20,7 +20,7 @@ from worker.engine.deadlines import deadlines_for
 from worker.engine.metrics import Gauges
 from worker.inference.draining import Drains
 from worker.inference.leases import LeaseKeeper
-from worker.loops import Loop
+from worker.loop import Loop
 
 _LOOK_SECONDS: Final = 1.0
 _SEEN_SECONDS: Final = 5.0

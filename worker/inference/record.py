@@ -17,7 +17,7 @@ from jobs.errors import EngineError, LongbatchError
 from jobs.scheduling.claims import Claim
 from jobs.settings import Settings
 from jobs.states import TERMINAL, JobState
-from worker.bell import Ring
+from worker.doorbell import Ring
 from worker.engine.stream import Stream
 from worker.inference.answer import Answer
 from worker.inference.follow import wait_for_end

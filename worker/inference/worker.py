@@ -10,7 +10,7 @@ from jobs.prompts.tokenizer import Tokenizer
 from jobs.scheduling.output_history import History
 from jobs.scheduling.sizing import Terms
 from jobs.settings import Settings
-from worker.bell import Bell
+from worker.doorbell import Bell
 from worker.inference.dispatcher import Dispatcher
 from worker.inference.execute import Runner
 from worker.inference.leases import LeaseKeeper

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import redis
 
 from jobs import doorbell
-from worker.loops import Loop
+from worker.loop import Loop
 
 
 class Bell:
