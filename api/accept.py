@@ -9,7 +9,7 @@ from typing import Final
 
 from api.callbacks import check_callback
 from api.fields import WINDOWS
-from api.parts import Acceptance
+from api.runtime.services import Acceptance
 from api.schemas import JobRequest
 from jobs.prompts.chat_template import ChatTemplateError
 from jobs.prompts.counter import PromptCounter

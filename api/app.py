@@ -10,7 +10,6 @@ from api.description import describe
 from api.edge import Edge
 from api.gate import Gate
 from api.http_metrics import HttpMetrics
-from api.parts import open_parts
 from api.routes import (
     asks,
     batch_events,
@@ -27,6 +26,7 @@ from api.routes import (
     webhooks,
 )
 from api.routes import jobs as jobs_routes
+from api.runtime.services import open_parts
 from jobs.settings import Settings
 from jobs.version import version
 

@@ -15,8 +15,8 @@ from sqlalchemy.orm import Session
 
 from api.ask_schemas import GenerateRequest
 from api.body import parse
-from api.callers import Caller
-from api.parts import Parts
+from api.runtime.api_keys import Caller
+from api.runtime.services import Parts
 from jobs import lifecycle, queries, submission
 from jobs.engines import registry
 from jobs.engines.capacity import Capacity

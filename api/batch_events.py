@@ -3,7 +3,7 @@
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 
-from api.parts import Parts
+from api.runtime.services import Parts
 from api.streams import HEARTBEAT, event, merged
 from jobs.batches.views import batch_object
 from jobs.models.batch import Batch

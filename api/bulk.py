@@ -11,10 +11,10 @@ from sqlalchemy.orm import Session
 
 from api import accept
 from api.body import Line, parse
-from api.callers import Caller
 from api.line_destinations import LineDestinations
 from api.once import Promise
-from api.parts import Acceptance, Parts
+from api.runtime.api_keys import Caller
+from api.runtime.services import Acceptance, Parts
 from api.schemas import JobRequest
 from jobs import ids, submission
 from jobs.engines import registry

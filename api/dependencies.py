@@ -8,8 +8,8 @@ from uuid import UUID
 
 from fastapi import Depends, Request
 
-from api.callers import Caller
-from api.parts import Parts
+from api.runtime.api_keys import Caller
+from api.runtime.services import Parts
 
 
 async def find_parts(request: Request) -> Parts:

@@ -15,7 +15,7 @@ from starlette.requests import Request
 from api import part_uploads
 from api.form import Form, read_form
 from api.once import Promise
-from api.parts import Parts
+from api.runtime.services import Parts
 from jobs import documents, doorbell, files
 from jobs.database.base import JsonObject
 from jobs.documents import NewDocument

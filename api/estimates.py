@@ -6,9 +6,9 @@ from functools import partial
 from uuid import UUID
 
 from api.batch_schemas import EstimateRequest
-from api.compute import LONG_BYTES
 from api.identifiers import parse_field
-from api.parts import Parts
+from api.runtime.compute import LONG_BYTES
+from api.runtime.services import Parts
 from jobs import files, ids
 from jobs.batches.estimate import Estimator
 from jobs.batches.lines import LineFaultError

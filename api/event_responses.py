@@ -8,7 +8,7 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Send
 from starlette.types import Scope as Connection
 
-from api.event_streams import OpenStream
+from api.runtime.event_streams import OpenStream
 from api.scopes import needed_scope
 from api.streams import EVENT_STREAM, HEADERS, error_event
 from jobs.errors import AuthenticationError, LongbatchError

@@ -10,7 +10,7 @@ from contextlib import aclosing
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from api.parts import Parts
+from api.runtime.services import Parts
 from api.streams import HEARTBEAT, event, merged
 from jobs import queries
 from jobs.live_output import Piece

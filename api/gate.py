@@ -9,12 +9,12 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api import errors
-from api.allowances import Allowances
-from api.callers import Caller
-from api.parts import Parts
-from api.rates import Rate
+from api.runtime.api_keys import Caller
+from api.runtime.database import request_tenant
+from api.runtime.quotas import Allowances
+from api.runtime.rate_limits import Rate
+from api.runtime.services import Parts
 from api.scopes import needed_scope
-from api.transactions import request_tenant
 from jobs.errors import ForbiddenError, LongbatchError
 
 # A refused body is read and forgotten up to here, so that a caller who is sending sees the answer.

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Final
 from uuid import UUID
 
-from api.parts import Parts
+from api.runtime.services import Parts
 from jobs import files
 from jobs.errors import TooLargeError
 from jobs.files.storage import PART_BYTES, PartStore

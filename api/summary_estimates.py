@@ -7,9 +7,9 @@ from uuid import UUID
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from api.compute import LONG_BYTES
 from api.identifiers import parse_documents
-from api.parts import Parts
+from api.runtime.compute import LONG_BYTES
+from api.runtime.services import Parts
 from api.summary_schemas import SummaryEstimateRequest
 from jobs import documents, ids
 from jobs.engines import registry

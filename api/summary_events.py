@@ -5,7 +5,7 @@ from contextlib import aclosing
 from typing import Any
 from uuid import UUID
 
-from api.parts import Parts
+from api.runtime.services import Parts
 from api.streams import HEARTBEAT, event, merged
 from jobs.states.summary import TERMINAL as ENDED_SUMMARY
 

@@ -15,7 +15,7 @@ from api.fields import MAX_EXPIRY_SECONDS, MIN_EXPIRY_SECONDS
 from api.form import Form, read_form
 from api.once import Promise
 from api.part_uploads import store
-from api.parts import Parts
+from api.runtime.services import Parts
 from jobs import files
 from jobs.database.base import JsonObject
 from jobs.errors import (

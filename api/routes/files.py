@@ -17,8 +17,8 @@ from api.identifiers import FileIdDep, parse_range
 from api.once import PromiseDep
 from api.openai_schemas import FileListQuery, UploadForm
 from api.openapi import answers, form_body
-from api.parts import Parts
 from api.reply_bases import page
+from api.runtime.services import Parts
 from jobs import files, ids
 from jobs.files.storage import BytesLostError
 from jobs.files.stores import make_store

@@ -11,15 +11,15 @@ from starlette.responses import Response
 
 from api import accept
 from api.body import parse, read_body
-from api.callers import Caller
 from api.dependencies import CallerDep, PartsDep, TenantDep
 from api.identifiers import JobIdDep, parse_optional
 from api.once import Promise, PromiseDep
 from api.openapi import answers, json_body
-from api.parts import Acceptance, Parts
 from api.render import job_response, seen_job_response
 from api.replies import DeletedReply, JobListReply, JobReply, ResultReply, SeenJobReply
 from api.reply_bases import page
+from api.runtime.api_keys import Caller
+from api.runtime.services import Acceptance, Parts
 from api.schemas import JobRequest, ListQuery
 from jobs import deletion, ids, lifecycle, queries, submission
 from jobs.database.paging import Range

@@ -14,8 +14,8 @@ from api.dependencies import CallerDep, PartsDep, TenantDep
 from api.once import PromiseDep
 from api.openapi import answers, json_body, lines_body
 from api.replies import BulkReply, CancelReply
+from api.runtime.database import Transactions
 from api.schemas import CancelRequest, JobRequest
-from api.transactions import Transactions
 from jobs import lifecycle
 from jobs.database import database_now
 from jobs.errors import InvalidRequestError

@@ -8,7 +8,7 @@ from fastapi.responses import JSONResponse
 from api.ask_replies import ModelListReply, ModelReply
 from api.dependencies import PartsDep, TenantDep
 from api.openapi import answers
-from api.parts import Parts
+from api.runtime.services import Parts
 from jobs.engines import registry
 from jobs.errors import ModelNotFoundError
 from jobs.models import JsonObject

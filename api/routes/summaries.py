@@ -21,8 +21,8 @@ from api.fields import WINDOWS
 from api.identifiers import SummaryIdDep, parse_documents, parse_optional, parse_range
 from api.once import PromiseDep
 from api.openapi import answers, event_answers, json_body
-from api.parts import Parts
 from api.reply_bases import page
+from api.runtime.services import Parts
 from api.summary_estimates import estimate_summaries
 from api.summary_events import summary_events
 from api.summary_replies import (

@@ -11,8 +11,8 @@ from pydantic import SecretStr
 from sqlalchemy import text
 from sqlalchemy.orm import Session, sessionmaker
 
-from api.callers import Callers
-from api.transactions import Transactions
+from api.runtime.api_keys import Callers
+from api.runtime.database import Transactions
 from jobs.database import database_now
 from jobs.errors import AuthenticationError
 from jobs.models import DEFAULT_TENANT

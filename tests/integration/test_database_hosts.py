@@ -6,7 +6,7 @@ from pydantic import SecretStr
 from sqlalchemy import Engine, make_url, select
 from sqlalchemy.orm import Session
 
-from api.transactions import Transactions
+from api.runtime.database import Transactions
 from cli.stack.ports import free_port
 from jobs import database
 from jobs.models import DEFAULT_TENANT, Tenant

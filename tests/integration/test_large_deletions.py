@@ -10,7 +10,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session, sessionmaker
 
 from api.routes.many import cancel_matching
-from api.transactions import Transactions
+from api.runtime.database import Transactions
 from jobs import summaries
 from jobs.database.paging import Range
 from jobs.errors import NotFoundError

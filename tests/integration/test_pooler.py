@@ -14,7 +14,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
-from api.transactions import Transactions
+from api.runtime.database import Transactions
 from jobs import database
 from jobs.models import DEFAULT_TENANT
 from jobs.settings import DatabaseSettings

@@ -6,7 +6,7 @@ from uuid import UUID
 import pytest
 from pydantic import SecretStr
 
-from api.rates import Rates
+from api.runtime.rate_limits import Rates
 from cli.stack.valkey import EmbeddedValkey
 from jobs.errors import RequestRateError
 from jobs.ids import uuid7

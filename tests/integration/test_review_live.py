@@ -12,7 +12,7 @@ import pytest
 from pydantic import SecretStr
 from sqlalchemy.orm import Session, sessionmaker
 
-from api.live import LiveReader
+from api.runtime.live_output import LiveReader
 from api.streams import merged
 from cli.stack.valkey import EmbeddedValkey
 from jobs import doorbell, ids, live_output

@@ -12,8 +12,8 @@ import httpx2
 import pytest
 from sqlalchemy.orm import Session, sessionmaker
 
-from api.transactions import Transactions
-from api.watch import INTERVAL, Watch
+from api.runtime.database import Transactions
+from api.runtime.job_polling import INTERVAL, Watch
 from api_server import ApiProcess
 from jobs import ids, lifecycle, tenants
 from jobs.models import DEFAULT_TENANT

@@ -12,7 +12,7 @@ from starlette.types import Message
 
 from api import accept
 from api.body import Line, parse, read_body, read_lines
-from api.parts import Acceptance
+from api.runtime.services import Acceptance
 from api.schemas import JobRequest
 from jobs.errors import InvalidRequestError, TooLargeError
 from jobs.settings import BrokerSettings, DatabaseSettings, Settings, WebhookSettings

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 import pytest
 
-from api.destinations import Destinations
+from api.runtime.destinations import Destinations
 from jobs.webhooks import WebhookUrlError
 
 PUBLIC = "93.184.215.14"

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from api.shared import Shared
+from api.runtime.cached_value import Shared
 
 LONG = 3600.0
 

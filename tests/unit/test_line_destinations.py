@@ -3,8 +3,8 @@
 import asyncio
 from collections.abc import Collection
 
-from api.destinations import Destinations
 from api.line_destinations import LineDestinations
+from api.runtime.destinations import Destinations
 
 
 def test_lines_whose_name_leads_to_a_private_address_are_refused_and_look_ups_are_bounded() -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
-from api.transactions import Transactions
+from api.runtime.database import Transactions
 from jobs import submission
 from jobs.engines.capacity import Capacity
 from jobs.errors import UnavailableError

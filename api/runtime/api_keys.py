@@ -10,8 +10,8 @@ from uuid import UUID
 
 from sqlalchemy.orm import Session
 
-from api.key_lookups import KeyLookups, Seen
-from api.transactions import Transactions
+from api.runtime.database import Transactions
+from api.runtime.key_lookups import KeyLookups, Seen
 from jobs.errors import AuthenticationError, LongbatchError
 from jobs.models.tenant import ApiKey
 from jobs.settings import Settings

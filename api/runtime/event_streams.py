@@ -8,8 +8,8 @@ from functools import partial
 from typing import Final
 from uuid import UUID
 
-from api.callers import Caller
-from api.transactions import Transactions
+from api.runtime.api_keys import Caller
+from api.runtime.database import Transactions
 from jobs import telemetry
 from jobs.errors import LimitError
 from jobs.settings import ApiSettings

@@ -11,7 +11,7 @@ from anyio import CapacityLimiter
 from sqlalchemy.exc import InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
-from api.shared import Shared
+from api.runtime.cached_value import Shared
 from jobs import database, telemetry
 from jobs.errors import UnavailableError
 from jobs.forecast import backlog, queue_position

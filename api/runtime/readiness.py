@@ -10,8 +10,8 @@ import httpx2
 import redis.asyncio
 from sqlalchemy.orm import Session
 
-from api.tokenizer import LoadedTokenizer
-from api.transactions import Transactions
+from api.runtime.database import Transactions
+from api.runtime.tokenizer import LoadedTokenizer
 from jobs import queries
 from jobs.database import database_now, schema
 from jobs.errors import LongbatchError

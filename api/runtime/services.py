@@ -8,21 +8,21 @@ from functools import partial
 from typing import ParamSpec, TypeVar, TypeVarTuple, Unpack
 from uuid import UUID
 
-from api.allowances import Allowances
-from api.callers import Callers
-from api.compute import Compute
-from api.destinations import Destinations
-from api.doorbell import Doorbell
-from api.event_streams import EventStreams
-from api.followers import Followers
-from api.intake import NUM_LANES, Intake
-from api.live import LiveReader
-from api.places import Places
-from api.rates import Rates
-from api.readiness import Readiness
-from api.tokenizer import LoadedTokenizer
-from api.transactions import Transactions, request_tenant
-from api.watch import Watch
+from api.runtime.api_keys import Callers
+from api.runtime.compute import Compute
+from api.runtime.database import Transactions, request_tenant
+from api.runtime.destinations import Destinations
+from api.runtime.doorbell import Doorbell
+from api.runtime.event_streams import EventStreams
+from api.runtime.group_commit import NUM_LANES, Intake
+from api.runtime.job_polling import Watch
+from api.runtime.live_output import LiveReader
+from api.runtime.queue_positions import Places
+from api.runtime.quotas import Allowances
+from api.runtime.rate_limits import Rates
+from api.runtime.readiness import Readiness
+from api.runtime.row_changes import Followers
+from api.runtime.tokenizer import LoadedTokenizer
 from jobs import batches, queries, summaries
 from jobs.batches import BatchGlance
 from jobs.engines import registry

@@ -14,7 +14,7 @@ from typing import Final
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from api.transactions import Transactions
+from api.runtime.database import Transactions
 from jobs.database import database_now
 from jobs.models.tenant import ApiKey, TenantLimit
 from jobs.tenants import keys

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from sqlalchemy.orm import Session
 
-from api.transactions import Transactions
+from api.runtime.database import Transactions
 from jobs import queries, telemetry
 from jobs.errors import LongbatchError, UnavailableError
 from jobs.models import Job

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Hashable
 from contextlib import suppress
 from typing import Final
 
-from api.lookups import Lookups
+from api.runtime.lookups import Lookups
 from jobs.webhooks import WebhookUrlError, check_url
 from jobs.webhooks.addresses import is_allowed_address
 

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from sqlalchemy.orm import Session
 
-from api.transactions import Transactions
+from api.runtime.database import Transactions
 from jobs import telemetry
 
 Seen = TypeVar("Seen", bound=Hashable)
