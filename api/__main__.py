@@ -15,7 +15,7 @@ from sqlalchemy.exc import OperationalError, ProgrammingError
 from sqlalchemy.orm import Session
 
 from api.app import create_app
-from api.connections import ConnectionLimits, connection_class
+from api.http.connections import ConnectionLimits, connection_class
 from jobs import database, open_files, telemetry
 from jobs import settings as settings_module
 from jobs.settings import Settings

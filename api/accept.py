@@ -7,8 +7,8 @@ import json
 from hashlib import sha256
 from typing import Final
 
-from api.callbacks import check_callback
-from api.fields import WINDOWS
+from api.http.callbacks import check_callback
+from api.http.fields import WINDOWS
 from api.runtime.services import Acceptance
 from api.schemas import JobRequest
 from jobs.prompts.chat_template import ChatTemplateError

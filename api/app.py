@@ -5,11 +5,11 @@ from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 
-from api import errors
 from api.description import describe
-from api.edge import Edge
-from api.gate import Gate
-from api.http_metrics import HttpMetrics
+from api.http import errors
+from api.http.auth import Gate
+from api.http.metrics import HttpMetrics
+from api.http.middleware import Edge
 from api.routes import (
     asks,
     batch_events,

@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel
 
-from api.reply_bases import example
+from api.http.replies import example
 
 Seconds = int
 FinishReason = Literal["stop", "length"]

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 from sqlalchemy.orm import Session
 
 from api.ask_schemas import GenerateRequest
-from api.body import parse
+from api.http.body import parse
 from api.runtime.api_keys import Caller
 from api.runtime.services import Parts
 from jobs import lifecycle, queries, submission

@@ -3,8 +3,8 @@
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 
+from api.http.sse import HEARTBEAT, event, merged
 from api.runtime.services import Parts
-from api.streams import HEARTBEAT, event, merged
 from jobs.batches.views import batch_object
 from jobs.models.batch import Batch
 from jobs.states.batch import TERMINAL as ENDED_BATCH

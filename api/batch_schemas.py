@@ -4,7 +4,7 @@ from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from api.fields import MAX_EXPIRY_SECONDS, MIN_EXPIRY_SECONDS
+from api.http.fields import MAX_EXPIRY_SECONDS, MIN_EXPIRY_SECONDS
 from jobs.validation import Closed, Metadata, NonEmpty
 
 _FILE_ID: Final = "file-019c2f3e5a4b7c8d9e0f1a2b3c4d5e6f"

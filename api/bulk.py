@@ -10,9 +10,9 @@ from uuid import UUID
 from sqlalchemy.orm import Session
 
 from api import accept
-from api.body import Line, parse
+from api.http.body import Line, parse
+from api.http.idempotency import Promise
 from api.line_destinations import LineDestinations
-from api.once import Promise
 from api.runtime.api_keys import Caller
 from api.runtime.services import Acceptance, Parts
 from api.schemas import JobRequest

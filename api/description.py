@@ -10,11 +10,11 @@ from pydantic.json_schema import models_json_schema
 from api.ask_schemas import GenerateRequest
 from api.batch_schemas import BatchRequest, EstimateRequest
 from api.document_schemas import DocumentForm
+from api.http.openapi import REASONS, REF
+from api.http.replies import ErrorReply
+from api.http.scopes import METRICS, OPEN
 from api.openai_schemas import UploadForm
-from api.openapi import REASONS, REF
-from api.reply_bases import ErrorReply
 from api.schemas import CancelRequest, JobRequest
-from api.scopes import METRICS, OPEN
 from api.summary_schemas import SummaryEstimateRequest, SummaryRequest
 from api.webhook_schemas import EndpointRequest, EndpointUpdate
 from jobs.prompts.openai import ChatRequest, TextRequest

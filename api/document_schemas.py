@@ -5,7 +5,7 @@ from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from api.reply_bases import GoneReply, ListReply, example, gone_example, page_example
+from api.http.replies import GoneReply, ListReply, example, gone_example, page_example
 from jobs.states.document import DocumentKind, DocumentState, Fault, Notice
 from jobs.validation import Closed
 

@@ -12,9 +12,9 @@ from uuid import UUID
 from sqlalchemy.orm import Session
 from starlette.requests import Request
 
-from api import part_uploads
-from api.form import Form, read_form
-from api.once import Promise
+from api.http import part_uploads
+from api.http.form import Form, read_form
+from api.http.idempotency import Promise
 from api.runtime.services import Parts
 from jobs import documents, doorbell, files
 from jobs.database.base import JsonObject

@@ -6,7 +6,7 @@ from functools import partial
 from uuid import UUID
 
 from api.batch_schemas import EstimateRequest
-from api.identifiers import parse_field
+from api.http.identifiers import parse_field
 from api.runtime.compute import LONG_BYTES
 from api.runtime.services import Parts
 from jobs import files, ids

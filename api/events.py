@@ -10,8 +10,8 @@ from contextlib import aclosing
 from functools import partial
 from typing import Any, Final, TypeVar
 
+from api.http.sse import HEARTBEAT, event, merged
 from api.runtime.services import Parts
-from api.streams import HEARTBEAT, event, merged
 from jobs import queries
 from jobs.live_output import Piece
 from jobs.models import Job

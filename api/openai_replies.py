@@ -4,8 +4,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
-from api.fields import Seconds
-from api.reply_bases import ErrorBody, ListReply, example, page_example
+from api.http.fields import Seconds
+from api.http.replies import ErrorBody, ListReply, example, page_example
 
 _FILE_ID = "file-019c2f3e5a4b7c8d9e0f1a2b3c4d5e6f"
 _BATCH_ID = "batch_019c2f3e5a4b7c8d9e0f1a2b3c4d5e70"

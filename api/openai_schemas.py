@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from api.fields import MAX_EXPIRY_SECONDS, MIN_EXPIRY_SECONDS
+from api.http.fields import MAX_EXPIRY_SECONDS, MIN_EXPIRY_SECONDS
 from jobs.validation import Text
 
 

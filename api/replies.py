@@ -5,8 +5,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
-from api.fields import Priority, StateName
-from api.reply_bases import GoneReply, JobError, ListReply, example, gone_example, page_example
+from api.http.fields import Priority, StateName
+from api.http.replies import GoneReply, JobError, ListReply, example, gone_example, page_example
 from api.schemas import TaskName, WaitReasonName
 
 _ID = "job_019c2f3e5a4b7c8d9e0f1a2b3c4d5e6f"

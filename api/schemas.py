@@ -4,7 +4,7 @@ from typing import Annotated, Final, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
-from api.fields import CompletionWindow, Priority, StateName
+from api.http.fields import CompletionWindow, Priority, StateName
 from jobs.prompts.messages import Role, Task
 from jobs.states import WaitReason
 from jobs.states.summary import TASKS

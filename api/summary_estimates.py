@@ -7,7 +7,7 @@ from uuid import UUID
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from api.identifiers import parse_documents
+from api.http.identifiers import parse_documents
 from api.runtime.compute import LONG_BYTES
 from api.runtime.services import Parts
 from api.summary_schemas import SummaryEstimateRequest

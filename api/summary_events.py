@@ -5,8 +5,8 @@ from contextlib import aclosing
 from typing import Any
 from uuid import UUID
 
+from api.http.sse import HEARTBEAT, event, merged
 from api.runtime.services import Parts
-from api.streams import HEARTBEAT, event, merged
 from jobs.states.summary import TERMINAL as ENDED_SUMMARY
 
 

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from api.fields import CompletionWindow, Priority
+from api.http.fields import CompletionWindow, Priority
 from jobs.states.summary import OnGap, Style, SummaryState
 from jobs.validation import Closed, CustomId, Metadata, NonEmpty
 

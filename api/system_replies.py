@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import BaseModel
 
-from api.reply_bases import ErrorBody, example
+from api.http.replies import ErrorBody, example
 
 
 class ComponentReply(BaseModel):

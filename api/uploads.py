@@ -11,10 +11,10 @@ from uuid import UUID
 from sqlalchemy.orm import Session
 from starlette.requests import Request
 
-from api.fields import MAX_EXPIRY_SECONDS, MIN_EXPIRY_SECONDS
-from api.form import Form, read_form
-from api.once import Promise
-from api.part_uploads import store
+from api.http.fields import MAX_EXPIRY_SECONDS, MIN_EXPIRY_SECONDS
+from api.http.form import Form, read_form
+from api.http.idempotency import Promise
+from api.http.part_uploads import store
 from api.runtime.services import Parts
 from jobs import files
 from jobs.database.base import JsonObject

@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
-from api.reply_bases import example
+from api.http.replies import example
 
 
 class UsageDayReply(BaseModel):

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 
-from api.reply_bases import GoneReply, ListReply, example, gone_example, page_example
+from api.http.replies import GoneReply, ListReply, example, gone_example, page_example
 from jobs.validation import Closed, NonEmpty, Text
 
 MAX_OVERLAP_SECONDS: Final = 7 * 24 * 3600

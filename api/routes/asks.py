@@ -17,14 +17,14 @@ from api.ask_replies import ChatCompletionReply, GenerateReply, TextCompletionRe
 from api.ask_schemas import GenerateRequest
 from api.ask_shapes import Shape
 from api.asks import Ask, Ended
-from api.body import read_body
-from api.dependencies import CallerDep, PartsDep
-from api.errors import envelope, status_of
-from api.event_responses import EventResponse
-from api.openapi import answers, json_body
+from api.http.body import read_body
+from api.http.dependencies import CallerDep, PartsDep
+from api.http.errors import envelope, status_of
+from api.http.event_responses import EventResponse
+from api.http.openapi import answers, json_body
+from api.http.sse import EVENT_STREAM, HEARTBEAT, merged
 from api.runtime.api_keys import Caller
 from api.runtime.services import Parts
-from api.streams import EVENT_STREAM, HEARTBEAT, merged
 from jobs import telemetry
 from jobs.errors import LongbatchError, RequestCancelledError, RequestExpiredError, RequestFailedError
 from jobs.models import Job

@@ -6,10 +6,10 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from api.batch_events import batch_events
-from api.dependencies import CallerDep, PartsDep
-from api.event_responses import EventResponse
-from api.identifiers import BatchIdDep
-from api.openapi import event_answers
+from api.http.dependencies import CallerDep, PartsDep
+from api.http.event_responses import EventResponse
+from api.http.identifiers import BatchIdDep
+from api.http.openapi import event_answers
 from jobs import batches
 
 router = APIRouter(tags=["events"])

@@ -11,14 +11,14 @@ from sqlalchemy.orm import Session
 
 from api import estimates
 from api.batch_schemas import BatchListQuery, BatchRequest, EstimateRequest
-from api.body import parse, read_body
-from api.callbacks import check_callback
-from api.dependencies import PartsDep, TenantDep
-from api.identifiers import BatchIdDep, parse_field, parse_range
-from api.once import Promise, PromiseDep
+from api.http.body import parse, read_body
+from api.http.callbacks import check_callback
+from api.http.dependencies import PartsDep, TenantDep
+from api.http.idempotency import Promise, PromiseDep
+from api.http.identifiers import BatchIdDep, parse_field, parse_range
+from api.http.openapi import answers, json_body
+from api.http.replies import page
 from api.openai_replies import BatchListReply, BatchReply, EstimateReply
-from api.openapi import answers, json_body
-from api.reply_bases import page
 from jobs import batches, ids
 from jobs.batches import BatchSpec
 from jobs.batches.views import MAX_LISTED_ERRORS, batch_object

@@ -11,7 +11,6 @@ from sqlalchemy.orm import Session
 from starlette.responses import Response, StreamingResponse
 
 from api import document_uploads
-from api.dependencies import PartsDep, TenantDep
 from api.document_schemas import (
     DocumentDeletedReply,
     DocumentForm,
@@ -22,10 +21,11 @@ from api.document_schemas import (
     KindName,
     SeenDocumentReply,
 )
-from api.identifiers import DocumentIdDep, parse_range
-from api.once import PromiseDep
-from api.openapi import answers, document_body
-from api.reply_bases import page
+from api.http.dependencies import PartsDep, TenantDep
+from api.http.idempotency import PromiseDep
+from api.http.identifiers import DocumentIdDep, parse_range
+from api.http.openapi import answers, document_body
+from api.http.replies import page
 from jobs import documents, ids, summaries
 from jobs.documents.views import document_object
 from jobs.errors import ConflictError, DocumentNotReadyError

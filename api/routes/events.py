@@ -5,11 +5,11 @@ from typing import Annotated, Final
 from fastapi import APIRouter, Header, Query
 from starlette.responses import Response
 
-from api.dependencies import CallerDep, PartsDep
-from api.event_responses import EventResponse
 from api.events import JobEvents
-from api.identifiers import JobIdDep
-from api.openapi import event_answers
+from api.http.dependencies import CallerDep, PartsDep
+from api.http.event_responses import EventResponse
+from api.http.identifiers import JobIdDep
+from api.http.openapi import event_answers
 from jobs.errors import NotFoundError
 
 router = APIRouter(tags=["events"])

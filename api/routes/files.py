@@ -11,13 +11,13 @@ from fastapi.responses import JSONResponse
 from starlette.responses import Response, StreamingResponse
 
 from api import uploads
-from api.dependencies import PartsDep, TenantDep
 from api.file_replies import FileDeletedReply, FileListReply, FileReply
-from api.identifiers import FileIdDep, parse_range
-from api.once import PromiseDep
+from api.http.dependencies import PartsDep, TenantDep
+from api.http.idempotency import PromiseDep
+from api.http.identifiers import FileIdDep, parse_range
+from api.http.openapi import answers, form_body
+from api.http.replies import page
 from api.openai_schemas import FileListQuery, UploadForm
-from api.openapi import answers, form_body
-from api.reply_bases import page
 from api.runtime.services import Parts
 from jobs import files, ids
 from jobs.files.storage import BytesLostError

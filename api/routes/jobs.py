@@ -10,14 +10,14 @@ from sqlalchemy.orm import Session
 from starlette.responses import Response
 
 from api import accept
-from api.body import parse, read_body
-from api.dependencies import CallerDep, PartsDep, TenantDep
-from api.identifiers import JobIdDep, parse_optional
-from api.once import Promise, PromiseDep
-from api.openapi import answers, json_body
+from api.http.body import parse, read_body
+from api.http.dependencies import CallerDep, PartsDep, TenantDep
+from api.http.idempotency import Promise, PromiseDep
+from api.http.identifiers import JobIdDep, parse_optional
+from api.http.openapi import answers, json_body
+from api.http.replies import page
 from api.render import job_response, seen_job_response
 from api.replies import DeletedReply, JobListReply, JobReply, ResultReply, SeenJobReply
-from api.reply_bases import page
 from api.runtime.api_keys import Caller
 from api.runtime.services import Acceptance, Parts
 from api.schemas import JobRequest, ListQuery

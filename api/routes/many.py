@@ -9,10 +9,10 @@ from fastapi.responses import JSONResponse
 from sqlalchemy import ColumnElement
 
 from api import bulk
-from api.body import parse, read_body, read_lines
-from api.dependencies import CallerDep, PartsDep, TenantDep
-from api.once import PromiseDep
-from api.openapi import answers, json_body, lines_body
+from api.http.body import parse, read_body, read_lines
+from api.http.dependencies import CallerDep, PartsDep, TenantDep
+from api.http.idempotency import PromiseDep
+from api.http.openapi import answers, json_body, lines_body
 from api.replies import BulkReply, CancelReply
 from api.runtime.database import Transactions
 from api.schemas import CancelRequest, JobRequest

@@ -6,8 +6,8 @@ from fastapi import APIRouter
 from fastapi.responses import JSONResponse
 
 from api.ask_replies import ModelListReply, ModelReply
-from api.dependencies import PartsDep, TenantDep
-from api.openapi import answers
+from api.http.dependencies import PartsDep, TenantDep
+from api.http.openapi import answers
 from api.runtime.services import Parts
 from jobs.engines import registry
 from jobs.errors import ModelNotFoundError

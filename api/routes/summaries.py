@@ -13,15 +13,15 @@ from fastapi.responses import JSONResponse
 from sqlalchemy.orm import Session
 from starlette.responses import Response
 
-from api.body import parse, read_body
-from api.callbacks import check_callback
-from api.dependencies import CallerDep, PartsDep, TenantDep
-from api.event_responses import EventResponse
-from api.fields import WINDOWS
-from api.identifiers import SummaryIdDep, parse_documents, parse_optional, parse_range
-from api.once import PromiseDep
-from api.openapi import answers, event_answers, json_body
-from api.reply_bases import page
+from api.http.body import parse, read_body
+from api.http.callbacks import check_callback
+from api.http.dependencies import CallerDep, PartsDep, TenantDep
+from api.http.event_responses import EventResponse
+from api.http.fields import WINDOWS
+from api.http.idempotency import PromiseDep
+from api.http.identifiers import SummaryIdDep, parse_documents, parse_optional, parse_range
+from api.http.openapi import answers, event_answers, json_body
+from api.http.replies import page
 from api.runtime.services import Parts
 from api.summary_estimates import estimate_summaries
 from api.summary_events import summary_events

@@ -8,9 +8,10 @@ from fastapi.responses import HTMLResponse, JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import Response
 
-from api import docs, errors, metrics
-from api.dependencies import PartsDep
-from api.http_metrics import HttpMetrics
+from api import docs, metrics
+from api.http import errors
+from api.http.dependencies import PartsDep
+from api.http.metrics import HttpMetrics
 from api.system_replies import LiveReply, ReadyReply, VersionReply
 from jobs.errors import UnavailableError
 

@@ -9,8 +9,8 @@ from uuid import UUID
 from fastapi import APIRouter, Query
 from sqlalchemy.orm import Session
 
-from api.dependencies import CallerDep, PartsDep
-from api.openapi import answers
+from api.http.dependencies import CallerDep, PartsDep
+from api.http.openapi import answers
 from api.usage_replies import EnqueuedReply, UsageDayReply, UsageReply
 from jobs.errors import InvalidRequestError
 from jobs.states import TERMINAL

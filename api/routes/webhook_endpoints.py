@@ -9,12 +9,12 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import JSONResponse
 from sqlalchemy.orm import Session
 
-from api.body import parse, read_body
-from api.callbacks import checked_secret, require_vault
-from api.dependencies import PartsDep, TenantDep
-from api.identifiers import EndpointIdDep, parse_range
-from api.openapi import answers, json_body
-from api.reply_bases import page
+from api.http.body import parse, read_body
+from api.http.callbacks import checked_secret, require_vault
+from api.http.dependencies import PartsDep, TenantDep
+from api.http.identifiers import EndpointIdDep, parse_range
+from api.http.openapi import answers, json_body
+from api.http.replies import page
 from api.webhook_schemas import (
     DEFAULT_OVERLAP_SECONDS,
     MAX_OVERLAP_SECONDS,

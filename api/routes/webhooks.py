@@ -9,11 +9,11 @@ from fastapi import APIRouter, Query
 from fastapi.responses import JSONResponse
 from sqlalchemy.orm import Session
 
-from api.callbacks import require_vault
-from api.dependencies import PartsDep, TenantDep
-from api.identifiers import EventIdDep, Parse, parse_optional
-from api.openapi import answers
-from api.reply_bases import page
+from api.http.callbacks import require_vault
+from api.http.dependencies import PartsDep, TenantDep
+from api.http.identifiers import EventIdDep, Parse, parse_optional
+from api.http.openapi import answers
+from api.http.replies import page
 from api.routes.webhook_endpoints import Overlap, replay_response
 from api.webhook_schemas import (
     DEFAULT_OVERLAP_SECONDS,

@@ -12,8 +12,8 @@ import pytest
 from pydantic import SecretStr
 from sqlalchemy.orm import Session, sessionmaker
 
+from api.http.sse import merged
 from api.runtime.live_output import LiveReader
-from api.streams import merged
 from cli.stack.valkey import EmbeddedValkey
 from jobs import doorbell, ids, live_output
 from jobs.ids import uuid7

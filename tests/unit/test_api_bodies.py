@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.types import Message
 
 from api import accept
-from api.body import Line, parse, read_body, read_lines
+from api.http.body import Line, parse, read_body, read_lines
 from api.runtime.services import Acceptance
 from api.schemas import JobRequest
 from jobs.errors import InvalidRequestError, TooLargeError

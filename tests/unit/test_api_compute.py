@@ -9,7 +9,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from api.body import parse
+from api.http.body import parse
 from api.runtime.compute import LONG_BYTES, Compute, EstimateLimitError
 from api.schemas import JobRequest
 from jobs.errors import InvalidRequestError, UnavailableError

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from starlette.requests import Request
 from starlette.types import Message
 
-from api.form import Form, read_form
+from api.http.form import Form, read_form
 from jobs.errors import InvalidRequestError, LongbatchError, TooLargeError
 
 KIND = "multipart/form-data; boundary=xx"

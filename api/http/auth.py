@@ -8,13 +8,13 @@ from starlette.datastructures import MutableHeaders
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from api import errors
+from api.http import errors
+from api.http.scopes import needed_scope
 from api.runtime.api_keys import Caller
 from api.runtime.database import request_tenant
 from api.runtime.quotas import Allowances
 from api.runtime.rate_limits import Rate
 from api.runtime.services import Parts
-from api.scopes import needed_scope
 from jobs.errors import ForbiddenError, LongbatchError
 
 # A refused body is read and forgotten up to here, so that a caller who is sending sees the answer.

@@ -6,7 +6,7 @@ from typing import Annotated, Final
 
 from fastapi import Depends, Header, Request
 
-from api.dependencies import CallerDep, PartsDep
+from api.http.dependencies import CallerDep, PartsDep
 from jobs.tenants.idempotency import Once
 
 # OpenAI's clients send no key, but how often they sent this before. They give up within minutes.

@@ -6,7 +6,7 @@ from typing import Any, Final, TypeVar
 
 from pydantic_core import to_json
 
-from api.errors import envelope, status_of
+from api.http.errors import envelope, status_of
 from jobs.errors import LongbatchError
 
 T = TypeVar("T")

@@ -8,8 +8,8 @@ from typing import Final
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from api import errors
-from api.http_metrics import HttpMetrics
+from api.http import errors
+from api.http.metrics import HttpMetrics
 from jobs import telemetry
 from jobs.ids import uuid7
 

@@ -8,9 +8,9 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Send
 from starlette.types import Scope as Connection
 
+from api.http.scopes import needed_scope
+from api.http.sse import EVENT_STREAM, HEADERS, error_event
 from api.runtime.event_streams import OpenStream
-from api.scopes import needed_scope
-from api.streams import EVENT_STREAM, HEADERS, error_event
 from jobs.errors import AuthenticationError, LongbatchError
 
 _ENDED: Final = "The API key was revoked, has expired or lost the scope that this stream needs."

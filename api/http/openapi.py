@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 
-from api.reply_bases import ErrorReply
+from api.http.replies import ErrorReply
 
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 REF: Final = "#/components/schemas/{model}"

@@ -15,7 +15,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from api import errors
+from api.http import errors
 from jobs import telemetry
 from jobs.errors import UnavailableError
 

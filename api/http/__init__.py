@@ -1,0 +1,1 @@
+"""HTTP, whatever the route: authentication, bodies, errors, ids, pages and events."""
