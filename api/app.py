@@ -10,14 +10,15 @@ from api.http import errors
 from api.http.auth import Gate
 from api.http.metrics import HttpMetrics
 from api.http.middleware import Edge
+from api.jobs import bulk_routes as many
+from api.jobs import event_routes as events
+from api.jobs import routes as jobs_routes
 from api.routes import (
     asks,
     batch_events,
     batches,
     documents,
-    events,
     files,
-    many,
     models,
     summaries,
     system,
@@ -25,7 +26,6 @@ from api.routes import (
     webhook_endpoints,
     webhooks,
 )
-from api.routes import jobs as jobs_routes
 from api.runtime.services import open_parts
 from jobs.settings import Settings
 from jobs.version import version

@@ -13,8 +13,8 @@ from api.document_schemas import DocumentForm
 from api.http.openapi import REASONS, REF
 from api.http.replies import ErrorReply
 from api.http.scopes import METRICS, OPEN
+from api.jobs.requests import CancelRequest, JobRequest
 from api.openai_schemas import UploadForm
-from api.schemas import CancelRequest, JobRequest
 from api.summary_schemas import SummaryEstimateRequest, SummaryRequest
 from api.webhook_schemas import EndpointRequest, EndpointUpdate
 from jobs.prompts.openai import ChatRequest, TextRequest

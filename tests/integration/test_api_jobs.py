@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session, sessionmaker
 
-from api.replies import JobReply, SeenJobReply
+from api.jobs.replies import JobReply, SeenJobReply
 from api_server import error_of
 from jobs import ids
 from jobs.ids import uuid7

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.orm import Session, sessionmaker
 
-from api.replies import QueueReply, SeenJobReply
+from api.jobs.replies import QueueReply, SeenJobReply
 from jobs import ids
 from jobs.database import database_now
 from jobs.engines import registry

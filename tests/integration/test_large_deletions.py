@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session, sessionmaker
 
-from api.routes.many import cancel_matching
+from api.jobs.bulk_routes import cancel_matching
 from api.runtime.database import Transactions
 from jobs import summaries
 from jobs.database.paging import Range

@@ -10,10 +10,10 @@ from pydantic import SecretStr
 from starlette.requests import Request
 from starlette.types import Message
 
-from api import accept
 from api.http.body import Line, parse, read_body, read_lines
+from api.jobs import acceptance as accept
+from api.jobs.requests import JobRequest
 from api.runtime.services import Acceptance
-from api.schemas import JobRequest
 from jobs.errors import InvalidRequestError, TooLargeError
 from jobs.settings import BrokerSettings, DatabaseSettings, Settings, WebhookSettings
 

@@ -10,8 +10,8 @@ from uuid import UUID, uuid4
 import pytest
 
 from api.http.body import parse
+from api.jobs.requests import JobRequest
 from api.runtime.compute import LONG_BYTES, Compute, EstimateLimitError
-from api.schemas import JobRequest
 from jobs.errors import InvalidRequestError, UnavailableError
 
 LONG = LONG_BYTES + 1

@@ -10,12 +10,12 @@ from api import (
     document_schemas,
     openai_replies,
     openai_schemas,
-    replies,
     summary_replies,
     summary_schemas,
 )
 from api.app import create_app
-from api.schemas import CancelRequest, JobRequest
+from api.jobs import replies
+from api.jobs.requests import CancelRequest, JobRequest
 from jobs.prompts.openai import ChatRequest, TextRequest
 from jobs.settings import BrokerSettings, DatabaseSettings, Settings
 

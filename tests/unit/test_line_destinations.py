@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Collection
 
-from api.line_destinations import LineDestinations
+from api.jobs.line_destinations import LineDestinations
 from api.runtime.destinations import Destinations
 
 

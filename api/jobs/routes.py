@@ -9,18 +9,18 @@ from fastapi.responses import JSONResponse
 from sqlalchemy.orm import Session
 from starlette.responses import Response
 
-from api import accept
 from api.http.body import parse, read_body
 from api.http.dependencies import CallerDep, PartsDep, TenantDep
 from api.http.idempotency import Promise, PromiseDep
 from api.http.identifiers import JobIdDep, parse_optional
 from api.http.openapi import answers, json_body
 from api.http.replies import page
-from api.render import job_response, seen_job_response
-from api.replies import DeletedReply, JobListReply, JobReply, ResultReply, SeenJobReply
+from api.jobs import acceptance as accept
+from api.jobs.replies import DeletedReply, JobListReply, JobReply, ResultReply, SeenJobReply
+from api.jobs.requests import JobRequest, ListQuery
+from api.jobs.responses import job_response, seen_job_response
 from api.runtime.api_keys import Caller
 from api.runtime.services import Acceptance, Parts
-from api.schemas import JobRequest, ListQuery
 from jobs import deletion, ids, lifecycle, queries, submission
 from jobs.database.paging import Range
 from jobs.engines import registry

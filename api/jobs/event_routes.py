@@ -5,11 +5,11 @@ from typing import Annotated, Final
 from fastapi import APIRouter, Header, Query
 from starlette.responses import Response
 
-from api.events import JobEvents
 from api.http.dependencies import CallerDep, PartsDep
 from api.http.event_responses import EventResponse
 from api.http.identifiers import JobIdDep
 from api.http.openapi import event_answers
+from api.jobs.events import JobEvents
 from jobs.errors import NotFoundError
 
 router = APIRouter(tags=["events"])

@@ -8,14 +8,14 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 from sqlalchemy import ColumnElement
 
-from api import bulk
 from api.http.body import parse, read_body, read_lines
 from api.http.dependencies import CallerDep, PartsDep, TenantDep
 from api.http.idempotency import PromiseDep
 from api.http.openapi import answers, json_body, lines_body
-from api.replies import BulkReply, CancelReply
+from api.jobs import bulk
+from api.jobs.replies import BulkReply, CancelReply
+from api.jobs.requests import CancelRequest, JobRequest
 from api.runtime.database import Transactions
-from api.schemas import CancelRequest, JobRequest
 from jobs import lifecycle
 from jobs.database import database_now
 from jobs.errors import InvalidRequestError

@@ -7,7 +7,7 @@ from pydantic import BaseModel, Field
 
 from api.http.fields import Priority, StateName
 from api.http.replies import GoneReply, JobError, ListReply, example, gone_example, page_example
-from api.schemas import TaskName, WaitReasonName
+from api.jobs.requests import TaskName, WaitReasonName
 
 _ID = "job_019c2f3e5a4b7c8d9e0f1a2b3c4d5e6f"
 _JOB: dict[str, Any] = {

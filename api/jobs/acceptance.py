@@ -9,8 +9,8 @@ from typing import Final
 
 from api.http.callbacks import check_callback
 from api.http.fields import WINDOWS
+from api.jobs.requests import JobRequest
 from api.runtime.services import Acceptance
-from api.schemas import JobRequest
 from jobs.prompts.chat_template import ChatTemplateError
 from jobs.prompts.counter import PromptCounter
 from jobs.prompts.messages import Message, build_messages, canonical

@@ -9,13 +9,13 @@ from uuid import UUID
 
 from sqlalchemy.orm import Session
 
-from api import accept
 from api.http.body import Line, parse
 from api.http.idempotency import Promise
-from api.line_destinations import LineDestinations
+from api.jobs import acceptance as accept
+from api.jobs.line_destinations import LineDestinations
+from api.jobs.requests import JobRequest
 from api.runtime.api_keys import Caller
 from api.runtime.services import Acceptance, Parts
-from api.schemas import JobRequest
 from jobs import ids, submission
 from jobs.engines import registry
 from jobs.engines.capacity import Capacity
