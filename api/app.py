@@ -5,6 +5,8 @@ from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 
+from api.completions import model_routes as models
+from api.completions import routes as asks
 from api.description import describe
 from api.http import errors
 from api.http.auth import Gate
@@ -14,12 +16,10 @@ from api.jobs import bulk_routes as many
 from api.jobs import event_routes as events
 from api.jobs import routes as jobs_routes
 from api.routes import (
-    asks,
     batch_events,
     batches,
     documents,
     files,
-    models,
     summaries,
     system,
     usage,

@@ -7,8 +7,8 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from api.ask_schemas import GenerateRequest
 from api.batch_schemas import BatchRequest, EstimateRequest
+from api.completions.requests import GenerateRequest
 from api.document_schemas import DocumentForm
 from api.http.openapi import REASONS, REF
 from api.http.replies import ErrorReply

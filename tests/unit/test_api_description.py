@@ -5,7 +5,6 @@ import pytest
 from pydantic import BaseModel, SecretStr
 
 from api import (
-    ask_replies,
     docs,
     document_schemas,
     openai_replies,
@@ -14,6 +13,7 @@ from api import (
     summary_schemas,
 )
 from api.app import create_app
+from api.completions import replies as ask_replies
 from api.jobs import replies
 from api.jobs.requests import CancelRequest, JobRequest
 from jobs.prompts.openai import ChatRequest, TextRequest

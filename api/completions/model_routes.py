@@ -5,7 +5,7 @@ from functools import partial
 from fastapi import APIRouter
 from fastapi.responses import JSONResponse
 
-from api.ask_replies import ModelListReply, ModelReply
+from api.completions.replies import ModelListReply, ModelReply
 from api.http.dependencies import PartsDep, TenantDep
 from api.http.openapi import answers
 from api.runtime.services import Parts

@@ -12,11 +12,11 @@ from pydantic_core import to_json
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
-from api import ask_shapes, asks
-from api.ask_replies import ChatCompletionReply, GenerateReply, TextCompletionReply
-from api.ask_schemas import GenerateRequest
-from api.ask_shapes import Shape
-from api.asks import Ask, Ended
+from api.completions import formats, interactive
+from api.completions.formats import Shape
+from api.completions.interactive import Ask, Ended
+from api.completions.replies import ChatCompletionReply, GenerateReply, TextCompletionReply
+from api.completions.requests import GenerateRequest
 from api.http.body import read_body
 from api.http.dependencies import CallerDep, PartsDep
 from api.http.errors import envelope, status_of
@@ -59,8 +59,8 @@ _PLAIN_EVENTS: Final = {
 async def create_chat_completion(request: Request, parts: PartsDep, caller: CallerDep) -> Response:
     """An answer that you wait for; it goes ahead of batch work. Closing the connection ends it."""
     raw = await read_body(request, max_bytes=parts.settings.api.max_body_bytes)
-    ask = await asks.understand(parts, Endpoint.CHAT, raw)
-    return await _answer(request, parts, ask, ask_shapes.CHAT, caller)
+    ask = await interactive.understand(parts, Endpoint.CHAT, raw)
+    return await _answer(request, parts, ask, formats.CHAT, caller)
 
 
 @router.post(
@@ -74,8 +74,8 @@ async def create_chat_completion(request: Request, parts: PartsDep, caller: Call
 async def create_completion(request: Request, parts: PartsDep, caller: CallerDep) -> Response:
     """As chat, of a prompt that no chat template frames."""
     raw = await read_body(request, max_bytes=parts.settings.api.max_body_bytes)
-    ask = await asks.understand(parts, Endpoint.TEXT, raw)
-    return await _answer(request, parts, ask, ask_shapes.TEXT, caller)
+    ask = await interactive.understand(parts, Endpoint.TEXT, raw)
+    return await _answer(request, parts, ask, formats.TEXT, caller)
 
 
 @router.post(
@@ -87,7 +87,7 @@ async def create_completion(request: Request, parts: PartsDep, caller: CallerDep
 async def generate(request: Request, parts: PartsDep, caller: CallerDep) -> Response:
     """The plainest request: a prompt, as it is, and its continuation."""
     ask = await _plain(request, parts, stream=False)
-    return await _answer(request, parts, ask, ask_shapes.PLAIN, caller)
+    return await _answer(request, parts, ask, formats.PLAIN, caller)
 
 
 @router.post(
@@ -102,12 +102,12 @@ async def generate(request: Request, parts: PartsDep, caller: CallerDep) -> Resp
 async def generate_stream(request: Request, parts: PartsDep, caller: CallerDep) -> Response:
     """As generate, told as it comes."""
     ask = await _plain(request, parts, stream=True)
-    return await _answer(request, parts, ask, ask_shapes.PLAIN, caller)
+    return await _answer(request, parts, ask, formats.PLAIN, caller)
 
 
 async def _plain(request: Request, parts: Parts, *, stream: bool) -> Ask:
     raw = await read_body(request, max_bytes=parts.settings.api.max_body_bytes)
-    return await asks.understand_plain(parts, raw, stream=stream)
+    return await interactive.understand_plain(parts, raw, stream=stream)
 
 
 async def _answer(request: Request, parts: Parts, ask: Ask, shape: Shape, caller: Caller) -> Response:
@@ -115,13 +115,13 @@ async def _answer(request: Request, parts: Parts, ask: Ask, shape: Shape, caller
     if ask.generation.stream:
         include_usage = ask.generation.include_usage
         with parts.event_streams.opening(caller) as stream:
-            job = await asks.submit(parts, ask, caller=caller)
+            job = await interactive.submit(parts, ask, caller=caller)
             events = _events(parts, job, shape, include_usage=include_usage, tenant_id=tenant_id)
             return EventResponse(stream, events, describe=_error_event)
-    job = await asks.submit(parts, ask, caller=caller)
+    job = await interactive.submit(parts, ask, caller=caller)
     ended: Ended | None = None
     try:
-        ended = await _unless_gone(request, asks.until_ended(parts, job.id, tenant_id=tenant_id))
+        ended = await _unless_gone(request, interactive.until_ended(parts, job.id, tenant_id=tenant_id))
     finally:
         if ended is None:
             await _give_up(parts, job.id, tenant_id=tenant_id)
@@ -138,7 +138,7 @@ async def _events(
     try:
         for chunk in shape.first(job):
             yield _event(chunk)
-        async with aclosing(merged(asks.follow(parts, job.id, tenant_id=tenant_id))) as told:
+        async with aclosing(merged(interactive.follow(parts, job.id, tenant_id=tenant_id))) as told:
             async for each in told:
                 if isinstance(each, Ended):
                     has_ended = True
@@ -185,7 +185,7 @@ def _error_of(job: Job) -> LongbatchError | None:
 
 async def _give_up(parts: Parts, job_id: UUID, *, tenant_id: UUID) -> None:
     try:
-        await asks.cancel(parts, job_id, tenant_id=tenant_id)
+        await interactive.cancel(parts, job_id, tenant_id=tenant_id)
     except LongbatchError as error:  # the job goes on to its end; its window bounds that
         telemetry.logger().warning(telemetry.LOOP_FAILED, loop="cancel", error=error.code)
 

@@ -13,7 +13,7 @@ from uuid import UUID
 from pydantic import TypeAdapter, ValidationError
 from sqlalchemy.orm import Session
 
-from api.ask_schemas import GenerateRequest
+from api.completions.requests import GenerateRequest
 from api.http.body import parse
 from api.runtime.api_keys import Caller
 from api.runtime.services import Parts

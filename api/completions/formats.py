@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from api.asks import Ended
+from api.completions.interactive import Ended
 from jobs.models import Job
 from jobs.prompts.openai import JsonObject, chat_completion, text_completion, usage_object
 
