@@ -5,6 +5,8 @@ from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 
+from api.batches import event_routes as batch_events
+from api.batches import routes as batches
 from api.completions import model_routes as models
 from api.completions import routes as asks
 from api.description import describe
@@ -15,17 +17,7 @@ from api.http.middleware import Edge
 from api.jobs import bulk_routes as many
 from api.jobs import event_routes as events
 from api.jobs import routes as jobs_routes
-from api.routes import (
-    batch_events,
-    batches,
-    documents,
-    files,
-    summaries,
-    system,
-    usage,
-    webhook_endpoints,
-    webhooks,
-)
+from api.routes import documents, files, summaries, system, usage, webhook_endpoints, webhooks
 from api.runtime.services import open_parts
 from jobs.settings import Settings
 from jobs.version import version

@@ -7,7 +7,7 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from api.batch_schemas import BatchRequest, EstimateRequest
+from api.batches.requests import BatchRequest, EstimateRequest
 from api.completions.requests import GenerateRequest
 from api.document_schemas import DocumentForm
 from api.http.openapi import REASONS, REF

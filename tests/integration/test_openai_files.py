@@ -11,8 +11,8 @@ import pytest
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session, sessionmaker
 
+from api.batches.replies import BatchReply, EstimateReply
 from api.file_replies import FileReply
-from api.openai_replies import BatchReply, EstimateReply
 from api_server import ApiProcess, error_of
 from cli.stack.valkey import EmbeddedValkey
 from jobs import files, ids

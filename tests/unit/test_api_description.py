@@ -4,15 +4,9 @@ from html.parser import HTMLParser
 import pytest
 from pydantic import BaseModel, SecretStr
 
-from api import (
-    docs,
-    document_schemas,
-    openai_replies,
-    openai_schemas,
-    summary_replies,
-    summary_schemas,
-)
+from api import docs, document_schemas, openai_schemas, summary_replies, summary_schemas
 from api.app import create_app
+from api.batches import replies as openai_replies
 from api.completions import replies as ask_replies
 from api.jobs import replies
 from api.jobs.requests import CancelRequest, JobRequest

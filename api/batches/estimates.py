@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from functools import partial
 from uuid import UUID
 
-from api.batch_schemas import EstimateRequest
+from api.batches.requests import EstimateRequest
 from api.http.identifiers import parse_field
 from api.runtime.compute import LONG_BYTES
 from api.runtime.services import Parts

@@ -5,7 +5,7 @@ from functools import partial
 from fastapi import APIRouter
 from starlette.responses import Response
 
-from api.batch_events import batch_events
+from api.batches.events import batch_events
 from api.http.dependencies import CallerDep, PartsDep
 from api.http.event_responses import EventResponse
 from api.http.identifiers import BatchIdDep

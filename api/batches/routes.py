@@ -9,8 +9,9 @@ from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import JSONResponse
 from sqlalchemy.orm import Session
 
-from api import estimates
-from api.batch_schemas import BatchListQuery, BatchRequest, EstimateRequest
+from api.batches import estimates
+from api.batches.replies import BatchListReply, BatchReply, EstimateReply
+from api.batches.requests import BatchListQuery, BatchRequest, EstimateRequest
 from api.http.body import parse, read_body
 from api.http.callbacks import check_callback
 from api.http.dependencies import PartsDep, TenantDep
@@ -18,7 +19,6 @@ from api.http.idempotency import Promise, PromiseDep
 from api.http.identifiers import BatchIdDep, parse_field, parse_range
 from api.http.openapi import answers, json_body
 from api.http.replies import page
-from api.openai_replies import BatchListReply, BatchReply, EstimateReply
 from jobs import batches, ids
 from jobs.batches import BatchSpec
 from jobs.batches.views import MAX_LISTED_ERRORS, batch_object
