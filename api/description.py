@@ -10,11 +10,11 @@ from pydantic.json_schema import models_json_schema
 from api.batches.requests import BatchRequest, EstimateRequest
 from api.completions.requests import GenerateRequest
 from api.document_schemas import DocumentForm
+from api.files.requests import UploadForm
 from api.http.openapi import REASONS, REF
 from api.http.replies import ErrorReply
 from api.http.scopes import METRICS, OPEN
 from api.jobs.requests import CancelRequest, JobRequest
-from api.openai_schemas import UploadForm
 from api.summary_schemas import SummaryEstimateRequest, SummaryRequest
 from api.webhook_schemas import EndpointRequest, EndpointUpdate
 from jobs.prompts.openai import ChatRequest, TextRequest

@@ -12,7 +12,7 @@ from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session, sessionmaker
 
 from api.batches.replies import BatchReply, EstimateReply
-from api.file_replies import FileReply
+from api.files.replies import FileReply
 from api_server import ApiProcess, error_of
 from cli.stack.valkey import EmbeddedValkey
 from jobs import files, ids

@@ -10,14 +10,14 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import JSONResponse
 from starlette.responses import Response, StreamingResponse
 
-from api import uploads
-from api.file_replies import FileDeletedReply, FileListReply, FileReply
+from api.files import uploads
+from api.files.replies import FileDeletedReply, FileListReply, FileReply
+from api.files.requests import FileListQuery, UploadForm
 from api.http.dependencies import PartsDep, TenantDep
 from api.http.idempotency import PromiseDep
 from api.http.identifiers import FileIdDep, parse_range
 from api.http.openapi import answers, form_body
 from api.http.replies import page
-from api.openai_schemas import FileListQuery, UploadForm
 from api.runtime.services import Parts
 from jobs import files, ids
 from jobs.files.storage import BytesLostError
