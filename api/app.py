@@ -10,6 +10,7 @@ from api.batches import routes as batches
 from api.completions import model_routes as models
 from api.completions import routes as asks
 from api.description import describe
+from api.documents import routes as documents
 from api.files import routes as files
 from api.http import errors
 from api.http.auth import Gate
@@ -18,7 +19,7 @@ from api.http.middleware import Edge
 from api.jobs import bulk_routes as many
 from api.jobs import event_routes as events
 from api.jobs import routes as jobs_routes
-from api.routes import documents, summaries, system, usage, webhook_endpoints, webhooks
+from api.routes import summaries, system, usage, webhook_endpoints, webhooks
 from api.runtime.services import open_parts
 from jobs.settings import Settings
 from jobs.version import version

@@ -9,7 +9,7 @@ from pydantic.json_schema import models_json_schema
 
 from api.batches.requests import BatchRequest, EstimateRequest
 from api.completions.requests import GenerateRequest
-from api.document_schemas import DocumentForm
+from api.documents.schemas import DocumentForm
 from api.files.requests import UploadForm
 from api.http.openapi import REASONS, REF
 from api.http.replies import ErrorReply

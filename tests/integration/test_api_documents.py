@@ -10,7 +10,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session, sessionmaker
 from typer.testing import CliRunner
 
-from api.document_schemas import DocumentListReply, SeenDocumentReply
+from api.documents.schemas import DocumentListReply, SeenDocumentReply
 from api_server import ApiProcess, error_of
 from cli.stack.valkey import EmbeddedValkey
 from document_support import make_docx, make_pdf, prose_page

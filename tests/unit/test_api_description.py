@@ -4,10 +4,11 @@ from html.parser import HTMLParser
 import pytest
 from pydantic import BaseModel, SecretStr
 
-from api import docs, document_schemas, summary_replies, summary_schemas
+from api import docs, summary_replies, summary_schemas
 from api.app import create_app
 from api.batches import replies as openai_replies
 from api.completions import replies as ask_replies
+from api.documents import schemas
 from api.files import requests
 from api.jobs import replies
 from api.jobs.requests import CancelRequest, JobRequest
@@ -62,7 +63,7 @@ def test_the_examples_are_what_they_describe() -> None:
         ask_replies,
         openai_replies,
         requests,
-        document_schemas,
+        schemas,
         summary_replies,
         summary_schemas,
     )

@@ -10,8 +10,8 @@ from fastapi.responses import JSONResponse
 from sqlalchemy.orm import Session
 from starlette.responses import Response, StreamingResponse
 
-from api import document_uploads
-from api.document_schemas import (
+from api.documents import uploads
+from api.documents.schemas import (
     DocumentDeletedReply,
     DocumentForm,
     DocumentListQuery,
@@ -56,7 +56,7 @@ async def create_document(
 
     The same bytes are the same document. One that has failed is tried again.
     """
-    received = await document_uploads.receive(
+    received = await uploads.receive(
         request, parts, tenant_id=tenant_id, promise=promise, filename=filename, kind=kind or ""
     )
     shown = document_object(received.document)
