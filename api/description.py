@@ -15,7 +15,7 @@ from api.http.openapi import REASONS, REF
 from api.http.replies import ErrorReply
 from api.http.scopes import METRICS, OPEN
 from api.jobs.requests import CancelRequest, JobRequest
-from api.summary_schemas import SummaryEstimateRequest, SummaryRequest
+from api.summaries.requests import SummaryEstimateRequest, SummaryRequest
 from api.webhook_schemas import EndpointRequest, EndpointUpdate
 from jobs.prompts.openai import ChatRequest, TextRequest
 

@@ -4,7 +4,7 @@ from html.parser import HTMLParser
 import pytest
 from pydantic import BaseModel, SecretStr
 
-from api import docs, summary_replies, summary_schemas
+from api import docs
 from api.app import create_app
 from api.batches import replies as openai_replies
 from api.completions import replies as ask_replies
@@ -12,6 +12,8 @@ from api.documents import schemas
 from api.files import requests
 from api.jobs import replies
 from api.jobs.requests import CancelRequest, JobRequest
+from api.summaries import replies as summary_replies
+from api.summaries import requests as summary_schemas
 from jobs.prompts.openai import ChatRequest, TextRequest
 from jobs.settings import BrokerSettings, DatabaseSettings, Settings
 

@@ -7,7 +7,7 @@ from pydantic import BaseModel, Field
 
 from api.http.fields import Priority, StateName
 from api.http.replies import GoneReply, JobError, ListReply, example, gone_example, page_example
-from api.summary_schemas import OnGapName, StyleName, SummaryStateName
+from api.summaries.requests import OnGapName, StyleName, SummaryStateName
 
 _ID = "sum_019c2f3e5a4b7c8d9e0f1a2b3c4d5e6f"
 _DOCUMENT = "doc_019c2f3e5a4b7c8d9e0f1a2b3c4d5e6f"

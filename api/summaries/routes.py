@@ -23,9 +23,9 @@ from api.http.identifiers import SummaryIdDep, parse_documents, parse_optional, 
 from api.http.openapi import answers, event_answers, json_body
 from api.http.replies import page
 from api.runtime.services import Parts
-from api.summary_estimates import estimate_summaries
-from api.summary_events import summary_events
-from api.summary_replies import (
+from api.summaries.estimates import estimate_summaries
+from api.summaries.events import summary_events
+from api.summaries.replies import (
     DeletedSummaryReply,
     SeenSummaryReply,
     SummaryEstimateReply,
@@ -33,7 +33,7 @@ from api.summary_replies import (
     SummaryReply,
     SummaryResultReply,
 )
-from api.summary_schemas import SummaryEstimateRequest, SummaryListQuery, SummaryRequest
+from api.summaries.requests import SummaryEstimateRequest, SummaryListQuery, SummaryRequest
 from jobs import ids, summaries
 from jobs.doorbell import SERVICE
 from jobs.engines import registry

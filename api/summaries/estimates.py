@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from api.http.identifiers import parse_documents
 from api.runtime.compute import LONG_BYTES
 from api.runtime.services import Parts
-from api.summary_schemas import SummaryEstimateRequest
+from api.summaries.requests import SummaryEstimateRequest
 from jobs import documents, ids
 from jobs.engines import registry
 from jobs.engines.capacity import Capacity
