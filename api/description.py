@@ -16,7 +16,7 @@ from api.http.replies import ErrorReply
 from api.http.scopes import METRICS, OPEN
 from api.jobs.requests import CancelRequest, JobRequest
 from api.summaries.requests import SummaryEstimateRequest, SummaryRequest
-from api.webhook_schemas import EndpointRequest, EndpointUpdate
+from api.webhooks.schemas import EndpointRequest, EndpointUpdate
 from jobs.prompts.openai import ChatRequest, TextRequest
 
 _SCHEME: Final = "key"

@@ -15,7 +15,7 @@ from api.http.dependencies import PartsDep, TenantDep
 from api.http.identifiers import EndpointIdDep, parse_range
 from api.http.openapi import answers, json_body
 from api.http.replies import page
-from api.webhook_schemas import (
+from api.webhooks.schemas import (
     DEFAULT_OVERLAP_SECONDS,
     MAX_OVERLAP_SECONDS,
     DeletedEndpointReply,
@@ -29,7 +29,7 @@ from api.webhook_schemas import (
     ReplayQuery,
     ReplayReply,
 )
-from api.webhooks import endpoint_object
+from api.webhooks.views import endpoint_object
 from jobs import ids, webhooks
 from jobs.doorbell import EVENTS
 from jobs.models.webhook import WebhookEndpoint

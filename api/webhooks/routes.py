@@ -14,15 +14,15 @@ from api.http.dependencies import PartsDep, TenantDep
 from api.http.identifiers import EventIdDep, Parse, parse_optional
 from api.http.openapi import answers
 from api.http.replies import page
-from api.routes.webhook_endpoints import Overlap, replay_response
-from api.webhook_schemas import (
+from api.webhooks.endpoint_routes import Overlap, replay_response
+from api.webhooks.schemas import (
     DEFAULT_OVERLAP_SECONDS,
     DeliveryListQuery,
     DeliveryListReply,
     ReplayReply,
     SecretReply,
 )
-from api.webhooks import delivery_object
+from api.webhooks.views import delivery_object
 from jobs import ids
 from jobs.database import database_now
 from jobs.database.paging import Range
