@@ -19,9 +19,10 @@ from api.http.middleware import Edge
 from api.jobs import bulk_routes as many
 from api.jobs import event_routes as events
 from api.jobs import routes as jobs_routes
-from api.routes import system, usage
 from api.runtime.services import open_parts
 from api.summaries import routes as summaries
+from api.system import routes as system
+from api.tenants import routes as usage
 from api.webhooks import endpoint_routes as webhook_endpoints
 from api.webhooks import routes as webhooks
 from jobs.settings import Settings

@@ -4,7 +4,6 @@ from html.parser import HTMLParser
 import pytest
 from pydantic import BaseModel, SecretStr
 
-from api import docs
 from api.app import create_app
 from api.batches import replies as openai_replies
 from api.completions import replies as ask_replies
@@ -14,6 +13,7 @@ from api.jobs import replies
 from api.jobs.requests import CancelRequest, JobRequest
 from api.summaries import replies as summary_replies
 from api.summaries import requests as summary_schemas
+from api.system import docs_page
 from jobs.prompts.openai import ChatRequest, TextRequest
 from jobs.settings import BrokerSettings, DatabaseSettings, Settings
 
@@ -81,7 +81,7 @@ def test_every_reference_leads_somewhere(document: dict) -> None:
 
 
 def test_the_page_names_every_operation_and_loads_nothing(document: dict) -> None:
-    page = docs.page(document)
+    page = docs_page.page(document)
     for path in document["paths"]:
         assert path in page
     loader = Loader()

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from api.http.dependencies import CallerDep, PartsDep
 from api.http.openapi import answers
-from api.usage_replies import EnqueuedReply, UsageDayReply, UsageReply
+from api.tenants.replies import EnqueuedReply, UsageDayReply, UsageReply
 from jobs.errors import InvalidRequestError
 from jobs.states import TERMINAL
 from jobs.tenants import quotas, usage

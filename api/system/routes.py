@@ -8,11 +8,11 @@ from fastapi.responses import HTMLResponse, JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import Response
 
-from api import docs, metrics
 from api.http import errors
 from api.http.dependencies import PartsDep
 from api.http.metrics import HttpMetrics
-from api.system_replies import LiveReply, ReadyReply, VersionReply
+from api.system import docs_page, metrics
+from api.system.replies import LiveReply, ReadyReply, VersionReply
 from jobs.errors import UnavailableError
 
 router = APIRouter(tags=["system"])
@@ -70,4 +70,4 @@ async def version(request: Request, parts: PartsDep) -> VersionReply:
 @router.get("/docs", include_in_schema=False)
 async def documentation(request: Request) -> HTMLResponse:
     """The OpenAPI document as a page that needs nothing from any other server."""
-    return HTMLResponse(docs.page(request.app.openapi()))
+    return HTMLResponse(docs_page.page(request.app.openapi()))

@@ -1,1 +1,0 @@
-"""The service's routes, one module for each noun."""

@@ -1,0 +1,1 @@
+"""Tenants over HTTP: what they used and what they may use."""
