@@ -20,10 +20,10 @@ from uuid import UUID
 import httpx2
 import psycopg
 
-from cli.stack.engine_options import EngineOptions
 from cli.stack.options import StackOptions
 from cli.stack.ports import free_port
 from cli.stack.ready import INFERENCE_WORKER
+from cli.stack.servers.engine_options import EngineOptions
 from cli.stack.stack import Stack
 from jobs.ids import uuid7
 from jobs.prompts.tokenizer_files import tokenizer_directory

@@ -18,8 +18,8 @@ from rich.console import Console
 from rich.table import Table
 from sqlalchemy.orm import Session, sessionmaker
 
-from cli.stack.postgres import EmbeddedPostgres
-from cli.stack.valkey import EmbeddedValkey
+from cli.stack.servers.postgres import EmbeddedPostgres
+from cli.stack.servers.valkey import EmbeddedValkey
 from jobs import database
 from jobs.database import schema
 from jobs.settings import DatabaseSettings

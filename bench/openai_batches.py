@@ -18,10 +18,10 @@ from sqlalchemy import Engine, text
 
 from bench import figures
 from bench.figures import Figure
-from cli.stack.engine_options import EngineOptions
 from cli.stack.options import StackOptions
 from cli.stack.ports import free_port
 from cli.stack.ready import API, INFERENCE_WORKER, SERVICE_WORKER
+from cli.stack.servers.engine_options import EngineOptions
 from cli.stack.stack import Stack
 from jobs import database
 from jobs.prompts.tokenizer_files import tokenizer_directory

@@ -16,14 +16,14 @@ from bench.documents import Author, Prompt
 from bench.engine_model import EngineModel
 from bench.ledger import Ledger
 from cli.stack import programs
-from cli.stack.engine_options import EngineOptions
 from cli.stack.options import StackOptions
 from cli.stack.ports import free_port
 from cli.stack.ready import INFERENCE_WORKER, PARTS, TRITON
+from cli.stack.servers.engine_options import EngineOptions
+from cli.stack.servers.transformers_options import TransformersOptions
 from cli.stack.signing import VARIABLE as WEBHOOK_SECRET
 from cli.stack.stack import Stack
 from cli.stack.supervised import DEFAULT_BACKOFF, SupervisedServer
-from cli.stack.transformers_options import TransformersOptions
 from jobs.engines.capacity import Capacity
 from jobs.prompts.tokenizer import Tokenizer
 from jobs.prompts.tokenizer_files import tokenizer_directory

@@ -18,9 +18,9 @@ from cli import demo_documents, sources, summary_progress
 from cli.client import Client
 from cli.demo_times import Times, times_of
 from cli.sources import Source
-from cli.stack.engine_options import EngineOptions
 from cli.stack.options import StackOptions
 from cli.stack.ready import Urls
+from cli.stack.servers.engine_options import EngineOptions
 from cli.stack.stack import Stack
 from cli.summaries import Summaries
 from cli.summary_run import Ended, Run, in_threads

@@ -14,14 +14,14 @@ from rich.markup import escape
 from rich.table import Table
 from sqlalchemy import make_url
 
-from cli.stack.engine_options import EngineMode, EngineOptions
 from cli.stack.errors import StackError
 from cli.stack.options import StackOptions, default_directory
 from cli.stack.ready import Urls
+from cli.stack.servers.engine_options import EngineMode, EngineOptions
+from cli.stack.servers.transformers_options import TransformersOptions
 from cli.stack.signing import FILE as SECRET_FILE
 from cli.stack.stack import Stack
 from cli.stack.supervised import ServerEnded, ServerStarted
-from cli.stack.transformers_options import TransformersOptions
 from jobs import open_files
 from jobs.prompts.tokenizer_files import tokenizer_directory
 

@@ -14,8 +14,8 @@ from sqlalchemy.orm import Session, sessionmaker
 from xdist.remote import Producer
 
 import running_order
-from cli.stack.postgres import NAME, EmbeddedPostgres
-from cli.stack.valkey import EmbeddedValkey
+from cli.stack.servers.postgres import NAME, EmbeddedPostgres
+from cli.stack.servers.valkey import EmbeddedValkey
 from jobs import database, open_files
 from jobs.database import schema
 from jobs.settings import DatabaseSettings

@@ -15,10 +15,10 @@ from types import ModuleType
 import numpy as np
 import tritonclient.grpc as grpcclient
 
-from cli.stack.engine_options import EngineOptions
 from cli.stack.ports import LOOPBACK, free_port
-from cli.stack.transformers_options import TransformersOptions
-from cli.stack.triton_server import TritonLaunch, prepare, wait_ready
+from cli.stack.servers.engine_options import EngineOptions
+from cli.stack.servers.transformers_options import TransformersOptions
+from cli.stack.servers.triton_server import TritonLaunch, prepare, wait_ready
 from support import PATIENCE
 
 END_OF_TURN = 128009  # <|eot_id|> of Llama 3

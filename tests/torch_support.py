@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from cli.stack.transformers_options import TransformersOptions
+from cli.stack.servers.transformers_options import TransformersOptions
 from local_engine import RunningEngine
 
 POSITIONS = 4096

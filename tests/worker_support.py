@@ -14,9 +14,9 @@ from pydantic import SecretStr
 from sqlalchemy import select
 from sqlalchemy.orm import Session, sessionmaker
 
-from cli.stack.engine_options import EngineOptions
-from cli.stack.transformers_options import TransformersOptions
-from cli.stack.triton_server import LOOPBACK, TritonLaunch, prepare, wait_ready
+from cli.stack.servers.engine_options import EngineOptions
+from cli.stack.servers.transformers_options import TransformersOptions
+from cli.stack.servers.triton_server import LOOPBACK, TritonLaunch, prepare, wait_ready
 from jobs import doorbell, submission
 from jobs.database import transaction
 from jobs.engines.capacity import Capacity

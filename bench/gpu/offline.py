@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from bench.peers import manifest
-from cli.stack.transformers_options import TransformersOptions
+from cli.stack.servers.transformers_options import TransformersOptions
 
 _MODULES = Path(__file__).resolve().parents[2] / "triton" / "transformers" / "tensorrt_llm" / "1"
 

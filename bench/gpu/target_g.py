@@ -30,7 +30,7 @@ from bench.peers import manifest
 from bench.peers.drive import Direct
 from bench.stand import Stand
 from bench.workloads import MAX_PROMPT_TOKENS, Spec, make
-from cli.stack.transformers_options import TransformersOptions
+from cli.stack.servers.transformers_options import TransformersOptions
 
 _ROOT = Path(__file__).resolve().parents[2]
 _TINY = 64  # lengths are divided by it

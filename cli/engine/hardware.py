@@ -68,7 +68,7 @@ class Shape:
         return 4 * self.hidden + projections + 3 * self.intermediate
 
 
-# Data sheets; memory as nvidia-smi shows it. The cost model of cli/stack/engine_options.py is made of
+# Data sheets; memory as nvidia-smi shows it. The cost model of cli/stack/servers/engine_options.py is made of
 # those of the A6000 and the H200; A100 and H100 are taken to reach what their successor does.
 GPUS: Final = {
     "a6000": Gpu(

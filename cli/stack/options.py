@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cli.stack.engine_options import EngineOptions
 from cli.stack.ready import PARTS
-from cli.stack.transformers_options import TransformersOptions
+from cli.stack.servers.engine_options import EngineOptions
+from cli.stack.servers.transformers_options import TransformersOptions
 
 
 def default_directory(environment: Mapping[str, str] = os.environ) -> Path:

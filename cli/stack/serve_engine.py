@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from cli.stack.engine_options import EngineOptions
-from cli.stack.triton_server import LOOPBACK, prepare
+from cli.stack.servers.engine_options import EngineOptions
+from cli.stack.servers.triton_server import LOOPBACK, prepare
 from jobs.prompts.tokenizer_files import tokenizer_directory
 
 

@@ -13,12 +13,10 @@ from pathlib import Path
 from typing import Self
 
 from cli.stack import programs
-from cli.stack.engine_options import EngineOptions
 from cli.stack.errors import PortInUseError, StackError
 from cli.stack.locks import DirectoryLock
 from cli.stack.options import StackOptions
 from cli.stack.ports import LOOPBACK, free_port, is_free
-from cli.stack.postgres import EmbeddedPostgres
 from cli.stack.ready import (
     API,
     INFERENCE_WORKER,
@@ -31,6 +29,11 @@ from cli.stack.ready import (
     write_ready_file,
 )
 from cli.stack.server import Server
+from cli.stack.servers.engine_options import EngineOptions
+from cli.stack.servers.postgres import EmbeddedPostgres
+from cli.stack.servers.transformers_options import TransformersOptions
+from cli.stack.servers.triton import EmbeddedTriton
+from cli.stack.servers.valkey import EmbeddedValkey
 from cli.stack.signing import KEY_VARIABLE as ENCRYPTION_KEY
 from cli.stack.signing import VARIABLE as WEBHOOK_SECRET
 from cli.stack.signing import encryption_key, webhook_secret
@@ -42,9 +45,6 @@ from cli.stack.supervised import (
     ServerStarted,
     SupervisedServer,
 )
-from cli.stack.transformers_options import TransformersOptions
-from cli.stack.triton import EmbeddedTriton
-from cli.stack.valkey import EmbeddedValkey
 
 _DEFAULT_API_PORT = 8080
 _SERVER_TIMEOUT = timedelta(seconds=60)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer
 
-from cli.stack.engine_options import EngineOptions
+from cli.stack.servers.engine_options import EngineOptions
 from jobs.prompts.tokenizer_files import ensure_default_tokenizer
 from local_engine import RunningEngine, running_engine
 

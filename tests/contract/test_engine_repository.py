@@ -10,9 +10,9 @@ import pytest
 
 from cli.engine import profile, render
 from cli.engine.profile import PROFILES
-from cli.stack.engine_options import EngineOptions
 from cli.stack.ports import LOOPBACK
-from cli.stack.triton_server import TritonLaunch, TritonUnavailableError, wait_ready
+from cli.stack.servers.engine_options import EngineOptions
+from cli.stack.servers.triton_server import TritonLaunch, TritonUnavailableError, wait_ready
 from local_engine import RunningEngine, free_ports, prepared_launch, running_engine, running_server
 from support import PATIENCE
 

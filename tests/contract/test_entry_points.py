@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.stack.engine_options import EngineOptions, OracleFaults
+from cli.stack.servers.engine_options import EngineOptions, OracleFaults
 from entry_point_suite import *  # noqa: F403  all of its tests
 from entry_points import Mortal, Served
 from jobs.prompts.tokenizer import TokenIds, Tokenizer

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from cli.load.figures import Percentiles, Timing
 from cli.main import app
-from cli.stack.engine_options import EngineOptions
+from cli.stack.servers.engine_options import EngineOptions
 from local_engine import RunningEngine, free_ports, running_engine
 
 ENTRIES = ("tensorrt_llm", "ensemble", "tensorrt_llm_bls", "vllm_model")

@@ -11,8 +11,8 @@ import pytest
 import tritonclient.grpc as grpcclient
 from tokenizers import Tokenizer
 
-from cli.stack.engine_options import EngineOptions, OracleFaults, SyntheticOutput
 from cli.stack.ports import LOOPBACK
+from cli.stack.servers.engine_options import EngineOptions, OracleFaults, SyntheticOutput
 from local_engine import EngineStream, RunningEngine, engine_module, running_engine
 from support import PATIENCE, eventually
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.stack.engine_options import EngineOptions
+from cli.stack.servers.engine_options import EngineOptions
 from entry_points import settings_of
 from jobs.diagnostics import Finding
 from jobs.prompts.tokenizer import Tokenizer

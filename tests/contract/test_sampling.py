@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.stack.engine_options import EngineOptions
+from cli.stack.servers.engine_options import EngineOptions
 from entry_points import REFERENCE, Served
 from jobs.prompts.tokenizer import Tokenizer
 from local_engine import RunningEngine, running_engine

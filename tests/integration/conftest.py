@@ -10,8 +10,8 @@ from sqlalchemy import Engine
 from sqlalchemy.orm import Session, sessionmaker
 
 from api_server import WEBHOOK_SECRET, ApiProcess, Serve, serving
-from cli.stack.engine_options import EngineOptions
-from cli.stack.valkey import EmbeddedValkey
+from cli.stack.servers.engine_options import EngineOptions
+from cli.stack.servers.valkey import EmbeddedValkey
 from jobs.prompts.tokenizer import Tokenizer, ensure_default_tokenizer
 from jobs.settings import DatabaseSettings, Settings
 from jobs.transitions import Lease

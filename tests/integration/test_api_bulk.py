@@ -6,7 +6,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session, sessionmaker
 
 from api_server import ApiProcess, error_of
-from cli.stack.valkey import EmbeddedValkey
+from cli.stack.servers.valkey import EmbeddedValkey
 from jobs.models import Job, PromptText
 from jobs.settings import DatabaseSettings
 from support import eventually

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from api.documents.schemas import DocumentListReply, SeenDocumentReply
 from api_server import ApiProcess, error_of
-from cli.stack.valkey import EmbeddedValkey
+from cli.stack.servers.valkey import EmbeddedValkey
 from document_support import make_docx, make_pdf, prose_page
 from jobs.models.file import File
 from jobs.prompts.tokenizer import Tokenizer

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from api_server import ApiProcess, error_of, serving
 from cli.stack.ports import free_port
-from cli.stack.valkey import EmbeddedValkey
+from cli.stack.servers.valkey import EmbeddedValkey
 from jobs import doorbell
 from jobs.engines import registry
 from jobs.settings import DatabaseSettings

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from api_server import ApiProcess, error_of
 from cli.stack.ports import free_port
-from cli.stack.valkey import EmbeddedValkey
+from cli.stack.servers.valkey import EmbeddedValkey
 from jobs import ids, lifecycle, tenants
 from jobs.models import Job
 from jobs.settings import DatabaseSettings

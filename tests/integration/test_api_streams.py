@@ -12,7 +12,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session, sessionmaker
 
 from api_server import ApiProcess, Serve, error_of
-from cli.stack.valkey import EmbeddedValkey
+from cli.stack.servers.valkey import EmbeddedValkey
 from jobs import doorbell, ids, live_output, tenants
 from jobs.live_output import Piece
 from jobs.models import DEFAULT_TENANT, Job

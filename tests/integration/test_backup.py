@@ -18,9 +18,9 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from api_server import ApiProcess, serving
 from batch_support import Service, tools
-from cli.stack.postgres import EmbeddedPostgres
-from cli.stack.postgres_home import find_home
-from cli.stack.valkey import EmbeddedValkey
+from cli.stack.servers.postgres import EmbeddedPostgres
+from cli.stack.servers.postgres_home import find_home
+from cli.stack.servers.valkey import EmbeddedValkey
 from jobs import database, documents, files, ids, lifecycle
 from jobs.database import database_now
 from jobs.documents import NewDocument

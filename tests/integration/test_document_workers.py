@@ -13,7 +13,7 @@ from pydantic import SecretStr
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session, sessionmaker
 
-from cli.stack.valkey import EmbeddedValkey
+from cli.stack.servers.valkey import EmbeddedValkey
 from document_support import SMALL_MEMORY_MB, bad_documents, make_pdf, prose_page
 from jobs import documents, files
 from jobs.documents import NewDocument

@@ -8,7 +8,7 @@ import pytest
 
 from cli.engine import profile, render
 from cli.stack.ports import LOOPBACK
-from cli.stack.valkey import EmbeddedValkey
+from cli.stack.servers.valkey import EmbeddedValkey
 from jobs import settings
 from jobs.models.engine import Engine as EngineRow
 from jobs.prompts.tokenizer import ensure_default_tokenizer

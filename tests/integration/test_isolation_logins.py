@@ -10,7 +10,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.orm import Session, sessionmaker
 
 from api_server import ApiProcess
-from cli.stack.valkey import EmbeddedValkey
+from cli.stack.servers.valkey import EmbeddedValkey
 from jobs import database, leases, lifecycle, submission, tenants
 from jobs.database import database_now
 from jobs.deletion import prune_events, prune_idempotency_keys, prune_jobs

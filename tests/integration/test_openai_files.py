@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from api.batches.replies import BatchReply, EstimateReply
 from api.files.replies import FileReply
 from api_server import ApiProcess, error_of
-from cli.stack.valkey import EmbeddedValkey
+from cli.stack.servers.valkey import EmbeddedValkey
 from jobs import files, ids
 from jobs.database import database_now
 from jobs.files.storage import RowStore

@@ -7,7 +7,7 @@ import pytest
 from pydantic import SecretStr
 
 from api.runtime.rate_limits import Rates
-from cli.stack.valkey import EmbeddedValkey
+from cli.stack.servers.valkey import EmbeddedValkey
 from jobs.errors import RequestRateError
 from jobs.ids import uuid7
 from jobs.settings import BrokerSettings

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from cli.stack.triton_server import LOOPBACK
-from cli.stack.valkey import EmbeddedValkey
+from cli.stack.servers.triton_server import LOOPBACK
+from cli.stack.servers.valkey import EmbeddedValkey
 from jobs.database import database_now, transaction
 from jobs.ids import uuid7
 from jobs.models import Reservation

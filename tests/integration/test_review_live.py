@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from api.http.sse import merged
 from api.runtime.live_output import LiveReader
-from cli.stack.valkey import EmbeddedValkey
+from cli.stack.servers.valkey import EmbeddedValkey
 from jobs import doorbell, ids, live_output
 from jobs.ids import uuid7
 from jobs.live_output import Piece

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from api_server import WEBHOOK_SECRET, error_of, serving
 from cli import doctor
-from cli.stack.valkey import EmbeddedValkey
+from cli.stack.servers.valkey import EmbeddedValkey
 from jobs.database import transaction
 from jobs.models import DEFAULT_TENANT, WebhookEndpoint
 from jobs.settings import DatabaseSettings, Settings, WebhookSettings

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.stack.valkey import EmbeddedValkey
+from cli.stack.servers.valkey import EmbeddedValkey
 from jobs import lifecycle
 from jobs.database import transaction
 from jobs.models import DEFAULT_TENANT, Checkpoint

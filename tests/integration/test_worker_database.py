@@ -4,8 +4,8 @@ from pathlib import Path
 
 from pydantic import SecretStr
 
-from cli.stack.postgres import EmbeddedPostgres
-from cli.stack.valkey import EmbeddedValkey
+from cli.stack.servers.postgres import EmbeddedPostgres
+from cli.stack.servers.valkey import EmbeddedValkey
 from jobs import database
 from jobs.database import schema
 from jobs.prompts.tokenizer import Tokenizer

@@ -7,8 +7,8 @@ from uuid import UUID
 
 import pytest
 
-from cli.stack.engine_options import EngineOptions
-from cli.stack.valkey import EmbeddedValkey
+from cli.stack.servers.engine_options import EngineOptions
+from cli.stack.servers.valkey import EmbeddedValkey
 from jobs.prompts.tokenizer import ensure_default_tokenizer
 from jobs.settings import DatabaseSettings, Settings
 from local_engine import RunningEngine

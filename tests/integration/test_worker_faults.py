@@ -8,8 +8,8 @@ from uuid import UUID
 import pytest
 from sqlalchemy import select, text, update
 
-from cli.stack.engine_options import EngineOptions, OracleFaults
-from cli.stack.valkey import EmbeddedValkey
+from cli.stack.servers.engine_options import EngineOptions, OracleFaults
+from cli.stack.servers.valkey import EmbeddedValkey
 from jobs import lifecycle
 from jobs.database import database_now, transaction
 from jobs.errors import RetryableEngineError

@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session, sessionmaker
 
-from cli.stack.valkey import EmbeddedValkey
+from cli.stack.servers.valkey import EmbeddedValkey
 from jobs import lifecycle
 from jobs.database import transaction
 from jobs.models import DEFAULT_TENANT, Engine, Job, PromptText, WebhookDispatch, WebhookEvent

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-from cli.stack.valkey import EmbeddedValkey
+from cli.stack.servers.valkey import EmbeddedValkey
 from jobs import doorbell, live_output
 from jobs.live_output import Piece
 from jobs.prompts.tokenizer import unpack_ids

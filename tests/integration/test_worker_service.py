@@ -12,7 +12,7 @@ from sqlalchemy import delete, select, text, update
 from sqlalchemy.orm import Session, sessionmaker
 
 from api_server import WEBHOOK_SECRET
-from cli.stack.valkey import EmbeddedValkey
+from cli.stack.servers.valkey import EmbeddedValkey
 from jobs import doorbell
 from jobs.database import database_now, transaction
 from jobs.models import Job, PromptText, WebhookDelivery, WebhookEvent

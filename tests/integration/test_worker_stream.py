@@ -5,7 +5,7 @@ import queue
 import numpy as np
 import pytest
 
-from cli.stack.triton_server import LOOPBACK
+from cli.stack.servers.triton_server import LOOPBACK
 from jobs.errors import EngineError, EngineLostError, EngineUnavailableError
 from jobs.ids import uuid7
 from jobs.settings import TritonSettings

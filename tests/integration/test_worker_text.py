@@ -6,8 +6,8 @@ from functools import partial
 import pytest
 from sqlalchemy.orm import Session, sessionmaker
 
-from cli.stack.engine_options import EngineOptions
-from cli.stack.valkey import EmbeddedValkey
+from cli.stack.servers.engine_options import EngineOptions
+from cli.stack.servers.valkey import EmbeddedValkey
 from jobs import lifecycle
 from jobs.database import transaction
 from jobs.models import DEFAULT_TENANT, Checkpoint

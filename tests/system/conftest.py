@@ -6,9 +6,9 @@ from types import ModuleType
 
 import pytest
 
-from cli.stack.engine_options import EngineOptions
 from cli.stack.options import StackOptions
 from cli.stack.ports import free_port
+from cli.stack.servers.engine_options import EngineOptions
 from cli.stack.stack import Stack
 from jobs.prompts.tokenizer_files import tokenizer_directory
 from system_support import TIME_SCALE, Client

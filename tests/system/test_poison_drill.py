@@ -20,9 +20,9 @@ import pytest
 from pydantic import SecretStr
 from standardwebhooks import Webhook
 
-from cli.stack.engine_options import EngineOptions
 from cli.stack.options import StackOptions
 from cli.stack.ready import SERVICE_WORKER
+from cli.stack.servers.engine_options import EngineOptions
 from cli.stack.stack import Stack
 from jobs import database, tenants
 from jobs.models.turn import COUNTING

@@ -14,9 +14,9 @@ from redis.retry import Retry
 
 from cli.stack.errors import DirectoryInUseError, StackError
 from cli.stack.options import StackOptions
-from cli.stack.postgres import EmbeddedPostgres
+from cli.stack.servers.postgres import EmbeddedPostgres
+from cli.stack.servers.valkey import EmbeddedValkey
 from cli.stack.stack import Stack
-from cli.stack.valkey import EmbeddedValkey
 from support import eventually
 
 

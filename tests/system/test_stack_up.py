@@ -16,8 +16,8 @@ from urllib.error import HTTPError
 import pytest
 
 from cli.stack.ports import LOOPBACK, free_port
-from cli.stack.postgres import EmbeddedPostgres
-from cli.stack.valkey import EmbeddedValkey
+from cli.stack.servers.postgres import EmbeddedPostgres
+from cli.stack.servers.valkey import EmbeddedValkey
 from support import PATIENCE, eventually
 
 _COMMAND = (sys.executable, "-P", "-c", "from cli.main import main; main()", "up", "--time-scale", "20")

@@ -20,9 +20,9 @@ import psycopg
 import pytest
 from standardwebhooks import Webhook
 
-from cli.stack.engine_options import EngineOptions
 from cli.stack.options import StackOptions
 from cli.stack.ready import API, INFERENCE_WORKER, REDIS, SERVICE_WORKER, TRITON
+from cli.stack.servers.engine_options import EngineOptions
 from cli.stack.stack import Stack
 from jobs.prompts.tokenizer_files import tokenizer_directory
 from support import eventually

@@ -9,8 +9,8 @@ import pytest
 from pytest_httpserver import HTTPServer
 from standardwebhooks import Webhook, WebhookVerificationError
 
-from cli.stack.engine_options import EngineOptions
 from cli.stack.options import StackOptions
+from cli.stack.servers.engine_options import EngineOptions
 from cli.stack.stack import Stack
 from jobs.prompts.tokenizer_files import tokenizer_directory
 from jobs.webhooks.secrets import new_secret

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from cli.stack.valkey import CONFIG
+from cli.stack.servers.valkey import CONFIG
 from cli.triton_files import TRITON_FILES
 from cli.triton_flags import KEEPALIVE
 from jobs.settings import ENV_PREFIX, Settings

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from cli.stack.engine_options import A6000, H200, EngineOptions
 from cli.stack.ports import free_port
-from cli.stack.triton_server import (
+from cli.stack.servers.engine_options import A6000, H200, EngineOptions
+from cli.stack.servers.triton_server import (
     TritonLaunch,
     TritonUnavailableError,
     find_libpython,

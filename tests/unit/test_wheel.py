@@ -104,8 +104,8 @@ def test_an_engine_is_planned_and_rendered(installed: Path, tmp_path: Path) -> N
 def test_the_local_engines_models_are_there(installed: Path, tmp_path: Path) -> None:
     code = """
 import sys, pathlib
-from cli.stack.engine_options import EngineOptions
-from cli.stack.model_repository import render
+from cli.stack.servers.engine_options import EngineOptions
+from cli.stack.servers.model_repository import render
 render(EngineOptions(mode="synthetic"), 1, pathlib.Path(sys.argv[1]))
 """
     run(installed, code, tmp_path)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cli.stack.transformers_options import TransformersOptions
-from cli.stack.triton_server import TritonUnavailableError
+from cli.stack.servers.transformers_options import TransformersOptions
+from cli.stack.servers.triton_server import TritonUnavailableError
 from local_engine import RunningEngine, running_engine
 from support import eventually
 from torch_support import Reference, generating_process, options

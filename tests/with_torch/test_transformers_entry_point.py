@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.stack.transformers_options import TransformersOptions
+from cli.stack.servers.transformers_options import TransformersOptions
 from entry_point_suite import *  # noqa: F403  all of its tests
 from entry_points import Mortal, Served
 from jobs.prompts.tokenizer import Tokenizer

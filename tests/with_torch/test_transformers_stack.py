@@ -6,8 +6,8 @@ import pytest
 
 from cli.stack.options import StackOptions
 from cli.stack.ports import free_port
+from cli.stack.servers.transformers_options import TransformersOptions
 from cli.stack.stack import Stack
-from cli.stack.transformers_options import TransformersOptions
 from jobs.prompts.messages import Message
 from jobs.prompts.tokenizer import Tokenizer
 from support import eventually

@@ -8,7 +8,7 @@ from .scheduler import Capacity
 
 @dataclass(frozen=True)
 class Configuration:
-    """The values of config.pbtxt; `cli/stack/model_repository.py` writes them."""
+    """The values of config.pbtxt; `cli/stack/servers/model_repository.py` writes them."""
 
     max_batch_size: int
     values: dict[str, str]

@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Final
 from uuid import uuid4
 
-from cli.stack import model_repository, ports
-from cli.stack.engine_options import EngineOptions
+from cli.stack import ports
 from cli.stack.errors import StackError
-from cli.stack.transformers_options import TransformersOptions
+from cli.stack.servers import model_repository
+from cli.stack.servers.engine_options import EngineOptions
+from cli.stack.servers.transformers_options import TransformersOptions
 from cli.triton_flags import KEEPALIVE
 
 LOOPBACK: Final = ports.LOOPBACK

@@ -6,8 +6,8 @@ from pathlib import Path
 from string import Template
 from typing import Final, TypeAlias
 
-from cli.stack.engine_options import EngineOptions
-from cli.stack.transformers_options import TransformersOptions
+from cli.stack.servers.engine_options import EngineOptions
+from cli.stack.servers.transformers_options import TransformersOptions
 from cli.triton_files import TRITON_FILES
 
 Engine: TypeAlias = EngineOptions | TransformersOptions

@@ -3,12 +3,12 @@
 from datetime import timedelta
 from pathlib import Path
 
-from cli.stack import triton_server
-from cli.stack.engine_options import EngineOptions
 from cli.stack.ports import LOOPBACK, free_port
 from cli.stack.processes import Launch
 from cli.stack.server import EmbeddedServer
-from cli.stack.transformers_options import TransformersOptions
+from cli.stack.servers import triton_server
+from cli.stack.servers.engine_options import EngineOptions
+from cli.stack.servers.transformers_options import TransformersOptions
 
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 where Linux keeps it
 
