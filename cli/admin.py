@@ -10,7 +10,7 @@ import typer
 from sqlalchemy.exc import OperationalError, ProgrammingError
 from sqlalchemy.orm import Session
 
-from cli import local, verbs
+from cli import local, output
 from jobs import database
 from jobs.errors import LongbatchError
 
@@ -29,13 +29,13 @@ def transaction() -> Iterator[Session]:
         finally:
             engine.dispose()
     except LongbatchError as error:
-        verbs.complain(error.message)
+        output.complain(error.message)
         raise typer.Exit(1) from error
     except OperationalError as error:
-        verbs.complain("the database does not answer")
-        raise typer.Exit(verbs.EXIT_UNREACHABLE) from error
+        output.complain("the database does not answer")
+        raise typer.Exit(output.EXIT_UNREACHABLE) from error
     except ProgrammingError as error:
-        verbs.complain("the database's schema is not this version's, or its login may not do this")
+        output.complain("the database's schema is not this version's, or its login may not do this")
         raise typer.Exit(1) from error
 
 

@@ -17,6 +17,7 @@ from rich.text import Text
 from cli import demo_documents, sources, summary_progress
 from cli.client import Client
 from cli.demo_times import Times, times_of
+from cli.output import notes
 from cli.sources import Source
 from cli.stack.options import StackOptions
 from cli.stack.ready import Urls
@@ -24,7 +25,6 @@ from cli.stack.servers.engine_options import EngineOptions
 from cli.stack.stack import Stack
 from cli.summaries import Summaries
 from cli.summary_run import Ended, Run, in_threads
-from cli.verbs import notes
 from jobs.prompts.tokenizer import Tokenizer
 from jobs.prompts.tokenizer_files import tokenizer_directory
 

@@ -7,22 +7,22 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from cli import (
-    demo_command,
+from cli.commands import (
+    bench,
+    demo,
     doctor,
-    documents_commands,
-    engine_bench,
-    engine_commands,
-    engine_inspect,
-    estimate_command,
-    jobs_commands,
-    keys_commands,
-    summarize_command,
-    tenants_commands,
-    up_command,
-    watch_command,
-    watch_folder_command,
-    webhooks_commands,
+    documents,
+    engine,
+    estimate,
+    inspect,
+    jobs,
+    keys,
+    summarize,
+    tenants,
+    up,
+    watch,
+    watch_folder,
+    webhooks,
 )
 from jobs.errors import LongbatchError
 from jobs.version import version
@@ -33,20 +33,20 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-demo_command.register(app)
-up_command.register(app)
-summarize_command.register(app)
-estimate_command.register(app)
-watch_folder_command.register(app)
-documents_commands.register(app)
-jobs_commands.register(app)
-watch_command.register(app)
-tenants_commands.register(app)
-keys_commands.register(app)
-webhooks_commands.register(app)
-engine_commands.register(app)
-engine_inspect.register(engine_commands.app)
-engine_bench.register(app)
+demo.register(app)
+up.register(app)
+summarize.register(app)
+estimate.register(app)
+watch_folder.register(app)
+documents.register(app)
+jobs.register(app)
+watch.register(app)
+tenants.register(app)
+keys.register(app)
+webhooks.register(app)
+engine.register(app)
+inspect.register(engine.app)
+bench.register(app)
 doctor.register(app)
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Final
 
 import typer
 
-from cli.verbs import Priority
+from cli.output import Priority
 from jobs.states.summary import OnGap, Style
 
 __all__ = ["OnGap", "Priority", "Style"]

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Final, Protocol
 
-from cli import summary_results, verbs
+from cli import output, summary_results
 from cli.sources import Source
 from cli.summary_options import Format
 from cli.summary_results import Link, Result
@@ -80,7 +80,7 @@ class Written:
         try:
             self.write(result)
         except OSError as error:
-            verbs.complain(f"{result.source.shown} cannot be written: {error}")
+            output.complain(f"{result.source.shown} cannot be written: {error}")
             return False
         return True
 

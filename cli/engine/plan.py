@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Final
 
-from cli.engine import traps
+from cli.engine import pitfalls
 from cli.engine.hardware import GIB
 from cli.engine.profile import EngineGroup, Profile
 
@@ -104,7 +104,9 @@ def plan(profile: Profile) -> Plan:
         typical_jobs=min(engine.max_batch_size, blocks // typical),
         binds={"full_length": _binds(engine, blocks, full), "typical": _binds(engine, blocks, typical)},
         pace=_pace(profile),
-        warnings=traps.find(profile, pool_blocks=blocks, typical_blocks=typical, largest_pool_tokens=largest),
+        warnings=pitfalls.find(
+            profile, pool_blocks=blocks, typical_blocks=typical, largest_pool_tokens=largest
+        ),
     )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from string import Template
 from typing import Final
 
-from cli.engine import commands, plan, values
+from cli.engine import build_commands, plan, values
 from cli.engine.errors import RenderError
 from cli.engine.profile import Profile
 from cli.triton_files import TRITON_FILES
@@ -78,7 +78,7 @@ _HEADER: Final = (
 
 def _texts(profile: Profile) -> dict[str, str]:
     """What the templates of scripts and settings name."""
-    settings = commands.engine_settings(profile)
+    settings = build_commands.engine_settings(profile)
     found = plan.plan(profile)
     return {
         "header": _HEADER.format(profile.name),
@@ -99,10 +99,10 @@ def _texts(profile: Profile) -> dict[str, str]:
         "max_batch_size": str(profile.engine.max_batch_size),
         "max_input_len": str(profile.engine.max_input_len),
         "pool_blocks": str(found.pool_blocks),
-        "convert_script": commands.convert_script(profile),
-        "convert_options": _lines(commands.convert_options(profile)),
-        "build_options": _lines(commands.build_options(profile)),
-        "server_flags": "\n".join(f"    {flag}" for flag in commands.server_flags()),
+        "convert_script": build_commands.convert_script(profile),
+        "convert_options": _lines(build_commands.convert_options(profile)),
+        "build_options": _lines(build_commands.build_options(profile)),
+        "server_flags": "\n".join(f"    {flag}" for flag in build_commands.server_flags()),
         "settings": "".join(f"{name}={value}\n" for name, value in settings.items()),
         "settings_yaml": "\n".join(f'    {name}: "{value}"' for name, value in settings.items()),
         "model_folder": values.model_dir(profile).removeprefix(f"{values.DATA}/"),

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
-from cli.stack.accounts import Account
 from cli.stack.errors import StackError
 from cli.stack.logs import log_tail, open_log
+from cli.stack.service_user import Account
 
 _POLL_SECONDS = 0.02
 _TRAMPOLINE = Path(__file__).with_name("exec_child.py")

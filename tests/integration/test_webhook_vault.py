@@ -9,7 +9,7 @@ from sqlalchemy import Engine, select
 from sqlalchemy.orm import Session, sessionmaker
 
 from api_server import WEBHOOK_SECRET, error_of, serving
-from cli import doctor
+from cli.commands import doctor
 from cli.stack.servers.valkey import EmbeddedValkey
 from jobs.database import transaction
 from jobs.models import DEFAULT_TENANT, WebhookEndpoint

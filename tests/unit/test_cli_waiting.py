@@ -2,7 +2,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from cli.waiting import in_words
+from cli.queue_text import in_words
 from jobs.states import WaitReason
 from jobs.views import QueueObject, rfc3339
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tritonclient.grpc import model_config_pb2
 from typer.testing import CliRunner
 
-from cli.engine import commands, drift, pbtxt, profile, render, values
+from cli.engine import build_commands, drift, pbtxt, profile, render, values
 from cli.engine.errors import RenderError
 from cli.engine.profile import PROFILES, Profile
 from cli.main import app
@@ -164,11 +164,11 @@ def test_an_engine_beside_another_one_brings_its_own_model_alone() -> None:
 
 
 def test_the_commands_are_those_of_the_known_deployment() -> None:
-    assert " ".join(commands.convert_options(A6000)) == (
+    assert " ".join(build_commands.convert_options(A6000)) == (
         "--model_dir /data/models/Llama-3.1-8B-Instruct --dtype float16"
         " --use_weight_only --weight_only_precision int8"
     )
-    built = " ".join(commands.build_options(A6000))
+    built = " ".join(build_commands.build_options(A6000))
     for option in (
         "--checkpoint_dir /data/checkpoints/llama-3.1-8b-a6000-int8",
         "--gpt_attention_plugin auto --gemm_plugin auto --kv_cache_type paged",
@@ -189,8 +189,8 @@ def test_tensor_parallelism_reaches_conversion_build_and_launch() -> None:
 
 def test_fp8_is_calibrated_and_not_converted() -> None:
     made = profile.load("llama-3.1-8b-h100", precision="fp8")
-    assert commands.convert_script(made) == "quantize.py"
-    assert "--qformat fp8" in commands.convert_options(made)
+    assert build_commands.convert_script(made) == "quantize.py"
+    assert "--qformat fp8" in build_commands.convert_options(made)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import psycopg
 
-from cli.stack.accounts import run_as
 from cli.stack.errors import StackError
 from cli.stack.files import write_private
 from cli.stack.ports import LOOPBACK, free_port
 from cli.stack.processes import Launch
 from cli.stack.server import EmbeddedServer
 from cli.stack.servers.postgres_home import PostgresHome, find_home, give_to
+from cli.stack.service_user import run_as
 
 NAME = "longbatch"  # of the superuser and of the database
 _MAJOR_VERSION = "18"

@@ -9,9 +9,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from cli.stack.accounts import Account, can_write, succeeds, unprivileged_account
 from cli.stack.errors import StackError
 from cli.stack.files import write_private
+from cli.stack.service_user import Account, can_write, succeeds, unprivileged_account
 
 # Written into the given directory when the files had to go elsewhere.
 NOTE = "location"

@@ -6,8 +6,8 @@ from typing import Annotated, Final, Literal
 import typer
 
 from cli import local
-from cli.engine_inspect import MetricsUrl, ModelName, Url
-from cli.verbs import ApiUrl, AsJson, notes, output, print_json
+from cli.commands.inspect import MetricsUrl, ModelName, Url
+from cli.output import ApiUrl, AsJson, notes, output, print_json
 
 MAX_REQUESTS: Final = 10_000
 

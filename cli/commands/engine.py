@@ -9,14 +9,14 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from cli import verbs
+from cli import output as verbs
 from cli.engine import drift, render
 from cli.engine import plan as plans
 from cli.engine import profile as profiles
 from cli.engine.errors import ProfileError, RenderError
 from cli.engine.plan import Plan
 from cli.engine.profile import Precision, Profile
-from cli.verbs import AsJson, output, print_json
+from cli.output import AsJson, output, print_json
 
 EXIT_DRIFT: Final = 1
 

@@ -10,9 +10,9 @@ import typer
 from rich.markup import escape
 from rich.table import Column, Table
 
-from cli import verbs
+from cli import output as verbs
 from cli.client import Client, RefusedError
-from cli.verbs import ApiUrl, AsJson, client_of, complain, notes, output, print_json, print_text
+from cli.output import ApiUrl, AsJson, client_of, complain, notes, output, print_json, print_text
 from jobs.states.document import DocumentKind
 
 app = typer.Typer(no_args_is_help=True, help="Documents, their text, and what is known about them.")

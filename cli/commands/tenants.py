@@ -7,7 +7,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from cli.admin import shown, transaction
-from cli.verbs import AsJson, output, print_json, print_text
+from cli.output import AsJson, output, print_json, print_text
 from jobs import tenants
 from jobs.models import Tenant
 from jobs.models.tenant import TenantLimit

@@ -8,10 +8,19 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from cli import sources, summary_options, verbs
+from cli import output as verbs
+from cli import sources, summary_options
+from cli.commands.summarize import (
+    PATIENCE_SECONDS,
+    Paths,
+    check_paths,
+    conclude,
+    stopping,
+    tell_others,
+)
+from cli.output import ApiUrl, AsJson, client_of, notes, output, print_json
 from cli.sources import Source
 from cli.summaries import Summaries
-from cli.summarize_command import PATIENCE_SECONDS, Paths, check_paths, conclude, stopping, tell_others
 from cli.summary_options import (
     DEFAULT_CONCURRENCY,
     ChunkOption,
@@ -27,7 +36,6 @@ from cli.summary_options import (
 from cli.summary_progress import progress
 from cli.summary_results import Result
 from cli.summary_run import Run, in_threads
-from cli.verbs import ApiUrl, AsJson, client_of, notes, output, print_json
 
 _MAX_DOCUMENTS: Final = 1000  # of one request
 _SUMMED: Final = ("chunks", "jobs", "prompt_tokens")

@@ -8,7 +8,7 @@ import typer
 from rich.markup import escape
 
 from cli import local
-from cli.verbs import AsJson, output, print_json
+from cli.output import AsJson, output, print_json
 from jobs.diagnostics import Finding
 from jobs.prompts.tokenizer import Tokenizer
 from jobs.settings import EngineSide

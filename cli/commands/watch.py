@@ -8,15 +8,15 @@ import typer
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from cli import verbs
-from cli.verbs import ApiUrl, client_of, notes
+from cli import output
+from cli.output import ApiUrl, client_of, notes
 
 _COMPLETED: Final = "completed"
 
 
 def register(app: typer.Typer) -> None:
     """The application has the verb."""
-    app.command("watch", epilog=verbs.EXIT_CODES)(watch)
+    app.command("watch", epilog=output.EXIT_CODES)(watch)
 
 
 def watch(
@@ -38,8 +38,8 @@ def watch(
     if query:
         sys.stdout.write("\n")
     if shown.state != _COMPLETED:
-        verbs.complain(f"it is {shown.state}")
-        raise typer.Exit(verbs.EXIT_NOT_COMPLETED)
+        output.complain(f"it is {shown.state}")
+        raise typer.Exit(output.EXIT_NOT_COMPLETED)
 
 
 class _Shown:

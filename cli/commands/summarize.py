@@ -11,7 +11,8 @@ from typing import Annotated, Final
 import typer
 from rich.markup import escape
 
-from cli import sources, summary_options, summary_results, verbs
+from cli import output, sources, summary_options, summary_results
+from cli.output import ApiUrl, client_of, notes
 from cli.sources import Source
 from cli.summaries import Summaries
 from cli.summary_options import (
@@ -34,7 +35,6 @@ from cli.summary_outputs import Output, Printed, Written
 from cli.summary_progress import Progress, progress
 from cli.summary_results import Result
 from cli.summary_run import Run, in_threads
-from cli.verbs import ApiUrl, client_of, notes
 
 EXIT_INTERRUPTED: Final = 130  # 128 and SIGINT, as shells count
 PATIENCE_SECONDS: Final = 180.0  # a server that is restarted and migrated is back by then
@@ -146,8 +146,8 @@ def conclude(run: Run, *, num_completed: int, total: int) -> None:
     if run.lost is not None:
         raise run.lost
     if num_completed < total:
-        verbs.complain(f"{total - num_completed:,} of {total:,} documents did not complete")
-        raise typer.Exit(verbs.EXIT_NOT_COMPLETED)
+        output.complain(f"{total - num_completed:,} of {total:,} documents did not complete")
+        raise typer.Exit(output.EXIT_NOT_COMPLETED)
 
 
 def _each(run: Run, found: Iterator[Source], output: Output, shown: Progress, concurrency: int) -> int:
@@ -176,7 +176,7 @@ def _combined(
         try:
             Written(folder, kind).write_combined(results)
         except OSError as error:
-            verbs.complain(f"the summary cannot be written: {error}")
+            output.complain(f"the summary cannot be written: {error}")
             return 0
     return sum(result.error is None for result in results)
 

@@ -9,7 +9,7 @@ from rich.table import Table
 from sqlalchemy.orm import Session
 
 from cli.admin import parse_span, shown, transaction
-from cli.verbs import AsJson, notes, output, print_json, print_text
+from cli.output import AsJson, notes, output, print_json, print_text
 from jobs import tenants
 from jobs.database import database_now
 from jobs.models import Tenant

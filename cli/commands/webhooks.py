@@ -7,8 +7,8 @@ import typer
 from rich.markup import escape
 from rich.table import Column, Table
 
-from cli import verbs
-from cli.verbs import ApiUrl, AsJson, client_of, notes, output, print_json, print_text
+from cli import output as verbs
+from cli.output import ApiUrl, AsJson, client_of, notes, output, print_json, print_text
 
 app = typer.Typer(no_args_is_help=True, help="Webhook endpoints, and what was sent to them.")
 

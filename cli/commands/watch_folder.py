@@ -10,7 +10,8 @@ from typing import Annotated, Final
 
 import typer
 
-from cli import sources, summary_options, verbs
+from cli import output, sources, summary_options
+from cli.output import ApiUrl, client_of, notes
 from cli.summaries import Summaries
 from cli.summary_options import (
     DEFAULT_CONCURRENCY,
@@ -31,7 +32,6 @@ from cli.summary_options import (
 from cli.summary_outputs import Written
 from cli.summary_progress import progress
 from cli.summary_run import Ended, Run, in_threads
-from cli.verbs import ApiUrl, client_of, notes
 from cli.watched_folder import Arrival, Ledger, Watched
 
 _FOREVER: Final = float("inf")  # a server that is away is waited for
@@ -39,7 +39,7 @@ _FOREVER: Final = float("inf")  # a server that is away is waited for
 
 def register(app: typer.Typer) -> None:
     """The application has the verb."""
-    app.command("watch-folder", epilog=verbs.EXIT_CODES)(watch_folder)
+    app.command("watch-folder", epilog=output.EXIT_CODES)(watch_folder)
 
 
 def watch_folder(  # noqa: PLR0913  # every field of a summary is an option
@@ -93,8 +93,8 @@ def watch_folder(  # noqa: PLR0913  # every field of a summary is an option
             if run.lost is not None:
                 raise run.lost
             if num_failed:
-                verbs.complain(f"{num_failed:,} documents did not complete")
-                raise typer.Exit(verbs.EXIT_NOT_COMPLETED)
+                output.complain(f"{num_failed:,} documents did not complete")
+                raise typer.Exit(output.EXIT_NOT_COMPLETED)
 
 
 def _serve(run: Run, watched: Watched, written: Written, *, once: bool, concurrency: int) -> int:

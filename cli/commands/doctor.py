@@ -13,9 +13,9 @@ from sqlalchemy.orm import Session
 
 from cli import local
 from cli.client import Client, RefusedError, ServerUnreachableError
-from cli.engine_inspect import show
+from cli.commands.inspect import show
 from cli.local import Server
-from cli.verbs import ApiUrl, AsJson, print_json
+from cli.output import ApiUrl, AsJson, print_json
 from jobs import database, doorbell, open_files, settings
 from jobs.database import schema
 from jobs.diagnostics import Finding

@@ -12,10 +12,21 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from cli import verbs
+from cli import output as verbs
 from cli.client import Client
-from cli.verbs import ApiUrl, AsJson, JobId, Priority, client_of, notes, output, pairs, print_json, print_text
-from cli.waiting import in_words, utc_now
+from cli.output import (
+    ApiUrl,
+    AsJson,
+    JobId,
+    Priority,
+    client_of,
+    notes,
+    output,
+    pairs,
+    print_json,
+    print_text,
+)
+from cli.queue_text import in_words, utc_now
 from jobs import ids
 from jobs.states import JobState
 from jobs.views import SeenJobObject

@@ -45,11 +45,13 @@ def up(
     kv_tokens: Annotated[int, typer.Option(min=1024, help="With --model: tokens in the KV cache.")] = 131_072,
 ) -> None:
     """Run Longbatch here: database, broker, Triton, API and workers, until Ctrl-C."""
-    from cli import up_run  # the stack takes most of a second to import; other verbs need none of it
+    from cli.stack import (
+        foreground,  # the stack takes most of a second to import; other verbs need none of it
+    )
 
-    engine: up_run.EngineWish | up_run.ModelWish
+    engine: foreground.EngineWish | foreground.ModelWish
     if model is None:
-        engine = up_run.EngineWish(mode=engine_mode, time_scale=time_scale, text_models=text_models)
+        engine = foreground.EngineWish(mode=engine_mode, time_scale=time_scale, text_models=text_models)
     else:
-        engine = up_run.ModelWish(model_dir=model, kv_cache_tokens=kv_tokens)
-    up_run.run(data_dir=data_dir, port=port, ready_file=ready_file, engine=engine)
+        engine = foreground.ModelWish(model_dir=model, kv_cache_tokens=kv_tokens)
+    foreground.run(data_dir=data_dir, port=port, ready_file=ready_file, engine=engine)

@@ -1,0 +1,1 @@
+"""The verbs of `longbatch`, one module for each group."""
