@@ -14,17 +14,18 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from cli import demo_documents, sources, summary_progress
+from cli import demo_documents
 from cli.client import Client
 from cli.demo_times import Times, times_of
 from cli.output import notes
-from cli.sources import Source
 from cli.stack.options import StackOptions
 from cli.stack.ready import Urls
 from cli.stack.servers.engine_options import EngineOptions
 from cli.stack.stack import Stack
-from cli.summaries import Summaries
-from cli.summary_run import Ended, Run, in_threads
+from cli.summaries import progress, sources
+from cli.summaries.remote import Summaries
+from cli.summaries.run import Ended, Run, in_threads
+from cli.summaries.sources import Source
 from jobs.prompts.tokenizer import Tokenizer
 from jobs.prompts.tokenizer_files import tokenizer_directory
 
@@ -91,7 +92,7 @@ def _own_documents(folder: Path, tokenizer: Path) -> Path:
 def _summarize(urls: Urls, found: Sequence[Source]) -> list[Row]:
     """Every document was sent and followed to its end, as `longbatch summarize` does it."""
     stop = Event()
-    shown = summary_progress.progress(notes, total=len(found), live=False)
+    shown = progress.progress(notes, total=len(found), live=False)
     with Client(urls.api_url or "", urls.api_key) as client:
         server = Summaries(client, patience=_PATIENCE_SECONDS, stop=stop)
         run = Run(server, {}, model=server.model(), progress=shown)

@@ -9,7 +9,6 @@ from rich.markup import escape
 from rich.table import Table
 
 from cli import output as verbs
-from cli import sources, summary_options
 from cli.commands.summarize import (
     PATIENCE_SECONDS,
     Paths,
@@ -19,9 +18,8 @@ from cli.commands.summarize import (
     tell_others,
 )
 from cli.output import ApiUrl, AsJson, client_of, notes, output, print_json
-from cli.sources import Source
-from cli.summaries import Summaries
-from cli.summary_options import (
+from cli.summaries import options, sources
+from cli.summaries.options import (
     DEFAULT_CONCURRENCY,
     ChunkOption,
     ConcurrencyOption,
@@ -33,9 +31,11 @@ from cli.summary_options import (
     OverlapOption,
     StyleOption,
 )
-from cli.summary_progress import progress
-from cli.summary_results import Result
-from cli.summary_run import Run, in_threads
+from cli.summaries.progress import progress
+from cli.summaries.remote import Summaries
+from cli.summaries.results import Result
+from cli.summaries.run import Run, in_threads
+from cli.summaries.sources import Source
 
 _MAX_DOCUMENTS: Final = 1000  # of one request
 _SUMMED: Final = ("chunks", "jobs", "prompt_tokens")
@@ -63,7 +63,7 @@ def estimate(  # noqa: PLR0913  # every field of a plan is an option
     api_url: ApiUrl = None,
 ) -> None:
     """Send documents and tell what their summaries would take; `summarize` need not send them again."""
-    fields = summary_options.request(
+    fields = options.request(
         style=style,
         length=length,
         language=language,

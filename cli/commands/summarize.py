@@ -11,11 +11,11 @@ from typing import Annotated, Final
 import typer
 from rich.markup import escape
 
-from cli import output, sources, summary_options, summary_results
+from cli import output
 from cli.output import ApiUrl, client_of, notes
-from cli.sources import Source
-from cli.summaries import Summaries
-from cli.summary_options import (
+from cli.summaries import options, sources
+from cli.summaries import results as summary_results
+from cli.summaries.options import (
     DEFAULT_CONCURRENCY,
     ChunkOption,
     ConcurrencyOption,
@@ -31,10 +31,12 @@ from cli.summary_options import (
     PriorityOption,
     StyleOption,
 )
-from cli.summary_outputs import Output, Printed, Written
-from cli.summary_progress import Progress, progress
-from cli.summary_results import Result
-from cli.summary_run import Run, in_threads
+from cli.summaries.outputs import Output, Printed, Written
+from cli.summaries.progress import Progress, progress
+from cli.summaries.remote import Summaries
+from cli.summaries.results import Result
+from cli.summaries.run import Run, in_threads
+from cli.summaries.sources import Source
 
 EXIT_INTERRUPTED: Final = 130  # 128 and SIGINT, as shells count
 PATIENCE_SECONDS: Final = 180.0  # a server that is restarted and migrated is back by then
@@ -87,7 +89,7 @@ def summarize(  # noqa: PLR0913  # every field of a summary is an option
     api_url: ApiUrl = None,
 ) -> None:
     """Summarize documents of any length. The same files with the same options go on where they were."""
-    fields = summary_options.request(
+    fields = options.request(
         style=style,
         length=length,
         language=language,

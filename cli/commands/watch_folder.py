@@ -10,10 +10,10 @@ from typing import Annotated, Final
 
 import typer
 
-from cli import output, sources, summary_options
+from cli import output
 from cli.output import ApiUrl, client_of, notes
-from cli.summaries import Summaries
-from cli.summary_options import (
+from cli.summaries import options, sources
+from cli.summaries.options import (
     DEFAULT_CONCURRENCY,
     ChunkOption,
     ConcurrencyOption,
@@ -29,10 +29,11 @@ from cli.summary_options import (
     PriorityOption,
     StyleOption,
 )
-from cli.summary_outputs import Written
-from cli.summary_progress import progress
-from cli.summary_run import Ended, Run, in_threads
-from cli.watched_folder import Arrival, Ledger, Watched
+from cli.summaries.outputs import Written
+from cli.summaries.progress import progress
+from cli.summaries.remote import Summaries
+from cli.summaries.run import Ended, Run, in_threads
+from cli.summaries.watched_folder import Arrival, Ledger, Watched
 
 _FOREVER: Final = float("inf")  # a server that is away is waited for
 
@@ -66,7 +67,7 @@ def watch_folder(  # noqa: PLR0913  # every field of a summary is an option
     api_url: ApiUrl = None,
 ) -> None:
     """Summarize what arrives in a folder, until stopped. A file that fails has an error file instead."""
-    fields = summary_options.request(
+    fields = options.request(
         style=style,
         length=length,
         language=language,

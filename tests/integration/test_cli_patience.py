@@ -8,10 +8,10 @@ from pytest_httpserver import HTTPServer
 from werkzeug import Request, Response
 
 from cli.client import Client, RefusedError, ServerUnreachableError
-from cli.sources import Source
 from cli.stack.ports import free_port
-from cli.summaries import FileChangedError, StoppedError, Summaries, content_of
-from cli.summary_run import in_threads
+from cli.summaries.remote import FileChangedError, StoppedError, Summaries, content_of
+from cli.summaries.run import in_threads
+from cli.summaries.sources import Source
 
 ERROR = {"message": "not now", "code": "unavailable", "param": None, "type": "server_error"}
 

@@ -11,7 +11,7 @@ from api_server import ApiProcess
 from cli.client import Client
 from cli.main import app
 from cli.stack.ports import free_port
-from cli.summaries import Summaries
+from cli.summaries.remote import Summaries
 from support import API_KEY, eventually, register_engine
 
 Run = Callable[..., Result]

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from api_server import WEBHOOK_SECRET, ApiProcess, error_of
 from cli.client import Client
-from cli.summaries import Summaries
+from cli.summaries.remote import Summaries
 from jobs import ids
 from jobs.models import Summary, WebhookDispatch, WebhookEvent
 from summary_support import SMALL, failed_document, plan_all, ready_document, run_to_end, text_of

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cli.sources import Source, find
+from cli.summaries.sources import Source, find
 
 
 @pytest.fixture

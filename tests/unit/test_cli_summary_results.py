@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from cli import summary_results
-from cli.sources import Source
-from cli.summary_options import Format, Style, digest, request
-from cli.summary_outputs import Printed, Written, write_whole
-from cli.summary_results import Result, failed, of_summary
+from cli.summaries import results as summary_results
+from cli.summaries.options import Format, Style, digest, request
+from cli.summaries.outputs import Printed, Written, write_whole
+from cli.summaries.results import Result, failed, of_summary
+from cli.summaries.sources import Source
 
 SUMMARY: dict[str, Any] = {
     "id": "sum_1",

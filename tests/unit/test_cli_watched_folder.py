@@ -4,7 +4,7 @@ from threading import Event
 
 import pytest
 
-from cli.watched_folder import Arrival, FolderInUseError, Ledger, Watched
+from cli.summaries.watched_folder import Arrival, FolderInUseError, Ledger, Watched
 
 
 @pytest.fixture

@@ -7,12 +7,12 @@ from queue import SimpleQueue
 from threading import Lock, Thread
 from typing import Any, Final, TypeVar
 
-from cli import summary_options, summary_results
 from cli.client import RefusedError, ServerUnreachableError
-from cli.sources import Source
-from cli.summaries import FileChangedError, StoppedError, Summaries, content_of
-from cli.summary_progress import Progress
-from cli.summary_results import Result
+from cli.summaries import options, results
+from cli.summaries.progress import Progress
+from cli.summaries.remote import FileChangedError, StoppedError, Summaries, content_of
+from cli.summaries.results import Result
+from cli.summaries.sources import Source
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -102,9 +102,7 @@ class Run:
         missing = {source: each for source, each in sent if isinstance(each, Result)}
         if not documents or (missing and self._fields.get("on_gap") == "fail"):
             code, message = "gap", "another document could not be read, and a gap is to be a failure"
-            return [
-                missing.get(source) or summary_results.failed(source, code, message) for source, _ in sent
-            ]
+            return [missing.get(source) or results.failed(source, code, message) for source, _ in sent]
         found: list[dict[str, Any]] = []
 
         def summarize() -> Ended:
@@ -116,13 +114,11 @@ class Run:
         if not found:
             error = kept.fetch().error or {}
             return [
-                missing.get(source) or summary_results.failed(source, error["code"], error["message"])
+                missing.get(source) or results.failed(source, error["code"], error["message"])
                 for source, _ in sent
             ]
         return [
-            each
-            if isinstance(each, Result)
-            else summary_results.of_summary(source, found[0], document_id=each["id"])
+            each if isinstance(each, Result) else results.of_summary(source, found[0], document_id=each["id"])
             for source, each in sent
         ]
 
@@ -162,7 +158,7 @@ class Run:
         found: list[Result] = []
 
         def fetch() -> Ended:
-            found.append(summary_results.of_summary(source, self._server.summary(summary_id)))
+            found.append(results.of_summary(source, self._server.summary(summary_id)))
             return _never(source)
 
         kept = self._kept(source, fetch)
@@ -175,7 +171,7 @@ class Run:
 
         `add` gives the documents' ids. Two who start the same at the same time start one.
         """
-        name = summary_options.digest(contents, fields, model=self._model)
+        name = options.digest(contents, fields, model=self._model)
         found = self._server.find(name)
         if found.summary is not None and not self._again:
             return found.summary
@@ -204,7 +200,7 @@ class Run:
 
 
 def _failed(source: Source, code: str, message: str, *, is_final: bool = True) -> Ended:
-    result = summary_results.failed(source, code, message)
+    result = results.failed(source, code, message)
     return Ended(source, is_completed=False, is_final=is_final, fetch=lambda: result)
 
 

@@ -11,8 +11,8 @@ from rich.markup import escape
 from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bars
 
-from cli.sources import Source
-from cli.summary_results import Result
+from cli.summaries.results import Result
+from cli.summaries.sources import Source
 from jobs.summaries.markdown import visible
 
 _LIVE_POLL_SECONDS: Final = 2

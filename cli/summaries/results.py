@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote
 
-from cli.sources import Source
-from cli.summary_options import Format
+from cli.summaries.options import Format
+from cli.summaries.sources import Source
 from jobs.summaries.markdown import defused
 
 # Leads from where a result stands to its source.

@@ -8,10 +8,11 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Final, Protocol
 
-from cli import output, summary_results
-from cli.sources import Source
-from cli.summary_options import Format
-from cli.summary_results import Link, Result
+from cli import output
+from cli.summaries import results as summary_results
+from cli.summaries.options import Format
+from cli.summaries.results import Link, Result
+from cli.summaries.sources import Source
 
 _ERROR_SUFFIX: Final = ".error.json"
 _COMBINED: Final = "summary"

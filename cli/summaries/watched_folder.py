@@ -9,8 +9,8 @@ from pathlib import Path
 from threading import Event, Lock
 from typing import Final, NamedTuple, Self
 
-from cli import sources
-from cli.sources import Source
+from cli.summaries import sources
+from cli.summaries.sources import Source
 from jobs.errors import LongbatchError
 
 _LEDGER: Final = ".longbatch-watch.sqlite3"
