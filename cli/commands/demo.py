@@ -24,10 +24,10 @@ def demo(
     ] = DEFAULT_TIME_SCALE,
 ) -> None:
     """Summarize documents on a stack of its own, from nothing to a table; exit 1 unless all complete."""
-    from cli import demo_run  # the stack takes most of a second to import; other verbs need none of it
+    from cli.demo import run  # the stack takes most of a second to import; other verbs need none of it
 
     try:
-        all_completed = demo_run.run(docs, time_scale=time_scale)
+        all_completed = run.run(docs, time_scale=time_scale)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--docs") from error
     if not all_completed:

@@ -14,9 +14,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from cli import demo_documents
 from cli.client import Client
-from cli.demo_times import Times, times_of
+from cli.demo import documents as demo_documents
+from cli.demo.times import Times, times_of
 from cli.output import notes
 from cli.stack.options import StackOptions
 from cli.stack.ready import Urls

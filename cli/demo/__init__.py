@@ -1,0 +1,1 @@
+"""The demo: a stack of its own that summarizes real documents."""
