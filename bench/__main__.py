@@ -13,13 +13,13 @@ from pathlib import Path
 from bench import full_targets as full
 from bench import targets as simulated
 from bench.claim_cost import Depth, claim_cost
-from bench.contenders import DIRECT, ONE_AT_A_TIME, POOL, PRODUCT
 from bench.draw import draw
 from bench.full_targets import Scope
 from bench.latency import SETTINGS, SMALL, latency
 from bench.report import Row, print_table, write_json
-from bench.runs import Runs
-from bench.stand import Stand
+from bench.stand.contenders import DIRECT, ONE_AT_A_TIME, POOL, PRODUCT
+from bench.stand.runs import Runs
+from bench.stand.stand import Stand
 from bench.targets import PACKED_SIZES
 
 _RESULTS = Path(__file__).with_name("results")

@@ -11,9 +11,9 @@ import psycopg
 from pydantic import SecretStr
 from sqlalchemy.orm import Session, sessionmaker
 
-from bench.fill import MODEL, fill
 from bench.report import Row, judge
-from bench.stand import Stand
+from bench.stand.fill import MODEL, fill
+from bench.stand.stand import Stand
 from jobs import database, lifecycle
 from jobs.checkpoints import Output
 from jobs.engines import registry, reservations

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from PIL import Image, ImageDraw, ImageFont
 
-from bench.occupancy import Moment, average
+from bench.simulation.occupancy import Moment, average
 from jobs.engines.capacity import Capacity
 
 _WIDTH, _MARGIN, _GAP = 1200, 60, 46

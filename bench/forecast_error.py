@@ -10,13 +10,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from statistics import median, quantiles
 
-from bench.engine import VirtualEngine
-from bench.engine_model import A6000, EngineModel
-from bench.policies import LONGBATCH, Booking, Packed, policies, running
-from bench.policies import candidate as candidate_of
-from bench.simulator import Conditions, _Simulation
-from bench.workloads import WORKLOADS, Spec, make
-from bench.world import SimulatedJob, World
+from bench.simulation.engine import VirtualEngine
+from bench.simulation.engine_model import A6000, EngineModel
+from bench.simulation.policies import LONGBATCH, Booking, Packed, policies, running
+from bench.simulation.policies import candidate as candidate_of
+from bench.simulation.simulator import Conditions, _Simulation
+from bench.simulation.workloads import WORKLOADS, Spec, make
+from bench.simulation.world import SimulatedJob, World
 from jobs.forecast.engine_speed import A6000 as UNMEASURED
 from jobs.forecast.engine_speed import Service, Speed, measure
 from jobs.forecast.simulation import Length, Outlook

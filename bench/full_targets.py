@@ -5,15 +5,23 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bench.contenders import CLAIMING_POOL, DIRECT, ONE_AT_A_TIME, POOL, PRODUCT, Contender, Longbatch
-from bench.contest import Run, Say, contest, rounds
-from bench.fill import fill
-from bench.lower_bound import lower_bound_s
 from bench.peers.drive import Direct, Pool
 from bench.report import Row, judge
-from bench.stand import Stand
+from bench.simulation.lower_bound import lower_bound_s
+from bench.simulation.workloads import make, poisson
+from bench.stand.contenders import (
+    CLAIMING_POOL,
+    DIRECT,
+    ONE_AT_A_TIME,
+    POOL,
+    PRODUCT,
+    Contender,
+    Longbatch,
+)
+from bench.stand.contest import Run, Say, contest, rounds
+from bench.stand.fill import fill
+from bench.stand.stand import Stand
 from bench.targets import LEAST_EFFICIENCY, LEAST_OVER_FCFS, WEIGHTS, two_tenants
-from bench.workloads import make, poisson
 
 LEAST_OVER_DIRECT = {"TINY": 0.98, "MIX-20": 1.05}
 BOOKS_MAX = Longbatch({"LONGBATCH_ENGINE__BOOK_PREDICTED": "false"})

@@ -10,12 +10,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import httpx2
 import numpy as np
 
-from bench import trace
-from bench.documents import Prompt
 from bench.peers.engine_client import EngineClient
 from bench.report import Row, judge
-from bench.stand import Stand, job_line
-from bench.workloads import Spec
+from bench.simulation.workloads import Spec
+from bench.stand import trace
+from bench.stand.documents import Prompt
+from bench.stand.stand import Stand, job_line
 
 # What the stand's service worker must be told so that it delivers to the receiver here.
 SETTINGS = {"LONGBATCH_WEBHOOKS__ALLOWED_HOSTS": '["127.0.0.1"]'}

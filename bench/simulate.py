@@ -4,13 +4,13 @@ import argparse
 import json
 from pathlib import Path
 
-from bench.engine_model import A6000
-from bench.occupancy import columns
-from bench.policies import FCFS, LONGBATCH, policies
 from bench.report import print_table, write_json
-from bench.simulator import Conditions, simulate
+from bench.simulation.engine_model import A6000
+from bench.simulation.occupancy import columns
+from bench.simulation.policies import FCFS, LONGBATCH, policies
+from bench.simulation.simulator import Conditions, simulate
+from bench.simulation.workloads import WORKLOADS, make
 from bench.targets import Plan, rows
-from bench.workloads import WORKLOADS, make
 
 
 def main() -> None:

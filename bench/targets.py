@@ -5,13 +5,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from statistics import fmean
 
-from bench import policies as known
-from bench.engine_model import A6000, H200, EngineModel
-from bench.lower_bound import lower_bound_s
-from bench.policies import Policy, policies
 from bench.report import Row, judge
-from bench.simulator import Conditions, Outcome, simulate
-from bench.workloads import Arrivals, Spec, bursty, make, poisson
+from bench.simulation import policies as known
+from bench.simulation.engine_model import A6000, H200, EngineModel
+from bench.simulation.lower_bound import lower_bound_s
+from bench.simulation.policies import Policy, policies
+from bench.simulation.simulator import Conditions, Outcome, simulate
+from bench.simulation.workloads import Arrivals, Spec, bursty, make, poisson
 
 PACKED_SIZES = (
     ("MIX-20", 2048),

@@ -23,13 +23,13 @@ from typing import Any
 
 import numpy as np
 
-from bench.contenders import Longbatch, Span
-from bench.documents import Prompt
 from bench.gpu import shapes
 from bench.peers import manifest
 from bench.peers.drive import Direct
-from bench.stand import Stand
-from bench.workloads import MAX_PROMPT_TOKENS, Spec, make
+from bench.simulation.workloads import MAX_PROMPT_TOKENS, Spec, make
+from bench.stand.contenders import Longbatch, Span
+from bench.stand.documents import Prompt
+from bench.stand.stand import Stand
 from cli.stack.servers.transformers_options import TransformersOptions
 
 _ROOT = Path(__file__).resolve().parents[2]

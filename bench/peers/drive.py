@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.contenders import Span
-from bench.documents import Prompt
 from bench.peers import manifest, plain_pool
-from bench.stand import Stand
+from bench.stand.contenders import Span
+from bench.stand.documents import Prompt
+from bench.stand.stand import Stand
 
 _REPOSITORY = Path(__file__).resolve().parents[2]
 _SLOTS = 4

@@ -9,13 +9,20 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from bench.contenders import CLAIMING_POOL, DIRECT, ONE_AT_A_TIME, PRODUCT, Contender, Longbatch
-from bench.contest import Run, rounds
 from bench.draw import draw
 from bench.peers.drive import Direct, Pool
-from bench.runs import Runs
-from bench.stand import Stand
-from bench.workloads import make
+from bench.simulation.workloads import make
+from bench.stand.contenders import (
+    CLAIMING_POOL,
+    DIRECT,
+    ONE_AT_A_TIME,
+    PRODUCT,
+    Contender,
+    Longbatch,
+)
+from bench.stand.contest import Run, rounds
+from bench.stand.runs import Runs
+from bench.stand.stand import Stand
 
 pytestmark = pytest.mark.timeout(180)
 

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.engine import Sequence, VirtualEngine
-from bench.engine_model import A6000, CAPACITY, chunk_pairs
-from bench.occupancy import average, columns
+from bench.simulation.engine import Sequence, VirtualEngine
+from bench.simulation.engine_model import A6000, CAPACITY, chunk_pairs
+from bench.simulation.occupancy import average, columns
 
 SMALL = replace(
     A6000,

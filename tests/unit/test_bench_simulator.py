@@ -4,13 +4,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench import policies as known
-from bench.engine_model import A6000, CAPACITY, H200, chunk_pairs
-from bench.lower_bound import kv_reads, least_iterations, lower_bound_s, num_steps
-from bench.policies import policies
-from bench.simulator import Conditions, Outcome, simulate
+from bench.simulation import policies as known
+from bench.simulation.engine_model import A6000, CAPACITY, H200, chunk_pairs
+from bench.simulation.lower_bound import kv_reads, least_iterations, lower_bound_s, num_steps
+from bench.simulation.policies import policies
+from bench.simulation.simulator import Conditions, Outcome, simulate
+from bench.simulation.workloads import WORKLOADS, Spec, bursty, make, poisson
 from bench.targets import Plan, two_tenants
-from bench.workloads import WORKLOADS, Spec, bursty, make, poisson
 
 SMALL = replace(
     A6000,

@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench import trace
-from bench.documents import Author
-from bench.engine_model import CAPACITY
 from bench.report import judge
-from bench.trace import Request
-from bench.workloads import make
+from bench.simulation.engine_model import CAPACITY
+from bench.simulation.workloads import make
+from bench.stand import trace
+from bench.stand.documents import Author
+from bench.stand.trace import Request
 from jobs.prompts.messages import Message
 from jobs.prompts.tokenizer import Tokenizer
 

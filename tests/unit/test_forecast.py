@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.engine_model import A6000 as MODEL
 from bench.forecast_error import Teller, tell
-from bench.workloads import make
+from bench.simulation.engine_model import A6000 as MODEL
+from bench.simulation.workloads import make
 from jobs.engines.capacity import Budget
 from jobs.forecast.engine_speed import Service, Speed, measure, reading_work
 from jobs.forecast.simulation import Length, Outlook

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from bench.engine_model import EngineModel, chunk_pairs
-from bench.workloads import Spec
+from bench.simulation.engine_model import EngineModel, chunk_pairs
+from bench.simulation.workloads import Spec
 
 
 def lower_bound_s(model: EngineModel, specs: Sequence[Spec]) -> float:

@@ -5,7 +5,7 @@ from functools import cached_property
 
 import numpy as np
 
-from bench.workloads import Spec
+from bench.simulation.workloads import Spec
 from jobs.prompts.messages import Message
 from jobs.prompts.tokenizer import TokenIds, Tokenizer
 

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import psycopg
 
-from bench.documents import Prompt
+from bench.stand.documents import Prompt
 from jobs.ids import parse_job_id
 
 # Everything but tenants, engines and the texts, which are counted once and are the same in each run.

@@ -11,13 +11,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from bench import trace
-from bench.contenders import Contender, Span
-from bench.documents import Prompt
-from bench.lower_bound import lower_bound_s
-from bench.occupancy import Moment
-from bench.stand import Stand
-from bench.workloads import Spec, make
+from bench.simulation.lower_bound import lower_bound_s
+from bench.simulation.occupancy import Moment
+from bench.simulation.workloads import Spec, make
+from bench.stand import trace
+from bench.stand.contenders import Contender, Span
+from bench.stand.documents import Prompt
+from bench.stand.stand import Stand
 
 MAX_ENGINE_CPU = 0.1  # of a core
 MAX_LOST = 0.01  # of the makespan; the engine's thread was kept from its pace by other programs

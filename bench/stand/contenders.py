@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from bench.documents import Prompt
-from bench.stand import Stand, job_line
+from bench.stand.documents import Prompt
+from bench.stand.stand import Stand, job_line
 
 PRODUCT = "longbatch"
 POOL = "plain Celery pool of 4"

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bench.occupancy import Moment
+from bench.simulation.occupancy import Moment
 from jobs.engines.capacity import Capacity
 
 

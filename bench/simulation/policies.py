@@ -6,7 +6,7 @@ from datetime import timedelta
 from math import ceil
 from typing import Protocol
 
-from bench.world import SimulatedJob, World
+from bench.simulation.world import SimulatedJob, World
 from jobs.scheduling.fair_share import rank
 from jobs.scheduling.packing import Candidate, Rules, Running, choose, shadow_of
 from jobs.scheduling.prediction import Foresight

@@ -12,9 +12,9 @@ from typing import Any, Self, TypeVar
 
 import httpx2
 
-from bench.documents import Author, Prompt
-from bench.engine_model import EngineModel
-from bench.ledger import Ledger
+from bench.simulation.engine_model import EngineModel
+from bench.stand.documents import Author, Prompt
+from bench.stand.ledger import Ledger
 from cli.stack import programs
 from cli.stack.options import StackOptions
 from cli.stack.ports import free_port

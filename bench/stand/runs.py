@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
-from bench.contest import Run
+from bench.stand.contest import Run
 
 
 @dataclass(slots=True)

@@ -4,8 +4,8 @@ from collections import abc, defaultdict
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from bench.engine import Sequence
-from bench.workloads import Spec
+from bench.simulation.engine import Sequence
+from bench.simulation.workloads import Spec
 from jobs.engines.capacity import Budget, Capacity, Held, free_budget
 from jobs.scheduling.fair_share import Account, charge, lift
 from jobs.scheduling.prediction import Peers

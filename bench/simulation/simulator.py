@@ -5,12 +5,12 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from bench.engine import Sequence, VirtualEngine
-from bench.engine_model import EngineModel
-from bench.occupancy import Moment
-from bench.policies import Policy, candidate, running_one
-from bench.workloads import Spec
-from bench.world import SimulatedJob, World
+from bench.simulation.engine import Sequence, VirtualEngine
+from bench.simulation.engine_model import EngineModel
+from bench.simulation.occupancy import Moment
+from bench.simulation.policies import Policy, candidate, running_one
+from bench.simulation.workloads import Spec
+from bench.simulation.world import SimulatedJob, World
 from jobs.scheduling.fair_share import Account
 from jobs.scheduling.packing import Candidate
 from jobs.scheduling.segments import Segment, extend_or_yield

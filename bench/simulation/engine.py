@@ -4,8 +4,8 @@ import math
 from collections import deque
 from dataclasses import dataclass, field
 
-from bench.engine_model import EngineModel, chunk_pairs, decode_s
-from bench.occupancy import Moment
+from bench.simulation.engine_model import EngineModel, chunk_pairs, decode_s
+from bench.simulation.occupancy import Moment
 
 
 @dataclass(slots=True)

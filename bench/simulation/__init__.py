@@ -1,0 +1,1 @@
+"""Engines, workloads and policies in virtual time, and the limits they are measured by."""

@@ -1,0 +1,1 @@
+"""Real servers under a workload: contenders, gates and meters."""
