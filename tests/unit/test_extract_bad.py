@@ -17,7 +17,7 @@ from jobs.states.document import DocumentKind
 from worker.documents.sandbox import Refusal, Sandbox
 
 SETTINGS = DocumentSettings(extraction_seconds=60, extraction_memory_mb=SMALL_MEMORY_MB)
-_TESTS = Path(__file__).resolve().parents[1]
+_ROOT = Path(__file__).resolve().parents[2]
 _PNG = b"\x89PNG\r\n\x1a\n" + bytes(100)
 
 
@@ -27,7 +27,7 @@ def clues(data: bytes, filename: str, wanted: DocumentKind | None = None) -> Clu
 
 def test_every_bad_document_ends_with_its_code_within_its_memory() -> None:
     # In a process of its own: whatever children it has had, they were extraction's.
-    path = os.pathsep.join(map(str, (_TESTS, _TESTS.parent)))
+    path = os.pathsep.join(map(str, (_ROOT, _ROOT / "tests" / "support")))
     done = subprocess.run(
         [sys.executable, "-P", __file__],
         env={**os.environ, "PYTHONPATH": path},

@@ -185,7 +185,8 @@ threading.Event().wait()
 
 def test_a_killed_supervisor_leaves_nothing_behind(tmp_path: Path) -> None:
     noted = tmp_path / "pid"
-    path = os.pathsep.join(str(folder) for folder in (Path(__file__).parent, Path(__file__).parents[1]))
+    tests = Path(__file__).resolve().parents[1]
+    path = os.pathsep.join(map(str, (Path(__file__).parent, tests / "support")))
     with subprocess.Popen(
         [sys.executable, "-c", _SUPERVISOR, str(noted), str(tmp_path / "log")],
         env={**os.environ, "PYTHONPATH": path},

@@ -41,7 +41,7 @@ from worker.celery_app import make_app, publisher
 from worker.doorbell import Bell
 from worker.inference.worker import InferenceWorker
 
-REPOSITORY = Path(__file__).resolve().parent.parent
+REPOSITORY = Path(__file__).resolve().parents[2]
 ENGINE = "engine-a"
 MODEL = "test-model"
 TIME_SCALE = 20.0

@@ -15,7 +15,7 @@ import httpx2
 from jobs.settings import DatabaseSettings
 from support import API_KEY, PATIENCE, eventually
 
-REPOSITORY = Path(__file__).resolve().parent.parent
+REPOSITORY = Path(__file__).resolve().parents[2]
 # A secret of the right shape; it signs nothing outside these tests.
 WEBHOOK_SECRET = "whsec_" + "dGVzdHMgYXJlIG5vdCBzZWNyZXQsIG5vdCBldmVuIHRoaXM="
 # Of open files: an ordinary account's, with which the service starts.

@@ -39,6 +39,6 @@ def sort(items: list[pytest.Item]) -> None:
 
 
 def _place(item: pytest.Item) -> tuple[int, int, int]:
-    folder = item.path.parent.name
+    folder = item.path.relative_to(item.config.rootpath).parts[1]
     rank = FOLDERS.index(folder) if folder in FOLDERS else len(FOLDERS)
     return rank, *_GROUPS.get(item.path.name, (len(TOGETHER), 0))

@@ -23,7 +23,7 @@ from support import PATIENCE
 
 END_OF_TURN = 128009  # <|eot_id|> of Llama 3
 _MODEL = "tensorrt_llm"
-_MODULES = Path(__file__).resolve().parents[1] / "triton" / "local" / _MODEL / "1"
+_MODULES = Path(__file__).resolve().parents[2] / "triton" / "local" / _MODEL / "1"
 _TYPES = {"INT32": np.int32, "FP32": np.float32, "UINT64": np.uint64, "BOOL": np.bool_}
 _INPUTS = {
     "streaming": "BOOL",
