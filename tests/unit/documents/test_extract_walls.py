@@ -17,7 +17,7 @@ from jobs.states.document import Fault
 from worker.documents.extractor import unpack
 from worker.documents.sandbox import Extracted, Refusal, understand
 
-_ROOT = Path(__file__).resolve().parents[2]
+_ROOT = Path(__file__).resolve().parents[3]
 _CONFINED = """
 import ctypes, os, signal, socket, subprocess, sys, threading
 from worker.extract.confine import fork_confined

@@ -185,7 +185,7 @@ threading.Event().wait()
 
 def test_a_killed_supervisor_leaves_nothing_behind(tmp_path: Path) -> None:
     noted = tmp_path / "pid"
-    tests = Path(__file__).resolve().parents[1]
+    tests = Path(__file__).resolve().parents[2]
     path = os.pathsep.join(map(str, (Path(__file__).parent, tests / "support")))
     with subprocess.Popen(
         [sys.executable, "-c", _SUPERVISOR, str(noted), str(tmp_path / "log")],

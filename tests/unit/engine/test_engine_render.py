@@ -23,7 +23,7 @@ from jobs import settings
 
 NAMES = sorted(path.stem for path in PROFILES.glob("*.toml"))
 A6000 = profile.load("llama-3.1-8b-a6000")
-GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "engine"
+GOLDEN = Path(__file__).resolve().parents[2] / "golden" / "engine"
 MODELS = ["preprocessing", "tensorrt_llm", "postprocessing", "ensemble", "tensorrt_llm_bls"]
 
 # What NVIDIA's templates are filled with in the deployment that Longbatch is made for.

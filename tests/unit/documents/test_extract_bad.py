@@ -17,7 +17,7 @@ from jobs.states.document import DocumentKind
 from worker.documents.sandbox import Refusal, Sandbox
 
 SETTINGS = DocumentSettings(extraction_seconds=60, extraction_memory_mb=SMALL_MEMORY_MB)
-_ROOT = Path(__file__).resolve().parents[2]
+_ROOT = Path(__file__).resolve().parents[3]
 _PNG = b"\x89PNG\r\n\x1a\n" + bytes(100)
 
 

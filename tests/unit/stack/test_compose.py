@@ -16,7 +16,7 @@ from cli.triton_files import TRITON_FILES
 from cli.triton_flags import KEEPALIVE
 from jobs.settings import ENV_PREFIX, Settings
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 OWN_SERVICES = ("migrate", "api", "worker", "service-worker", "triton-cpu")
 
 
@@ -90,7 +90,7 @@ def test_the_ports_that_settings_name_are_the_ports_that_services_listen_on(comp
 
 
 def test_images_copy_packages_by_name_and_never_the_folder_that_would_shadow_torch_s() -> None:
-    dockerfile = (Path(__file__).resolve().parents[2] / "Dockerfile").read_text()
+    dockerfile = (Path(__file__).resolve().parents[3] / "Dockerfile").read_text()
     copied = [line.split()[1:-1] for line in dockerfile.splitlines() if line.startswith("COPY")]
     sources = {source for each in copied for source in each}
     assert "." not in sources
