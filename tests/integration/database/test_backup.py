@@ -76,7 +76,7 @@ class Site:
         subprocess.run(
             ["/bin/bash", "-euo", "pipefail", "-c", commands],
             env={**os.environ, **home.env, **named},
-            cwd=Path(__file__).resolve().parents[2],
+            cwd=Path(__file__).resolve().parents[3],
             check=True,
         )
 
