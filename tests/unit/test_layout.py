@@ -1,0 +1,37 @@
+"""The layout of the repository: what keeps it easy to walk through."""
+
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDERS = ("jobs", "api", "worker", "cli", "bench", "migrations", "tests", "triton")
+MAX_FILES = 24
+# One file a release of the schema: they are read by number, and only ever grow.
+UNBOUNDED = ("migrations/versions",)
+
+
+def python_files() -> dict[str, int]:
+    """Count the Python files of each folder; a package's `__init__.py` is not one of them."""
+    found: dict[str, int] = {}
+    for top in FOLDERS:
+        for file in (ROOT / top).rglob("*.py"):
+            folder = str(file.parent.relative_to(ROOT))
+            if file.name != "__init__.py" and "node_modules" not in file.parts:
+                found[folder] = found.get(folder, 0) + 1
+    return found
+
+
+def test_no_folder_has_more_python_files_than_a_reader_can_take_in() -> None:
+    counted = python_files()
+    assert {*FOLDERS} <= {folder.split("/")[0] for folder in counted}
+    crowded = {
+        folder: count for folder, count in counted.items() if count > MAX_FILES and folder not in UNBOUNDED
+    }
+    assert crowded == {}
+
+
+def test_triton_is_no_package() -> None:
+    assert list((ROOT / "triton").rglob("__init__.py")) == []
+
+
+def test_no_test_is_named_after_how_it_came() -> None:
+    assert list((ROOT / "tests").rglob("test_review*.py")) == []
