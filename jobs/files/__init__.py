@@ -1,4 +1,4 @@
-"""Files: their verbs; in the modules the stores of their bytes."""
+"""Files: the functions that change and read them; the stores of their bytes are in the modules."""
 
 from jobs.files.lifecycle import (
     DOCUMENT,

@@ -1,4 +1,4 @@
-"""Files of tenants: made, written in parts, read in parts, listed, deleted."""
+"""Tenants' files: create, write and read in parts, list, delete."""
 
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
@@ -20,17 +20,17 @@ from jobs.states.file import FileState
 
 INPUT: Final = "batch"
 OUTPUT: Final = "batch_output"
-# Bytes whose text is waited for: never seen as files.
+# The source of a document: extracted to text, never listed as a file.
 DOCUMENT: Final = "document"
-# Bytes of a deleted file stay so long for whoever is reading them.
+# The bytes of a deleted file stay this long, for requests that are still reading them.
 _READING: Final = timedelta(minutes=10)
-# An upload that takes longer than this was cut off.
+# An upload that takes longer than this is considered abandoned.
 _UPLOADING: Final = timedelta(hours=24)
-_MAX_PARTS: Final = 64  # small ones, read together
+_MAX_PARTS: Final = 64  # small parts read together
 
 
 def create(session: Session, *, tenant_id: UUID, purpose: str, filename: str, state: FileState) -> File:
-    """An empty file."""
+    """Create an empty file."""
     file = File(
         tenant_id=tenant_id,
         purpose=purpose,
@@ -45,10 +45,13 @@ def create(session: Session, *, tenant_id: UUID, purpose: str, filename: str, st
 
 
 def add_part(session: Session, file_id: UUID, part: StoredPart, *, start: int, tenant_id: UUID) -> None:
-    """The part stands in the file from offset `start` on; readers see it once the file's size covers it.
+    """Add the part to the file at offset `start`.
+
+    Readers see it once the file's size covers it.
 
     Raises:
-        UnavailableError: the part was put away too long ago: it may be swept as nobody's (see `stray_parts`).
+        UnavailableError: the part was stored too long ago and may be swept as a stray (see `stray_parts`);
+            store it again.
     """
     if part.key is not None and made_at(part.key) < database_now(session) - NAMED_WITHIN:
         raise UnavailableError("The bytes took too long to be stored; try again.")
@@ -66,7 +69,7 @@ def add_part(session: Session, file_id: UUID, part: StoredPart, *, start: int, t
 
 
 def append(session: Session, file: File, lines: Sequence[bytes], store: PartStore) -> None:
-    """The lines stand at the end of a file whose writers exclude each other."""
+    """Append the lines to a file; the caller must exclude other writers."""
     raw = b"".join(lines)
     for begin in range(0, len(raw), PART_BYTES):
         part = store.put(raw[begin : begin + PART_BYTES])
@@ -84,18 +87,18 @@ def finish_upload(
     num_bytes: int,
     lifetime: timedelta | None,
 ) -> File:
-    """The file is complete; it can be seen, unless it is a document's.
+    """Complete an upload; the file becomes visible unless it belongs to a document.
 
     Args:
         session: the caller's transaction.
         file_id: of the upload.
-        tenant_id: whose it is.
-        filename: as it was sent.
-        num_bytes: that were stored.
-        lifetime: None: as long as somebody needs it.
+        tenant_id: owner of the file.
+        filename: as the client sent it.
+        num_bytes: stored in all parts.
+        lifetime: from the file's creation; None: until the file is deleted.
 
     Raises:
-        NotFoundError: it has been discarded since.
+        NotFoundError: the upload took too long and was discarded; upload again.
     """
     query = select(File).where(
         File.id == file_id, File.tenant_id == tenant_id, File.state == FileState.UPLOADING
@@ -112,7 +115,7 @@ def finish_upload(
 
 
 def complete(session: Session, file_id: UUID, *, now: datetime, lifetime: timedelta) -> None:
-    """A file that grew is complete, and its life begins; nothing happens to one that was deleted."""
+    """Complete a growing file and start its lifetime; a deleted file stays as it is."""
     session.execute(
         update(File)
         .where(File.id == file_id, File.state == FileState.GROWING)
@@ -121,10 +124,10 @@ def complete(session: Session, file_id: UUID, *, now: datetime, lifetime: timede
 
 
 def get(session: Session, file_id: UUID, *, tenant_id: UUID) -> File:
-    """The tenant's file.
+    """Return the tenant's file.
 
     Raises:
-        NotFoundError: the tenant has no such file, or not any more.
+        NotFoundError: the tenant has no such file, or it was deleted or expired.
     """
     file = session.scalar(select(File).where(File.id == file_id, *_visible(tenant_id)))
     if file is None:
@@ -133,10 +136,10 @@ def get(session: Session, file_id: UUID, *, tenant_id: UUID) -> File:
 
 
 def list_files(session: Session, wanted: Range, *, purpose: str | None = None) -> Page[File]:
-    """The tenant's files, or those with this purpose.
+    """List the tenant's files, or only those with this purpose.
 
     Raises:
-        InvalidRequestError: the one to go on behind is none of the tenant's files.
+        InvalidRequestError: the page starts after a file that is not the tenant's.
     """
     query = select(File).where(*_visible(wanted.tenant_id))
     if purpose is not None:
@@ -145,11 +148,11 @@ def list_files(session: Session, wanted: Range, *, purpose: str | None = None) -
 
 
 def remove(session: Session, file_id: UUID, *, tenant_id: UUID) -> None:
-    """The tenant's file is deleted: it can be seen no more, and its bytes go later.
+    """Delete the tenant's file: hide it now, remove its bytes later.
 
     Raises:
         NotFoundError: the tenant has no such file.
-        ConflictError: its batch still writes to it.
+        ConflictError: a batch still writes to it; cancel the batch first.
     """
     query = select(File).where(File.id == file_id, *_visible(tenant_id)).with_for_update()
     file = session.scalar(query)
@@ -157,13 +160,13 @@ def remove(session: Session, file_id: UUID, *, tenant_id: UUID) -> None:
         raise NotFoundError("there is no such file")
     if file.state == FileState.GROWING:
         raise ConflictError("The file is still being written; cancel its batch first.")
-    now = database_now(session)  # before the changes: it is a query, and would write the first alone
+    now = database_now(session)  # before the changes: this query would flush the first one alone
     file.state = FileState.DELETED
     file.deleted_at = now
 
 
 def discard(session: Session, file_id: UUID, *, tenant_id: UUID) -> None:
-    """An upload that failed leaves nothing."""
+    """Mark a failed upload as deleted; its bytes are removed later."""
     session.execute(
         update(File)
         .where(File.id == file_id, File.tenant_id == tenant_id, File.state == FileState.UPLOADING)
@@ -174,7 +177,7 @@ def discard(session: Session, file_id: UUID, *, tenant_id: UUID) -> None:
 def load_parts(
     session: Session, file_id: UUID, *, offset: int, max_bytes: int = PART_BYTES
 ) -> list[FilePart]:
-    """The parts that hold the bytes from `offset` on, one at least, up to `max_bytes`; none at the end."""
+    """Load at least one part from `offset` on, up to `max_bytes`; none at the end."""
     first = (
         select(func.max(FilePart.start))
         .where(FilePart.file_id == file_id, FilePart.start <= offset)
@@ -200,13 +203,13 @@ def load_parts(
 
 
 def unpack(parts: Sequence[FilePart], store: PartStore, *, offset: int) -> bytes:
-    """The bytes of consecutive parts from `offset` on, which lies in the first of them."""
+    """Join consecutive parts from `offset` on, which lies in the first of them."""
     raw = b"".join(store.get(StoredPart(part.num_bytes, part.content, part.key)) for part in parts)
     return raw[offset - parts[0].start :]
 
 
 def read_chunks(session: Session, file_id: UUID, store: PartStore, *, offset: int = 0) -> Iterator[bytes]:
-    """The file's bytes from `offset` on, about a part at a time; parts are let go of once they are read."""
+    """Yield the bytes from `offset` on a part at a time; expunge each part once read."""
     while parts := load_parts(session, file_id, offset=offset):
         chunk = unpack(parts, store, offset=offset)
         offset += len(chunk)
@@ -218,13 +221,13 @@ def read_chunks(session: Session, file_id: UUID, store: PartStore, *, offset: in
 def stream_chunks(
     sessions: sessionmaker[Session], file_id: UUID, store: PartStore, *, check: Callable[[], None]
 ) -> Iterator[bytes]:
-    """Read the file's bytes, about a part at a time, with no transaction open between two of them.
+    """Read the file a part at a time, with no transaction open in between.
 
     Args:
-        sessions: for a short transaction per chunk.
+        sessions: for one short transaction per chunk.
         file_id: of the file.
-        store: where its parts are.
-        check: called before each chunk; what it raises ends the reading.
+        store: holds its parts.
+        check: called before each chunk; an exception it raises ends the read.
     """
     offset = 0
     while True:
@@ -239,20 +242,23 @@ def stream_chunks(
 
 
 def part_keys(session: Session, file_id: UUID) -> list[str]:
-    """Under which keys the store has the file's bytes."""
+    """List the keys of the file's bytes in the store."""
     keys = select(FilePart.key).where(FilePart.file_id == file_id, FilePart.key.is_not(None))
     return [key for key in session.scalars(keys) if key is not None]
 
 
 def truncate(session: Session, file: File) -> None:
-    """Empty a growing file, whose row the caller holds; its bytes in the store are gone already."""
+    """Empty a growing file.
+
+    The caller holds the file's row and has already dropped its bytes from the store.
+    """
     session.execute(delete(FilePart).where(FilePart.file_id == file.id))
     file.num_bytes = 0
     session.flush()
 
 
 def abandon(session: Session, file_id: UUID) -> None:
-    """Delete a file that still grows, as whatever wrote to it has ended; one that is complete stays."""
+    """Delete a growing file whose writer has ended; a complete file stays."""
     session.execute(
         update(File)
         .where(File.id == file_id, File.state == FileState.GROWING)
@@ -261,7 +267,7 @@ def abandon(session: Session, file_id: UUID) -> None:
 
 
 def expire(session: Session, *, now: datetime, limit: int = 500) -> int:
-    """Files whose life is over, and uploads that were cut off, are deleted; how many."""
+    """Delete expired files and abandoned uploads, and return how many."""
     over = or_(
         (File.state == FileState.COMPLETE) & (File.expires_at <= now),
         (File.state == FileState.UPLOADING) & (File.created_at <= now - _UPLOADING),
@@ -272,7 +278,7 @@ def expire(session: Session, *, now: datetime, limit: int = 500) -> int:
 
 
 def unread(now: datetime) -> Select[UUID]:
-    """Select files that were deleted a while ago, oldest first, unless a batch still needs them."""
+    """Select files deleted a while ago, oldest first, unless a batch needs them."""
     needed = select(Batch.id).where(
         Batch.input_file_id == File.id,
         Batch.state.in_([BatchState.VALIDATING, BatchState.IN_PROGRESS, BatchState.CANCELLING]),
@@ -286,19 +292,21 @@ def unread(now: datetime) -> Select[UUID]:
 
 
 def prune(session: Session, store: PartStore, *, now: datetime, only: Sequence[UUID] | None = None) -> int:
-    """Remove one file that was deleted a while ago, unless a batch still needs it; how many were.
+    """Remove one file that was deleted a while ago, and return how many (0 or 1).
+
+    A file that a batch still reads is kept.
 
     Args:
         session: the caller's transaction.
-        store: where its bytes are.
+        store: holds its bytes.
         now: the database's clock.
-        only: one of these; None: of all.
+        only: candidates; None: all files.
     """
     found = unread(now) if only is None else unread(now).where(File.id.in_(only))
     file_id = session.scalar(found.limit(1).with_for_update(skip_locked=True))
     if file_id is None:
         return 0
-    # Before the rows, which alone know them: what is cut off here is done again.
+    # Before the rows, which alone know the keys: if this is interrupted, the next call repeats it.
     store.drop(part_keys(session, file_id))
     session.execute(delete(File).where(File.id == file_id))
     return 1

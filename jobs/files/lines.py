@@ -1,4 +1,4 @@
-"""Lines of a file that comes in chunks: one is held at a time, and each knows where the next begins."""
+"""Split a chunked file into lines: hold one at a time, and remember where the next one starts."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class FileLine:
-    """One line.
+    """A line of a file.
 
     Attributes:
         number: counted from 1, empty lines included.
-        content: without its line feed; None: it was longer than the limit.
-        end: offset in the file behind its line feed.
+        content: without its line feed; None: the line exceeds the limit.
+        end: offset in the file just after its line feed.
     """
 
     number: int
@@ -20,12 +20,12 @@ class FileLine:
 
     @property
     def is_blank(self) -> bool:
-        """Whether there is nothing to read."""
+        """Return True if the line has nothing to read."""
         return self.content is not None and not self.content.strip()
 
 
 class Splitter:
-    """Takes chunks and gives lines; the first chunk begins with line `number` at `offset`."""
+    """Splits chunks into lines; the first chunk starts with line `number` at `offset`."""
 
     def __init__(self, *, max_line_bytes: int, offset: int = 0, number: int = 1) -> None:
         self._max_line_bytes = max_line_bytes
@@ -35,26 +35,26 @@ class Splitter:
         self._is_skipping = False
 
     def feed(self, chunk: bytes) -> Iterator[FileLine]:
-        """The lines that end in this chunk."""
+        """Yield the lines that end in this chunk."""
         *whole, rest = chunk.split(b"\n")
-        for piece in whole:
+        for fragment in whole:
             self._offset += 1
-            self._take(piece)
+            self._append(fragment)
             yield self._line()
-        self._take(rest)
+        self._append(rest)
 
     def close(self) -> Iterator[FileLine]:
-        """The last line, if no line feed ends it."""
+        """Yield the last line if no line feed ends it."""
         if self._pending or self._is_skipping:
             yield self._line()
 
-    def _take(self, piece: bytes) -> None:
-        self._offset += len(piece)
-        if self._is_skipping or len(self._pending) + len(piece) > self._max_line_bytes:
+    def _append(self, fragment: bytes) -> None:
+        self._offset += len(fragment)
+        if self._is_skipping or len(self._pending) + len(fragment) > self._max_line_bytes:
             self._is_skipping = True
             self._pending.clear()
         else:
-            self._pending += piece
+            self._pending += fragment
 
     def _line(self) -> FileLine:
         content = None if self._is_skipping else bytes(self._pending)
@@ -68,7 +68,7 @@ class Splitter:
 def split(
     chunks: Iterable[bytes], *, max_line_bytes: int, offset: int = 0, number: int = 1
 ) -> Iterator[FileLine]:
-    """The lines of the chunks, the first of which begins with line `number` at `offset`."""
+    """Yield the lines of chunks, the first of which starts line `number` at `offset`."""
     splitter = Splitter(max_line_bytes=max_line_bytes, offset=offset, number=number)
     for chunk in chunks:
         yield from splitter.feed(chunk)

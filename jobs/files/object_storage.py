@@ -1,4 +1,4 @@
-"""File bytes in object storage, S3-compatible or another that `obstore` speaks; needs the extra `s3`."""
+"""File bytes in object storage (S3-compatible, or another that `obstore` supports); needs the extra `s3`."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -20,7 +20,8 @@ from jobs.ids import uuid7
 if TYPE_CHECKING:
     from obstore.store import ObjectStore as Client
 
-# A part is put while its batch is locked: below the time after which Postgres ends an idle transaction.
+# A part is put while its batch is locked, so this is below the time after which Postgres ends an idle
+# transaction.
 _TIMEOUT: Final = "10s"
 _RETRIES_FOR: Final = timedelta(seconds=10)
 _MAX_RETRIES: Final = 3
@@ -29,19 +30,19 @@ _MAX_RETRIES: Final = 3
 class ObjectStore(RowStore):
     """Parts as objects below a URL such as `s3://bucket/prefix`.
 
-    Region, keys and another endpoint come from AWS_REGION, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and
-    AWS_ENDPOINT_URL, or from the machine's role.
+    The region, the keys and a custom endpoint come from AWS_REGION, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY
+    and AWS_ENDPOINT_URL, or from the machine's role.
     """
 
     def __init__(self, url: str) -> None:
         self._client = _connect(url)
-        self._is_bulk = url.startswith("s3")  # where what is gone is no error, and many go in one request
+        self._is_bulk = url.startswith("s3")  # one request deletes many objects and ignores missing ones
 
     def put(self, raw: bytes) -> StoredPart:
-        """Compressed, in an object of its own.
+        """Store the bytes, compressed, as an object.
 
         Raises:
-            UnavailableError: the storage does not take it.
+            UnavailableError: the storage does not accept it; try again.
         """
         import obstore
 
@@ -51,11 +52,11 @@ class ObjectStore(RowStore):
         return StoredPart(len(raw), key=key)
 
     def get(self, part: StoredPart) -> bytes:
-        """As `PartStore.get`; parts that were stored in rows before are found there.
+        """Return the bytes of a part; a part stored in a row before is read from there.
 
         Raises:
-            BytesLostError: there is no such object.
-            UnavailableError: the storage does not answer.
+            BytesLostError: the object does not exist.
+            UnavailableError: the storage does not answer; try again.
         """
         import obstore
 
@@ -68,10 +69,10 @@ class ObjectStore(RowStore):
                 raise BytesLostError from error
 
     def drop(self, keys: Sequence[str]) -> None:
-        """The objects are gone.
+        """Delete the objects; missing ones are no error.
 
         Raises:
-            UnavailableError: the storage does not answer.
+            UnavailableError: the storage does not answer; try again.
         """
         import obstore
 
@@ -84,10 +85,10 @@ class ObjectStore(RowStore):
                     obstore.delete(self._client, _path(key))
 
     def list_keys(self, folder: str) -> Iterator[list[str]]:
-        """As `PartStore.list_keys`.
+        """List the keys of one of FOLDERS, up to LISTED_AT_ONCE at a time.
 
         Raises:
-            UnavailableError: the storage does not answer.
+            UnavailableError: the storage does not answer; try again.
         """
         import obstore
 
@@ -97,10 +98,10 @@ class ObjectStore(RowStore):
                 yield [name.removesuffix(".zst") for name in names if name.endswith(".zst")]
 
     def owner(self) -> str | None:
-        """As `PartStore.owner`.
+        """Return the name of the database that owns these parts, or None if unclaimed.
 
         Raises:
-            UnavailableError: the storage does not answer.
+            UnavailableError: the storage does not answer; try again.
         """
         import obstore
 
@@ -111,10 +112,10 @@ class ObjectStore(RowStore):
                 return None
 
     def claim(self, owner: str) -> None:
-        """As `PartStore.claim`.
+        """Claim these parts for a database (see `PartStore.claim`).
 
         Raises:
-            UnavailableError: the storage does not answer.
+            UnavailableError: the storage does not answer; try again.
         """
         import obstore
 
@@ -124,10 +125,10 @@ class ObjectStore(RowStore):
 
 @contextmanager
 def _translated() -> Iterator[None]:
-    """Translate errors of the storage.
+    """Translate the storage's errors.
 
     Raises:
-        UnavailableError: it does not answer, or refuses.
+        UnavailableError: the storage does not answer, or refuses.
     """
     import obstore
 
@@ -144,7 +145,7 @@ def _connect(url: str) -> "Client":
         return from_url(url, mkdir=True)
     return from_url(
         url,
-        # Plain http is for endpoints of one's own, which AWS_ENDPOINT_URL must name.
+        # Plain http is for private endpoints, which AWS_ENDPOINT_URL must name.
         client_options={"timeout": _TIMEOUT, "allow_http": True},
         retry_config={"max_retries": _MAX_RETRIES, "retry_timeout": _RETRIES_FOR},
     )

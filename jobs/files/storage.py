@@ -1,4 +1,4 @@
-"""Where the bytes of files are kept: one interface, behind it Postgres, a directory or object storage."""
+"""Where the bytes of files are kept: one interface over Postgres, a directory or object storage."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -13,30 +13,30 @@ import zstandard
 from jobs.errors import LongbatchError, UnavailableError
 from jobs.ids import uuid7
 
-# A file's bytes are cut into parts of this size: one is held in memory at a time.
+# A file's bytes are split into parts of this size; one is held in memory at a time.
 PART_BYTES: Final = 2**20
 _LEVEL: Final = 1  # 300 MB/s on one core, JSON shrinks to a third; higher levels gain little
-# Names the database whose parts these are: no other sweeps what it does not know.
+# Holds the name of the database that owns the parts, so that no other database sweeps them.
 OWNER_NAME: Final = "owner"
-# By the last two of a key's random digits: those of the time would fill one folder after the other, and
-# object storage spreads its load by the beginning of a name.
+# Named by the last two random digits of a key: its leading digits are a time and would fill one folder after
+# the other, and object storage spreads its load by the beginning of a name.
 FOLDERS: Final = tuple(f"{number:02x}" for number in range(256))
 LISTED_AT_ONCE: Final = 1000
 
 
 class BytesLostError(LongbatchError):
-    """A part of a file is not where it was put."""
+    """Part of the file is missing from the file store."""
 
     code = "file_bytes_lost"
 
 
 @dataclass(frozen=True, slots=True)
 class StoredPart:
-    """Some bytes of a file, put away.
+    """A stored stretch of a file's bytes.
 
     Attributes:
-        num_bytes: how many, uncompressed.
-        content: compressed, if the row itself keeps them.
+        num_bytes: uncompressed size.
+        content: the compressed bytes, if the row itself holds them.
         key: where the store finds them otherwise.
     """
 
@@ -46,44 +46,48 @@ class StoredPart:
 
 
 class PartStore(Protocol):
-    """Keeps parts that are never changed. Its calls block; none of them needs the database.
+    """Keeps immutable parts. Its calls block; none of them needs the database.
 
-    A part is put before the transaction that names it, and dropped before the one that forgets it: whatever
-    is cut off between leaves at most a part that nobody knows, which `stray_parts` removes.
+    A part is put before the transaction that names it, and dropped before the one that forgets it. An
+    interruption in between leaves at most a part that no row names, which `stray_parts` removes.
     """
 
     def put(self, raw: bytes) -> StoredPart:
-        """The bytes are safe once the row of this part is committed."""
+        """Store the bytes; they are durable once the row of this part is committed."""
 
     def get(self, part: StoredPart) -> bytes:
-        """The bytes of a part.
+        """Return the bytes of a part.
 
         Raises:
-            BytesLostError: they are gone.
+            BytesLostError: the store no longer has them.
         """
 
     def drop(self, keys: Sequence[str]) -> None:
-        """These parts are gone; those that were gone before are no error."""
+        """Delete these parts; missing ones are no error."""
 
     def list_keys(self, folder: str) -> Iterator[list[str]]:
-        """List the keys of one of FOLDERS, up to LISTED_AT_ONCE in a piece."""
+        """List the keys of one of FOLDERS, up to LISTED_AT_ONCE at a time."""
 
     def owner(self) -> str | None:
-        """Name the database whose parts these are; None: none has claimed them."""
+        """Return the name of the database that owns these parts, or None if unclaimed."""
 
     def claim(self, owner: str) -> None:
-        """Let these be the parts of this database. Of several that do so at once one is believed later."""
+        """Claim these parts for a database; `owner` then reports one of several claims."""
 
 
 class RowStore:
-    """Parts in their own rows: nothing beside Postgres to run or to back up."""
+    """Parts in their own rows: nothing but Postgres to run or to back up."""
 
     def put(self, raw: bytes) -> StoredPart:
-        """Compressed, for the row to take along."""
+        """Compress the bytes; the row stores them."""
         return StoredPart(len(raw), content=pack(raw))
 
     def get(self, part: StoredPart) -> bytes:
-        """As `PartStore.get`."""
+        """Return the bytes of a part.
+
+        Raises:
+            BytesLostError: the part was stored in a directory that is no longer configured.
+        """
         if part.content is None:
             raise BytesLostError(
                 "A part was stored in a directory, but LONGBATCH_FILES__DIRECTORY is not set."
@@ -91,18 +95,18 @@ class RowStore:
         return unpack(part.content)
 
     def drop(self, keys: Sequence[str]) -> None:
-        """Rows go by themselves."""
+        """Do nothing: the bytes go with their rows."""
 
     def list_keys(self, folder: str) -> Iterator[list[str]]:  # noqa: ARG002  # as of every store
-        """List none: a part is never without its row."""
+        """List nothing: a part always has its row."""
         return iter(())
 
     def owner(self) -> str | None:
-        """Name none: rows are nobody else's."""
+        """Return None: rows have no other owner than their database."""
         return None
 
     def claim(self, owner: str) -> None:
-        """Do nothing."""
+        """Do nothing: rows need no claim."""
 
 
 class DirectoryStore(RowStore):
@@ -110,16 +114,21 @@ class DirectoryStore(RowStore):
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        self._durable: set[Path] = set()  # folders that a loss of power leaves
+        self._durable: set[Path] = set()  # folders that survive a power loss
 
     def put(self, raw: bytes) -> StoredPart:
-        """Compressed, on the disk, and so is its name."""
+        """Store the bytes, compressed; they and their file name are on the disk."""
         key = uuid7().hex
         self._write(self._path(key), pack(raw))
         return StoredPart(len(raw), key=key)
 
     def get(self, part: StoredPart) -> bytes:
-        """As `PartStore.get`; parts that were stored in rows before are found there."""
+        """Return the bytes of a part; a part stored in a row before is read from there.
+
+        Raises:
+            BytesLostError: the file does not exist.
+            UnavailableError: the file cannot be read at the moment; try again.
+        """
         if part.key is None:
             return super().get(part)
         try:
@@ -130,26 +139,26 @@ class DirectoryStore(RowStore):
             raise UnavailableError("The file's bytes cannot be read at the moment.") from error
 
     def drop(self, keys: Sequence[str]) -> None:
-        """The files are unlinked."""
+        """Unlink the files; missing ones are no error."""
         for key in keys:
             self._path(key).unlink(missing_ok=True)
 
     def list_keys(self, folder: str) -> Iterator[list[str]]:
-        """As `PartStore.list_keys`."""
+        """List the keys of one of FOLDERS, up to LISTED_AT_ONCE at a time."""
         with suppress(FileNotFoundError), os.scandir(self._root / folder) as entries:
             names = (entry.name.removesuffix(".zst") for entry in entries if entry.name.endswith(".zst"))
-            while piece := list(islice(names, LISTED_AT_ONCE)):
-                yield piece
+            while batch := list(islice(names, LISTED_AT_ONCE)):
+                yield batch
 
     def owner(self) -> str | None:
-        """As `PartStore.owner`."""
+        """Return the name of the database that owns these parts, or None if unclaimed."""
         try:
             return (self._root / OWNER_NAME).read_text()
         except FileNotFoundError:
             return None
 
     def claim(self, owner: str) -> None:
-        """As `PartStore.claim`."""
+        """Claim these parts for a database, unless one has claimed them already."""
         with suppress(FileExistsError):
             self._write(self._root / OWNER_NAME, owner.encode())
 
@@ -157,7 +166,7 @@ class DirectoryStore(RowStore):
         return self._root / key[-2:] / f"{key}.zst"
 
     def _write(self, path: Path, content: bytes) -> None:
-        """Make a file that outlives a loss of power: its bytes are on the disk, and then its name."""
+        """Write a file that survives a power loss: sync its bytes, then its name."""
         self._ensure(path.parent)
         with path.open("xb") as file:
             file.write(content)
@@ -166,20 +175,20 @@ class DirectoryStore(RowStore):
         _sync_names(path.parent)
 
     def _ensure(self, folder: Path) -> None:
-        """Make a folder whose own name, and those of the folders above it that were made, are on the disk."""
+        """Make the folder and its missing parents, and sync their names to the disk."""
         if folder in self._durable:
             return
         made = [each for each in (folder, *folder.parents) if not each.exists()]
         folder.mkdir(parents=True, exist_ok=True)
-        # The root's too: another process may have made it just now, and this one rely on it first.
+        # The root's too: another process may have just made it, and this one may rely on it first.
         for each in {self._root, folder, *made}:
-            with suppress(PermissionError):  # above what is ours, so it was there before
+            with suppress(PermissionError):  # above our own folders, so it existed before
                 _sync_names(each.parent)
         self._durable.add(folder)
 
 
 def _sync_names(folder: Path) -> None:
-    """Bring the names in a folder to the disk."""
+    """Sync the names in a folder to the disk."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -188,10 +197,10 @@ def _sync_names(folder: Path) -> None:
 
 
 def pack(raw: bytes) -> bytes:
-    """Compressed, as every store keeps it."""
+    """Compress bytes the way every store keeps them."""
     return zstandard.ZstdCompressor(level=_LEVEL).compress(raw)
 
 
 def unpack(packed: bytes) -> bytes:
-    """What `pack` was given."""
+    """Return the bytes that `pack` compressed."""
     return zstandard.ZstdDecompressor().decompress(packed)

@@ -1,4 +1,4 @@
-"""Which store keeps the bytes of files: chosen by the settings, made once."""
+"""Which store keeps the bytes of files: chosen by the settings, created once."""
 
 import functools
 from pathlib import Path
@@ -8,7 +8,7 @@ from jobs.settings import FileSettings
 
 
 def make_store(settings: FileSettings) -> PartStore:
-    """The store that is configured."""
+    """Return the configured store."""
     return _make_store(settings.directory, settings.url)
 
 

@@ -1,13 +1,14 @@
 """Bytes that no row names: their transaction was rolled back, or its process died before it.
 
-A part is put before the transaction that names it. That transaction takes no part that is older than an
-hour (`files.add_part`), and only parts older than a day are looked at, both by the database's clock and the
-time in the part's key. A transaction that named the part in time and is still open would hold a lock on the
-table of parts: so the last look is taken while nothing holds one.
+A part is put before the transaction that names it. That transaction refuses a part older than an hour
+(`files.add_part`), and the sweep only considers parts older than a day; both go by the database's clock and
+the time in the part's key. A transaction that named the part in time and is still open would hold a lock on
+the table of parts, so the final check runs while nothing holds one.
 
-One look proves nothing: a database that is made anew, or that a dump is loaded into, names nothing yet. So
-the first look only notes a part, and the part goes when no row has named it for a week. Each note says which
-table of parts it was taken from: a dump restores old notes, but into a new table, where they do not count.
+One check proves nothing: a database that was recreated, or that a dump is being loaded into, names nothing
+yet. So the first check only notes a part, and the part is removed when no row has named it for a week. Each
+note records the table of parts it was taken from: a dump restores old notes, but into a new table, where they
+do not count.
 """
 
 import re
@@ -27,30 +28,34 @@ from jobs.models.stray_part import Installation, StrayPart
 
 NAMED_WITHIN: Final = timedelta(hours=1)  # a transaction lasts seconds; hosts' clocks may differ by minutes
 SWEPT_AFTER: Final = timedelta(hours=24)
-NOTED_FOR: Final = timedelta(days=7)  # an operator who emptied a database notices, and restores it
-# Whatever the sweep did not see for so long is noted anew; it visits each part within hours.
+NOTED_FOR: Final = timedelta(days=7)  # time for an operator who emptied a database to notice and restore it
+# A part that the sweep has not seen for this long is noted again; the sweep visits each part within hours.
 _FORGOTTEN_AFTER: Final = timedelta(days=60)
 _FORGOTTEN_AT_ONCE: Final = 1000
 _SERVER: Final = text("SELECT system_identifier || '/' || current_database() FROM pg_control_system()")
-# The table's file: CREATE TABLE and TRUNCATE give it another, and so does every way to load a dump. VACUUM
-# FULL does too, and the week begins anew.
+# The table's file: CREATE TABLE and TRUNCATE give it another one, and so does every way to load a dump.
+# VACUUM FULL does too, and restarts the week.
 _CATALOGUE: Final = text(
     "SELECT system_identifier || '/' || pg_database.oid || '/' || pg_relation_filenode('file_parts')"
     " FROM pg_control_system(), pg_database WHERE datname = current_database()"
 )
-_KEY: Final = re.compile("[0-9a-f]{32}")  # whatever has another name is not ours
+_KEY: Final = re.compile("[0-9a-f]{32}")  # files with other names are not ours
 _LOCK: Final = text("LOCK TABLE file_parts IN SHARE MODE NOWAIT")
 
 
 def made_at(key: str) -> datetime:
-    """Read the time of a part from its key, a UUIDv7: its first 48 bits are milliseconds since 1970."""
+    """Read the creation time from a part's key, a UUIDv7.
+
+    Its first 48 bits are milliseconds since 1970.
+    """
     return datetime.fromtimestamp((UUID(hex=key).int >> 80) / 1000, UTC)
 
 
 def owner(session: Session) -> str:
-    """Name this database, as no other is named: what it may sweep carries this name.
+    """Return a name unique to this database; the parts it may sweep carry it.
 
-    The random id tells it from one made anew on the same server, the server from one that a dump made.
+    The random id distinguishes it from one created later on the same server, the server from one that a dump
+    created.
     """
     session.execute(insert(Installation).on_conflict_do_nothing())
     installation = session.scalars(select(Installation.id)).one()
@@ -59,18 +64,18 @@ def owner(session: Session) -> str:
 
 
 def catalogue(session: Session) -> str:
-    """Name the table of parts, as no table before or after it is named."""
+    """Return a name for the table of parts that no earlier or later table has."""
     name: str = session.scalars(_CATALOGUE).one()
     return name
 
 
 def take(session: Session, keys: Sequence[str]) -> list[str]:
-    """Note the parts among these that no row names; take those that were noted a week ago.
+    """Note the parts among `keys` that no row names; return those noted a week ago.
 
-    The caller removes what is taken once this is committed; what it leaves is noted anew.
+    The caller removes the returned parts after this transaction commits; a part it leaves is noted again.
 
     Returns:
-        None of them while a transaction writes parts: a later round finds them.
+        Nothing while another transaction writes parts: a later round finds them.
     """
     now = database_now(session)
     old = [key for key in keys if _KEY.fullmatch(key) and made_at(key) < now - SWEPT_AFTER]
@@ -89,14 +94,14 @@ def take(session: Session, keys: Sequence[str]) -> list[str]:
 
 
 def forget_old(session: Session) -> None:
-    """Forget parts that went without the sweep, some at a time."""
+    """Forget up to 1000 notes of parts that no longer exist."""
     before = database_now(session) - _FORGOTTEN_AFTER
     found = select(StrayPart.key).where(StrayPart.seen_at < before).limit(_FORGOTTEN_AT_ONCE)
     _forget(session, sorted(session.scalars(found)))
 
 
 def _note(session: Session, keys: Sequence[str], *, now: datetime) -> list[str]:
-    """Note parts seen for the first time in this table; find those seen long ago."""
+    """Note parts seen for the first time in this table; return those noted long ago."""
     if not keys:
         return []
     here = catalogue(session)
@@ -106,7 +111,7 @@ def _note(session: Session, keys: Sequence[str], *, now: datetime) -> list[str]:
         noted.on_conflict_do_update(
             index_elements=[StrayPart.key],
             set_={"seen_in": noted.excluded.seen_in, "seen_at": noted.excluded.seen_at},
-            # A clock that was ahead when it was noted must not keep it for ever.
+            # A note taken while the clock was ahead must not keep its part forever.
             where=or_(StrayPart.seen_in != noted.excluded.seen_in, StrayPart.seen_at > now),
         )
     )

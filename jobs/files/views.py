@@ -23,7 +23,7 @@ class FileObject(TypedDict):
 
 
 def file_object(file: File) -> FileObject:
-    """The file as callers see it; `processed` once nothing more is written to it."""
+    """Return the file as callers see it; `processed` once it is complete."""
     return FileObject(
         id=ids.file_id(file.id),
         object="file",
