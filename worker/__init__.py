@@ -1,1 +1,1 @@
-"""The Celery side: streams from the engine into results, and tells webhooks about them."""
+"""The Celery workers: stream results from the engine, maintain the queue and deliver webhooks."""

@@ -1,4 +1,4 @@
-"""`python -m worker inference|service`: one worker process, which ends within seconds of SIGTERM."""
+"""`python -m worker inference|service`: run one worker process, which exits within seconds of SIGTERM."""
 
 import argparse
 import sys
@@ -14,12 +14,12 @@ from worker.doorbell import Bell
 from worker.inference.worker import InferenceWorker
 from worker.service import ServiceWorker
 
-# Behind the grace of running jobs: asking their streams to end, waiting for that, giving the jobs back.
+# On top of the grace for running jobs: stop their streams, wait for them to end, release the jobs.
 _RELEASE_SECONDS: Final = 2.5
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The worker has served and ended; its exit code."""
+    """Run the worker until SIGTERM and return its exit code."""
     parser = argparse.ArgumentParser(prog="python -m worker", description=__doc__)
     parser.add_argument("role", choices=[doorbell.INFERENCE, doorbell.SERVICE])
     role: str = parser.parse_args(arguments).role

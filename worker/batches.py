@@ -1,4 +1,4 @@
-"""Batches as a service worker moves them on: short transactions, any number of workers at once."""
+"""The service worker's rounds over batches and files: short transactions, any number of workers at once."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -28,26 +28,26 @@ from worker.turns import TurnTaker
 
 Sessions = sessionmaker[Session]
 
-# Of 256, drawn at random: any number of workers see all of them within hours.
+# Out of 256, drawn at random: any number of workers cover all of them within hours.
 _FOLDERS_A_ROUND: Final = 8
 _OWNER_REMEDY: Final = (
-    "nothing is swept: restore the database that owns these bytes, or, if this one is its successor and no"
+    "nothing is swept: restore the database that owns these bytes or, if this database replaces it and no"
     " other uses them, remove the file or object `owner`"
 )
 
 
 class _ExpansionError(Exception):
-    """A batch's next lines could not be taken on; that is noted."""
+    """Expanding a batch's next lines failed; the failure is already recorded."""
 
 
 @dataclass(slots=True)
 class Moved:
-    """What a round did.
+    """The work that one round did.
 
     Attributes:
-        num_steps: transactions that changed something.
-        any_queued: jobs for engines came in.
-        any_preparing: prompts to be counted came in.
+        num_steps: number of transactions that changed something.
+        any_queued: the round queued jobs for engines.
+        any_preparing: the round created jobs whose prompts must be counted.
     """
 
     num_steps: int = 0
@@ -56,12 +56,16 @@ class Moved:
 
 
 def validate_next(taker: TurnTaker, work: Validation) -> bool:
-    """Accept or refuse a batch that is new; False: none waits."""
+    """Accept or refuse the next new batch.
+
+    Returns:
+        False if none waits.
+    """
     return taker.take(work) is not None
 
 
 def advance(sessions: Sessions, tools: BatchTools, *, is_stopping: Callable[[], bool]) -> Moved:
-    """Every batch with something to do is one part further; one that fails harms no other."""
+    """Move every batch with work to do one step forward. A failing batch does not affect the others."""
     moved = Moved()
     with transaction(sessions) as session:
         due = results.find_due(session)
@@ -87,7 +91,7 @@ def advance(sessions: Sessions, tools: BatchTools, *, is_stopping: Callable[[], 
 
 
 class Rounds:
-    """Rounds over all tenants' files and batches that are over, which remember the rows that they fail on."""
+    """Cleanup rounds over all tenants' files and ended batches, which skip rows that keep failing."""
 
     def __init__(self, sessions: Sessions, tools: BatchTools) -> None:
         self._sessions = sessions
@@ -95,7 +99,7 @@ class Rounds:
         self._files = Poisoned("files-prune")
 
     def prune(self, *, retention: timedelta, is_stopping: Callable[[], bool]) -> None:
-        """Remove files whose life is over, batches past their retention, and bytes that no row names."""
+        """Remove expired files, batches past their retention, and unreferenced stored bytes."""
         with transaction(self._sessions) as session:
             now = database_now(session)
         folders = random.sample(FOLDERS, _FOLDERS_A_ROUND)
@@ -110,15 +114,15 @@ class Rounds:
         )
 
     def _prune_files(self, now: datetime, is_stopping: Callable[[], bool]) -> None:
-        """One at a time: each has bytes elsewhere, which a store may fail to drop."""
+        """Remove files one at a time: each has bytes in the store, which may fail to drop them."""
 
         def move(session: Session, file_ids: Sequence[UUID]) -> int:
             return files.prune(session, self._tools.store, now=now, only=file_ids)
 
         while not is_stopping():
             num_aside = len(self._files.ids())
-            gone = sum(move_set(self._sessions, self._files, files.unread(now), move, limit=1))
-            if not gone and len(self._files.ids()) == num_aside:
+            num_removed = sum(move_set(self._sessions, self._files, files.unread(now), move, limit=1))
+            if not num_removed and len(self._files.ids()) == num_aside:
                 break
 
     def _until_none(self, remove: Callable[[Session], int], is_stopping: Callable[[], bool]) -> None:
@@ -131,16 +135,19 @@ class Rounds:
 def sweep_stray_parts(
     sessions: Sessions, store: PartStore, *, folders: Sequence[str], is_stopping: Callable[[], bool]
 ) -> int:
-    """Drop the bytes in these folders that no row has named for a week; count them.
+    """Drop the bytes in these folders that no row has referred to for a week.
 
-    Nothing is dropped where the store is another database's: two that share it would take each other's,
-    and one that was made anew would take all of them.
+    Drops nothing if the store belongs to another database: two databases sharing a store would delete
+    each other's bytes, and a freshly created database would delete all of them.
+
+    Returns:
+        How many objects were dropped.
     """
     with transaction(sessions) as session:
         name = stray_parts.owner(session)
     owner = store.owner()
     if owner is None:
-        store.claim(name)  # and believed when the next round reads it
+        store.claim(name)  # the next round reads it back and relies on it
         return 0
     if owner != name:
         telemetry.logger().warning(
@@ -165,7 +172,7 @@ def sweep_stray_parts(
 def _advance_one(
     sessions: Sessions, tools: BatchTools, batch_id: UUID, state: BatchState, moved: Moved
 ) -> None:
-    """Lines that ended are collected also where no further ones can be read."""
+    """Stop, expand and collect one batch. Ended lines are collected even if reading further ones fails."""
 
     def stop() -> None:
         with transaction(sessions) as session:
@@ -174,7 +181,7 @@ def _advance_one(
     def expand() -> None:
         jobs = None
         try:
-            with suppress(LimitError), transaction(sessions) as session:  # full: its lines wait
+            with suppress(LimitError), transaction(sessions) as session:  # queue full: its lines wait
                 jobs = expansion.expand(session, batch_id, tools)
         except Exception as error:
             if is_disconnect(error):

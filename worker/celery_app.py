@@ -1,4 +1,4 @@
-"""The Celery application: a doorbell's ear, and a process that starts and stops our own threads."""
+"""The Celery application: it consumes the doorbell's messages and starts and stops our own threads."""
 
 import faulthandler
 import logging
@@ -14,37 +14,37 @@ from celery import bootsteps, signals
 from jobs import doorbell
 from jobs.settings import BrokerSettings
 
-# After SIGTERM a process that still hangs shows where, and is gone. Above all graces, below a supervisor's.
+# A process that hangs after SIGTERM dumps its stacks and exits. Above every grace, below a supervisor's.
 _EXIT_SLACK_SECONDS: Final = 4.0
-# What Celery may take to end once no job runs here any more.
+# How long Celery may take to exit once no job runs in this process.
 _CELERY_EXIT_SECONDS: Final = 1.5
 
 
 class Part(Protocol):
-    """Threads that run as long as the worker does."""
+    """The threads that run as long as the worker does."""
 
     def start(self) -> None:
-        """They run."""
+        """Start the threads."""
 
     def begin_stop(self) -> None:
-        """They take on nothing new; returns at once, also in a signal handler."""
+        """Stop taking on new work. Returns at once, so a signal handler may call it."""
 
     def stop(self) -> None:
-        """They have ended."""
+        """Stop the threads and wait until they have ended."""
 
 
 def make_app(settings: BrokerSettings) -> celery.Celery:
-    """An application without tasks that never waits for its broker longer than the settings say."""
+    """Create an application without tasks. It waits for its broker no longer than the settings allow."""
     seconds = settings.socket_timeout_seconds
-    # Its advice against root is about unpickling, and nothing is unpickled here.
+    # Celery warns against root because of unpickling, and nothing is unpickled here.
     warnings.filterwarnings("ignore", message=".*superuser privileges")
     app = celery.Celery("longbatch", broker=settings.url.get_secret_value(), set_as_current=False)
     app.conf.update(
         accept_content=["json"],
         task_ignore_result=True,
-        task_acks_late=False,  # Redis hands unacknowledged messages out again; jobs are kept in Postgres
+        task_acks_late=False,  # Redis redelivers unacknowledged messages; jobs live in Postgres
         task_create_missing_queues=True,
-        # Unlimited: at a limit Celery listens again only at its next tick, up to a second later.
+        # Unlimited: at a limit Celery reads again only at its next tick, up to a second later.
         worker_prefetch_multiplier=0,
         worker_enable_remote_control=False,
         worker_send_task_events=False,
@@ -52,11 +52,11 @@ def make_app(settings: BrokerSettings) -> celery.Celery:
         worker_hijack_root_logger=False,
         worker_cancel_long_running_tasks_on_connection_loss=False,
         broker_connection_retry_on_startup=True,
-        broker_channel_error_retry=True,  # a full or misconfigured broker is one that is away
-        broker_connection_max_retries=None,  # for ever: jobs move without the broker
+        broker_channel_error_retry=True,  # treat a full or misconfigured broker like one that is down
+        broker_connection_max_retries=None,  # retry forever: jobs move without the broker
         broker_connection_timeout=seconds,
         broker_pool_limit=1,
-        # Without these a frozen broker would block a publisher for ever.
+        # Without these a frozen broker would block a publisher forever.
         broker_transport_options={
             "socket_timeout": seconds,
             "socket_connect_timeout": seconds,
@@ -67,7 +67,7 @@ def make_app(settings: BrokerSettings) -> celery.Celery:
 
 
 def publisher(app: celery.Celery) -> doorbell.Publish:
-    """Sends tasks by name through this application, once."""
+    """Return a function that sends a task by name through this application, never retrying."""
 
     def publish(task: str, queue: str) -> None:
         app.send_task(task, queue=queue, ignore_result=True, retry=False)
@@ -76,14 +76,14 @@ def publisher(app: celery.Celery) -> doorbell.Publish:
 
 
 def run_worker(app: celery.Celery, part: Part, *, queue: str, grace_seconds: float) -> int:
-    """The process serves until SIGTERM; returns its exit code.
+    """Serve until SIGTERM and return the process's exit code.
 
-    The part is a step of Celery's worker and not of its consumer, which begins only when the broker answers.
+    The part is a step of Celery's worker, not of its consumer, which starts only once the broker answers.
 
     Args:
-        app: with the queue's task.
+        app: the application, with the queue's tasks registered.
         part: started before the consumer and stopped after it.
-        queue: whose messages are heard.
+        queue: the queue to consume.
         grace_seconds: how long the part may take to stop.
     """
     ending = _Ending(part, within_seconds=grace_seconds + _EXIT_SLACK_SECONDS)
@@ -112,7 +112,7 @@ def run_worker(app: celery.Celery, part: Part, *, queue: str, grace_seconds: flo
 
 
 class _Ending:
-    """The part's end: begun by the signal, so that a consumer that hangs in its broker delays nothing."""
+    """The part's shutdown, started by the signal so that a consumer stuck in its broker delays nothing."""
 
     def __init__(self, part: Part, *, within_seconds: float) -> None:
         self._part = part
@@ -121,14 +121,14 @@ class _Ending:
         self._has_ended = False
 
     def begin(self) -> None:
-        """The part ends in a thread of its own, and the process soon after it, whatever Celery does."""
-        # Shows where it hung.
+        """Stop the part in its own thread, then exit soon after, whatever Celery does."""
+        # Shows where a hanging process is stuck.
         faulthandler.dump_traceback_later(self._within_seconds, exit=True)
         self._part.begin_stop()
         threading.Thread(target=self._finish_alone, name="ending", daemon=True).start()
 
     def finish(self) -> None:
-        """The part has ended."""
+        """Stop the part once, and wait until it has ended."""
         with self._lock:
             if not self._has_ended:
                 self._part.stop()
@@ -137,14 +137,14 @@ class _Ending:
     def _finish_alone(self) -> None:
         self.finish()
         threading.main_thread().join(_CELERY_EXIT_SECONDS)
-        # Only the doorbell's ear is left, and it waits for a broker that does not answer.
+        # Only Celery's consumer is left, waiting for a broker that does not answer.
         sys.stdout.flush()
         os._exit(0)
 
 
 def _step(part: Part, ending: _Ending) -> type[bootsteps.StartStopStep]:
     class PartStep(bootsteps.StartStopStep):  # type: ignore[misc]  # celery has no types
-        """Starts and stops the part with the worker."""
+        """A step of Celery's worker that starts and stops the part."""
 
         requires = ("celery.worker.components:Pool",)
 
@@ -162,5 +162,5 @@ def _step(part: Part, ending: _Ending) -> type[bootsteps.StartStopStep]:
 
 
 def _keep_logging(**_: object) -> None:
-    """Celery leaves logging as it is: its warnings go to standard error."""
+    """Send warnings to standard error, and keep Celery from configuring logging."""
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s %(message)s")

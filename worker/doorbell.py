@@ -1,4 +1,4 @@
-"""The doorbell as a worker rings it: from a thread of its own, so that a frozen broker delays no job."""
+"""The worker's side of the doorbell: rings from its own thread, so that a frozen broker delays no job."""
 
 import queue
 from collections.abc import Callable
@@ -10,10 +10,10 @@ from worker.loop import Loop
 
 
 class Bell:
-    """Rings bells; several rings of one that wait are one.
+    """Rings doorbells from its own thread; pending rings of one doorbell are merged.
 
     Attributes:
-        broker: its connections.
+        broker: the client that the rings go through.
     """
 
     def __init__(self, broker: redis.Redis, publish: doorbell.Publish) -> None:
@@ -23,16 +23,16 @@ class Bell:
         self.loop = Loop("bell", self.run_once, interval=3600)
 
     def ring(self, name: str) -> None:
-        """Whom this bell calls will look soon, if the broker works; returns at once."""
+        """Wake the workers of this doorbell soon, if the broker works. Returns at once."""
         self._wanted.put(name)
         self.loop.wake()
 
     def heard(self, name: str) -> None:
-        """A ring of this bell was heard."""
+        """Mark this doorbell's ring as received, so that the next one is sent again."""
         doorbell.heard(self.broker, name)
 
     def run_once(self) -> None:
-        """Every wanted ring has sounded, or could not."""
+        """Send every pending ring. One that cannot be sent is dropped."""
         wanted: set[str] = set()
         while not self._wanted.empty():
             wanted.add(self._wanted.get())

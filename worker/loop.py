@@ -1,4 +1,4 @@
-"""A thread that does one thing again and again, whatever goes wrong."""
+"""A thread that repeats one function, whatever goes wrong."""
 
 import threading
 from collections.abc import Callable
@@ -10,15 +10,15 @@ _MAX_BACKOFF_SECONDS: Final = 5.0
 
 
 class Loop:
-    """Calls `run_once` every `interval` seconds and whenever it is woken.
+    """A thread that calls `run_once` every `interval` seconds and whenever it is woken.
 
-    A failure is logged and slows it down, up to five seconds; it never ends it.
+    A failure is logged and slows the loop down, by up to five seconds; it never ends the loop.
     """
 
     def __init__(
         self, name: str, run_once: Callable[[], object], *, interval: float, daemon: bool = False
     ) -> None:
-        """Args: daemon: the process may end without it."""
+        """Args: daemon: the process may exit while the loop still runs."""
         self._name = name
         self._run_once = run_once
         self._interval = interval
@@ -28,31 +28,35 @@ class Loop:
         self._thread = threading.Thread(target=self._run, name=name, daemon=daemon)
 
     def start(self) -> None:
-        """It runs, for the first time at once."""
+        """Start the thread. The first round runs at once."""
         self._thread.start()
 
     def wake(self) -> None:
-        """It runs again soon."""
+        """Start the next round as soon as the present one ends."""
         self._woken.set()
 
     @property
     def is_stopping(self) -> bool:
-        """Whether it has been told to end."""
+        """True once the loop is stopping."""
         return self._stopping.is_set()
 
     def begin_stop(self) -> None:
-        """It ends after its present round; returns at once."""
+        """Ask the loop to end after its present round. Returns at once."""
         self._stopping.set()
         self._woken.set()
 
     def join(self, timeout: float | None = None) -> bool:
-        """Whether it has ended, waiting up to `timeout` seconds for that; one that never began has."""
+        """Wait up to `timeout` seconds for the loop to end; None waits for as long as it takes.
+
+        Returns:
+            True if the loop has ended or never started.
+        """
         if self._thread.ident is not None:
             self._thread.join(timeout)
         return not self._thread.is_alive()
 
     def stop(self) -> None:
-        """It has ended."""
+        """Stop the loop and wait until its present round ends."""
         self.begin_stop()
         self.join()
 
@@ -68,7 +72,7 @@ class Loop:
             self._run_once()
         except (SystemExit, KeyboardInterrupt):
             raise
-        except BaseException as error:  # noqa: BLE001  # the thread's entry point; a panic in Rust is no Exception
+        except BaseException as error:  # noqa: BLE001  # the thread's entry point; a Rust panic is not an Exception
             self._num_failures += 1
             # Not the error's text: a driver's message can quote values.
             telemetry.logger().warning(

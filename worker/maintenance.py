@@ -1,4 +1,4 @@
-"""What keeps the queue healthy, one bounded round each; any number of service workers may do them at once."""
+"""The maintenance rounds of the queue, each bounded; any number of service workers may run them at once."""
 
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
@@ -30,10 +30,10 @@ def _never() -> bool:
 def prepare(
     taker: TurnTaker, work: Counting, *, limit: int, is_stopping: Callable[[], bool] = _never
 ) -> tuple[int, list[Job]]:
-    """Count prompts that wait for it, up to `limit` of them.
+    """Count the tokens of up to `limit` waiting prompts.
 
     Returns:
-        How many were looked at, and their jobs that are queued or have failed now.
+        How many prompts were tried, and those of their jobs that are now queued or failed.
     """
     prepared: list[Job] = []
     for num_taken in range(limit):
@@ -46,7 +46,7 @@ def prepare(
 
 
 class Rounds:
-    """Rounds over all tenants' jobs, which remember the rows that they fail on."""
+    """Maintenance rounds over all tenants' jobs, which skip rows that keep failing."""
 
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
@@ -57,7 +57,7 @@ class Rounds:
         self._notes = Poisoned("usage")
 
     def rescue(self, *, max_rescues: int) -> list[Job]:
-        """Queue jobs again whose worker fell silent, or end them."""
+        """Requeue the jobs of silent workers, or end those that must not run again. Returns them."""
         now = self._now()
 
         def move(session: Session, job_ids: Sequence[UUID]) -> list[Job]:
@@ -75,7 +75,11 @@ class Rounds:
         return rescued
 
     def expire(self) -> int:
-        """Expire jobs whose window is over, or ask their workers to end them; how many."""
+        """Expire jobs whose window is over, or ask their workers to stop them.
+
+        Returns:
+            How many jobs were expired or asked to stop.
+        """
         now = self._now()
 
         def move(session: Session, job_ids: Sequence[UUID]) -> int:
@@ -84,7 +88,7 @@ class Rounds:
         return sum(move_set(self._sessions, self._overdue, lifecycle.overdue(now), move, limit=1000))
 
     def reject_misfits(self) -> list[Job]:
-        """Fail queued jobs that no engine can hold any more."""
+        """Fail queued jobs that no longer fit any engine. Returns the jobs that failed."""
         with transaction(self._sessions) as session:
             rows = submission.misfits(registry.registered_capacities(session))
 
@@ -95,7 +99,11 @@ class Rounds:
         return [job for jobs in moved for job in jobs]
 
     def prune(self, settings: JobSettings, *, is_stopping: Callable[[], bool] = _never) -> dict[str, int]:
-        """Remove what is older than its retention, or as much as there is time for; rows by kind."""
+        """Remove rows older than their retention, until none is left or the worker stops.
+
+        Returns:
+            The number of removed rows by kind.
+        """
         now = self._now()
         kept_since = now - timedelta(days=settings.retention_days)
         keys_since = now - timedelta(hours=settings.idempotency_hours)
@@ -137,13 +145,17 @@ class Rounds:
 
 
 def has_queued(session: Session) -> bool:
-    """Whether a job waits for an engine."""
+    """Return True if a job waits for an engine."""
     waiting = select(Job.id).where(Job.state == literal_column("'queued'")).limit(1)
     return session.scalar(waiting) is not None
 
 
 def sweep_deleted(sessions: Sessions) -> int:
-    """Remove a part of what was too large to go in the request that deleted it; count the rows."""
+    """Remove some of the rows that were too many for the request that deleted them.
+
+    Returns:
+        The number of removed rows.
+    """
     removed: list[int] = []
 
     def run(sweep: Callable[[Session], int]) -> None:
@@ -155,10 +167,10 @@ def sweep_deleted(sessions: Sessions) -> int:
 
 
 def any_queued(jobs: list[Job]) -> bool:
-    """Whether an engine may have something to do with these."""
+    """Return True if any of these jobs waits for an engine."""
     return any(job.state == JobState.QUEUED for job in jobs)
 
 
 def any_to_tell(jobs: list[Job]) -> bool:
-    """Whether somebody waits to hear of these."""
+    """Return True if any of these jobs has ended and has a webhook to deliver to."""
     return any(job.state in TERMINAL and job.webhook_url is not None for job in jobs)

@@ -1,4 +1,4 @@
-"""Rounds of maintenance over many rows: one that cannot be moved is logged and left out for a while."""
+"""Maintenance rounds over many rows: a row that fails is logged and skipped for a while."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -14,21 +14,21 @@ from jobs.database import transaction
 
 _FIRST_PAUSE: Final = 10.0  # seconds
 _MAX_PAUSE: Final = 3600.0
-_MAX_ASIDE: Final = 1000  # ids in a query; beyond it the oldest ones are tried again
+_MAX_ASIDE: Final = 1000  # ids in a query; above it the oldest are tried again
 
 T = TypeVar("T")
-# Of one column, the rows' ids.
+# A query with one column: the rows' ids.
 Rows = Select[Any]
 
 
 class Poisoned:
-    """Rows that a round failed on, each left out for twice as long after every failure, up to an hour.
+    """The rows that a round failed on; each failure doubles how long a row is skipped, up to an hour.
 
-    They are remembered by this process alone: another one finds them by one failure each.
+    Only this process remembers them: another process skips a row after its own first failure on it.
 
     Args:
-        loop: its name in logs.
-        clock: seconds that only grow.
+        loop: the round's name in logs.
+        clock: a monotonic clock, in seconds.
     """
 
     def __init__(self, loop: str, clock: Callable[[], float] = time.monotonic) -> None:
@@ -37,12 +37,12 @@ class Poisoned:
         self._rows: dict[UUID, tuple[int, float]] = {}
 
     def ids(self) -> list[UUID]:
-        """Rows to leave out now."""
+        """Return the rows to skip now."""
         now = self._clock()
         return [row_id for row_id, (_, until) in self._rows.items() if until > now]
 
     def put(self, row_id: UUID, error: BaseException) -> None:
-        """Leave the row out for a while."""
+        """Skip the row for a while and log the failure."""
         num_failures = self._rows.pop(row_id, (0, 0.0))[0] + 1
         pause = min(_MAX_PAUSE, _FIRST_PAUSE * 2 ** min(num_failures - 1, 10))
         self._rows[row_id] = num_failures, self._clock() + pause
@@ -66,17 +66,17 @@ def move_set(
     *,
     limit: int,
 ) -> list[T]:
-    """Move some rows in one transaction; if that fails, in halves, down to the one that it fails on.
+    """Move due rows in one transaction; if that fails, halve the set until the failing row is alone.
 
     Args:
-        sessions: for the transactions.
-        poisoned: rows to leave out; those that fail are added.
-        rows: selects the ids of rows that are due.
-        move: moves those of the rows that are still due.
-        limit: rows at most.
+        sessions: opens the transactions.
+        poisoned: the rows to skip; failing rows are added to it.
+        rows: selects the ids of the due rows.
+        move: moves those of the given rows that are still due.
+        limit: the maximum number of rows.
 
     Returns:
-        What `move` returned, for each transaction that was committed; empty: nothing was due.
+        What `move` returned, for each committed transaction; empty if nothing was due.
     """
     (column,) = rows.selected_columns
     if aside := poisoned.ids():
@@ -87,12 +87,12 @@ def move_set(
 
 
 def is_disconnect(error: Exception) -> bool:
-    """Whether the connection was lost, which is no row's fault."""
+    """Return True if the connection was lost, for which no row is to blame."""
     return isinstance(error, DBAPIError) and error.connection_invalidated
 
 
 def do_each(steps: Iterable[Callable[[], object]]) -> None:
-    """Do every step, whether one before it failed or not; then raise the first failure."""
+    """Run every step even if an earlier one fails, then raise the first failure."""
     failures: list[Exception] = []
     for step in steps:
         try:

@@ -1,4 +1,4 @@
-"""The service worker: maintenance loops and webhook deliveries, woken by the bell or by their intervals."""
+"""The service worker: maintenance loops and webhook delivery, woken by the doorbell or at intervals."""
 
 import sys
 import time
@@ -31,22 +31,22 @@ from worker.webhooks.delivery import Deliverer
 
 _NUM_LOOPS: Final = 9
 _SWITCH_SECONDS: Final = 0.0005  # a tenth of the default
-# Prompts per round: engines hear of the first ones while the others are being counted.
+# Prompts per round: engines can start on the first ones while the others are counted.
 _PREPARED_AT_ONCE: Final = 20
-# Summaries planned per round: engines hear of the first ones while others are being cut.
+# Summaries per round: engines can start on the first ones while the others are chunked.
 _PLANNED_AT_ONCE: Final = 20
-# An exchange takes until its deadline; one that is cut off here is sent again by somebody else.
+# An exchange may last until its deadline; another worker redelivers one that is cut off here.
 _SENDER_EXIT_SECONDS: Final = 1.0
-# What is still being counted, cut or read then is given back; another worker may take it at once.
+# Counting, chunking and extraction still under way then is released; another worker may claim it at once.
 _WORK_EXIT_SECONDS: Final = 3.0
 
 
 class ServiceWorker:
-    """Does everything around the jobs that needs no engine. Any number of them may run.
+    """The worker for everything that needs no engine. Any number of them may run.
 
     Raises:
         WebhookSecretError: the configured secret cannot sign.
-        VaultKeyError: a key that seals secrets is no key.
+        VaultKeyError: a configured key that seals secrets is malformed.
     """
 
     def __init__(self, settings: Settings, tokenizer: Tokenizer, bell: Bell) -> None:
@@ -102,8 +102,8 @@ class ServiceWorker:
         ]
 
     def start(self) -> None:
-        """Every loop runs."""
-        # Who counts or parses gives way soon: exchanges take the interpreter's lock often and briefly.
+        """Start every loop."""
+        # Threads that count or parse must yield soon: exchanges take the interpreter lock often and briefly.
         sys.setswitchinterval(_SWITCH_SECONDS)
         if self._deliverer:
             self._deliverer.start()
@@ -111,7 +111,7 @@ class ServiceWorker:
             loop.start()
 
     def heard(self, bell: str) -> None:
-        """A bell rang: events wait to be told, or anything does, from uncounted prompts to new batches."""
+        """Wake the loops that this doorbell is for: webhook delivery, or all that new work may need."""
         self._bell.heard(bell)
         if bell == EVENTS:
             self._deliver.wake()
@@ -120,12 +120,12 @@ class ServiceWorker:
             loop.wake()
 
     def begin_stop(self) -> None:
-        """Begin no round any more; leases of what is under way are renewed until it ends."""
+        """Start no further round. Leases of work under way are renewed until it ends."""
         for loop in (*self._loops, self._bell.loop):
             loop.begin_stop()
 
     def stop(self) -> None:
-        """No thread of ours runs; rounds that were on their way have ended, but for slow deliveries."""
+        """Stop all threads. Rounds under way end first, except slow webhook deliveries."""
         self.begin_stop()
         self._turns.interrupt()
         deadline = time.monotonic() + _WORK_EXIT_SECONDS
@@ -140,7 +140,7 @@ class ServiceWorker:
         self._engine.dispose()
 
     def prepare(self) -> None:
-        """Some of the waiting prompts are counted; the next round follows at once while there are more."""
+        """Count some of the waiting prompts. The next round follows at once while more wait."""
         num_taken, prepared = maintenance.prepare(
             self._turns, self._counting, limit=_PREPARED_AT_ONCE, is_stopping=self._is_stopping
         )
@@ -152,19 +152,19 @@ class ServiceWorker:
             self._deliver.wake()
 
     def deliver(self) -> None:
-        """What has been sent is recorded, and idle senders have what is due."""
+        """Record finished deliveries and hand due ones to idle senders."""
         if self._deliverer:
             self._deliverer.run_once()
 
     def validate(self) -> None:
-        """One batch is accepted or refused; another round follows at once, as there may be more."""
+        """Accept or refuse one batch. Another round follows at once, as more may wait."""
         if batches.validate_next(self._turns, self._validation):
             self._validate.wake()
             self._advance.wake()
             self._deliver.wake()
 
     def advance(self) -> None:
-        """Every batch is a part further; the next round follows at once while one was."""
+        """Move every batch one step forward. The next round follows at once while anything moved."""
         moved = batches.advance(self._sessions, self._batch_tools, is_stopping=self._is_stopping)
         if moved.num_steps:
             self._advance.wake()
@@ -175,34 +175,34 @@ class ServiceWorker:
             self._bell.ring(INFERENCE)
 
     def plan(self) -> None:
-        """Summaries are planned, and what is left of those that end early is stopped; more follow at once."""
-        num_looked_at = summaries.plan(
+        """Plan summaries and stop the jobs of those that end early. More follow at once."""
+        num_tried = summaries.plan(
             self._turns, self._planning, limit=_PLANNED_AT_ONCE, is_stopping=self._is_stopping
         )
         num_stopped = self._summary_rounds.stop(is_stopping=self._is_stopping)
-        if num_looked_at:
+        if num_tried:
             self._prepare.wake()
-        if num_looked_at or num_stopped:
+        if num_tried or num_stopped:
             self._deliver.wake()
-        if num_looked_at == _PLANNED_AT_ONCE or num_stopped:
+        if num_tried == _PLANNED_AT_ONCE or num_stopped:
             self._plan.wake()
 
     def extract(self) -> None:
-        """Every document that waited has been extracted, here or by others."""
+        """Extract waiting documents until none is left."""
         while not self._is_stopping() and self._turns.take(self._extraction):
             pass
 
     def document_ended(self) -> None:
-        """A document has its text, or never will: whoever waited for it looks again."""
+        """Wake planning: a document has its text or failed, and summaries may wait for it."""
         self._plan.wake()
 
     def rescue(self) -> None:
-        """Silent workers' jobs are free again."""
+        """Rescue the jobs of silent workers and wake the inference workers."""
         if self._rounds.rescue(max_rescues=self._settings.jobs.max_rescues):
             self._bell.ring(INFERENCE)
 
     def expire(self) -> None:
-        """Some overdue jobs, and jobs that no engine can hold, have ended; more of them follow at once."""
+        """End some of the overdue jobs and of those that fit no engine. More follow at once."""
         do_each(
             [
                 self._expire_jobs,
@@ -221,19 +221,19 @@ class ServiceWorker:
             self._expire.wake()
 
     def ring(self) -> None:
-        """Inference workers look, if something waits for them."""
+        """Wake the inference workers if a job waits for them."""
         with transaction(self._sessions) as session:
             has_queued = maintenance.has_queued(session)
         if has_queued:
             self._bell.ring(INFERENCE)
 
     def prune(self) -> None:
-        """What is past its retention is gone; what one step fails on keeps no other from its own."""
+        """Remove everything past its retention. A failing step does not keep the others from running."""
         settings, stopping = self._settings, self._is_stopping
         do_each(
             [
                 partial(delivery.sweep, self._sessions, is_stopping=stopping),
-                self._seal_anew,
+                self._reseal_secrets,
                 partial(self._rounds.prune, settings.jobs, is_stopping=stopping),
                 partial(
                     self._file_rounds.prune,
@@ -249,7 +249,7 @@ class ServiceWorker:
             ]
         )
 
-    def _seal_anew(self) -> None:
+    def _reseal_secrets(self) -> None:
         if self._vault:
             delivery.seal_anew(self._sessions, self._vault, is_stopping=self._is_stopping)
 

@@ -1,4 +1,4 @@
-"""Summaries as a service worker moves them on: short transactions, any number of workers at once."""
+"""The service worker's rounds over summaries: short transactions, any number of workers at once."""
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -20,17 +20,17 @@ def plan(taker: TurnTaker, work: Planning, *, limit: int, is_stopping: Callable[
     """Plan summaries whose documents are ready.
 
     Returns:
-        How many were looked at, `limit` at most. Those that are put off count too: while a quota is full the
-        caller's other work must go on.
+        How many were tried, at most `limit`. Postponed ones count too: while a quota is full, the caller's
+        other work must go on.
     """
-    for num_looked_at in range(limit):
+    for num_tried in range(limit):
         if is_stopping() or taker.take(work) is None:
-            return num_looked_at
+            return num_tried
     return limit
 
 
 class Rounds:
-    """Rounds over all tenants' summaries, which remember the rows that they fail on."""
+    """Maintenance rounds over all tenants' summaries, which skip rows that keep failing."""
 
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
@@ -39,7 +39,11 @@ class Rounds:
         self._old = Poisoned("summaries-prune")
 
     def stop(self, *, is_stopping: Callable[[], bool]) -> int:
-        """Cancel jobs of summaries that are to end early, or ask them to stop; how many were."""
+        """Cancel the jobs of summaries that end early, or ask running ones to stop.
+
+        Returns:
+            How many jobs were cancelled or asked to stop.
+        """
         with transaction(self._sessions) as session:
             found = verbs.find_stopping(session, without=self._stopping.ids())
         num_stopped = 0
@@ -56,14 +60,14 @@ class Rounds:
         return num_stopped
 
     def expire(self) -> int:
-        """Expire summaries that were not planned in time; how many."""
+        """Expire summaries that were not planned in time. Returns how many."""
         with transaction(self._sessions) as session:
             now = database_now(session)
         move = partial(verbs.expire, now=now)
         return sum(move_set(self._sessions, self._overdue, verbs.overdue(now), move, limit=100))
 
     def prune(self, *, retention: timedelta, is_stopping: Callable[[], bool]) -> None:
-        """Remove summaries past their retention with their jobs."""
+        """Remove summaries past their retention, together with their jobs."""
         with transaction(self._sessions) as session:
             before = database_now(session) - retention
 

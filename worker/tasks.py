@@ -1,4 +1,4 @@
-"""The doorbell's tasks: they carry nothing and only say that it is time to look."""
+"""The doorbell's tasks: they carry no payload and only wake the worker."""
 
 from collections.abc import Callable
 
@@ -8,12 +8,12 @@ from jobs.doorbell import QUEUES, WAKE_TASKS
 
 
 def register(app: celery.Celery, queue: str, on_ring: Callable[[str], None]) -> None:
-    """The tasks of the queue's bells are known to the application.
+    """Register the tasks of this queue's doorbells with the application.
 
     Args:
-        app: of a worker.
-        queue: that it consumes.
-        on_ring: called with the bell for each message; must be quick.
+        app: the worker's application.
+        queue: the queue that it consumes.
+        on_ring: called with the doorbell's name for each message; must be quick.
     """
     for bell in (name for name, of in QUEUES.items() if of == queue):
         app.task(name=WAKE_TASKS[bell], ignore_result=True, shared=False)(_ringing(bell, on_ring))

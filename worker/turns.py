@@ -1,4 +1,4 @@
-"""Takes turns at the work that serves all tenants: a row at a time in each thread, under a lease."""
+"""The turns of work that serves all tenants: one row at a time in each thread, under a lease."""
 
 import threading
 from collections import Counter, defaultdict
@@ -19,11 +19,11 @@ from worker.loop import Loop
 from worker.rounds import do_each
 
 _RENEWALS: Final = 3  # in the time of a lease
-# So long a row waits that something unavailable kept from its end: it may be the only one that needs it.
+# How long a row waits for something unavailable: it may be the only row that needs it.
 _UNAVAILABLE_FOR: Final = timedelta(seconds=30)
-_MAX_DOUBLINGS: Final = 4  # of that pause: eight minutes
-_MAX_REMEMBERED: Final = 1000  # rows; beyond it the oldest ones begin anew
-# So many rows of a kind in a row: it is not the rows.
+_MAX_DOUBLINGS: Final = 4  # of that pause: up to eight minutes
+_MAX_REMEMBERED: Final = 1000  # rows; above it the oldest start over
+# This many consecutive rows of a kind: the rows are not the cause.
 _UNAVAILABLE_TO_ALL: Final = 3
 
 T = TypeVar("T")
@@ -31,10 +31,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Taken(Generic[T]):
-    """A row that was taken and worked on.
+    """A row that this worker claimed and worked on.
 
     Attributes:
-        result: what became of it; None: nothing that this worker wrote.
+        result: what the work wrote; None if this worker wrote nothing.
     """
 
     result: T | None
@@ -42,7 +42,7 @@ class Taken(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """Work that is under way."""
+    """Work under way, with its lease."""
 
     turn: Turn
     lease: timedelta
@@ -50,10 +50,10 @@ class _Held:
 
 
 class TurnTaker:
-    """Works on rows that wait, and keeps the leases of all that are under way in this process.
+    """Claims waiting rows, works on them, and keeps the leases of all work under way in this process.
 
     Attributes:
-        loop: renews the leases; to be stopped after whoever takes turns.
+        loop: renews the leases; stop it after every thread that takes turns.
     """
 
     def __init__(self, sessions: Sessions, *, shortest_lease: timedelta) -> None:
@@ -67,13 +67,13 @@ class TurnTaker:
         self.loop = Loop("turn-leases", self.renew, interval=interval)
 
     def take(self, work: Work[T]) -> Taken[T] | None:
-        """Work on the row whose turn it is.
+        """Claim the row whose turn it is and work on it.
 
         Returns:
-            None: no row waits.
+            None if no row waits.
 
         Raises:
-            UnavailableError: for one row after the other; nobody can work now, and they wait again.
+            UnavailableError: several consecutive rows failed with it; try again later, the rows wait.
         """
         with transaction(self._sessions) as session:
             turn = turns.claim(session, work.kind, lease=work.lease)
@@ -83,9 +83,9 @@ class TurnTaker:
             return Taken(self._work(work, turn, watch))
 
     def renew(self) -> None:
-        """Prolong every lease that is held, and tell work whose lease is lost to end.
+        """Renew every held lease, and end the work whose lease is lost.
 
-        Each kind is renewed whether another one was or not.
+        A failure to renew one kind does not affect the others.
         """
         by_kind: dict[tuple[str, timedelta], list[_Held]] = defaultdict(list)
         for each in self._all():
@@ -100,16 +100,16 @@ class TurnTaker:
                 each.watch.end(Ending.LOST)
 
     def interrupt(self) -> None:
-        """Tell all work to end, and what begins from now on too."""
+        """End all work under way, and any that starts from now on."""
         with self._lock:
             self._is_stopping = True
         for each in self._all():
             each.watch.end(Ending.STOPPING)
 
     def give_back(self) -> None:
-        """Give back what is still under way: its workers may take long to end, and write nothing then."""
+        """Release all rows still under way. Their threads may take long to end, and then write nothing."""
         for each in self._all():
-            with suppress(Exception):  # its lease runs out
+            with suppress(Exception):  # the lease then runs out
                 self._release(each.turn)
 
     def _all(self) -> Sequence[_Held]:
@@ -147,7 +147,7 @@ class TurnTaker:
             with suppress(Exception):  # otherwise its lease runs out
                 self._release(turn)
             raise
-        except BaseException as error:  # noqa: BLE001  # one row must not stop all others; a panic in Rust is no Exception
+        except BaseException as error:  # noqa: BLE001  # one row must not stop all others; a Rust panic is not an Exception
             _log(work, turn, error)
         else:
             self._note_available(turn)
@@ -158,7 +158,11 @@ class TurnTaker:
         return None
 
     def _put_off(self, turn: Turn) -> int:
-        """Give the row and its attempt back, each time for longer; count the rows in a row that had to be."""
+        """Release the row without spending its attempt, for longer each time.
+
+        Returns:
+            How many consecutive rows of its kind had to be postponed.
+        """
         with self._lock:
             num_times = self._unavailable.pop(turn.row_id, 0)
             self._unavailable[turn.row_id] = num_times + 1
