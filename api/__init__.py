@@ -1,1 +1,1 @@
-"""The HTTP service: requests in, verbs of `jobs` called, JSON out."""
+"""The HTTP service: turns requests into calls of `jobs`, and results into JSON."""

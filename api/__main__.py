@@ -1,4 +1,4 @@
-"""`python -m api`: the service as one process."""
+"""`python -m api`: runs the service as one process."""
 
 import contextlib
 import ctypes
@@ -21,36 +21,36 @@ from jobs import settings as settings_module
 from jobs.settings import Settings
 from jobs.tenants import keys
 
-# Long polls are answered at once when the server stops; this is for uploads and slow readers.
+# Long polls are answered at once when the server stops; this leaves time to uploads and slow readers.
 _GRACE_SECONDS: Final = 2
-# A tenth of Python's own: the event loop takes the interpreter's lock often and briefly.
+# A tenth of Python's default: the event loop takes the interpreter's lock often and briefly.
 _SWITCH_SECONDS: Final = 0.0005
 _USAGE_ERROR: Final = 2
 _M_MMAP_THRESHOLD: Final = -3  # of glibc's malloc.h
 
 
 class Server(uvicorn.Server):
-    """Uvicorn that answers everybody who waits before it stops."""
+    """Uvicorn that answers all long polls before it stops."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Connections are accepted."""
+        """Start accepting connections."""
         await super().startup(sockets)
         if self.started:
             host, port = self.servers[0].sockets[0].getsockname()[:2]
             telemetry.logger().info(telemetry.API_READY, url=f"http://{host}:{port}")
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Long polls have their answer, and nothing is accepted any more."""
+        """Answer all long polls and stop accepting connections."""
         app = self.config.app
-        app.state.parts.release()  # type: ignore[union-attr]  # it is our own application
+        app.state.parts.release()  # type: ignore[union-attr]  # always our own application
         await super().shutdown(sockets)
         telemetry.logger().info(telemetry.API_STOPPED)
 
 
 def main() -> int:
-    """Serves until SIGTERM or Ctrl-C; the exit status."""
+    """Serve until SIGTERM or Ctrl-C, and return the exit status."""
     telemetry.configure()
-    _give_back_large_buffers()
+    _release_large_buffers()
     sys.setswitchinterval(_SWITCH_SECONDS)
     try:
         settings = settings_module.load()
@@ -69,25 +69,25 @@ def _serve(settings: Settings) -> int:
     config = uvicorn.Config(
         create_app(settings),
         http=connection_class(_connection_limits(settings)),
-        ws="none",  # there are none here, and they would escape the limits
+        ws="none",  # no route uses WebSockets, and they would escape the limits
         host=settings.api.host,
         port=settings.api.port,
         log_config=None,
         access_log=False,
-        proxy_headers=False,  # nobody in front of us is trusted to name the caller
+        proxy_headers=False,  # no proxy is trusted to name the caller
         server_header=False,
         timeout_keep_alive=settings.api.keep_alive_seconds,
         timeout_graceful_shutdown=_GRACE_SECONDS,
     )
     server = Server(config)
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _end)  # uvicorn raises the signal again once it has shut down
+        signal.signal(number, _exit)  # uvicorn raises the signal again once it has shut down
     server.run()
     return 0 if server.started else 1
 
 
 def _connection_limits(settings: Settings) -> ConnectionLimits:
-    """Return the limits of connections; of open files, those of the database and a reserve stay free."""
+    """Return the connection limits, leaving open files for the database and a reserve."""
     available = open_files.raise_for("api", needed=open_files.of_api(settings))
     others = settings.database.pool_size + open_files.RESERVE
     return ConnectionLimits(
@@ -98,24 +98,27 @@ def _connection_limits(settings: Settings) -> ConnectionLimits:
     )
 
 
-def _give_back_large_buffers() -> None:
-    """What a large body took goes back to the system when it is let go.
+def _release_large_buffers() -> None:
+    """Make glibc return the memory of a large body to the system when it is freed.
 
-    Else glibc learns from the largest body to keep such sizes. Measured with 64 uploads of 7.5 MB at once:
-    1.1 times their size at the peak and nothing afterwards; without it 1.55 times and 0.9 times.
+    Otherwise glibc raises its threshold to the largest body and keeps such blocks. Measured with 64 uploads
+    of 7.5 MB at once: 1.1 times their size at the peak and nothing afterwards; without it 1.55 and 0.9 times.
     """
     with contextlib.suppress(AttributeError, OSError):  # another C library
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, 2**20)
 
 
-def _end(_number: int, _frame: FrameType | None) -> None:
+def _exit(_number: int, _frame: FrameType | None) -> None:
     sys.exit(0)
 
 
 def _refuse_network_without_keys(settings: Settings) -> None:
-    """Raises ValueError when others than this host could reach a service that nobody has a key for yet.
+    """Refuse to listen on the network while no API key exists.
 
-    A database that does not answer is no reason: until it does, no key is accepted.
+    A database that does not answer is no reason to refuse: until it answers, no key is accepted.
+
+    Raises:
+        ValueError: other hosts could reach the service, but there is no usable key.
     """
     host = settings.api.host
     if _is_loopback(host):
@@ -134,7 +137,7 @@ def _refuse_network_without_keys(settings: Settings) -> None:
     finally:
         engine.dispose()
     raise ValueError(
-        f"api.host is {host}, but there are no API keys yet: make one with `longbatch keys create` (or"
+        f"api.host is {host}, but there are no API keys yet: create one with `longbatch keys create` (or"
         " `python -m cli keys create`) and start again, or use 127.0.0.1."
     )
 

@@ -1,4 +1,4 @@
-"""The application: routes, errors and parts put together."""
+"""The application: puts routes, errors and services together."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -29,13 +29,13 @@ from jobs.settings import Settings
 from jobs.version import version
 
 _DESCRIPTION = (
-    "Jobs for a long-context language model: submit a document, get its summary when an engine had room."
-    " Every error has the shape {error: {message, type, param, code}}."
+    "Asynchronous jobs for a long-context language model: submit a document, and fetch its summary once an"
+    " engine has processed it. Every error has the shape {error: {message, type, param, code}}."
 )
 
 
 def create_app(settings: Settings) -> FastAPI:
-    """The service for these settings; its parts are opened when it starts."""
+    """Create the service for these settings; its services open when it starts."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:

@@ -1,4 +1,4 @@
-"""The API's own description: bodies that routes read as bytes are added, the framework's 422 is removed."""
+"""The OpenAPI document: adds bodies that routes read as bytes, and removes the framework's 422."""
 
 from typing import Any, Final
 
@@ -20,8 +20,8 @@ from api.webhooks.schemas import EndpointRequest, EndpointUpdate
 from jobs.prompts.openai import ChatRequest, TextRequest
 
 _SCHEME: Final = "key"
-# How the gate in front of all routes ends a request.
-_OF_THE_GATE: Final = (401, 403, 429, 503)
+# How authentication, in front of all routes, can end a request.
+_AUTH_STATUSES: Final = (401, 403, 429, 503)
 _BODIES: Final[tuple[type[BaseModel], ...]] = (
     JobRequest,
     CancelRequest,
@@ -40,7 +40,7 @@ _BODIES: Final[tuple[type[BaseModel], ...]] = (
 
 
 def describe(app: FastAPI) -> dict[str, Any]:
-    """The application as an OpenAPI document; made once."""
+    """Describe the application as an OpenAPI document, made once."""
     if app.openapi_schema is None:
         document = get_openapi(
             title=app.title, version=app.version, description=app.description, routes=app.routes
@@ -57,15 +57,15 @@ def describe(app: FastAPI) -> dict[str, Any]:
                 if path not in OPEN:
                     _add_key(operation)
                 if path == METRICS:
-                    operation["security"].append({})  # none from the same host
+                    operation["security"].append({})  # requests from the same host need no key
         app.openapi_schema = document
     return app.openapi_schema
 
 
 def _add_key(operation: dict[str, Any]) -> None:
-    """The operation says that it needs a key, and how requests end that do not get past the gate."""
+    """Document that the operation needs a key, and how requests without a valid one end."""
     operation["security"] = [{_SCHEME: []}]
     content = {"application/json": {"schema": {"$ref": REF.format(model=ErrorReply.__name__)}}}
-    for status in _OF_THE_GATE:
+    for status in _AUTH_STATUSES:
         operation["responses"].setdefault(str(status), {"description": REASONS[status], "content": content})
     operation["responses"] = dict(sorted(operation["responses"].items()))

@@ -1,1 +1,1 @@
-"""HTTP, whatever the route: authentication, bodies, errors, ids, pages and events."""
+"""HTTP for every route: authentication, bodies, errors, ids, pages and events."""

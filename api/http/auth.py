@@ -1,4 +1,4 @@
-"""The gate: no request gets past it without a key that may do what it asks; no body is read before."""
+"""Authentication: admits a request only with a key whose scope allows it, before any body is read."""
 
 import asyncio
 from dataclasses import dataclass
@@ -17,24 +17,25 @@ from api.runtime.rate_limits import Rate
 from api.runtime.services import Parts
 from jobs.errors import ForbiddenError, LongbatchError
 
-# A refused body is read and forgotten up to here, so that a caller who is sending sees the answer.
+# The body of a refused request is read and dropped up to this size, so that a caller still sending sees the
+# response.
 _DRAINED_BYTES: Final = 64 * 2**20
 _DRAINED_SECONDS: Final = 10
 
 
 class Gate:
-    """ASGI middleware in front of all routes. Behind it, `scope["state"]["caller"]` says who it is."""
+    """ASGI middleware in front of all routes; sets `scope["state"]["caller"]` for them."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """The request has passed, bound to its tenant, or was refused."""
+        """Pass the request on, bound to its tenant, or refuse it."""
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
         if scope["type"] != "http":
-            await send({"type": "websocket.close"})  # there is nothing behind it
+            await send({"type": "websocket.close"})  # no route speaks WebSocket
             return
         try:
             passed = await _admit(scope)
@@ -46,14 +47,14 @@ class Gate:
 
 @dataclass(frozen=True, slots=True)
 class _Passed:
-    """A request that may go on."""
+    """A request that is admitted."""
 
     caller: Caller
     rate: Rate
     allowances: Allowances
 
     def adding_headers(self, send: Send) -> Send:
-        """The answer says what is left of the caller's limits, unless it is about a limit anyway."""
+        """Wrap `send` to add the caller's remaining limits to responses that do not report them yet."""
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -67,14 +68,21 @@ class _Passed:
 
 
 async def _admit(scope: Scope) -> _Passed | None:
-    """Who may go on; None: whoever it is."""
+    """Authenticate the request and count it against the caller's rate limit.
+
+    Returns:
+        None: the route needs no key.
+
+    Raises:
+        LongbatchError: the request is refused; answer with this error.
+    """
     needed = needed_scope(scope)
     if needed is None:
         return None
     parts: Parts = scope["app"].state.parts
     caller = await parts.callers.verify(_header(scope, b"authorization"))
     if needed not in caller.scopes:
-        raise ForbiddenError(f"This API key has not the scope {needed.value!r} that the request needs.")
+        raise ForbiddenError(f"This API key lacks the scope {needed.value!r}, which this request requires.")
     rate = await parts.rates.hit(caller.tenant_id, caller.limits.max_requests)
     scope.setdefault("state", {})["caller"] = caller
     request_tenant.set(caller.tenant_id)
@@ -82,7 +90,7 @@ async def _admit(scope: Scope) -> _Passed | None:
 
 
 async def _refuse(response: Response, scope: Scope, receive: Receive, send: Send) -> None:
-    if _header(scope, b"expect") is None:  # else the caller asks before it sends
+    if _header(scope, b"expect") is None:  # with Expect, the caller waits for an answer before it sends
         await _drain(receive)
     await response(scope, receive, send)
 

@@ -1,4 +1,4 @@
-"""Request bodies as bytes: whole ones under a limit, or lines while they arrive."""
+"""Request bodies as bytes: whole up to a limit, or line by line as they arrive."""
 
 import json
 from collections.abc import AsyncIterator
@@ -11,12 +11,12 @@ from starlette.requests import Request
 from jobs.errors import MalformedJsonError, TooLargeError
 from jobs.validation import from_validation
 
-# Complaints of the fast parser behind which a text that cannot be stored may hide.
+# Complaints of the fast parser that may hide a text that cannot be stored.
 _TEXT_COMPLAINTS: Final = ("surrogate", "hex escape", "unicode", "control character")
 Body = TypeVar("Body", bound=BaseModel)
 
-# A refused body is still read this many times its limit, so that the caller, who is sending, sees the answer
-# instead of a broken connection.
+# A refused body is still read up to this many times its limit, so that a caller still sending sees the
+# response instead of a broken connection.
 _DRAINED_LIMITS = 4
 
 
@@ -26,7 +26,7 @@ class Line:
 
     Attributes:
         number: counted from 1.
-        content: without its line feed; None: it was longer than the limit and has been skipped.
+        content: without its line feed; None: the line exceeded the limit and was skipped.
     """
 
     number: int
@@ -34,10 +34,10 @@ class Line:
 
 
 async def read_body(request: Request, *, max_bytes: int) -> bytearray:
-    """The whole body, held once.
+    """Read the whole body into memory, without a second copy.
 
     Raises:
-        TooLargeError: it has more than `max_bytes`, by its Content-Length or by what arrived.
+        TooLargeError: the body exceeds `max_bytes`, by its Content-Length or by what arrived.
     """
     declared = request.headers.get("content-length", "")
     too_large = declared.isdecimal() and int(declared) > max_bytes
@@ -53,15 +53,15 @@ async def read_body(request: Request, *, max_bytes: int) -> bytearray:
         else:
             body += chunk
     if too_large:
-        raise TooLargeError(f"The request body may have {max_bytes} bytes at most.")
+        raise TooLargeError(f"The request body may have at most {max_bytes} bytes.")
     return body
 
 
 async def read_lines(request: Request, *, max_line_bytes: int, max_bytes: int) -> AsyncIterator[Line]:
-    """The body's lines as they arrive; no more than one line is held.
+    """Yield the body's lines as they arrive, holding at most one line in memory.
 
     Raises:
-        TooLargeError: the body has more than `max_bytes`; the lines before stand.
+        TooLargeError: the body exceeds `max_bytes`; the lines yielded before remain valid.
     """
     pending = bytearray()
     skipping = False
@@ -70,7 +70,7 @@ async def read_lines(request: Request, *, max_line_bytes: int, max_bytes: int) -
     async for chunk in request.stream():
         num_bytes += len(chunk)
         if num_bytes > max_bytes:
-            raise TooLargeError(f"A bulk request may have {max_bytes} bytes at most.")
+            raise TooLargeError(f"A bulk request may have at most {max_bytes} bytes.")
         *whole, rest = chunk.split(b"\n")
         for piece in whole:
             content = (
@@ -90,10 +90,10 @@ async def read_lines(request: Request, *, max_line_bytes: int, max_bytes: int) -
 
 
 def parse(model: type[Body], raw: bytes | bytearray) -> Body:
-    """The request's body, validated.
+    """Parse and validate the request body.
 
     Raises:
-        InvalidRequestError: it names the field, and never repeats its value.
+        InvalidRequestError: the body is invalid; the error names the field and never repeats its value.
     """
     try:
         return model.model_validate_json(raw)
@@ -105,7 +105,10 @@ def parse(model: type[Body], raw: bytes | bytearray) -> Body:
 
 
 def _name_unstorable_field(model: type[BaseModel], raw: bytes | bytearray) -> None:
-    """Raises the error that names the field; returns when the text is no JSON for a slower parser either."""
+    """Raise an error that names the field whose text cannot be stored.
+
+    Returns if a slower parser rejects the text as JSON too.
+    """
     try:
         value = json.loads(raw.decode("utf-8", "surrogatepass"), strict=False)
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""Callbacks: the URL and the secret that a request names for its webhook."""
+"""Callbacks: the webhook URL and secret that a request specifies."""
 
 from dataclasses import dataclass
 
@@ -11,10 +11,11 @@ from jobs.webhooks.vault import Vault
 
 @dataclass(frozen=True, slots=True)
 class Callback:
-    """Where a job or a batch is told, checked.
+    """The validated webhook of a job, batch or summary.
 
     Attributes:
-        secret: sealed; None: the tenant's default signs.
+        url: where its events are delivered; None if the request names no webhook.
+        secret: sealed; None: the tenant's default secret signs.
     """
 
     url: str | None
@@ -22,14 +23,14 @@ class Callback:
 
 
 def check_callback(url: str | None, secret: str | None, settings: WebhookSettings) -> Callback:
-    """What a request for a job or a batch says about its webhook.
+    """Validate the webhook that a request specifies, and seal its secret.
 
     Raises:
-        InvalidRequestError: it cannot be used.
+        InvalidRequestError: the webhook cannot be used; `param` names the field.
     """
     if url is None:
         if secret is not None:
-            raise InvalidRequestError("webhook_secret goes with webhook_url.", param="webhook_secret")
+            raise InvalidRequestError("webhook_secret requires webhook_url.", param="webhook_secret")
         return Callback(None, None)
     vault = require_vault(settings, param="webhook_url")
     webhooks.check_destination(url, allowed_hosts=settings.allowed_hosts)
@@ -39,24 +40,24 @@ def check_callback(url: str | None, secret: str | None, settings: WebhookSetting
 
 
 def require_vault(settings: WebhookSettings, *, param: str | None = None) -> Vault:
-    """What keeps secrets.
+    """Return the vault that seals webhook secrets.
 
     Raises:
-        InvalidRequestError: this server has no webhooks.
+        InvalidRequestError: webhooks are not configured on this server.
     """
     vault = Vault.of(settings)
     if vault is None:
         raise InvalidRequestError(
-            "This server signs no webhooks: its LONGBATCH_WEBHOOKS__ENCRYPTION_KEY is not set.", param=param
+            "Webhooks are off on this server: LONGBATCH_WEBHOOKS__ENCRYPTION_KEY is not set.", param=param
         )
     return vault
 
 
 def checked_secret(secret: str, *, param: str) -> str:
-    """The secret, which can sign.
+    """Return the secret after checking that it can sign.
 
     Raises:
-        InvalidRequestError: it cannot.
+        InvalidRequestError: it cannot sign.
     """
     try:
         webhooks.check_secret(secret)

@@ -1,6 +1,6 @@
-"""What routes are given: the parts, the caller and the tenant.
+"""Dependencies of routes: the services, the caller and the tenant.
 
-All are coroutines: the framework would send plain functions through a thread each.
+All are coroutines, because the framework would run each plain function in a thread.
 """
 
 from typing import Annotated
@@ -13,19 +13,19 @@ from api.runtime.services import Parts
 
 
 async def find_parts(request: Request) -> Parts:
-    """The parts of the running application."""
+    """Return the services of the running application."""
     parts: Parts = request.app.state.parts
     return parts
 
 
 async def find_caller(request: Request) -> Caller:
-    """Who sends this request, as the gate found out; only routes that need a key have one."""
+    """Return the authenticated caller; only routes that need a key have one."""
     caller: Caller = request.state.caller
     return caller
 
 
 async def find_tenant(request: Request) -> UUID:
-    """Whose rows this request sees."""
+    """Return the tenant whose rows this request sees."""
     caller: Caller = request.state.caller
     return caller.tenant_id
 

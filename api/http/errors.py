@@ -1,4 +1,4 @@
-"""How errors look on the wire: always `{"error": {"message", "type", "param", "code"}}`."""
+"""Errors on the wire: always `{"error": {"message", "type", "param", "code"}}`."""
 
 from http import HTTPStatus
 from typing import Final
@@ -32,7 +32,7 @@ from jobs.errors import (
 )
 from jobs.validation import from_validation
 
-# A class answers for its subclasses; what is not listed is our own fault.
+# A class covers its subclasses; an error that is not listed is an internal one.
 _STATUSES: Final[dict[type[LongbatchError], int]] = {
     InvalidRequestError: 400,
     AuthenticationError: 401,
@@ -54,16 +54,16 @@ _STATUSES: Final[dict[type[LongbatchError], int]] = {
     RequestExpiredError: 504,
 }
 _RETRY_AFTER: Final = {"Retry-After": "1"}  # seconds
-# OpenAI's clients repeat a 409 by themselves unless they are told not to.
+# OpenAI's clients retry a 409 unless this header forbids it.
 _NO_RETRY: Final = {"x-should-retry": "false"}
-# What is left of the body is not read: gigabytes, perhaps.
+# The rest of the body, possibly gigabytes, is not read.
 _CLOSE: Final = {"Connection": "close"}
 _CHALLENGE: Final = {"WWW-Authenticate": "Bearer"}
 _MAX_PATH_CHARS: Final = 64
 
 
 def add_handlers(app: FastAPI) -> None:
-    """Every error of this application leaves in the one shape, the framework's own included."""
+    """Make every error leave in the one shape, the framework's own included."""
 
     @app.exception_handler(LongbatchError)
     async def of_domain(_request: Request, error: LongbatchError) -> JSONResponse:
@@ -79,7 +79,7 @@ def add_handlers(app: FastAPI) -> None:
 
 
 def response(error: LongbatchError) -> JSONResponse:
-    """The error as an answer; what a caller cannot mend says nothing about our insides."""
+    """Render the error as a response; internal errors reveal nothing about the server."""
     status = status_of(error)
     if status == HTTPStatus.INTERNAL_SERVER_ERROR and not isinstance(error, RequestFailedError):
         return internal_response()
@@ -109,33 +109,33 @@ def _limit_headers(error: LimitError) -> dict[str, str]:
 
 
 def status_of(error: LongbatchError) -> int:
-    """The status that tells a caller of this error."""
+    """Return the HTTP status of the error."""
     return next((code for kind, code in _STATUSES.items() if isinstance(error, kind)), 500)
 
 
 def internal_response() -> JSONResponse:
-    """500, without a word about what happened: that stands in the log under the request's id."""
-    message = "The server failed to answer this request; its log has the x-request-id."
+    """Return a 500 that reveals nothing; the log has the cause under the request's id."""
+    message = "The server failed to process this request; its log has the cause under the x-request-id."
     return JSONResponse(envelope(500, "internal_error", message), 500)
 
 
 def envelope(
     status: int, code: str, message: str, *, param: str | None = None, kind: str | None = None
 ) -> dict[str, object]:
-    """The body of an error."""
+    """Return the body of an error response."""
     if kind is None:
         kind = "server_error" if status >= HTTPStatus.INTERNAL_SERVER_ERROR else "invalid_request_error"
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
 def _framework_response(request: Request, error: HTTPException) -> JSONResponse:
-    """404 and 405 of the router, and the few others that the framework raises by itself."""
+    """Render the router's 404 and 405, and the few other errors that the framework raises."""
     path = request.url.path[:_MAX_PATH_CHARS]
     match error.status_code:
         case HTTPStatus.NOT_FOUND:
-            body = envelope(404, "unknown_route", f"There is nothing at {path!r}; see /docs.")
+            body = envelope(404, "unknown_route", f"There is no route {path!r}; see /docs.")
         case HTTPStatus.METHOD_NOT_ALLOWED:
-            body = envelope(405, "method_not_allowed", f"{request.method} does not work at {path!r}.")
+            body = envelope(405, "method_not_allowed", f"{path!r} does not support {request.method}.")
         case status:
             body = envelope(status, "http_error", HTTPStatus(status).phrase)
     return JSONResponse(body, error.status_code, _NO_RETRY | dict(error.headers or {}))

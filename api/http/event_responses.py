@@ -1,4 +1,4 @@
-"""Server-sent events as an answer, sent while the caller's key is good."""
+"""Server-sent events as a response, for as long as the caller's key is valid."""
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
@@ -17,7 +17,7 @@ _ENDED: Final = "The API key was revoked, has expired or lost the scope that thi
 
 
 class EventResponse(StreamingResponse):
-    """Events as an answer; gives the stream's place back when the last is sent or the reader has left."""
+    """A stream of events that releases its place after the last event or when the reader leaves."""
 
     def __init__(
         self,
@@ -26,12 +26,12 @@ class EventResponse(StreamingResponse):
         *,
         describe: Callable[[LongbatchError], bytes] = error_event,
     ) -> None:
-        """Make the answer; `describe` says as an event why it ends early."""
+        """Make the response; `describe` renders the error that ends it early as an event."""
         super().__init__(_while_allowed(stream, events, describe), media_type=EVENT_STREAM, headers=HEADERS)
         self._stream = stream
 
     async def __call__(self, scope: Connection, receive: Receive, send: Send) -> None:
-        """Send the events."""
+        """Send the events, then release the stream's place."""
         self._stream.needed = needed_scope(scope)
         try:
             await super().__call__(scope, receive, send)
@@ -42,7 +42,10 @@ class EventResponse(StreamingResponse):
 async def _while_allowed(
     stream: OpenStream, events: AsyncGenerator[bytes, None], describe: Callable[[LongbatchError], bytes]
 ) -> AsyncGenerator[bytes, None]:
-    """Pass events on while the key is good; each stream has one, or a heartbeat, every ten seconds."""
+    """Pass events on while the key is valid.
+
+    Each stream sends an event or a heartbeat at least every ten seconds, so the check runs that often.
+    """
     async with aclosing(events):
         async for each in events:
             if stream.is_refused:

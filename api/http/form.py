@@ -1,4 +1,4 @@
-"""A multipart form as it arrives: small fields are collected, one file's bytes are handed on."""
+"""Multipart forms as they arrive: collects small fields and streams the bytes of one file."""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from python_multipart.multipart import MultipartCallbacks  # exists for type checkers alone
 
 _MAX_PARTS: Final = 16  # our forms have at most four
-# Of all that is not the file: fields, their names, headers, boundaries, and what comes before and after.
+# For everything but the file: fields, their names, headers, boundaries, preamble and epilogue.
 _MAX_OTHER_BYTES: Final = 64 * 1024
-# A refused form is still read this many times its limit, so that the sender sees the answer.
+# A refused form is still read up to this many times its limit, so that the sender sees the response.
 _DRAINED_LIMITS: Final = 4
 _MAX_FILENAME: Final = 255
 _MAX_SHOWN: Final = 64  # characters of a name in an error
@@ -36,11 +36,11 @@ class NotMultipartError(InvalidRequestError):
 
 @dataclass(slots=True)
 class Form:
-    """What has arrived so far.
+    """The part of a form that has arrived so far.
 
     Attributes:
-        fields: by name; the last one of a name counts.
-        filename: of the file; None: none has begun.
+        fields: by name; the last one of a name wins.
+        filename: of the file; None until the file begins.
     """
 
     fields: dict[str, str] = field(default_factory=dict)
@@ -48,12 +48,14 @@ class Form:
 
 
 async def read_form(request: Request, form: Form, *, file_field: str) -> AsyncIterator[bytes]:
-    """The bytes of the file while they arrive; the rest is in `form`, whole once the iteration has ended.
+    """Yield the file's bytes as they arrive, and collect the other fields in `form`.
+
+    `form` is complete once the iteration ends.
 
     Raises:
-        NotMultipartError: this is no such form, or it breaks off.
-        InvalidRequestError: it has two files, or too many parts.
-        TooLargeError: there is too much beside the file.
+        NotMultipartError: the body is not a multipart form, or it is cut short.
+        InvalidRequestError: the form has two files, or too many parts.
+        TooLargeError: everything but the file is too large.
     """
     content_type, options = parse_options_header(request.headers.get("content-type"))
     boundary = options.get(b"boundary")
@@ -73,16 +75,16 @@ async def read_form(request: Request, form: Form, *, file_field: str) -> AsyncIt
         parser.finalize()
     except FormParserError:
         await _drain(chunks)
-        raise NotMultipartError("The form cannot be read.") from None
+        raise NotMultipartError("The form is malformed.") from None
     except (InvalidRequestError, TooLargeError):
         await _drain(chunks)
         raise
     if not reader.has_ended:
-        raise NotMultipartError("The form breaks off.")
+        raise NotMultipartError("The form is cut short.")
 
 
 async def _drain(chunks: AsyncIterator[bytes]) -> None:
-    """Read on for a while, so that a sender who is still sending sees the answer."""
+    """Read on up to a limit, so that a caller still sending sees the response."""
     num_left = _DRAINED_LIMITS * _MAX_OTHER_BYTES
     async for chunk in chunks:
         num_left -= len(chunk)
@@ -91,7 +93,7 @@ async def _drain(chunks: AsyncIterator[bytes]) -> None:
 
 
 class _Reader:
-    """Listens to the parser."""
+    """Callbacks of the parser and the state they fill."""
 
     def __init__(self, form: Form, file_field: str) -> None:
         self.pieces: list[bytes] = []
@@ -107,25 +109,25 @@ class _Reader:
         self._num_other_bytes = 0
 
     def count(self, num_bytes: int) -> None:
-        """Count what the last piece of the body held beside the file.
+        """Count the bytes of the last chunk that are not the file's.
 
         Raises:
-            TooLargeError: there is too much of it.
+            TooLargeError: they exceed the limit.
         """
         self._num_other_bytes += num_bytes - sum(map(len, self.pieces))
         if self._num_other_bytes > _MAX_OTHER_BYTES:
-            message = f"A form may have {_MAX_OTHER_BYTES} bytes at most beside its file."
+            message = f"A form may have at most {_MAX_OTHER_BYTES} bytes besides its file."
             raise TooLargeError(message, param=self._shown_name())
 
     def callbacks(self) -> "MultipartCallbacks":
-        """By the parser's names."""
+        """Return the callbacks under the parser's names."""
         return {
             "on_part_begin": self._headers.clear,
             "on_header_field": lambda data, start, end: self._header[0].extend(data[start:end]),
             "on_header_value": lambda data, start, end: self._header[1].extend(data[start:end]),
             "on_header_end": self._end_header,
             "on_headers_finished": self._begin_part,
-            "on_part_data": self._take,
+            "on_part_data": self._add_data,
             "on_part_end": self._end_part,
             "on_end": self._end,
         }
@@ -142,14 +144,14 @@ class _Reader:
         self._value.clear()
         self._num_parts += 1
         if self._num_parts > _MAX_PARTS:
-            raise TooManyPartsError(f"A form may have {_MAX_PARTS} parts at most.", param=self._shown_name())
+            raise TooManyPartsError(f"A form may have at most {_MAX_PARTS} parts.", param=self._shown_name())
         if self._is_file:
             if self._form.filename is not None:
-                raise InvalidRequestError("Only one file may be sent.", param=self._file_field)
+                raise InvalidRequestError("A form may have only one file.", param=self._file_field)
             given = options.get(b"filename", b"").decode(errors="replace")
             self._form.filename = given.replace("\0", "\ufffd")[-_MAX_FILENAME:]
 
-    def _take(self, data: bytes, start: int, end: int) -> None:
+    def _add_data(self, data: bytes, start: int, end: int) -> None:
         if self._is_file:
             self.pieces.append(data[start:end])
             return

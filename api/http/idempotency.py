@@ -1,4 +1,4 @@
-"""What a request says about being sent twice: an Idempotency-Key, or an SDK's own count of its retries."""
+"""Idempotency of requests: from an Idempotency-Key, or from the retry count that an SDK sends."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -9,7 +9,7 @@ from fastapi import Depends, Header, Request
 from api.http.dependencies import CallerDep, PartsDep
 from jobs.tenants.idempotency import Once
 
-# OpenAI's clients send no key, but how often they sent this before. They give up within minutes.
+# OpenAI's clients send a retry count instead of a key. They give up within minutes.
 _RETRIES_FOR: Final = timedelta(minutes=15)
 
 IdempotencyKey = Annotated[
@@ -19,20 +19,20 @@ IdempotencyKey = Annotated[
         min_length=1,
         max_length=255,
         pattern=r"^[ -~]+$",
-        description="printable ASCII; the same key and body give the same answer for 24 hours",
+        description="Printable ASCII. The same key and body return the same response for 24 hours.",
     ),
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """What the caller promises about this request.
+    """The idempotency that the caller asks for with this request.
 
     Attributes:
-        key: the caller's own; None: none.
-        num_retries: that the caller's library counts; None: it says nothing.
-        sender: the API key and the route: equal bodies from elsewhere are other requests.
-        valid_for: of the caller's own key.
+        key: the caller's Idempotency-Key; None if there is none.
+        num_retries: retries counted by the caller's library; None if it sends no count.
+        sender: API key and route; an equal body from another sender is a different request.
+        valid_for: how long the caller's key is remembered.
     """
 
     key: str | None
@@ -42,11 +42,15 @@ class Promise:
 
     @property
     def is_given(self) -> bool:
-        """Whether there is any."""
+        """Whether the request carries a key or a retry count."""
         return self.key is not None or self.num_retries is not None
 
     def once(self, request_sha256: bytes) -> Once | None:
-        """The promise for a request with this content; None: there is none, every request counts."""
+        """Return the record that makes a request with this content run once.
+
+        Returns:
+            None: the request asks for no idempotency, so each one counts.
+        """
         if self.key is not None:
             return Once(self.key, request_sha256, self.valid_for)
         if not self.is_given:
@@ -58,7 +62,7 @@ class Promise:
 async def find_promise(
     request: Request, caller: CallerDep, parts: PartsDep, key: IdempotencyKey = None
 ) -> Promise:
-    """The promise that stands in the request's headers."""
+    """Read the idempotency of the request from its headers."""
     count = request.headers.get("x-stainless-retry-count", "")
     return Promise(
         key=key,

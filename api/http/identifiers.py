@@ -1,4 +1,4 @@
-"""Ids that callers give: in paths, in fields and queries, and where a list goes on."""
+"""Ids from callers: in paths, in fields and queries, and as the cursor of a list."""
 
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Annotated, Any, Protocol
@@ -16,10 +16,10 @@ Parse = Callable[[str], UUID]
 def in_path(
     name: str, parse: Parse, *, kind: str, shape: str, examples: list[str] | None = None
 ) -> Callable[[str], Coroutine[Any, Any, UUID]]:
-    """A dependency: the id that stands under this name in the path.
+    """Make a dependency that parses the path parameter `name` as an id.
 
-    It is a coroutine, as the framework would send a plain function through a thread; it raises NotFoundError
-    where nothing of the kind can have the id, the same answer as for one that is somebody else's.
+    It is a coroutine because the framework would run a plain function in a thread. It raises NotFoundError
+    for an id that nothing of the kind can have: the same answer as for another tenant's id.
     """
 
     async def found(text: Annotated[str, Path(alias=name, description=shape, examples=examples)]) -> UUID:
@@ -60,10 +60,10 @@ EventIdDep = Annotated[UUID, Depends(in_path("event_id", ids.parse_event_id, kin
 
 
 def parse_field(text: str, parse: Parse, *, param: str, message: str) -> UUID:
-    """The id that a field or query parameter holds.
+    """Parse the id in a field or query parameter.
 
     Raises:
-        InvalidRequestError: nothing can have it; the same answer as for what is somebody else's.
+        InvalidRequestError: nothing can have this id; the same answer as for another tenant's id.
     """
     try:
         return parse(text)
@@ -72,38 +72,42 @@ def parse_field(text: str, parse: Parse, *, param: str, message: str) -> UUID:
 
 
 def parse_optional(text: str | None, parse: Parse, *, param: str, message: str) -> UUID | None:
-    """The id that a parameter holds, if it is given; raises as `parse_field` does."""
+    """Parse the id in an optional parameter; raises as `parse_field` does.
+
+    Returns:
+        None: the parameter is absent.
+    """
     return None if text is None else parse_field(text, parse, param=param, message=message)
 
 
 class ListQuery(Protocol):
-    """What every query of a list has."""
+    """The parameters that every list query has."""
 
     @property
     def after(self) -> str | None:
-        """The id of the last row that was seen; empty or None: from the beginning."""
+        """Id of the last row of the page before; empty or None: start at the first page."""
 
     @property
     def limit(self) -> int:
-        """Rows at most."""
+        """Maximum number of rows."""
 
 
 def parse_range(query: ListQuery, parse: Parse, *, tenant_id: UUID, kind: str) -> Range:
-    """The part of the tenant's list that the query asks for, newest first.
+    """Return the range of the tenant's list that the query selects, newest first.
 
     Raises:
-        InvalidRequestError: nothing can have the id to go on behind.
+        InvalidRequestError: nothing can have the id in `after`.
     """
-    message = f"after names no {kind} of yours"
+    message = f"There is no {kind} with the id in `after`."
     after = parse_optional(query.after or None, parse, param="after", message=message)
     return Range(tenant_id, after, query.limit)
 
 
 def parse_documents(listed: Sequence[str]) -> list[UUID]:
-    """The documents that a request names.
+    """Parse the document ids of a request.
 
     Raises:
-        InvalidRequestError: there are none, one twice, or one that no document can be.
+        InvalidRequestError: the list is empty, names a document twice, or has an id no document can have.
     """
     if not listed:
         raise MissingFieldError("The field 'documents' is required.", param="documents")
@@ -116,6 +120,6 @@ def parse_documents(listed: Sequence[str]) -> list[UUID]:
     seen: set[UUID] = set()
     for place, each in enumerate(found):
         if each in seen:
-            raise InvalidRequestError("A document is named twice.", param=f"documents.{place}")
+            raise InvalidRequestError("This document is listed twice.", param=f"documents.{place}")
         seen.add(each)
     return found

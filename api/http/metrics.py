@@ -1,4 +1,4 @@
-"""Requests of this process, counted and timed for Prometheus."""
+"""Counts and times the requests of this process for Prometheus."""
 
 from typing import Final
 
@@ -9,10 +9,10 @@ _BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)  # s
 
 
 class HttpMetrics:
-    """Requests of this process.
+    """Metrics of this process's requests.
 
     Attributes:
-        open_requests: counted up and down by whoever answers them.
+        open_requests: incremented and decremented by the middleware that answers requests.
     """
 
     def __init__(self) -> None:
@@ -20,13 +20,13 @@ class HttpMetrics:
         labels = ("method", "route")
         self._requests = Counter(
             "longbatch_http_requests",
-            "Requests answered; status 0: the caller left first.",
+            "Requests answered; status 0 means the caller left first.",
             (*labels, "status"),
             registry=self._registry,
         )
         self._seconds = Histogram(
             "longbatch_http_request_seconds",
-            "Time until the whole answer was sent; long polls are left out.",
+            "Time until the whole response was sent; excludes long polls.",
             labels,
             buckets=_BUCKETS,
             registry=self._registry,
@@ -34,12 +34,12 @@ class HttpMetrics:
 
         self.open_requests = Gauge(
             "longbatch_http_open_requests",
-            "Requests not answered yet, long polls among them.",
+            "Requests not answered yet, including long polls.",
             registry=self._registry,
         )
 
     def observe(self, scope: Scope, *, status: int, seconds: float) -> None:
-        """The request counts under its route's template, never under its path."""
+        """Count the request under its route's template, never under its path."""
         route = getattr(scope.get("route"), "path", "unknown")
         method = scope["method"] if route != "unknown" else "any"
         self._requests.labels(method, route, str(status)).inc()
@@ -47,5 +47,5 @@ class HttpMetrics:
             self._seconds.labels(method, route).observe(seconds)
 
     def exposition(self) -> bytes:
-        """In Prometheus' text format."""
+        """Render the metrics in Prometheus' text format."""
         return generate_latest(self._registry)

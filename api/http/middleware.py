@@ -1,4 +1,4 @@
-"""The outermost layer: request ids on every answer, one shape for every failure, a count of every request."""
+"""The outermost middleware: adds request ids, gives every failure one shape, counts every request."""
 
 import re
 import time
@@ -15,7 +15,7 @@ from jobs.ids import uuid7
 
 _SAFE_ID: Final = re.compile(rb"[A-Za-z0-9._-]{1,128}")
 _HEADER: Final = b"x-request-id"
-# Enough to find the line; the message is left out, since it may hold what a caller sent.
+# Enough to find the line. The message is not logged, since it may contain what a caller sent.
 _FRAMES: Final = 4
 
 
@@ -27,7 +27,7 @@ class Edge:
         self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """The request is answered, whatever the application does."""
+        """Answer the request, whatever the application does."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -46,18 +46,18 @@ class Edge:
             with self._metrics.open_requests.track_inprogress():
                 await self._app(scope, receive, send_with_id)
         except ClientDisconnect:
-            pass  # nobody is left to answer
+            pass  # the caller left, so there is no one to answer
         except Exception as error:
             _log(error, scope, request_id)
             if status:
-                raise  # half an answer is out; the server must break the connection
+                raise  # part of the response is out, so the server must break the connection
             await errors.internal_response()(scope, receive, send_with_id)
         finally:
             self._metrics.observe(scope, status=status, seconds=time.perf_counter() - started_at)
 
 
 def _request_id(scope: Scope) -> bytes:
-    """The caller's own id when it is harmless, else a new one."""
+    """Return the caller's request id if it is safe to log, otherwise a new one."""
     given = next((value for name, value in scope["headers"] if name == _HEADER), b"")
     return given if _SAFE_ID.fullmatch(given) else b"req_" + uuid7().hex.encode()
 

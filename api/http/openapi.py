@@ -1,4 +1,4 @@
-"""How operations describe their bodies and answers in the OpenAPI document."""
+"""Describe operations' request bodies and responses for the OpenAPI document."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -11,15 +11,15 @@ from api.http.replies import ErrorReply
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 REF: Final = "#/components/schemas/{model}"
 REASONS: Final = {
-    400: "A field is wrong or unknown; `param` names it",
-    401: "The API key is missing or wrong",
-    403: "The API key has not the scope that this needs",
-    404: "There is nothing with this id, or it is not yours",
-    409: "The request does not go with what is there",
+    400: "A field is invalid or unknown; `param` names it",
+    401: "The API key is missing or invalid",
+    403: "The API key lacks the scope that this operation needs",
+    404: "Nothing with this id exists, or it is not yours",
+    409: "The request conflicts with the current state",
     413: "The body is too large",
     500: "The engine failed",
-    429: "A limit of yours is reached, the message says which; try again after Retry-After seconds",
-    503: "A part is not available; try again after Retry-After seconds",
+    429: "You reached a limit; the message says which. Try again after Retry-After seconds",
+    503: "A component is unavailable; try again after Retry-After seconds",
     504: "No engine had room in time",
 }
 
@@ -31,14 +31,14 @@ def answers(
     *errors: int,
     raw: Mapping[str, str] = _NOTHING,
 ) -> dict[int | str, dict[str, Any]]:
-    """The documented answers of an operation: its good one, then the errors it can end with.
+    """Document an operation's responses: the successful one, then its possible errors.
 
     Args:
-        status: of the good one.
-        model: of the good one as JSON; None: it is never JSON.
-        description: of the good one.
-        errors: statuses.
-        raw: other media types that the good one can have, each with an example.
+        status: of the successful response.
+        model: of its JSON body; None if the body is never JSON.
+        description: of the successful response.
+        errors: statuses of the possible errors.
+        raw: other media types of the successful response, each with an example.
     """
     good: dict[str, Any] = {"description": description}
     if model is not None:
@@ -50,29 +50,29 @@ def answers(
 
 
 def event_answers(example: str) -> dict[int | str, dict[str, Any]]:
-    """The documented answers of an operation that sends server-sent events of one thing."""
+    """Document the responses of an operation that streams server-sent events."""
     return answers(200, None, "Server-sent events", 400, 404, 503, raw={"text/event-stream": example})
 
 
 def json_body(model: type[BaseModel]) -> dict[str, Any]:
-    """A JSON body of this shape, for an operation that reads it as bytes."""
+    """Document a JSON body of this shape, for an operation that reads it as bytes."""
     return _body("application/json", {"$ref": REF.format(model=model.__name__)})
 
 
 def lines_body(model: type[BaseModel]) -> dict[str, Any]:
-    """A body of lines, each a JSON object of this shape."""
+    """Document a body of lines, each a JSON object of this shape."""
     schema = {"$ref": REF.format(model=model.__name__)}
     example = '{"input":"first document","custom_id":"1"}\n{"input":"second document","custom_id":"2"}\n'
     return _body("application/x-ndjson", {"type": "string", "contentSchema": schema, "examples": [example]})
 
 
 def form_body(model: type[BaseModel]) -> dict[str, Any]:
-    """A multipart form of this shape, for an operation that reads it while it arrives."""
+    """Document a multipart form of this shape, for an operation that streams it."""
     return _body("multipart/form-data", {"$ref": REF.format(model=model.__name__)})
 
 
 def document_body(model: type[BaseModel]) -> dict[str, Any]:
-    """A multipart form of this shape, or the file itself."""
+    """Document a body that is a multipart form of this shape or the file itself."""
     described = form_body(model)
     file = {"type": "string", "format": "binary", "examples": ["Annual report …"]}
     described["requestBody"]["content"]["application/octet-stream"] = {"schema": file}

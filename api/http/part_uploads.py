@@ -1,4 +1,4 @@
-"""Uploaded bytes, stored part by part with flat memory."""
+"""Stores uploaded bytes part by part, with flat memory."""
 
 from collections.abc import AsyncIterator
 from functools import partial
@@ -11,7 +11,8 @@ from jobs.errors import TooLargeError
 from jobs.files.storage import PART_BYTES, PartStore
 from jobs.files.stores import make_store
 
-# What is refused is read on, so that the sender sees the answer instead of a broken connection; not for ever.
+# A refused upload is still read up to this many times its limit, so that the sender sees the response instead
+# of a broken connection.
 DRAINED_LIMITS: Final = 4
 
 
@@ -24,12 +25,12 @@ async def store(
     limit: int,
     too_large: TooLargeError,
 ) -> int:
-    """All bytes are stored; how many.
+    """Store all bytes and return their number.
 
     Raises:
-        TooLargeError: `too_large`, as there are more than `limit`.
+        TooLargeError: `too_large`, when there are more than `limit` bytes.
     """
-    kept_in = make_store(parts.settings.files)
+    target = make_store(parts.settings.files)
     pending = bytearray()
     num_bytes = 0
     is_refused = False
@@ -44,12 +45,12 @@ async def store(
         pending += piece
         while len(pending) >= PART_BYTES:
             start = num_bytes - len(pending)
-            await _put(kept_in, bytes(pending[:PART_BYTES]), start, parts, file_id, tenant_id)
+            await _put(target, bytes(pending[:PART_BYTES]), start, parts, file_id, tenant_id)
             del pending[:PART_BYTES]
     if is_refused:
         raise too_large
     if pending:
-        await _put(kept_in, bytes(pending), num_bytes - len(pending), parts, file_id, tenant_id)
+        await _put(target, bytes(pending), num_bytes - len(pending), parts, file_id, tenant_id)
     return num_bytes
 
 

@@ -1,4 +1,4 @@
-"""What replies of many routes have in common: pages, what is gone, and examples."""
+"""Shapes that many replies share: pages, deletions, errors and examples."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Generic, Literal, TypeVar
@@ -10,17 +10,17 @@ Kind = TypeVar("Kind")
 
 
 class ListReply(BaseModel, Generic[Row]):
-    """One page of a list, as OpenAI's clients walk it."""
+    """One page of a list, in the shape that OpenAI's clients page through."""
 
     object: Literal["list"]
     data: list[Row]
     first_id: str | None
-    last_id: str | None = Field(description="give it as `after` for the next page")
+    last_id: str | None = Field(description="Pass it as `after` to get the next page.")
     has_more: bool
 
 
 class GoneReply(BaseModel, Generic[Kind]):
-    """Something that was deleted; `Kind` is the literal that names it."""
+    """Confirmation of a deletion."""
 
     id: str
     object: Kind
@@ -28,17 +28,17 @@ class GoneReply(BaseModel, Generic[Kind]):
 
 
 def example(**fields: Any) -> ConfigDict:  # noqa: ANN401  # JSON
-    """The configuration of a model whose documentation shows these fields."""
+    """Return the configuration of a model whose documentation shows this example."""
     return ConfigDict(json_schema_extra={"examples": [fields]})
 
 
 def page_example(row: dict[str, Any]) -> ConfigDict:
-    """That of a list whose one page has this one row."""
+    """Return the configuration of a list model whose example page has this one row."""
     return example(object="list", data=[row], first_id=row["id"], last_id=row["id"], has_more=False)
 
 
 def gone_example(row: dict[str, Any]) -> ConfigDict:
-    """That of the reply when this row was deleted."""
+    """Return the configuration of a deletion model whose example deletes this row."""
     return example(id=row["id"], object=row["object"], deleted=True)
 
 
@@ -47,7 +47,7 @@ class JobError(BaseModel):
 
     code: str = Field(examples=["context_length_exceeded"])
     message: str
-    details: dict[str, Any] | None = Field(None, description="numbers that belong to the code")
+    details: dict[str, Any] | None = Field(None, description="Figures that depend on the code.")
 
 
 class ErrorBody(BaseModel):
@@ -55,14 +55,14 @@ class ErrorBody(BaseModel):
 
     message: str
     type: Literal["invalid_request_error", "server_error", "requests", "tokens", "jobs"] = Field(
-        description="the last three name what a limit is about"
+        description="`requests`, `tokens` and `jobs` name the limit that was reached."
     )
-    param: str | None = Field(description="dotted name of the wrong field")
+    param: str | None = Field(description="Dotted name of the invalid field.")
     code: str
 
 
 class ErrorReply(BaseModel):
-    """The one shape of every error."""
+    """The shape of every error."""
 
     model_config = example(
         error={
@@ -77,7 +77,7 @@ class ErrorReply(BaseModel):
 
 
 def page(data: Sequence[Mapping[str, Any]], *, has_more: bool) -> dict[str, Any]:
-    """One page of a list, as OpenAI's clients walk it."""
+    """Return one page of a list, in the shape that OpenAI's clients page through."""
     return {
         "object": "list",
         "data": data,

@@ -1,4 +1,4 @@
-"""Which requests need a key, and with which scope: the one place that says so."""
+"""Decides which requests need a key, and with which scope; nothing else does."""
 
 import ipaddress
 from typing import Final
@@ -7,33 +7,39 @@ from starlette.types import Scope as Connection
 
 from jobs.tenants.keys import Scope
 
-# Nothing of a tenant is to be seen there.
+# These expose nothing of a tenant.
 OPEN: Final = frozenset({"/health/live", "/health/ready", "/docs", "/openapi.json"})
 METRICS: Final = "/metrics"
 _READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
-# What only looks although its method says otherwise.
-_LOOKS: Final = frozenset({("POST", "/v1/batches/estimate"), ("POST", "/v1/summaries/estimate")})
-# Who reads it can speak in our name to the tenant's servers.
+# Read-only although the method suggests otherwise.
+_READ_ONLY: Final = frozenset({("POST", "/v1/batches/estimate"), ("POST", "/v1/summaries/estimate")})
+# Anyone who knows it can impersonate us to the tenant's servers.
 _SECRETS: Final = frozenset({"/v1/webhook_secret"})
 
 
 def needed_scope(connection: Connection) -> Scope | None:
-    """The scope that the caller's key must have; None: no key is needed.
+    """Return the scope that the caller's key must have.
 
-    What is not named here needs a key, paths at which there is nothing included.
+    Everything not named here needs a key, including paths without a route.
+
+    Returns:
+        None: the request needs no key.
     """
     method, path = connection["method"], connection["path"]
     if path in OPEN:
         return None
     if path == METRICS:
-        return None if _is_from_here(connection) else Scope.ADMIN
-    if (method in _READING and path not in _SECRETS) or (method, path) in _LOOKS:
+        return None if _is_local(connection) else Scope.ADMIN
+    if (method in _READING and path not in _SECRETS) or (method, path) in _READ_ONLY:
         return Scope.READ
     return Scope.SUBMIT
 
 
-def _is_from_here(connection: Connection) -> bool:
-    """Whether the request comes from this host. A proxy here speaks for others: it must not pass it on."""
+def _is_local(connection: Connection) -> bool:
+    """Return True if the request comes from this host.
+
+    A proxy on this host forwards requests of others, so it must not expose this route.
+    """
     client = connection.get("client")
     try:
         return client is not None and ipaddress.ip_address(client[0]).is_loopback

@@ -1,4 +1,4 @@
-"""Server-sent events that come from several sources, and what keeps their connection open meanwhile."""
+"""Server-sent events: merged from several sources, with heartbeats that keep the connection open."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -13,21 +13,21 @@ T = TypeVar("T")
 
 EVENT_STREAM: Final = "text/event-stream"
 HEADERS: Final = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-# Proxies close connections on which nothing comes for long.
+# Proxies close connections that stay silent for long.
 HEARTBEAT_SECONDS: Final = 10.0
 HEARTBEAT: Final = b": still here\n\n"
 
 
 def error_event(error: LongbatchError) -> bytes:
-    """Say as an event why a stream ends early."""
+    """Render the error that ends a stream early as an event."""
     return b"event: error\ndata: " + to_json(envelope(status_of(error), error.code, error.message)) + b"\n\n"
 
 
 async def merged(*sources: AsyncIterator[T]) -> AsyncGenerator[T | None, None]:
-    """What comes from any of the sources until one of them ends, and None when nothing did for a while.
+    """Yield the items of all sources until one of them ends, and None after a silent interval.
 
     Raises:
-        Exception: what a source raised, behind all that had come before.
+        Exception: a source's own error, raised after all items that came before it.
     """
     found: asyncio.Queue[T] = asyncio.Queue()
     something = asyncio.Event()
@@ -65,5 +65,5 @@ async def merged(*sources: AsyncIterator[T]) -> AsyncGenerator[T | None, None]:
 
 
 def event(name: str, fields: Any, *, identifier: int) -> bytes:  # noqa: ANN401  # JSON
-    """One server-sent event."""
+    """Encode one server-sent event."""
     return b"id: %d\nevent: %s\ndata: %s\n\n" % (identifier, name.encode(), to_json(fields))

@@ -67,7 +67,7 @@ def check(session: Session, keys: Keys, wanted: Range, *, kind: str) -> None:
     if wanted.after is not None:
         known = select(row_id).where(row_id == wanted.after, owner == wanted.tenant_id)
         if session.scalar(known) is None:
-            raise InvalidRequestError(f"after names no {kind} of yours", param="after")
+            raise InvalidRequestError(f"There is no {kind} with the id in `after`.", param="after")
 
 
 def part(query: Query, keys: Keys, wanted: Range) -> Query:

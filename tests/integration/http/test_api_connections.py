@@ -133,7 +133,7 @@ def test_heads_and_trailers_without_end_are_refused(server: ApiProcess, line: by
 def test_a_body_that_stops_is_given_up_with_its_request(server: ApiProcess, http: httpx2.Client) -> None:
     answer = read_to_the_end(connect(server, SUBMIT + b'Content-Length: 100\r\n\r\n{"input":'))
     assert answer.startswith(b"HTTP/1.1 408 ")
-    assert b"Nothing of the body came" in answer
+    assert b"No body data arrived" in answer
     eventually(lambda: "longbatch_http_open_requests 1.0" in http.get("/metrics").text)
 
 
