@@ -1,4 +1,4 @@
-"""What unfinished jobs have generated: kept while they run, their results when they end."""
+"""What unfinished jobs have generated: saved while they run, and turned into results when they end."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,10 +19,10 @@ class Output:
     Attributes:
         text: storable in Postgres.
         packed_ids: the generated ids, int32 little-endian, zstd-compressed.
-        num_tokens: how many were generated.
-        fingerprint: of the tokenizer whose ids these are.
-        replaced: the text held characters that cannot be stored.
-        is_resumable: another run can go on from these ids; else the next one begins anew.
+        num_tokens: how many tokens it generated.
+        fingerprint: of the tokenizer that produced the ids.
+        replaced: the text had characters that cannot be stored, and they were replaced.
+        is_resumable: another run can continue from these ids; otherwise the next one starts over.
     """
 
     text: str
@@ -34,7 +34,7 @@ class Output:
 
 
 def save(session: Session, job_id: UUID, output: Output) -> None:
-    """The job's checkpoint is this; the caller holds the job's row by its fence."""
+    """Save the job's checkpoint; the caller holds the job's row by its fence."""
     values = {
         "output": output.text,
         "output_ids": output.packed_ids,
@@ -50,7 +50,11 @@ def save(session: Session, job_id: UUID, output: Output) -> None:
 
 
 def load(session: Session, job_id: UUID) -> Output | None:
-    """What the job had generated when it was last saved; None: nothing."""
+    """Load the job's last checkpoint.
+
+    Returns:
+        None if it has none.
+    """
     found = session.get(Checkpoint, job_id, populate_existing=True)
     if found is None:
         return None
@@ -64,17 +68,21 @@ def load(session: Session, job_id: UUID) -> Output | None:
 
 
 def into_results(session: Session, job_ids: Sequence[UUID]) -> None:
-    """What these jobs had generated is their result, whole or partial; their checkpoints are gone."""
+    """Turn the checkpoints of these jobs into their results, whole or partial."""
     if not job_ids:
         return
     names = ["job_id", "output", "output_ids", "replaced"]
-    gone = delete(Checkpoint).where(Checkpoint.job_id.in_(job_ids))
-    taken = gone.returning(*(getattr(Checkpoint, name) for name in names)).cte("taken")
-    session.execute(insert(Result).from_select(names, select(*taken.c)))
+    deletion = delete(Checkpoint).where(Checkpoint.job_id.in_(job_ids))
+    deleted = deletion.returning(*(getattr(Checkpoint, name) for name in names)).cte("deleted")
+    session.execute(insert(Result).from_select(names, select(*deleted.c)))
 
 
 def progress_kept() -> dict[str, Any]:
-    """What callers see of a job that goes back to the queue: as much as its checkpoint holds."""
+    """Set the public progress of a requeued job to what its checkpoint holds.
+
+    Returns:
+        Values for an UPDATE of `jobs`.
+    """
     saved = select(Checkpoint.num_tokens).where(Checkpoint.job_id == Job.id).scalar_subquery()
     kept = exists().where(Checkpoint.job_id == Job.id)
     return {

@@ -1,4 +1,4 @@
-"""What was found about one part of a deployment, in words."""
+"""The result of checking one component of a deployment."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -8,13 +8,13 @@ Status = Literal["ok", "warning", "failed", "unknown"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at.
+    """The result of one check.
 
     Attributes:
-        name: of the part.
-        status: `warning`: it works, but not as well as it could; `unknown`: it cannot be seen from here.
-        detail: in words.
-        advice: what to do about it; empty where nothing is to be done.
+        name: of the component.
+        status: `warning`: it works, but not as well as it could; `unknown`: it cannot be checked from here.
+        detail: what the check found, in words.
+        advice: what to do about it; empty if nothing.
     """
 
     name: str

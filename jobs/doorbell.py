@@ -1,53 +1,56 @@
-"""The doorbell: a Celery message without payload that says when to look, never what to do."""
+"""The doorbell: a Celery message without payload that wakes workers and never says what to do."""
 
 from datetime import timedelta
 from typing import Protocol
 
 import redis
 
-# Queues, each with the bell of its name.
+# Queues, each with the doorbell of its name.
 INFERENCE = "inference"
 SERVICE = "service"
-# A bell of its own in the service workers' queue, as every job's end rings it: events wait to be told.
+# A separate doorbell in the service workers' queue, as every job's end rings it: events wait for delivery.
 EVENTS = "events"
 QUEUES = {INFERENCE: INFERENCE, SERVICE: SERVICE, EVENTS: SERVICE}
-# Task names by bell; the worker registers those of its queue, everybody may send them.
-WAKE_TASKS = {bell: f"longbatch.wake_{bell}" for bell in QUEUES}
-# While one ring waits, more say nothing new. Short, because a lost message must not mute the bell.
+# Task names by doorbell; a worker registers those of its queue, any process may send them.
+WAKE_TASKS = {doorbell: f"longbatch.wake_{doorbell}" for doorbell in QUEUES}
+# While one ring is pending, more add nothing. Short, because a lost message must not mute the doorbell.
 RING_INTERVAL = timedelta(seconds=1)
 
 
 class Publish(Protocol):
-    """Sends a task by name to a queue, without arguments."""
+    """A function that sends a task by name to a queue, without arguments."""
 
     def __call__(self, task: str, queue: str) -> object:
-        """Send it; may raise, nothing depends on it."""
+        """Send the task; may raise, as nothing depends on it."""
 
 
-def ring(broker: redis.Redis, publish: Publish, bell: str) -> bool:
-    """Whom this bell calls will look soon; False: a ring waits already, or the broker cannot be reached.
+def ring(broker: redis.Redis, publish: Publish, doorbell: str) -> bool:
+    """Wake the workers that listen to this doorbell.
 
-    Never raises: workers also look on their own every second or two.
+    Never raises: workers also poll on their own every second or two.
+
+    Returns:
+        False if a ring is already pending or the broker cannot be reached.
     """
     try:
-        if not broker.set(_key(bell), b"1", nx=True, px=RING_INTERVAL):
+        if not broker.set(_key(doorbell), b"1", nx=True, px=RING_INTERVAL):
             return False
-        publish(WAKE_TASKS[bell], QUEUES[bell])
-    except Exception:  # noqa: BLE001  # the publisher's library raises its own kinds; a ring may always be lost
+        publish(WAKE_TASKS[doorbell], QUEUES[doorbell])
+    except Exception:  # noqa: BLE001  # the publisher's library raises its own errors; a ring may always be lost
         return False
     return True
 
 
-def heard(broker: redis.Redis, bell: str) -> None:
-    """The ring was heard; the next one sounds again."""
+def heard(broker: redis.Redis, doorbell: str) -> None:
+    """Clear the pending ring, so that the next one is sent again."""
     try:
-        broker.delete(_key(bell))
+        broker.delete(_key(doorbell))
     except (redis.RedisError, OSError):
         return
 
 
 def answers(broker: redis.Redis) -> bool:
-    """Whether the broker answers within its socket timeout."""
+    """Return True if the broker answers within its socket timeout."""
     try:
         return bool(broker.ping())
     except (redis.RedisError, OSError):
@@ -55,11 +58,16 @@ def answers(broker: redis.Redis) -> bool:
 
 
 def connect(url: str, *, socket_timeout: float) -> redis.Redis:
-    """A client that gives up on a frozen broker after `socket_timeout` seconds."""
+    """Connect with a client that gives up on a frozen broker after `socket_timeout`.
+
+    Args:
+        url: of the broker.
+        socket_timeout: in seconds.
+    """
     return redis.Redis.from_url(
         url, socket_timeout=socket_timeout, socket_connect_timeout=socket_timeout, retry=None
     )
 
 
-def _key(bell: str) -> str:
-    return f"longbatch:doorbell:{bell}"
+def _key(doorbell: str) -> str:
+    return f"longbatch:doorbell:{doorbell}"

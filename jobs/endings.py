@@ -1,4 +1,4 @@
-"""What every job passes once, in the transaction in which it ends, in whatever way."""
+"""What happens once to every job, in the transaction that ends it, whatever the reason."""
 
 from collections.abc import Sequence
 
@@ -10,10 +10,10 @@ from jobs.webhooks import outbox
 
 
 def note(session: Session, ended: Sequence[Job]) -> None:
-    """These jobs, in a terminal state now, are told and counted, and what waited for them goes on.
+    """Publish and count the end of these jobs, and advance what waited for them.
 
-    The caller holds their rows. Rows of their summaries are locked here, behind those of jobs: so it is
-    everywhere, and nobody who holds a summary's row waits for one of a job that can be held elsewhere.
+    The caller holds their rows. This locks the rows of their summaries after those of the jobs. All code
+    keeps that order, and no transaction that holds a summary's row waits for a job row that another can hold.
     """
     outbox.append(session, ended)
     trees.advance(session, ended)

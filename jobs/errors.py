@@ -5,9 +5,9 @@ from typing import ClassVar
 
 
 class LongbatchError(Exception):
-    """Longbatch could not do what was asked.
+    """Longbatch could not complete the request.
 
-    A subclass's first docstring line is its default message; fields are kept in `details`.
+    The first line of a subclass's docstring is its default message; `details` holds its fields.
 
     Attributes:
         code: stable machine-readable name, part of the public API.
@@ -32,12 +32,12 @@ class LongbatchError(Exception):
         super().__init__(self.message)
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Travel between processes with all attributes, whatever a subclass's constructor takes."""
+        """Pickle all attributes, whatever arguments a subclass's constructor takes."""
         return copyreg.__newobj__, (type(self), *self.args), vars(self)  # type: ignore[attr-defined]
 
 
 class InvalidRequestError(LongbatchError):
-    """A field of the request is wrong; change it and send again."""
+    """A field of the request is invalid; correct it and send the request again."""
 
     code = "invalid_value"
 
@@ -49,13 +49,13 @@ class MalformedJsonError(InvalidRequestError):
 
 
 class MissingFieldError(InvalidRequestError):
-    """A field that is required is missing."""
+    """A required field is missing."""
 
     code = "missing_field"
 
 
 class UnknownFieldError(InvalidRequestError):
-    """The request has a field that this server does not know."""
+    """The request has a field that this server does not recognize."""
 
     code = "unknown_field"
 
@@ -67,28 +67,28 @@ class UnsupportedParameterError(InvalidRequestError):
 
 
 class ModelNotFoundError(LongbatchError):
-    """No model of this name is served here; GET /v1/models lists those that are."""
+    """No model with this name is served here; GET /v1/models lists the models that are."""
 
     code = "model_not_found"
 
 
 class ContextLengthExceededError(InvalidRequestError):
-    """The prompt and max_tokens are more than the model's context holds."""
+    """The prompt and max_tokens together exceed the model's context length."""
 
     code = "context_length_exceeded"
 
 
 class PromptTooLongError(ContextLengthExceededError):
-    """The prompt has more tokens than any engine here takes.
+    """The prompt has more tokens than any engine here accepts.
 
     Attributes:
-        at_least: tokens that it has at least; counting stopped there.
-        limit: that it passed.
+        at_least: lower bound of the prompt's tokens; counting stopped there.
+        limit: the limit that it exceeds, in tokens.
     """
 
     def __init__(self, *, at_least: int, limit: int) -> None:
         super().__init__(
-            f"The prompt has at least {at_least:,} tokens; {limit:,} fit at most.",
+            f"The prompt has at least {at_least:,} tokens; at most {limit:,} fit.",
             details={"prompt_tokens_at_least": at_least, "limit": limit},
         )
         self.at_least = at_least
@@ -96,7 +96,7 @@ class PromptTooLongError(ContextLengthExceededError):
 
 
 class RequestCancelledError(LongbatchError):
-    """The request was cancelled before it had its answer."""
+    """The request was cancelled before it completed."""
 
     code = "request_cancelled"
 
@@ -115,7 +115,7 @@ class RequestFailedError(LongbatchError):
 
 
 class ConflictError(LongbatchError):
-    """What is there does not allow this any more; asking again cannot help."""
+    """The object's current state does not allow this; retrying will not help."""
 
     code = "conflict"
 
@@ -133,25 +133,25 @@ class AuthenticationError(LongbatchError):
 
 
 class ForbiddenError(LongbatchError):
-    """The API key may not do this."""
+    """The API key does not have permission for this."""
 
     code = "insufficient_scope"
 
 
 class AlreadyExistsError(LongbatchError):
-    """There is one of this name already."""
+    """The name is already in use."""
 
     code = "already_exists"
 
 
 class KeyNotUsableError(LongbatchError):
-    """The key has expired or was revoked; make a new one with `longbatch keys create`."""
+    """The key has expired or was revoked; create a new one with `longbatch keys create`."""
 
     code = "key_not_usable"
 
 
 class NotFoundError(LongbatchError):
-    """There is nothing with this id."""
+    """No object with this id exists."""
 
     code = "not_found"
 
@@ -164,7 +164,7 @@ class JobNotFinishedError(LongbatchError):
 
 
 class DocumentNotReadyError(LongbatchError):
-    """The document's text is not there yet; try again."""
+    """The document's text is not ready yet; try again."""
 
     code = "document_not_ready"
     retryable = True
@@ -177,13 +177,13 @@ class TooLargeError(LongbatchError):
 
 
 class LimitError(LongbatchError):
-    """A limit of yours is reached; try again later.
+    """You have reached one of your limits; try again later.
 
     Attributes:
         limited: what is limited, in OpenAI's words: requests, tokens or jobs.
-        limit: so many.
-        remaining: of them, what is left for smaller requests.
-        retry_after_seconds: when it may go better.
+        limit: the limit itself, in units of `limited`.
+        remaining: what is left of it for smaller requests.
+        retry_after_seconds: how long to wait before trying again.
     """
 
     code = "rate_limit_exceeded"
@@ -202,53 +202,53 @@ class RequestRateError(LimitError):
 
 
 class TokenQuotaError(LimitError):
-    """Your unfinished jobs hold as many tokens as they may."""
+    """Your unfinished jobs already hold as many tokens as your limit allows."""
 
     code = "token_limit_exceeded"
     limited = "tokens"
 
 
 class OverTokenQuotaError(TokenQuotaError):
-    """The request alone needs more tokens than all your unfinished jobs together may hold."""
+    """The request alone needs more tokens than your limit allows for all unfinished jobs."""
 
     retryable = False
 
 
 class JobQuotaError(LimitError):
-    """You have as many unfinished jobs as you may."""
+    """You already have as many unfinished jobs as your limit allows."""
 
     code = "job_limit_exceeded"
     limited = "jobs"
 
 
 class OverJobQuotaError(JobQuotaError):
-    """The request alone makes more jobs than you may have unfinished at once."""
+    """The request alone creates more unfinished jobs than your limit allows."""
 
     retryable = False
 
 
 class CountingInterruptedError(LongbatchError):
-    """The process that counts the text was ended; try again."""
+    """The process that counts the tokens stopped before it finished; try again."""
 
     code = "unavailable"
     retryable = True
 
 
 class PromptUncountableError(LongbatchError):
-    """The prompt cannot be counted within the limits of memory and time."""
+    """The prompt's tokens cannot be counted within the memory and time limits."""
 
     code = "prompt_uncountable"
 
 
 class DestinationLimitError(LimitError):
-    """Your webhooks go to as many destinations as they may."""
+    """Your webhooks already use as many destinations as your limit allows."""
 
     code = "destination_limit_exceeded"
     limited = "destinations"
 
 
 class UnavailableError(LongbatchError):
-    """A part that this call needs is not available at the moment; try again."""
+    """A service that this request needs is temporarily unavailable; try again."""
 
     code = "unavailable"
     retryable = True
@@ -259,7 +259,7 @@ class EngineError(LongbatchError):
 
     Attributes:
         said: the server's own words, for the log alone: they may name hosts and addresses. A tenant reads
-            `message`, which repeats them only where they are about its request.
+            `message`, which quotes them only if they concern its request.
     """
 
     code = "engine_error"
@@ -277,14 +277,14 @@ class RetryableEngineError(EngineError):
 
 
 class EngineUnavailableError(EngineError):
-    """The engine cannot be reached; no attempt is spent on it."""
+    """The engine cannot be reached; this does not spend an attempt."""
 
     code = "engine_unavailable"
     retryable = True
 
 
 class EngineLostError(RetryableEngineError):
-    """The engine was lost while it worked on the job; jobs that often see this are suspects."""
+    """The engine was lost while it ran the job; a job that keeps meeting this error becomes a suspect."""
 
     code = "engine_lost"
 

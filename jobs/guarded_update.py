@@ -1,4 +1,4 @@
-"""The guarded UPDATE behind every verb of a job's life: it names the states that it may start from."""
+"""The guarded UPDATE under every verb of a job's life: it names the states that the verb may start from."""
 
 from typing import Any
 
@@ -10,12 +10,12 @@ from jobs.states import TERMINAL, TRANSITIONS, sources
 
 
 def move(session: Session, verb: str, *conditions: ColumnElement[bool], **values: Any) -> list[Job]:  # noqa: ANN401  # columns have many types
-    """The rows that moved, as they are now."""
+    """Move the matching jobs and return the rows that moved, as they are now."""
     return list(session.scalars(moving(verb, *conditions, **values).returning(Job)))
 
 
 def moving(verb: str, *conditions: ColumnElement[bool], **values: Any) -> Update:  # noqa: ANN401  # columns have many types
-    """The same, to be executed with whatever else is to be returned."""
+    """Build the same UPDATE, for callers that return other columns with it."""
     return (
         update(Job)
         .where(*conditions, Job.state.in_(sources(verb)))

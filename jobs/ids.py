@@ -37,86 +37,86 @@ _DOCUMENT = "doc_"
 
 
 def job_id(value: UUID) -> str:
-    """`job_` and 32 hex digits."""
+    """Format as `job_` and 32 hex digits."""
     return _JOB + value.hex
 
 
 def event_id(value: UUID) -> str:
-    """`evt_` and 32 hex digits."""
+    """Format as `evt_` and 32 hex digits."""
     return _EVENT + value.hex
 
 
 def endpoint_id(value: UUID) -> str:
-    """`whep_` and 32 hex digits."""
+    """Format as `whep_` and 32 hex digits."""
     return _ENDPOINT + value.hex
 
 
 def delivery_id(value: UUID) -> str:
-    """`whdl_` and 32 hex digits."""
+    """Format as `whdl_` and 32 hex digits."""
     return _DELIVERY + value.hex
 
 
 def file_id(value: UUID) -> str:
-    """`file-` and 32 hex digits."""
+    """Format as `file-` and 32 hex digits."""
     return _FILE + value.hex
 
 
 def batch_id(value: UUID) -> str:
-    """`batch_` and 32 hex digits."""
+    """Format as `batch_` and 32 hex digits."""
     return _BATCH + value.hex
 
 
 def summary_id(value: UUID) -> str:
-    """`sum_` and 32 hex digits."""
+    """Format as `sum_` and 32 hex digits."""
     return _SUMMARY + value.hex
 
 
 def document_id(value: UUID) -> str:
-    """`doc_` and 32 hex digits."""
+    """Format as `doc_` and 32 hex digits."""
     return _DOCUMENT + value.hex
 
 
 def parse_job_id(text: str) -> UUID:
-    """The UUID behind a printed job id.
+    """Parse a printed job id.
 
     Raises:
-        NotFoundError: the text is no job id, so no job has it.
+        NotFoundError: the text is not a job id, so no job has it.
     """
     return _parse(text, _JOB, kind="job")
 
 
 def parse_file_id(text: str) -> UUID:
-    """The UUID behind a printed file id; raises as `parse_job_id` does."""
+    """Parse a printed file id; raises as `parse_job_id` does."""
     return _parse(text, _FILE, kind="file")
 
 
 def parse_batch_id(text: str) -> UUID:
-    """The UUID behind a printed batch id; raises as `parse_job_id` does."""
+    """Parse a printed batch id; raises as `parse_job_id` does."""
     return _parse(text, _BATCH, kind="batch")
 
 
 def parse_summary_id(text: str) -> UUID:
-    """The UUID behind a printed summary id; raises as `parse_job_id` does."""
+    """Parse a printed summary id; raises as `parse_job_id` does."""
     return _parse(text, _SUMMARY, kind="summary")
 
 
 def parse_document_id(text: str) -> UUID:
-    """The UUID behind a printed document id; raises as `parse_job_id` does."""
+    """Parse a printed document id; raises as `parse_job_id` does."""
     return _parse(text, _DOCUMENT, kind="document")
 
 
 def parse_event_id(text: str) -> UUID:
-    """The UUID behind a printed event id; raises as `parse_job_id` does."""
+    """Parse a printed event id; raises as `parse_job_id` does."""
     return _parse(text, _EVENT, kind="event")
 
 
 def parse_endpoint_id(text: str) -> UUID:
-    """The UUID behind a printed webhook endpoint id; raises as `parse_job_id` does."""
+    """Parse a printed webhook endpoint id; raises as `parse_job_id` does."""
     return _parse(text, _ENDPOINT, kind="webhook endpoint")
 
 
 def parse_delivery_id(text: str) -> UUID:
-    """The UUID behind a printed delivery id; raises as `parse_job_id` does."""
+    """Parse a printed delivery id; raises as `parse_job_id` does."""
     return _parse(text, _DELIVERY, kind="webhook delivery")
 
 

@@ -1,6 +1,6 @@
-"""Output while it is generated: pieces of text in a capped, expiring Redis stream for each job.
+"""Output while it is generated: deltas of text in a capped, expiring Redis stream for each job.
 
-A convenience: the result in Postgres is complete without it, and losing Redis loses only liveliness.
+A convenience: the result in Postgres is complete without it, and losing Redis loses only live output.
 """
 
 from collections.abc import Mapping
@@ -8,24 +8,24 @@ from dataclasses import dataclass
 from datetime import timedelta
 from uuid import UUID
 
-# More than the tokens of any answer that somebody reads as it comes.
+# More than the tokens of any answer that a person reads as it is generated.
 MAX_ENTRIES = 20_000
 EXPIRES = timedelta(minutes=10)
-# Ids of jobs whose end has just been recorded: whoever waits for one need not wait for the next look.
+# Ids of jobs whose end was just recorded, so that a request waiting for one need not wait for the next poll.
 ENDED_KEY = "longbatch:live:ended"
 MAX_ENDED = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What a worker added to a job's output.
+    """A delta: what a worker added to a job's output.
 
     Attributes:
-        at: characters of the output before it. A job that goes on after a crash tells again what its
-            checkpoint holds, so pieces may overlap.
-        text: perhaps empty.
+        at: characters of output before it. A job that resumes after a crash publishes again what its
+            checkpoint holds, so deltas may overlap.
+        text: may be empty.
         num_tokens: generated so far.
-        is_last: the job's end is recorded, or it left the engine: its row says more.
+        is_last: the job has ended or left the engine; its row has the details.
     """
 
     at: int
@@ -35,12 +35,12 @@ class Piece:
 
 
 def stream_key(job_id: UUID) -> str:
-    """Where the pieces of this job are."""
+    """Name the Redis stream that holds this job's deltas."""
     return f"longbatch:live:{job_id.hex}"
 
 
 def encode(piece: Piece) -> dict[str, str]:
-    """As fields of an entry."""
+    """Encode a delta as the fields of a stream entry."""
     return {
         "at": str(piece.at),
         "text": piece.text,
@@ -50,7 +50,7 @@ def encode(piece: Piece) -> dict[str, str]:
 
 
 def decode(fields: Mapping[bytes, bytes]) -> Piece:
-    """The piece that `encode` wrote, as Redis gives it back."""
+    """Decode a delta from the fields that `encode` wrote, as Redis returns them."""
     return Piece(
         at=int(fields[b"at"]),
         text=fields[b"text"].decode(),

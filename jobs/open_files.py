@@ -1,4 +1,4 @@
-"""How many files and connections a process may have open at once: raised at start, reported when too low."""
+"""How many files and connections a process may have open: raised at start, reported if too low."""
 
 import resource
 from typing import Final
@@ -6,12 +6,12 @@ from typing import Final
 from jobs import telemetry
 from jobs.settings import Settings
 
-# Linux refuses more by default (fs.nr_open). Where the hard limit is a billion, programs that we start and
-# that walk over all descriptors they could have would take minutes.
+# Linux refuses more by default (fs.nr_open). With a hard limit of a billion, child programs that walk over
+# every descriptor they could have would take minutes.
 _MAX: Final = 2**20
-# Standard streams, the event loop, logs, code that is being loaded, name look-ups, connections to Redis.
+# Standard streams, the event loop, logs, modules being loaded, name look-ups, connections to Redis.
 RESERVE: Final = 64
-# Where the settings do not say: an engine's batch slots, as many as large deployments of TensorRT-LLM have.
+# Batch slots of an engine if the settings name none: as many as large deployments of TensorRT-LLM have.
 _NUM_SLOTS: Final = 256
 _FILES_OF_A_SLOT: Final = 2  # its connection, and one that ends while the next begins
 _FILES_OF_AN_EXTRACTION: Final = 6  # pipes of its process, its bytes
@@ -23,7 +23,7 @@ def raise_limit() -> int:
     An ordinary account has a soft limit of 1024, for programs that use select(2); nothing here does.
 
     Returns:
-        The soft limit from now on; it is the old one where the system does not let us.
+        The soft limit from now on; the old one if the system refuses.
     """
     soft, hard = (_bounded(each) for each in resource.getrlimit(resource.RLIMIT_NOFILE))
     if soft >= hard:
@@ -36,7 +36,7 @@ def raise_limit() -> int:
 
 
 def raise_for(process: str, *, needed: int) -> int:
-    """Raise the soft limit to the hard one, and log when that is less than the process may need.
+    """Raise the soft limit to the hard one, and warn if the process may need more.
 
     Args:
         process: its name in the log.
@@ -71,7 +71,7 @@ def of_inference_worker(settings: Settings) -> int:
 
 
 def limits() -> tuple[int, int]:
-    """Return the soft and the hard limit; `_MAX` stands for anything above it."""
+    """Return the soft and the hard limit, each cut to `_MAX`."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     return _bounded(soft), _bounded(hard)
 

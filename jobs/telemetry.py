@@ -1,4 +1,4 @@
-"""Logs as events with fields: the one list of event names, and structlog set up to print them."""
+"""Logs as events with fields: the one list of event names, and the structlog setup that prints them."""
 
 import logging
 import sys
@@ -8,7 +8,7 @@ from typing import Final
 import structlog
 from structlog.typing import ExcInfo, FilteringBoundLogger
 
-# Names in the order of a job's life. Fields: job_id and attempt where there is a job; never text or secrets.
+# Names in the order of a job's life. Fields: job_id and attempt if there is a job; never text or secrets.
 JOB_CLAIMED: Final = "job.claimed"
 JOB_FIRST_TOKEN: Final = "job.first_token"  # noqa: S105  # a token of text
 JOB_ENDED: Final = "job.ended"
@@ -47,7 +47,7 @@ OPEN_FILES_FEW: Final = "open_files.few"
 
 
 def configure(*, json: bool = True) -> None:
-    """Every log line of this process is one JSON object (or one readable line) on standard output."""
+    """Log each event as one JSON object, or one readable line, on standard output."""
     renderer = structlog.processors.JSONRenderer() if json else structlog.dev.ConsoleRenderer()
     structlog.configure(
         processors=[
@@ -64,9 +64,9 @@ def configure(*, json: bool = True) -> None:
 
 
 def describe_error(exc_info: ExcInfo) -> str:
-    """Where an error came from and of which types it and its causes are, without their texts.
+    """Describe where an error and its causes were raised, and their types.
 
-    A driver's text can quote a row's values, and so a prompt.
+    Leaves out their texts: a driver's text can quote a row's values, and so a prompt.
     """
     parts = []
     error: BaseException | None = exc_info[1]
@@ -80,6 +80,6 @@ def describe_error(exc_info: ExcInfo) -> str:
 
 
 def logger() -> FilteringBoundLogger:
-    """A logger of events; bind fields with `.bind(job_id=…)`."""
+    """Return an event logger; bind fields with `.bind(job_id=…)`."""
     found: FilteringBoundLogger = structlog.get_logger()
     return found

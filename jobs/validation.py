@@ -1,4 +1,4 @@
-"""What callers may send: the types of fields, and pydantic's complaints as errors that name the field."""
+"""What callers may send: field types, and pydantic's complaints as errors that name the field."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -21,11 +21,11 @@ from jobs.errors import InvalidRequestError, MalformedJsonError, MissingFieldErr
 # four bytes.
 MAX_OUTPUT_TOKENS: Final = 2**31 - 1 - 2**24
 MAX_TOP_K: Final = 1024  # TensorRT-LLM's sampling kernels take no more
-# A caller's own field name is repeated, but never more of it than names anything.
+# An error repeats a caller's own field name, but no more of it than a real name would need.
 _MAX_PARAM_CHARS: Final = 64
-# What pydantic puts into a location beside field names: the branches of a union, and "this is a key".
+# What pydantic puts into a location besides field names: the branches of a union, and "this is a key".
 _BRANCHES: Final = frozenset({"text", "messages", "[key]"})
-# What pydantic says of a text whose length is looked at behind another check.
+# Pydantic's message for a text whose length is checked after another validator.
 _LENGTH: Final = re.compile(r"Value should have at (least|most) (\d+) items? after validation, not (\d+)")
 
 
@@ -36,7 +36,7 @@ def _storable(text: str) -> str:
         text.encode()
     except UnicodeEncodeError:
         raise PydanticCustomError(
-            "lone_surrogate", "half of a surrogate pair is no character and cannot be stored."
+            "lone_surrogate", "half of a surrogate pair is not a character and cannot be stored."
         ) from None
     return text
 
@@ -73,7 +73,7 @@ Stop = Annotated[
 
 
 class Closed(BaseModel):
-    """A JSON object of exact types that refuses fields it does not know."""
+    """A JSON object of exact types that rejects unknown fields."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -81,11 +81,13 @@ class Closed(BaseModel):
 def from_validation(
     found: Sequence[Any] | ValidationError, *, outer: int = 0, branches: frozenset[str] = _BRANCHES
 ) -> InvalidRequestError:
-    """The first of pydantic's complaints as one error that names the field and never repeats its value.
+    """Turn pydantic's first complaint into an error that names the field.
+
+    Never repeats the field's value.
 
     Args:
         found: the exception, or the list that FastAPI makes of it.
-        outer: how many leading parts of a location are no field names ("query").
+        outer: how many leading parts of a location are not field names ("query").
         branches: parts of a location that name no field.
     """
     if isinstance(found, ValidationError):
@@ -106,7 +108,7 @@ def from_validation(
 
 
 def _in_words(message: str) -> str:
-    """The complaint as it is, but a text has characters and not items."""
+    """Reword a length complaint: a text has characters, not items."""
     found = _LENGTH.fullmatch(message)
     if found is None:
         return message
@@ -116,7 +118,13 @@ def _in_words(message: str) -> str:
 
 
 def _param(location: Sequence[str | int], branches: frozenset[str]) -> str | None:
-    """The dotted name of a field: `input.0.content`; a pair of `metadata` is named by the field alone."""
+    """Join a location into a dotted field name: `input.0.content`.
+
+    A pair of `metadata` is named by the field alone.
+
+    Returns:
+        None if no part of the location names a field.
+    """
     parts = [str(part) for part in location if part not in branches]
     if not parts:
         return None

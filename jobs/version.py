@@ -1,10 +1,14 @@
-"""Which release this is."""
+"""The release of the installed package."""
 
 from importlib import metadata
 
 
 def version() -> str:
-    """The installed package's version; `0+source` where the code runs without being installed."""
+    """Read the installed package's version.
+
+    Returns:
+        `0+source` if the code runs without being installed.
+    """
     try:
         return metadata.version("longbatch")
     except metadata.PackageNotFoundError:

@@ -14,12 +14,12 @@ PRIORITY_NAMES = {rank: name for name, rank in PRIORITIES.items()}
 
 @dataclass(frozen=True, slots=True)
 class QueuePlace:
-    """What is known of a job that waits.
+    """The queue position of a waiting job.
 
     Attributes:
         position: 1 is next; None: it is not in line.
-        reason: None: nothing holds it back.
-        estimated_start_at: None: nothing can be said.
+        reason: why it waits; None: nothing holds it back.
+        estimated_start_at: None: there is no estimate.
     """
 
     position: int | None = None
@@ -53,7 +53,7 @@ class JobObject(TypedDict):
 
 
 class QueueObject(TypedDict):
-    """Where a job stands in the queue as JSON; an estimate, see `explain.QueuePlace`."""
+    """A job's queue position as JSON; an estimate, see `QueuePlace`."""
 
     position: int | None
     reason: str | None
@@ -61,13 +61,13 @@ class QueueObject(TypedDict):
 
 
 class SeenJobObject(JobObject):
-    """A job as somebody who looks at it sees it: with its place, while it waits."""
+    """A job as a reader sees it: with its queue position while it waits."""
 
     queue: QueueObject | None
 
 
 def job_object(job: Job) -> JobObject:
-    """The job as callers see it."""
+    """Convert a job to the shape that callers see."""
     return JobObject(
         id=ids.job_id(job.id),
         object="job",
@@ -93,7 +93,10 @@ def job_object(job: Job) -> JobObject:
 
 
 def queue_object(place: QueuePlace) -> QueueObject:
-    """The place as callers see it; a start is estimated to the second."""
+    """Convert a queue position to the shape that callers see.
+
+    The estimated start is cut to whole seconds.
+    """
     start = place.estimated_start_at
     return QueueObject(
         position=place.position,
@@ -103,10 +106,10 @@ def queue_object(place: QueuePlace) -> QueueObject:
 
 
 def rfc3339(moment: datetime) -> str:
-    """`2026-01-31T12:00:00.123456Z`."""
+    """Format a moment as `2026-01-31T12:00:00.123456Z`."""
     return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
 def optional_rfc3339(moment: datetime | None) -> str | None:
-    """The same; None for None."""
+    """Format a moment as `rfc3339` does, and None as None."""
     return None if moment is None else rfc3339(moment)
