@@ -1,4 +1,4 @@
-"""A model's chat template, rendered so that what messages say can never become markup."""
+"""A model's chat template, rendered so that the content of messages never becomes markup."""
 
 import json
 import re
@@ -15,7 +15,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jobs.errors import LongbatchError
 from jobs.prompts.messages import Role
 
-# Stands for a message's content while the template is rendered: private-use characters, in no template.
+# Replaces a message's content while the template is rendered. No template holds private-use characters.
 _PLACEHOLDER: Final = "\uf8ff{}\uf8fe"
 _PLACEHOLDERS: Final = re.compile("\uf8ff([0-9]+)\uf8fe")
 
@@ -31,10 +31,10 @@ class ControlToken:
     """An added token that only the template may write.
 
     Attributes:
-        text: how the template writes it.
+        text: as the template writes it.
         id: its token id.
-        strips_left: whether it takes the white space before it into itself.
-        strips_right: whether it takes the white space after it into itself.
+        strips_left: whether it absorbs the white space before it.
+        strips_right: whether it absorbs the white space after it.
     """
 
     text: str
@@ -43,9 +43,9 @@ class ControlToken:
     strips_right: bool = False
 
 
-# Text without control tokens: literals of the template, and indexes of messages whose content stands there.
+# Text without control tokens: the template's literals, and the index of each message whose content goes here.
 Run = tuple[str | int, ...]
-# A rendered conversation before its content is put in: control token ids and runs.
+# A rendered conversation without its content: control token ids and runs.
 Skeleton = tuple[int | Run, ...]
 
 
@@ -53,7 +53,7 @@ class ChatTemplate:
     """A compiled chat template; safe to use from several threads.
 
     The template sees placeholders instead of contents, so a conversation's markup depends on its roles alone.
-    Control tokens are looked for in that markup only, before any content is put in.
+    Control tokens are searched for in that markup only, before any content is filled in.
     """
 
     def __init__(
@@ -65,11 +65,11 @@ class ChatTemplate:
             raise ChatTemplateError(f"The model's chat template does not compile: {error}") from error
         self._variables = dict(variables)
         self._control_pattern = control_pattern(control_tokens)
-        # Conversations come in few shapes, so nearly every prompt finds its skeleton made.
+        # Conversations come in few shapes, so nearly every skeleton is cached.
         self.skeleton: Callable[[tuple[Role, ...]], Skeleton] = lru_cache(maxsize=256)(self._skeleton)
 
     def _skeleton(self, roles: tuple[Role, ...]) -> Skeleton:
-        """The markup around messages of these roles, up to where the assistant is to speak.
+        """Render the markup around messages of these roles, up to the assistant's answer.
 
         Raises:
             ChatTemplateError: the template refuses these roles, or leaves a message out.
@@ -96,13 +96,13 @@ class ChatTemplate:
 
 
 def _run(markup: str) -> Run:
-    """The markup's literals and the message indexes between them, in order."""
+    """Split markup into literals and the message indexes between them, in order."""
     pieces = _PLACEHOLDERS.split(markup)  # literal, index, literal, …, literal
     return tuple(int(piece) if number % 2 else piece for number, piece in enumerate(pieces) if piece)
 
 
 def control_pattern(tokens: Sequence[ControlToken]) -> re.Pattern[str]:
-    """A pattern that finds the tokens, the longest first; `token_id` reads a match."""
+    """Compile a pattern for these tokens, longest first; `token_id` reads a match."""
     longest_first = sorted(tokens, key=lambda token: len(token.text), reverse=True)
     return re.compile("|".join(map(_alternative, longest_first)) or "(?!)")
 
@@ -113,25 +113,25 @@ def _alternative(token: ControlToken) -> str:
 
 
 def token_id(match: re.Match[str]) -> int:
-    """The id of the control token that `control_pattern` found."""
+    """Return the id of the control token that `control_pattern` matched."""
     return int((match.lastgroup or "")[1:])
 
 
 def _environment() -> ImmutableSandboxedEnvironment:
-    """The dialect that chat templates are written in, as transformers 5.23 has it, but without a clock."""
+    """Build the Jinja dialect of chat templates: transformers 5.23's, without a clock."""
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _GenerationTag]
     )
     environment.filters["tojson"] = _to_json
-    # No strftime_now: a prompt must not change with the day. Templates ask whether it is defined.
+    # No strftime_now: a prompt must not change with the day. Templates check whether it is defined.
     environment.globals["raise_exception"] = _raise
     return environment
 
 
 class _GenerationTag(Extension):
-    """`{% generation %}…{% endgeneration %}`, which marks what the assistant says and changes nothing."""
+    """`{% generation %}…{% endgeneration %}`, which marks the assistant's text and renders it unchanged."""
 
-    tags = {"generation"}  # noqa: RUF012 jinja2 declares it so
+    tags = {"generation"}  # noqa: RUF012 as jinja2 declares it
 
     def parse(self, parser: Parser) -> list[nodes.Node]:
         next(parser.stream)

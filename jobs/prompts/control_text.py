@@ -1,4 +1,4 @@
-"""Prompts as text for servers that take no token ids: control tokens written out, and the way back."""
+"""Prompts as text, for servers that accept no token ids: control tokens written out, and read back."""
 
 import re
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from jobs.prompts.token_bytes import TokenBytes
 
 
 class Markup:
-    """Writes ids as text that a server's tokenizer reads as these ids; safe to use from several threads."""
+    """A two-way conversion between ids and a server's prompt text; safe to use from several threads."""
 
     def __init__(
         self, token_bytes: TokenBytes, controls: Sequence[ControlToken], plain: PlainEncoder
@@ -23,27 +23,27 @@ class Markup:
         self._ids = {control.text: control.id for control in controls}
 
     def write(self, ids: TokenIds) -> str:
-        """The text of these ids.
+        """Write these ids as text.
 
         Raises:
-            UnsafeTextError: no text means these ids to a server. Most likely a document in the prompt spells
-                a control token, which only ids can tell from a real one.
+            UnsafeTextError: a server would read no text as these ids. Most likely a document in the prompt
+                spells a control token, which only ids distinguish from a real one.
         """
         pieces = [self._controls.get(each) or self._token_bytes[each] for each in ids.tolist()]
         try:
             text = b"".join(pieces).decode()
         except UnicodeDecodeError as error:
-            raise UnsafeTextError("the prompt has no text") from error
+            raise UnsafeTextError("the prompt's token ids are not valid UTF-8 text") from error
         text = text.removeprefix(" ") if self._token_bytes.drops_first_space else text
         if not np.array_equal(self.read(text), ids):
             raise UnsafeTextError(
-                "the engine takes text, and would read this prompt otherwise than it was counted:"
-                " it spells control tokens"
+                "the engine accepts only text, and would not read this prompt as the tokens that were"
+                " counted: it spells control tokens"
             )
         return text
 
     def read(self, text: str) -> TokenIds:
-        """The ids that a server makes of a text: whatever spells a control token is one."""
+        """Encode a text as a server does: text that spells a control token becomes one."""
         parts: list[TokenIds] = []
         position = 0
         for match in self._pattern.finditer(text):
@@ -56,9 +56,10 @@ class Markup:
 
 
 def _pattern_of(controls: Sequence[ControlToken]) -> re.Pattern[str]:
-    """Finds control tokens, the longest first, with the white space that they take into themselves.
+    """Compile a pattern for control tokens and the white space they absorb.
 
-    Without groups: so the `re` module sees what all have in front and skips to it, a hundred times as fast.
+    Longest first. It has no groups, so `re` sees the prefix that all alternatives share and skips to it,
+    which is a hundred times as fast.
     """
     longest_first = sorted(controls, key=lambda control: len(control.text), reverse=True)
     alternatives = (

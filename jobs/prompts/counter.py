@@ -1,4 +1,4 @@
-"""Exact counts of stored prompts, with the served model's tokenizer."""
+"""Exact token counts of stored prompts, from the served model's tokenizer."""
 
 from dataclasses import dataclass
 
@@ -12,42 +12,44 @@ from jobs.prompts.tokenizer import Tokenizer, pack_ids
 
 @dataclass(frozen=True, slots=True)
 class PromptCounter:
-    """Counts prompts as the engine will read them; a `texts.Counter`.
+    """A `store.Counter` that counts prompts exactly as the engine will read them.
 
     Attributes:
-        tokenizer: of the served model.
+        tokenizer: the served model's.
     """
 
     tokenizer: Tokenizer
 
     @property
     def fingerprint(self) -> str:
-        """Of the tokenizer and its template."""
+        """Fingerprint of the tokenizer and its chat template."""
         return self.tokenizer.fingerprint
 
     def count_text(self, text: str) -> int:
-        """Tokens of the text alone, without a template.
+        """Count the tokens of the text alone, without a chat template.
 
         Raises:
-            UnsafeTextError: as `Tokenizer.encode_text`.
+            UnsafeTextError: see `Tokenizer.encode_text`.
         """
         return self.tokenizer.count_text(text)
 
     def token_starts(self, text: str) -> npt.NDArray[np.int32]:
-        """Find the characters with which the tokens of the text begin; errors as of `count_text`."""
+        """Return the index of each token's first character; see `count_text` for errors."""
         return self.tokenizer.token_starts(text)
 
     def count_prompt(self, canonical: str, *, limit: int | None = None) -> CountedPrompt:
-        """Make the prompt's ids by the model's chat template; a plain text begins a text as it is.
+        """Render the prompt and return its token ids.
+
+        Messages go through the model's chat template; plain text is encoded as it is.
 
         Args:
             canonical: the prompt.
-            limit: of its tokens; None: there is none.
+            limit: the most tokens it may have; None means no limit.
 
         Raises:
             ChatTemplateError: the template refuses these messages.
-            PromptTooLongError: it has more tokens than `limit`.
-            PromptUncountableError: it takes too much memory or time.
+            PromptTooLongError: the prompt has more than `limit` tokens.
+            PromptUncountableError: counting takes too much memory or time.
         """
         plain = messages.plain_text(canonical)
         if plain is None:

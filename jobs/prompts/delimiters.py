@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from itertools import chain, count
 from typing import Final
 
-# Closing tags as models read them, which are not as strict as parsers: in any case, full width, with blanks
-# or characters without width between their parts.
+# Closing tags as models read them, less strictly than parsers: in any case, in full width, with blanks or
+# zero-width characters between their parts.
 _GAP: Final = r"[\s\u00ad\u200b-\u200d\u2060\ufeff]*+"
-_FULL_WIDTH: Final = 0xFEE0  # above the same character of ASCII
+_FULL_WIDTH: Final = 0xFEE0  # added to an ASCII character
 _WORD: Final = "".join(f"[{letter}{chr(ord(letter) + _FULL_WIDTH)}]" for letter in "document")
 _CLOSING_TAGS: Final = re.compile(
     rf"[<\uff1c\ufe64]{_GAP}[/\uff0f\u2215\u2044]{_GAP}{_WORD}{_GAP}"
@@ -21,16 +21,16 @@ _CLOSING_TAGS: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Delimiters:
-    """The lines around a piece of text that does not hold them."""
+    """The lines around a text that does not contain them."""
 
     opening: str = "<document>"
     closing: str = "</document>"
 
 
 def delimiters(texts: Iterable[str]) -> Delimiters:
-    """Choose lines that none of these texts holds; the usual ones nearly always.
+    """Choose lines that none of these texts contains: nearly always the usual ones.
 
-    One pass: a document full of closing tags must not cost more.
+    Takes one pass, so a document full of closing tags costs no more.
     """
     numbers = chain.from_iterable(_CLOSING_TAGS.findall(text) for text in texts)
     taken = {unicodedata.normalize("NFKC", number) for number in numbers}

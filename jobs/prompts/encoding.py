@@ -1,4 +1,4 @@
-"""Text into ordinary tokens: never a control token, whatever it holds, in bounded memory and time."""
+"""Text encoded as ordinary tokens, never control tokens, in bounded memory and time."""
 
 import json
 import unicodedata
@@ -22,7 +22,7 @@ __all__ = ["PlainEncoder", "TokenIds", "UnsafeTextError", "concatenate", "contro
 
 T = TypeVar("T")
 
-# A text without places to cut is encoded in this process up to so many bytes, which takes 200 MB at most.
+# A text that cannot be cut is encoded in this process up to this size, which takes 200 MB at most.
 _WHOLE_BYTES: Final = 2**19
 
 
@@ -33,7 +33,7 @@ class UnsafeTextError(ChatTemplateError):
 
 
 class PlainEncoder:
-    """A tokenizer that matches no control token in text; frozen, and safe to use from several threads."""
+    """An encoder that matches no control token in text; immutable, and safe to use from several threads."""
 
     def __init__(
         self,
@@ -44,14 +44,14 @@ class PlainEncoder:
         whole_bytes: int = _WHOLE_BYTES,
         limits: ChildLimits | None = None,
     ) -> None:
-        """Take over `backend`, whose flags it changes, and its serialized form.
+        """Take ownership of `backend` and change its flags.
 
         Args:
-            backend: of the model.
-            serialized: as the library writes it.
-            window_chars: characters that are encoded at once.
-            whole_bytes: a longer text that cannot be cut is encoded by a child process.
-            limits: of that child.
+            backend: the model's tokenizer.
+            serialized: the same tokenizer, as the library serializes it.
+            window_chars: characters to encode at once.
+            whole_bytes: longer texts that cannot be cut are encoded in a child process.
+            limits: of that child process; None means the defaults.
         """
         controls = control_tokens(backend)
         self._tokenizer = _plain(backend, serialized)
@@ -63,28 +63,29 @@ class PlainEncoder:
         self._limits = limits or ChildLimits()
 
     def encode(self, text: str, *, limit: int | None = None) -> TokenIds:
-        """Encode the text as ordinary tokens: no beginning-of-text, no control tokens.
+        """Encode the text as ordinary tokens, without beginning-of-text or control tokens.
 
         Args:
             text: to encode.
-            limit: of its tokens; None: there is none.
+            limit: the most tokens it may have; None means no limit.
 
         Raises:
-            UnsafeTextError: the tokenizer cannot write it without control tokens.
-            PromptTooLongError: it has more tokens than `limit`.
+            UnsafeTextError: the tokenizer cannot encode it without control tokens.
+            PromptTooLongError: it has more than `limit` tokens.
             PromptUncountableError: it takes too much memory or time.
         """
         return concatenate(self._collect(text, lambda _text, part: part.ids, limit=limit))
 
     def count(self, text: str, *, limit: int | None = None) -> int:
-        """Count the tokens of the text; arguments and errors as of `encode`."""
+        """Count the tokens of the text; arguments and errors are those of `encode`."""
         return sum(self._collect(text, lambda _text, part: len(part.ids), limit=limit))
 
     def starts(self, text: str) -> npt.NDArray[np.int32]:
-        """Find the characters with which the tokens of the text begin.
+        """Return the index of the first character of each token.
 
-        A token that begins within a character counts to the next one. Where texts are not cut into windows,
-        or characters are composed, places are about right: tokens are then found a stretch at a time.
+        A token that begins inside a character gets the index of the next one. The indexes are approximate if
+        the tokenizer's texts cannot be cut into windows (each slice is then tokenized alone), or if
+        normalization composes characters.
         """
         if self._windows is None:
             return concatenate(
@@ -97,7 +98,7 @@ class PlainEncoder:
         encoded = np.frombuffer(text[part.start : part.end].encode(), dtype=np.uint8)
         chars = np.cumsum((encoded & 0xC0) != 0x80, dtype=np.int32)
         ends = np.cumsum(self._lengths.of_bytes[part.ids], dtype=np.int64)
-        # Characters that began before each token's first byte.
+        # The number of characters that begin before each token's first byte.
         before = np.concatenate([np.zeros(1, dtype=np.int32), chars[np.minimum(ends[:-1], len(chars)) - 1]])[
             : len(ends)
         ]
@@ -110,7 +111,7 @@ class PlainEncoder:
         return np.array([at + start for start, _ in encoding.offsets], dtype=np.int32)
 
     def _collect(self, text: str, take: Callable[[str, Part], T], *, limit: int | None = None) -> list[T]:
-        """Encode the text and return what `take` makes of each part and the text that it is a part of."""
+        """Encode the text; return `take(normalized text, part)` for each part."""
         if limit is not None and len(text) > limit:
             self._check_least(text, limit)
         if len(text) > self._window_chars and self._windows is not None:
@@ -125,7 +126,7 @@ class PlainEncoder:
 
     @cached_property
     def _windows(self) -> WindowEncoder | None:
-        """Made for the first long text: it reads the vocabulary, which takes a third of a second."""
+        """Created for the first long text: reading the vocabulary takes a third of a second."""
         if self._tokenizer.normalizer is not None and not self._normalizes_to_nfc:
             return None
         if any(self._spells(token_id) for token_id in self._control_ids.tolist()):
@@ -138,7 +139,10 @@ class PlainEncoder:
         return normalizer is not None and json.loads(normalizer.__getstate__()) == {"type": "NFC"}
 
     def _spells(self, token_id: int) -> bool:
-        """Whether the model may make this control token of text: as an ordinary piece, of one pre-token."""
+        """Return True if the model may produce this control token from ordinary text.
+
+        It may if the token is also an ordinary piece of the vocabulary and its text is a single pre-token.
+        """
         content = self._tokenizer.id_to_token(token_id) or ""
         pre_tokenizer = self._tokenizer.pre_tokenizer
         if self._tokenizer.model.token_to_id(content) is None or pre_tokenizer is None:
@@ -146,7 +150,7 @@ class PlainEncoder:
         return len(pre_tokenizer.pre_tokenize_str(content)) == 1
 
     def _check_least(self, text: str, limit: int) -> None:
-        """Return when the text may have no more tokens than this, found without encoding it."""
+        """Raise PromptTooLongError if a cheap lower bound exceeds `limit`."""
         if self._windows is None or self._tokenizer.normalizer is not None:
             return
         least = self._lengths.least_tokens(text)
@@ -163,7 +167,7 @@ class PlainEncoder:
             yield part
 
     def _normalized(self, text: str) -> str:
-        """Bring the text into the form that the tokenizer encodes, a piece at a time."""
+        """Normalize the text as the tokenizer does, a piece at a time."""
         normalizer = self._tokenizer.normalizer
         if normalizer is None:
             return text
@@ -171,18 +175,18 @@ class PlainEncoder:
         start = 0
         while start < len(text):
             end = min(len(text), start + self._window_chars)
-            while end < len(text) and not _starts_anew(text[end]):
+            while end < len(text) and not _is_nfc_boundary(text[end]):
                 end += 1
             pieces.append(normalizer.normalize_str(text[start:end]))
             start = end
         return "".join(pieces)
 
     def _encode_apart(self, text: str) -> TokenIds:
-        """Encode the text whole, and in pieces where it spells control tokens if it must be."""
+        """Encode the text whole; if that yields control tokens, cut it inside them."""
         ids = self._encode(text)
         if not self._has_control(ids):
             return ids
-        # The vocabulary holds control tokens as ordinary pieces too (SentencePiece's </s>): cut them apart.
+        # The vocabulary also holds control tokens as ordinary pieces (SentencePiece's </s>): cut them apart.
         cuts = [
             cut
             for match in self._control_pattern.finditer(text)
@@ -195,21 +199,21 @@ class PlainEncoder:
         return ids
 
     def _encode(self, text: str) -> TokenIds:
-        """Encode the text whole: here if that is cheap, otherwise in a child process."""
+        """Encode the text whole: in this process if that is cheap, otherwise in a child."""
         if len(text) > self._whole_bytes // 4 and len(text.encode()) > self._whole_bytes:
             return np.frombuffer(encode_in_child(self._tokenizer, text, self._limits), dtype=np.int32)
-        # Unlike `encode` it releases the interpreter lock; and it is faster, as it keeps no offsets.
+        # Unlike `encode`, it releases the interpreter lock and is faster, as it keeps no offsets.
         (encoding,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=False)
         return np.array(encoding.ids, dtype=np.int32)
 
     def _has_control(self, ids: TokenIds) -> bool:
-        if ids.max(initial=-1) < self._first_control_id:  # spares nearly every text the search
+        if ids.max(initial=-1) < self._first_control_id:  # skips the search for nearly every text
             return False
         return bool(np.isin(ids, self._control_ids).any())
 
 
 def control_tokens(backend: tokenizers.Tokenizer) -> tuple[ControlToken, ...]:
-    """The added tokens that text must never become: all but those for runs of white space."""
+    """Return the added tokens that text must never become: all but white space."""
     added = backend.get_added_tokens_decoder()
     return tuple(
         ControlToken(token.content, token_id, strips_left=token.lstrip, strips_right=token.rstrip)
@@ -219,12 +223,12 @@ def control_tokens(backend: tokenizers.Tokenizer) -> tuple[ControlToken, ...]:
 
 
 def concatenate(parts: Sequence[TokenIds]) -> TokenIds:
-    """The ids one after the other."""
+    """Concatenate the ids; no parts give an empty array."""
     return np.concatenate([np.empty(0, dtype=np.int32), *parts])
 
 
 def _within(limit: int | None, parts: Iterable[Part], take: Callable[[Part], T]) -> list[T]:
-    """Take every part, as long as they have no more tokens than the limit."""
+    """Apply `take` to every part; raise PromptTooLongError beyond `limit` tokens."""
     taken: list[T] = []
     num_tokens = 0
     for part in parts:
@@ -235,14 +239,17 @@ def _within(limit: int | None, parts: Iterable[Part], take: Callable[[Part], T])
     return taken
 
 
-def _starts_anew(character: str) -> bool:
-    """Whether NFC never joins this character with one before it: no mark, no Hangul vowel, no unknown one."""
+def _is_nfc_boundary(character: str) -> bool:
+    """Return True if NFC never joins this character with one before it.
+
+    NFC may join marks, Hangul vowels and unknown characters.
+    """
     return unicodedata.category(character)[0] not in "MC" and not "\u1160" <= character <= "\u11ff"
 
 
 def _plain(backend: tokenizers.Tokenizer, serialized: bytes) -> tokenizers.Tokenizer:
-    """A tokenizer that matches no control token in text; the same object where a flag is enough."""
-    # Set once, before any thread sees the object: it is a property of the object, not of a call.
+    """Return a tokenizer that matches no control token; `backend` if a flag is enough."""
+    # Set once, before any thread sees the object: the flag belongs to the object, not to a call.
     backend.encode_special_tokens = True
     backend.no_truncation()
     backend.no_padding()
@@ -251,7 +258,7 @@ def _plain(backend: tokenizers.Tokenizer, serialized: bytes) -> tokenizers.Token
         return backend
     document = json.loads(serialized)
     document |= {"truncation": None, "padding": None}
-    # Left out, they would shift the ids of those that stay; called special, the flag covers them.
+    # Removing them would shift the ids of the others; marked as special, they are covered by the flag.
     for token in document["added_tokens"]:
         token["special"] = not token["content"].isspace()
     plain = tokenizers.Tokenizer.from_str(json.dumps(document))

@@ -1,4 +1,4 @@
-"""What a model is asked: chat messages, and how a task and its document become them."""
+"""Chat messages: how a task and its input become them, and their canonical JSON."""
 
 import json
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from jobs.prompts.delimiters import delimiters
 Role = Literal["system", "user", "assistant"]
 Task = Literal["generate", "summarize"]
 
-# Stored beside a prompt: a change of a task's wording changes its number, so that results stay comparable.
+# Stored with each prompt. A change of a task's wording raises its number, so that results stay comparable.
 TEMPLATE_VERSIONS: Final[dict[Task, str]] = {"generate": "generate-1", "summarize": "summarize-1"}
 
 SUMMARIZE_INSTRUCTIONS: Final = (
@@ -30,8 +30,8 @@ class Message:
     """One turn of a conversation.
 
     Attributes:
-        role: who speaks; it becomes part of the prompt's markup, so only these three are ever rendered.
-        content: any text; it is rendered as ordinary tokens, whatever it holds.
+        role: the speaker; part of the prompt's markup, so only these three are ever rendered.
+        content: any text; always rendered as ordinary tokens.
     """
 
     role: Role
@@ -44,12 +44,12 @@ def build_messages(
     input: str | Sequence[Message],  # noqa: A002 the API's name for it
     instructions: str | None = None,
 ) -> list[Message]:
-    """The conversation that `task` asks the model with.
+    """Build the conversation that asks the model to do `task`.
 
     Args:
         task: `generate` sends the input as it is; `summarize` frames it as one document.
         input: a text, or the turns of a conversation (summarized as a transcript).
-        instructions: the system message in front; None means the task's own (generate has none).
+        instructions: the system message; None means the task's own (`generate` has none).
 
     Raises:
         InvalidRequestError: the input is empty; `param` is `input`.
@@ -65,7 +65,7 @@ def build_messages(
 def _summarize(document: str, instructions: str | None) -> list[Message]:
     around = delimiters([document])
     system = instructions or SUMMARIZE_INSTRUCTIONS.format(opening=around.opening, closing=around.closing)
-    # Said again after the document: over tens of thousands of tokens models forget what came first.
+    # Repeated after the document: over tens of thousands of tokens, models forget what came first.
     task = "Follow the instructions above" if instructions else "Summarize the document above"
     return [
         Message("system", system),
@@ -82,18 +82,22 @@ def _transcript(messages: Sequence[Message]) -> str:
 
 
 def canonical(messages: Sequence[Message]) -> str:
-    """The one JSON text of these messages: equal messages give equal text, so it can be hashed and stored."""
+    """Write messages as canonical JSON, to hash and store: equal messages, equal text."""
     turns = [{"content": message.content, "role": message.role} for message in messages]
-    return to_json(turns).decode()  # keys in this order; five times as fast as `json.dumps`
+    return to_json(turns).decode()  # keeps this order of keys; five times as fast as `json.dumps`
 
 
 def canonical_text(prompt: str) -> str:
-    """The one JSON text of a prompt that is sent as it is, without a chat template: a JSON string."""
+    """Write a prompt that needs no chat template as canonical JSON: a string."""
     return to_json(prompt).decode()
 
 
 def plain_text(canonical: str) -> str | None:
-    """The prompt that `canonical_text` wrote; None: these are messages."""
+    """Read the prompt that `canonical_text` wrote.
+
+    Returns:
+        The prompt; None if the JSON holds messages.
+    """
     if not canonical.startswith('"'):
         return None
     text: str = json.loads(canonical)
@@ -101,7 +105,7 @@ def plain_text(canonical: str) -> str | None:
 
 
 def parse(text: str) -> list[Message]:
-    """The messages that `canonical` wrote.
+    """Read the messages that `canonical` wrote.
 
     Raises:
         ValueError: the text is not canonical JSON of messages.
@@ -117,4 +121,6 @@ def _message(turn: object) -> Message:
         case {"role": "system" | "user" | "assistant" as role, "content": str(content), **rest} if not rest:
             return Message(role, content)
         case _:
-            raise ValueError(f"a message is a role of {get_args(Role)} and a content, nothing else")
+            raise ValueError(
+                f"a message has a role, one of {get_args(Role)}, and a content, and no other key"
+            )

@@ -1,4 +1,4 @@
-"""OpenAI's requests for text and their answers: what is accepted, as a job; what came of it, as an object."""
+"""OpenAI's text endpoints: their requests, validated, and their response objects."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,8 +16,9 @@ from jobs.validation import MAX_OUTPUT_TOKENS, MAX_TOP_K, Closed, NonEmpty, Stop
 JsonObject = dict[str, object]
 
 _SAMPLING: Final = ("temperature", "top_p", "top_k", "seed", "stop")
-_DEFAULTS: Final[JsonObject] = {"temperature": 1.0}  # OpenAI's; other jobs are greedy unless they say so
-# Parameters that we do not support, with the values at which they ask for nothing; clients often send them.
+# OpenAI's default; other jobs are greedy unless they set a temperature.
+_DEFAULTS: Final[JsonObject] = {"temperature": 1.0}
+# Unsupported parameters, with the values that request nothing: clients often send those.
 _NEUTRAL: Final[Mapping[str, tuple[object, ...]]] = {
     "best_of": (1,),
     "echo": (False,),
@@ -38,7 +39,7 @@ _NEUTRAL: Final[Mapping[str, tuple[object, ...]]] = {
     "tools": ([],),
     "top_logprobs": (0,),
 }
-# They describe the caller and change nothing.
+# Describe the caller and change nothing.
 _IGNORED: Final = frozenset({"metadata", "prompt_cache_key", "safety_identifier", "user"})
 
 
@@ -47,7 +48,7 @@ def _role(value: object) -> object:
 
 
 def _content(value: object) -> object:
-    """The text of a content; parts of type text are joined as they follow each other."""
+    """Join the text parts of a content, in order."""
     if not isinstance(value, list):
         return value
     texts: list[str] = []
@@ -78,14 +79,14 @@ class ChatMessage(Closed):
 
 
 class StreamOptions(Closed):
-    """What a stream tells beside the text."""
+    """What a stream carries besides the text."""
 
     include_usage: bool = False
     include_obfuscation: bool = False
 
 
 class _Generation(Closed):
-    """What both endpoints take."""
+    """The parameters that both endpoints take."""
 
     model: NonEmpty
     max_tokens: int | None = Field(None, ge=1, le=MAX_OUTPUT_TOKENS)
@@ -94,7 +95,7 @@ class _Generation(Closed):
     )
     top_p: float | None = Field(None, gt=0, le=1)
     top_k: int | None = Field(None, ge=1, le=MAX_TOP_K)
-    seed: int | None = Field(None, ge=0, le=2**63 - 1, description="null: another one for each request")
+    seed: int | None = Field(None, ge=0, le=2**63 - 1, description="null: a different one for each request")
     stop: Stop | None = None
     stream: bool = False
     stream_options: StreamOptions | None = None
@@ -135,13 +136,13 @@ class TextRequest(_Generation):
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """What a request asks for, validated.
+    """A validated request.
 
     Attributes:
-        canonical: the prompt as it is stored.
-        max_tokens: None: the caller named no limit.
-        sampling: temperature, 1 unless given; top_p, top_k, seed, stop as given.
-        stream: whether tokens are wanted as they come.
+        canonical: the prompt, as stored.
+        max_tokens: None if the caller set no limit.
+        sampling: temperature, 1 by default; top_p, top_k, seed, stop as given.
+        stream: whether to stream the tokens.
         include_usage: whether the stream ends with the usage.
     """
 
@@ -154,17 +155,17 @@ class Generation:
 
 
 def understand(endpoint: Endpoint, body: Mapping[str, Any]) -> Generation:
-    """The request that this body is.
+    """Validate the body of a request to `endpoint`.
 
     Raises:
-        InvalidRequestError: a parameter is wrong or not supported; `param` names it.
+        InvalidRequestError: a parameter is invalid or not supported; `param` names it.
     """
     given = _supported(body)
     kind: type[ChatRequest | TextRequest] = ChatRequest if endpoint is Endpoint.CHAT else TextRequest
     try:
         request = kind.model_validate(given)
     except ValidationError as error:
-        raise _translated(error, kind) from None  # the original holds the prompt
+        raise _invalid_request(error, kind) from None  # the original quotes the prompt
     return Generation(
         model=request.model,
         canonical=_canonical(request),
@@ -179,7 +180,16 @@ def understand(endpoint: Endpoint, body: Mapping[str, Any]) -> Generation:
 def chat_completion(
     *, identifier: str, created: int, model: str, text: str, finish_reason: str, usage: JsonObject
 ) -> JsonObject:
-    """A `chat.completion` object; `identifier` is its digits, `created` in seconds since 1970."""
+    """Build a `chat.completion` object.
+
+    Args:
+        identifier: the id without its prefix.
+        created: seconds since 1970.
+        model: its name.
+        text: the answer.
+        finish_reason: in OpenAI's words.
+        usage: as `usage_object` builds it.
+    """
     choice: JsonObject = {
         "index": 0,
         "message": {"role": "assistant", "content": text, "refusal": None},
@@ -192,13 +202,13 @@ def chat_completion(
 def text_completion(
     *, identifier: str, created: int, model: str, text: str, finish_reason: str, usage: JsonObject
 ) -> JsonObject:
-    """A `text_completion` object; arguments as of `chat_completion`."""
+    """Build a `text_completion` object; the arguments are those of `chat_completion`."""
     choice: JsonObject = {"index": 0, "text": text, "logprobs": None, "finish_reason": finish_reason}
     return _object("text_completion", f"cmpl-{identifier}", created, model, choice, usage)
 
 
 def usage_object(*, prompt_tokens: int, completion_tokens: int) -> JsonObject:
-    """The `usage` of one completion."""
+    """Build the `usage` of one completion."""
     return {
         "prompt_tokens": prompt_tokens,
         "completion_tokens": completion_tokens,
@@ -207,15 +217,15 @@ def usage_object(*, prompt_tokens: int, completion_tokens: int) -> JsonObject:
 
 
 def error_object(code: str, message: str, *, param: str | None = None, status: int = 400) -> JsonObject:
-    """The body of an error."""
+    """Build the body of an error response."""
     kind = "invalid_request_error" if status < 500 else "server_error"
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
 def too_long_message(*, limit: int, prompt_tokens: int, max_tokens: int, is_least: bool = False) -> str:
-    """What OpenAI says of a request that can never fit; clients look for its beginning."""
+    """Word the error for a request that can never fit; clients match its beginning."""
     total = prompt_tokens + max_tokens
-    least = "at least " if is_least else ""  # counting stopped there
+    least = "at least " if is_least else ""  # counting stopped at the limit
     return (
         f"This model's maximum context length is {limit} tokens. However, you requested {least}{total} tokens"
         f" ({least}{prompt_tokens} in the prompt, {max_tokens} for the completion)."
@@ -223,10 +233,10 @@ def too_long_message(*, limit: int, prompt_tokens: int, max_tokens: int, is_leas
 
 
 def _supported(body: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters that mean something here; null is as good as absent.
+    """Return the parameters that take effect here; null counts as absent.
 
     Raises:
-        UnsupportedParameterError: one asks for what there is not.
+        UnsupportedParameterError: a parameter requests something that Longbatch does not do.
     """
     found: dict[str, Any] = {}
     for name, value in body.items():
@@ -234,7 +244,7 @@ def _supported(body: Mapping[str, Any]) -> dict[str, Any]:
             continue
         if name not in _NEUTRAL:
             found[name] = value
-        # `0 == False`: types are compared too, but 0.0 may stand for 0.
+        # `0 == False`, so booleans match only booleans; 0.0 may match 0.
         elif not any(
             value == each and isinstance(value, bool) == isinstance(each, bool) for each in _NEUTRAL[name]
         ):
@@ -242,7 +252,7 @@ def _supported(body: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _translated(error: ValidationError, kind: type[BaseModel]) -> InvalidRequestError:
+def _invalid_request(error: ValidationError, kind: type[BaseModel]) -> InvalidRequestError:
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     named = from_validation(error, branches=frozenset())
     if first["type"] == "extra_forbidden" and named.param not in kind.model_fields:

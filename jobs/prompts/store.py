@@ -1,4 +1,4 @@
-"""Prompts at rest: stored once per tenant and content, with their token ids beside them."""
+"""Stored prompts: one row per tenant and content, with its token ids."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
@@ -20,8 +20,8 @@ class CountedPrompt:
     """A prompt as the engine will read it.
 
     Attributes:
-        packed_ids: int32 little-endian, zstd-compressed.
-        num_tokens: how many ids.
+        packed_ids: little-endian int32, compressed with zstandard.
+        num_tokens: number of ids.
         fingerprint: of the tokenizer and template that made them.
     """
 
@@ -31,26 +31,26 @@ class CountedPrompt:
 
 
 class Counter(Protocol):
-    """Renders and tokenizes a prompt; the tokenizer implements it."""
+    """What renders and tokenizes a prompt; `PromptCounter` implements it."""
 
     @property
     def fingerprint(self) -> str:
-        """Of the tokenizer and template."""
+        """Fingerprint of the tokenizer and its chat template."""
 
     def count_prompt(self, canonical: str, *, limit: int | None = None) -> CountedPrompt:
-        """Make the prompt's ids from its canonical JSON; one of more tokens than `limit` is refused."""
+        """Render the canonical JSON and return its ids; refuse more than `limit` tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewText:
-    """A prompt to store. Hashed and compressed when it is made (milliseconds for long ones), then let go.
+    """A prompt to store, hashed and compressed on construction (milliseconds for long ones).
 
     Attributes:
         canonical: the messages as canonical JSON; not kept.
-        counted: its token ids if they are known already.
-        sha256: the content's address.
-        packed: the content, compressed.
-        num_bytes: of the canonical JSON in UTF-8.
+        counted: its token ids, if already known.
+        sha256: of the canonical JSON; identifies the content.
+        packed: the canonical JSON, compressed.
+        num_bytes: size of the canonical JSON in UTF-8.
     """
 
     canonical: InitVar[str]
@@ -67,14 +67,17 @@ class NewText:
 
 
 def store(session: Session, texts: Sequence[NewText], *, tenant_id: UUID) -> dict[bytes, UUID]:
-    """Every text stands in the table and is held there until this transaction ends; its id by its hash.
+    """Store these texts and hold them until this transaction ends.
 
-    Equal texts share a row. Rows are locked FOR KEY SHARE, so that a concurrent `drop_unused` waits and
-    then sees the job that this transaction inserts.
+    Equal texts share a row. Rows are locked FOR KEY SHARE, so a concurrent `drop_unused` waits and then sees
+    the job that this transaction inserts.
+
+    Returns:
+        The id of each text, by its SHA-256.
     """
     wanted = {text.sha256: text for text in texts}
     found: dict[bytes, UUID] = {}
-    # In a fixed order, so that two transactions with the same texts cannot wait for each other.
+    # In a fixed order, so that two transactions with the same texts cannot deadlock.
     while missing := sorted(wanted.keys() - found.keys()):
         found |= _insert(session, {digest: wanted[digest] for digest in missing}, tenant_id)
         if existing := [digest for digest in missing if digest not in found]:
@@ -83,27 +86,27 @@ def store(session: Session, texts: Sequence[NewText], *, tenant_id: UUID) -> dic
 
 
 def load(session: Session, text_id: UUID) -> PromptText:
-    """The stored row, bodies compressed."""
+    """Return the stored row; its body and ids are compressed."""
     return session.get_one(PromptText, text_id)
 
 
 def canonical_of(text: PromptText) -> str:
-    """The prompt's canonical JSON."""
+    """Unpack the prompt's canonical JSON."""
     return unpack_text(text.body)
 
 
 def counted(session: Session, text: PromptText, counter: Counter) -> CountedPrompt:
-    """The text's ids by this counter: the stored ones if it made them, else counted anew and stored."""
+    """Return the text's ids by this counter; count and store them if necessary."""
     found = count(text, counter)
     keep_count(session, text, found)
     return found
 
 
 def count(text: PromptText, counter: Counter, *, limit: int | None = None) -> CountedPrompt:
-    """Return the text's ids by this counter: those it stored, or counted anew; stores nothing.
+    """Return the text's ids by this counter: the stored ones, or new ones, not stored.
 
     Raises:
-        PromptTooLongError: it has more tokens than `limit`.
+        PromptTooLongError: the text has more than `limit` tokens.
     """
     if text.token_ids is not None and text.num_tokens is not None and text.fingerprint == counter.fingerprint:
         return CountedPrompt(text.token_ids, text.num_tokens, text.fingerprint)
@@ -111,7 +114,7 @@ def count(text: PromptText, counter: Counter, *, limit: int | None = None) -> Co
 
 
 def keep_count(session: Session, text: PromptText, found: CountedPrompt) -> None:
-    """The ids stand beside the text, unless they did before."""
+    """Store the ids with the text, unless they came from there."""
     if text.token_ids is found.packed_ids:
         return
     session.execute(
@@ -122,10 +125,13 @@ def keep_count(session: Session, text: PromptText, found: CountedPrompt) -> None
 
 
 def drop_unused(session: Session, text_ids: Sequence[UUID]) -> int:
-    """These texts are gone unless a job still refers to them; how many went.
+    """Delete these texts, except those that a job still refers to.
 
-    Two statements: the first waits for writers that hold the row, the second sees what they committed.
-    In the order in which `store` locks, so that they cannot wait for each other.
+    Two statements: the first waits for writers that hold the rows, the second sees what they committed.
+    Locks rows in the same order as `store`, so that the two cannot deadlock.
+
+    Returns:
+        The number of texts deleted.
     """
     if not text_ids:
         return 0
@@ -133,10 +139,10 @@ def drop_unused(session: Session, text_ids: Sequence[UUID]) -> int:
         select(PromptText.id).where(PromptText.id.in_(text_ids)).order_by(PromptText.sha256).with_for_update()
     ).all()
     used = exists().where(Job.text_id == PromptText.id)
-    gone = session.execute(
+    deleted = session.execute(
         delete(PromptText).where(PromptText.id.in_(locked), ~used).returning(PromptText.id)
     ).all()
-    return len(gone)
+    return len(deleted)
 
 
 def _lock_existing(session: Session, digests: Sequence[bytes], tenant_id: UUID) -> dict[bytes, UUID]:
@@ -167,5 +173,5 @@ def _insert(session: Session, texts: Mapping[bytes, NewText], tenant_id: UUID) -
         .on_conflict_do_nothing(index_elements=["tenant_id", "sha256"])
         .returning(PromptText.sha256, PromptText.id)
     )
-    inserted = session.execute(statement, rows)  # as parameters: the compiled statement is kept
+    inserted = session.execute(statement, rows)  # as parameters, so that the compiled statement is cached
     return dict(inserted.all())

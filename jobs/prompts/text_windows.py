@@ -1,31 +1,31 @@
 """Long texts encoded window by window, with exactly the tokens that they have as a whole.
 
-Two kinds of places let a text be cut. Both hold for byte-level BPE whose pattern consists of alternatives
-listed below: none looks behind, and each scans one run of letters, digits, marks or white space and looks at
-one character after it.
+A text can be cut in two kinds of places. Both hold for byte-level BPE whose pattern consists of the
+alternatives listed below: none looks back, and each scans one run of letters, digits, marks or white space
+and looks at one character after it.
 
-1. Between two pre-tokens. The pattern starts anew after each pre-token, so nothing before it matters. Text
-   after a window matters only to an attempt that scans as far as the window's end. Such an attempt starts at
-   a suffix of the window that is one run of letters, digits, marks with line ends, or white space. Within the
-   window the first three are one pre-token and white space is at most two (up to its last line end, and the
-   rest). So all but the last two pre-tokens of a window are those of the whole text. Between letters and
-   digits, between these and punctuation or white space, and before a blank after punctuation, one always
-   ends: such a place needs no search.
+1. Between two pre-tokens. The pattern restarts after each pre-token, so nothing before it matters. Text after
+   a window matters only to an attempt that scans to the window's end. Such an attempt starts at a suffix of
+   the window that is one run of letters, digits, marks with line ends, or white space. Within the window each
+   of the first three is one pre-token, and white space is at most two (up to its last line end, and the
+   rest). So all but the last two pre-tokens of a window are also pre-tokens of the whole text. A pre-token
+   always ends between letters and digits, between these and punctuation or white space, and before a blank
+   after punctuation: such a place needs no search.
 
-2. Between two tokens of one pre-token, as 20 million kanji or one repeated letter are. BPE merges, as long as
-   it can, the leftmost adjacent pair of the lowest rank. Tokens only grow, so no merge ever crosses a place
-   at which the result has a boundary; on each side of it the merges are those of that side alone, in the same
-   order. Hence any run of tokens in a result is the result of its own text. And results can be glued: if BPE
+2. Between two tokens of one pre-token, such as 20 million kanji or one repeated letter. BPE merges the
+   leftmost adjacent pair of the lowest rank for as long as it can. Tokens only grow, so no merge ever crosses
+   a boundary of the result; on each side of it the merges are those of that side alone, in the same order.
+   Hence any run of tokens in a result is the result of its own text. And results can be glued: if BPE
    turns `at` into `A, t` and `tb` into `t, B`, with the same single token `t`, then it turns `atb` into
-   `A, t, B`. For take the first merge that crosses an edge of `t` in `atb`, say its left one. Until then the
-   merges in `at` are, in order, those of BPE on `at` alone, and the crossing pair is the best there too: BPE
-   on `at` would take it and have no boundary there. So two windows that overlap and share one token are glued
-   at it. Each next window decides its predecessor, to the end of the pre-token.
+   `A, t, B`. Proof: take the first merge that crosses an edge of `t` in `atb`, say its left one. Until then
+   the merges in `at` are, in order, those of BPE on `at` alone, and the crossing pair is the best there too:
+   BPE on `at` would take it and have no boundary there. So two windows that overlap and share one token are
+   glued at it. Each window determines where the one before it ends, up to the end of the pre-token.
 
    The second window begins inside a pre-token, in the middle of a run of one kind of characters that is
-   longer than any token. The pattern goes on with such a run as if it had begun there, and so it does inside
-   a run of blanks and line ends, where `_BlankRuns` says. Neither window's piece of the pre-token is
-   short enough to be a token by itself, which is all that `ignore_merges` looks at.
+   longer than any token. The pattern continues with such a run as if it had begun there. It also does so
+   inside a run of blanks and line ends, where `_BlankRuns` allows it. Neither window's part of the pre-token
+   is short enough to be a token by itself, which is all that `ignore_merges` looks at.
 """
 
 import json
@@ -47,13 +47,13 @@ TokenIds = npt.NDArray[np.int32]
 
 # The tokenizers library takes about 350 bytes for each token while it encodes: 80 MB for a window of emoji.
 WINDOW_CHARS: Final = 65_536
-_REACH: Final = 2_000  # characters before a window's end in which an end of a word or number is looked for
-_UNSURE: Final = 2  # pre-tokens at the end of a window that may change with what follows: see above
-_MARGIN: Final = 4  # characters of the same kind before a window that begins inside a pre-token
+_REACH: Final = 2_000  # characters before a window's end that are searched for the end of a word or number
+_UNSURE: Final = 2  # pre-tokens at a window's end that may depend on what follows: see above
+_MARGIN: Final = 4  # characters of the same kind required before a window that begins inside a pre-token
 _TRIES: Final = 4
 
 _AFTER_WORD: Final = " \n,.;:!?\u3001\u3002\uff01\uff0c\uff1a\uff1b\uff1f"
-# A run of marks takes line ends into itself, but no blank.
+# A run of marks absorbs line ends, but no blanks.
 _END_OF_WORD: Final = re.compile(
     rf"[^\W_](?=[{_AFTER_WORD}])|[^\W\d_](?=[0-9])|[0-9](?=[^\W\d_])|[^\w\s](?=[ \t])"
 )
@@ -80,7 +80,7 @@ _RUNS: Final = frozenset(
         r"\s*[\r\n]",
     }
 )
-# GPT-4o (o200k), Llama 4: a capital can end a run of letters, so windows never begin inside one.
+# GPT-4o (o200k), Llama 4: a capital can end a run of letters, so no window begins inside one.
 _CASED: Final = frozenset(
     prefix + letters + "(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
     for prefix in (r"[^\r\n\p{L}\p{N}]?",)
@@ -93,17 +93,17 @@ _ALTERNATIVE: Final = re.compile(r"(?:\((?:[^()]|\([^()]*\))*\)|\[[^\]]*\]|\\.|[
 
 
 class NoSeamError(Exception):
-    """The text has no place at which it can be cut."""
+    """The text has no place at which it can safely be cut."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Some tokens of a text and the characters that they stand for.
+    """A stretch of a text and its tokens.
 
     Attributes:
-        ids: of the tokens.
-        start, end: of the characters in the text.
-        is_encoded: False when the characters cannot be cut and were not encoded; `ids` is empty.
+        ids: the token ids.
+        start, end: the stretch, in characters of the text.
+        is_encoded: False if the stretch cannot be cut and is not encoded here; `ids` is then empty.
     """
 
     ids: TokenIds
@@ -114,11 +114,13 @@ class Part:
 
 @dataclass(frozen=True)
 class _Window:
-    """Characters of a text and their tokens.
+    """A window of a text, with its tokens and their positions.
 
     Attributes:
-        bounds: bytes before each token, and all of them.
-        leads: for each byte whether a character begins with it.
+        start, end: the window, in characters of the text.
+        ids: the token ids.
+        bounds: number of bytes before each token, then the total.
+        leads: for each byte, whether a character begins with it.
     """
 
     start: int
@@ -129,11 +131,11 @@ class _Window:
 
     @cached_property
     def chars(self) -> npt.NDArray[np.int64]:
-        """Characters that begin before each byte, and all of them."""
+        """Number of characters that begin before each byte, then the total."""
         return np.concatenate([[0], np.cumsum(self.leads)])
 
     def byte_at(self, place: int) -> int:
-        """Find the byte with which the character at this place of the text begins."""
+        """Return the index of the first byte of the character at `place` in the text."""
         return (
             int(np.searchsorted(self.chars, place - self.start + 1)) - 1
             if place < self.end
@@ -141,10 +143,10 @@ class _Window:
         )
 
     def token_at(self, byte: int) -> int:
-        """Find the number of the token that begins at this byte.
+        """Return the index of the token that begins at this byte.
 
         Raises:
-            NoSeamError: none does.
+            NoSeamError: no token begins there.
         """
         found = int(np.searchsorted(self.bounds, byte))
         if found == len(self.bounds) or self.bounds[found] != byte:
@@ -152,21 +154,21 @@ class _Window:
         return found
 
     def last_token(self, place: int) -> int:
-        """Find the number of the last token that begins with a character, here or before."""
+        """Return the index of the last token at or before `place` that begins a character."""
         token = int(np.searchsorted(self.bounds, self.byte_at(place), side="right")) - 1
         while not self.leads[self.bounds[token]]:
             token -= 1
         return token
 
     def since(self, token: int) -> "_Window":
-        """Leave the tokens before this one out, which begins with a character."""
+        """Return the window from this token on; the token must begin a character."""
         byte = int(self.bounds[token])
         start = self.start + int(self.chars[byte])
         return _Window(start, self.end, self.ids[token:], self.bounds[token:] - byte, self.leads[byte:])
 
 
 class WindowEncoder:
-    """Encodes texts of any length with memory for one window; safe to use from several threads."""
+    """An encoder for texts of any length with memory for one window; safe to use from several threads."""
 
     def __init__(
         self,
@@ -178,7 +180,7 @@ class WindowEncoder:
     ) -> None:
         self._tokenizer = tokenizer
         self._lengths = lengths
-        # Far more than the longest token, so that windows agree on one soon.
+        # Far longer than the longest token, so that overlapping windows soon share one.
         self._span = 4 * lengths.longest
         self._size = max(window_chars, 8)
         self._enters_words = enters_words
@@ -187,10 +189,10 @@ class WindowEncoder:
     def of(
         cls, tokenizer: tokenizers.Tokenizer, lengths: TokenLengths, *, window_chars: int = WINDOW_CHARS
     ) -> Self | None:
-        """Make one for a tokenizer.
+        """Create an encoder for this tokenizer.
 
         Returns:
-            None: texts of this tokenizer have no places that are known to be safe.
+            The encoder; None if no safe places to cut are known for this tokenizer.
         """
         alternatives = _alternatives(tokenizer)
         if not alternatives or not _merges_bytes(tokenizer) or not alternatives <= _RUNS | _CASED:
@@ -198,10 +200,10 @@ class WindowEncoder:
         return cls(tokenizer, lengths, window_chars=window_chars, enters_words=alternatives <= _RUNS)
 
     def parts(self, text: str) -> Iterator[Part]:
-        """Encode the text in parts that together have its tokens; their characters tile the text.
+        """Encode the text in parts that tile it and together have exactly its tokens.
 
         Raises:
-            NoSeamError: a cut that was made turns out not to be provable; the parts so far are void.
+            NoSeamError: an earlier cut turns out not to be provable; discard the parts so far.
         """
         start, known = 0, None
         blanks = _BlankRuns(text)
@@ -229,17 +231,17 @@ class WindowEncoder:
             start, known = cut, None
 
     def _end_of_window(self, text: str, start: int) -> int:
-        """Find the end of a window; no short one is left over."""
+        """Return the end of the window at `start`, leaving no short window over."""
         return len(text) if len(text) - start <= self._size * 3 // 2 else start + self._size
 
     def _end_of_word(self, text: str, low: int, high: int) -> int | None:
-        """Find the last end of a word or number in this stretch."""
+        """Find the last end of a word or number in this stretch; None if there is none."""
         ends = [match.end() for match in _END_OF_WORD.finditer(text, low, high)]
-        # Python and the tokenizer may know different editions of Unicode: the latter has the last word.
+        # Python and the tokenizer may follow different versions of Unicode: the tokenizer decides.
         return next((end for end in reversed(ends[-_TRIES:]) if self._is_end_of_word(text, end)), None)
 
     def _next_end_of_word(self, text: str, start: int) -> int:
-        """Find the first end of a word or number from here on; the end of the text if there is none."""
+        """Find the first end of a word or number from `start` on, or the end of the text."""
         ends = (match.end() for match in _END_OF_WORD.finditer(text, start))
         return next((end for end in ends if self._is_end_of_word(text, end)), len(text))
 
@@ -247,9 +249,9 @@ class WindowEncoder:
         return len(self._pre_tokens(text[end - 1 : end + 1])) == 2
 
     def _pre_token(self, text: str, start: int, end: int) -> int | None:
-        """Find the last place in the window at which a pre-token certainly begins, after no white space.
+        """Find the last certain start of a pre-token in the window; None if there is none.
 
-        A run of white space alone is one pre-token, but gives its last blank away to what follows.
+        Not after white space: a run of it alone is one pre-token, but gives its last blank to what follows.
         """
         found = self._pre_tokens(text[start:end])
         places = (start + bounds[0] for _, bounds in reversed(found[1 : 1 - _UNSURE]))
@@ -262,18 +264,18 @@ class WindowEncoder:
     def _glue(
         self, text: str, start: int, end: int, known: _Window | None, blanks: "_BlankRuns"
     ) -> tuple[Part, _Window] | None:
-        """Find a token that the window shares with the next one, which begins inside a pre-token.
+        """Glue the window to the next at a token they share, inside a pre-token.
 
         Returns:
-            What is before that token, and the next window from it on; None: there is no such place.
+            The part before that token, and the next window from it on; None if they share none.
         """
         window = known
         for attempt in range(2, 2 + _TRIES if self._enters_words else 2):
-            # The next window begins with a token that begins with a character, this far before the end.
+            # The next window begins at a token that begins a character, this far before the end.
             latest = end - attempt * self._span
             low = latest - self._lengths.longest - _MARGIN
             high = latest + self._span
-            # The pattern goes on as it did when it begins inside of this stretch, after its margin.
+            # If it restarts inside this stretch, after the margin, the pattern continues as before.
             if low < start or not (
                 self._is_one_kind(text[low:high])
                 or (_BLANKS.fullmatch(text, low, high) and blanks.hold(start, low, high, end))
@@ -282,7 +284,7 @@ class WindowEncoder:
             window = window or self._window(text, start, end)
             token = window.last_token(latest)
             place = window.start + int(window.chars[window.bounds[token]])
-            if place < low:  # tokens of this text begin in the middle of characters
+            if place < low:  # this text's tokens begin inside characters
                 continue
             following = self._window(text, place, self._end_of_window(text, place))
             most_bytes = len(text[place : place + self._span // 2].encode())
@@ -292,14 +294,14 @@ class WindowEncoder:
         return None
 
     def _is_one_kind(self, text: str) -> bool:
-        """Whether the tokenizer sees only letters, only marks, or only digits of an unlimited number."""
+        """Return True if the text is all letters, all marks, or all one run of digits."""
         return any(len(self._pre_tokens(f"{kind}{text}{kind}")) == 1 for kind in "a!0")
 
     def _window(self, text: str, start: int, end: int) -> _Window:
-        """Encode a window.
+        """Encode one window.
 
         Raises:
-            NoSeamError: its tokens do not stand for its bytes.
+            NoSeamError: its tokens do not spell its bytes.
         """
         some = text[start:end]
         ids = self._encode(some)
@@ -310,31 +312,31 @@ class WindowEncoder:
         return _Window(start, end, ids, bounds, (encoded & 0xC0) != 0x80)
 
     def _encode(self, text: str) -> TokenIds:
-        # Unlike `encode` it releases the interpreter lock; and it is faster, as it keeps no offsets.
+        # Unlike `encode`, it releases the interpreter lock and is faster, as it keeps no offsets.
         (encoding,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=False)
         return np.array(encoding.ids, dtype=np.int32)
 
 
 class _BlankRuns:
-    """The runs of blanks and line ends in a text, each of which is measured once."""
+    """The runs of blanks and line ends in a text, each measured once."""
 
     def __init__(self, text: str) -> None:
         self._text = text
-        self._start = self._end = 0  # of what is known of the last run
+        self._start = self._end = 0  # of the run measured last
         self._last = -1
 
     def hold(self, start: int, low: int, high: int, end: int) -> bool:
-        """Whether every place in a stretch of blanks, after its margin, is inside one pre-token.
+        """Return True if a stretch of blanks, after its margin, lies in one pre-token.
 
-        Such a run is one pre-token up to its last line end and one after it, whose last blank may go to what
-        follows. Line ends right after marks belong to the marks. A window sees it so if it ends behind a line
-        end of the run, or knows none.
+        The run of such a stretch is one pre-token up to its last line end and one after it, whose last blank
+        may go to what follows. Line ends right after marks belong to the marks. A window sees the same if it
+        ends after a line end of the run, or contains none.
 
         Args:
-            start: of the window.
+            start: where the window begins.
             low: where the stretch begins.
-            high: where it ends.
-            end: of the window.
+            high: where the stretch ends.
+            end: where the window ends.
         """
         text = self._text
         run_end, last = self._measure(high - 1)
@@ -350,7 +352,7 @@ class _BlankRuns:
         return not _LINE_ENDS.search(text, start + len(before.rstrip()), high)
 
     def _measure(self, place: int) -> tuple[int, int]:
-        """Find the end of the run that this place is in, and its last line end, if there is one after it."""
+        """Return the run's end, and its last line end from `place` on, or -1 if none."""
         if not self._start <= place < self._end:
             blanks = _BLANKS.match(self._text, place)
             self._start, self._end = place, blanks.end() if blanks else place + 1
@@ -359,7 +361,11 @@ class _BlankRuns:
 
 
 def _shared(window: _Window, token: int, following: _Window, most_bytes: int) -> tuple[int, int] | None:
-    """Find the first token that both have at the same bytes: its number in each."""
+    """Find the first token with the same bytes in both windows.
+
+    Returns:
+        Its index in each; None if there is none within `most_bytes`.
+    """
     ours = window.bounds[token:] - window.bounds[token]
     theirs = following.bounds
     ours, theirs = ours[ours <= most_bytes], theirs[theirs <= most_bytes]
@@ -374,7 +380,7 @@ def _shared(window: _Window, token: int, following: _Window, most_bytes: int) ->
 
 
 def _alternatives(tokenizer: tokenizers.Tokenizer) -> frozenset[str]:
-    """Name the alternatives of the pattern that makes pre-tokens; empty: it is made otherwise."""
+    """List the alternatives of the pre-token pattern; empty if it has another form."""
     if tokenizer.pre_tokenizer is None:
         return frozenset()
     outer = json.loads(tokenizer.pre_tokenizer.__getstate__())
@@ -390,7 +396,7 @@ def _alternatives(tokenizer: tokenizers.Tokenizer) -> frozenset[str]:
 
 
 def _merges_bytes(tokenizer: tokenizers.Tokenizer) -> bool:
-    """Whether it is plain BPE over bytes: every byte is a token, and tokens are nothing but bytes."""
+    """Return True if this is plain BPE: every byte is a token, tokens are only bytes."""
     model = tokenizer.model
     return (
         isinstance(model, models.BPE)

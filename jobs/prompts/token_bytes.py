@@ -1,4 +1,4 @@
-"""The bytes that each token id stands for, so that ids can be turned into text piece by piece."""
+"""The bytes of each token id, so that ids can be decoded one at a time."""
 
 import json
 import re
@@ -10,22 +10,22 @@ import tokenizers
 from jobs.errors import LongbatchError
 
 _BYTE_PIECE: Final = re.compile(r"<0x([0-9A-F]{2})>")
-_META_SPACE: Final = "\u2581"  # how SentencePiece writes a space
+_META_SPACE: Final = "\u2581"  # SentencePiece's space
 
 
 class UnsupportedTokenizerError(LongbatchError):
-    """The tokenizer's decoder is of a kind whose tokens cannot be turned into bytes one by one."""
+    """The tokenizer's decoder cannot turn tokens into bytes one by one."""
 
     code = "tokenizer_unsupported"
 
 
 class TokenBytes:
-    """The bytes of single tokens, remembered; safe to use from several threads.
+    """The bytes of single tokens, cached; safe to use from several threads.
 
-    A text is the UTF-8 of its tokens' bytes one after the other. Special tokens and unknown ids have none.
+    The concatenated bytes of a text's tokens are its UTF-8. Special tokens and unknown ids have no bytes.
 
     Attributes:
-        drops_first_space: whether a text's first space belongs to no text (SentencePiece puts it in front).
+        drops_first_space: whether a decoded text's first space is not part of it (SentencePiece adds one).
     """
 
     def __init__(self, backend: tokenizers.Tokenizer) -> None:
@@ -35,7 +35,7 @@ class TokenBytes:
         self.drops_first_space = any(_drops_first_space(part) for part in parts)
         added = backend.get_added_tokens_decoder()
         self._backend = backend
-        # Added tokens are written as they are. Two threads at worst remember the same bytes: no lock needed.
+        # Added tokens are their own text. At worst two threads cache the same bytes, so no lock is needed.
         self._known = {
             token_id: b"" if token.special else token.content.encode() for token_id, token in added.items()
         }
@@ -65,7 +65,7 @@ def _drops_first_space(part: dict[str, object]) -> bool:
 def _byte_level(piece: str) -> bytes:
     try:
         return bytes(BYTES_OF_CHARACTERS[character] for character in piece)
-    except KeyError:  # as the tokenizers library does: a piece that is no spelling of bytes means itself
+    except KeyError:  # as in the tokenizers library: a piece that does not spell bytes is literal
         return piece.encode()
 
 
@@ -76,7 +76,10 @@ def _sentence_piece(piece: str) -> bytes:
 
 
 def _bytes_of_characters() -> dict[str, int]:
-    """GPT-2's spelling of bytes: printable Latin-1 as itself, the other 68 from U+0100 on, in order."""
+    """Return GPT-2's spelling of bytes.
+
+    Printable Latin-1 spells itself; the other 68 bytes follow from U+0100 on, in order.
+    """
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {chr(0x100 + n): byte for n, byte in enumerate(others)}

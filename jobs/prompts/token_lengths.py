@@ -1,4 +1,4 @@
-"""Lengths of a byte-level vocabulary's tokens: where tokens end in a text, and how many it has at least."""
+"""Token lengths of a byte-level vocabulary: token boundaries, and a lower bound on a text's token count."""
 
 from typing import Final
 
@@ -9,21 +9,21 @@ import tokenizers
 from jobs.prompts.token_bytes import BYTES_OF_CHARACTERS
 
 _NUM_BYTES: Final = 256
-# A text is weighed in pieces of this size, so that its copy in UTF-8 stays small.
+# Texts are read in blocks of this size, so that the UTF-8 copy stays small.
 _BLOCK_CHARS: Final = 65_536
 
 
 class TokenLengths:
-    """The vocabulary of a byte-level tokenizer, weighed.
+    """The token lengths of a byte-level tokenizer's vocabulary.
 
     Attributes:
-        of_bytes: how many bytes each token stands for, by its id.
-        longest: bytes of the longest token.
+        of_bytes: length of each token in bytes, indexed by token id.
+        longest: length of the longest token, in bytes.
     """
 
     def __init__(self, tokenizer: tokenizers.Tokenizer) -> None:
         vocabulary = tokenizer.get_vocab(with_added_tokens=False)
-        if not set("".join(vocabulary)) <= BYTES_OF_CHARACTERS.keys():  # pieces that nothing spells
+        if not set("".join(vocabulary)) <= BYTES_OF_CHARACTERS.keys():  # some tokens do not spell bytes
             known = BYTES_OF_CHARACTERS.keys()
             vocabulary = {piece: number for piece, number in vocabulary.items() if set(piece) <= known}
         num = len(vocabulary)
@@ -36,11 +36,11 @@ class TokenLengths:
         self._most = _most_in_a_token("".join(vocabulary), lengths, self._groups)
 
     def least_tokens(self, text: str) -> int:
-        """Count tokens that the text has at least, for a small part of the cost of its tokens.
+        """Return a lower bound on the text's tokens, far cheaper than encoding it.
 
-        No token holds more bytes of a kind (digits, letters, first bytes of emoji, …) than the token with the
-        most of them. The kind that needs the most tokens decides: runs of blanks, whose tokens are by far the
-        longest, weaken the bound of blanks alone.
+        For each kind of byte (digits, letters, first bytes of emoji, …), no token holds more than the token
+        richest in that kind. The kind that needs the most tokens sets the bound, so runs of blanks, whose
+        tokens are by far the longest, weaken only the bound for blanks.
         """
         counts = np.zeros(_NUM_BYTES, dtype=np.int64)
         for start in range(0, len(text), _BLOCK_CHARS):
@@ -50,16 +50,16 @@ class TokenLengths:
 
 
 def _byte_groups() -> npt.NDArray[np.int64]:
-    """Group bytes by kind: a row for each kind, with 1 where a byte belongs to it."""
+    """Return one row per kind of byte, with 1 for each byte of that kind."""
     kinds = [
         b"\t\n\r",
         bytes(range(0x30, 0x3A)),
         bytes([*range(0x41, 0x5B), *range(0x61, 0x7B)]),
         bytes([*range(0x21, 0x30), *range(0x3A, 0x41), *range(0x5B, 0x61), *range(0x7B, 0x7F)]),
-        bytes(range(0xC2, 0xE0)),  # first bytes of two
-        bytes(range(0xE4, 0xEA)),  # of kanji
-        bytes(range(0xE0, 0xF0)),  # of three
-        bytes(range(0xF0, 0xF5)),  # of four
+        bytes(range(0xC2, 0xE0)),  # first bytes of two-byte characters
+        bytes(range(0xE4, 0xEA)),  # … of kanji
+        bytes(range(0xE0, 0xF0)),  # … of three bytes
+        bytes(range(0xF0, 0xF5)),  # … of four bytes
         bytes(each for each in range(_NUM_BYTES) if each not in b" \t\n\r"),
     ]
     groups = np.zeros((len(kinds), _NUM_BYTES), dtype=np.int64)
@@ -71,7 +71,7 @@ def _byte_groups() -> npt.NDArray[np.int64]:
 def _most_in_a_token(
     joined: str, lengths: npt.NDArray[np.int32], groups: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.int64]:
-    """Find how many bytes of each group the token with the most of them has; 1 at least."""
+    """Return, for each group, the most of its bytes that one token holds; at least 1."""
     most = np.ones(len(groups), dtype=np.int64)
     bytes_of = {ord(character): byte for character, byte in BYTES_OF_CHARACTERS.items()}
     spelled = np.frombuffer(joined.translate(bytes_of).encode("latin-1"), dtype=np.uint8)

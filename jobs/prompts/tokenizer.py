@@ -1,4 +1,4 @@
-"""Exact token counts: what the engine will be sent, made with the served model's tokenizer."""
+"""The served model's tokenizer: the exact token ids that the engine receives."""
 
 import functools
 import hashlib
@@ -47,7 +47,7 @@ __all__ = [
     "unpack_text",
 ]
 
-# Part of the fingerprint: raise it when the same messages would give other ids.
+# Part of the fingerprint: raise it when the same messages would give different ids.
 RENDERING_VERSION: Final = 1
 
 
@@ -56,14 +56,14 @@ class Tokenizer:
     """The served model's tokenizer; frozen, and safe to use from several threads.
 
     Attributes:
-        fingerprint: changes whenever the same messages could give other ids; 32 hexadecimal digits.
-        num_tokens: size of the vocabulary, added tokens included.
+        fingerprint: changes whenever the same messages could give different ids; 32 hexadecimal digits.
+        num_tokens: size of the vocabulary, including added tokens.
         eos_ids: every id that ends an answer; the first is `end_id`.
-        end_id: the one the engine is told to stop at.
-        pad_id: fills up batches; `end_id` where the model names none.
-        bos_id: begins a text; None where the model has none. Chat templates write it themselves.
-        token_bytes: what each id stands for in text.
-        markup: prompts as text, for servers that take no ids.
+        end_id: the id at which the engine stops.
+        pad_id: fills up batches; `end_id` if the model names none.
+        bos_id: begins a text; None if the model has none. Chat templates write it themselves.
+        token_bytes: the bytes of each id.
+        markup: writes prompts as text, for servers that do not accept ids.
     """
 
     fingerprint: str
@@ -80,17 +80,21 @@ class Tokenizer:
     _limits: ChildLimits | None
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Travel between processes by name: another loads its own, once."""
+        """Pickle by name: the receiving process loads its own copy, once."""
         return _load_once, (self._directory, self._limits)
 
     @classmethod
     def load(cls, path_or_name: str | None = None, *, limits: ChildLimits | None = None) -> Self:
-        """Load the tokenizer of a directory, of a name in the Hugging Face cache, or the bundled Llama 3 one.
+        """Load a tokenizer from this machine.
 
-        Takes about half a second for 128,000 tokens; where tokenizer.json exists, without transformers.
+        Takes about half a second for 128,000 tokens. Imports transformers only if there is no tokenizer.json.
+
+        Args:
+            path_or_name: a directory or a name in the Hugging Face cache; None means the bundled Llama 3 one.
+            limits: of the child processes that encode uncuttable texts; None means the defaults.
 
         Raises:
-            TokenizerMissingError: it is not on this machine, or says not how an answer ends.
+            TokenizerMissingError: it is not on this machine, or does not name an end token.
             ChatTemplateError: its chat template does not compile.
             UnsupportedTokenizerError: its tokens cannot be turned into bytes one by one.
         """
@@ -125,20 +129,20 @@ class Tokenizer:
         )
 
     def encode_messages(self, messages: Sequence[Message], *, limit: int | None = None) -> TokenIds:
-        """The prompt that makes the model answer these messages, as the engine is to receive it.
+        """Encode the prompt that makes the model answer these messages.
 
-        Equal to rendering and encoding the chat template, except that every character of a content stays an
-        ordinary character: the template cannot trim it and nothing in it becomes a control token.
+        Equals rendering and encoding the chat template, except that message contents stay ordinary text: the
+        template cannot trim them, and nothing in them becomes a control token.
 
         Raises:
             ChatTemplateError: the model has no chat template, or its template refuses these roles.
-            UnsafeTextError: the tokenizer cannot write a content without control tokens.
+            UnsafeTextError: the tokenizer cannot encode a content without control tokens.
         """
         if self._template is None:
             raise ChatTemplateError("The model has no chat template; send it plain text.")
         if strange := {message.role for message in messages}.difference(get_args(Role)):
             raise ChatTemplateError(
-                f"A message's role is one of {get_args(Role)}; there are {len(strange)} others."
+                f"A message's role must be one of {get_args(Role)}; {len(strange)} other roles were given."
             )
         skeleton = self._template.skeleton(tuple(message.role for message in messages))
         found: list[TokenIds] = []
@@ -153,16 +157,16 @@ class Tokenizer:
         return concatenate(found)
 
     def encode_plain(self, text: str, *, limit: int | None = None) -> TokenIds:
-        """The text as a prompt without a chat template: its beginning is marked where the model has a mark.
+        """Encode a prompt without a chat template: any `bos_id`, then the text.
 
         Raises:
-            UnsafeTextError: as `encode_text`.
+            UnsafeTextError: see `encode_text`.
         """
         begin = [] if self.bos_id is None else [np.array([self.bos_id], dtype=np.int32)]
         return concatenate([*begin, self._encode_after(len(begin), text, limit=limit)])
 
     def _encode_after(self, num_before: int, text: str, *, limit: int | None) -> TokenIds:
-        """Encode a part of a prompt, so many tokens of which are before it."""
+        """Encode the part of a prompt that follows its first `num_before` tokens."""
         if limit is None:
             return self._plain.encode(text)
         try:
@@ -171,27 +175,27 @@ class Tokenizer:
             raise PromptTooLongError(at_least=num_before + error.at_least, limit=limit) from None
 
     def encode_text(self, text: str) -> TokenIds:
-        """The text as ordinary tokens: no beginning-of-text, no control tokens, whatever it holds.
+        """Encode the text as ordinary tokens: no `bos_id` and no control tokens, ever.
 
         Raises:
-            UnsafeTextError: the tokenizer cannot write it without control tokens.
+            UnsafeTextError: the tokenizer cannot encode it without control tokens.
         """
         return self._plain.encode(text)
 
     def count_messages(self, messages: Sequence[Message]) -> int:
-        """How many tokens `encode_messages` gives."""
+        """Count the tokens that `encode_messages` returns."""
         return len(self.encode_messages(messages))
 
     def count_text(self, text: str) -> int:
-        """How many tokens `encode_text` gives."""
+        """Count the tokens that `encode_text` returns."""
         return self._plain.count(text)
 
     def token_starts(self, text: str) -> npt.NDArray[np.int32]:
-        """Find the characters with which the tokens of the text begin; see `PlainEncoder.starts`."""
+        """Return the index of each token's first character; see `PlainEncoder.starts`."""
         return self._plain.starts(text)
 
     def decode(self, ids: Sequence[int] | TokenIds) -> str:
-        """The text of these tokens, special ones left out; bytes that are no UTF-8 become U+FFFD."""
+        """Decode the tokens, without special ones; invalid UTF-8 becomes U+FFFD."""
         text = b"".join([self.token_bytes[int(token_id)] for token_id in ids]).decode(errors="replace")
         return text.removeprefix(" ") if self.token_bytes.drops_first_space else text
 
@@ -202,13 +206,13 @@ def _load_once(directory: Path, limits: ChildLimits | None) -> Tokenizer:
 
 
 def load_configured(settings: TokenizerSettings) -> Tokenizer:
-    """Load the tokenizer that the settings name; errors as of `Tokenizer.load`."""
+    """Load the tokenizer that the settings name; raises what `Tokenizer.load` raises."""
     limits = ChildLimits(settings.child_memory_mb, settings.child_seconds)
     return Tokenizer.load(settings.path, limits=limits)
 
 
 def _named_tokens(config: Mapping[str, object]) -> dict[str, str]:
-    """The model's `bos_token`, `eos_token`, `pad_token`, … as text."""
+    """Return the text of the model's `bos_token`, `eos_token`, `pad_token`, … by name."""
     named: dict[str, str] = {}
     for name, value in config.items():
         text = value.get("content") if isinstance(value, dict) else value
@@ -220,7 +224,7 @@ def _named_tokens(config: Mapping[str, object]) -> dict[str, str]:
 def _eos_ids(
     backend: tokenizers.Tokenizer, named: Mapping[str, str], generation: Mapping[str, object]
 ) -> tuple[int, ...]:
-    """Every id that ends an answer, the tokenizer's own first."""
+    """Return every id that ends an answer, the tokenizer's own first."""
     own = backend.token_to_id(named.get("eos_token", ""))
     others = generation.get("eos_token_id")
     listed = others if isinstance(others, list) else [others]
@@ -232,7 +236,7 @@ def _template_source(directory: Path, config: Mapping[str, object]) -> str | Non
     if file.is_file():
         return file.read_text(encoding="utf-8")
     source = config.get("chat_template")
-    if isinstance(source, list):  # several by name, as older tokenizers have them
+    if isinstance(source, list):  # older tokenizers have several, by name
         source = next((entry["template"] for entry in source if entry.get("name") == "default"), None)
     return source if isinstance(source, str) else None
 
@@ -249,17 +253,17 @@ def _read_json(file: Path) -> dict[str, object]:
 
 
 def pack_ids(ids: Sequence[int] | TokenIds) -> bytes:
-    """The ids as little-endian int32, compressed with zstandard."""
+    """Pack ids as little-endian int32, compressed with zstandard."""
     return zstandard.ZstdCompressor().compress(np.asarray(ids, dtype="<i4").tobytes())
 
 
 def unpack_ids(packed: bytes) -> TokenIds:
-    """The ids that `pack_ids` packed; the array can be written to."""
+    """Unpack what `pack_ids` packed; the array is writable."""
     return np.frombuffer(zstandard.ZstdDecompressor().decompress(packed), dtype="<i4").astype(np.int32)
 
 
 def pack_text(text: str) -> bytes:
-    """The text as UTF-8, compressed with zstandard.
+    """Pack text as UTF-8, compressed with zstandard.
 
     Raises:
         UnicodeEncodeError: the text holds a lone surrogate.
@@ -268,5 +272,5 @@ def pack_text(text: str) -> bytes:
 
 
 def unpack_text(packed: bytes) -> str:
-    """The text that `pack_text` packed."""
+    """Unpack what `pack_text` packed."""
     return zstandard.ZstdDecompressor().decompress(packed).decode()

@@ -1,4 +1,4 @@
-"""Where the served model's tokenizer files are: given, cached, or built from the bundled vocabulary."""
+"""The served model's tokenizer files: found, cached, or built from the bundled vocabulary."""
 
 import base64
 import hashlib
@@ -12,10 +12,10 @@ from typing import Final
 
 from jobs.errors import LongbatchError
 
-# Raise it when the files below are built differently: it is part of the cached directory's name.
+# Part of the cached directory's name: raise it when the files below are built differently.
 BUILD_VERSION: Final = 1
 
-# Llama 3 and 3.1, tokenizer.py of llama-models: how text is cut before the byte pairs are merged.
+# How Llama 3 and 3.1 split text before merging byte pairs (tokenizer.py of llama-models).
 LLAMA3_PATTERN: Final = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -37,8 +37,8 @@ LLAMA3_SPECIAL_TOKENS: Final = (
     *(f"<|reserved_special_token_{number}|>" for number in range(3, 248)),
 )
 
-# The prompt format of Llama 3.1. Unlike the published template it adds no system message with a date and
-# does not trim: the same messages give the same prompt for ever.
+# The prompt format of Llama 3.1. Unlike the published template, it adds no system message with a date and
+# does not trim, so the same messages always give the same prompt.
 LLAMA3_CHAT_TEMPLATE: Final = """\
 {{- bos_token }}
 {%- for message in messages %}
@@ -59,13 +59,13 @@ class TokenizerMissingError(LongbatchError):
 
 
 def tokenizer_directory(path_or_name: str | None) -> Path:
-    """A directory that holds tokenizer.json and, where the model has them, its chat template and token names.
+    """Return a directory with tokenizer.json and any chat template and token names.
 
     Args:
         path_or_name: a directory, a name in the Hugging Face cache, or None for the bundled Llama 3 one.
 
     Raises:
-        TokenizerMissingError: it is not on this machine; nothing is ever downloaded.
+        TokenizerMissingError: the tokenizer is not on this machine; nothing is ever downloaded.
     """
     if path_or_name is None:
         return ensure_default_tokenizer()
@@ -82,13 +82,13 @@ def _hub_cache_directory(name: str) -> Path | None:
 
     try:
         hit = try_to_load_from_cache(name, "tokenizer.json")
-    except ValueError as error:  # HFValidationError: no such directory and no possible name either
+    except ValueError as error:  # HFValidationError: neither a directory nor a valid name
         raise TokenizerMissingError(f"There is no tokenizer at {name!r}.") from error
     return Path(hit).parent if isinstance(hit, str) else None
 
 
 def _converted(path_or_name: str) -> Path:
-    """A cached directory with the fast form of a tokenizer that comes without tokenizer.json."""
+    """Convert a tokenizer without tokenizer.json to its fast form and cache that."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     from transformers import AutoTokenizer
 
@@ -109,18 +109,19 @@ def _converted(path_or_name: str) -> Path:
 
 
 def ensure_default_tokenizer(cache_dir: Path | None = None) -> Path:
-    """The bundled Llama 3 tokenizer lies in the returned directory, as `save_pretrained` writes one.
+    """Build the bundled Llama 3 tokenizer if necessary and return its directory.
 
-    Built once per cache (about 4 s); safe when several processes do it at the same time.
+    The files are those that `save_pretrained` writes. Built once per cache (about 4 s); safe to call from
+    several processes at the same time.
 
     Args:
         cache_dir: None means `cache_directory()`.
 
     Raises:
-        TokenizerMissingError: the wheel `llama-models` is not installed.
+        TokenizerMissingError: the wheel `llama-models` is not installed, or holds no vocabulary.
     """
     vocabulary = _llama_vocabulary()
-    # The size stands for the content: the wheel is pinned and hashing would read the file at every start.
+    # The size identifies the content: the wheel is pinned, and hashing would read the file at every start.
     key = f"llama3-{BUILD_VERSION}-{vocabulary.stat().st_size}"
     final = (cache_dir or cache_directory()) / key
     if (final / "tokenizer.json").is_file():
@@ -132,7 +133,7 @@ def ensure_default_tokenizer(cache_dir: Path | None = None) -> Path:
 
 
 def _llama_vocabulary() -> Path:
-    """The vocabulary inside the installed wheel, found without importing it."""
+    """Find the vocabulary inside the installed wheel without importing it."""
     spec = importlib.util.find_spec("llama_models")
     if spec is None or spec.origin is None:
         raise TokenizerMissingError
@@ -148,19 +149,19 @@ def _build_llama3(vocabulary: Path, into: Path) -> None:
     from transformers.convert_slow_tokenizer import TikTokenConverter
 
     class Converter(TikTokenConverter):
-        # tiktoken's own loader leaves an unchecked copy in a temporary folder that all users share.
+        # tiktoken's own loader leaves an unchecked copy in a temporary folder shared by all users.
         @staticmethod
         def load_tiktoken_bpe(tiktoken_url: str) -> dict[bytes, int]:
             lines = Path(tiktoken_url).read_bytes().splitlines()
             pairs = (line.split() for line in lines if line)
             return {base64.b64decode(token): int(rank) for token, rank in pairs}
 
-    converter = Converter(  # type: ignore[no-untyped-call] # transformers has no types here
+    converter = Converter(  # type: ignore[no-untyped-call] # transformers is untyped here
         str(vocabulary), pattern=LLAMA3_PATTERN, extra_special_tokens=list(LLAMA3_SPECIAL_TOKENS)
     )
-    PreTrainedTokenizerFast(  # type: ignore[no-untyped-call] # transformers has no types here
+    PreTrainedTokenizerFast(  # type: ignore[no-untyped-call] # transformers is untyped here
         tokenizer_object=converter.converted(),
-        bos_token="<|begin_of_text|>",  # noqa: S106 a token of text
+        bos_token="<|begin_of_text|>",  # noqa: S106 a token of text, not a secret
         eos_token="<|eot_id|>",  # noqa: S106
         pad_token="<|finetune_right_pad_id|>",  # noqa: S106
         chat_template=LLAMA3_CHAT_TEMPLATE,
@@ -171,7 +172,7 @@ def _build_llama3(vocabulary: Path, into: Path) -> None:
 
 
 def cache_directory() -> Path:
-    """A directory of this user's that can be written: Longbatch's cache."""
+    """Return Longbatch's cache: a directory that this user owns and can write."""
     if chosen := os.environ.get("LONGBATCH_CACHE_DIR"):
         return Path(chosen)
     base = os.environ.get("XDG_CACHE_HOME")
@@ -181,14 +182,14 @@ def cache_directory() -> Path:
     fallback = Path(tempfile.gettempdir()) / f"longbatch-{os.getuid()}"
     fallback.mkdir(mode=0o700, exist_ok=True)
     if fallback.is_symlink() or fallback.stat().st_uid != os.getuid():
-        raise TokenizerMissingError(f"{fallback} belongs to somebody else; set LONGBATCH_CACHE_DIR.")
+        raise TokenizerMissingError(f"{fallback} belongs to another user; set LONGBATCH_CACHE_DIR.")
     return fallback
 
 
 def _home_cache() -> Path | None:
     try:
         return Path.home() / ".cache" / "longbatch"
-    except RuntimeError:  # no HOME and no entry in the user database, as in a container with a bare uid
+    except RuntimeError:  # no HOME and no passwd entry, as in a container with a bare uid
         return None
 
 
@@ -206,7 +207,7 @@ def _building_directory(parent: Path) -> Path:
 
 
 def _publish(building: Path, final: Path) -> Path:
-    """`final` holds the built files, whole; where another process was faster, its files."""
+    """Move the built files to `final` atomically, unless another process was faster."""
     for file in building.iterdir():
         with file.open("rb") as handle:
             os.fsync(handle.fileno())

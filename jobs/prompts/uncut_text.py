@@ -1,4 +1,4 @@
-"""Texts that no known place cuts, encoded whole by a child process with limits of memory and time.
+"""Texts that cannot be cut safely, encoded whole in a child process with limits on memory and time.
 
 `python -m jobs.prompts.uncut_text` is the child: it reads the tokenizer and the text, and writes the ids
 as int32.
@@ -21,7 +21,7 @@ import tokenizers
 from jobs.errors import CountingInterruptedError, PromptUncountableError
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
-# One thread; nothing of ours, neither settings with their secrets nor what changes Python's imports.
+# One thread. Nothing is inherited: neither settings with their secrets nor what changes Python's imports.
 _ENVIRONMENT: Final = {
     "PATH": os.defpath,
     "LANG": "C.UTF-8",
@@ -31,17 +31,17 @@ _ENVIRONMENT: Final = {
 }
 _MIB: Final = 2**20
 _EXIT_OUT_OF_MEMORY: Final = 97
-# How the child ends when an allocation fails: by an exit of its own, or as Rust does it.
+# How the child ends when an allocation fails: with its own exit status, or aborted by Rust.
 _OUT_OF_MEMORY: Final = frozenset({_EXIT_OUT_OF_MEMORY, -signal.SIGABRT})
 
 
 @dataclass(frozen=True, slots=True)
 class ChildLimits:
-    """What a child process may take for one text.
+    """The limits of a child process that encodes one text.
 
     Attributes:
-        memory_mb: MiB of memory of its own.
-        seconds: of CPU time, and of time by the clock.
+        memory_mb: private memory, in MiB.
+        seconds: of CPU time, and of wall-clock time.
     """
 
     memory_mb: int = 1024
@@ -49,21 +49,23 @@ class ChildLimits:
 
 
 def encode_in_child(tokenizer: tokenizers.Tokenizer, text: str, limits: ChildLimits) -> bytes:
-    """Encode a text as this tokenizer does, control tokens as text; the ids as int32.
+    """Encode a text in a child process; return its int32 ids.
+
+    Control tokens in the text are encoded as plain text.
 
     Raises:
-        PromptUncountableError: it takes more memory or time than the limits allow.
-        CountingInterruptedError: the child did not start, or something else ended it; try again.
+        PromptUncountableError: the text takes more memory or time than the limits allow.
+        CountingInterruptedError: the child did not start or was killed from outside; try again.
     """
     try:
         return _encode(tokenizer, text, limits)
-    except OSError as error:  # no descriptors, processes or memory are left
+    except OSError as error:  # out of descriptors, processes or memory
         raise CountingInterruptedError from error
 
 
 def _encode(tokenizer: tokenizers.Tokenizer, text: str, limits: ChildLimits) -> bytes:
     written = tokenizer.to_str().encode()
-    # Starts without a copy of this process, whose other threads hold locks.
+    # Not a fork of this process, whose other threads hold locks.
     with subprocess.Popen(
         [
             sys.executable,
@@ -98,7 +100,7 @@ def _encode(tokenizer: tokenizers.Tokenizer, text: str, limits: ChildLimits) -> 
             f"Counting the text takes more than {limits.memory_mb} MiB of memory.",
             details={"limit": limits.memory_mb, "limit_name": "memory_mb"},
         )
-    if process.returncode != 0:  # at a worker's stop, or where the host has no memory left
+    if process.returncode != 0:  # the worker stops, or the host is out of memory
         raise CountingInterruptedError
     return output
 
@@ -111,7 +113,7 @@ def _too_long(limits: ChildLimits) -> PromptUncountableError:
 
 
 def main() -> int:
-    """Encode what standard input holds."""
+    """Encode the text on standard input."""
     memory, seconds = int(sys.argv[1]) * _MIB, math.ceil(float(sys.argv[2]))
     resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
@@ -122,7 +124,7 @@ def main() -> int:
     text = sys.stdin.buffer.read().decode()
     try:
         (encoding,) = tokenizer.encode_batch_fast([text], add_special_tokens=False)
-    except BaseException:  # noqa: BLE001  # a panic is no Exception, and says that memory ran out
+    except BaseException:  # noqa: BLE001  # a panic is no Exception, and means that memory ran out
         os._exit(_EXIT_OUT_OF_MEMORY)
     sys.stdout.buffer.write(array.array("i", encoding.ids).tobytes())
     return 0
