@@ -1,4 +1,4 @@
-"""Batches: their verbs; in the modules validation, expansion and results."""
+"""Batches: the functions that change and read them; validation, expansion and results are modules."""
 
 from jobs.batches.lifecycle import (
     BatchGlance,

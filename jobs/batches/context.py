@@ -1,4 +1,4 @@
-"""What service workers do for batches needs: where the bytes are, what counts prompts, and the limits."""
+"""What service workers need for batches: the file store, the prompt counter and the limits."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -14,18 +14,18 @@ from jobs.settings import LimitSettings, Settings
 
 @dataclass(frozen=True, slots=True)
 class BatchTools:
-    """Everything that work on batches takes beside a session.
+    """Everything that batch work needs besides a session.
 
     Attributes:
         store: of file bytes.
-        counter: counts short prompts at once; the others are counted later.
-        fallback: the limits while no engine has registered.
-        model: that is served even while no engine has registered.
+        counter: counts short prompts immediately; longer ones are counted later.
+        fallback: the limits while no engine is registered.
+        model: served even while no engine is registered.
         max_lines: of one batch.
-        max_line_bytes: longer lines are refused, and the batch with them.
-        default_max_tokens: of a line that names no limit.
-        max_inline_chars: prompts up to this length are counted at once.
-        lifetime: of files that have no other.
+        max_line_bytes: a longer line makes the whole batch invalid.
+        default_max_tokens: of a line that sets no limit.
+        max_inline_chars: prompts up to this length are counted immediately.
+        lifetime: of files that set none of their own.
         limits: of tenants without limits of their own.
     """
 
@@ -42,7 +42,7 @@ class BatchTools:
 
     @classmethod
     def of(cls, settings: Settings, counter: Counter) -> Self:
-        """As the settings say."""
+        """Build the tools from the settings."""
         return cls(
             store=make_store(settings.files),
             counter=counter,
@@ -51,7 +51,7 @@ class BatchTools:
             max_lines=settings.batches.max_lines,
             max_line_bytes=settings.api.max_body_bytes,
             default_max_tokens=settings.batches.default_max_tokens,
-            # A part of the lines is counted inside its transaction: half a second at most.
+            # A slice of lines is counted inside its transaction: half a second at most.
             max_inline_chars=settings.api.inline_count_chars // 8,
             lifetime=timedelta(days=settings.files.retention_days),
             limits=settings.limits,

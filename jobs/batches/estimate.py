@@ -1,4 +1,4 @@
-"""What a batch would take, found without submitting it: tokens, KV blocks, lines that never fit, time."""
+"""Estimate a batch without submitting it: tokens, KV blocks, lines that can never fit, and time."""
 
 from collections.abc import Collection, Iterable, Sequence
 from typing import Final
@@ -14,17 +14,17 @@ from jobs.prompts.openai import Generation, error_object, understand
 from jobs.prompts.store import Counter
 from jobs.states.batch import Endpoint
 
-# So many characters are counted with the tokenizer, two seconds of work; the others by what these gave.
+# This many characters are counted with the tokenizer, two seconds of work; the rest is extrapolated.
 _MAX_COUNTED: Final = 4_000_000
 _MAX_LISTED: Final = 100
-_USUAL_CHARS: Final = 4.0  # of a token of English, until something was counted
+_USUAL_CHARS: Final = 4.0  # per token of English, until something is counted
 
 
 class Estimator:
-    """Reads the lines of one file.
+    """Estimates the lines of one file.
 
     Attributes:
-        found: so far.
+        found: the estimate so far.
     """
 
     def __init__(
@@ -37,7 +37,16 @@ class Estimator:
         max_line_bytes: int,
         default_max_tokens: int,
     ) -> None:
-        """Args: capacities: of the engines that would run the lines, one at least; models: all served."""
+        """Start from nothing.
+
+        Args:
+            endpoint: of the batch.
+            capacities: of the engines that can run the lines, one at least.
+            counter: counts prompts.
+            models: all that are served.
+            max_line_bytes: a longer line makes the whole batch invalid.
+            default_max_tokens: of a line that sets no limit.
+        """
         self.found = Estimate()
         self._endpoint = endpoint
         self._capacities = capacities
@@ -50,13 +59,13 @@ class Estimator:
         self._num_counted = 0
 
     def take(self, lines: Iterable[FileLine]) -> None:
-        """These lines are part of the estimate."""
+        """Add these lines to the estimate."""
         for line in lines:
             if not line.is_blank:
                 self.found.num_lines += 1
-                self._take(line)
+                self._take_line(line)
 
-    def _take(self, line: FileLine) -> None:
+    def _take_line(self, line: FileLine) -> None:
         found = self.found
         try:
             envelope = read_envelope(line, self._endpoint, max_line_bytes=self._max_line_bytes)
@@ -94,10 +103,10 @@ class Estimator:
         found.kv_blocks += blocks_for(prompt_tokens + max_tokens, self._capacities[0].tokens_per_block)
 
     def _count(self, canonical: str) -> int:
-        """Tokens of a prompt, exact as long as there is time for it.
+        """Count a prompt's tokens, exactly while the time budget lasts.
 
         Raises:
-            ChatTemplateError: the model's template refuses it.
+            ChatTemplateError: the model's template refuses the prompt.
         """
         if self._num_chars + len(canonical) > _MAX_COUNTED:
             self.found.is_exact = False

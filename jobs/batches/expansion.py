@@ -1,4 +1,4 @@
-"""The lines of an accepted batch become jobs, a part in each transaction; refused lines end at once."""
+"""Turn the lines of an accepted batch into jobs, one slice per transaction; reject invalid lines at once."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -40,22 +40,22 @@ from jobs.submission import JobSpec
 from jobs.tenants import quotas
 from jobs.tenants.quotas import Held, Limits
 
-# A part is one transaction: large enough that its commit does not matter, small enough to hold in memory and
-# to let others wait for the batch.
+# A slice is one transaction: large enough that its commit does not matter, small enough to hold in memory and
+# to let other writers of the batch in between.
 _MAX_LINES: Final = 500
 _MAX_BYTES: Final = 4 * 2**20
-# Of taking on its next lines, in a row, over about an hour; the lines that are left have failed then.
+# Consecutive failures to expand the next lines, over about an hour; after that the remaining lines fail.
 MAX_FAILURES: Final = 12
 _FIRST_PAUSE: Final = timedelta(seconds=1)
 _MAX_PAUSE: Final = timedelta(minutes=10)
 _OTHER_PAUSE: Final = timedelta(seconds=5)
-# Of a quota, so that a tenant's large batch does not keep out its other requests.
+# Fraction of a quota, so that a tenant's large batch leaves room for its other requests.
 _FILLED: Final = 0.9
 
 
 @dataclass(slots=True)
-class _Part:
-    """Lines that were understood, and those that were refused as they stand in the error file."""
+class _Parsed:
+    """Parsed lines, and rejected ones as they appear in the error file."""
 
     specs: list[JobSpec] = field(default_factory=list)
     refused: list[bytes] = field(default_factory=list)
@@ -63,10 +63,10 @@ class _Part:
 
 @dataclass(slots=True)
 class _Quota:
-    """What a batch's tenant holds, with the lines that were taken on since.
+    """What a batch's tenant holds, including the lines expanded since.
 
     Attributes:
-        held: read without a lock; `admit` has the last word.
+        held: read without a lock; `admit` decides under it.
     """
 
     tenant_id: UUID
@@ -74,7 +74,10 @@ class _Quota:
     held: Held
 
     def has_room_for(self, need: Held) -> bool:
-        """Whether a line may become a job: batches leave some of the quota to what somebody waits for."""
+        """Return True if a line may become a job.
+
+        Batches leave part of the quota to the tenant's other requests.
+        """
         together = self.held + need
         return together.is_within(self.limits.part(_FILLED)) or (
             self.held.jobs == 0 and together.is_within(self.limits)
@@ -82,20 +85,20 @@ class _Quota:
 
     @classmethod
     def of(cls, session: Session, batch: Batch, tools: BatchTools) -> Self:
-        """As it is now."""
+        """Read the tenant's current quota and use."""
         limits = quotas.read_limits(session, batch.tenant_id, tools.limits)
         return cls(batch.tenant_id, limits, quotas.held(session, batch.tenant_id))
 
     @property
     def is_full(self) -> bool:
-        """Whether not even the smallest line has room."""
+        """True if not even the smallest line fits."""
         return not self.has_room_for(Held(tokens=1, jobs=1))
 
-    def takes(self, spec: JobSpec, capacities: Sequence[Capacity]) -> bool:
-        """Whether there is room for this job, which is taken.
+    def take(self, spec: JobSpec, capacities: Sequence[Capacity]) -> bool:
+        """Take room for this job out of the quota, and return False if there is none now.
 
         Raises:
-            OverTokenQuotaError: there will never be.
+            OverTokenQuotaError: the job exceeds the quota by itself and can never fit.
         """
         need = Held(tokens=submission.demand(spec, capacities), jobs=1)
         if need.tokens > self.limits.max_enqueued_tokens:
@@ -106,20 +109,22 @@ class _Quota:
         return True
 
     def admit(self, session: Session, more: Held) -> None:
-        """Returns when there still is room, under the tenant's lock."""
+        """Check under the tenant's lock that there still is room."""
         quotas.admit(session, self.tenant_id, more, limits=self.limits)
 
 
 def expand(session: Session, batch_id: UUID, tools: BatchTools) -> Sequence[Job] | None:
-    """The next lines of the batch are jobs, or stand in its error file; None: there are none, or not now.
+    """Turn the batch's next lines into jobs, or into lines of its error file.
 
-    Lines for which the tenant's quota has no room wait until it has.
+    Lines that exceed the tenant's quota wait until there is room. Once the batch is being cancelled or its
+    window has ended, its remaining lines end without becoming jobs. The row's lock and the offset in it are
+    the fence: each line is expanded once, whichever process dies.
 
-    Once the batch is being cancelled, or its window is over, its other lines end without becoming jobs.
-    The row's lock and the offset in it fence: each line is taken once, whoever dies when.
+    Returns:
+        The new jobs; None: the batch has no lines to expand, or none now.
 
     Raises:
-        LimitError: somebody else filled the quota meanwhile; nothing may be committed.
+        LimitError: another transaction filled the quota meanwhile; roll back.
     """
     query = select(Batch).where(
         Batch.id == batch_id,
@@ -162,7 +167,7 @@ def expand(session: Session, batch_id: UUID, tools: BatchTools) -> Sequence[Job]
 
 
 def note_failure(session: Session, batch_id: UUID) -> None:
-    """Put a batch off whose next lines could not be taken on, each time for twice as long."""
+    """Postpone a batch whose next lines failed to expand, twice as long each time."""
     batch = session.scalar(select(Batch).where(Batch.id == batch_id).with_for_update())
     if batch is None or batch.state not in (BatchState.IN_PROGRESS, BatchState.CANCELLING):
         return
@@ -172,13 +177,13 @@ def note_failure(session: Session, batch_id: UUID) -> None:
 
 
 def put_off(session: Session, batch_id: UUID) -> None:
-    """Put a batch off that could not be moved on for another reason than its lines."""
+    """Postpone a batch that could not proceed for a reason other than its lines."""
     later = func.clock_timestamp() + _OTHER_PAUSE
     session.execute(update(Batch).where(Batch.id == batch_id).values(run_after=later))
 
 
 def _next_lines(session: Session, batch: Batch, tools: BatchTools) -> tuple[list[FileLine], bool]:
-    """The lines of one part, and whether they are the last ones."""
+    """Read the lines of one slice, and whether they are the last ones."""
     chunks = files.read_chunks(session, batch.input_file_id, tools.store, offset=batch.next_offset)
     found: list[FileLine] = []
     num_bytes = 0
@@ -194,7 +199,7 @@ def _next_lines(session: Session, batch: Batch, tools: BatchTools) -> tuple[list
 
 
 def _stop(session: Session, batch: Batch, lines: Sequence[FileLine], tools: BatchTools) -> None:
-    """The lines have ended without an answer."""
+    """End the lines without an answer."""
     reason = CANCELLED if batch.state == BatchState.CANCELLING else EXPIRED
     ended = [unanswered_line(uuid7().hex, _envelope(line, batch, tools).custom_id, reason) for line in lines]
     results.append_errors(session, batch, ended, tools.store)
@@ -202,7 +207,7 @@ def _stop(session: Session, batch: Batch, lines: Sequence[FileLine], tools: Batc
 
 
 def _give_up(session: Session, batch: Batch, *, has_failed: bool) -> Sequence[Job]:
-    """Count lines that can be read no more as failed, or as stopped, so that the batch ends."""
+    """Count unreadable lines as failed or stopped, so that the batch can end."""
     outstanding = select(func.count()).where(Job.batch_id == batch.id, ~Job.is_reported)
     num_left = batch.num_lines - batch.num_ended - (session.scalar(outstanding) or 0)
     batch.num_failed += num_left if has_failed else 0
@@ -215,34 +220,40 @@ def _give_up(session: Session, batch: Batch, *, has_failed: bool) -> Sequence[Jo
 def _submit(
     session: Session, batch: Batch, lines: Sequence[FileLine], tools: BatchTools, quota: _Quota
 ) -> tuple[Sequence[Job], int | None]:
-    """The jobs of these lines, and the number of the first line that found no room; None: all did."""
+    """Submit jobs for these lines.
+
+    Returns:
+        The jobs, and the number of the first line without room (None: all fit).
+    """
     registered = registry.registered_capacities(session)
     models = {tools.model, *registered}
-    part = _Part()
+    parsed = _Parsed()
     left = None
     for line in lines:
         envelope = _envelope(line, batch, tools)
         try:
             spec = _specification(envelope, line.number, batch, tools, models)
-            if not quota.takes(spec, registered.get(spec.model) or [tools.fallback]):
+            if not quota.take(spec, registered.get(spec.model) or [tools.fallback]):
                 left = line.number
                 break
-            part.specs.append(spec)
+            parsed.specs.append(spec)
         except LongbatchError as error:
-            part.refused.append(_refusal(envelope.custom_id, error))
+            parsed.refused.append(_refusal(envelope.custom_id, error))
         except Exception as error:  # noqa: BLE001  # one line must not stop its batch
-            part.refused.append(_unforeseen(batch, line.number, envelope.custom_id, error))
-    jobs = _store(session, batch, part, tools, quota)
-    results.append_errors(session, batch, part.refused, tools.store)
-    batch.num_failed += len(part.refused)
+            parsed.refused.append(_unforeseen(batch, line.number, envelope.custom_id, error))
+    jobs = _store(session, batch, parsed, tools, quota)
+    results.append_errors(session, batch, parsed.refused, tools.store)
+    batch.num_failed += len(parsed.refused)
     return jobs, left
 
 
-def _store(session: Session, batch: Batch, part: _Part, tools: BatchTools, quota: _Quota) -> Sequence[Job]:
-    """The jobs of the part; a line that the database refuses is refused alone.
+def _store(
+    session: Session, batch: Batch, parsed: _Parsed, tools: BatchTools, quota: _Quota
+) -> Sequence[Job]:
+    """Store the slice's jobs; reject only the lines that the database refuses.
 
     Raises:
-        LimitError: as `expand`.
+        LimitError: see `expand`.
     """
 
     def submit(specs: Sequence[JobSpec]) -> Sequence[Job]:
@@ -252,15 +263,15 @@ def _store(session: Session, batch: Batch, part: _Part, tools: BatchTools, quota
             )
 
     try:
-        return submit(part.specs)
+        return submit(parsed.specs)
     except (DataError, IntegrityError):
         jobs: list[Job] = []
-    for spec in part.specs:
+    for spec in parsed.specs:
         try:
             jobs += submit([spec])
         except (DataError, IntegrityError) as error:
             custom_id = spec.custom_id or ""
-            part.refused.append(_unforeseen(batch, spec.batch_line, custom_id, error))
+            parsed.refused.append(_unforeseen(batch, spec.batch_line, custom_id, error))
     return jobs
 
 
@@ -271,15 +282,15 @@ def _envelope(line: FileLine, batch: Batch, tools: BatchTools) -> Envelope:
 def _specification(
     envelope: Envelope, number: int, batch: Batch, tools: BatchTools, models: set[str]
 ) -> JobSpec:
-    """The job of a line.
+    """Build the job of a line.
 
     Raises:
-        InvalidRequestError: its body asks for what there is not.
-        ModelNotFoundError: nobody serves its model.
+        InvalidRequestError: its body asks for something that batches do not support.
+        ModelNotFoundError: its model is not served.
     """
     asked = understand(Endpoint(batch.endpoint), envelope.body)
     if asked.stream:
-        raise InvalidRequestError("A batch has no streams.", param="stream")
+        raise InvalidRequestError("Requests of a batch cannot stream.", param="stream")
     if asked.model not in models:
         raise ModelNotFoundError(param="model")
     return JobSpec(
@@ -301,7 +312,7 @@ def _count(canonical: str, tools: BatchTools) -> CountedPrompt | None:
     try:
         return tools.counter.count_prompt(canonical)
     except ChatTemplateError:
-        return None  # counting it later meets the same error and ends the job with it
+        return None  # the later count meets the same error and fails the job with it
 
 
 def _refusal(custom_id: str, error: LongbatchError) -> bytes:
@@ -319,7 +330,7 @@ def _unforeseen(batch: Batch, number: int | None, custom_id: str, error: Excepti
         error=type(error).__name__,
         exception=telemetry.describe_error((type(error), error, error.__traceback__)),
     )
-    body = error_object(LongbatchError.code, "The request could not be taken on.", status=500)
+    body = error_object(LongbatchError.code, "The request could not be submitted.", status=500)
     return answered_line(uuid7().hex, custom_id, status=500, body=body)
 
 

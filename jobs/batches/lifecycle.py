@@ -1,4 +1,4 @@
-"""The verbs of a batch that callers ask for, and the moves that end it."""
+"""What callers do with a batch, and the transitions that end it."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -27,19 +27,19 @@ WINDOWS: Final[Mapping[str, timedelta]] = {
     "24h": timedelta(hours=24),
     "7d": timedelta(days=7),
 }
-# OpenAI's clients repeat a request that was not answered twice within seconds.
+# OpenAI's clients repeat an unanswered request twice within seconds.
 _REPEATED_WITHIN: Final = timedelta(minutes=10)
 
 
 @dataclass(frozen=True, slots=True)
 class BatchSpec:
-    """What a caller asks for, validated.
+    """A validated request for a batch.
 
     Attributes:
         completion_window: a key of WINDOWS.
-        output_expires_seconds: life of the result files from their completion; None: the default.
-        webhook_url: told when the batch has ended.
-        webhook_secret: signs that, sealed; None: the tenant's default does.
+        output_expires_seconds: lifetime of the result files from their completion; None: the default.
+        webhook_url: receives an event when the batch ends.
+        webhook_secret: signs that event, sealed; None: the tenant's default does.
     """
 
     input_file_id: UUID
@@ -52,7 +52,7 @@ class BatchSpec:
 
     @property
     def sha256(self) -> bytes:
-        """Of what is asked."""
+        """Digest of the requested fields."""
         fields = [
             str(self.input_file_id),
             self.endpoint,
@@ -65,10 +65,10 @@ class BatchSpec:
 
 
 def create(session: Session, spec: BatchSpec, *, tenant_id: UUID) -> Batch:
-    """A batch whose file waits to be validated.
+    """Create a batch whose file waits to be validated.
 
     Raises:
-        InvalidRequestError: the tenant has no such input file.
+        InvalidRequestError: the tenant has no such complete input file.
     """
     try:
         file = files.get(session, spec.input_file_id, tenant_id=tenant_id)
@@ -83,12 +83,12 @@ def create(session: Session, spec: BatchSpec, *, tenant_id: UUID) -> Batch:
 
 
 def wait_for_others(session: Session, spec: BatchSpec) -> None:
-    """Nobody else creates a batch like this one until this transaction ends."""
+    """Keep other transactions from creating the same batch until this one ends."""
     advisory_locks.hold(session, Lock.BATCH, of=spec.sha256.hex())
 
 
 def find_repeated(session: Session, spec: BatchSpec, *, tenant_id: UUID) -> Batch | None:
-    """The batch that a client which repeats itself has just made; None: it has not."""
+    """Return the batch that the same request created in the last ten minutes, if any."""
     query = (
         select(Batch)
         .where(
@@ -104,11 +104,11 @@ def find_repeated(session: Session, spec: BatchSpec, *, tenant_id: UUID) -> Batc
 
 
 def retry(session: Session, batch_id: UUID, *, tenant_id: UUID) -> Batch:
-    """A new batch of the lines that were not completed; its file is written while it is validated.
+    """Create a batch of the lines that did not complete; validation writes its file.
 
     Raises:
         NotFoundError: the tenant has no such batch.
-        ConflictError: it has not ended, nothing in it failed, or its files are gone.
+        ConflictError: it has not ended, nothing in it failed, or one of its files was deleted.
     """
     batch = get(session, batch_id, tenant_id=tenant_id)
     if not batch.is_terminal:
@@ -119,7 +119,7 @@ def retry(session: Session, batch_id: UUID, *, tenant_id: UUID) -> Batch:
         source = files.get(session, batch.input_file_id, tenant_id=tenant_id)
         files.get(session, batch.error_file_id, tenant_id=tenant_id)
     except NotFoundError:
-        raise ConflictError("The input or the error file of this batch is gone.") from None
+        raise ConflictError("The input file or the error file of this batch no longer exists.") from None
     failed = files.create(
         session,
         tenant_id=tenant_id,
@@ -140,7 +140,7 @@ def retry(session: Session, batch_id: UUID, *, tenant_id: UUID) -> Batch:
 
 
 def cancel(session: Session, batch_id: UUID, *, tenant_id: UUID) -> Batch:
-    """The batch is being cancelled: a service worker stops its jobs; again is no error.
+    """Start to cancel the batch: a service worker stops its jobs. Idempotent.
 
     Raises:
         NotFoundError: the tenant has no such batch.
@@ -159,10 +159,10 @@ def cancel(session: Session, batch_id: UUID, *, tenant_id: UUID) -> Batch:
 
 
 def hold(session: Session, turn: Turn) -> Batch | None:
-    """Lock the batch whose file is being checked.
+    """Lock the batch whose file is being validated.
 
     Returns:
-        None: it was cancelled, or its lease is lost.
+        The batch; None: it was cancelled, or the lease is lost.
     """
     held = select(Batch).where(
         Batch.id == turn.row_id, Batch.state == BatchState.VALIDATING, Batch.lease_id == turn.lease_id
@@ -171,7 +171,7 @@ def hold(session: Session, turn: Turn) -> Batch | None:
 
 
 def get(session: Session, batch_id: UUID, *, tenant_id: UUID) -> Batch:
-    """The tenant's batch.
+    """Return the tenant's batch.
 
     Raises:
         NotFoundError: the tenant has no such batch.
@@ -184,7 +184,7 @@ def get(session: Session, batch_id: UUID, *, tenant_id: UUID) -> Batch:
 
 @dataclass(frozen=True, slots=True)
 class BatchGlance:
-    """What changes of a batch."""
+    """The fields of a batch that change while it runs."""
 
     state: str
     num_lines: int
@@ -193,7 +193,7 @@ class BatchGlance:
 
 
 def glance(session: Session, batch_ids: Sequence[UUID]) -> dict[UUID, BatchGlance]:
-    """The batches at a glance, whoever they belong to; those that are gone are left out."""
+    """Read the changing fields of batches of any tenant; leave out deleted ones."""
     rows = session.execute(
         select(Batch.id, Batch.state, Batch.num_lines, Batch.num_completed, Batch.num_failed).where(
             Batch.id.in_(batch_ids)
@@ -203,20 +203,20 @@ def glance(session: Session, batch_ids: Sequence[UUID]) -> dict[UUID, BatchGlanc
 
 
 def list_batches(session: Session, wanted: Range) -> Page[Batch]:
-    """The tenant's batches.
+    """List the tenant's batches.
 
     Raises:
-        InvalidRequestError: the one to go on behind is none of the tenant's batches.
+        InvalidRequestError: the page starts after a batch that is not the tenant's.
     """
     query = select(Batch).where(Batch.tenant_id == wanted.tenant_id)
     return paging.read(session, query, (Batch.id, Batch.tenant_id), wanted, kind="batch")
 
 
 def move(batch: Batch, verb: str, *, now: datetime) -> None:
-    """The batch, which the caller holds locked, is in the verb's state, with its time.
+    """Move the locked batch to the verb's state and record the time.
 
     Raises:
-        ValueError: it cannot get there from where it is.
+        ValueError: its current state does not allow the verb.
     """
     allowed, target = TRANSITIONS[verb]
     if batch.state not in allowed:
@@ -227,7 +227,7 @@ def move(batch: Batch, verb: str, *, now: datetime) -> None:
 
 
 def end(session: Session, batch: Batch, verb: str, *, lifetime: timedelta) -> None:
-    """The batch, which the caller holds locked, has ended: its files are complete and its event stands."""
+    """End the locked batch, complete its files and append its event."""
     now = database_now(session)
     move(batch, verb, now=now)
     if batch.output_expires_seconds is not None:
@@ -249,7 +249,7 @@ def end(session: Session, batch: Batch, verb: str, *, lifetime: timedelta) -> No
 
 
 def prune(session: Session, *, before: datetime, limit: int = 500) -> int:
-    """Batches that ended before this moment are gone; their files go on their own. How many went."""
+    """Delete batches that ended before `before`, not their files; return how many."""
     ended = [getattr(Batch, f"{state}_at") < before for state in sorted(TERMINAL)]
     condition = ended[0] | ended[1] | ended[2] | ended[3]
     old = session.scalars(select(Batch).where(condition).limit(limit).with_for_update(skip_locked=True)).all()

@@ -1,4 +1,4 @@
-"""Lines of batch files, as OpenAI writes them: read and checked from the input, built for the results."""
+"""Lines of batch files in OpenAI's format: parse and check the input, build the results."""
 
 import json
 from collections.abc import Mapping
@@ -39,11 +39,11 @@ class Envelope:
 
 
 class LineFaultError(ValueError):
-    """A line for which the whole batch is refused.
+    """A line that makes the whole batch invalid.
 
     Attributes:
-        code: in OpenAI's words.
-        param: the field of the line that is wrong, or None.
+        code: as OpenAI names it.
+        param: the invalid field of the line, or None.
     """
 
     def __init__(self, code: str, message: str, *, param: str | None = None) -> None:
@@ -52,12 +52,12 @@ class LineFaultError(ValueError):
         self.param = param
 
     def as_object(self, line: int | None) -> JsonObject:
-        """As it stands in the batch's `errors.data`."""
+        """Return the fault as it appears in the batch's `errors.data`."""
         return {"code": self.code, "line": line, "message": str(self), "param": self.param}
 
 
 class SeenIds:
-    """The custom ids met so far; 16 bytes each, however long they are."""
+    """The custom ids seen so far; 16 bytes each, whatever their length."""
 
     def __init__(self) -> None:
         self._digests: set[bytes] = set()
@@ -69,20 +69,20 @@ class SeenIds:
         return _digest(custom_id) in self._digests
 
     def add(self, custom_id: str) -> bool:
-        """Whether it is new."""
+        """Add a custom id, and return False if it was there already."""
         before = len(self._digests)
         self._digests.add(_digest(custom_id))
         return len(self._digests) > before
 
 
 def read_envelope(line: FileLine, endpoint: Endpoint, *, max_line_bytes: int) -> Envelope:
-    """The request of a line.
+    """Parse the request of a line.
 
     Raises:
-        LineFaultError: nothing of the batch can be run.
+        LineFaultError: the line makes the whole batch invalid.
     """
     if line.content is None:
-        raise LineFaultError("request_too_large", f"A line may have {max_line_bytes} bytes at most.")
+        raise LineFaultError("request_too_large", f"A line may have at most {max_line_bytes} bytes.")
     request = _parse(line.content)
     for name in _FIELDS:
         if request.get(name) is None:
@@ -104,20 +104,20 @@ def read_envelope(line: FileLine, endpoint: Endpoint, *, max_line_bytes: int) ->
 
 
 def duplicate(custom_id: str) -> LineFaultError:
-    """The fault of a line whose custom id stands in an earlier one."""
+    """Build the fault of a line whose custom id an earlier line already uses."""
     shown = custom_id if len(custom_id) <= 64 else f"{custom_id[:64]}…"
     message = f"The custom_id for this request is a duplicate of another request: {shown}."
     return LineFaultError("duplicate_custom_id", message, param="custom_id")
 
 
 def answered_line(identifier: str, custom_id: str, *, status: int, body: JsonObject) -> bytes:
-    """The result of a request that was answered, well or with an error."""
+    """Build the result of a request that was answered, with a completion or an error."""
     response: JsonObject = {"status_code": status, "request_id": f"req_{identifier}", "body": body}
     return _line(identifier, custom_id, response=response, error=None)
 
 
 def unanswered_line(identifier: str, custom_id: str, reason: tuple[str, str]) -> bytes:
-    """The result of a request that nothing was made of, with the reason as code and message."""
+    """Build the result of a request that never ran; `reason` is a code and a message."""
     code, message = reason
     return _line(identifier, custom_id, response=None, error={"code": code, "message": message})
 
@@ -130,7 +130,7 @@ def _line(identifier: str, custom_id: str, *, response: JsonObject | None, error
         "error": error,
     }
     line = to_json(whole)
-    # Many readers take these for ends of lines; behind the first byte they can stand in strings alone.
+    # Many readers treat these as line ends; in JSON they can occur inside strings alone.
     for char, escaped in _LINE_ENDS.items():
         line = line.replace(char, escaped)
     return line + b"\n"
@@ -147,7 +147,7 @@ def _parse(content: bytes) -> dict[str, Any]:
 
 
 def _parse_slowly(content: bytes) -> object:
-    """JSON that names half a surrogate pair is JSON, but the fast parser refuses it."""
+    """Parse JSON with half a surrogate pair: valid, but the fast parser refuses it."""
     try:
         return json.loads(content.removeprefix(b"\xef\xbb\xbf"), parse_constant=_refuse_constant)
     except (ValueError, RecursionError):

@@ -1,7 +1,7 @@
-"""Lines that have ended are written to a batch's files and counted, until the batch itself has ended.
+"""Write finished lines to a batch's files and count them, until the batch itself ends.
 
-Each part is one transaction under the batch's lock: the lines, the counts and the notes in the jobs that they
-are reported. So the files and the counts are right at every moment, and nothing is left to do at the end.
+Each slice is one transaction under the batch's lock: the lines, the counts and the jobs' `is_reported` flags.
+So the files and the counts are right at every moment, and nothing is left to do at the end.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,9 +34,9 @@ from jobs.states.file import FileState
 
 _MAX_LINES: Final = 500
 _MAX_BYTES: Final = 4 * 2**20  # of output in one transaction
-# A line of a batch that goes on, whose job somebody cancelled by itself.
+# A line of a running batch whose job was cancelled on its own.
 _CANCELLED_ALONE: Final = ("request_cancelled", "This request was cancelled.")
-# What is wrong with a request rather than with us.
+# Errors of the request; any other error is ours.
 _CALLERS_FAULTS: Final = frozenset(
     {
         "chat_template_error",
@@ -53,7 +53,7 @@ _Ended = Row[Any]
 
 @dataclass(slots=True)
 class _Written:
-    """What became of some lines."""
+    """Result lines and counts of one slice."""
 
     output: list[bytes] = field(default_factory=list)
     errors: list[bytes] = field(default_factory=list)
@@ -64,7 +64,7 @@ class _Written:
 
 
 def find_due(session: Session) -> list[tuple[UUID, BatchState]]:
-    """Batches that may have something to do now, oldest first."""
+    """List batches that may have something to do now, oldest first."""
     ended = select(Job.id).where(Job.batch_id == Batch.id, ~Job.is_reported, Job.finalized_at.is_not(None))
     has_work = or_(
         Batch.state != BatchState.IN_PROGRESS,
@@ -83,7 +83,7 @@ def find_due(session: Session) -> list[tuple[UUID, BatchState]]:
 
 
 def stop_jobs(session: Session, batch_id: UUID) -> int:
-    """Some jobs of a batch that is being cancelled are cancelled, or asked to stop; how many."""
+    """Cancel some jobs of a batch that is being cancelled, and return how many."""
     query = select(Batch.tenant_id).where(Batch.id == batch_id, Batch.state == BatchState.CANCELLING)
     tenant_id = session.scalar(query)
     if tenant_id is None:
@@ -93,7 +93,11 @@ def stop_jobs(session: Session, batch_id: UUID) -> int:
 
 
 def collect(session: Session, batch_id: UUID, store: PartStore, *, lifetime: timedelta) -> bool:
-    """Some lines that ended are in the batch's files, and it has moved on if it could; whether any did."""
+    """Write some finished lines to the batch's files, and end the batch if it can.
+
+    Returns:
+        True if there was anything to do.
+    """
     query = select(Batch).where(
         Batch.id == batch_id,
         Batch.state.in_([BatchState.IN_PROGRESS, BatchState.FINALIZING, BatchState.CANCELLING]),
@@ -111,7 +115,7 @@ def collect(session: Session, batch_id: UUID, store: PartStore, *, lifetime: tim
 
 
 def append_errors(session: Session, batch: Batch, lines: Sequence[bytes], store: PartStore) -> None:
-    """The lines stand in the batch's error file, which is made for the first of them."""
+    """Append lines to the batch's error file, which the first of them creates."""
     if lines:
         file = _result_file(session, batch, batch.error_file_id, "errors")
         batch.error_file_id = file.id
@@ -138,7 +142,7 @@ def _result_file(session: Session, batch: Batch, file_id: UUID | None, kind: str
 
 
 def _move_on(session: Session, batch: Batch, *, lifetime: timedelta) -> bool:
-    """The batch has ended, or is about to, if all of its lines have."""
+    """End the batch, or finalize it, once all of its lines have ended."""
     is_whole = batch.is_expanded or not batch.num_lines
     if not is_whole or batch.num_ended < batch.num_lines:
         return False
@@ -152,7 +156,7 @@ def _move_on(session: Session, batch: Batch, *, lifetime: timedelta) -> bool:
 
 
 def _ended_jobs(session: Session, batch: Batch) -> list[_Ended]:
-    """Jobs of the batch that ended and are not reported yet: as many as fit a part, one at least."""
+    """Read unreported finished jobs: as many as fit one transaction, one at least."""
     size = func.coalesce(func.octet_length(Result.output), 0).label("size")
     rows = session.execute(
         select(
@@ -190,7 +194,7 @@ def _report(session: Session, batch: Batch, ended: Sequence[_Ended], store: Part
     for row in ended:
         try:
             _write(row, batch, outputs.get(row.id, ""), written)
-        except Exception as error:  # noqa: BLE001  # one line must not keep its batch from its end
+        except Exception as error:  # noqa: BLE001  # one bad line must not keep its batch from ending
             _write_unforeseen(row, error, written)
     _append_output(session, batch, written.output, store)
     append_errors(session, batch, written.errors, store)
@@ -208,7 +212,7 @@ def _report(session: Session, batch: Batch, ended: Sequence[_Ended], store: Part
 
 
 def _write(row: _Ended, batch: Batch, output: str, written: _Written) -> None:
-    """The line of one job is in one of the two files, and counted."""
+    """Write one job's line to one of the two files, and count it."""
     identifier = row.id.hex
     if row.state == JobState.COMPLETED:
         body = _completion(row, Endpoint(batch.endpoint), output)
@@ -229,11 +233,11 @@ def _write(row: _Ended, batch: Batch, output: str, written: _Written) -> None:
 
 
 def _write_unforeseen(row: _Ended, error: Exception, written: _Written) -> None:
-    """The line of a job that no line can be made of says so."""
+    """Write an error line for a job whose own line cannot be built."""
     telemetry.logger().error(
         telemetry.ROW_FAILED, loop="batches", job_id=ids.job_id(row.id), error=type(error).__name__
     )
-    body = error_object(LongbatchError.code, "The result cannot be shown.", status=500)
+    body = error_object(LongbatchError.code, "The result could not be written.", status=500)
     written.errors.append(answered_line(row.id.hex, row.custom_id, status=500, body=body))
     written.num_failed += 1
 
@@ -251,7 +255,7 @@ def _completion(row: _Ended, endpoint: Endpoint, output: str) -> JsonObject:
 
 
 def _failure(error: JsonObject, endpoint: Endpoint) -> tuple[int, JsonObject]:
-    """The HTTP status that this failure would have had, and its body."""
+    """Return the HTTP status that this failure would have had, and its body."""
     code, message = str(error["code"]), str(error["message"])
     if code not in _CALLERS_FAULTS:
         return 500, error_object(code, message, status=500)

@@ -1,4 +1,4 @@
-"""The file of a retried batch: the lines of its predecessor that failed, copied a part at a time."""
+"""The input file of a retried batch: the failed lines of the original batch, copied in slices."""
 
 from collections.abc import Iterator
 from uuid import UUID
@@ -22,13 +22,13 @@ from jobs.turns.work import InterruptedWorkError, Sessions, Watch
 
 
 def write(sessions: Sessions, turn: Turn, watch: Watch, tools: BatchTools) -> None:
-    """Fill the batch's own file, which is complete then; one that is complete already stays as it is.
+    """Write and complete the batch's own input file, unless it is complete already.
 
     What an earlier attempt left half written is dropped first. Each part is written under the batch's lease.
 
     Raises:
-        InterruptedWorkError: the watch said so, or the lease is lost.
-        BytesLostError: a file of the predecessor cannot be read.
+        InterruptedWorkError: the watch interrupted the work, or the lease is lost.
+        BytesLostError: a file of the original batch cannot be read.
     """
     with transaction(sessions) as session:
         batch, target = _hold(session, turn)
@@ -62,7 +62,7 @@ def _append(sessions: Sessions, turn: Turn, part: bytes, tools: BatchTools) -> N
 
 
 def _hold(session: Session, turn: Turn) -> tuple[Batch, File | None]:
-    """The batch and the file that it fills, locked; None: it is filled already.
+    """Lock the batch, and its input file if that is still growing.
 
     Raises:
         InterruptedWorkError: the lease is lost, or the batch was cancelled.
@@ -84,7 +84,7 @@ def _hold_growing(session: Session, turn: Turn) -> File:
 def _parts(
     sessions: Sessions, before: Batch, error_file_id: UUID, watch: Watch, tools: BatchTools
 ) -> Iterator[bytes]:
-    """The failed lines as they stand in the predecessor's file, about a part at a time."""
+    """Yield the failed lines unchanged from the original file, about a part at a time."""
     wanted = _failed_ids(sessions, error_file_id, watch, tools)
     endpoint = Endpoint(before.endpoint)
     pending: list[bytes] = []

@@ -1,4 +1,4 @@
-"""A batch's file is checked as a whole before anything of it runs; every bad line is told."""
+"""Validate a batch's whole file before any of it runs; report every bad line."""
 
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -25,17 +25,17 @@ from jobs.turns import Turn
 from jobs.turns.work import Sessions, Watch
 from jobs.webhooks import outbox
 
-_LOST_AGAIN: Final = "Checking the file failed, or ended its worker, in every attempt."
+_LOST_AGAIN: Final = "Validating the file failed or crashed its worker on every attempt."
 
 
 @dataclass(slots=True)
 class Findings:
-    """What a whole file holds.
+    """What validation found in a whole file.
 
     Attributes:
         num_lines: requests.
-        model: of the first one.
-        errors: as callers see them; any refuses the batch.
+        model: of the first request.
+        errors: as callers see them; any error refuses the batch.
     """
 
     num_lines: int = 0
@@ -45,9 +45,9 @@ class Findings:
 
 @dataclass(frozen=True, slots=True)
 class Validation:
-    """Checks one batch's file as a whole: a `turn_work.Work`.
+    """Validates one batch's whole file: a `turn_work.Work`.
 
-    Its row is free meanwhile: the batch is cancelled without waiting, and what was found is dropped.
+    It does not lock the row meanwhile: a cancellation takes effect at once, and the findings are dropped.
     """
 
     tools: BatchTools
@@ -66,7 +66,7 @@ class Validation:
             found = _unreadable(error.code, error.message)
         except (DBAPIError, LongbatchError, MemoryError, OSError):
             raise
-        except Exception:  # noqa: BLE001  # reading the same file again would only meet it again
+        except Exception:  # noqa: BLE001  # reading the same file again would only fail again
             telemetry.logger().exception(
                 telemetry.TURN_FAILED, kind=self.kind.name, batch_id=ids.batch_id(turn.row_id)
             )
@@ -75,11 +75,11 @@ class Validation:
             return _decide(session, turn, found)
 
     def give_up(self, session: Session, turn: Turn) -> Batch | None:
-        """Refuse the batch whose file could not be checked in all its attempts."""
+        """Refuse a batch whose validation failed in every attempt."""
         return _decide(session, turn, _unreadable("validation_failed", _LOST_AGAIN))
 
     def name_row(self, row_id: UUID) -> tuple[str, str]:
-        """Name the batch."""
+        """Return the log field and value that name the batch."""
         return "batch_id", ids.batch_id(row_id)
 
 
@@ -88,7 +88,7 @@ def _unreadable(code: str, message: str) -> Findings:
 
 
 def _examine(sessions: Sessions, batch: Batch, watch: Watch, tools: BatchTools) -> Findings:
-    """What the batch's file holds, read once from its beginning to its end."""
+    """Read the batch's file once from beginning to end."""
     found = Findings()
     seen = SeenIds()
     endpoint = Endpoint(batch.endpoint)
@@ -98,7 +98,7 @@ def _examine(sessions: Sessions, batch: Batch, watch: Watch, tools: BatchTools) 
             continue
         found.num_lines += 1
         if found.num_lines > tools.max_lines:
-            message = f"A batch may have {tools.max_lines} requests at most."
+            message = f"A batch may have at most {tools.max_lines} requests."
             found.errors = [LineFaultError("too_many_tasks", message).as_object(None)]
             return found
         _examine_line(line, endpoint, tools.max_line_bytes, seen, found)
@@ -122,7 +122,7 @@ def _examine_line(
 
 
 def _decide(session: Session, turn: Turn, found: Findings) -> Batch | None:
-    """Accept or refuse the batch; None: it ended meanwhile, or its lease is lost."""
+    """Accept or refuse the batch; return None if it has ended or its lease is lost."""
     batch = batches.hold(session, turn)
     if batch is None:
         return None

@@ -1,4 +1,4 @@
-"""The public shape of a batch: OpenAI's object, and what we add to it."""
+"""The public shape of a batch: OpenAI's object with our extra fields."""
 
 from datetime import datetime
 from typing import Final, TypedDict
@@ -8,7 +8,7 @@ from jobs import ids
 from jobs.models import JsonObject
 from jobs.models.batch import Batch
 
-# Pages of batches would else be dominated by one whose every line is wrong; the batch alone shows all.
+# Keeps a batch with an error on every line from dominating a page of batches; the batch itself shows all.
 MAX_LISTED_ERRORS: Final = 100
 
 
@@ -41,7 +41,7 @@ class BatchObject(TypedDict):
 
 
 def batch_object(batch: Batch, *, max_errors: int | None = None) -> BatchObject:
-    """The batch as callers see it, with so many of its errors; None: with all."""
+    """Return the batch as callers see it, with `max_errors` errors (None: all)."""
     errors: JsonObject | None = None
     if batch.errors is not None:
         errors = {"object": "list", "data": batch.errors[:max_errors]}
