@@ -3,7 +3,8 @@
 from typing import Any
 
 from jobs import ids
-from jobs.models.webhook import WebhookBreaker, WebhookEndpoint
+from jobs.models.webhook import WebhookEndpoint
+from jobs.models.webhook_delivery import WebhookBreaker
 from jobs.views import rfc3339
 from jobs.webhooks.delivery_log import LoggedDelivery
 

@@ -1,4 +1,4 @@
-"""The tables. Importing this package knows every one of them."""
+"""The tables. Importing this package registers all of them."""
 
 from jobs.database.base import Base, JsonObject
 from jobs.models.batch import Batch
@@ -11,11 +11,10 @@ from jobs.models.job import (
     NEED_CLASSES,
     NUM_SIZE_CLASSES,
     SIZE_BOUNDS,
-    Checkpoint,
     Job,
-    PromptText,
-    Result,
 )
+from jobs.models.output import Checkpoint, Result
+from jobs.models.prompt import PromptText
 from jobs.models.stray_part import Installation, StrayPart
 from jobs.models.summary import Summary, SummaryDocument, SummaryNode
 from jobs.models.tenant import (
@@ -28,14 +27,12 @@ from jobs.models.tenant import (
     UsageEntry,
 )
 from jobs.models.turn import TenantTurn
-from jobs.models.webhook import (
+from jobs.models.webhook import WebhookEndpoint, WebhookEvent, WebhookSecret
+from jobs.models.webhook_delivery import (
     WebhookBreaker,
     WebhookDelivery,
     WebhookDestination,
     WebhookDispatch,
-    WebhookEndpoint,
-    WebhookEvent,
-    WebhookSecret,
 )
 
 __all__ = [

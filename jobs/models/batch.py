@@ -16,26 +16,56 @@ _ACTIVE_SQL = one_of("state", sorted(ACTIVE))
 
 
 class Batch(Base):
-    """Many requests in one file, run as jobs. Files are named without foreign keys: they go on their own.
+    """A file of requests that run as jobs. No foreign keys to its files: they have lives of their own.
+
+    `batches.lifecycle` writes the state, and a service worker moves the batch on: `validation` checks the
+    file, `expansion` turns its lines into jobs, `results` writes and counts the lines that ended.
 
     Attributes:
-        endpoint: that every line asks for.
-        output_expires_seconds: life of the result files from their completion; None: the default.
-        retry_of: the batch whose failed lines these are.
-        model: of the first line.
-        errors: why the file was not accepted: `{code, line, message, param}` each.
-        num_lines: requests in the file; 0 until it is accepted.
-        num_completed, num_failed: as callers see them.
-        num_stopped: lines that were cancelled or expired.
-        next_offset, next_line: where in the file the lines begin that are neither jobs nor refused yet.
-        is_expanded: no such lines are left.
-        num_validations: times that checking its file was begun.
-        lease_id, lease_expires_at: of the worker that checks its file.
-        run_after: nothing is done for it before this, after a failure.
-        num_failures: of moving it on, in a row.
-        webhook_url: told when it has ended.
-        webhook_secret: signs that, sealed; None: the tenant's default does.
-        request_sha256: of what was asked, to recognize a client that repeats itself.
+        id: UUIDv7.
+        tenant_id: the owner.
+        state: a `BatchState`; `TRANSITIONS` lists the moves.
+        endpoint: an `Endpoint`; every line asks for it.
+        completion_window: `1h`, `24h` or `7d`, as the caller chose; see `expires_at`.
+        input_file_id: the file with the requests. A retry writes it while it is validated.
+        output_file_id: the file of completed lines. Null until the first line completes.
+        error_file_id: the file of lines that did not complete. Null until there is one.
+        output_expires_seconds: life of the result files, counted from the end of the batch. Null: the
+            setting's.
+        retry_of: the batch whose failed lines these are. Null: not a retry.
+        model: the model of the first line. Null until the file is accepted.
+        labels: the column `metadata`: the caller's own keys and values. Null if it gave none.
+        errors: why the file was refused, `{code, line, message, param}` each. Null unless failed.
+        num_lines: requests in the file. 0 until it is accepted.
+        num_completed: lines that completed and are in the output file.
+        num_failed: lines that failed: refused, failed as jobs, or cancelled one by one.
+        num_stopped: lines that the batch's cancellation or the end of its window ended. Callers see them as
+            neither completed nor failed.
+        input_tokens: prompt tokens of the completed lines.
+        output_tokens: generated tokens of the completed lines.
+        next_offset: byte of the file at which the next line to expand begins.
+        next_line: number of that line, from 1.
+        is_expanded: every line is a job or has ended.
+        num_validations: attempts at checking the file. `turns` adds one as it takes the batch.
+        num_failures: failures in a row to expand the next lines. 0 after a success; at `MAX_FAILURES` the
+            lines that are left fail.
+        lease_id: the fence of the worker that checks the file. Null unless one does.
+        lease_expires_at: until when that lease holds; its worker renews it. Null with `lease_id`.
+        run_after: nothing is done for the batch before this. Set after a failure, null after each change of
+            state.
+        webhook_url: where the final event goes, besides the tenant's endpoints. Null: nowhere else.
+        webhook_secret: sealed secret that signs deliveries to `webhook_url`. Null: the tenant's default
+            signs.
+        request_sha256: hash of what was asked. It recognizes a client that repeats its request.
+        created_at: when the batch was created.
+        expires_at: when its completion window ends.
+        in_progress_at: when its file was accepted. Null before, and if it was not.
+        finalizing_at: when its last line ended. Null before, and if lines expired or the batch was cancelled.
+        completed_at: when it completed. Null otherwise.
+        failed_at: when its file was refused. Null otherwise.
+        expired_at: when it ended with lines that had expired. Null otherwise.
+        cancelling_at: when its owner cancelled it. Null otherwise.
+        cancelled_at: when the last of its lines had ended after that. Null otherwise.
     """
 
     __tablename__ = "batches"
@@ -115,5 +145,5 @@ class Batch(Base):
 
     @property
     def is_terminal(self) -> bool:
-        """Whether it has ended."""
+        """True once the batch has ended."""
         return self.state in TERMINAL

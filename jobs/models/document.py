@@ -1,4 +1,4 @@
-"""The tables of documents: what is known about each, and apart from it the text."""
+"""The tables of documents: what is known about each, and its text in a table of its own."""
 
 from datetime import datetime
 from uuid import UUID
@@ -14,25 +14,39 @@ from jobs.states.document import DocumentKind, DocumentState
 
 
 class Document(Base):
-    """A document of a tenant; the same bytes are one document.
+    """A document of a tenant. The same bytes of the same kind are one document.
+
+    `documents.lifecycle` creates and deletes it, a service worker ends its extraction
+    (`documents.extraction`).
 
     Attributes:
-        sha256: of the bytes.
-        filename: as it was sent first.
-        num_bytes: that were sent.
-        file_id: where the bytes are until the text is there.
-        lease_id, lease_expires_at: of the worker that extracts its text.
-        attempt: extractions that were begun.
-        run_after: not extracted before this, after a failure.
-        num_pages: pages, slides, sheets or chapters; None: the kind has none, or not known yet.
-        pages: the character of the text at which each of them starts; [] without pages.
-        num_chars: of the text.
-        num_tokens: of the text alone, with the tokenizer that `fingerprint` names.
-        language: ISO 639-1; None: not sure.
-        warnings: `{code, message, pages?}` each, see `Notice`.
-        error: `{code, message}`, see `Fault`.
-        finalized_at: since when it is ready or has failed.
-        expires_at: gone from then on; None while its text is waited for.
+        id: UUIDv7.
+        tenant_id: the owner.
+        sha256: hash of the uploaded bytes, 32 bytes. With `kind` unique among the tenant's documents.
+        kind: a `DocumentKind`, found from the bytes and the name.
+        filename: as first uploaded. Empty once deleted.
+        num_bytes: size of the upload, at least 1.
+        state: a `DocumentState`; `TRANSITIONS` lists the moves.
+        file_id: the file that holds the bytes until the extraction ends. Null from then on.
+        lease_id: the fence of the worker that extracts the text. Null unless one does.
+        lease_expires_at: until when that lease holds; its worker renews it. Null with `lease_id`.
+        attempt: attempts at the extraction. `turns` adds one as it takes the document; a failed document that
+            is uploaded again starts at 0.
+        run_after: not extracted before this. Set after a failure. Null: at once.
+        num_pages: pages, slides, sheets or chapters. Null until ready, and for kinds without any.
+        pages: character of the text at which each page starts. `[]` without pages.
+        num_chars: characters of the text. Null until ready.
+        num_tokens: tokens of the text alone, without a template. Null until ready.
+        fingerprint: names the tokenizer that counted them. Null until ready.
+        language: ISO 639-1. Null until ready, and if it is uncertain.
+        title: the document's own title. Null until ready, if it has none, and once deleted.
+        warnings: `{code, message, pages?}` each, codes from `Notice`. `[]` until ready.
+        error: `{code, message}`, codes from `Fault`. Null unless failed.
+        created_at: when the bytes were first uploaded.
+        finalized_at: when its extraction ended. Null until then.
+        expires_at: when the document is deleted, unless a summary needs it. Uploading the same bytes again
+            postpones it. Null while its text is extracted.
+        deleted_at: when its owner deleted it or it expired. The row stays for the retention. Null before.
     """
 
     __tablename__ = "documents"
@@ -96,15 +110,17 @@ class Document(Base):
 
     @property
     def has_ended(self) -> bool:
-        """Whether its text is there, or never will be."""
+        """True once the text is ready, or never will be."""
         return self.state in (DocumentState.READY, DocumentState.FAILED)
 
 
 class DocumentText(Base):
-    """The text of a document; written once.
+    """The text of a document. Written once, when the extraction ends; deleted with the document.
 
     Attributes:
-        body: UTF-8, compressed with zstandard.
+        document_id: the document.
+        tenant_id: the owner.
+        body: the text in UTF-8, zstd-compressed.
     """
 
     __tablename__ = "document_texts"

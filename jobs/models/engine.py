@@ -1,4 +1,4 @@
-"""The tables of engines: what each can hold, what is booked on it, and whom it served."""
+"""The tables of engines: their capacity, reservations on them, and the tokens each tenant was served."""
 
 from datetime import datetime
 from uuid import UUID
@@ -10,12 +10,21 @@ from jobs.database.base import Base, one_of
 
 
 class Engine(Base):
-    """One Triton engine, keyed by its configured name.
+    """One Triton engine. Its worker registers it at each start (`engines.registry`); rows are never deleted.
 
     Attributes:
-        spare_blocks: free blocks beyond our own bookings by its gauge; None: no gauge, or all ours.
-        seen_at: when a worker last found it ready.
-        paused_reason: why no claims are made; None: they are.
+        name: configured for the engine's worker, unique.
+        model: the model that it serves.
+        max_batch_size: sequences that decode together (slots), at least 1.
+        max_blocks: KV-cache blocks in its pool, at least 1.
+        tokens_per_block: tokens in one block.
+        max_input_len: most prompt tokens of one job.
+        max_seq_len: most prompt and output tokens of one job.
+        spare_blocks: free blocks by the engine's own gauge while it serves other clients too. Its monitor
+            keeps it. Null: no gauge, or all blocks are ours.
+        seen_at: when its worker last found it ready.
+        paused_reason: why nothing is claimed for it. Its monitor sets it while the engine is not ready. Null:
+            claims are made.
     """
 
     __tablename__ = "engines"
@@ -34,16 +43,26 @@ class Engine(Base):
 
 
 class Reservation(Base):
-    """Slots and blocks booked on an engine; the row goes when the engine confirmed the request's end.
+    """A slot and KV-cache blocks that a job holds on an engine.
+
+    The claim writes it; it is deleted once the engine confirms that the request ended, or never got it.
 
     Attributes:
-        lease_id: the claim that booked it.
-        state: `held` by a live stream, or `draining`: ours no more, but perhaps still in the engine.
-        output_tokens: generated tokens that the booking covers beside the prompt, earlier ones included.
-        output_before: of them, those that earlier runs had generated.
-        overtakes: the better ranked job that it started ahead of; its growth must not postpone that one.
-        is_waiting: the job reached the end of its booking and waits for blocks to go on.
-        alone: nothing may start beside it.
+        lease_id: the claim that made it.
+        engine_name: the engine.
+        job_id: the job. No foreign key: the request of a deleted job may still run.
+        blocks: KV-cache blocks, at least 1. Grows with the job; converted if the engine's block size changes.
+        output_tokens: tokens that the job may generate in all before it must ask for more; earlier runs
+            count.
+        output_before: tokens that earlier runs had generated at the claim.
+        overtakes: the better ranked job that this one started ahead of; its growth must not postpone that
+            job. Null: none.
+        is_waiting: the job used up its reservation and waits for free blocks.
+        alone: nothing else may start on the engine, as this job may be what kills workers.
+        state: `held` by a live stream; `draining` once no worker holds it but the engine may still run the
+            request.
+        created_at: when it was claimed.
+        draining_since: when it began to drain. Null while held.
     """
 
     __tablename__ = "reservations"
@@ -56,7 +75,6 @@ class Reservation(Base):
 
     lease_id: Mapped[UUID] = mapped_column(primary_key=True)
     engine_name: Mapped[str] = mapped_column(ForeignKey("engines.name"))
-    # No foreign key: a deleted job's request may still drain.
     job_id: Mapped[UUID]
     blocks: Mapped[int] = mapped_column(Integer)
     output_tokens: Mapped[int]
@@ -70,17 +88,21 @@ class Reservation(Base):
 
 
 class TenantAccount(Base):
-    """What a tenant was served of one model; see `fair_share`.
+    """The tokens that a tenant was served of one model; see `fair_share`.
 
     Attributes:
-        served: tokens, divided by the weight that the tenant had when it was served.
-        is_active: it had a job, waiting or running, when an engine last looked.
+        tenant_id: the tenant.
+        model: the model.
+        served: tokens served, divided by the tenant's weight at the time. Claims charge what they reserve,
+            and the end of a reservation corrects that to what was generated. A tenant that comes back from
+            idleness is lifted to the least served active one.
+        is_active: the tenant had a waiting or running job when a worker last read the queue.
     """
 
     __tablename__ = "accounts"
     __table_args__ = (
         Index("ix_accounts_active", "model", postgresql_where=text("is_active")),
-        {"postgresql_with": {"fillfactor": 50}},  # charged at every claim and end: the row stays on its page
+        {"postgresql_with": {"fillfactor": 50}},  # charged at every claim and end: its row stays on its page
     )
 
     tenant_id: Mapped[UUID] = mapped_column(ForeignKey("tenants.id", ondelete="CASCADE"), primary_key=True)

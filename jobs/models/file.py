@@ -1,4 +1,4 @@
-"""The tables of files. Their bytes are parts: here, or elsewhere under a key (see `storage`)."""
+"""The tables of files. Their bytes are parts: in the database, or in a store under a key (see `storage`)."""
 
 from datetime import datetime
 from uuid import UUID
@@ -12,14 +12,19 @@ from jobs.states.file import FileState
 
 
 class File(Base):
-    """A file of a tenant: uploaded, or the results of a batch.
+    """A file of a tenant: an upload, the results of a batch, or the bytes of a document until they are read.
 
     Attributes:
-        purpose: `batch`, or `batch_output` for results.
-        num_bytes: that can be read by now.
-        created_at: for results: when they began, and once complete, when they were completed.
-        expires_at: gone from then on; None while it grows.
-        deleted_at: when it was deleted; its bytes stay for a while, for those who are reading them.
+        id: UUIDv7.
+        tenant_id: the owner.
+        purpose: `batch`, `batch_output` for results, or `document`, which callers never see as a file.
+        filename: as uploaded; generated for results. Empty until an upload is complete.
+        state: a `FileState`.
+        num_bytes: bytes that can be read by now. 0 until an upload is complete.
+        created_at: when it was created; for results, when they were completed.
+        expires_at: when it is deleted. Null while it grows or is uploaded, and for documents.
+        deleted_at: when it was deleted. Null before. Its bytes stay for some minutes, for requests that read
+            them.
     """
 
     __tablename__ = "files"
@@ -46,13 +51,15 @@ class File(Base):
 
 
 class FilePart(Base):
-    """Some bytes of a file; never changed once written.
+    """Some bytes of a file. Never changes.
 
     Attributes:
+        file_id: the file. Deleted with it.
         start: offset of its first byte in the file.
-        num_bytes: how many, uncompressed.
-        content: the bytes, zstd-compressed, if they are kept here.
-        key: under which the store keeps them otherwise.
+        tenant_id: the owner.
+        num_bytes: its size, uncompressed, at least 1.
+        content: the bytes, zstd-compressed. Null if the store keeps them.
+        key: the store's key for the bytes. Null if `content` has them.
     """
 
     __tablename__ = "file_parts"

@@ -1,4 +1,4 @@
-"""The tables of jobs. Constraints here are the last wall: no code path can store a senseless state."""
+"""The table of jobs. Constraints here are the last wall: no code path can store a senseless state."""
 
 from datetime import datetime
 from uuid import UUID
@@ -8,8 +8,6 @@ from sqlalchemy import (
     ForeignKey,
     Index,
     SmallInteger,
-    UniqueConstraint,
-    func,
     text,
 )
 from sqlalchemy.dialects.postgresql import JSONB
@@ -20,13 +18,13 @@ from jobs.ids import uuid7
 from jobs.models.turn import COUNTING, indexes
 from jobs.states import TERMINAL, FinishReason, JobState, Lane, StopReason
 
-# Queued jobs by size: below 2k tokens of prompt, 4k, 8k, ... 64k, up to the 96,000 that engines take unless
-# told otherwise, and above; and by need, prompt and max_tokens together: up to 8k, 16k, ... 256k, and above.
-# The bounds are those of common engines: each passes over what it can never hold without reading it.
+# Queued jobs by prompt size: below 2k tokens, 4k, 8k, ... 64k, up to the 96,000 that engines take by default,
+# and above; and by need, prompt and max_tokens together: up to 8k, 16k, ... 256k, and above. The bounds are
+# those of common engines, so that each skips what it can never hold without reading it.
 SIZE_BOUNDS = (2048, 4096, 8192, 16384, 32768, 65536, 96001)
 NEED_BOUNDS = (8193, 16385, 32769, 65537, 131073, 262145)
 NUM_SIZE_CLASSES = len(SIZE_BOUNDS) + 1
-NEED_CLASSES = 16  # more than there are: a class is its size times this and its need
+NEED_CLASSES = 16  # more than there are: a class is its size times this, plus its need
 _SIZE = ",".join(map(str, SIZE_BOUNDS))
 _NEED = ",".join(map(str, NEED_BOUNDS))
 FIT_CLASS = (
@@ -37,56 +35,74 @@ FIT_CLASS = (
 _TERMINAL_SQL = one_of("state", sorted(TERMINAL))
 
 
-class PromptText(Base):
-    """One distinct prompt of a tenant: its messages as canonical JSON, and its token ids once counted.
-
-    Attributes:
-        sha256: of the canonical JSON in UTF-8.
-        body: the canonical JSON, zstd-compressed by the writer.
-        token_ids: int32 little-endian, zstd-compressed; None until counted.
-        num_tokens: how many ids that is.
-        fingerprint: of the tokenizer and template that counted; another one counts again.
-    """
-
-    __tablename__ = "texts"
-    __table_args__ = (UniqueConstraint("tenant_id", "sha256"),)
-
-    id: Mapped[UUID] = mapped_column(primary_key=True, default=uuid7)
-    tenant_id: Mapped[UUID] = mapped_column(ForeignKey("tenants.id"))
-    sha256: Mapped[bytes]
-    body: Mapped[bytes]
-    token_ids: Mapped[bytes | None]
-    num_tokens: Mapped[int | None]
-    fingerprint: Mapped[str | None]
-    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
-
-
 class Job(Base):
     """One request for generated text. Narrow on purpose: claims read these rows and no prompt.
 
+    `submission` creates it (for a summary `summaries.drafts` and `trees`); `preparation`, `lifecycle` and
+    `trees` move it on; `deletion` removes it after its retention. `lease_id` fences what workers write. Times
+    are the database's.
+
     Attributes:
-        text_id: its prompt; None: not written yet, as it waits for other jobs.
-        lane: who waits for it: `interactive` goes ahead of `batch`.
-        rank: -1 low, 0 normal, 1 high; orders within a tenant.
-        prompt_tokens: exact, of the rendered prompt; None until counted.
-        reserved_tokens: what it takes of its tenant's quota while unfinished: prompt and max_tokens, with a
-            bound in place of the prompt until it is counted.
-        completion_tokens: streamed so far, and final at the end; written by the worker.
-        sampling: temperature (absent: 0, greedy), top_p, top_k, seed, stop as given.
-        webhook_secret: signs what goes to `webhook_url`, sealed; None: the tenant's default does.
-        webhook_includes_output: a small output is sent along.
-        attempt: attempts spent so far, from 0.
-        num_rescues: workers that went silent with this job in flight.
-        stop_reason: why it should end early; asked by callers, read by its worker.
-        lease_id: the fence: fresh at every claim, null unless a worker runs the job or counts its prompt.
-        num_yields: times it left the engine to let others go on; after one it books all it may need.
-        num_preemptions: times it made room for the interactive lane.
-        run_after: not before this, after a failed attempt.
-        num_preparations: times that counting its prompt was begun.
-        batch_id: of the batch whose line it is; without a foreign key, which would lock the batch.
-        batch_line: counted from 1.
-        summary_id: of the summary in whose tree it stands; without a foreign key, as `batch_id`.
-        is_reported: its batch has counted it and holds its line; else it must not go.
+        id: UUIDv7, so ids sort by age. Jobs of a summary get ids in the order in which they should run.
+        tenant_id: the owner. Never changes.
+        text_id: the prompt, shared by equal prompts of a tenant. Null while a job of a summary waits for
+            other jobs, and until its prompt is written and counted.
+        state: a `JobState`; `TRANSITIONS` lists the moves. Final states are never left.
+        lane: a `Lane`: `interactive` goes ahead of `batch`. Set at submission.
+        rank: -1 low, 0 normal, 1 high. Orders jobs within a tenant. Set at submission.
+        task: what the caller asks of the model, such as `summarize`; `chat` for interactive requests,
+            `generate` for lines of a batch, `summary_*` in summaries. Outputs are predicted per tenant and
+            task.
+        model: the model's name, as engines register it.
+        max_tokens: most tokens to generate, at least 1.
+        prompt_tokens: exact length of the rendered prompt. Null until counted, by `submission` if the prompt
+            is short and by `preparation` otherwise. A worker corrects it if its tokenizer differs. Of a
+            prompt that was too long to count to its end it is a lower bound.
+        reserved_tokens: what the job takes of its tenant's quota until it ends: prompt and `max_tokens`, with
+            an upper bound of the prompt until it is counted.
+        completion_tokens: tokens generated so far, 0 to `max_tokens`. The worker reports it while the job
+            runs; when the job leaves its engine or ends, it falls back to what the checkpoint holds.
+        sampling: `temperature` (absent: 0, greedy), `top_p`, `top_k`, `seed` and `stop` as the caller gave
+            them; `{}` if none.
+        custom_id: the caller's own name for the job, not unique. Null if it gave none.
+        labels: the column `metadata`: the caller's own keys and values, `{}` if none.
+        webhook_url: where this job's final event goes, besides the tenant's endpoints. Null: nowhere else.
+        webhook_secret: sealed secret that signs deliveries to `webhook_url`. Null: the tenant's default
+            signs.
+        webhook_includes_output: deliveries to `webhook_url` carry the output if it is small.
+        attempt: failed attempts so far, from 0. Only `retry` adds one; a lost worker, a yield or a preemption
+            spends none.
+        num_rescues: times that its worker or engine was lost while the job ran. `rescue` adds one. After
+            `max_rescues` of them it runs alone, and fails if it is lost once more.
+        num_yields: times that it left the engine so that other jobs could go on. From the first one on, the
+            job reserves all that it may need.
+        num_preemptions: times that it left the engine for the interactive lane. Bounded by the packing
+            policy.
+        num_preparations: attempts at counting its prompt. `turns` adds one as it takes the job, and takes it
+            back if the attempt was not the job's fault.
+        stop_reason: why its worker should end it early, a `StopReason`. Callers, `expire` and preemption set
+            it on a running job; a stronger reason replaces a weaker one. Cleared when the job goes back to
+            the queue.
+        lease_id: the fence, new at every claim. Null unless a worker runs the job or counts its prompt.
+        lease_expires_at: until when the lease holds; its worker renews it. Then the job may be rescued, or
+            counted by another worker. Null with `lease_id`.
+        engine_name: the engine that runs it or, once the job ends, ran it last. Null in the queue.
+        run_after: not claimed, or not counted, before this. Set after a failed attempt, cleared by the next
+            claim.
+        finish_reason: a `FinishReason`. Null unless completed.
+        error: `{code, message, details?}`. Null unless failed.
+        created_at: when it was submitted. A second attempt in a summary keeps the time of the first.
+        started_at: when an engine first claimed it; later claims keep it. Null before.
+        first_token_at: when its first token came. Null before, and again when it leaves its engine without a
+            checkpoint.
+        finalized_at: when it reached its final state. Null until then. Retention counts from here.
+        expires_at: when its completion window ends: it expires unless it has ended. Null: never.
+        batch_id: the batch that it is a line of. Null: none. No foreign key, which would lock the batch's
+            row.
+        batch_line: its line in the batch's file, from 1. Null with `batch_id`.
+        is_reported: its batch has counted it and written its line; before that it must not be deleted. False
+            for jobs outside of batches.
+        summary_id: the summary whose tree it belongs to. Null: none. No foreign key, as for `batch_id`.
     """
 
     __tablename__ = "jobs"
@@ -157,8 +173,8 @@ class Job(Base):
         CheckConstraint("completion_tokens BETWEEN 0 AND max_tokens", name="output_within_limit"),
         CheckConstraint("attempt >= 0 AND num_rescues >= 0 AND rank BETWEEN -1 AND 1", name="counters"),
         CheckConstraint(one_of("lane", sorted(Lane)), name="lane"),
-        # Claims: of each tenant and class the first, and those that expire next. The partial predicates must
-        # stay literals in queries.
+        # Claims read the first jobs of each tenant and class, and those that expire next. Queries must write
+        # the partial predicates as literals.
         Index(
             "ix_jobs_queued_by_class",
             "model",
@@ -189,7 +205,7 @@ class Job(Base):
         ),
         Index("ix_jobs_finalized", "finalized_at", postgresql_where=text("finalized_at IS NOT NULL")),
         Index("ix_jobs_tenant", "tenant_id", "id"),
-        # Lists by state and by task; written once, when a job ends.
+        # Lists by state and by task. Written once, when a job ends.
         Index("ix_jobs_ended", "tenant_id", "state", "id", postgresql_where=text("finalized_at IS NOT NULL")),
         Index(
             "ix_jobs_ended_task",
@@ -199,7 +215,7 @@ class Job(Base):
             "id",
             postgresql_where=text("finalized_at IS NOT NULL"),
         ),
-        # Quotas, which sum a tenant's unfinished jobs from the index alone, and lists of them.
+        # Quotas, which sum a tenant's unfinished jobs from the index alone, and lists of unfinished jobs.
         Index(
             "ix_jobs_unended",
             "tenant_id",
@@ -224,7 +240,7 @@ class Job(Base):
             postgresql_where=text("custom_id IS NOT NULL"),
         ),
         Index("ix_jobs_text_id", "text_id"),
-        # What a batch still waits for, and what of it has ended since it looked.
+        # The jobs that a batch still waits for, and those that ended and are not reported yet.
         Index(
             "ix_jobs_batch",
             "batch_id",
@@ -233,7 +249,7 @@ class Job(Base):
         ),
         Index("ix_jobs_summary", "summary_id", postgresql_where=text("summary_id IS NOT NULL")),
         {
-            # Leases and progress are not indexed: their updates stay on the page (HOT) if it has room.
+            # Leases and progress are not indexed: their updates stay on their page (HOT) if it has room.
             "postgresql_with": {
                 "fillfactor": 70,
                 "autovacuum_vacuum_scale_factor": 0,
@@ -243,42 +259,3 @@ class Job(Base):
             }
         },
     )
-
-
-class Result(Base):
-    """What a job produced: whole when completed, partial when it ended otherwise.
-
-    Attributes:
-        output: text after detokenization and stop-string trimming.
-        output_ids: the generated ids, int32 little-endian, zstd-compressed.
-        replaced: the text held characters that Postgres cannot store, replaced by U+FFFD.
-    """
-
-    __tablename__ = "results"
-
-    job_id: Mapped[UUID] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
-    output: Mapped[str]
-    output_ids: Mapped[bytes]
-    replaced: Mapped[bool] = mapped_column(server_default=text("false"))
-
-
-class Checkpoint(Base):
-    """What an unfinished job has generated, so that it goes on from here whoever runs it next.
-
-    Attributes:
-        output: text so far, as a partial result shows it.
-        output_ids: the generated ids, int32 little-endian, zstd-compressed.
-        num_tokens: how many ids.
-        fingerprint: of the tokenizer whose ids they are; another one starts anew.
-        replaced: as in a result.
-    """
-
-    __tablename__ = "checkpoints"
-    __table_args__ = (CheckConstraint("num_tokens >= 0", name="num_tokens"),)
-
-    job_id: Mapped[UUID] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
-    output: Mapped[str]
-    output_ids: Mapped[bytes]
-    num_tokens: Mapped[int]
-    fingerprint: Mapped[str]
-    replaced: Mapped[bool] = mapped_column(server_default=text("false"))

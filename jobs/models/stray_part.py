@@ -1,4 +1,4 @@
-"""The tables that keep the sweep of unnamed bytes from taking those of a database that comes back."""
+"""The tables that keep the sweep of unnamed bytes away from those of a database that is being restored."""
 
 from datetime import datetime
 from uuid import UUID
@@ -10,11 +10,11 @@ from jobs.database.base import Base
 
 
 class Installation(Base):
-    """One row: the random name of this database, which a database made anew does not have.
+    """One row: the random name of this database. A database that is created again gets another one.
 
     Attributes:
         is_only: always true, so that there is no second row.
-        id: written by the first service worker that needs it; a dump carries it along.
+        id: random. The first service worker that needs it writes the row; a dump carries it along.
     """
 
     __tablename__ = "installation"
@@ -25,12 +25,12 @@ class Installation(Base):
 
 
 class StrayPart(Base):
-    """A part in the store that no row named when the sweep looked.
+    """A part in the store that no row named when the sweep last looked; see `files.stray_parts`.
 
     Attributes:
-        key: under which the store finds it.
-        seen_in: the table of parts at the first of these looks (`stray_parts.catalogue`).
-        seen_at: time of that look; removed a week later, if still unnamed.
+        key: the store's key for the part.
+        seen_in: the table of parts in which the sweep first missed it (`stray_parts.catalogue`).
+        seen_at: when that was. The part is removed a week later if it is still unnamed.
     """
 
     __tablename__ = "stray_parts"

@@ -1,4 +1,4 @@
-"""The tables of summaries: what was asked, of which documents, and the tree of jobs that makes it."""
+"""The tables of summaries: the request, its documents, and the tree of jobs that produces it."""
 
 from datetime import datetime
 from uuid import UUID
@@ -18,24 +18,54 @@ _TERMINAL_SQL = one_of("state", sorted(TERMINAL))
 class Summary(Base):
     """One summary, of one document or of several together.
 
+    `summaries.lifecycle` creates and cancels it, a service worker plans it (`planning`, `drafts`), and
+    `trees` ends it with its jobs.
+
     Attributes:
-        is_combined: one over all of its documents.
-        length: tokens that the summary should have.
-        chunk_tokens: of the text of a chunk at most, as asked; None: what suits the engines.
-        overlap_tokens: that a chunk repeats of the one before.
-        rank: -1 low, 0 normal, 1 high; of all its jobs.
-        templates: name and version of each template, by kind.
-        plan: how it was cut: `chunk_tokens`, `part_tokens`, `levels`, `num_chunks`, `num_jobs`, `tokens`;
-            None until planned.
-        root_job_id: whose output is the summary; None until planned.
-        gaps: documents that could not be read, where gaps are skipped; failed chunks are seen from the tree.
-        stop_reason: why it should end early; its jobs that are left are being ended.
-        plan_after: not planned before this: a document is awaited, or planning failed.
-        refused_demand: what the last draft takes of the quota that had no room for it, see `drafts`;
-            None: none was refused.
-        num_plannings: times that planning was begun.
-        lease_id, lease_expires_at: of the worker that plans it.
-        deleted_at: when its owner deleted it; nobody sees it from then on, and its rows go in parts.
+        id: UUIDv7.
+        tenant_id: the owner.
+        state: a `SummaryState`.
+        is_combined: one summary over all of its documents.
+        style: a `Style`.
+        length: tokens that the summary should have, at least 1.
+        language: language to write in. Null: that of the document.
+        instructions: the caller's own, followed besides the template's. Null: none.
+        focus: what matters most to the caller. Null: nothing in particular.
+        on_gap: an `OnGap`: what happens when a chunk fails for good or a document has no text.
+        chunk_tokens: most tokens of text in a chunk, as the caller asked. Null: what suits the engines.
+        overlap_tokens: tokens that a chunk repeats of the one before, at least 0.
+        model: the model of all its jobs.
+        rank: -1 low, 0 normal, 1 high, for all its jobs.
+        templates: name and version of each template, by `NodeKind`. Fixed at creation, so that results
+            compare.
+        plan: the shape of the tree: `levels`, `chunks`, `jobs`, `fan_in`, and in tokens `chunk_tokens`,
+            `part_tokens` and `prompt_tokens`. Null until planned.
+        root_job_id: the job whose output is the summary; a second attempt replaces it. Null until planned.
+        gaps: documents without a text, `{document_id, error}` each, where gaps are skipped. Chunks that
+            failed are read from the tree.
+        custom_id: the caller's own name for the summary, not unique. Null if it gave none.
+        labels: the column `metadata`: the caller's own keys and values, `{}` if none.
+        webhook_url: where the final event goes, besides the tenant's endpoints. Null: nowhere else.
+        webhook_secret: sealed secret that signs deliveries to `webhook_url`. Null: the tenant's default
+            signs.
+        stop_reason: a `SummaryStop`: why it ends early. The first reason counts; the jobs that are left are
+            then stopped. Null: it runs to its end.
+        error: `{code, message, details?}` of a failed summary, set already while its jobs are being stopped.
+            Null otherwise.
+        plan_after: not planned before this, as a document is still being extracted or planning failed. The
+            end of a document clears it. Null: at once.
+        refused_demand: what the last draft would have taken of the quota that had no room for it; see
+            `drafts`. Null: the quota refused none, or the summary is planned.
+        num_plannings: attempts at planning. `turns` adds one as it takes the summary, and takes it back if it
+            only has to wait.
+        lease_id: the fence of the worker that plans it. Null unless one does.
+        lease_expires_at: until when that lease holds; its worker renews it. Null with `lease_id`.
+        created_at: when it was asked for.
+        planned_at: when its jobs were created. Null before.
+        finalized_at: when it reached its final state. Null until then. Retention counts from here.
+        deleted_at: when its owner deleted it. Hidden from then on; its rows are removed in parts. Null
+            before.
+        expires_at: when its completion window ends; its jobs have the same one. Null: never.
     """
 
     __tablename__ = "summaries"
@@ -94,7 +124,7 @@ class Summary(Base):
         Index("ix_summaries_tenant", "tenant_id", "id"),
         Index("ix_summaries_state", "tenant_id", "state", "id"),
         *indexes(PLANNING),
-        # What service workers plan, stop and expire.
+        # Summaries that service workers plan, stop and expire.
         Index("ix_summaries_open", "id", postgresql_where=text("finalized_at IS NULL")),
         Index("ix_summaries_finalized", "finalized_at", postgresql_where=text("finalized_at IS NOT NULL")),
         Index("ix_summaries_deleted", "deleted_at", postgresql_where=text("deleted_at IS NOT NULL")),
@@ -109,10 +139,13 @@ class Summary(Base):
 
 
 class SummaryDocument(Base):
-    """One document of a summary; without a foreign key: a summary outlives its documents.
+    """One document of a summary. No foreign key to it: a summary outlives its documents.
 
     Attributes:
-        position: from 0, as the caller named them.
+        summary_id: the summary. Deleted with it.
+        position: place in the caller's order, from 0.
+        tenant_id: the owner.
+        document_id: the document, which may be deleted by now.
     """
 
     __tablename__ = "summary_documents"
@@ -125,20 +158,30 @@ class SummaryDocument(Base):
 
 
 class SummaryNode(Base):
-    """One place in the tree of a summary: a chunk, a whole document, or what joins others.
+    """One place in the tree of a summary: a chunk, a whole document, or a join of other nodes.
+
+    Planning writes the whole tree; after that only `job_id` and `spare_job_id` change.
 
     Attributes:
+        summary_id: the summary. Deleted with it.
         number: from 0, children before their parent, so that the order of numbers is depth-first.
-        parent: the number of the node that waits for this one; None: the root.
-        level: 0 for leaves.
-        document_id: of a leaf; None: it joins others.
-        chunk: of a leaf: its place among its document's chunks, from 0.
-        start_char, end_char: of a leaf, in its document's text: the part that it alone stands for.
-        context_char: of a leaf: where the text that it reads begins; before `start_char` if chunks overlap.
-        first_page, last_page: of a leaf, from 1; None: the document has no pages.
-        tokens: of the text that it reads; expected ones where that is not written yet.
-        job_id: the job that stands for it now.
-        spare_job_id: the id of its second attempt, which keeps its place in the queue; None: it was used.
+        tenant_id: the owner.
+        kind: a `NodeKind`.
+        level: 0 for leaves, one more than its children for joins.
+        parent: the number of the node that waits for this one. Null: the root.
+        document_id: the document that a leaf reads. Null for joins.
+        chunk: place among the chunks of its document, from 0. Null for joins.
+        start_char: first character, in the document's text, of the stretch that this leaf alone covers. Null
+            for joins.
+        end_char: the character after that stretch. Null for joins.
+        context_char: where the text that it reads begins: before `start_char` if chunks overlap. Null for
+            joins.
+        first_page: page of `start_char`, from 1. Null for joins, and for documents without pages.
+        last_page: page of the last character of the stretch. Null with `first_page`.
+        tokens: tokens of its prompt, template included. For joins an upper bound, as their text does not
+            exist yet.
+        job_id: the job that does its work. Unique.
+        spare_job_id: id kept for a second attempt, which so keeps its place in the queue. Null once used.
     """
 
     __tablename__ = "summary_nodes"

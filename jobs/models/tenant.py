@@ -1,4 +1,4 @@
-"""The tables of tenants: their keys and limits, what they used, and which requests they sent before."""
+"""The tables of tenants: their keys and limits, what they used, and the idempotency keys they sent."""
 
 from datetime import date, datetime
 from uuid import UUID
@@ -15,15 +15,23 @@ DEFAULT_TENANT = UUID("00000000-0000-7000-8000-000000000001")
 
 
 class ApiKey(Base):
-    """A secret that speaks for a tenant; only its hash is stored.
+    """A secret that acts for a tenant. Only its hash is stored.
+
+    Operators create, rotate and revoke keys (`tenants.keys`); rows stay.
 
     Attributes:
-        handle: the public part of the key, by which it is found and named.
-        secret_sha256: of the whole key. It has 256 random bits, so no slow hash is needed.
-        scopes: of `keys.Scope`.
-        expires_at: not valid from then on; None: never.
-        revoked_at: not valid since then; None: it was not revoked.
-        last_used_at: a minute in which it was used, the newest one known; written by the API.
+        id: UUIDv7.
+        tenant_id: the tenant that it acts for.
+        handle: the public part of the key, 16 hex digits: it finds and names the key. Unique.
+        secret_sha256: hash of the whole key, 32 bytes. The key has 256 random bits, so no slow hash is
+            needed.
+        name: the operator's name for it, not unique.
+        scopes: `keys.Scope` values, at least one.
+        created_at: when it was created.
+        expires_at: not valid from then on; rotation brings it forward. Null: never expires.
+        revoked_at: not valid since then. Null: not revoked.
+        last_used_at: the newest minute in which it was used, as far as the API has written it. Null: never
+            used.
     """
 
     __tablename__ = "api_keys"
@@ -48,12 +56,13 @@ class ApiKey(Base):
 
 
 class TenantLimit(Base):
-    """What a tenant may ask for where it differs from the settings; None: as the settings say.
+    """Limits of one tenant that differ from the settings. Operators write them; null: the setting holds.
 
     Attributes:
-        max_enqueued_tokens: prompt and output at most of all its unfinished jobs together.
-        max_jobs: unfinished ones.
-        max_requests: in a minute.
+        tenant_id: the tenant. Deleted with it.
+        max_enqueued_tokens: tokens of prompt and `max_tokens` of its unfinished jobs together, at least 0.
+        max_jobs: unfinished jobs, at least 0.
+        max_requests: requests per minute, at least 1.
     """
 
     __tablename__ = "tenant_limits"
@@ -68,9 +77,20 @@ class TenantLimit(Base):
 
 
 class UsageEntry(Base):
-    """Jobs of one tenant, model and state that ended in one transaction; rolled up into `usage_days` later.
+    """Jobs of one tenant, model and state that ended in one transaction.
 
-    Written only, never updated: workers that end jobs of one tenant do not wait for each other.
+    Inserted only, never updated: workers that end jobs of one tenant do not wait for each other.
+    `usage.add_up` later moves it into `usage_days`.
+
+    Attributes:
+        id: UUIDv7.
+        tenant_id: the owner.
+        day: on which the jobs ended, in UTC.
+        model: their model.
+        state: their final `JobState`.
+        num_jobs: number of jobs, at least 1.
+        prompt_tokens: of those jobs that an engine began.
+        completion_tokens: tokens that they generated.
     """
 
     __tablename__ = "usage_entries"
@@ -88,7 +108,19 @@ class UsageEntry(Base):
 
 
 class UsageDay(Base):
-    """Jobs of a tenant that ended on a day (UTC) in one state, and their tokens; outlives the jobs."""
+    """Jobs of a tenant that ended on one day in one state, and their tokens. Outlives the jobs.
+
+    `usage.add_up` sums entries into it; nothing deletes it.
+
+    Attributes:
+        tenant_id: the owner.
+        day: on which the jobs ended, in UTC.
+        model: their model.
+        state: their final `JobState`.
+        num_jobs: number of jobs.
+        prompt_tokens: of those jobs that an engine began.
+        completion_tokens: tokens that they generated.
+    """
 
     __tablename__ = "usage_days"
 
@@ -102,13 +134,18 @@ class UsageDay(Base):
 
 
 class IdempotencyKey(Base):
-    """A caller's promise that two requests with this key are one.
+    """A caller's promise that two requests with this key are one. `tenants.idempotency` writes it.
 
     Attributes:
-        key: as the caller sent it; with a line feed in it when it is one of our own.
-        subject_type: what the request made: `job`, `jobs` (a part of a bulk request), ….
-        subject_id: which one; None: the answer says it. No foreign key: it may be gone, then the key is free.
-        answer: what was made when that is not one thing with an id.
+        tenant_id: the caller's tenant.
+        key: as the caller sent it; our own keys contain a line feed.
+        request_sha256: hash of what the request means. Another hash under the same key is a conflict.
+        subject_type: what the request made: `job`, `jobs` (a slice of a bulk request), `batch`, `file`,
+            `document` or `summaries`.
+        subject_id: the one thing that it made. Null: see `answer`. No foreign key: once the thing is deleted,
+            the key is free again.
+        answer: what it made, if that is not one thing with an id. Null with a `subject_id`.
+        created_at: when the key last made something. The key is forgotten some hours later.
     """
 
     __tablename__ = "idempotency_keys"
@@ -124,10 +161,13 @@ class IdempotencyKey(Base):
 
 
 class Tenant(Base):
-    """Somebody whose jobs nobody else can see.
+    """An owner of jobs, files and documents, which no other tenant can see. Operators create tenants.
 
     Attributes:
-        weight: its share of an engine relative to the weights of others who wait too.
+        id: UUIDv7; `DEFAULT_TENANT` exists in every database.
+        name: unique, up to 63 characters.
+        weight: its share of an engine relative to the weights of other tenants that wait, above 0.
+        created_at: when it was created.
     """
 
     __tablename__ = "tenants"

@@ -1,4 +1,4 @@
-"""Kinds of work that serve all tenants: which rows wait, how they are found, and whose turn it is."""
+"""Kinds of work that serve all tenants in turn: which rows wait, and when each tenant was last served."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -13,15 +13,15 @@ from jobs.database.base import Base
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One kind of shared work: whose rows they are, and how often one is tried.
+    """One kind of shared work: the rows it works on, and how often it tries each.
 
     Attributes:
-        name: in logs and in `turns`.
-        table: with the columns id, tenant_id, state, lease_id, lease_expires_at.
-        state: of rows that wait or are worked on.
-        counter: the column of attempts begun.
-        later: the column of the moment before which a row is not taken again.
-        max_attempts: begun ones, until the row is given up.
+        name: its name in logs and in `turns`.
+        table: the table, with the columns id, tenant_id, state, lease_id, lease_expires_at.
+        state: the state of rows that wait or are worked on.
+        counter: the column that counts attempts.
+        later: the column that holds the time before which a row is not taken again.
+        max_attempts: attempts before the row is given up.
     """
 
     name: str
@@ -33,31 +33,31 @@ class Kind:
 
     @property
     def waiting(self) -> str:
-        """The condition of rows that anybody may take."""
+        """SQL condition of rows that any worker may take."""
         return f"state = '{self.state}' AND lease_id IS NULL AND {self.later} IS NULL"
 
     @property
     def held(self) -> str:
-        """The condition of rows that a worker has, or had until it died."""
+        """SQL condition of rows that a worker holds, or held until it died."""
         return f"state = '{self.state}' AND lease_id IS NOT NULL"
 
     @property
     def put_off(self) -> str:
-        """The condition of rows that wait for their time."""
+        """SQL condition of rows that wait for their time."""
         return f"state = '{self.state}' AND lease_id IS NULL AND {self.later} IS NOT NULL"
 
 
 COUNTING: Final = Kind("count", "jobs", "preparing", counter="num_preparations")
 PLANNING: Final = Kind("plan", "summaries", "preparing", counter="num_plannings", later="plan_after")
 VALIDATION: Final = Kind("validate", "batches", "validating", counter="num_validations")
-# A document whose worker was lost so often is given up: it may be what kills them.
+# A document that lost so many workers is given up: it may be what kills them.
 EXTRACTION: Final = Kind("extract", "documents", "extracting", counter="attempt", max_attempts=5)
 
 
 def indexes(kind: Kind) -> tuple[Index, ...]:
     """Describe the partial indexes of a kind's table.
 
-    A row is in one of them. None holds `lease_expires_at`: renewals stay on their page (HOT).
+    Each row is in exactly one of them. None holds `lease_expires_at`, so renewals stay on their page (HOT).
     """
     return (
         Index(f"ix_{kind.table}_waiting", "tenant_id", "id", postgresql_where=text(kind.waiting)),
@@ -67,12 +67,14 @@ def indexes(kind: Kind) -> tuple[Index, ...]:
 
 
 class TenantTurn(Base):
-    """When a tenant was last served with work of one kind.
+    """When a tenant was last served with work of one kind. `turns.lifecycle` writes it.
 
     Attributes:
-        kind: of the work, see `Kind.name`.
-        served_at: when the last row of the tenant was taken.
-        paused_until: none of its rows is taken before; None: they may be.
+        kind: a `Kind.name`.
+        tenant_id: the tenant.
+        served_at: when a worker last took a row of the tenant. The one served longest ago comes next.
+        paused_until: workers take none of its rows before this, as its quota is full. Null: it was never
+            paused.
     """
 
     __tablename__ = "turns"

@@ -1,10 +1,9 @@
-"""The tables of webhooks: what happened, whom it is told to, on which way it is, and every try to tell it."""
+"""The tables of webhooks: events, the endpoints that want them, and the secrets that sign them."""
 
 from datetime import datetime
 from uuid import UUID
 
 from sqlalchemy import (
-    BigInteger,
     CheckConstraint,
     ForeignKey,
     Index,
@@ -20,24 +19,37 @@ from sqlalchemy.orm import Mapped, mapped_column
 from jobs.database.base import Base, JsonObject, one_of
 from jobs.ids import uuid7
 
-DISPATCH_STATES = ("delivered", "failed", "pending", "sending")
 DISABLED_REASONS = ("failing", "gone", "owner")
 
 
 class WebhookEvent(Base):
-    """Something that happened to a job, a batch or an endpoint, written in the transaction that made it so.
+    """Something that happened to a job, a batch, a summary or an endpoint.
+
+    `webhooks.outbox` writes it in the transaction that made it happen, with a dispatch for each destination.
+    It is pruned after the jobs' retention once no dispatch is open. Of the four ids of a subject exactly one
+    is set; none has a foreign key, as events outlive what they are about.
 
     Attributes:
-        endpoint_id: of a test, or of an endpoint that was disabled; without a foreign key: events outlive it.
-        payload: the body to deliver, a snapshot; None where nobody could ask for it.
-        output: what the job produced, where somebody asked for it and it is small.
-        url, state, num_deliveries, next_delivery_at: of the release before, whose processes deliver from
-            here; what they leave pending is taken over (`fanout.adopt`).
+        id: UUIDv7; receivers see it.
+        tenant_id: the owner.
+        job_id: the job. One event per job and type.
+        batch_id: the batch. One event per batch and type.
+        summary_id: the summary. One event per summary and type.
+        endpoint_id: the endpoint that was tested or disabled.
+        type: such as `job.completed`; see `rules.EVENT_TYPES`.
+        url: as the release before wrote it, see `state`. Null in events of this release.
+        payload: the body to deliver, a snapshot. Null if the tenant had no destination that could want it;
+            such an event cannot be replayed.
+        output: the job's output, if a destination includes it and it is at most 16 KiB. Null otherwise.
+        state: `none` in events of this release. Processes of the release before deliver from these columns;
+            what they leave `pending` becomes a dispatch (`fanout.adopt`).
+        num_deliveries: attempts of the release before; 0 in events of this release.
+        next_delivery_at: when the release before delivers next. Null unless `pending`.
+        created_at: when it happened, by the database's clock.
     """
 
     __tablename__ = "webhook_events"
     __table_args__ = (
-        # job_id carries no foreign key: an event outlives a job that its owner deletes.
         UniqueConstraint("job_id", "type"),
         UniqueConstraint("batch_id", "type"),
         UniqueConstraint("summary_id", "type"),
@@ -47,7 +59,7 @@ class WebhookEvent(Base):
         CheckConstraint("(state = 'pending') = (next_delivery_at IS NOT NULL)", name="next_iff_pending"),
         Index("ix_webhook_events_pending", "next_delivery_at", postgresql_where=text("state = 'pending'")),
         Index("ix_webhook_events_created_at", "created_at"),
-        # Replays: what an endpoint could have been told.
+        # Replays: events that an endpoint could have received.
         Index(
             "ix_webhook_events_told",
             "tenant_id",
@@ -73,15 +85,25 @@ class WebhookEvent(Base):
 
 
 class WebhookEndpoint(Base):
-    """Where a tenant wants to be told, and of what.
+    """A URL of a tenant that receives events. `webhooks.endpoints` writes it.
 
     Attributes:
-        events: types of events; `*` stands for all that are not told on request alone.
+        id: UUIDv7; it is also the destination's id.
+        tenant_id: the owner.
+        url: where events go. A new one resets the breaker.
+        description: the owner's own words, empty if none.
+        events: types of events that it wants, at least one; `*` wants all but those sent only on request.
         includes_output: small outputs come with the event.
-        secret: sealed (see `webhooks.vault`).
-        old_secret: signs too until `old_secret_expires_at`.
-        disabled_reason: gone (it answered 410), failing (for days), owner; None: it is told.
-        deleted_at: when its owner deleted it; nobody sees it from then on, and its rows go in parts.
+        secret: sealed secret that signs deliveries (see `webhooks.vault`).
+        old_secret: the secret before the last rotation; it signs as well until `old_secret_expires_at`. Null:
+            none.
+        old_secret_expires_at: end of that overlap. Null with `old_secret`.
+        disabled_reason: `gone` (the receiver answered 410), `failing` (every delivery failed for days) or
+            `owner` (disabled or deleted by its owner). Null: enabled.
+        disabled_at: when it was disabled. Null while enabled.
+        deleted_at: when its owner deleted it. Hidden from then on; its rows are removed in parts. Null
+            before.
+        created_at: when it was created.
     """
 
     __tablename__ = "webhook_endpoints"
@@ -111,10 +133,17 @@ class WebhookEndpoint(Base):
 
 
 class WebhookSecret(Base):
-    """What a tenant's deliveries are signed with where neither job, batch nor endpoint has a secret.
+    """A tenant's default secret: it signs unless the endpoint or the job, batch or summary has its own.
+
+    `webhooks.secrets` makes it when it is first needed.
 
     Attributes:
-        secret, old_secret, old_secret_expires_at: as an endpoint's.
+        tenant_id: the tenant. Deleted with it.
+        secret: sealed, as an endpoint's.
+        old_secret: the secret before the last rotation, sealed; it signs as well until
+            `old_secret_expires_at`. Null: none.
+        old_secret_expires_at: end of that overlap. Null with `old_secret`.
+        created_at: when the tenant got its first own default.
     """
 
     __tablename__ = "webhook_secrets"
@@ -126,160 +155,4 @@ class WebhookSecret(Base):
     secret: Mapped[bytes]
     old_secret: Mapped[bytes | None]
     old_secret_expires_at: Mapped[datetime | None]
-    created_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
-
-
-class WebhookDispatch(Base):
-    """One event on its way to one destination: the truth about what still has to be told.
-
-    Attributes:
-        destination_id: the endpoint's id; for a job's or batch's own URL one made of tenant and server.
-        endpoint_id: None: a job's or batch's own URL.
-        url: where to, for those.
-        secret: sealed, where the job or batch has one of its own.
-        includes_output: the event's output is sent along.
-        num_attempts: tries so far; the fence of what a sender writes.
-        step: tries since it was queued, or replayed: how far the schedule has come.
-        num_lost: senders in a row that ended without an outcome.
-        num_replays: how often its tenant has replayed it.
-        is_noticed: its destination's `next_due_at` takes it into account, once it is pending; written False
-            with every change to pending, and True by claims alone.
-        queued_at: when it was queued or replayed last.
-        next_attempt_at: pending: not before; sending: from then on its sender is taken for dead.
-    """
-
-    __tablename__ = "webhook_dispatches"
-    __table_args__ = (
-        UniqueConstraint("event_id", "destination_id"),
-        CheckConstraint(one_of("state", DISPATCH_STATES), name="state"),
-        CheckConstraint("(endpoint_id IS NULL) = (url IS NOT NULL)", name="one_destination"),
-        CheckConstraint(
-            "(state IN ('pending', 'sending')) = (next_attempt_at IS NOT NULL)", name="next_iff_open"
-        ),
-        # The literal state lets these be found.
-        Index(
-            "ix_webhook_dispatches_pending",
-            "destination_id",
-            "next_attempt_at",
-            postgresql_where=text("state = 'pending'"),
-        ),
-        Index(
-            "ix_webhook_dispatches_unnoticed",
-            "tenant_id",
-            "id",
-            postgresql_where=text("state = 'pending' AND NOT is_noticed"),
-        ),
-        Index("ix_webhook_dispatches_sending", "destination_id", postgresql_where=text("state = 'sending'")),
-        Index("ix_webhook_dispatches_endpoint_id", "endpoint_id"),
-    )
-
-    id: Mapped[UUID] = mapped_column(primary_key=True, default=uuid7)
-    tenant_id: Mapped[UUID] = mapped_column(ForeignKey("tenants.id"))
-    event_id: Mapped[UUID] = mapped_column(ForeignKey("webhook_events.id", ondelete="CASCADE"))
-    destination_id: Mapped[UUID]
-    endpoint_id: Mapped[UUID | None] = mapped_column(ForeignKey("webhook_endpoints.id", ondelete="CASCADE"))
-    url: Mapped[str | None]
-    secret: Mapped[bytes | None]
-    includes_output: Mapped[bool] = mapped_column(server_default=text("false"))
-    state: Mapped[str]
-    num_attempts: Mapped[int] = mapped_column(server_default="0")
-    step: Mapped[int] = mapped_column(SmallInteger, server_default="0")
-    num_lost: Mapped[int] = mapped_column(SmallInteger, server_default="0")
-    num_replays: Mapped[int] = mapped_column(SmallInteger, server_default="0")
-    is_noticed: Mapped[bool] = mapped_column(server_default=text("false"))
-    queued_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
-    next_attempt_at: Mapped[datetime | None]
-
-
-class WebhookDestination(Base):
-    """Where a tenant's events go: when the next of them is due there. Claims alone change the time.
-
-    Attributes:
-        id: as in dispatches.
-        server_id: made of tenant, scheme, host and port: destinations that share it share its slots.
-        next_due_at: of its first pending dispatch, or later while it is paused or has no room; None: no
-            dispatch that a claim has noticed waits.
-        named_at: when a request named it last, within minutes; or when it was first seen.
-    """
-
-    __tablename__ = "webhook_destinations"
-    __table_args__ = (
-        Index(
-            "ix_webhook_destinations_due",
-            "tenant_id",
-            "next_due_at",
-            postgresql_where=text("next_due_at IS NOT NULL"),
-        ),
-        Index("ix_webhook_destinations_tenant", "tenant_id"),
-        Index("ix_webhook_destinations_server", "server_id"),
-    )
-
-    id: Mapped[UUID] = mapped_column(primary_key=True)
-    tenant_id: Mapped[UUID] = mapped_column(ForeignKey("tenants.id", ondelete="CASCADE"))
-    server_id: Mapped[UUID]
-    next_due_at: Mapped[datetime | None]
-    named_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
-
-
-class WebhookBreaker(Base):
-    """A destination that fails now; its first success takes the row away.
-
-    Attributes:
-        num_failures: in a row.
-        failing_since: when the first of them was.
-        paused_until: nothing is sent there before.
-    """
-
-    __tablename__ = "webhook_breakers"
-    __table_args__ = (CheckConstraint("num_failures >= 1", name="num_failures"),)
-
-    destination_id: Mapped[UUID] = mapped_column(primary_key=True)
-    tenant_id: Mapped[UUID] = mapped_column(ForeignKey("tenants.id", ondelete="CASCADE"))
-    num_failures: Mapped[int]
-    failing_since: Mapped[datetime]
-    paused_until: Mapped[datetime | None]
-
-
-class WebhookDelivery(Base):
-    """One try to tell an event.
-
-    Attributes:
-        tenant_id: None in rows of the release before.
-        endpoint_id: None: a job's or batch's own URL, or an endpoint that is gone.
-        attempt: None in rows that `attempt_before` numbers.
-        attempt_before: the number in rows of releases whose log could not count beyond 32,767.
-        status: HTTP status, or None when there was no answer.
-        outcome: `delivered`, or a code that says what went wrong.
-        num_bytes: size of the answer that was read; its content is not kept.
-        latency_ms: wall-clock time of the exchange.
-    """
-
-    __tablename__ = "webhook_deliveries"
-    __table_args__ = (
-        CheckConstraint("num_nonnulls(attempt, attempt_before) = 1", name="one_attempt"),
-        Index("ix_webhook_deliveries_event_id", "event_id"),
-        Index("ix_webhook_deliveries_tenant", "tenant_id", "id"),
-        # Lists: each row is in one of the first two, so that a rare outcome is found in a long log.
-        Index(
-            "ix_webhook_deliveries_failed", "tenant_id", "id", postgresql_where=text("outcome <> 'delivered'")
-        ),
-        Index(
-            "ix_webhook_deliveries_delivered",
-            "tenant_id",
-            "id",
-            postgresql_where=text("outcome = 'delivered'"),
-        ),
-        Index("ix_webhook_deliveries_endpoint", "endpoint_id", "id"),
-    )
-
-    id: Mapped[UUID] = mapped_column(primary_key=True, default=uuid7)
-    tenant_id: Mapped[UUID | None] = mapped_column(ForeignKey("tenants.id"))
-    event_id: Mapped[UUID] = mapped_column(ForeignKey("webhook_events.id", ondelete="CASCADE"))
-    endpoint_id: Mapped[UUID | None]
-    attempt: Mapped[int | None]
-    attempt_before: Mapped[int | None] = mapped_column(SmallInteger)
-    status: Mapped[int | None]
-    outcome: Mapped[str]
-    num_bytes: Mapped[int] = mapped_column(BigInteger, server_default="0")
-    latency_ms: Mapped[int]
     created_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())

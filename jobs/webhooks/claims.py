@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from jobs import ids, telemetry
 from jobs.database.advisory_locks import Lock
 from jobs.models import JsonObject
-from jobs.models.webhook import WebhookDispatch
+from jobs.models.webhook_delivery import WebhookDispatch
 from jobs.settings import WebhookSettings
 from jobs.webhooks import destinations, fairness, secrets
 from jobs.webhooks.fairness import Slots

@@ -8,7 +8,8 @@ from sqlalchemy.orm import Session
 
 from jobs.database import paging
 from jobs.database.paging import Page, Range
-from jobs.models.webhook import WebhookDelivery, WebhookEvent
+from jobs.models.webhook import WebhookEvent
+from jobs.models.webhook_delivery import WebhookDelivery
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,8 @@ from jobs.database import advisory_locks, database_now, paging
 from jobs.database.advisory_locks import Lock
 from jobs.database.paging import Page, Range
 from jobs.errors import ConflictError, NotFoundError
-from jobs.models.webhook import WebhookBreaker, WebhookDispatch, WebhookEndpoint, WebhookEvent
+from jobs.models.webhook import WebhookEndpoint, WebhookEvent
+from jobs.models.webhook_delivery import WebhookBreaker, WebhookDispatch
 from jobs.webhooks import destinations, fanout, outbox, secrets
 from jobs.webhooks.rules import ENDPOINT_DISABLED, ENDPOINT_TEST
 from jobs.webhooks.vault import Vault

@@ -11,7 +11,8 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
 from jobs.ids import uuid7
-from jobs.models.webhook import WebhookDispatch, WebhookEndpoint, WebhookEvent
+from jobs.models.webhook import WebhookEndpoint, WebhookEvent
+from jobs.models.webhook_delivery import WebhookDispatch
 from jobs.webhooks.destinations import server_id
 from jobs.webhooks.rules import ALL_EVENTS, EVENT_TYPES, ON_REQUEST
 

@@ -14,7 +14,8 @@ from sqlalchemy.exc import DataError, IntegrityError, InternalError
 from sqlalchemy.orm import Session
 
 from jobs import ids, telemetry
-from jobs.models.webhook import WebhookDispatch, WebhookEvent
+from jobs.models.webhook import WebhookEvent
+from jobs.models.webhook_delivery import WebhookDispatch
 from jobs.settings import WebhookSettings
 from jobs.webhooks import claims, destinations, fairness, fanout
 from jobs.webhooks.fairness import Slots

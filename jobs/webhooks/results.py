@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from jobs.database import database_now
 from jobs.ids import uuid7
-from jobs.models.webhook import WebhookBreaker, WebhookDispatch
+from jobs.models.webhook_delivery import WebhookBreaker, WebhookDispatch
 from jobs.settings import WebhookSettings
 from jobs.webhooks import destinations, endpoints
 from jobs.webhooks.claims import Due

@@ -18,7 +18,8 @@ from jobs.models import DEFAULT_TENANT, Base, Job
 from jobs.models.document import Document
 from jobs.models.file import File
 from jobs.models.summary import Summary
-from jobs.models.webhook import WebhookDelivery, WebhookEvent
+from jobs.models.webhook import WebhookEvent
+from jobs.models.webhook_delivery import WebhookDelivery
 from jobs.queries import JobFilter
 from jobs.states import JobState
 from jobs.summaries import SummaryFilter

@@ -1,0 +1,55 @@
+"""The tables of what jobs generate: checkpoints while they run, results once they end."""
+
+from uuid import UUID
+
+from sqlalchemy import CheckConstraint, ForeignKey, text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from jobs.database.base import Base
+
+
+class Result(Base):
+    """What a job generated: all of it if it completed, a part of it if it ended otherwise.
+
+    Made from the checkpoint in the transaction that ends the job; never changes. A job that ended without
+    output has none.
+
+    Attributes:
+        job_id: the job. Deleted with it.
+        output: the text, after detokenization and stop strings.
+        output_ids: the generated ids, int32 little-endian, zstd-compressed.
+        replaced: the text held characters that Postgres cannot store; U+FFFD replaces them.
+    """
+
+    __tablename__ = "results"
+
+    job_id: Mapped[UUID] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
+    output: Mapped[str]
+    output_ids: Mapped[bytes]
+    replaced: Mapped[bool] = mapped_column(server_default=text("false"))
+
+
+class Checkpoint(Base):
+    """What an unfinished job has generated. Its next run goes on from here, on any engine.
+
+    Its worker saves it while the job runs and when it gives the job back. It becomes the result when the job
+    ends.
+
+    Attributes:
+        job_id: the job. Deleted with it.
+        output: the text so far, after detokenization and stop strings; a partial result shows it.
+        output_ids: the generated ids, int32 little-endian, zstd-compressed.
+        num_tokens: number of generated ids, from 0.
+        fingerprint: names the tokenizer that made the ids. A worker with another one starts the job over.
+        replaced: as in `Result`.
+    """
+
+    __tablename__ = "checkpoints"
+    __table_args__ = (CheckConstraint("num_tokens >= 0", name="num_tokens"),)
+
+    job_id: Mapped[UUID] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
+    output: Mapped[str]
+    output_ids: Mapped[bytes]
+    num_tokens: Mapped[int]
+    fingerprint: Mapped[str]
+    replaced: Mapped[bool] = mapped_column(server_default=text("false"))
