@@ -1,1 +1,1 @@
-"""The inference worker: it claims jobs, runs them on its engine, and records how they ended."""
+"""The inference worker: claims jobs, runs them on its engine and records how they ended."""

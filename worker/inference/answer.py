@@ -1,4 +1,4 @@
-"""One answer as it grows: ids in, text out, and the reason why it ends."""
+"""One answer as it grows: token ids in, text and finish reason out."""
 
 from collections.abc import Sequence
 
@@ -12,11 +12,11 @@ from worker.inference.output_text import Said
 
 
 class Answer:
-    """What a job has generated so far; not for several threads.
+    """The tokens and text that a job has generated so far. Not thread-safe.
 
     Attributes:
-        is_resumable: another run can go on where this one ends.
-        finish_reason: set once the answer has ended by its own rules; what comes later is dropped.
+        is_resumable: another run can continue where this one ends.
+        finish_reason: set once the answer ends by its own rules; later tokens are dropped.
     """
 
     is_resumable = True
@@ -34,66 +34,66 @@ class Answer:
 
     @property
     def num_tokens(self) -> int:
-        """Generated tokens: up to the end token, the limit, or the one that completed a stop string."""
+        """Number of generated tokens: up to the end token, the limit, or the end of a stop string."""
         return len(self._ids)
 
     @property
     def is_streaming(self) -> bool:
-        """Whether this run has generated a token, beside those that it took over."""
+        """True once this run has generated a token of its own."""
         return len(self._ids) > self._num_resumed
 
     @property
     def is_full(self) -> bool:
-        """Whether it has as many tokens as the engine was asked for."""
+        """True once the answer has as many tokens as this run requested."""
         return len(self._ids) >= self._run_end
 
     @property
     def num_wanted(self) -> int:
-        """Tokens that this run may still generate."""
+        """Number of tokens that this run may still generate."""
         return self._run_end - len(self._ids)
 
     @property
     def ids(self) -> Sequence[int]:
-        """The generated tokens; the next run's prompt ends with them."""
+        """The generated token ids; the next run's prompt ends with them."""
         return tuple(self._ids)
 
     def begin_run(self, *, until: int) -> None:
-        """The engine is asked for tokens until there are so many in all, at most `max_tokens`."""
+        """Start a run that generates until the answer has `until` or `max_tokens` tokens."""
         self._num_resumed = len(self._ids)
         self._run_end = min(until, self._max_tokens)
 
     def resume(self, ids: Sequence[int]) -> None:
-        """The answer begins with these tokens of an earlier run, as if they had come in this one."""
+        """Start with these tokens of an earlier run, as if this one had generated them."""
         self.push(ids)
         self._num_resumed = len(self._ids)
 
     def take(self, piece: Piece) -> None:
-        """What the engine said belongs to the answer, as far as it has not ended."""
+        """Append a delta of the stream, unless the answer has ended."""
         if isinstance(piece, Tokens):
             self.push(piece.ids)
 
     def push(self, ids: Sequence[int]) -> None:
-        """These tokens belong to the answer, as far as it has not ended."""
-        # One by one: only so is it known which token completed a stop string.
+        """Append tokens until the answer ends; the rest is dropped."""
+        # One by one: otherwise we could not know which token completed a stop string.
         for token_id in ids:
             if self.finish_reason is not None:
                 return
             self._push_one(token_id)
 
     def finish(self) -> FinishReason:
-        """The engine has ended the answer; why. Fewer tokens than the limit mean an end token."""
+        """End the answer because the engine did, and return why. Below the limit it was an end token."""
         if self.finish_reason is None:
             self.finish_reason = FinishReason.STOP
         return self.finish_reason
 
     def output(self) -> Output:
-        """What there is, as it can be stored, also of an answer that was cut off; call it once."""
+        """Return the final output in storable form, complete or cut off. Call it once."""
         self._write(self._detokenizer.flush())
         self._said.flush()
         return self.snapshot()
 
     def snapshot(self) -> Output:
-        """What there is for certain; characters that later tokens may still change are left out."""
+        """Return the output that is final so far. Later tokens may still change an incomplete character."""
         text, replaced = sanitize(self._said.raw())
         return Output(
             text=text,
@@ -104,11 +104,11 @@ class Answer:
         )
 
     def take_text(self) -> str:
-        """The text that became certain since it was last taken, as it can be stored."""
+        """Return the text that became final since the last call, in storable form."""
         return self._said.take()
 
     def _push_one(self, token_id: int) -> None:
-        # The engine is told of one end token; a model may have others.
+        # A request names one end token to the engine; a model may have others.
         if token_id in self._eos_ids:
             self.finish_reason = FinishReason.STOP
             return

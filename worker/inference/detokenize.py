@@ -1,4 +1,4 @@
-"""Generated ids into text while they come, without ever showing half a character."""
+"""Incremental detokenization: token ids in, text out, never half a character."""
 
 import codecs
 from collections.abc import Iterable
@@ -7,10 +7,10 @@ from jobs.prompts.tokenizer import Tokenizer
 
 
 class Detokenizer:
-    """Turns one answer's ids into its text.
+    """An incremental decoder from one answer's ids to its text.
 
-    What `push` and the final `flush` return adds up to `tokenizer.decode(all ids)`, however the ids are cut
-    into pushes. At most three bytes, of an unfinished character, are held back. Time is linear in the ids.
+    The results of `push` and the final `flush` add up to `tokenizer.decode(all ids)`, however the ids are
+    split. It holds back at most three bytes, of an incomplete character. Time is linear in the ids.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -19,13 +19,13 @@ class Detokenizer:
         self._drops_space = self._token_bytes.drops_first_space
 
     def push(self, ids: Iterable[int]) -> str:
-        """The text that these ids make final; special tokens have none."""
+        """Return the text that these ids make final. Special tokens have none."""
         return self._without_first_space(
             self._decoder.decode(b"".join([self._token_bytes[token_id] for token_id in ids]))
         )
 
     def flush(self) -> str:
-        """The rest: U+FFFD where the ids ended inside a character."""
+        """Return the rest of the text: U+FFFD if the ids ended inside a character."""
         return self._without_first_space(self._decoder.decode(b"", final=True))
 
     def _without_first_space(self, text: str) -> str:

@@ -1,4 +1,4 @@
-"""Keeps the engine full: claims a job whenever one may start, and hands it to a slot."""
+"""The dispatcher: claims jobs whenever one can start, and runs each in a slot."""
 
 import threading
 import time
@@ -31,9 +31,9 @@ _MAX_SLOTS: Final = 256
 class Dispatcher:
     """One claiming thread and as many slot threads as the engine has slots.
 
-    It looks when the doorbell rings, when a slot becomes free, and once a second anyway: messages may be lost
-    and the broker may be down. The thread whose request has ended claims the next job itself, from what a
-    third one has read ahead.
+    It claims when the doorbell rings, when a slot becomes free, and once a second anyway: messages may be
+    lost and the broker may be down. The thread whose request has ended claims the next job itself, from the
+    candidates that a third thread has prefetched.
     """
 
     def __init__(
@@ -58,21 +58,21 @@ class Dispatcher:
         self._given_back: set[HeldLease] = set()
         self._changed = threading.Condition()
         self.loop = Loop("dispatcher", self.run_once, interval=settings.jobs.claim_poll_seconds)
-        self.ahead_loop = Loop("lookahead", self._look_ahead, interval=settings.jobs.claim_poll_seconds)
+        self.ahead_loop = Loop("lookahead", self._prefetch, interval=settings.jobs.claim_poll_seconds)
 
     def run_once(self) -> None:
-        """Every job that may start now has started."""
+        """Start every job that can start now, unless the worker is stopping."""
         if not self._runner.stopping.is_set():
             self._claim()
 
     def begin_stop(self) -> None:
-        """No job is claimed any more; returns at once."""
+        """Stop claiming jobs. Returns at once."""
         self._runner.stopping.set()
         self.loop.begin_stop()
         self.ahead_loop.begin_stop()
 
     def stop(self, *, grace_seconds: float) -> None:
-        """No job runs here: those that did not end within the grace are back in the queue."""
+        """Stop all slots. Jobs that do not end within the grace go back to the queue."""
         self.begin_stop()
         self.loop.join()
         self.ahead_loop.join()
@@ -81,23 +81,23 @@ class Dispatcher:
         self._keeper.stop_all(StopReason.SHUTDOWN)
         self._slots.shutdown(wait=True)
 
-    def _look_ahead(self) -> None:
+    def _prefetch(self) -> None:
         if self._monitor.model is not None:
             self._runner.ahead.look()
 
     def _claim(self, ended: Sequence[Ended] = (), *, foreseen: Foreseen | None = None) -> Claimed:
-        """Every job that may start now has started, some perhaps in the places of those that have ended."""
+        """Start every job that can start now, including in the slots of `ended` requests."""
         model = self._monitor.model
         if model is None:
             return Claimed()
-        # Read before the claim: our idea of the lease's end is never later than the database's.
+        # Read the clock before the claim, so that we never believe a lease ends later than the database does.
         valid_until = time.monotonic() + self._settings.jobs.lease_seconds
         with transaction(self._sessions) as session:
             found = claims.claim_all(
                 session, self._settings.engine.name, self._runner.terms(), ended=ended, foreseen=foreseen
             )
         if found.asked_for_room:
-            self._keeper.loop.wake()  # it hands the requests on
+            self._keeper.loop.wake()  # it delivers the stop requests
         for claim in found.claims:
             self._start(claim, HeldLease(claim.lease, valid_until), model)
         self._runner.ahead.forget(claim.job.id for claim in found.claims)
@@ -106,12 +106,16 @@ class Dispatcher:
         return found
 
     def _fill(self, ended: Sequence[Ended]) -> bool:
-        """Whether the slots are taken again; the results of those that have ended come later."""
+        """Start jobs in the slots of ended requests, whose results are recorded later.
+
+        Returns:
+            True if the engine has no free slot left.
+        """
         if self._runner.stopping.is_set():
             return False
         try:
             found = self._claim(ended, foreseen=self._runner.ahead.candidates())
-        except Exception as error:  # noqa: BLE001  # their records close the bookings, and the loop claims
+        except Exception as error:  # noqa: BLE001  # recording the ends deletes the reservations, and the loop claims
             telemetry.logger().warning(telemetry.LOOP_FAILED, loop="refill", error=type(error).__name__)
             return False
         return bool(found.claims) and found.free_slots == 0
@@ -122,16 +126,16 @@ class Dispatcher:
         with self._changed:
             try:
                 self._slots.submit(self._occupy, claim, held, model)
-            except RuntimeError:  # no thread could be started, or none may be any more
+            except RuntimeError:  # no thread could start, or the pool is shut down
                 telemetry.logger().exception(telemetry.LOOP_FAILED, loop="slot")
-                self._given_back.add(held)  # the pool may yet come to it
+                self._given_back.add(held)  # the pool may still run it
             else:
                 self._num_running += 1
                 return
         self._give_back(claim, held)
 
     def _give_back(self, claim: Claim, held: HeldLease) -> None:
-        """The job is in the queue again, at the latest when its lease has ended; it was not sent."""
+        """Release a job that was not sent. If that fails, it is requeued when its lease runs out."""
         self._keeper.drop(held)
         self._hurry.done()
         with suppress(SQLAlchemyError), transaction(self._sessions) as session:
@@ -147,7 +151,7 @@ class Dispatcher:
         try:
             self._runner.run(claim, held, model, sent=slot.sent, free=slot.free)
         except Exception:  # noqa: BLE001  # the thread's entry point
-            # The lease ends by itself and the job is rescued.
+            # The lease runs out and the job is rescued.
             telemetry.logger().exception(telemetry.LOOP_FAILED, loop="slot")
         finally:
             slot.sent()
@@ -160,10 +164,10 @@ class Dispatcher:
 
 
 class _Slot:
-    """One slot while one job has it.
+    """A slot while one job occupies it.
 
     Attributes:
-        is_taken: somebody has seen to the next job.
+        is_taken: the slot is refilled, or another thread is refilling it.
     """
 
     def __init__(self, claim: Claim, refill: Refill, hurry: Hurry) -> None:
@@ -174,11 +178,11 @@ class _Slot:
         self.is_taken = False
 
     def sent(self) -> None:
-        """Its request is with the engine, or never will be."""
+        """Mark the job's request as sent, or as one that never will be. Later calls do nothing."""
         if not self._was_sent:
             self._was_sent = True
             self._hurry.done()
 
     def free(self, produced: int) -> None:
-        """The engine holds nothing for the job any more."""
+        """Refill the slot: the engine no longer holds anything for the job, which made `produced` tokens."""
         self.is_taken = self._refill.after(Ended(self._claim.lease.lease_id, produced))

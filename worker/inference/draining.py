@@ -1,4 +1,4 @@
-"""Bookings whose requests may linger in the engine: they go once the engine is known to be done with them."""
+"""Draining reservations: their requests may linger in the engine, so they stay until those have ended."""
 
 import time
 from collections.abc import Callable, Collection
@@ -16,14 +16,14 @@ from jobs.engines import reservations
 from jobs.models import Reservation
 from worker.engine.metrics import Gauges
 
-# Gauges that look wrong while nothing runs may be old: a real engine refreshes them only while it iterates.
+# Gauges that look wrong while nothing runs may be stale: a real engine refreshes them only while it iterates.
 _STALE: Final = timedelta(seconds=3)
 _CANARY_INTERVAL_SECONDS: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Bookings:
-    """What is booked on the engine at one moment."""
+class _Reserved:
+    """The reservations on the engine at one moment."""
 
     now: datetime
     held: list[Reservation]
@@ -34,11 +34,11 @@ class _Bookings:
 
 
 class Drains:
-    """Decides when draining bookings of one engine may go. Used by one thread.
+    """The monitor of one engine's draining reservations; it decides when to delete them. Used by one thread.
 
-    Compares the engine's count of active requests with those that certainly generate for us: when it shows no
-    other in two looks a second apart, the draining ones have ended. Without gauges, or when they do not
-    settle it, a bounded time must pass and the engine must answer a request of one token.
+    Compares the engine's count of active requests with those that certainly generate for us: if two readings
+    a second apart show no others, the draining ones have ended. Without gauges, or when they are not
+    conclusive, a bounded time must pass and the engine must answer a one-token request.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Drains:
         limit: Callable[[Reservation], timedelta],
         answers: Callable[[], bool],
     ) -> None:
-        """Args: limit: of a booking; after it an answer is enough. answers: whether the engine gives one."""
+        """Args: limit: how long to drain until an answer is proof enough. answers: probes the engine."""
         self._sessions = sessions
         self._engine_name = engine_name
         self._limit = limit
@@ -58,40 +58,40 @@ class Drains:
         self._asked_at = float("-inf")
 
     def look(self, gauges: Gauges | None, *, generating: Collection[UUID]) -> None:
-        """Delete the bookings whose requests are known to have ended.
+        """Delete the reservations whose requests have certainly ended.
 
         Args:
-            gauges: read just before; None: there are none.
-            generating: leases of this process whose requests generated when the gauges were read. A booking
-                alone proves no request: its job may wait for blocks, still load its prompt, or have ended.
+            gauges: read just before the call; None if the engine has none.
+            generating: leases of this process whose requests were generating when the gauges were read. A
+                reservation alone proves no request: its job may wait for blocks, load its prompt, or be over.
         """
-        # Read after the gauges: what ended in between makes the engine look busier, never idler, than it is.
-        bookings = self._read()
-        if not bookings.draining:
+        # Read after the gauges: a request that ended in between makes the engine look busier, never idler.
+        reserved = self._read()
+        if not reserved.draining:
             self._suspects = frozenset()
             return
-        drained = self._by_gauges(bookings, gauges, generating) or self._by_answer(bookings, gauges)
+        drained = self._by_gauges(reserved, gauges, generating) or self._by_answer(reserved, gauges)
         if drained:
             with transaction(self._sessions) as session:
                 num_drained = reservations.drained(session, drained)
             telemetry.logger().info(telemetry.RESERVATION_DRAINED, num_drained=num_drained)
 
-    def _read(self) -> _Bookings:
+    def _read(self) -> _Reserved:
         with transaction(self._sessions) as session:
             rows = session.scalars(
                 select(Reservation).where(Reservation.engine_name == self._engine_name)
             ).all()
-            return _Bookings(
+            return _Reserved(
                 now=database_now(session),
                 held=[row for row in rows if row.state == "held"],
                 draining=[row for row in rows if row.state == "draining"],
             )
 
     def _by_gauges(
-        self, bookings: _Bookings, gauges: Gauges | None, generating: Collection[UUID]
+        self, reserved: _Reserved, gauges: Gauges | None, generating: Collection[UUID]
     ) -> list[UUID]:
-        certain = sum(not row.is_waiting and row.lease_id in generating for row in bookings.held)
-        draining = frozenset(row.lease_id for row in bookings.draining)
+        certain = sum(not row.is_waiting and row.lease_id in generating for row in reserved.held)
+        draining = frozenset(row.lease_id for row in reserved.draining)
         if gauges is None or gauges.active_requests > certain:
             self._suspects = frozenset()
             return []
@@ -99,14 +99,14 @@ class Drains:
         self._suspects = draining
         return list(seen_twice)
 
-    def _by_answer(self, bookings: _Bookings, gauges: Gauges | None) -> list[UUID]:
-        """Those that have drained for long enough, if the engine answers; that also refreshes its gauges."""
+    def _by_answer(self, reserved: _Reserved, gauges: Gauges | None) -> list[UUID]:
+        """Return the overdue reservations if the engine answers. A probe also refreshes its gauges."""
         overdue = [
             row.lease_id
-            for row in bookings.draining
-            if row.draining_since and bookings.now - row.draining_since > self._limit(row)
+            for row in reserved.draining
+            if row.draining_since and reserved.now - row.draining_since > self._limit(row)
         ]
-        is_stale = gauges is not None and not bookings.held and bookings.oldest_drain() > _STALE
+        is_stale = gauges is not None and not reserved.held and reserved.oldest_drain() > _STALE
         if not overdue and not (is_stale and not self._suspects):
             return []
         if time.monotonic() - self._asked_at < _CANARY_INTERVAL_SECONDS:

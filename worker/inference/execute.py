@@ -1,4 +1,4 @@
-"""One job from its claim to its record: load the prompt, stream it, write down how it ended."""
+"""One job from its claim to its end: load the prompt, stream the answer, record the outcome."""
 
 import threading
 from collections.abc import Callable
@@ -49,9 +49,9 @@ from worker.inference.record import Recorder, Run
 from worker.inference.sampling import sampling_of
 from worker.inference.text_answer import TextAnswer
 
-# A request that was asked to stop ends at the next iteration: at once, or after a prompt chunk (seconds).
+# A stopped request ends at the engine's next iteration: at once, or after a prefill chunk (seconds).
 _SETTLE_SECONDS: Final = 0.5
-# A job that waits for blocks looks for them so often; each look is one short transaction.
+# How often a job that waits for blocks asks for them; each request is one short transaction.
 _ASK_AGAIN_SECONDS: Final = 0.2
 
 
@@ -60,7 +60,7 @@ AnyAnswer = Answer | TextAnswer
 
 
 class UnexpectedError(LongbatchError):
-    """The worker met an error that it does not know."""
+    """The worker hit an unexpected error."""
 
     code = "internal_error"
     retryable = True
@@ -68,11 +68,11 @@ class UnexpectedError(LongbatchError):
 
 @dataclass(frozen=True)
 class Runner:
-    """What running a job takes; shared by all slots.
+    """The dependencies for running a job; shared by all slots.
 
     Attributes:
-        terms: says what jobs are claimed under now.
-        stopping: set when the process is to end soon.
+        terms: returns the present claim policy.
+        stopping: set when the process is shutting down.
     """
 
     settings: Settings
@@ -89,14 +89,16 @@ class Runner:
     def run(
         self, claim: Claim, held: HeldLease, model: EngineModel, *, sent: Callable[[], None], free: Free
     ) -> None:
-        """The job has ended, is back in the queue or is lost; its booking is closed or drains.
+        """Run one claimed job and record how its run ended.
+
+        Afterwards the job has ended, is queued again or is lost, and its reservation is deleted or draining.
 
         Args:
             claim: the job.
             held: its lease.
-            model: what the engine can hold.
-            sent: called when the job's first request is on its way.
-            free: called with the tokens generated as soon as the engine holds nothing for the job any more.
+            model: the engine's model, adapter and capacity.
+            sent: called once the job's first request is on its way.
+            free: called with the number of generated tokens as soon as the engine holds nothing for the job.
         """
         log = telemetry.logger().bind(job_id=ids.job_id(claim.job.id), attempt=claim.job.attempt)
         log.info(telemetry.JOB_CLAIMED, blocks=claim.blocks, prompt_tokens=claim.job.prompt_tokens)
@@ -109,7 +111,7 @@ class Runner:
             prompt, earlier = self._load(claim.job)
             answer.resume(earlier)
             held.take_over(answer.num_tokens)
-            outcome = self._settled(claim.job, prompt, answer)
+            outcome = self._outcome_without_engine(claim.job, prompt, answer)
             until = claim.output_tokens
             while outcome is None:
                 answer.begin_run(until=until)
@@ -124,7 +126,7 @@ class Runner:
         except LongbatchError as error:
             outcome = Failed(error)
         except (OperationalError, InterfaceError, PoolTimeoutError):
-            # The database was away and nothing was sent, so the job can go back as it came.
+            # The database was unavailable and nothing was sent, so the job goes back unchanged.
             outcome = Stopped(StopReason.SHUTDOWN)
         except Exception:
             log.exception(telemetry.LOOP_FAILED, loop="slot")
@@ -135,16 +137,16 @@ class Runner:
         self.recorder.end(Run(claim, held, answer, teller, log), outcome, stream, is_confirmed=is_confirmed)
 
     @staticmethod
-    def _settled(job: Job, prompt: CountedPrompt, answer: AnyAnswer) -> Outcome | None:
-        """How the run ends without an engine; None: it needs one."""
+    def _outcome_without_engine(job: Job, prompt: CountedPrompt, answer: AnyAnswer) -> Outcome | None:
+        """Return how the run ends without an engine, or None if it needs one."""
         if prompt.num_tokens != job.prompt_tokens:
             return Recounted(prompt.num_tokens)
         return Finished(answer.finish_reason) if answer.finish_reason is not None else None
 
     def _extend(self, claim: Claim, held: HeldLease, answer: AnyAnswer) -> int | Outcome:
-        """Up to how many tokens the job may go on, once there are blocks for it; or how its run ends."""
+        """Wait for blocks. Returns the number of tokens the job may reach, or how its run ends."""
         while True:
-            granted = self._ask_for_more(claim, answer)
+            granted = self._request_blocks(claim, answer)
             match granted:
                 case int():
                     return granted
@@ -156,7 +158,7 @@ class Runner:
             if stopped is not None:
                 return stopped
 
-    def _ask_for_more(self, claim: Claim, answer: AnyAnswer) -> int | Waiting | Yielding | None:
+    def _request_blocks(self, claim: Claim, answer: AnyAnswer) -> int | Waiting | Yielding | None:
         try:
             with transaction(self.sessions) as session:
                 return growth.extend(
@@ -166,7 +168,7 @@ class Runner:
                     produced=answer.num_tokens,
                     terms=self.terms(),
                 )
-        except SQLAlchemyError as error:  # the lease bounds how long it is asked again
+        except SQLAlchemyError as error:  # the lease bounds the retries
             telemetry.logger().warning(telemetry.LOOP_FAILED, loop="extend", error=type(error).__name__)
             return Waiting()
 
@@ -175,7 +177,7 @@ class Runner:
         return kind(self.counter.tokenizer, max_tokens=job.max_tokens, stops=_stops(job))
 
     def _load(self, job: Job) -> tuple[CountedPrompt, list[int]]:
-        """The prompt, and the tokens that an earlier run of this job has left."""
+        """Load the prompt and the tokens that an earlier run of this job saved."""
         if job.text_id is None:
             raise NoResultFound  # the schema keeps such jobs from running
         prompt = self.ahead.take(job.text_id)
@@ -215,7 +217,11 @@ class Runner:
         model: EngineModel,
         teller: Teller,
     ) -> tuple[Outcome, bool]:
-        """How the stream ended, and whether the engine is known to be done with it."""
+        """Follow the stream to its end.
+
+        Returns:
+            How the run ended, and whether the engine certainly holds nothing for the request.
+        """
         is_streaming = model.adapter.is_streaming
         deadlines = deadlines_for(
             prompt_tokens=(job.prompt_tokens or 0) + answer.num_tokens,
@@ -236,10 +242,10 @@ class Runner:
         if isinstance(error, EngineLostError | EngineUnavailableError):
             self.monitor.doubt()
         elif isinstance(outcome, LeaseLost):
-            stream.cancel()  # no time to ask: it must not outlive the lease
+            stream.cancel()  # no time for a stop request: the stream must not outlive the lease
         elif not is_confirmed:
             stream.stop()
-            late = None if is_streaming else answer  # what there is of it comes only now
+            late = None if is_streaming else answer  # its text arrives only now
             is_confirmed = wait_for_end(held, seconds=_SETTLE_SECONDS, answer=late)
         return outcome, is_confirmed
 

@@ -1,4 +1,4 @@
-"""A running stream, followed to its end: answer, deadline, request to stop or lost lease."""
+"""Following a stream to its end: a complete answer, a deadline, a stop request or a lost lease."""
 
 import queue
 import time
@@ -15,7 +15,7 @@ from worker.inference.outcome import Failed, Finished, LeaseLost, Outcome, RunEn
 from worker.inference.text_answer import TextAnswer
 
 _MAX_MARGIN_SECONDS: Final = 3.0
-# The final response comes with the last token, or right behind it.
+# The final response comes with the last token, or right after it.
 _FINAL_SECONDS: Final = 5.0
 
 
@@ -28,24 +28,27 @@ def follow(
     lease_seconds: float,
     snapshot_seconds: float,
 ) -> tuple[Outcome, bool]:
-    """How the run ends, and whether its stream has ended too with the engine's word for it.
+    """Follow the stream until the run ends.
 
-    The slot waits here and nowhere else, never longer than until the next deadline: neither a silent stream
-    nor a hanging database can keep it.
+    The slot waits only here, and never past the next deadline: neither a silent stream nor a hanging database
+    can block it.
 
     Args:
-        held: the job; its inbox gets all that happens.
-        answer: takes the tokens.
-        deadlines: of the stream, counted from now.
-        tell: called whenever there is more to read.
-        lease_seconds: of a whole lease; the stream is ended a little before.
-        snapshot_seconds: how often the answer so far is left to be saved.
+        held: the job's lease; its inbox receives every event.
+        answer: receives the tokens.
+        deadlines: limits of the stream, counted from now.
+        tell: called whenever there is new output to publish.
+        lease_seconds: length of a full lease; the stream ends a little before it does.
+        snapshot_seconds: how often to leave a snapshot of the answer for the next checkpoint.
+
+    Returns:
+        How the run ended, and whether the engine confirmed the end of its request.
     """
-    started = heard = snapped = time.monotonic()
-    # Time to tell the engine and hear from it, while the job is still ours.
+    started = last_token = snapped = time.monotonic()
+    # Time to stop the engine's request and get its confirmation while the job is still ours.
     margin = min(_MAX_MARGIN_SECONDS, lease_seconds / 10)
     while True:
-        due = min(heard + _patience(answer, deadlines), started + deadlines.total)
+        due = min(last_token + _patience(answer, deadlines), started + deadlines.total)
         lease_end = held.valid_until - margin
         now = time.monotonic()
         # Before each event: a backlog of tokens must not carry the stream past its lease.
@@ -56,16 +59,16 @@ def follow(
         except queue.Empty:
             if time.monotonic() >= due:
                 return _late(answer, over_total=due == started + deadlines.total), False
-            continue  # the lease may have been renewed meanwhile
+            continue  # the keeper may have renewed the lease meanwhile
         match event:
             case Tokens() | Text():
-                heard = time.monotonic()
+                last_token = time.monotonic()
                 answer.take(event)
-                held.hear(heard, num_tokens=answer.num_tokens)
+                held.hear(last_token, num_tokens=answer.num_tokens)
                 tell()
-                if answer.is_resumable and heard - snapped >= snapshot_seconds:
-                    held.snapshot, snapped = answer.snapshot(), heard
-                # At max_tokens the engine ends by itself, with a final response that is on its way.
+                if answer.is_resumable and last_token - snapped >= snapshot_seconds:
+                    held.snapshot, snapped = answer.snapshot(), last_token
+                # At max_tokens the engine ends by itself, and its final response is on its way.
                 if answer.finish_reason is not None and not answer.is_full:
                     return Finished(answer.finish_reason), False
             case Ended(error, confirmed):
@@ -75,7 +78,11 @@ def follow(
 
 
 def wait_for_stop(held: HeldLease, *, seconds: float) -> Outcome | None:
-    """What ends a job that has no stream just now; None: nothing within this time."""
+    """Wait for an event that ends a job without a running stream.
+
+    Returns:
+        How the run ends; None if nothing ends it within `seconds`.
+    """
     if time.monotonic() >= held.valid_until:
         return LeaseLost()
     try:
@@ -88,9 +95,12 @@ def wait_for_stop(held: HeldLease, *, seconds: float) -> Outcome | None:
 
 
 def wait_for_end(held: HeldLease, *, seconds: float, answer: Answer | TextAnswer | None = None) -> bool:
-    """Whether the engine confirms within this time that it is done; what else comes is dropped.
+    """Wait for the engine to confirm the end of its request, dropping all other events.
 
-    An `answer` takes what comes until then: one that was asked for at once is there only now.
+    Deltas that arrive meanwhile are appended to `answer`: one that does not stream arrives only now.
+
+    Returns:
+        True if the engine confirms within `seconds` that it holds nothing for the request.
     """
     until = time.monotonic() + seconds
     while True:
@@ -105,7 +115,7 @@ def wait_for_end(held: HeldLease, *, seconds: float, answer: Answer | TextAnswer
 
 
 def _ended(answer: Answer | TextAnswer, error: EngineError | None) -> Outcome:
-    # An error behind the last token changes nothing: the answer is whole.
+    # An error after the last token changes nothing: the answer is complete.
     if error is not None and answer.finish_reason is None:
         return Failed(error)
     if answer.finish_reason is None and answer.is_full:
@@ -114,14 +124,14 @@ def _ended(answer: Answer | TextAnswer, error: EngineError | None) -> Outcome:
 
 
 def _patience(answer: Answer | TextAnswer, deadlines: Deadlines) -> float:
-    """Seconds of silence that are allowed now."""
+    """Return how many seconds of silence are allowed now."""
     if answer.is_full:
         return _FINAL_SECONDS
     return deadlines.between_tokens if answer.is_streaming else deadlines.first_token
 
 
 def _late(answer: Answer | TextAnswer, *, over_total: bool) -> Outcome:
-    if answer.finish_reason is not None:  # whole; only the engine's word for it is missing
+    if answer.finish_reason is not None:  # complete; only the engine's confirmation is missing
         return Finished(answer.finish_reason)
     if over_total:
         return Failed(StreamTimeoutError("the stream took longer than its tokens can explain"))

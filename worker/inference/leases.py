@@ -1,4 +1,4 @@
-"""The leases of this process: renewed, their stop requests read, their progress told."""
+"""The leases that this process holds: renewal, stop requests, progress and checkpoints."""
 
 import queue
 import threading
@@ -23,41 +23,41 @@ from worker.engine.stream import Ended
 from worker.loop import Loop
 
 _PROGRESS_SECONDS: Final = 1.0
-# Leases that are due so soon are renewed with those due now. Not all: while a locked one stays due, each
-# round would write every row.
+# Leases due this soon are renewed together with those due now. Not all leases: while a locked one stays due,
+# each round would write every row.
 _TOGETHER_SECONDS: Final = 2.0
-# An engine's gauges count a request that has generated for so long: they are refreshed every 0.1 s.
+# An engine's gauges, refreshed every 0.1 s, count a request that has generated for at least this long.
 _VISIBLE_SECONDS: Final = 1.0
-# A stream that is silent for longer may have lost its request.
+# The request of a stream that is silent for longer may be lost.
 _HEARD_SECONDS: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class StopAsked:
-    """The job should end now; reason None: its lease is lost."""
+    """A request to end the job now. A `reason` of None means that its lease is lost."""
 
     reason: StopReason | None
 
 
 @dataclass(eq=False)
 class HeldLease:
-    """A running job, as its slot and the keeper share it.
+    """The state of a running job that its slot and the keeper share.
 
     Attributes:
         lease: the fence.
         valid_until: monotonic time at which the lease ends unless it is renewed.
-        inbox: what its slot waits for: the stream's events and requests to stop.
-        num_tokens: generated so far; written by the slot.
-        first_token_at: monotonic time of the first of them.
-        generating_since: monotonic time of the first token of the request that runs now; None: no request of
-            the job is certain to be in the engine. Written by the slot.
+        inbox: the events that its slot waits for: the stream's and stop requests.
+        num_tokens: tokens generated so far; written by the slot.
+        first_token_at: monotonic time of the job's first token.
+        generating_since: monotonic time of the first token of the present request; None if no request of the
+            job is certain to be in the engine. Written by the slot.
         heard_at: monotonic time of the latest token.
-        told_tokens: of them, told to callers; written by the keeper.
-        told_at: monotonic time of that.
+        told_tokens: tokens reported to callers so far; written by the keeper.
+        told_at: monotonic time of that report.
         snapshot: the answer a few seconds ago; written by the slot.
-        saved: the last snapshot that is a checkpoint; written by the keeper.
-        stop_reason: the last one that was handed on.
-        is_ending: its slot records the end, so that a lease that is gone is no loss.
+        saved: the last snapshot saved as a checkpoint; written by the keeper.
+        stop_reason: the last stop reason delivered to the slot.
+        is_ending: the slot is recording the end, so a missing lease does not mean a lost one.
     """
 
     lease: Lease
@@ -75,11 +75,11 @@ class HeldLease:
     is_ending: bool = False
 
     def take_over(self, num_tokens: int) -> None:
-        """So many tokens of an earlier run are known to callers already."""
+        """Start from the tokens of an earlier run, which callers already know."""
         self.num_tokens = self.told_tokens = num_tokens
 
     def hear(self, now: float, *, num_tokens: int) -> None:
-        """Note that the request brought tokens; so many have come in all."""
+        """Record that tokens arrived; `num_tokens` is the total so far."""
         if self.generating_since is None:
             self.generating_since = now
         self.first_token_at = self.first_token_at or now
@@ -87,15 +87,15 @@ class HeldLease:
         self.num_tokens = num_tokens
 
     def is_generating(self, now: float) -> bool:
-        """Tell whether the engine has generated for the job for a while, and still does."""
+        """Return True if the engine has generated for the job for a while, and still does."""
         since = self.generating_since
         return since is not None and now - since >= _VISIBLE_SECONDS and now - self.heard_at <= _HEARD_SECONDS
 
 
 class LeaseKeeper:
-    """Keeps every held lease alive as long as the database can be reached.
+    """The keeper of this process's leases; it renews them while the database is reachable.
 
-    When it cannot, nothing happens here: each slot ends its stream before its lease does.
+    When the database is unreachable it does nothing: each slot ends its stream before its lease runs out.
     """
 
     def __init__(self, sessions: sessionmaker[Session], settings: JobSettings) -> None:
@@ -106,49 +106,49 @@ class LeaseKeeper:
         self.loop = Loop("leases", self.run_once, interval=settings.stop_poll_seconds)
 
     def hold(self, held: HeldLease) -> None:
-        """The lease is kept from now on."""
+        """Keep renewing this lease from now on."""
         with self._lock:
             self._held.add(held)
 
     def drop(self, held: HeldLease) -> None:
-        """The lease is left alone."""
+        """Stop renewing this lease."""
         with self._lock:
             self._held.discard(held)
 
     def held(self) -> list[HeldLease]:
-        """Every lease that is kept now."""
+        """Return every lease being kept now."""
         with self._lock:
             return list(self._held)
 
     def stop_all(self, reason: StopReason) -> None:
-        """Every running job is asked to end."""
+        """Ask every running job to end."""
         for held in self.held():
             held.inbox.put(StopAsked(reason))
 
     def run_once(self) -> None:
-        """Renew what is due, hand on stop requests, tell progress and save checkpoints.
+        """Renew due leases, deliver stop requests, report progress and save checkpoints.
 
-        In this order, and none waits for a row that somebody else has locked: that is for the next round.
+        In this order. No step waits for a row locked by another transaction; the next round retries it.
         """
         held = self.held()
         if not held:
             return
         if any(self._is_due(each) for each in held):
             self._renew([each for each in held if self._is_due(each, ahead=_TOGETHER_SECONDS)])
-        self._hand_on_stops(held)
-        self._tell_progress(held)
+        self._deliver_stops(held)
+        self._report_progress(held)
         for each in held:
             self._save(each)
 
     def tell_first_token(self, session: Session, held: HeldLease) -> None:
-        """Callers will know when the first token came, also of a job that ended before they could be told."""
+        """Report when the first token came, if the job ended before the keeper reported it."""
         if held.num_tokens and not held.told_tokens:
-            told = self._progress_of(held, held.num_tokens)
+            progress = self._progress_of(held, held.num_tokens)
             lifecycle.report_progress(
                 session,
-                told.lease,
-                completion_tokens=told.completion_tokens,
-                since_first_token=told.since_first_token,
+                progress.lease,
+                completion_tokens=progress.completion_tokens,
+                since_first_token=progress.since_first_token,
             )
 
     @staticmethod
@@ -157,12 +157,12 @@ class LeaseKeeper:
         return Progress(held.lease, num_tokens, timedelta(seconds=since))
 
     def _is_due(self, held: HeldLease, *, ahead: float = 0.0) -> bool:
-        """Tell whether the lease is to be renewed within so many seconds."""
+        """Return True if the lease must be renewed within `ahead` seconds."""
         left = held.valid_until - ahead - time.monotonic()
         return left <= self._settings.lease_seconds - self._settings.renew_seconds
 
     def _renew(self, held: Iterable[HeldLease]) -> None:
-        # Read before the database renews, so that our idea of the end is never later than its own.
+        # Read the clock before renewing, so that we never believe a lease ends later than the database does.
         valid_until = time.monotonic() + self._settings.lease_seconds
         span = timedelta(seconds=self._settings.lease_seconds)
         with transaction(self._sessions) as session:
@@ -171,7 +171,7 @@ class LeaseKeeper:
             if each.lease.lease_id in renewed:
                 each.valid_until = valid_until
 
-    def _hand_on_stops(self, held: Iterable[HeldLease]) -> None:
+    def _deliver_stops(self, held: Iterable[HeldLease]) -> None:
         with transaction(self._sessions) as session:
             reasons = leases.read_stops(session, [each.lease for each in held])
         for each in held:
@@ -181,20 +181,20 @@ class LeaseKeeper:
                 each.stop_reason = reason
                 each.inbox.put(StopAsked(reason))
 
-    def _tell_progress(self, held: Iterable[HeldLease]) -> None:
-        """Callers see the first token at once, the later ones about once a second."""
+    def _report_progress(self, held: Iterable[HeldLease]) -> None:
+        """Report the first token at once, and later ones about once a second."""
         now = time.monotonic()
-        due = {each.lease.lease_id: (each, each.num_tokens) for each in held if _is_news(each, now)}
+        due = {each.lease.lease_id: (each, each.num_tokens) for each in held if _must_report(each, now)}
         if not due:
             return
         with transaction(self._sessions) as session:
-            told = leases.report_all(session, [self._progress_of(*each) for each in due.values()])
-        for lease_id in told:
+            reported = leases.report_all(session, [self._progress_of(*each) for each in due.values()])
+        for lease_id in reported:
             each, num_tokens = due[lease_id]
             each.told_tokens, each.told_at = num_tokens, now
 
     def _save(self, held: HeldLease) -> None:
-        """Make the slot's last snapshot the job's checkpoint; one that cannot be stored holds up no other."""
+        """Save the slot's last snapshot as the job's checkpoint. One that cannot be stored is skipped."""
         snapshot = held.snapshot
         if snapshot is None or snapshot is held.saved or held.is_ending:
             return
@@ -208,7 +208,7 @@ class LeaseKeeper:
             held.saved = snapshot
 
     def _lose(self, held: HeldLease) -> None:
-        """Its slot is told."""
+        """Drop the lease and stop its slot."""
         if held.is_ending:
             return
         self.drop(held)
@@ -216,8 +216,8 @@ class LeaseKeeper:
         held.inbox.put(StopAsked(None))
 
 
-def _is_news(held: HeldLease, now: float) -> bool:
-    """Tell whether callers should hear of the job's progress now."""
+def _must_report(held: HeldLease, now: float) -> bool:
+    """Return True if the job's progress is due to be reported to callers."""
     if held.num_tokens == held.told_tokens:
         return False
     return not held.told_tokens or now - held.told_at >= _PROGRESS_SECONDS

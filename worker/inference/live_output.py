@@ -1,4 +1,4 @@
-"""Output told as it comes: from a thread of its own, so that a frozen broker delays no token."""
+"""Live output: published from a thread of its own, so that a frozen broker delays no token."""
 
 import queue
 import time
@@ -16,15 +16,15 @@ from worker.inference.answer import Answer
 from worker.inference.text_answer import TextAnswer
 from worker.loop import Loop
 
-# While the broker is away pieces are dropped rather than kept.
+# While the broker is down, deltas beyond this are dropped.
 _MAX_WAITING: Final = 10_000
 _MAX_BATCH: Final = 500
-# Nobody looks at batch jobs token by token.
+# Batch jobs are not watched token by token.
 _BATCH_SECONDS: Final = 0.5
 
 
 class LiveOutput:
-    """Tells what running jobs generate."""
+    """The publisher of all running jobs' output."""
 
     def __init__(self, broker: redis.Redis) -> None:
         self._broker = broker
@@ -32,13 +32,13 @@ class LiveOutput:
         self.loop = Loop("live", self.run_once, interval=3600)
 
     def teller(self, job: Job, answer: Answer | TextAnswer) -> "Teller":
-        """What tells this job's output."""
+        """Create the publisher of this job's output."""
         return Teller(
             self._put, job.id, answer, interval=0 if job.lane == Lane.INTERACTIVE else _BATCH_SECONDS
         )
 
     def run_once(self) -> None:
-        """Every piece has been told, or was dropped because the broker is away."""
+        """Publish every waiting delta. If the broker is down, the batch being sent is lost."""
         while batch := self._next():
             pipeline = self._broker.pipeline(transaction=False)
             for job_id, piece in batch:
@@ -77,7 +77,7 @@ class LiveOutput:
 
 
 class Teller:
-    """Tells one job's output; used by its slot's thread alone."""
+    """The publisher of one job's output. Only its slot's thread uses it."""
 
     def __init__(
         self,
@@ -87,30 +87,30 @@ class Teller:
         *,
         interval: float,
     ) -> None:
-        """Args: interval: seconds between pieces, at least."""
+        """Args: interval: minimum seconds between deltas."""
         self._put = put
         self._job_id = job_id
         self._answer = answer
         self._interval = interval
-        self._num_told = 0
+        self._num_published = 0
         self._certain = ""
-        self._told_at = float("-inf")
+        self._published_at = float("-inf")
 
     def tell(self) -> None:
-        """What is new is on its way to whoever listens, unless something was told just now."""
+        """Publish the new text, unless the last delta is more recent than the interval."""
         now = time.monotonic()
-        if now - self._told_at >= self._interval:
-            self._tell(self._answer.take_text())
-            self._told_at = now
+        if now - self._published_at >= self._interval:
+            self._publish(self._answer.take_text())
+            self._published_at = now
 
     def collect(self) -> None:
-        """Called before the answer's output is made: that adds what is not certain if the job goes on."""
+        """Keep the text that is final even if the job continues. Call it before the answer's `output()`."""
         self._certain += self._answer.take_text()
 
     def end(self, *, is_final: bool) -> None:
-        """The rest is on its way; of a job that goes on elsewhere only what its next run cannot change."""
-        self._tell(self._certain + (self._answer.take_text() if is_final else ""), is_last=True)
+        """Publish the rest. If the job continues elsewhere, publish only what its next run cannot change."""
+        self._publish(self._certain + (self._answer.take_text() if is_final else ""), is_last=True)
 
-    def _tell(self, text: str, *, is_last: bool = False) -> None:
-        self._put(self._job_id, Piece(self._num_told, text, self._answer.num_tokens, is_last=is_last))
-        self._num_told += len(text)
+    def _publish(self, text: str, *, is_last: bool = False) -> None:
+        self._put(self._job_id, Piece(self._num_published, text, self._answer.num_tokens, is_last=is_last))
+        self._num_published += len(text)

@@ -1,4 +1,4 @@
-"""Watches one engine: registers what it can hold, pauses claims while it is down, lets old bookings go."""
+"""The monitor of one engine: registers its capacity, pauses claims while it is down, ends drains."""
 
 import threading
 import time
@@ -24,12 +24,12 @@ from worker.loop import Loop
 
 _LOOK_SECONDS: Final = 1.0
 _SEEN_SECONDS: Final = 5.0
-# What an engine can hold is asked again: a real one shows its pool only after its first iteration.
+# Capacity is read again: a real engine reports its pool only after its first iteration.
 _DESCRIBE_SECONDS: Final = 30.0
 
 
 class EngineMonitor:
-    """The one place that knows whether this worker's engine may be given jobs."""
+    """The one place that decides whether this worker's engine may receive jobs."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class EngineMonitor:
         *,
         end_id: int,
     ) -> None:
-        """Args: end_id: the tokenizer's end token, the whole prompt of a test request."""
+        """Args: end_id: the tokenizer's end token, which is the whole prompt of a probe."""
         self._settings = settings.engine
         self._drain_span = timedelta(seconds=settings.jobs.drain_seconds)
         self._sessions = sessions
@@ -62,27 +62,27 @@ class EngineMonitor:
 
     @property
     def model(self) -> EngineModel | None:
-        """What the engine can hold; None: it may be given no job now."""
+        """The engine's model and capacity; None while it may not receive jobs."""
         with self._changed:
             return self._model
 
     def doubt(self) -> None:
-        """A stream could not reach the engine: no job is given to it until it has been seen again."""
+        """Give the engine no jobs until the next successful probe. Called when a stream cannot reach it."""
         with self._changed:
             self._model = None
         self.loop.wake()
 
     def begin_stop(self) -> None:
-        """It looks no more, and does not wait for an engine that leaves it without an answer."""
+        """Stop probing, and interrupt a call that waits for a silent engine."""
         self.loop.begin_stop()
         self._client.interrupt()
 
     def close(self) -> None:
-        """The connection to the engine is gone; the loop must have ended."""
+        """Close the connection to the engine. The loop must have ended."""
         self._client.close()
 
     def run_once(self) -> None:
-        """The engine's row tells what is true now, and bookings that have drained are gone."""
+        """Update the engine's row and delete the reservations that have drained."""
         if self.model is None or time.monotonic() - self._described_at > _DESCRIBE_SECONDS:
             self._describe()
         elif not self._client.is_ready():
@@ -92,11 +92,11 @@ class EngineMonitor:
         generating = self._generating()
         gauges = self._client.gauges()
         self._note_seen(gauges)
-        # Before and after: the gauges count a request only if it was in the engine when they were read.
+        # Before and after: the gauges count a request only if the engine held it when they were read.
         self._drains.look(gauges, generating=generating & self._generating())
 
     def _generating(self) -> frozenset[UUID]:
-        """Return the leases of this process whose requests generate at this moment."""
+        """Return the leases of this process whose requests are generating now."""
         now = time.monotonic()
         return frozenset(held.lease.lease_id for held in self._keeper.held() if held.is_generating(now))
 
@@ -143,7 +143,7 @@ class EngineMonitor:
         self._paused_for = reason
 
     def _note_seen(self, gauges: Gauges | None) -> None:
-        """Others see from time to time that the engine lives, and what it can spare as soon as it changes."""
+        """Record that the engine is alive every few seconds, and its spare blocks whenever they change."""
         with transaction(self._sessions) as session:
             spare = self._spare_blocks(session, gauges)
             if spare == self._spare and time.monotonic() - self._seen_at < _SEEN_SECONDS:
@@ -153,14 +153,18 @@ class EngineMonitor:
         self._seen_at, self._spare = time.monotonic(), spare
 
     def _spare_blocks(self, session: Session, gauges: Gauges | None) -> int | None:
-        """Free blocks while somebody else uses the engine too, seen twice; None: all of it is ours.
+        """Return the engine's free blocks while others use it too.
 
-        While we book nothing the gauges may be old and are not believed.
+        Only two consecutive readings prove that it is shared. While we reserve nothing, the gauges may be
+        stale and are ignored.
+
+        Returns:
+            None while all of the engine is ours.
         """
-        booked = session.scalar(
+        reserved = session.scalar(
             select(func.sum(Reservation.blocks)).where(Reservation.engine_name == self._settings.name)
         )
-        is_shared = bool(gauges and booked and gauges.used_blocks > booked)
+        is_shared = bool(gauges and reserved and gauges.used_blocks > reserved)
         was_shared, self._was_shared = self._was_shared, is_shared
         return gauges.free_blocks if gauges and is_shared and was_shared else None
 
@@ -168,18 +172,18 @@ class EngineMonitor:
         model = self.model
         return model is not None and self._client.answers(model.adapter, timeout=CANARY_SECONDS)
 
-    def _drain_limit(self, booking: Reservation) -> timedelta:
-        """After it an answer of the engine proves that the booked request has ended.
+    def _drain_limit(self, reservation: Reservation) -> timedelta:
+        """Return how long a reservation drains before an answer proves its request's end.
 
-        Where nothing ends a request early it may run for as long as all its tokens take.
+        If the engine cannot stop a request early, it may run for as long as all its tokens take.
         """
         model = self.model
         if model is None or model.adapter.is_reached:
             return self._drain_span
-        held = booking.blocks * model.capacity.tokens_per_block
+        held = reservation.blocks * model.capacity.tokens_per_block
         deadlines = deadlines_for(
-            prompt_tokens=max(0, held - booking.output_tokens),
-            max_tokens=booking.output_tokens,
+            prompt_tokens=max(0, held - reservation.output_tokens),
+            max_tokens=reservation.output_tokens,
             capacity=model.capacity,
             time_scale=self._settings.time_scale,
         )

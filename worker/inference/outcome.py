@@ -1,4 +1,4 @@
-"""How a run of a job can end, and how that is recorded: one fenced transaction."""
+"""The outcomes of a run, and recording one in a fenced transaction."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,45 +19,45 @@ from worker.engine.verdicts import sanitize
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The answer is whole."""
+    """The answer is complete."""
 
     reason: FinishReason
 
 
 @dataclass(frozen=True, slots=True)
 class RunEnded:
-    """The engine generated all that was booked; the answer is not whole yet."""
+    """The engine generated all reserved tokens; the answer is not complete yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """Somebody wanted the job to end early."""
+    """The job was asked to end early."""
 
     reason: StopReason
 
 
 @dataclass(frozen=True, slots=True)
 class Yielded:
-    """It left the engine so that others could go on."""
+    """The job left the engine so that others could go on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recounted:
-    """The prompt is not as long as was booked; nothing was sent."""
+    """The prompt is not as long as its reservation assumed; nothing was sent."""
 
     prompt_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """An error ended it."""
+    """An error ended the run."""
 
     error: LongbatchError
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseLost:
-    """The job is somebody else's now: nothing may be written to it."""
+    """Another worker may have the job now: this one must not write to it."""
 
 
 Outcome = Finished | RunEnded | Stopped | Yielded | Recounted | Failed | LeaseLost
@@ -72,15 +72,18 @@ def record(
     settings: JobSettings,
     is_confirmed: bool,
 ) -> JobState | None:
-    """The job is where this outcome leads, its booking closed or draining; None: the lease is lost.
+    """Move the job to the outcome's state, and delete or drain its reservation.
 
     Args:
         session: the caller's transaction.
         lease: the fence.
-        outcome: of the run.
-        output: what was generated, perhaps nothing.
-        settings: of attempts and rescues.
-        is_confirmed: the engine holds nothing for the job any more.
+        outcome: how the run ended.
+        output: the generated output, possibly empty.
+        settings: limits on attempts and rescues.
+        is_confirmed: the engine no longer holds anything for the job.
+
+    Returns:
+        The job's new state; None if the lease is lost.
     """
     state = _move(session, lease, outcome, output, settings=settings)
     if is_confirmed:
@@ -100,7 +103,7 @@ def _move(
             ended = JobState.CANCELLED if reason is StopReason.CANCEL else JobState.EXPIRED
             return _if(lifecycle.end_stopped(session, lease, reason, output), ended)
         case Stopped() | RunEnded() | Yielded():
-            return _give_back(outcome)(session, lease, output)
+            return _release_verb(outcome)(session, lease, output)
         case Recounted(prompt_tokens):
             return lifecycle.recount(session, lease, prompt_tokens=prompt_tokens)
         case Failed(error):
@@ -110,8 +113,10 @@ def _move(
     return None
 
 
-def _give_back(outcome: Stopped | RunEnded | Yielded) -> Callable[[Session, Lease, Output], JobState | None]:
-    """How a job that is not done goes back to the queue."""
+def _release_verb(
+    outcome: Stopped | RunEnded | Yielded,
+) -> Callable[[Session, Lease, Output], JobState | None]:
+    """Return the verb that puts an unfinished job back into the queue."""
     if isinstance(outcome, Yielded):
         return lifecycle.give_way
     return lifecycle.make_room if outcome == Stopped(StopReason.PREEMPT) else lifecycle.release
@@ -125,14 +130,14 @@ def _fail(
     if isinstance(error, EngineLostError):
         lost = lifecycle.lose_engine(session, lease, max_rescues=settings.max_rescues)
         return _if(lost, JobState.QUEUED)
-    told: JsonObject = {"code": error.code, "message": sanitize(error.message)[0]}
+    reported: JsonObject = {"code": error.code, "message": sanitize(error.message)[0]}
     partial = output if output.num_tokens else None
     if not error.retryable:
-        return _if(lifecycle.fail(session, lease, told, partial), JobState.FAILED)
+        return _if(lifecycle.fail(session, lease, reported, partial), JobState.FAILED)
     return lifecycle.retry(
         session,
         lease,
-        told,
+        reported,
         max_attempts=settings.max_attempts,
         backoff=timedelta(seconds=settings.retry_backoff_seconds),
         output=partial,

@@ -1,4 +1,4 @@
-"""The text of an answer as far as it is certain."""
+"""The text of an answer that is final so far."""
 
 from collections.abc import Sequence
 
@@ -7,32 +7,32 @@ from worker.inference.stops import StopMatcher
 
 
 class Said:
-    """Text that grows until a stop string ends it; not for several threads."""
+    """Text that grows until a stop string ends it. Not thread-safe."""
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = StopMatcher(stops) if stops else None
-        self._pieces: list[str] = []
+        self._deltas: list[str] = []
         self._num_taken = 0
 
     def add(self, text: str) -> str | None:
-        """The text goes on; the stop string that ended it, which is no part of it."""
+        """Append text. Returns the stop string that ended it, which is not part of it, or None."""
         if self._stops is None:
-            self._pieces.append(text)
+            self._deltas.append(text)
             return None
         passed, matched = self._stops.push(text)
-        self._pieces.append(passed)
+        self._deltas.append(passed)
         return matched
 
     def flush(self) -> None:
-        """What could have become a stop string is text, as nothing more comes."""
+        """Append the text held back for a stop string, since nothing more comes."""
         if self._stops is not None:
-            self._pieces.append(self._stops.flush())
+            self._deltas.append(self._stops.flush())
 
     def raw(self) -> str:
-        """All of it, as it came."""
-        return "".join(self._pieces)
+        """Return the whole text, unsanitized."""
+        return "".join(self._deltas)
 
     def take(self) -> str:
-        """What came since this was last asked, as it can be stored."""
-        new, self._num_taken = self._pieces[self._num_taken :], len(self._pieces)
+        """Return the text added since the last call, in storable form."""
+        new, self._num_taken = self._deltas[self._num_taken :], len(self._deltas)
         return sanitize("".join(new))[0]

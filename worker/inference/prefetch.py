@@ -1,4 +1,4 @@
-"""Prompts that are ready before their slot is: counted, loaded and kept until their jobs start."""
+"""Prompt prefetch: prompts are loaded and counted before their jobs start."""
 
 import threading
 import time
@@ -20,18 +20,18 @@ from jobs.scheduling import claims
 from jobs.scheduling.claims import Foreseen
 from jobs.scheduling.sizing import Terms
 
-# A look takes some milliseconds of database time; what short jobs gain from more of them is less.
+# A preview costs a few milliseconds of database time; running it more often costs more than short jobs gain.
 _LOOK_SECONDS: Final = 0.2
-# The queue may have changed since, but by little; who came meanwhile is seen at the next look.
+# The queue changes little in this time; jobs that arrive meanwhile are seen by the next preview.
 _FRESH_SECONDS: Final = 1.0
 # A prompt of 96k ids takes less than 400 KB, packed.
 _MAX_PROMPTS: Final = 16
 
 
 class LookAhead:
-    """Foresees which jobs start next on one engine, and gets their token ids ready.
+    """The prefetcher of one engine: predicts which jobs start next and loads their token ids.
 
-    It may be wrong: then the prompt is loaded when its job starts, and nothing else is lost.
+    A wrong prediction only means that the prompt is loaded when its job starts.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class LookAhead:
         self._looked_at = float("-inf")
 
     def look(self) -> None:
-        """The prompts of the jobs that would start next are ready, unless they were looked for just now."""
+        """Load the prompts of the jobs that would start next. Calls in quick succession do nothing."""
         if time.monotonic() - self._looked_at < _LOOK_SECONDS:
             return
         with transaction(self._sessions) as session:
@@ -65,20 +65,24 @@ class LookAhead:
         self._unreadable.intersection_update(foreseen.text_ids)
 
     def candidates(self) -> Foreseen | None:
-        """What a claim may choose from without reading the queue; None: that was read too long ago."""
+        """Return the jobs that a claim may choose from without reading the queue.
+
+        Returns:
+            None if the queue was read too long ago.
+        """
         with self._lock:
             is_fresh = time.monotonic() - self._looked_at < _FRESH_SECONDS
             return self._foreseen if is_fresh else None
 
     def forget(self, job_ids: Iterable[UUID]) -> None:
-        """No claim tries these jobs: they have started."""
+        """Remove these jobs, which have started, from the candidates."""
         started = set(job_ids)
         with self._lock:
             left = [each for each in self._foreseen.candidates if each.job.id not in started]
             self._foreseen = replace(self._foreseen, candidates=left)
 
     def take(self, text_id: UUID) -> CountedPrompt | None:
-        """The prompt with its ids, which is kept no longer; None: nobody foresaw it."""
+        """Remove and return a prefetched prompt. Returns None if it was not predicted."""
         with self._lock:
             return self._ready.pop(text_id, None)
 
@@ -87,12 +91,12 @@ class LookAhead:
             return text_id in self._ready
 
     def _try(self, text_id: UUID) -> None:
-        """Prepare one prompt; what is wrong with it ends its own job when that starts, and no other."""
+        """Prepare one prompt. A bad prompt fails only its own job, when that job starts."""
         try:
             self._prepare(text_id)
-        except (NoResultFound, OperationalError):  # its job was deleted, or the database is away
+        except (NoResultFound, OperationalError):  # its job was deleted, or the database is down
             return
-        except Exception as error:  # noqa: BLE001  # of one prompt among others: it is told when it runs
+        except Exception as error:  # noqa: BLE001  # one bad prompt must not stop the others: its job reports it
             self._unreadable.add(text_id)
             telemetry.logger().warning(telemetry.LOOP_FAILED, loop="lookahead", error=type(error).__name__)
 

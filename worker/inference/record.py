@@ -1,4 +1,4 @@
-"""The end of a run, written down: the outcome under the fence, then what becomes of the booking."""
+"""Recording the end of a run: the outcome under the fence, then the end of its reservation."""
 
 import threading
 import time
@@ -46,11 +46,11 @@ class Run:
     """One run of one job.
 
     Attributes:
-        claim: of the job.
+        claim: the job's claim.
         held: its lease.
-        answer: what it has generated.
-        teller: tells that to whoever listens.
-        log: names the job.
+        answer: its output so far.
+        teller: publishes that output.
+        log: a logger bound to the job.
     """
 
     claim: Claim
@@ -62,10 +62,10 @@ class Run:
 
 @dataclass(frozen=True)
 class Recorder:
-    """What recording the ends of runs takes; shared by all slots.
+    """The dependencies for recording the ends of runs; shared by all slots.
 
     Attributes:
-        stopping: set when the process is to end soon.
+        stopping: set when the process is shutting down.
     """
 
     settings: Settings
@@ -76,13 +76,13 @@ class Recorder:
     stopping: threading.Event
 
     def end(self, run: Run, outcome: Outcome, stream: Stream | None, *, is_confirmed: bool) -> None:
-        """The outcome is recorded; then the booking goes too, should the engine confirm its end late.
+        """Record the outcome of a run, and wait a little for a late confirmation.
 
         Args:
-            run: that has ended.
-            outcome: of it.
-            stream: its last one, closed afterwards; None: nothing was sent.
-            is_confirmed: the engine holds nothing for the job any more.
+            run: the run that has ended.
+            outcome: how it ended.
+            stream: its last stream, closed afterwards; None if nothing was sent.
+            is_confirmed: the engine no longer holds anything for the job.
         """
         self.hurry.give_way()
         try:
@@ -106,11 +106,14 @@ class Recorder:
                 stream.close()
 
     def _record(self, run: Run, outcome: Outcome, *, is_confirmed: bool) -> JobState | None:
-        """Where the job is now; None: its lease was lost. Tried until the database takes it.
+        """Write the outcome, retrying until the database accepts it.
 
-        The fence makes it harmless that a commit's outcome can be unknown, and that somebody else may have
-        the job by now; a finished answer is too dear to drop because the database was away for a minute.
-        What the database refuses for what it is fails the job instead: it would be refused wherever it ran.
+        The fence makes retries safe even if the result of a commit is unknown or another worker has the job
+        by now; a finished answer is too expensive to drop because the database was down for a minute. If the
+        database rejects the data itself, the job fails instead: it would be rejected wherever it ran.
+
+        Returns:
+            The job's new state; None if its lease is lost, or the outcome could not be written.
         """
         output = run.answer.output()
         give_up_at = time.monotonic() + 2 * self.settings.jobs.lease_seconds
@@ -140,23 +143,23 @@ class Recorder:
             )
 
     def _settle(self, run: Run, outcome: Outcome) -> None:
-        """The booking drains, and goes if the engine confirms the end of its request after all."""
+        """Delete the draining reservation if the engine soon confirms the end of its request."""
         run.log.info(telemetry.RESERVATION_DRAINING, blocks=run.claim.blocks)
         if isinstance(outcome, Finished | Stopped):
             linger = 1.0 if self.stopping.is_set() else _LINGER_SECONDS
             if wait_for_end(run.held, seconds=linger):
-                self._close_booking(run.claim)
+                self._close_reservation(run.claim)
 
-    def _close_booking(self, claim: Claim) -> None:
+    def _close_reservation(self, claim: Claim) -> None:
         try:
             with transaction(self.sessions) as session:
                 reservations.close(session, claim.lease.lease_id)
-        except SQLAlchemyError as error:  # it drains; the monitor sees to it
+        except SQLAlchemyError as error:  # it stays draining; the monitor deletes it later
             telemetry.logger().warning(telemetry.LOOP_FAILED, loop="booking", error=type(error).__name__)
 
 
 def _error_fields(outcome: Outcome) -> dict[str, str | None]:
-    """Return what the log says of an error, with the engine's words, which no tenant reads."""
+    """Return an error's log fields. They include the engine's own message, which tenants never see."""
     error = outcome.error if isinstance(outcome, Failed) else None
     fields = {"error": error.code if error else None}
     return fields | {"said": error.said} if isinstance(error, EngineError) and error.said else fields

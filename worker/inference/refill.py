@@ -1,4 +1,4 @@
-"""Slots that became free are filled at once, several in one transaction when they come together."""
+"""Refilling free slots at once, several in one transaction when they become free together."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -6,39 +6,39 @@ from typing import Final
 
 from jobs.scheduling.claims import Ended
 
-# A result is not written later than this because requests are on their way.
+# The longest that pending requests may delay the writing of a result.
 _MAX_DELAY_SECONDS: Final = 0.1
 
 
 class Hurry:
-    """Counts requests on their way to the engine: a free slot costs more than a result that comes later."""
+    """A count of requests about to be sent: an idle slot costs more than a result that is written later."""
 
     def __init__(self) -> None:
         self._num_urgent = 0
         self._changed = threading.Condition()
 
     def begin(self) -> None:
-        """A slot is free and its next request not sent yet."""
+        """Count a free slot whose next request is not sent yet."""
         with self._changed:
             self._num_urgent += 1
 
     def done(self) -> None:
-        """It was sent, or there is none."""
+        """Uncount a request that was sent, or that never will be."""
         with self._changed:
             self._num_urgent -= 1
             self._changed.notify_all()
 
     def give_way(self) -> None:
-        """Returns when no request is on its way, or after a moment."""
+        """Wait until no request is pending, for at most a tenth of a second."""
         with self._changed:
             self._changed.wait_for(lambda: self._num_urgent <= 0, _MAX_DELAY_SECONDS)
 
 
 class Refill:
-    """Collects jobs whose requests have ended; whoever comes first fills the slots of all."""
+    """A collector of ended requests; the first thread to come refills the slots of all."""
 
     def __init__(self, fill: Callable[[Sequence[Ended]], bool], hurry: Hurry) -> None:
-        """Args: fill: closes the bookings and starts other jobs; whether the engine is full then."""
+        """Args: fill: deletes the reservations and starts other jobs; True if the engine is then full."""
         self._fill = fill
         self._hurry = hurry
         self._waiting: list[Ended] = []
@@ -46,7 +46,11 @@ class Refill:
         self._filling = threading.Lock()
 
     def after(self, ended: Ended) -> bool:
-        """Whether the slot of this job is taken again, or was offered by somebody who sees to the rest."""
+        """Refill the slot of an ended request, together with any others that became free.
+
+        Returns:
+            True if the slot was refilled, or another thread has taken it on.
+        """
         self._hurry.begin()
         try:
             with self._lock:

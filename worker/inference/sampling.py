@@ -1,4 +1,4 @@
-"""How a job's tokens are picked: what its caller asked for, and the seed of each request to the engine."""
+"""The sampling of a job: its caller's parameters, and the seed of each request to the engine."""
 
 from dataclasses import replace
 from hashlib import blake2b
@@ -11,9 +11,9 @@ _SEED_BYTES: Final = 8
 
 
 def sampling_of(job: Job, *, start: int) -> Sampling:
-    """Say how the engine picks tokens for the request that begins after `start` generated tokens.
+    """Build the sampling parameters of the request that begins after `start` tokens.
 
-    Without `temperature` a job is greedy; OpenAI's routes store their own default when a job comes in.
+    Without `temperature` a job is greedy; OpenAI's routes store their own default with each job.
     """
     given = job.sampling
     sampling = Sampling(
@@ -26,22 +26,22 @@ def sampling_of(job: Job, *, start: int) -> Sampling:
 
 
 def seed_of(job: Job, *, start: int, is_random: bool) -> int | None:
-    """Derive the seed of the request that begins after `start` generated tokens.
+    """Derive the seed of the request that begins after `start` tokens.
 
-    An engine starts its generator anew with each request, and a real one uses the same seed for all requests
-    without one. So each job, attempt and segment has its own, which any worker derives alike: a rescued job
-    goes on as it would have.
+    An engine resets its random generator for each request, and a real one uses the same seed for all requests
+    without one. So each job, attempt and segment has its own seed, which every worker derives the same way: a
+    rescued job continues as it would have.
 
     Returns:
-        The caller's own seed for the first segment; derived from it, or from the job's id and attempt, for
-        the others. None for a greedy request whose caller gave none: nothing is drawn there.
+        The caller's own seed for the first segment; for later ones, a seed derived from it or from the job's
+        id and attempt. None for a greedy request without a caller's seed: it draws nothing.
     """
     seed = _int(job.sampling.get("seed"))
     if not is_random or (seed is not None and start == 0):
         return seed
     origin = f"job {job.id.hex} {job.attempt}" if seed is None else f"seed {seed}"
     digest = blake2b(f"{origin} {start}".encode(), digest_size=_SEED_BYTES).digest()
-    return int.from_bytes(digest, "little") >> 1  # engines differ in what they make of the highest bit
+    return int.from_bytes(digest, "little") >> 1  # engines treat the highest bit differently
 
 
 def _float(value: object) -> float | None:

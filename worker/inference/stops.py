@@ -1,13 +1,13 @@
-"""Stop strings found in text that comes in pieces."""
+"""Matching stop strings in streamed text."""
 
 from collections.abc import Sequence
 
 
 class StopMatcher:
-    """Lets text through until the first stop string is complete; the result does not depend on the pieces.
+    """A filter that passes text until the first stop string is complete, however the text is split.
 
-    The match is the one that ends first, and of those the one that begins first: what a reader stops at who
-    looks at every character as it comes. Text is held back only while it can still become a stop string.
+    The match is the one that ends first and, among those, begins first: where a reader checking every
+    character as it arrives would stop. Text is held back only while it can still become a stop string.
     """
 
     def __init__(self, stops: Sequence[str]) -> None:
@@ -19,9 +19,9 @@ class StopMatcher:
         self.matched: str | None = None
 
     def push(self, text: str) -> tuple[str, str | None]:
-        """The text that is now final, and the stop string that ended it, if one did.
+        """Return the text that is now final, and the stop string that ended it or None.
 
-        After a match everything is dropped: the answer ends before the stop string.
+        After a match all further text is dropped: the answer ends before the stop string.
         """
         if self.matched is not None:
             return "", self.matched
@@ -37,12 +37,12 @@ class StopMatcher:
         return window[: len(window) - keep], None
 
     def flush(self) -> str:
-        """The text that was held back, once no more comes."""
+        """Return the held-back text, once no more comes."""
         held, self._held = self._held, ""
         return held
 
     def _num_held(self, window: str) -> int:
-        """Length of the longest end of the window with which a stop string begins."""
+        """Return the length of the longest end of the window that begins a stop string."""
         for length in range(min(self._max_held, len(window)), 0, -1):
             tail = window[-length:]
             if any(stop.startswith(tail) for stop in self._stops):

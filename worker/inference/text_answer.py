@@ -1,4 +1,4 @@
-"""One answer of a model that says text: pieces in, text out, and the reason why it ends."""
+"""One answer of a model that produces text: deltas in, text and finish reason out."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -14,88 +14,88 @@ _REPLACEMENT: Final = "\ufffd"
 
 
 class TextAnswer:
-    """What a job has been answered so far; not for several threads.
+    """The text that a job has generated so far. Not thread-safe.
 
-    Its tokens are those of its text, by the tokenizer: what the model really generated is known to no one
-    outside the server, unless that tells how many there were. So no other run can go on from it.
+    Its tokens are those of its text according to the tokenizer: the real ones are known only to the server,
+    which may report their number. So no other run can continue from it.
 
     Attributes:
-        finish_reason: set once the answer has ended by its own rules; what comes later is dropped.
+        finish_reason: set once the answer ends by its own rules; later text is dropped.
     """
 
     is_resumable = False
-    is_full = False  # nothing but the engine's word ends it
+    is_full = False  # only the engine ends it
     ids: Sequence[int] = ()
 
     def __init__(self, tokenizer: Tokenizer, *, max_tokens: int, stops: Sequence[str] = ()) -> None:
         self._tokenizer = tokenizer
         self._max_tokens = max_tokens
         self._said = Said(stops)
-        self._num_seen = 0  # characters of all that is certain
+        self._num_seen = 0  # characters of the text that is final
         self._matched = ""  # the stop string that ended it
-        self._uncertain = ""  # the end of it, which the next response may change
+        self._uncertain = ""  # the end of the text, which the next response may change
         self._num_counted = 0
-        self._told_tokens: int | None = None
-        self._told_reason: FinishReason | None = None
+        self._reported_tokens: int | None = None
+        self._reported_reason: FinishReason | None = None
         self._has_begun = False
         self.finish_reason: FinishReason | None = None
 
     @property
     def num_tokens(self) -> int:
-        """Tokens of the text so far; while it grows they are counted piece by piece, so about."""
-        return min(self._max_tokens, (not self._matched and self._told_tokens) or self._num_counted)
+        """Number of tokens of the text so far; approximate while it grows, as each delta is counted alone."""
+        return min(self._max_tokens, (not self._matched and self._reported_tokens) or self._num_counted)
 
     @property
     def is_streaming(self) -> bool:
-        """Whether anything has come."""
+        """True once this run has received text."""
         return self._has_begun
 
     @property
     def num_wanted(self) -> int:
-        """Tokens that this run may generate."""
+        """Number of tokens that this run may generate."""
         return self._max_tokens
 
-    def begin_run(self, *, until: int) -> None:  # noqa: ARG002  # booked whole
-        """The engine is asked for all."""
+    def begin_run(self, *, until: int) -> None:  # noqa: ARG002  # reserved whole
+        """Start a run, which always requests the whole answer."""
         self._has_begun = False
 
     def resume(self, ids: Sequence[int]) -> None:
-        """The answer begins anew: what another run left is no beginning for this one."""
+        """Ignore the tokens of an earlier run: this one starts over."""
 
     def take(self, piece: Piece) -> None:
-        """What the engine said belongs to the answer, as far as it has not ended."""
+        """Append a delta of the stream, unless the answer has ended."""
         if not isinstance(piece, Text) or self.finish_reason is not None:
             return
         self._has_begun = True
-        self._told_reason = piece.reason or self._told_reason
+        self._reported_reason = piece.reason or self._reported_reason
         if piece.num_tokens is not None:
-            self._told_tokens = (self._told_tokens or 0) + piece.num_tokens
+            self._reported_tokens = (self._reported_tokens or 0) + piece.num_tokens
         if not piece.is_whole:
-            self._say(piece.text)
+            self._append(piece.text)
             return
-        # A character that lacks bytes looks like U+FFFD until they come.
+        # An incomplete character looks like U+FFFD until its other bytes come.
         certain = piece.text.rstrip(_REPLACEMENT)
         self._uncertain = piece.text[max(len(certain), self._num_seen) :]
-        self._say(certain[self._num_seen :])
+        self._append(certain[self._num_seen :])
 
     def finish(self) -> FinishReason:
-        """The engine has ended the answer; why. As many tokens as were allowed mean a length."""
-        self._settle()
+        """End the answer because the engine did, and return why. At the token limit it is LENGTH."""
+        self._accept_rest()
         if self.finish_reason is None:
             is_length = self._count() >= self._max_tokens
             by_count = FinishReason.LENGTH if is_length else FinishReason.STOP
-            self.finish_reason = self._told_reason or by_count
+            self.finish_reason = self._reported_reason or by_count
         return self.finish_reason
 
     def output(self) -> Output:
-        """What there is, as it can be stored, also of an answer that was cut off; call it once."""
-        self._settle()
+        """Return the final output in storable form, complete or cut off. Call it once."""
+        self._accept_rest()
         self._said.flush()
         self._num_counted = self._count()
         return self.snapshot()
 
     def snapshot(self) -> Output:
-        """What there is for certain."""
+        """Return the output that is final so far."""
         text, replaced = sanitize(self._said.raw())
         return Output(
             text=text,
@@ -107,22 +107,22 @@ class TextAnswer:
         )
 
     def take_text(self) -> str:
-        """The text that became certain since it was last taken, as it can be stored."""
+        """Return the text that became final since the last call, in storable form."""
         return self._said.take()
 
-    def _settle(self) -> None:
-        """What was uncertain is certain: nothing more comes."""
+    def _accept_rest(self) -> None:
+        """Append the uncertain text, since nothing more comes."""
         rest, self._uncertain = self._uncertain, ""
         if self.finish_reason is None:
-            self._say(rest)
+            self._append(rest)
 
     def _count(self) -> int:
-        """Generated tokens: as the server told, else those of the text; only up to a stop string's end."""
-        if self._told_tokens is not None and not self._matched:
-            return self._told_tokens
+        """Count the generated tokens: the server's number, or those of the text up to a stop string's end."""
+        if self._reported_tokens is not None and not self._matched:
+            return self._reported_tokens
         return self._tokenizer.count_text(self._said.raw() + self._matched)
 
-    def _say(self, text: str) -> None:
+    def _append(self, text: str) -> None:
         if not text:
             return
         self._num_seen += len(text)

@@ -1,4 +1,4 @@
-"""The inference worker: one engine's dispatcher, its leases, its monitor, and the bell."""
+"""The inference worker: one engine's dispatcher, leases, monitor and doorbell."""
 
 import threading
 from dataclasses import replace
@@ -20,13 +20,13 @@ from worker.inference.prefetch import LookAhead
 from worker.inference.record import Recorder
 from worker.inference.refill import Hurry
 
-# Leases must be renewed although all other connections wait for something.
+# Leases must be renewed even while all other connections are waiting.
 _HEARTBEAT_CONNECTIONS = 3
 _HISTORY_KEPT = timedelta(seconds=2)
 
 
 class InferenceWorker:
-    """Feeds one engine."""
+    """The worker that feeds one engine."""
 
     def __init__(self, settings: Settings, tokenizer: Tokenizer, bell: Bell) -> None:
         self._settings = settings
@@ -60,7 +60,7 @@ class InferenceWorker:
         self.monitor.on_ready.append(self.dispatcher.loop)
 
     def start(self) -> None:
-        """Jobs are claimed as soon as the engine has been seen."""
+        """Start all loops. Claims begin as soon as the engine answers a probe."""
         for loop in (
             self._bell.loop,
             self._live.loop,
@@ -73,10 +73,10 @@ class InferenceWorker:
         telemetry.logger().info(telemetry.DISPATCHER_STARTED, engine=self._settings.engine.name)
 
     def terms(self) -> Terms:
-        """What jobs are claimed under now.
+        """Return the policy that jobs are claimed under now.
 
-        A model that takes text gives no run that another one could go on from: jobs book all they may need,
-        and none makes room, since it would have to begin anew.
+        With a model that takes text, no run can continue another one: jobs reserve everything they may need,
+        and none is preempted, since it would have to start over.
         """
         model = self.monitor.model
         if model is None or not model.adapter.takes_text:
@@ -84,16 +84,16 @@ class InferenceWorker:
         return replace(self._terms, foresight=None, preempts=False)
 
     def heard(self, bell: str) -> None:
-        """The doorbell rang."""
+        """Claim jobs soon, because the doorbell rang."""
         self._bell.heard(bell)
         self.dispatcher.loop.wake()
 
     def begin_stop(self) -> None:
-        """No job is claimed any more."""
+        """Stop claiming jobs. Returns at once."""
         self.dispatcher.begin_stop()
 
     def stop(self) -> None:
-        """No thread of ours runs, no job is ours."""
+        """Stop all threads. No job stays with this worker."""
         self.dispatcher.stop(grace_seconds=self._settings.jobs.shutdown_grace_seconds)
         for part in (self.monitor, self.keeper.loop, self._live.loop, self._bell.loop):
             part.begin_stop()
