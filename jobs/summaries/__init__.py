@@ -1,4 +1,4 @@
-"""Summaries: their verbs; in the modules planning, prompts and results."""
+"""Summaries: what callers do with them; see planning, prompts and formats for the rest."""
 
 from jobs.summaries.lifecycle import (
     SummaryFilter,

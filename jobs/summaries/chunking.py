@@ -1,10 +1,10 @@
-"""A text cut into chunks of a bounded number of tokens, at the boundaries that its reader would choose.
+"""Texts cut into chunks of a bounded number of tokens, at the boundaries that a reader would choose.
 
-The text is first cut into small atoms: paragraphs, and where one is large its lines, sentences, words or at
-last characters. How many tokens each has follows from where the tokens of the whole text begin: the text is
-tokenized once for all of them. Chunks are runs of atoms: each ends at the strongest boundary near its fair
-share of what is left, so that all come out about equally long and none is a remnant. What a chunk really has
-is counted when it is cut, since tokens can span the seam between two atoms.
+The text is first cut into small atoms: paragraphs, and within large ones lines, sentences, words or finally
+characters. Where the tokens of the whole text begin determines how many each atom has, so the text is
+tokenized only once. Chunks are runs of atoms: each ends at the strongest boundary near its fair share of the
+rest, so that all are about equally long and none is a remnant. The exact tokens of a chunk are counted when
+it is cut, since tokens can span the seam between two atoms.
 """
 
 import re
@@ -18,31 +18,31 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-# How many tokens a text has.
+# Counts the tokens of a text.
 Count = Callable[[str], int]
-# The characters, in order, with which the tokens of a text begin; about, where a tokenizer cannot say.
+# Returns the index of each token's first character, in order; approximate if the tokenizer is not exact.
 Starts = Callable[[str], npt.NDArray[np.int32]]
-# About how many tokens the characters from one place to another have.
+# Estimates the tokens of the characters between two places.
 _Measure = Callable[[int, int], int]
 
-# An atom has at most this part of a chunk, so that there is a boundary near every place.
+# An atom is at most a chunk divided by this, so that there is a boundary near every place.
 _ATOMS_PER_CHUNK: Final = 16
-# The share of a chunk that is filled on average; the rest lets boundaries be chosen.
+# The share of a chunk that is filled on average; the rest leaves a choice of boundaries.
 _FILL: Final = 0.9
-# A stronger boundary is taken up to this part of a fair share away.
+# How far away a stronger boundary may be, as a part of a fair share.
 _REACH: Final = 0.25
 
-# Boundaries by strength, weakest first; each matches what stands before the boundary.
+# Boundaries by strength, weakest first. Each pattern matches the text before the boundary.
 _CHARACTER, _WORD, _SENTENCE, _LINE, _PARAGRAPH, _HEADING, _TITLE = range(7)
 _WORDS: Final = re.compile(r"\s+")
-# A run of marks is tried at its first mark alone: else a line of dots would take the square of its length.
+# A run of marks is tried at its first mark only; otherwise a line of dots would take quadratic time.
 _SENTENCES: Final = re.compile(
     r"(?<![.!?…])[.!?…]++[\"'”’»)\]]*+\s++|(?<![。！？])[。！？]++[」』”’）]*+"  # noqa: RUF001  # Chinese marks
 )
 _LINES: Final = re.compile(r"\r?\n|\r")
 _PARAGRAPHS: Final = re.compile(r"(?:\r?\n|\r)[^\S\r\n]*(?:\r?\n|\r)\s*?(?=\S|\Z)|\f")
-# A line that begins a section: Markdown, a line underlined as in plain text and reStructuredText, or one
-# that says so.
+# A line that begins a section: a Markdown heading, a line underlined as in plain text and reStructuredText,
+# or one such as "Chapter 3".
 _HEADINGS: Final = re.compile(
     r"^(?:(?P<marks>\#{1,6})[ \t]+\S"
     r"|(?=\S)[^\n]{1,120}\r?\n(?P<rule>=+|-+|~+|\*+|\^+)[ \t]*$(?<=.{3})"
@@ -55,13 +55,13 @@ _FINER: Final = ((_LINES, _LINE), (_SENTENCES, _SENTENCE), (_WORDS, _WORD))
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A part of a text, in characters.
+    """A chunk of a text, in characters.
 
     Attributes:
-        start: where the part begins that this chunk alone stands for.
+        start: where this chunk's own part begins; these parts tile the text.
         end: where it ends; the next chunk starts here.
         context: where the text of the chunk begins: `start`, or before it if chunks overlap.
-        tokens: of the text from `context` to `end`, exactly.
+        tokens: exact tokens of the text from `context` to `end`.
     """
 
     start: int
@@ -77,7 +77,7 @@ class _Atoms:
     Attributes:
         bounds: of the pieces; from 0 to the length of the text.
         strengths: of the boundary at each of `bounds`.
-        before: tokens of the pieces before each of `bounds`, counted one by one.
+        before: tokens of all pieces before each of `bounds`, each piece counted alone.
     """
 
     bounds: Sequence[int]
@@ -86,7 +86,7 @@ class _Atoms:
 
 
 def num_chunks(num_tokens: int, *, chunk_tokens: int, overlap_tokens: int = 0) -> int:
-    """How many chunks a text of so many tokens becomes; a few may be more where it has few boundaries."""
+    """Estimate how many chunks a text has; a few more if it has few boundaries."""
     if num_tokens <= chunk_tokens:
         return 1
     return ceil(num_tokens / (_FILL * (chunk_tokens - overlap_tokens)))
@@ -95,14 +95,16 @@ def num_chunks(num_tokens: int, *, chunk_tokens: int, overlap_tokens: int = 0) -
 def cut(
     text: str, count: Count, *, chunk_tokens: int, overlap_tokens: int = 0, starts: Starts | None = None
 ) -> list[Chunk]:
-    """Cut the text into chunks in order; the same for the same text, and every character is in one.
+    """Cut the text into chunks, in order.
+
+    The same text always gives the same chunks, and every character is in a chunk.
 
     Args:
-        text: one character at least.
-        count: how many tokens a text has.
-        chunk_tokens: of a chunk at most, its overlap included; far above what a character has.
-        overlap_tokens: of the chunk before that each repeats, about; below `chunk_tokens / 2`.
-        starts: where tokens begin; None: stretches are counted, again and again, which only short texts bear.
+        text: at least one character.
+        count: counts the tokens of a text.
+        chunk_tokens: the most tokens of a chunk, with its overlap; far more than a character has.
+        overlap_tokens: about how many tokens of the previous chunk each repeats; below `chunk_tokens / 2`.
+        starts: finds where tokens begin; None means counting stretch after stretch, slow for long texts.
 
     Raises:
         ValueError: the text is empty, or the numbers leave no room.
@@ -123,7 +125,7 @@ def _by_counting(text: str, count: Count) -> _Measure:
 
 
 def _by_starts(starts: npt.NDArray[np.int32]) -> _Measure:
-    # Places of the same type: for others numpy would copy the whole array, each time.
+    # int32 like the array: for another type, numpy would copy the whole array each time.
     return lambda start, end: int(starts.searchsorted(np.int32(end)) - starts.searchsorted(np.int32(start)))
 
 
@@ -134,15 +136,15 @@ def _chunks(
     last = len(atoms.bounds) - 1
     first = 0
     while first < last:
-        back = _back(atoms, first, overlap_tokens)
-        context = atoms.bounds[back]
+        context_index = _overlap_start(atoms, first, overlap_tokens)
+        context = atoms.bounds[context_index]
         end = _choose_end(atoms, first, room)
         while (tokens := count(text[context : atoms.bounds[end]])) > chunk_tokens:
             if end - first > 1:
                 end = max(first + 1, end - max(1, (end - first) // _ATOMS_PER_CHUNK))
-            elif back < first:  # rather less overlap than no progress
-                back += 1
-                context = atoms.bounds[back]
+            elif context_index < first:  # less overlap is better than no progress
+                context_index += 1
+                context = atoms.bounds[context_index]
             else:
                 raise ValueError(f"a character has more than {chunk_tokens} tokens")
         yield Chunk(atoms.bounds[first], atoms.bounds[end], context, tokens)
@@ -150,7 +152,7 @@ def _chunks(
 
 
 def _choose_end(atoms: _Atoms, first: int, room: int) -> int:
-    """The index of the bound at which the chunk that starts at `first` best ends."""
+    """Choose the index of the bound at which the chunk from `first` should end."""
     begin, total = atoms.before[first], atoms.before[-1]
     left = total - begin
     if left <= room:
@@ -166,13 +168,16 @@ def _choose_end(atoms: _Atoms, first: int, room: int) -> int:
     return max(range(low, high + 1), key=lambda each: (atoms.strengths[each], -abs(atoms.before[each] - aim)))
 
 
-def _back(atoms: _Atoms, first: int, overlap_tokens: int) -> int:
-    """The index of the bound from which about so many tokens lead up to `first`; never more."""
+def _overlap_start(atoms: _Atoms, first: int, overlap_tokens: int) -> int:
+    """Return the index of the bound where the overlap before `first` begins.
+
+    At most `overlap_tokens` lie between the two.
+    """
     return min(first, bisect_left(atoms.before, atoms.before[first] - overlap_tokens, hi=first))
 
 
 def _atoms(text: str, measure: _Measure, *, max_tokens: int) -> _Atoms:
-    """The text in pieces of at most so many tokens each, unless one is a single character."""
+    """Split the text into pieces of at most `max_tokens`, or of a single character."""
     strong = {match.end(): _PARAGRAPH for match in _PARAGRAPHS.finditer(text)}
     for match in _HEADINGS.finditer(text):
         is_title = match["marks"] == "#" or (match["rule"] or "").startswith("=")
@@ -191,7 +196,7 @@ def _atoms(text: str, measure: _Measure, *, max_tokens: int) -> _Atoms:
 def _split(
     text: str, start: int, end: int, strength: int, measure: _Measure, *, max_tokens: int, level: int = 0
 ) -> Iterator[tuple[int, int, int]]:
-    """The pieces of a stretch, cut no finer than it has to be."""
+    """Yield the pieces of a stretch, cut no finer than necessary."""
     tokens = measure(start, end)
     if tokens <= max_tokens or end - start <= 1:
         yield end, strength, tokens
@@ -203,7 +208,11 @@ def _split(
 
 
 def _inner_bounds(text: str, start: int, end: int, level: int) -> tuple[list[int], int, int]:
-    """Where the stretch is cut by the first kind of boundary that it has; its strength; the next kind."""
+    """Cut the stretch at the strongest kind of boundary inside it.
+
+    Returns:
+        The bounds, the strength of those inside, and the level at which to cut the pieces.
+    """
     for place, (pattern, strength) in enumerate(_FINER[level:], start=level):
         ends = [match.end() for match in pattern.finditer(text, start, end)]
         inner = [each for each in ends if start < each < end]
@@ -219,7 +228,7 @@ _MANY: Final = 16
 
 
 def _groups(bounds: list[int]) -> list[int]:
-    """At most about `_MANY` of these bounds, evenly: a page of words is halved before it is taken apart."""
+    """Thin the bounds to about `_MANY`, evenly: a page is divided before its words."""
     if len(bounds) <= _MANY + 2:
         return bounds
     step = len(bounds) // _MANY

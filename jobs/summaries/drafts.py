@@ -1,4 +1,4 @@
-"""Drafts of summaries: a plan before its jobs stand in the table, and what it takes of the tenant's quota."""
+"""Drafts of summaries: a plan before its jobs are inserted, and its demand on the tenant's quota."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,15 +26,16 @@ _MAX_ROWS: Final = 1000  # per statement
 
 @dataclass(slots=True)
 class Draft:
-    """A plan before it is written down.
+    """A plan before its jobs are inserted.
 
     Attributes:
-        documents: the ready ones, in their order.
-        gaps: documents that have no text.
+        documents: the ready ones, in order.
+        gaps: documents without a text.
+        sizes: of chunks and answers.
         fingerprint: of the tokenizer.
-        nodes: by number; none where no document has a text, or the quota no room.
-        demand: what it takes of the quota; the least that it takes where there are no nodes.
-        no_room: why it was not drawn to its end; None: it was.
+        nodes: by number; empty if no document has a text, or the quota has no room.
+        demand: what the plan takes of the quota; a lower bound while there are no nodes.
+        no_room: why the plan is unfinished; None if it is complete.
     """
 
     documents: Sequence[Document]
@@ -47,20 +48,24 @@ class Draft:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no document has a text."""
+        """True if no document has a text."""
         return self.no_room is None and not self.nodes
 
     def put(self, nodes: Sequence[Node]) -> None:
-        """Put the tree in."""
+        """Put the tree into the draft and compute its demand."""
         self.nodes = nodes
         self.demand = Held(tokens=sum(_demand(node) for node in nodes), jobs=len(nodes))
 
     def note_demand(self) -> JsonObject:
-        """Describe the demand for `known_demand` of a later draft."""
+        """Write the demand as JSON for `known_demand` of a later draft."""
         return {"tokens": self.demand.tokens, "jobs": self.demand.jobs, "made_from": self._made_from()}
 
     def known_demand(self, noted: JsonObject | None) -> Held:
-        """Read a note, if it is of a draft from the same documents for the same engines; else nothing."""
+        """Read the demand that an equal draft noted.
+
+        Returns:
+            The demand; zero if `noted` is of other documents, sizes, or another tokenizer.
+        """
         match noted:
             case {"tokens": int(tokens), "jobs": int(jobs), "made_from": found} if found == self._made_from():
                 return Held(tokens, jobs)
@@ -72,9 +77,9 @@ class Draft:
 
 
 def write_down(session: Session, summary: Summary, draft: Draft) -> None:
-    """Write all jobs of the tree down; leaves are prepared next, the others wait."""
+    """Insert all jobs of the tree: leaves to be prepared next, the others blocked."""
     now = database_now(session)
-    # Two ids for each node, in the order of the nodes: age decides who runs first, so trees are worked off
+    # Two ids for each node, in the order of the nodes: older jobs run first, so trees are processed
     # depth-first, one after another, and a second attempt keeps its place.
     job_ids = sorted(uuid7() for _ in range(2 * len(draft.nodes)))
     for start in range(0, len(draft.nodes), _MAX_ROWS):
@@ -107,7 +112,7 @@ def write_down(session: Session, summary: Summary, draft: Draft) -> None:
 
 
 def _demand(node: Node) -> int:
-    """What it takes of its tenant's quota until it is counted; a bound."""
+    """Return an upper bound on the node's use of the quota, until it is counted."""
     return node.prompt_tokens + node.max_tokens
 
 

@@ -1,4 +1,4 @@
-"""What a request for summaries would take, found without writing anything: the very plan that would run."""
+"""Estimates of summaries: the very plan that would run, made without writing anything."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -15,9 +15,9 @@ class Estimated:
     """The trees of a request.
 
     Attributes:
-        trees: the nodes of each.
-        leaves: of each document, in the order of the sources.
-        levels: of the tree in which each document stands.
+        trees: the nodes of each tree.
+        leaves: number of leaves of each document, in the order of the sources.
+        levels: number of levels of each document's tree.
     """
 
     trees: Sequence[Sequence[Node]]
@@ -26,16 +26,16 @@ class Estimated:
 
     @property
     def nodes(self) -> Iterable[Node]:
-        """Of all trees."""
+        """The nodes of all trees."""
         return (node for tree in self.trees for node in tree)
 
     @property
     def num_jobs(self) -> int:
-        """All of them."""
+        """Number of jobs in all trees."""
         return sum(map(len, self.trees))
 
     def as_work(self) -> Estimate:
-        """What engines have to do, for the estimate of the time."""
+        """Add up the engines' work, to estimate its duration."""
         return Estimate(
             num_lines=self.num_jobs,
             prompt_tokens=sum(node.prompt_tokens for node in self.nodes),
@@ -54,19 +54,19 @@ def estimate(
     chunk_tokens: int | None,
     starts: Starts | None = None,
 ) -> Estimated:
-    """The trees over these documents.
+    """Plan the trees over these documents.
 
     Args:
-        sources: in their order.
-        load: the text of one; None: only its length is known, or cutting all would take too long.
-        count: tokens of a text.
-        starts: where they begin, as of `chunking.cut`.
-        sizes: for the engines that are there.
-        combine: one tree over all.
-        chunk_tokens: as asked.
+        sources: the documents, in order.
+        load: returns a document's text; None if only its length is known, or cutting all would take too long.
+        count: counts the tokens of a text.
+        starts: finds where tokens begin, see `chunking.cut`.
+        sizes: for the available engines.
+        combine: plan one tree over all documents.
+        chunk_tokens: as requested.
 
     Raises:
-        TooManyChunksError: they are more than one plan may have, all trees together.
+        TooManyChunksError: all trees together have more chunks than one plan may have.
     """
 
     def is_whole(source: Source) -> bool:
@@ -75,7 +75,7 @@ def estimate(
 
     def cut(source: Source) -> list[Leaf]:
         whole = is_whole(source)
-        text = None if whole else load(source)  # one at a time: they can be long
+        text = None if whole else load(source)  # one at a time: texts can be long
         if text is None:
             return tree.sketch(source, sizes, whole=whole)
         return tree.cut(source, text, count, sizes, whole=whole, starts=starts)

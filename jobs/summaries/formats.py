@@ -1,4 +1,4 @@
-"""What a summary came to, in the forms that people and programs read: JSON, Markdown, CSV."""
+"""The result of a summary as JSON, CSV or Markdown."""
 
 import csv
 import io
@@ -10,15 +10,15 @@ from jobs.database.base import JsonObject
 from jobs.summaries.markdown import defused
 from jobs.summaries.views import ChunkObject, GapObject, SummaryUsage, SummaryWithChunks
 
-# A document in the API, to be opened at a character of its text.
+# A stretch of a document's text, in the API.
 _LINK: Final = "/v1/documents/{document_id}/text?start={start}&end={end}"
 _CSV_COLUMNS: Final = ("document_id", "index", "start", "end", "first_page", "last_page", "state", "summary")
-# A cell that a spreadsheet would take for a formula.
+# A spreadsheet reads a cell that begins like this as a formula.
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
 
 
 class SummaryResult(TypedDict):
-    """A summary's text with where it comes from."""
+    """A summary's text and its provenance."""
 
     id: str
     state: str
@@ -34,7 +34,7 @@ class SummaryResult(TypedDict):
 
 
 def result_object(found: SummaryWithChunks) -> SummaryResult:
-    """The result as JSON; one of them is a line of a list."""
+    """Build the result object of a summary."""
     return SummaryResult(
         id=found["id"],
         state=found["state"],
@@ -51,12 +51,15 @@ def result_object(found: SummaryWithChunks) -> SummaryResult:
 
 
 def as_line(found: SummaryWithChunks) -> str:
-    """The result as a line of JSON."""
+    """Write the result as a line of JSON."""
     return json.dumps(result_object(found), ensure_ascii=False, separators=(",", ":")) + "\n"
 
 
 def as_csv(found: SummaryWithChunks) -> str:
-    """The final summary (no index), then a row for each chunk; cells that look like formulas are quoted."""
+    """Write the final summary (without an index) and one row per chunk as CSV.
+
+    Cells that look like formulas are quoted.
+    """
     out = io.StringIO()
     rows = csv.writer(out, lineterminator="\r\n")
     rows.writerow(_CSV_COLUMNS)
@@ -80,11 +83,11 @@ def as_csv(found: SummaryWithChunks) -> str:
 
 
 def as_markdown(found: SummaryWithChunks, titles: Mapping[str, str]) -> str:
-    """The summary with a link from each chunk to the text and pages that it was made of.
+    """Write the summary as Markdown; each chunk links to its text and pages.
 
     Args:
         found: the summary.
-        titles: of its documents, by printed id; those without one go by their id.
+        titles: of its documents, by public id; a document without one appears under its id.
     """
     parts = [f"# {_names(found['documents'], titles)}", defused(found["summary"] or "") or _why(found)]
     if found["gaps"]:
@@ -127,12 +130,12 @@ def _code(error: Mapping[str, object] | None) -> str:
 
 
 def _escaped(title: str) -> str:
-    """A title that cannot end the line or the link in which it stands."""
+    """Escape a title so that it cannot end the line or the link around it."""
     plain = " ".join(title.split())
     return "".join(f"\\{char}" if char in "\\[]()<>*_`#|" else char for char in plain)
 
 
 def _cell(text: str | None) -> str:
-    """A dash with a space behind it begins a formula too, however much it looks like a list."""
+    """Quote a cell that could be a formula, even "- …", which looks like a list."""
     text = text or ""
     return f"'{text}" if text.startswith(_FORMULA) else text

@@ -1,4 +1,4 @@
-"""The verbs of summaries that callers ask for: create, look, list, cancel, delete."""
+"""What callers do with summaries: create, get, list, cancel, delete; and how they are cleaned up."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,21 +21,21 @@ from jobs.states import StopReason
 from jobs.states.summary import TERMINAL, OnGap, Style, SummaryState, SummaryStop
 from jobs.summaries.templates import TEMPLATE_VERSIONS
 
-# Jobs of a tree that go in one transaction.
+# Jobs of a tree deleted in one transaction.
 _MAX_JOBS: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
 class SummarySpec:
-    """What a caller asks for, validated.
+    """A validated request for summaries.
 
     Attributes:
         document_ids: each once, in the caller's order.
-        combine: one summary over all of them; else one of each.
-        length: tokens that a summary should have.
+        combine: True for one summary of all documents, False for one of each.
+        length: target length of a summary, in tokens.
         chunk_tokens, overlap_tokens: see `Summary`.
         rank: -1 low, 0 normal, 1 high.
-        window: it expires this long after it was accepted; None: never.
+        window: time from acceptance to expiry; None means no expiry.
         webhook_secret: sealed.
     """
 
@@ -60,14 +60,14 @@ class SummarySpec:
 
 @dataclass(frozen=True, slots=True)
 class SummaryFilter:
-    """Which of a tenant's summaries are meant; None leaves a field open."""
+    """A filter of a tenant's summaries; fields that are None match everything."""
 
     state: str | None = None
     custom_id: str | None = None
     document_id: UUID | None = None
 
     def conditions(self) -> list[ColumnElement[bool]]:
-        """As SQL."""
+        """Build the SQL conditions."""
         found: list[ColumnElement[bool]] = []
         if self.state is not None:
             found.append(Summary.state == self.state)
@@ -80,13 +80,13 @@ class SummaryFilter:
 
 
 def create(session: Session, spec: SummarySpec, *, tenant_id: UUID) -> list[Summary]:
-    """Summaries that wait to be planned: one, or one of each document in their order.
+    """Create summaries that wait to be planned: one, or one per document in order.
 
-    The documents need not be ready. Their rows are held, so that none is deleted before it is seen that
-    somebody needs it.
+    The documents need not be ready. Their rows are locked, so that none is deleted before other transactions
+    see that a summary needs it.
 
     Raises:
-        InvalidRequestError: the tenant has no such document; `param` says which.
+        InvalidRequestError: the tenant has no such document; `param` names it.
     """
     _hold_documents(session, spec.document_ids, tenant_id=tenant_id)
     now = database_now(session)
@@ -104,7 +104,7 @@ def create(session: Session, spec: SummarySpec, *, tenant_id: UUID) -> list[Summ
 
 
 def get(session: Session, summary_id: UUID, *, tenant_id: UUID) -> Summary:
-    """The tenant's summary.
+    """Get the tenant's summary.
 
     Raises:
         NotFoundError: the tenant has no such summary.
@@ -117,19 +117,19 @@ def get(session: Session, summary_id: UUID, *, tenant_id: UUID) -> Summary:
 
 
 def list_summaries(session: Session, which: SummaryFilter, wanted: Range) -> Page[Summary]:
-    """The tenant's summaries that match.
+    """List the tenant's summaries that match.
 
     Raises:
-        InvalidRequestError: the one to go on behind is none of the tenant's summaries.
+        InvalidRequestError: the cursor names none of the tenant's summaries.
     """
     query = select(Summary).where(*_visible(wanted.tenant_id), *which.conditions())
     return paging.read(session, query, (Summary.id, Summary.tenant_id), wanted, kind="summary")
 
 
 def cancel(session: Session, summary_id: UUID, *, tenant_id: UUID) -> Summary:
-    """The summary is cancelled, or nothing more of it is freed; one that has ended stays as it is.
+    """Cancel a summary that is not planned yet, or start to stop one that is running.
 
-    The jobs that are left are ended by `stop_jobs`, in a transaction after this one.
+    A summary that has ended does not change. `stop_jobs` ends the remaining jobs, in a later transaction.
 
     Raises:
         NotFoundError: the tenant has no such summary.
@@ -146,14 +146,18 @@ def cancel(session: Session, summary_id: UUID, *, tenant_id: UUID) -> Summary:
 
 
 def stop_jobs(session: Session, summary_id: UUID, *, tenant_id: UUID) -> int:
-    """Some of the jobs of a summary that is to end are cancelled or asked to stop; how many, 0 at the end."""
+    """Cancel some jobs of a stopping summary, or ask them to stop.
+
+    Returns:
+        The number of jobs; 0 when none is left.
+    """
     return lifecycle.cancel_where(session, [Job.summary_id == summary_id], tenant_id=tenant_id)
 
 
 def find_stopping(
     session: Session, *, limit: int = 100, without: Sequence[UUID] = ()
 ) -> list[tuple[UUID, UUID]]:
-    """Find summaries whose jobs are to be stopped, with their tenants; not these ones."""
+    """Find summaries with jobs to stop, and their tenants, except those in `without`."""
     left = exists().where(
         Job.summary_id == Summary.id,
         Job.state.not_in(sorted(ENDED_JOB)),
@@ -171,7 +175,7 @@ def find_stopping(
 def overdue(now: datetime) -> Select[UUID]:
     """Select summaries whose window ended before they were planned.
 
-    Those that run expire with their jobs, which have the same window.
+    Running summaries expire with their jobs, which have the same window.
     """
     return select(Summary.id).where(
         Summary.finalized_at.is_(None), Summary.state == SummaryState.PREPARING, Summary.expires_at <= now
@@ -179,7 +183,7 @@ def overdue(now: datetime) -> Select[UUID]:
 
 
 def expire(session: Session, summary_ids: Sequence[UUID], *, now: datetime) -> int:
-    """Expire those of these summaries that are overdue; how many."""
+    """Expire those of these summaries that are overdue; return their number."""
     query = select(Summary).where(
         Summary.id.in_(overdue(now).where(Summary.id.in_(summary_ids))),
         Summary.state == SummaryState.PREPARING,
@@ -191,9 +195,10 @@ def expire(session: Session, summary_ids: Sequence[UUID], *, now: datetime) -> i
 
 
 def remove(session: Session, summary_id: UUID, *, tenant_id: UUID) -> None:
-    """Delete a summary that has ended: nobody sees it any more, and its jobs go with it; its documents stay.
+    """Delete a summary that has ended, and its jobs; its documents stay.
 
-    Jobs beyond the first few hundred go in `sweep`: the answer comes at once.
+    Hides it from callers at once. `sweep` deletes jobs beyond the first few hundred, so that this call
+    returns quickly.
 
     Raises:
         NotFoundError: the tenant has no such summary.
@@ -211,9 +216,9 @@ def remove(session: Session, summary_id: UUID, *, tenant_id: UUID) -> None:
 
 
 def sweep(session: Session) -> int:
-    """Remove a part of a summary that its owner deleted, at last itself; count the rows.
+    """Remove some jobs of a random deleted summary, finally the summary; count rows.
 
-    Any of them: one that cannot be removed must not hold up all others.
+    Random, because a summary that cannot be removed must not hold up all others.
     """
     query = select(Summary).where(Summary.deleted_at.is_not(None)).order_by(func.random()).limit(1)
     summary = session.scalar(query.with_for_update(skip_locked=True))
@@ -227,9 +232,12 @@ def ended_before(before: datetime) -> Select[UUID]:
 
 
 def prune(session: Session, *, before: datetime, only: Sequence[UUID] | None = None) -> int:
-    """Remove some jobs of one summary that ended before this moment, at last the summary; rows gone.
+    """Remove some jobs of one summary that ended before this moment.
 
-    Its text stays as long as it does: the root goes with the last jobs, and the summary with the root.
+    Its text lasts as long as the summary: the root goes with the last jobs, and the summary with the root.
+
+    Returns:
+        The number of rows removed; 0 if no summary is old enough.
     """
     query = (
         select(Summary)
@@ -246,11 +254,11 @@ def prune(session: Session, *, before: datetime, only: Sequence[UUID] | None = N
 
 
 def _remove_part(session: Session, summary: Summary) -> int:
-    gone = _remove_jobs(session, summary.id)
-    if gone < _MAX_JOBS:
+    num_removed = _remove_jobs(session, summary.id)
+    if num_removed < _MAX_JOBS:
         session.delete(summary)
         session.flush()
-    return gone or 1
+    return num_removed or 1
 
 
 def _visible(tenant_id: UUID) -> tuple[ColumnElement[bool], ...]:
@@ -259,7 +267,7 @@ def _visible(tenant_id: UUID) -> tuple[ColumnElement[bool], ...]:
 
 @dataclass(frozen=True, slots=True)
 class SummaryGlance:
-    """What changes of a summary."""
+    """The parts of a summary that change while it runs."""
 
     state: str
     stop_reason: str | None
@@ -269,7 +277,7 @@ class SummaryGlance:
 
 
 def glance(session: Session, summary_ids: Sequence[UUID]) -> dict[UUID, SummaryGlance]:
-    """The summaries at a glance, whoever they belong to; those that are gone are left out."""
+    """Read the changing parts of these summaries, of any tenant; skip deleted rows."""
     counts = (
         select(
             Job.summary_id,
@@ -293,7 +301,7 @@ def glance(session: Session, summary_ids: Sequence[UUID]) -> dict[UUID, SummaryG
 
 
 def needs_document() -> ColumnElement[bool]:
-    """For a query on documents: whether a summary that has not ended needs this one."""
+    """Build a condition on documents: an unfinished summary needs this one."""
     return (
         exists()
         .where(
@@ -306,10 +314,12 @@ def needs_document() -> ColumnElement[bool]:
 
 
 def guard_document(session: Session, document_id: UUID) -> None:
-    """Returns when no summary needs the document, whose row the caller holds; a `documents.Guard`.
+    """Check that no unfinished summary needs the document; a `documents.Guard`.
+
+    The caller holds a lock on the document's row.
 
     Raises:
-        ConflictError: one that has not ended does.
+        ConflictError: an unfinished summary needs it.
     """
     needed = select(Document.id).where(Document.id == document_id, needs_document())
     if session.scalar(needed) is not None:
@@ -360,7 +370,7 @@ def _new_summary(spec: SummarySpec, *, tenant_id: UUID, now: datetime) -> Summar
 
 
 def _remove_jobs(session: Session, summary_id: UUID) -> int:
-    """Some jobs of a summary that has ended are gone with their texts; how many."""
+    """Delete some jobs of an ended summary and their texts; return the number of jobs."""
     query = select(Job.id, Job.text_id).where(Job.summary_id == summary_id).order_by(Job.id).limit(_MAX_JOBS)
     doomed = {row.id: row.text_id for row in session.execute(query)}
     session.execute(delete(Job).where(Job.id.in_(doomed)))

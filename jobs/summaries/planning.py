@@ -1,4 +1,4 @@
-"""Summaries planned: once their documents are ready, the whole tree of jobs stands in one transaction."""
+"""Plans of summaries: once the documents are ready, one transaction inserts the whole tree of jobs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,12 +30,12 @@ from jobs.tenants.quotas import Held
 from jobs.turns import Turn
 from jobs.turns.work import InterruptedWorkError, Sessions, Watch
 
-# A full quota is looked at again after this: one sum over the tenant's unfinished jobs, no text is read.
+# How soon to check a full quota again: one sum over the tenant's unfinished jobs, without reading a text.
 _QUOTA_PAUSE: Final = timedelta(seconds=2)
-# The end of its last document wakes a summary; it is looked at all the same, the later the longer it waits.
-_SOONEST_LOOK: Final = timedelta(seconds=5)
-_LATEST_LOOK: Final = timedelta(minutes=10)
-_LOST_AGAIN: Final = "planning failed, or ended its worker, in every attempt"
+# The end of its last document wakes a summary. It is checked anyway, less often the longer it waits.
+_SHORTEST_RECHECK: Final = timedelta(seconds=5)
+_LONGEST_RECHECK: Final = timedelta(minutes=10)
+_ALL_ATTEMPTS_FAILED: Final = "planning failed or crashed its worker in every attempt"
 _MAX_ROWS: Final = 1000  # per statement
 
 
@@ -47,12 +47,12 @@ class PlanningFailedError(LongbatchError):
 
 @dataclass(frozen=True, slots=True)
 class PlanningTools:
-    """Everything that planning takes beside a session.
+    """Everything that planning needs besides a session.
 
     Attributes:
         counter: of prompts and texts.
-        fallback: the limits while no engine has registered.
-        limits: of tenants without limits of their own.
+        fallback: the capacity to assume while no engine has registered.
+        limits: for tenants without limits of their own.
     """
 
     counter: TextCounter
@@ -61,15 +61,16 @@ class PlanningTools:
 
     @classmethod
     def of(cls, settings: Settings, counter: TextCounter) -> Self:
-        """As the settings say."""
+        """Build the tools from the settings."""
         return cls(counter, registry.configured_capacity(settings.engine), settings.limits)
 
 
 @dataclass(frozen=True, slots=True)
 class Planning:
-    """Plans one summary whose documents have all ended: a `turn_work.Work`.
+    """The `turns.work.Work` that plans one summary, once all its documents have ended.
 
-    Its row is free while its documents are cut: it is cancelled without waiting, and the plan is dropped.
+    The summary's row is not locked while the documents are cut: a cancellation need not wait, and the plan is
+    then discarded.
     """
 
     tools: PlanningTools
@@ -77,7 +78,7 @@ class Planning:
     kind: Kind = PLANNING
 
     def do(self, sessions: Sessions, turn: Turn, watch: Watch) -> Summary | None:
-        """Plan the summary, fail it, or put it off until its documents or its tenant's quota let it begin."""
+        """Plan the summary, fail it, or postpone it until documents and quota allow it."""
         try:
             draft: Draft | LongbatchError | None = self._draft(sessions, turn, watch)
         except (
@@ -93,7 +94,7 @@ class Planning:
             draft = error
         except (SystemExit, KeyboardInterrupt):
             raise
-        except BaseException as error:  # noqa: BLE001  # the same text would only upset the tokenizer again
+        except BaseException as error:  # noqa: BLE001  # the same text would only crash the tokenizer again
             telemetry.logger().error(
                 telemetry.TURN_FAILED,
                 kind=self.kind.name,
@@ -104,44 +105,44 @@ class Planning:
         if draft is None:
             return None
         with transaction(sessions) as session:
-            summary = _hold(session, turn)
+            summary = _lock(session, turn)
             if summary is not None:
-                _settle(session, turn, summary, draft, self.tools)
+                _conclude(session, turn, summary, draft, self.tools)
             return summary
 
     def give_up(self, session: Session, turn: Turn) -> Summary | None:
-        """Fail the summary that could not be planned in all its attempts."""
-        summary = _hold(session, turn)
+        """Fail the summary after its last attempt."""
+        summary = _lock(session, turn)
         if summary is not None:
-            _refuse(session, turn, summary, PlanningFailedError(_LOST_AGAIN))
+            _postpone_or_fail(session, turn, summary, PlanningFailedError(_ALL_ATTEMPTS_FAILED))
         return summary
 
     def name_row(self, row_id: UUID) -> tuple[str, str]:
-        """Name the summary."""
+        """Return the log field and the public id of the summary."""
         return "summary_id", ids.summary_id(row_id)
 
     def _draft(self, sessions: Sessions, turn: Turn, watch: Watch) -> Draft | None:
-        """Draw the tree for this summary on the engines that are there, if the quota may have room for it.
+        """Draft the tree for the available engines, if the quota may have room.
 
         Returns:
-            None: the summary was put off, or has ended.
+            The draft; None if the summary is postponed or has ended.
 
         Raises:
-            LongbatchError: there can be none.
+            LongbatchError: there is no possible plan.
         """
         with transaction(sessions) as session:
-            look = _look(session, turn, self.tools)
-        if look is None:
+            inputs = _read_inputs(session, turn, self.tools)
+        if inputs is None:
             return None
-        summary = look.summary
+        summary = inputs.summary
         sizes = tree.find_sizes(
-            look.capacities,
+            inputs.capacities,
             overheads(wishes_of(summary), self.tools.counter),
             length=summary.length,
             chunk_tokens=summary.chunk_tokens,
             overlap_tokens=summary.overlap_tokens,
         )
-        draft = Draft(look.ready, look.gaps, sizes, self.tools.counter.fingerprint)
+        draft = Draft(inputs.ready, inputs.gaps, sizes, self.tools.counter.fingerprint)
         known = draft.known_demand(summary.refused_demand)
         if not self._has_no_room(sessions, turn, draft, known):
             sources = [_source(sessions, *each, self.tools) for each in enumerate(draft.documents)]
@@ -166,7 +167,7 @@ class Planning:
         leaves: list[Leaf] = []
         for source, document in zip(sources, draft.documents, strict=True):
             watch.check()
-            text = _load_text(sessions, document)  # one at a time: they can be long
+            text = _load_text(sessions, document)  # one at a time: texts can be long
             leaves += tree.cut(
                 source,
                 text,
@@ -179,7 +180,7 @@ class Planning:
             draft.put(tree.tree(leaves, sizes, whole=whole))
 
     def _has_no_room(self, sessions: Sessions, turn: Turn, draft: Draft, least: Held) -> bool:
-        """Note on the draft that the quota has no room for the least that it takes, before more is done."""
+        """Check the quota for the plan's least demand, before costly work; note a refusal."""
         if not least.jobs:
             return False
         draft.demand = least
@@ -194,12 +195,14 @@ class Planning:
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
-    """What a plan is made from.
+class _Inputs:
+    """The inputs of a plan.
 
     Attributes:
-        ready: documents with a text, in their order.
-        gaps: documents that have none.
+        summary: to plan.
+        ready: documents with a text, in order.
+        gaps: documents without one.
+        capacities: of the model's engines; at least one.
     """
 
     summary: Summary
@@ -208,8 +211,8 @@ class _Look:
     capacities: Sequence[Capacity]
 
 
-def _hold(session: Session, turn: Turn) -> Summary | None:
-    """The summary, locked; None: it ended meanwhile, or its lease is lost."""
+def _lock(session: Session, turn: Turn) -> Summary | None:
+    """Lock the summary; return None if it has ended or its lease is lost."""
     held = select(Summary).where(
         Summary.id == turn.row_id,
         Summary.state == SummaryState.PREPARING,
@@ -218,10 +221,10 @@ def _hold(session: Session, turn: Turn) -> Summary | None:
     return session.scalar(held.with_for_update(key_share=True).execution_options(populate_existing=True))
 
 
-def _look(session: Session, turn: Turn, tools: PlanningTools) -> _Look | None:
-    """What a plan is made from; None: a document is awaited, or the summary has ended."""
-    # Locked first: whoever ends a document locks its summaries after it, and wakes those that are put off.
-    summary = _hold(session, turn)
+def _read_inputs(session: Session, turn: Turn, tools: PlanningTools) -> _Inputs | None:
+    """Read the inputs; None if a document is still extracting or the summary ended."""
+    # Lock it first: a transaction that ends a document then locks its summaries, and wakes postponed ones.
+    summary = _lock(session, turn)
     if summary is None:
         return None
     now = database_now(session)
@@ -235,25 +238,25 @@ def _look(session: Session, turn: Turn, tools: PlanningTools) -> _Look | None:
         .where(SummaryDocument.summary_id == summary.id)
         .order_by(SummaryDocument.position)
     )
-    look = _Look(
+    inputs = _Inputs(
         summary, [], [], registry.registered_capacities(session).get(summary.model) or [tools.fallback]
     )
     for document, document_id in session.execute(query):
         if document is not None and document.state == DocumentState.EXTRACTING:
             age = now - summary.created_at
-            turns.release(session, turn, after=min(max(age, _SOONEST_LOOK), _LATEST_LOOK))
+            turns.release(session, turn, after=min(max(age, _SHORTEST_RECHECK), _LONGEST_RECHECK))
             return None
         if document is not None and document.state == DocumentState.READY:
-            look.ready.append(document)
+            inputs.ready.append(document)
         else:
-            look.gaps.append({"document_id": ids.document_id(document_id), "error": _why(document)})
-    return look
+            inputs.gaps.append({"document_id": ids.document_id(document_id), "error": _why(document)})
+    return inputs
 
 
 def _source(sessions: Sessions, index: int, document: Document, tools: PlanningTools) -> Source:
     num_tokens = document.num_tokens
     if num_tokens is None or document.fingerprint != tools.counter.fingerprint:
-        # Another tokenizer counted it: what fits is for ours to say.
+        # Counted by another tokenizer: recount, since ours determines what fits.
         num_tokens = tools.counter.count_text(_load_text(sessions, document))
     return Source(index, num_tokens, document.pages)
 
@@ -270,12 +273,12 @@ def _why(document: Document | None) -> JsonObject:
     return {"code": "document_gone", "message": "the document was deleted"}
 
 
-def _settle(
+def _conclude(
     session: Session, turn: Turn, summary: Summary, draft: Draft | LongbatchError, tools: PlanningTools
 ) -> None:
-    """The summary, whose row is held, is running, has failed or was put off."""
+    """Start, fail or postpone the summary, whose row is locked."""
     if isinstance(draft, LongbatchError):
-        _refuse(session, turn, summary, draft)
+        _postpone_or_fail(session, turn, summary, draft)
         return
     summary.gaps = draft.gaps
     first = draft.gaps[0]["error"] if draft.gaps else None
@@ -289,15 +292,15 @@ def _settle(
         quotas.admit(session, summary.tenant_id, draft.demand, limits=limits)
     except LimitError as error:
         summary.refused_demand = draft.note_demand()
-        _refuse(session, turn, summary, error)
+        _postpone_or_fail(session, turn, summary, error)
     else:
         drafts.write_down(session, summary, draft)
 
 
-def _refuse(session: Session, turn: Turn, summary: Summary, error: LongbatchError) -> None:
-    """It was put off if the quota may have room for it one day; otherwise it has failed.
+def _postpone_or_fail(session: Session, turn: Turn, summary: Summary, error: LongbatchError) -> None:
+    """Postpone the summary if the quota may have room one day; otherwise fail it.
 
-    No younger summary of its tenant is looked at meanwhile: none takes its room, and no other tenant waits.
+    Its tenant's younger summaries wait with it, so that none takes its room; no other tenant waits.
     """
     if isinstance(error, LimitError) and error.retryable:
         session.flush()

@@ -1,4 +1,4 @@
-"""The prompts of a tree's jobs: written when they are prepared, from documents and the outputs of others."""
+"""The prompts of a tree's jobs, written at preparation from documents and the children's outputs."""
 
 from collections.abc import Mapping
 from typing import Final, Protocol
@@ -23,13 +23,13 @@ from jobs.summaries.templates import Wishes
 
 
 class TextCounter(Counter, Protocol):
-    """Counts prompts, and texts by themselves."""
+    """A counter of prompts and of bare texts."""
 
     def count_text(self, text: str) -> int:
-        """Tokens of the text alone."""
+        """Count the tokens of the text alone."""
 
     def token_starts(self, text: str) -> npt.NDArray[np.int32]:
-        """Find the characters with which the tokens of the text begin, about."""
+        """Return the index of each token's first character, approximately."""
 
 
 class AllPartsFailedError(LongbatchError):
@@ -39,13 +39,13 @@ class AllPartsFailedError(LongbatchError):
 
 
 class DocumentGoneError(LongbatchError):
-    """The document's text is gone."""
+    """The document's text no longer exists."""
 
     code = "document_gone"
 
 
 def wishes_of(summary: Summary) -> Wishes:
-    """What its caller wants, as templates read it."""
+    """Return the caller's wishes as the templates take them."""
     return Wishes(
         style=Style(summary.style),
         length=summary.length,
@@ -56,10 +56,10 @@ def wishes_of(summary: Summary) -> Wishes:
 
 
 def overheads(wishes: Wishes, counter: Counter) -> Mapping[NodeKind, int]:
-    """Tokens of a prompt of each kind beside the texts in it.
+    """Count the tokens of a prompt of each kind, without the texts in it.
 
     Raises:
-        ChatTemplateError: the model's template does not take these prompts.
+        ChatTemplateError: the model's template refuses these prompts.
     """
     around = Delimiters()
     empty: dict[NodeKind, list[Message]] = {
@@ -70,16 +70,16 @@ def overheads(wishes: Wishes, counter: Counter) -> Mapping[NodeKind, int]:
     return {kind: counter.count_prompt(canonical(messages)).num_tokens for kind, messages in empty.items()}
 
 
-_MANY: Final = 9999  # as wide as these numbers get in a prompt
+_MANY: Final = 9999  # as wide as these numbers become in a prompt
 
 
 def write(session: Session, job: Job) -> str:
-    """The prompt of a job of a tree, as canonical JSON.
+    """Write the prompt of a job of a tree, as canonical JSON.
 
     Raises:
-        AllPartsFailedError: nothing it would join has an output.
-        DocumentGoneError: what it would read is not there.
-        NoResultFound: the tree itself is gone.
+        AllPartsFailedError: none of its children has an output to join.
+        DocumentGoneError: the document to read no longer exists.
+        NoResultFound: the tree itself no longer exists.
     """
     if job.summary_id is None:
         raise NoResultFound
@@ -91,7 +91,7 @@ def write(session: Session, job: Job) -> str:
 
 
 def _read(session: Session, summary: Summary, node: SummaryNode, document_id: UUID) -> list[Message]:
-    """Asks for the summary of a leaf."""
+    """Build the messages that ask for the summary of a leaf."""
     try:
         text = documents.load_text(session, document_id)
     except NotFoundError:
@@ -113,7 +113,7 @@ def _read(session: Session, summary: Summary, node: SummaryNode, document_id: UU
 
 
 def _join(session: Session, summary: Summary, node: SummaryNode) -> list[Message]:
-    """Asks for one summary of what this node's children came to."""
+    """Build the messages that ask to join the outputs of this node's children."""
     outputs = session.scalars(
         select(Result.output)
         .join(Job, Job.id == Result.job_id)

@@ -1,4 +1,4 @@
-"""The read side of summaries: what became of their jobs, put together for those who look."""
+"""Queries on summaries: their jobs' progress, results and gaps in the public shape."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -30,8 +30,8 @@ _FAILED = sorted(TERMINAL - {JobState.COMPLETED})
 
 
 @dataclass(slots=True)
-class _Seen:
-    """What belongs to one summary in other tables."""
+class _Details:
+    """What other tables hold about one summary."""
 
     documents: list[UUID] = field(default_factory=list)
     text: str | None = None
@@ -41,22 +41,22 @@ class _Seen:
 
 
 def describe(session: Session, summaries: Sequence[Summary]) -> list[SummaryObject]:
-    """These summaries as callers see them, in their order; six queries for all of them together."""
-    seen: dict[UUID, _Seen] = defaultdict(_Seen)
+    """Return the public shape of these summaries, in order, with six queries in all."""
+    details: dict[UUID, _Details] = defaultdict(_Details)
     by_id = {summary.id: summary for summary in summaries}
-    _read_documents(session, by_id, seen)
-    _read_progress(session, by_id, seen)
-    _read_usage(session, by_id, seen)
-    _read_texts(session, by_id, seen)
-    _read_gaps(session, by_id, seen)
+    _read_documents(session, by_id, details)
+    _read_progress(session, by_id, details)
+    _read_usage(session, by_id, details)
+    _read_texts(session, by_id, details)
+    _read_gaps(session, by_id, details)
     return [
         summary_object(
             summary,
-            documents=seen[summary.id].documents,
-            text=seen[summary.id].text,
-            gaps=seen[summary.id].gaps,
-            progress=seen[summary.id].progress,
-            usage=seen[summary.id].usage,
+            documents=details[summary.id].documents,
+            text=details[summary.id].text,
+            gaps=details[summary.id].gaps,
+            progress=details[summary.id].progress,
+            usage=details[summary.id].usage,
         )
         for summary in summaries
     ]
@@ -64,14 +64,14 @@ def describe(session: Session, summaries: Sequence[Summary]) -> list[SummaryObje
 
 @dataclass(frozen=True, slots=True)
 class ChunkRange:
-    """Which chunks are listed: `limit` of them from the one at place `start`, in the order of the text."""
+    """A range of chunks in the order of the text: at most `limit`, from number `start` on."""
 
     start: int
     limit: int
 
 
 def describe_with_chunks(session: Session, summary: Summary) -> SummaryWithChunks:
-    """The summary as callers see it, and where everything in it comes from."""
+    """Return the public shape of the summary, with all its chunks."""
     (found,) = describe(session, [summary])
     return SummaryWithChunks(**found, chunks=list_chunks(session, summary.id))
 
@@ -79,7 +79,7 @@ def describe_with_chunks(session: Session, summary: Summary) -> SummaryWithChunk
 def describe_with_some_chunks(
     session: Session, summary: Summary, wanted: ChunkRange
 ) -> SummaryWithChunks | SummaryWithFirstChunks:
-    """The summary as callers see it, and where a part of it comes from."""
+    """Return the public shape of the summary, with a range of its chunks."""
     (found,) = describe(session, [summary])
     chunks = list_chunks(session, summary.id, start=wanted.start, limit=wanted.limit + 1)
     if len(chunks) <= wanted.limit:
@@ -89,7 +89,7 @@ def describe_with_some_chunks(
 
 
 def titles(session: Session, summary_id: UUID) -> dict[str, str]:
-    """What the documents of a summary are called, by printed id; without those that are gone."""
+    """Return the titles or filenames of a summary's existing documents, by public id."""
     query = (
         select(Document.id, Document.title, Document.filename)
         .join(SummaryDocument, SummaryDocument.document_id == Document.id)
@@ -105,7 +105,14 @@ def titles(session: Session, summary_id: UUID) -> dict[str, str]:
 def list_chunks(
     session: Session, summary_id: UUID, *, start: int = 0, limit: int | None = None
 ) -> list[ChunkObject]:
-    """The leaves of the tree in the order of the text, with what was made of each; None: to the last."""
+    """List the tree's leaves in the order of the text, with the summary of each.
+
+    Args:
+        session: to read with.
+        summary_id: the summary.
+        start: number of the first leaf.
+        limit: the most leaves; None means all.
+    """
     rows = session.execute(
         select(SummaryNode, Job.state, Job.error, Result.output)
         .join(Job, Job.id == SummaryNode.job_id)
@@ -131,18 +138,18 @@ def list_chunks(
     ]
 
 
-def _read_documents(session: Session, by_id: dict[UUID, Summary], seen: dict[UUID, _Seen]) -> None:
+def _read_documents(session: Session, by_id: dict[UUID, Summary], details: dict[UUID, _Details]) -> None:
     query = (
         select(SummaryDocument.summary_id, SummaryDocument.document_id)
         .where(SummaryDocument.summary_id.in_(by_id))
         .order_by(SummaryDocument.summary_id, SummaryDocument.position)
     )
     for summary_id, document_id in session.execute(query):
-        seen[summary_id].documents.append(document_id)
+        details[summary_id].documents.append(document_id)
 
 
-def _read_progress(session: Session, by_id: dict[UUID, Summary], seen: dict[UUID, _Seen]) -> None:
-    """Of each node the job that stands for it now."""
+def _read_progress(session: Session, by_id: dict[UUID, Summary], details: dict[UUID, _Details]) -> None:
+    """Read the progress from the current job of each node."""
     ended = Job.finalized_at.is_not(None)
     query = (
         select(
@@ -159,7 +166,7 @@ def _read_progress(session: Session, by_id: dict[UUID, Summary], seen: dict[UUID
         .group_by(SummaryNode.summary_id)
     )
     for row in session.execute(query):
-        seen[row.summary_id].progress = SummaryProgress(
+        details[row.summary_id].progress = SummaryProgress(
             jobs=row.jobs,
             completed=row.completed,
             failed=row.failed,
@@ -169,7 +176,7 @@ def _read_progress(session: Session, by_id: dict[UUID, Summary], seen: dict[UUID
         )
 
 
-def _read_usage(session: Session, by_id: dict[UUID, Summary], seen: dict[UUID, _Seen]) -> None:
+def _read_usage(session: Session, by_id: dict[UUID, Summary], details: dict[UUID, _Details]) -> None:
     began = Job.started_at.is_not(None)
     prompt = func.coalesce(func.sum(case((began, Job.prompt_tokens), else_=0)), 0)
     query = (
@@ -179,12 +186,12 @@ def _read_usage(session: Session, by_id: dict[UUID, Summary], seen: dict[UUID, _
     )
     for row in session.execute(query):
         if row.summary_id is not None:
-            seen[row.summary_id].usage = SummaryUsage(
+            details[row.summary_id].usage = SummaryUsage(
                 prompt_tokens=int(row.prompt), completion_tokens=int(row.completion)
             )
 
 
-def _read_texts(session: Session, by_id: dict[UUID, Summary], seen: dict[UUID, _Seen]) -> None:
+def _read_texts(session: Session, by_id: dict[UUID, Summary], details: dict[UUID, _Details]) -> None:
     roots = {
         summary.root_job_id: summary.id
         for summary in by_id.values()
@@ -195,15 +202,15 @@ def _read_texts(session: Session, by_id: dict[UUID, Summary], seen: dict[UUID, _
     for job_id, output in session.execute(
         select(Result.job_id, Result.output).where(Result.job_id.in_(roots))
     ):
-        seen[roots[job_id]].text = output
+        details[roots[job_id]].text = output
 
 
-def _read_gaps(session: Session, by_id: dict[UUID, Summary], seen: dict[UUID, _Seen]) -> None:
-    """What is missing: documents that could not be read, then chunks that came to nothing."""
+def _read_gaps(session: Session, by_id: dict[UUID, Summary], details: dict[UUID, _Details]) -> None:
+    """Read what is missing: unreadable documents, then chunks that failed."""
     for summary in by_id.values():
         for gap in summary.gaps:
             error = gap["error"]
-            seen[summary.id].gaps.append(
+            details[summary.id].gaps.append(
                 GapObject(
                     document_id=str(gap["document_id"]),
                     start=None,
@@ -212,7 +219,7 @@ def _read_gaps(session: Session, by_id: dict[UUID, Summary], seen: dict[UUID, _S
                     error=error if isinstance(error, dict) else None,
                 )
             )
-    # What was stopped on purpose is no gap.
+    # What was stopped on purpose is not a gap.
     ids_ = [
         summary.id
         for summary in by_id.values()
@@ -226,7 +233,7 @@ def _read_gaps(session: Session, by_id: dict[UUID, Summary], seen: dict[UUID, _S
     )
     for failed, error in session.execute(query).all():
         for node in [failed] if failed.level == 0 else _leaves_below(session, failed):
-            seen[node.summary_id].gaps.append(
+            details[node.summary_id].gaps.append(
                 GapObject(
                     document_id=ids.document_id(node.document_id or node.summary_id),
                     start=node.start_char,
@@ -238,7 +245,10 @@ def _read_gaps(session: Session, by_id: dict[UUID, Summary], seen: dict[UUID, _S
 
 
 def _leaves_below(session: Session, top: SummaryNode) -> list[SummaryNode]:
-    """The leaves whose summaries were lost with this join; those that failed themselves are named apart."""
+    """Return the leaves whose summaries are lost because this join failed.
+
+    Leaves that failed themselves are not among them: they are listed separately.
+    """
     query = (
         select(SummaryNode, Job.state)
         .join(Job, Job.id == SummaryNode.job_id)

@@ -1,14 +1,14 @@
-"""How documents become a tree of jobs: what fits, how large chunks are, and who waits for whom. Pure.
+"""The tree of jobs that summarizes documents: what fits, chunk sizes, and dependencies. Pure.
 
-A document that fits an engine is one job. Else it is cut into chunks, each chunk is summarized, and summaries
-are joined, level by level, until one is left.
+A document that fits an engine is one job. Otherwise it is cut into chunks, each chunk is summarized, and the
+summaries are joined, level by level, until one is left.
 
-Chunks are half of a slot's share of the KV pool, prompt and output together. Simulated on the rooflines of an
-A6000 and an H200 (4 slots, 131,072 tokens; documents of 60k and 200k tokens, alone and many), the time until
-all is done is flat from 16k to 30k tokens a chunk, and within 7 % of the best at 16k. It is 24-36 % longer at
-8k, where more answers are decoded for the same text, and 7-31 % longer from 60k on, where the pool holds too
-few to fill the slots. The small end of the flat part gives the finest provenance and the smallest gaps, keeps
-all slots busy with one document, and leaves half of the pool to other work.
+A chunk takes half of a slot's share of the KV pool, prompt and output together. In simulations on the
+rooflines of an A6000 and an H200 (4 slots, 131,072 tokens; documents of 60k and 200k tokens, alone and many),
+the total time is flat from 16k to 30k tokens a chunk, and at 16k within 7 % of the best. It is 24-36 % longer
+at 8k, where more answers are decoded for the same text, and 7-31 % longer from 60k on, where the pool holds
+too few chunks to fill the slots. The small end of the flat part gives the finest provenance and the smallest
+gaps, keeps all slots busy with one document, and leaves half of the pool to other work.
 """
 
 from bisect import bisect_right
@@ -25,40 +25,41 @@ from jobs.summaries import chunking
 from jobs.summaries.chunking import Count, Starts
 
 _SLOT_SHARE: Final = 0.5
-# A summary of a part has about this share of the tokens of its chunk, within bounds.
+# The summary of a part has about this share of its chunk's tokens, within the bounds below.
 _COMPRESSION: Final = 1 / 32
 _PART_TOKENS: Final = (48, 512)
-# More summaries than these are joined in two levels: models lose what stands in the middle of many.
+# More summaries than this are joined in two levels: models overlook the middle of a long list.
 _MAX_FAN_IN: Final = 32
-# Lines around a joined summary, and what a seam between two texts can add when it is tokenized.
+# Lines around a joined summary, and the tokens that a seam between two texts can add.
 _FRAME_TOKENS: Final = 24
 _SEAM_TOKENS: Final = 16
-# Text of a chunk at least; below it an engine is no engine for documents.
+# The least text of a chunk: an engine that cannot hold it is not usable for documents.
 _MIN_CHUNK_TOKENS: Final = 32
-# Of one plan: it stands in memory and in one transaction. At the size that packs best: 700 million tokens.
+# The most chunks of one plan, which is held in memory and written in one transaction. At the size that packs
+# best, that is 700 million tokens.
 MAX_CHUNKS: Final = 50_000
 
 
 class TooManyChunksError(InvalidRequestError):
-    """So many chunks are not made at once: ask for larger ones, or for fewer documents."""
+    """The request needs too many chunks: use larger chunks or fewer documents."""
 
     code = "too_many_chunks"
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How large everything may be on the engines that are there, in tokens.
+    """The sizes of a plan's parts on the available engines, in tokens.
 
     Attributes:
-        whole_tokens: of a document that fits in one job.
-        chunk_tokens: of the text of a chunk at most.
-        overlap_tokens: of it, that repeat the chunk before.
-        part_tokens: that the summary of a part should have.
-        part_limit: that it has at most.
-        length: that the final summary should have.
-        final_limit: that it has at most.
-        fan_in: summaries that are joined at once, at most.
-        overheads: of a prompt beside the text of documents, by its kind.
+        whole_tokens: the longest document that fits in one job.
+        chunk_tokens: the longest text of a chunk.
+        overlap_tokens: how much of it repeats the previous chunk.
+        part_tokens: target length of the summary of a part.
+        part_limit: its maximum.
+        length: target length of the final summary.
+        final_limit: its maximum.
+        fan_in: the most summaries joined at once (a count).
+        overheads: of a prompt without the text of documents, by kind.
     """
 
     whole_tokens: int
@@ -77,8 +78,8 @@ class Source:
     """A document as the plan sees it.
 
     Attributes:
-        index: among the documents of the summary.
-        num_tokens: of its text.
+        index: its place among the documents of the summary, from 0.
+        num_tokens: tokens of its text.
         pages: the character at which each page starts.
     """
 
@@ -92,11 +93,11 @@ class Leaf:
     """A chunk of a document that one job reads.
 
     Attributes:
-        source: the index of the document.
+        source: index of the document.
         chunk: its number in the document, from 0.
         start, end, context: characters, see `chunking.Chunk`.
-        pages: first and last, from 1; None: the document has none.
-        tokens: of the text that it reads.
+        tokens: tokens of the text that the job reads.
+        pages: first and last page, from 1; None if the document has no pages.
     """
 
     source: int
@@ -110,17 +111,17 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A place in the tree.
+    """A node of the tree: one job.
 
     Attributes:
-        number: from 0 in the order in which they should run: children before parents, depth-first.
-        parent: the number of the one that waits for this; None: the root.
+        number: from 0, in the order in which nodes should run: children before parents, depth-first.
+        parent: number of the node that waits for this one; None for the root.
         level: 0 for leaves.
-        leaf: what it reads; None: it joins the outputs of its children.
-        num_children: that it waits for.
-        prompt_tokens: of its prompt; a bound where that is not written yet.
-        output_tokens: that its answer should have.
-        max_tokens: that it has at most.
+        leaf: the chunk to read; None if the node joins the outputs of its children.
+        num_children: number of nodes that it waits for.
+        prompt_tokens: tokens of its prompt; an upper bound until the prompt is written.
+        output_tokens: target length of its answer, in tokens.
+        max_tokens: the most tokens of its answer.
     """
 
     number: int
@@ -135,7 +136,7 @@ class Node:
 
 
 def limit_of(length: int) -> int:
-    """The most tokens of an answer that should have `length`: none is cut in the middle for a few more."""
+    """Return the token limit for answers of about `length`, with room to finish."""
     return length + max(32, length // 4)
 
 
@@ -147,17 +148,19 @@ def find_sizes(
     chunk_tokens: int | None = None,
     overlap_tokens: int = 0,
 ) -> Sizes:
-    """The sizes for these engines: a whole document may need the largest, chunks run on every one.
+    """Choose the sizes for these engines.
+
+    A whole document may need the largest engine; chunks fit every engine.
 
     Args:
-        capacities: of the engines of the model; one at least.
+        capacities: of the model's engines; at least one.
         overheads: tokens of a prompt of each kind without any text.
-        length: of the final summary.
-        chunk_tokens: as the caller wants it, as far as it fits; None: what packs best.
-        overlap_tokens: of neighbouring chunks.
+        length: target length of the final summary, in tokens.
+        chunk_tokens: the caller's choice, lowered to what fits; None means what packs best.
+        overlap_tokens: overlap of neighbouring chunks.
 
     Raises:
-        ContextLengthExceededError: an engine is too small for this.
+        ContextLengthExceededError: an engine is too small for such chunks.
     """
     final_limit = limit_of(length)
     whole_tokens = max(_room(each, final_limit) for each in capacities) - overheads[NodeKind.WHOLE]
@@ -167,7 +170,7 @@ def find_sizes(
     part_limit = limit_of(part_tokens)
     largest = min(_room(each, part_limit) for each in capacities) - overheads[NodeKind.MAP] - _SEAM_TOKENS
     best = share - part_limit - overheads[NodeKind.MAP] - _SEAM_TOKENS
-    # A join answers with a part unless it is the root: room for the longer answer of the two.
+    # A join answers with a part, the root with the final summary: leave room for the longer one.
     answer = max(final_limit, part_limit)
     joined = min(share, *(_room(each, answer) for each in capacities)) - overheads[NodeKind.REDUCE]
     sizes = Sizes(
@@ -187,27 +190,27 @@ def find_sizes(
 
 
 def fits_whole(source: Source, sizes: Sizes, *, asked_chunk_tokens: int | None) -> bool:
-    """Whether the document is summarized in one piece."""
+    """Return True if one job can summarize the whole document."""
     return source.num_tokens <= min(sizes.whole_tokens, asked_chunk_tokens or sizes.whole_tokens)
 
 
 def check_num_chunks(sources: Iterable[Source], sizes: Sizes, *, whole: bool) -> None:
-    """Returns when these documents are about as many chunks as one plan may have, at most.
+    """Check that these documents need no more chunks than one plan may have, roughly.
 
     Raises:
-        TooManyChunksError: they are more.
+        TooManyChunksError: they need more.
     """
     num = sum(1 if whole else _num_chunks(source, sizes) for source in sources)
     if num > MAX_CHUNKS:
         raise TooManyChunksError(
-            f"The text would be cut into about {num:,} chunks; {MAX_CHUNKS:,} are made at most."
+            f"The text would be cut into about {num:,} chunks; the maximum is {MAX_CHUNKS:,}."
         )
 
 
 def cut(
     source: Source, text: str, count: Count, sizes: Sizes, *, whole: bool, starts: Starts | None = None
 ) -> list[Leaf]:
-    """Make the leaves of a document; `count` and `starts` as of `chunking.cut`."""
+    """Cut a document into leaves; for `count` and `starts` see `chunking.cut`."""
     if whole:
         chunks = [chunking.Chunk(0, len(text), 0, source.num_tokens)]
     else:
@@ -233,7 +236,7 @@ def cut(
 
 
 def sketch(source: Source, sizes: Sizes, *, whole: bool) -> list[Leaf]:
-    """The leaves of a document of which only the length is known; their characters are unknown (0)."""
+    """Estimate the leaves of a document of known length; their characters are 0."""
     num = 1 if whole else _num_chunks(source, sizes)
     overlap = sizes.overlap_tokens if num > 1 else 0
     tokens = ceil(source.num_tokens / num)
@@ -241,16 +244,18 @@ def sketch(source: Source, sizes: Sizes, *, whole: bool) -> list[Leaf]:
 
 
 def tree(leaves: Sequence[Leaf], sizes: Sizes, *, whole: bool) -> list[Node]:
-    """The nodes over these leaves by number; the last is the root.
+    """Build the tree over these leaves: its nodes by number, the root last.
 
     Args:
-        leaves: in the order of the text; one at least.
-        sizes: of everything.
-        whole: the one leaf is a whole document, and its summary the final one.
+        leaves: in the order of the text; at least one.
+        sizes: of the plan.
+        whole: the only leaf is a whole document, and its summary the final one.
     """
     if whole:
         return [_leaf_node(0, leaves[0], NodeKind.WHOLE, sizes)]
-    levels: list[list[list[int]]] = []  # of each level the children of each node, by place in the one below
+    levels: list[
+        list[list[int]]
+    ] = []  # for each level, each node's children by their place in the level below
     num = len(leaves)
     while num > 1 or not levels:
         levels.append(_groups(num, sizes.fan_in))
@@ -270,7 +275,7 @@ def _add(
     level: int,
     place: int,
 ) -> int:
-    """The subtree is in `nodes`, children first; the number of its top."""
+    """Append a subtree to `nodes`, children first; return the number of its top."""
     if level == 0:
         node = _leaf_node(next(numbers), leaves[place], NodeKind.MAP, sizes)
         nodes.append(node)
@@ -322,26 +327,26 @@ def _leaf_node(number: int, leaf: Leaf, kind: NodeKind, sizes: Sizes) -> Node:
 
 
 def _groups(num: int, fan_in: int) -> list[list[int]]:
-    """So many places in as few groups as may be, whose sizes differ by one at most."""
+    """Divide `num` places into the fewest groups; their sizes differ by at most one."""
     num_groups = ceil(num / fan_in)
     bounds = [place * num // num_groups for place in range(num_groups + 1)]
     return [list(range(bounds[place], bounds[place + 1])) for place in range(num_groups)]
 
 
 def _share(capacity: Capacity) -> int:
-    """Tokens of prompt and output of a chunk that packs well on this engine."""
+    """Return the tokens, prompt and output, of a chunk that packs well on this engine."""
     slot = capacity.max_tokens_in_pool // capacity.max_batch_size
     return int(min(slot * _SLOT_SHARE, capacity.max_seq_len, capacity.max_input_len))
 
 
 def _room(capacity: Capacity, max_tokens: int) -> int:
-    """Tokens of a prompt that fits with so much output."""
+    """Return the tokens of the longest prompt that fits with `max_tokens` of output."""
     most = min(capacity.max_seq_len, capacity.max_tokens_in_pool) - max_tokens
     return min(capacity.max_input_len, most)
 
 
 def _pages(source: Source, start: int, end: int) -> tuple[int, int] | None:
-    """The first and the last page of these characters."""
+    """Return the first and last page of these characters; None without pages."""
     if not source.pages:
         return None
     first, last = (max(1, bisect_right(source.pages, each)) for each in (start, max(start, end - 1)))

@@ -1,4 +1,4 @@
-"""The public shapes of summaries: what callers poll, and what webhooks carry."""
+"""The public shapes of summaries, in replies and in webhooks."""
 
 from collections.abc import Sequence
 from typing import TypedDict
@@ -11,7 +11,7 @@ from jobs.views import PRIORITY_NAMES, optional_rfc3339, rfc3339
 
 
 class SummaryProgress(TypedDict):
-    """How far the jobs of a summary are; tokens are those of prompts, as planned."""
+    """The progress of a summary's jobs; tokens are those of prompts, as planned."""
 
     jobs: int
     completed: int
@@ -22,14 +22,14 @@ class SummaryProgress(TypedDict):
 
 
 class SummaryUsage(TypedDict):
-    """Tokens of all jobs of a summary, attempts that failed included."""
+    """Tokens of all jobs of a summary, including failed attempts."""
 
     prompt_tokens: int
     completion_tokens: int
 
 
 class GapObject(TypedDict):
-    """A stretch of a document that is missing in the summary; without characters: all of it."""
+    """A stretch of a document that the summary lacks; the whole document if `start` is null."""
 
     document_id: str
     start: int | None
@@ -39,7 +39,7 @@ class GapObject(TypedDict):
 
 
 class ChunkObject(TypedDict):
-    """A stretch of a document, in characters of its text, and what was made of it."""
+    """A stretch of a document, in characters of its text, and its summary."""
 
     document_id: str
     index: int
@@ -87,13 +87,13 @@ class SummaryObject(TypedDict):
 
 
 class SummaryWithChunks(SummaryObject):
-    """The same with where everything comes from."""
+    """A summary with all its chunks, as provenance."""
 
     chunks: Sequence[ChunkObject]
 
 
 class SummaryWithFirstChunks(SummaryWithChunks):
-    """The same where more chunks follow, from this place on."""
+    """A summary with some of its chunks; more follow from `next_chunks_start` on."""
 
     next_chunks_start: int
 
@@ -111,7 +111,7 @@ def summary_object(
     progress: SummaryProgress,
     usage: SummaryUsage,
 ) -> SummaryObject:
-    """The summary as callers see it."""
+    """Build the public shape of a summary."""
     levels = (summary.plan or {}).get("levels")
     return SummaryObject(
         id=ids.summary_id(summary.id),
