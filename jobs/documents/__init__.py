@@ -1,4 +1,4 @@
-"""Documents: their verbs; in the modules kinds, extraction and public shape."""
+"""Documents: what callers do with them; see kinds, extraction and views for the rest."""
 
 from jobs.documents.lifecycle import (
     NewDocument,

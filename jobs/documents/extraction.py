@@ -1,4 +1,4 @@
-"""The extraction of a document as the database sees it: claimed under a lease, ended once under it."""
+"""The extraction of a document in the database: claimed under a lease, ended once under it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,18 +18,18 @@ from jobs.states.document import DocumentKind, DocumentState, Fault
 from jobs.turns import Turn
 
 MAX_ATTEMPTS: Final = EXTRACTION.max_attempts
-_ABANDONED_FOR: Final = timedelta(days=7)  # so long its owner can see what happened
-# Written out, so that the planner sees that the partial index holds them all.
+_ABANDONED_FOR: Final = timedelta(days=7)  # how long its owner can see the error
+# A literal, so that the query planner knows that the partial index covers it.
 _EXTRACTING: Final[ColumnElement[str]] = literal_column("'extracting'")
 
 
 @dataclass(frozen=True, slots=True)
 class DocumentClaim:
-    """A document that is ours to extract.
+    """A document claimed for extraction.
 
     Attributes:
-        turn: the fence of every later write.
-        file_id: where its bytes are.
+        turn: fences every later write.
+        file_id: the file with its bytes.
     """
 
     turn: Turn
@@ -40,19 +40,19 @@ class DocumentClaim:
 
     @property
     def document_id(self) -> UUID:
-        """Of the document."""
+        """Id of the document."""
         return self.turn.row_id
 
 
 @dataclass(frozen=True, slots=True)
 class ExtractedText:
-    """What a document says.
+    """The text of a document and its properties.
 
     Attributes:
         body: UTF-8, compressed with zstandard.
-        pages: the character at which each page starts; None: the kind has no pages.
-        fingerprint: of the tokenizer that counted.
-        language: ISO 639-1; None: not sure.
+        fingerprint: of the tokenizer that counted `num_tokens`.
+        pages: the character at which each page starts; None if the kind has no pages.
+        language: ISO 639-1; None if unsure.
     """
 
     body: bytes
@@ -66,12 +66,12 @@ class ExtractedText:
 
 
 def begin_extraction(session: Session, turn: Turn) -> DocumentClaim | None:
-    """Read what an extraction needs of the document whose turn it is; None: it is deleted, or lost."""
-    document = _held(session, turn)
+    """Read what an extraction needs; return None if the document is deleted or lost."""
+    document = _lock(session, turn)
     if document is None:
         return None
     if document.file_id is None:
-        raise ValueError("a document whose text is waited for has bytes")
+        raise ValueError("a document in extraction has bytes")
     return DocumentClaim(
         turn=turn,
         file_id=document.file_id,
@@ -82,17 +82,17 @@ def begin_extraction(session: Session, turn: Turn) -> DocumentClaim | None:
 
 
 def give_up(session: Session, turn: Turn) -> bool:
-    """Fail the document whose extraction failed, or was lost, in all its attempts; False: it is lost."""
-    document = _held(session, turn)
+    """Fail the document after its last attempt; return False if the lease is lost."""
+    document = _lock(session, turn)
     if document is None:
         return False
-    error = error_of(Fault.ABANDONED, "Its extraction was lost with its worker again and again.")
+    error = error_of(Fault.ABANDONED, "Its extraction ended without a result in every attempt.")
     _end(session, document, DocumentState.FAILED, lifetime=_ABANDONED_FOR, error=error)
     return True
 
 
 def count_waiting(session: Session) -> int:
-    """Documents of all tenants whose text is waited for."""
+    """Count the documents of all tenants that wait for their text."""
     waiting = select(func.count()).select_from(Document).where(Document.state == _EXTRACTING)
     return session.scalar(waiting) or 0
 
@@ -100,8 +100,12 @@ def count_waiting(session: Session) -> int:
 def finish_extraction(
     session: Session, claim: DocumentClaim, text: ExtractedText, *, lifetime: timedelta
 ) -> bool:
-    """The document is ready and its bytes go; False: the lease was lost, and nothing was written."""
-    document = _held(session, claim.turn)
+    """Store the text, mark the document ready and drop its bytes.
+
+    Returns:
+        False if the lease is lost; nothing is written then.
+    """
+    document = _lock(session, claim.turn)
     if document is None:
         return False
     session.add(DocumentText(document_id=document.id, tenant_id=document.tenant_id, body=text.body))
@@ -120,8 +124,12 @@ def finish_extraction(
 def fail_extraction(
     session: Session, claim: DocumentClaim, error: JsonObject, *, lifetime: timedelta
 ) -> bool:
-    """The document has failed and its bytes go; False: the lease was lost, and nothing was written."""
-    document = _held(session, claim.turn)
+    """Fail the document and drop its bytes.
+
+    Returns:
+        False if the lease is lost; nothing is written then.
+    """
+    document = _lock(session, claim.turn)
     if document is None:
         return False
     _end(session, document, DocumentState.FAILED, lifetime=lifetime, error=error)
@@ -129,12 +137,15 @@ def fail_extraction(
 
 
 def error_of(fault: Fault, message: str) -> JsonObject:
-    """A failed document's `error`."""
+    """Build the `error` of a failed document."""
     return {"code": fault.value, "message": message}
 
 
-def _held(session: Session, turn: Turn) -> Document | None:
-    """The document, locked, if its lease is still the turn's. One that ran out and nobody took is."""
+def _lock(session: Session, turn: Turn) -> Document | None:
+    """Lock the document; return None if the turn no longer holds its lease.
+
+    A lease that expired but was not claimed again is still the turn's.
+    """
     query = select(Document).where(
         Document.id == turn.row_id,
         Document.state == DocumentState.EXTRACTING,

@@ -1,4 +1,4 @@
-"""What an upload is: by its first and last bytes, then by what it is called."""
+"""The kind of an upload: by its first and last bytes, then by its name."""
 
 import re
 from collections.abc import Mapping
@@ -9,9 +9,9 @@ from typing import Final
 from jobs.errors import InvalidRequestError
 from jobs.states.document import DocumentKind
 
-# So much of the beginning and of the end of an upload has to be kept for `find_kind`.
+# How much of an upload's beginning and end `find_kind` needs.
 HEAD_BYTES: Final = 4096
-TAIL_BYTES: Final = 65_536  # the directory of a zip archive stands at its end
+TAIL_BYTES: Final = 65_536  # a zip archive ends with its directory
 
 _K = DocumentKind
 _EXTENSIONS: Final[Mapping[str, DocumentKind]] = {
@@ -48,15 +48,15 @@ _MEMBERS: Final = (
 )
 _ZIPPED: Final = frozenset({_K.DOCX, _K.PPTX, _K.XLSX, _K.EPUB})
 _PDF: Final = b"%PDF-"
-_PDF_WITHIN: Final = 1024  # bytes; what stands before is ignored by every reader
+_PDF_WITHIN: Final = 1024  # bytes; every reader ignores what comes before
 _ZIP: Final = (b"PK\x03\x04", b"PK\x05\x06")
-_OLE: Final = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"  # Office documents with a password are wrapped in it
+_OLE: Final = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"  # wraps Office documents that have a password
 _MARKUP: Final = (b"<!doctype html", b"<html")
-# What may stand before: a declaration and comments, each with its end.
+# What may precede it: a declaration and comments, each with its end.
 _BEFORE_MARKUP: Final = ((b"<?xml", b"?>"), (b"<!--", b"-->"))
 _BLANK: Final = b"\xef\xbb\xbf \t\r\n"
 _MAIL: Final = re.compile(rb"From |[A-Za-z][A-Za-z0-9-]{0,70}:")
-# Beginnings of what is no text in any encoding, however it is called.
+# Beginnings of files that are not text in any encoding, whatever their name.
 _OTHER: Final = (
     b"\x89PNG",
     b"\xff\xd8\xff",
@@ -78,21 +78,21 @@ _WIDE_MARKS: Final = (b"\xff\xfe", b"\xfe\xff", b"\x00\x00\xfe\xff")
 
 
 class UnsupportedDocumentError(InvalidRequestError):
-    """The file is none of the kinds that are read: txt, md, html, pdf, docx, pptx, xlsx, epub, eml."""
+    """The file is not of a supported kind: txt, md, html, pdf, docx, pptx, xlsx, epub, eml."""
 
     code = "unsupported_document"
 
 
 @dataclass(frozen=True, slots=True)
 class Clues:
-    """What is known of an upload.
+    """The evidence for the kind of an upload.
 
     Attributes:
-        head: its first bytes, HEAD_BYTES of them.
-        tail: its last bytes, TAIL_BYTES of them.
-        filename: as it was sent; may be empty.
-        media_type: as it was sent; may be empty or say nothing.
-        wanted: the kind that the caller named; None: none.
+        head: its first HEAD_BYTES bytes.
+        tail: its last TAIL_BYTES bytes.
+        filename: as sent; may be empty.
+        media_type: as sent; may be empty or unspecific.
+        wanted: the kind that the caller named; None if the caller named none.
     """
 
     head: bytes
@@ -103,10 +103,12 @@ class Clues:
 
 
 def find_kind(clues: Clues) -> DocumentKind:
-    """The kind of the bytes. They decide; the name and the media type only where bytes look alike.
+    """Find the kind of an upload.
+
+    The bytes decide; name and media type matter only if the bytes fit several kinds.
 
     Raises:
-        UnsupportedDocumentError: they are of no kind that is read, or not of the kind that the caller named.
+        UnsupportedDocumentError: the bytes are of no supported kind, or not of the one that the caller named.
     """
     named = kind_by_name(clues.filename) or _MEDIA_TYPES.get(
         clues.media_type.partition(";")[0].strip().lower()
@@ -117,13 +119,13 @@ def find_kind(clues: Clues) -> DocumentKind:
         raise UnsupportedDocumentError(param="file")
     if clues.wanted not in (None, kind):
         raise UnsupportedDocumentError(
-            f"The file is no {clues.wanted}: its bytes are those of a {kind}.", param="kind"
+            f"The file is not of kind {clues.wanted}: its bytes are of kind {kind}.", param="kind"
         )
     return kind
 
 
 def kind_by_name(filename: str) -> DocumentKind | None:
-    """The kind that the name's ending stands for; None: none."""
+    """Return the kind of the name's extension; None if it is unknown."""
     return _EXTENSIONS.get(PurePosixPath(filename).suffix.lower().removeprefix("."))
 
 
@@ -142,7 +144,7 @@ def _by_bytes(clues: Clues, wanted: DocumentKind | None) -> DocumentKind | None:
 
 
 def _of_text(head: bytes, wanted: DocumentKind | None) -> DocumentKind | None:
-    """Which kind a text is: that is a matter of its name, unless nothing names it."""
+    """Return the kind of a text: the wanted one, or a guess if none is wanted."""
     match wanted:
         case _K.TXT | _K.MD | _K.HTML:
             return wanted
@@ -155,7 +157,7 @@ def _of_text(head: bytes, wanted: DocumentKind | None) -> DocumentKind | None:
 
 
 def _is_markup(head: bytes) -> bool:
-    """Whether the first element is HTML's."""
+    """Return True if the first element is HTML."""
     at = 0
     while True:
         rest = head[at:].lstrip(_BLANK)

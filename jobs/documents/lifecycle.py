@@ -1,4 +1,4 @@
-"""Documents of tenants: taken in once for the same bytes, looked at, read, listed, deleted."""
+"""Tenants' documents: created once for the same bytes, read, listed, deleted."""
 
 import codecs
 from bisect import bisect_right
@@ -29,11 +29,11 @@ _READ_BYTES: Final = 2**18  # of text, decompressed at a time
 
 @dataclass(frozen=True, slots=True)
 class NewDocument:
-    """What was uploaded, its bytes stored in a file that is still `uploading`.
+    """An upload, whose bytes are stored in a file that is still `uploading`.
 
     Attributes:
         sha256: of the bytes.
-        num_bytes: one at least.
+        num_bytes: at least one.
     """
 
     file_id: UUID
@@ -44,7 +44,7 @@ class NewDocument:
 
 
 def create_file(session: Session, *, tenant_id: UUID) -> File:
-    """An empty file that takes the bytes of a document; nobody sees it."""
+    """Create an empty file for the bytes of a document; callers never see it."""
     return files.create(
         session, tenant_id=tenant_id, purpose=files.DOCUMENT, filename="", state=FileState.UPLOADING
     )
@@ -53,13 +53,16 @@ def create_file(session: Session, *, tenant_id: UUID) -> File:
 def finish_upload(
     session: Session, new: NewDocument, *, tenant_id: UUID, lifetime: timedelta
 ) -> tuple[Document, bool]:
-    """The document of these bytes, and whether its text is waited for from now on.
+    """Create the document of these bytes, or return the one that exists.
 
-    The same bytes are the same document: one that is there stays as it is and lives `lifetime` longer, and
-    the new bytes are gone. One that has failed is tried again.
+    The same bytes are the same document: an existing one stays as it is and expires `lifetime` from now, and
+    the new bytes are discarded. One that failed is extracted again.
+
+    Returns:
+        The document; True if its text must now be extracted.
 
     Raises:
-        NotFoundError: the upload took so long that its bytes have been discarded.
+        NotFoundError: the upload took too long, and its bytes are already discarded; upload them again.
     """
     key = f"{tenant_id} {new.sha256.hex()} {new.kind}"
     advisory_locks.hold(session, Lock.DOCUMENT, of=key)
@@ -107,10 +110,10 @@ def finish_upload(
 
 
 def get(session: Session, document_id: UUID, *, tenant_id: UUID) -> Document:
-    """The tenant's document.
+    """Get the tenant's document.
 
     Raises:
-        NotFoundError: the tenant has no such document, or not any more.
+        NotFoundError: the tenant has no such document, or no longer has it.
     """
     document = session.scalar(select(Document).where(Document.id == document_id, *visible(tenant_id)))
     if document is None:
@@ -119,10 +122,10 @@ def get(session: Session, document_id: UUID, *, tenant_id: UUID) -> Document:
 
 
 def list_documents(session: Session, wanted: Range, *, state: str | None = None) -> Page[Document]:
-    """The tenant's documents, or those in this state; without their page maps.
+    """List the tenant's documents, or those in this state, without page maps.
 
     Raises:
-        InvalidRequestError: the one to go on behind is none of the tenant's documents.
+        InvalidRequestError: `wanted.after` is none of the tenant's documents.
     """
     query = select(Document).where(*visible(wanted.tenant_id)).options(defer(Document.pages))
     if state is not None:
@@ -131,10 +134,10 @@ def list_documents(session: Session, wanted: Range, *, state: str | None = None)
 
 
 def load_body(session: Session, document_id: UUID) -> bytes:
-    """The text of a ready document as it is stored, for `iterate_text`.
+    """Load the stored text of a ready document, for `iterate_text`.
 
     Raises:
-        NotFoundError: it has none.
+        NotFoundError: the document has no text.
     """
     body = session.scalar(select(DocumentText.body).where(DocumentText.document_id == document_id))
     if body is None:
@@ -143,16 +146,16 @@ def load_body(session: Session, document_id: UUID) -> bytes:
 
 
 def load_text(session: Session, document_id: UUID) -> str:
-    """The whole text of a ready document, whoever it belongs to.
+    """Load the whole text of a ready document of any tenant.
 
     Raises:
-        NotFoundError: it has none.
+        NotFoundError: the document has no text.
     """
     return "".join(iterate_text(load_body(session, document_id)))
 
 
 def iterate_text(body: bytes, *, start: int = 0, end: int | None = None) -> Iterator[str]:
-    """The text from character `start` to before `end`, in pieces; the whole of it is never held."""
+    """Yield the text from `start` up to `end` in pieces, never holding all of it."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     at = 0
     for raw in zstandard.ZstdDecompressor().read_to_iter(body, write_size=_READ_BYTES):
@@ -167,20 +170,20 @@ def iterate_text(body: bytes, *, start: int = 0, end: int | None = None) -> Iter
 
 
 def page_of(pages: Sequence[int], offset: int) -> int | None:
-    """The page, counted from 1, on which this character stands; None: the document has no pages."""
+    """Return the page of this character, from 1; None if the document has no pages."""
     return max(1, bisect_right(pages, offset)) if pages else None
 
 
-# Asked before a document is deleted: whoever still needs it raises ConflictError.
+# Called before a document is deleted; raises ConflictError if the document is still needed.
 Guard = Callable[[Session, UUID], None]
 
 
 def remove(session: Session, document_id: UUID, *, tenant_id: UUID, guards: Sequence[Guard] = ()) -> None:
-    """The tenant's document is deleted and its text is gone, also if it is being extracted now.
+    """Delete the tenant's document and its text, even while it is being extracted.
 
     Raises:
         NotFoundError: the tenant has no such document.
-        ConflictError: somebody still needs it.
+        ConflictError: a guard still needs it.
     """
     query = select(Document).where(Document.id == document_id, *visible(tenant_id)).with_for_update()
     document = session.scalar(query)
@@ -194,13 +197,13 @@ def remove(session: Session, document_id: UUID, *, tenant_id: UUID, guards: Sequ
 def expire(
     session: Session, *, now: datetime, is_needed: ColumnElement[bool] | None = None, limit: int = 100
 ) -> int:
-    """Documents whose life is over are deleted, unless they are needed; how many.
+    """Delete expired documents that are not needed; return their number.
 
     Args:
         session: the caller's transaction.
-        now: the database's clock.
-        is_needed: a condition on `Document` that keeps it, as for one that is being summarized.
-        limit: at most so many.
+        now: by the database's clock.
+        is_needed: a condition on `Document` that keeps it, for example while it is summarized.
+        limit: the most documents to delete.
     """
     over = [
         Document.state.in_([DocumentState.READY, DocumentState.FAILED]),
@@ -215,7 +218,7 @@ def expire(
 
 
 def prune(session: Session, *, before: datetime, limit: int = 500) -> int:
-    """Rows of documents that were deleted before this moment are gone; how many."""
+    """Remove the rows of documents deleted before this moment; return their number."""
     query = select(Document.id).where(Document.state == DocumentState.DELETED, Document.deleted_at < before)
     old = session.scalars(query.limit(limit).with_for_update(skip_locked=True)).all()
     session.execute(delete(Document).where(Document.id.in_(old)))
@@ -223,7 +226,7 @@ def prune(session: Session, *, before: datetime, limit: int = 500) -> int:
 
 
 def _delete(session: Session, document_ids: Sequence[UUID], *, now: datetime) -> None:
-    """They are deleted, which the caller holds locked; a worker that extracts one of them has lost it."""
+    """Delete documents that the caller has locked; a worker extracting one loses it."""
     which = Document.id.in_(document_ids)
     bytes_of = select(Document.file_id).where(which, Document.file_id.is_not(None))
     drop_files(session, session.scalars(bytes_of).all())
@@ -246,13 +249,13 @@ def _delete(session: Session, document_ids: Sequence[UUID], *, now: datetime) ->
 
 
 def wake_summaries(session: Session, document_ids: Sequence[UUID]) -> None:
-    """Let summaries of these documents, which have ended, be planned."""
+    """Wake the summaries that wait for these documents, which have ended."""
     query = select(SummaryDocument.summary_id).where(SummaryDocument.document_id.in_(document_ids))
     turns.wake(session, PLANNING, session.scalars(query.distinct()).all())
 
 
 def drop_files(session: Session, file_ids: Sequence[UUID | None]) -> None:
-    """The bytes of these documents go soon."""
+    """Mark the bytes of these documents for deletion."""
     session.execute(
         update(File)
         .where(File.id.in_([each for each in file_ids if each is not None]))
@@ -261,7 +264,7 @@ def drop_files(session: Session, file_ids: Sequence[UUID | None]) -> None:
 
 
 def visible(tenant_id: UUID) -> tuple[ColumnElement[bool], ...]:
-    """For a query: the tenant's documents that are there, neither deleted nor past their life."""
+    """Build a condition: the tenant's documents, neither deleted nor expired."""
     return (
         Document.tenant_id == tenant_id,
         Document.state != DocumentState.DELETED,

@@ -1,4 +1,4 @@
-"""Documents as callers see them."""
+"""The public shape of documents."""
 
 from typing import TypedDict
 
@@ -9,7 +9,7 @@ from jobs.views import optional_rfc3339, rfc3339
 
 
 class DocumentObject(TypedDict):
-    """A document; `pages` is how many it has, null where its kind has none."""
+    """A document; `pages` is their number, null if its kind has no pages."""
 
     id: str
     object: str
@@ -31,7 +31,7 @@ class DocumentObject(TypedDict):
 
 
 def document_object(document: Document) -> DocumentObject:
-    """The document as callers see it."""
+    """Build the public shape of a document."""
     return DocumentObject(
         id=ids.document_id(document.id),
         object="document",

@@ -120,7 +120,7 @@ def list_summaries(session: Session, which: SummaryFilter, wanted: Range) -> Pag
     """List the tenant's summaries that match.
 
     Raises:
-        InvalidRequestError: the cursor names none of the tenant's summaries.
+        InvalidRequestError: `wanted.after` is none of the tenant's summaries.
     """
     query = select(Summary).where(*_visible(wanted.tenant_id), *which.conditions())
     return paging.read(session, query, (Summary.id, Summary.tenant_id), wanted, kind="summary")
