@@ -1,1 +1,1 @@
-"""Documents: their text, extracted in a process of its own, and the removal of old ones."""
+"""Documents: their text, extracted in a separate process, and the removal of old ones."""

@@ -1,4 +1,4 @@
-"""Documents that wait for their text: extracted, counted and recorded."""
+"""The extraction of documents: run the sandbox, count the tokens, record the outcome."""
 
 import threading
 import time
@@ -23,14 +23,23 @@ from jobs.settings import DocumentSettings
 from jobs.states.document import Fault
 from jobs.turns import Turn
 from jobs.turns.work import InterruptedWorkError, Sessions, Watch
-from worker.documents.sandbox import Extracted, InterruptedExtractionError, Refusal, Sandbox
+from worker.documents.sandbox import (
+    INVALID_OUTPUT,
+    Extracted,
+    InterruptedExtractionError,
+    Refusal,
+    Sandbox,
+)
 
 
 class Extraction:
-    """Extracts one document: a `turn_work.Work`.
+    """The `turns.work.Work` that extracts one document.
 
     Args:
-        on_ended: called after a document has become ready or failed; returns at once.
+        settings: limits of the sandbox, lease and retention.
+        tokenizer: counts the tokens.
+        store: holds the bytes.
+        on_ended: called after a document becomes ready or fails; returns at once.
     """
 
     def __init__(
@@ -64,11 +73,11 @@ class Extraction:
             raise InterruptedWorkError from None
 
     def give_up(self, session: Session, turn: Turn) -> bool | None:
-        """Fail the document that could not be extracted in all its attempts."""
+        """Fail the document after its last attempt."""
         return extraction.give_up(session, turn) or None
 
     def name_row(self, row_id: UUID) -> tuple[str, str]:
-        """Name the document."""
+        """Return the log field and the public id of the document."""
         return "document_id", ids.document_id(row_id)
 
     def _extract(self, sessions: Sessions, claim: DocumentClaim, sandbox: Sandbox) -> bool:
@@ -100,7 +109,7 @@ class Extraction:
         return ended
 
     def _chunks(self, sessions: Sessions, claim: DocumentClaim) -> Iterator[bytes]:
-        """The bytes, about a part at a time; no transaction is open between."""
+        """Yield the bytes, about a part at a time; between parts no transaction is open."""
         offset = 0
         while offset < claim.num_bytes:
             with transaction(sessions) as session:
@@ -112,19 +121,19 @@ class Extraction:
             yield chunk
 
     def _count(self, found: Extracted, body: bytes) -> ExtractedText | Refusal:
-        """The text with its tokens; one at a time, as a long text takes hundreds of megabytes."""
+        """Count the tokens of the text; one text at a time, as each may need 100s of MB."""
         with self._counting:
             try:
                 text = unpack(body, most_bytes=4 * found.num_chars)
                 num_tokens = self._tokenizer.count_text(text)
             except (zstandard.ZstdError, UnicodeDecodeError):
-                return Refusal(Fault.CORRUPT, "The document upsets the program that reads it.")
+                return INVALID_OUTPUT
             except UnsafeTextError as error:
                 return Refusal(Fault.UNSUPPORTED, error.message)
             except PromptUncountableError as error:
                 return Refusal(Fault.UNCOUNTABLE, error.message)
         if len(text) != found.num_chars:
-            return Refusal(Fault.CORRUPT, "The document upsets the program that reads it.")
+            return INVALID_OUTPUT
         return ExtractedText(
             body=body,
             num_chars=found.num_chars,
@@ -133,23 +142,23 @@ class Extraction:
             pages=found.pages,
             language=found.language,
             title=found.title,
-            warnings=[_shown(warning.model_dump(mode="json")) for warning in found.warnings],
+            warnings=[_without_nulls(warning.model_dump(mode="json")) for warning in found.warnings],
         )
 
 
 def unpack(body: bytes, *, most_bytes: int) -> str:
-    """The text that the process packed, which may claim to be as long as it likes.
+    """Unpack the text that the process wrote, without trusting its declared length.
 
     Raises:
-        ZstdError: it unpacks to more bytes than these, or is no one piece of zstandard.
-        UnicodeDecodeError: it is no UTF-8.
+        ZstdError: it unpacks to more than `most_bytes`, or is not a single zstandard frame.
+        UnicodeDecodeError: it is not UTF-8.
     """
-    # The length that a frame declares goes before `max_output_size`: a few kilobytes may unpack to terabytes.
+    # A frame's declared length overrides `max_output_size`: a few kilobytes may unpack to terabytes.
     if zstandard.frame_content_size(body) > most_bytes:
-        raise zstandard.ZstdError("longer than it may be")
+        raise zstandard.ZstdError("the text exceeds its limit")
     decompressor = zstandard.ZstdDecompressor()
     return decompressor.decompress(body, max_output_size=most_bytes, allow_extra_data=False).decode()
 
 
-def _shown(warning: JsonObject) -> JsonObject:
+def _without_nulls(warning: JsonObject) -> JsonObject:
     return {name: value for name, value in warning.items() if value is not None}

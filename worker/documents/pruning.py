@@ -1,4 +1,4 @@
-"""Documents past their life, as a service worker removes them: short transactions, any number at once."""
+"""The removal of expired documents: short transactions, safe to run in several workers at once."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -10,12 +10,12 @@ from sqlalchemy.orm import Session, sessionmaker
 from jobs import documents, summaries
 from jobs.database import database_now, transaction
 
-# Rows without text say for a while that a document was here.
+# How long rows without text show that a document existed.
 _DELETED_FOR: Final = timedelta(hours=1)
 
 
 def prune(sessions: sessionmaker[Session], *, is_stopping: Callable[[], bool]) -> None:
-    """Documents whose life is over are deleted, and rows of deleted ones are gone."""
+    """Delete expired documents, and remove the rows of those deleted a while ago."""
     with transaction(sessions) as session:
         now = database_now(session)
     for remove in (

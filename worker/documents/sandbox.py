@@ -1,4 +1,4 @@
-"""A document's text, taken out in a process of its own that can fail, hang or swell alone."""
+"""The extraction of a text in a separate process, which can crash, hang or run out of memory alone."""
 
 import itertools
 import math
@@ -22,35 +22,35 @@ from jobs.validation import Text
 from worker.extract import confine
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
-# Nothing of ours: neither settings with their secrets nor anything that changes what Python imports.
+# Nothing is inherited: neither settings with their secrets nor anything that changes Python's imports.
 _ENVIRONMENT: Final = {"PATH": os.defpath, "LANG": "C.UTF-8"}
-# Feeding waits for the store of the bytes, not for the document: it has its own time.
+# Feeding waits for the store of the bytes, not for the document, so it has its own time limit.
 _FEED_SECONDS: Final = 60.0
 _MAX_OUTCOME_BYTES: Final = 8 * 2**20
 _READ_BYTES: Final = 2**20
 
 
 class InterruptedExtractionError(Exception):
-    """The extraction was ended from outside before it had an outcome."""
+    """The extraction was interrupted before it had an outcome."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """The document has no text."""
+    """The reason why a document has no text."""
 
     fault: Fault
     message: str
 
 
-_OUT_OF_MEMORY: Final = Refusal(Fault.OUT_OF_MEMORY, "The document needs more memory than it may take.")
-_CRASHED: Final = Refusal(Fault.CORRUPT, "The document ends the program that reads it.")
-_UPSET: Final = Refusal(Fault.CORRUPT, "The document upsets the program that reads it.")
-# Killed by nobody here, so by the kernel.
+_OUT_OF_MEMORY: Final = Refusal(Fault.OUT_OF_MEMORY, "The document needs more memory than the limit allows.")
+_CRASHED: Final = Refusal(Fault.CORRUPT, "The document crashes the program that reads it.")
+INVALID_OUTPUT: Final = Refusal(Fault.CORRUPT, "The program that reads the document returned invalid output.")
+# SIGKILL that we did not send comes from the kernel.
 _MEMORY_CODES: Final = frozenset({confine.EXIT_OUT_OF_MEMORY, -signal.SIGKILL})
 
 
 class Warned(BaseModel):
-    """What a reader of the text should know."""
+    """A warning to readers of the text."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -60,7 +60,7 @@ class Warned(BaseModel):
 
 
 class Extracted(BaseModel):
-    """What the process tells of a text; a stranger's bytes may have taken it over, so it is checked."""
+    """The process's description of a text, validated: untrusted bytes may have taken the process over."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -72,7 +72,7 @@ class Extracted(BaseModel):
 
 
 class Refused(BaseModel):
-    """The same of a document without one."""
+    """The process's reason why a document has no text, validated."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -81,7 +81,7 @@ class Refused(BaseModel):
 
 
 class Sandbox:
-    """One extraction, made once and run once; `interrupt` may come from any thread at any time."""
+    """One extraction, to run once; any thread may call `interrupt` at any time."""
 
     def __init__(self, settings: DocumentSettings) -> None:
         self._settings = settings
@@ -91,7 +91,7 @@ class Sandbox:
         self._has_timed_out = False
 
     def interrupt(self) -> None:
-        """It ends now, without an outcome."""
+        """End the extraction now, without an outcome."""
         with self._lock:
             self._is_interrupted = True
             self._kill()
@@ -99,7 +99,10 @@ class Sandbox:
     def run(
         self, chunks: Iterable[bytes], *, kind: DocumentKind, num_bytes: int
     ) -> tuple[Extracted, bytes] | Refusal:
-        """The text, as `worker.extract` writes it, and what is known about it; or why there is none.
+        """Run the extraction.
+
+        Returns:
+            The text's description and the text as `worker.extract` writes it; or why there is none.
 
         Raises:
             InterruptedExtractionError: `interrupt` was called.
@@ -150,7 +153,7 @@ class Sandbox:
 
     @contextmanager
     def _deadline(self, seconds: float) -> Iterator[None]:
-        """The process is killed when the block takes longer."""
+        """Kill the process if the block takes longer than `seconds`."""
         timer = threading.Timer(seconds, self._time_out)
         timer.daemon = True
         timer.start()
@@ -165,13 +168,13 @@ class Sandbox:
             self._kill()
 
     def _kill(self) -> None:
-        """The process and what it started are gone, unless it has been reaped; under the lock."""
+        """Kill the process group, unless it is reaped already; the caller holds the lock."""
         if self._process is not None:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
 
     def _reap(self, process: subprocess.Popen[bytes]) -> None:
-        """No process is left."""
+        """Kill the process if it still runs, and reap it."""
         with self._lock:
             if os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:
                 self._kill()
@@ -183,7 +186,7 @@ class Sandbox:
                     stream.close()
 
     def _collect(self, process: subprocess.Popen[bytes]) -> bytes:
-        """All that it writes; cut off far above what it should."""
+        """Read the output, up to a bound far above what is allowed."""
         if process.stdout is None:
             raise ValueError("the process has a pipe")
         most = _MAX_OUTCOME_BYTES + 4 * self._settings.max_characters
@@ -194,11 +197,11 @@ class Sandbox:
 
     def _timeout(self) -> Refusal:
         seconds = f"{self._settings.extraction_seconds:g}"
-        return Refusal(Fault.TIMEOUT, f"The text was not there after {seconds} seconds.")
+        return Refusal(Fault.TIMEOUT, f"Extracting the text took longer than {seconds} seconds.")
 
 
 def _feed(process: subprocess.Popen[bytes], chunks: Iterable[bytes]) -> None:
-    """The process has all bytes, or wants no more."""
+    """Write all bytes to the process, unless it stops reading."""
     if process.stdin is None:
         raise ValueError("the process has a pipe")
     with suppress(BrokenPipeError):
@@ -208,7 +211,7 @@ def _feed(process: subprocess.Popen[bytes], chunks: Iterable[bytes]) -> None:
 
 
 def understand(output: bytes, settings: DocumentSettings) -> tuple[Extracted, bytes] | Refusal:
-    """What the process wrote, checked: it is only as trustworthy as the bytes that it read."""
+    """Check and parse the output, which is as untrusted as the bytes that were read."""
     try:
         (size,) = struct.unpack_from(">Q", output)
         described, body = output[8 : 8 + size], output[8 + size :]
@@ -217,7 +220,7 @@ def understand(output: bytes, settings: DocumentSettings) -> tuple[Extracted, by
             return Refusal(refused.code, refused.message)
         found = Extracted.model_validate_json(described)
     except (struct.error, ValidationError):
-        return _UPSET
+        return INVALID_OUTPUT
     pages = found.pages or []
     is_sound = (
         found.num_chars <= settings.max_characters
@@ -225,5 +228,5 @@ def understand(output: bytes, settings: DocumentSettings) -> tuple[Extracted, by
         and all(before <= after for before, after in itertools.pairwise([0, *pages, found.num_chars]))
     )
     if not is_sound:
-        return _UPSET
+        return INVALID_OUTPUT
     return found, body

@@ -193,5 +193,5 @@ def test_what_it_tells_is_no_text_that_cannot_be_stored(character: str) -> None:
         assert isinstance(found, Refusal)
         assert (found.fault, found.message) == (
             Fault.CORRUPT,
-            "The document upsets the program that reads it.",
+            "The program that reads the document returned invalid output.",
         )
