@@ -1,1 +1,1 @@
-"""Answers that a caller waits for: chat and text completions, and the models."""
+"""Interactive requests, whose caller waits for the answer: chat and text completions; and the models."""

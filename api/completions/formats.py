@@ -1,4 +1,4 @@
-"""How answers look: as OpenAI's chat and text completions, whole or in chunks, and plain."""
+"""Formats of answers: OpenAI's chat and text completions, whole or in chunks, and plain JSON."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,15 +13,15 @@ JSON = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """One way to write an answer.
+    """One format of an answer.
 
     Attributes:
-        whole: the answer of a request without stream.
-        first: what a stream begins with.
-        text: new text.
-        last: what tells the reason of the end.
-        usage: the tokens, which end a stream if they were asked for; None: `last` tells them.
-        closing: what comes behind everything, as it is sent.
+        whole: makes the body of a request without `stream`.
+        first: makes the first chunks of a stream.
+        text: makes the chunk of new text.
+        last: makes the chunk with the finish reason.
+        usage: makes the chunk of token counts, sent if the request asks for it; None: `last` has them.
+        closing: bytes that end the stream, sent as they are.
     """
 
     whole: Callable[[Ended], JsonObject]
@@ -84,7 +84,7 @@ def _text_chunk(job: Job, choices: list[JSON], usage: JsonObject | None = None) 
     return chunk if usage is None else chunk | {"usage": usage}
 
 
-def _said(text: str, finish_reason: str | None = None) -> list[JSON]:
+def _text_choice(text: str, finish_reason: str | None = None) -> list[JSON]:
     return [{"index": 0, "text": text, "logprobs": None, "finish_reason": finish_reason}]
 
 
@@ -104,8 +104,8 @@ CHAT: Final = Shape(
 TEXT: Final = Shape(
     whole=_whole(text_completion),
     first=lambda _job: [],
-    text=lambda job, text: _text_chunk(job, _said(text)),
-    last=lambda ended: _text_chunk(ended.job, _said("", ended.job.finish_reason)),
+    text=lambda job, text: _text_chunk(job, _text_choice(text)),
+    last=lambda ended: _text_chunk(ended.job, _text_choice("", ended.job.finish_reason)),
     usage=lambda ended: _text_chunk(ended.job, [], _usage(ended)),
     closing=_DONE,
 )

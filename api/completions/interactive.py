@@ -1,4 +1,4 @@
-"""Requests that somebody waits for: understood and counted, submitted to the interactive lane, followed."""
+"""Interactive requests: parses and counts them, submits them to the interactive lane, follows them."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
@@ -41,18 +41,18 @@ from jobs.submission import JobSpec
 from jobs.tenants.quotas import Admit
 from jobs.validation import from_validation
 
-# Nobody waits longer; a caller that is gone cancels its job long before.
+# No caller waits longer; one that leaves cancels its job long before.
 _WINDOW: Final = timedelta(hours=1)
-_LOOK_SECONDS: Final = 60.0
+_POLL_SECONDS: Final = 60.0
 _BODY: Final = TypeAdapter(dict[str, Any])
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A request that was understood.
+    """A request that was parsed.
 
     Attributes:
-        generation: what it asks for.
+        generation: what it asks the model to generate.
         text: its prompt, counted.
     """
 
@@ -61,13 +61,13 @@ class Ask:
 
     @property
     def prompt_tokens(self) -> int:
-        """Counted."""
+        """Tokens of the prompt."""
         return self.text.counted.num_tokens if self.text.counted else 0
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The job has ended.
+    """The end of an interactive job.
 
     Attributes:
         job: its row.
@@ -79,30 +79,30 @@ class Ended:
 
 
 async def understand(parts: Parts, endpoint: Endpoint, raw: bytes | bytearray) -> Ask:
-    """The request of this body, its prompt counted.
+    """Parse the request in this body and count its prompt.
 
     Raises:
-        InvalidRequestError: a field is wrong; `param` names it.
-        ModelNotFoundError: nobody serves its model.
-        UnavailableError: the tokenizer is not loaded yet.
+        InvalidRequestError: a field is invalid; `param` names it.
+        ModelNotFoundError: no engine serves its model.
+        UnavailableError: the tokenizer is not loaded yet; try again.
     """
     most = await _most_tokens(parts, len(raw))
-    return await parts.compute_apart(len(raw), _understand_raw, endpoint, raw, parts.tokenizer.current, most)
+    return await parts.compute_apart(len(raw), _parse_raw, endpoint, raw, parts.tokenizer.current, most)
 
 
 async def understand_plain(parts: Parts, raw: bytes | bytearray, *, stream: bool) -> Ask:
-    """Understand a plain request for the served model; greedy unless it names a temperature."""
+    """Parse a plain request for the served model; greedy unless it sets a temperature."""
     most = await _most_tokens(parts, len(raw))
     given = {"temperature": 0, "model": parts.settings.engine.model, "stream": stream}
-    return await parts.compute_apart(len(raw), _understand_plain, raw, given, parts.tokenizer.current, most)
+    return await parts.compute_apart(len(raw), _parse_plain, raw, given, parts.tokenizer.current, most)
 
 
 async def submit(parts: Parts, ask: Ask, *, caller: Caller) -> Job:
-    """Its job waits in the interactive lane.
+    """Submit the request as a job in the interactive lane.
 
     Raises:
         LimitError: the tenant's quota is full.
-        ModelNotFoundError: nobody serves its model.
+        ModelNotFoundError: no engine serves its model.
         ContextLengthExceededError: it can never fit; nothing was stored.
     """
     fallback = registry.configured_capacity(parts.settings.engine)
@@ -123,9 +123,9 @@ async def submit(parts: Parts, ask: Ask, *, caller: Caller) -> Job:
 
 
 async def follow(parts: Parts, job_id: UUID, *, tenant_id: UUID) -> AsyncGenerator[str | Ended, None]:
-    """New text as it comes, in order and each character once, then how the job ended.
+    """Yield new text as it arrives, in order and each character once, then the end of the job.
 
-    What Redis did not tell comes with the end.
+    Text that Redis did not deliver comes just before the end.
     """
     num_sent = 0
     row = asyncio.create_task(until_ended(parts, job_id, tenant_id=tenant_id))
@@ -135,7 +135,7 @@ async def follow(parts: Parts, job_id: UUID, *, tenant_id: UUID) -> AsyncGenerat
                 piece = await _next(pieces, row)
                 if piece is None:
                     break
-                # A piece beyond what was sent means that one before it was lost: the rest comes at the end.
+                # A delta beyond what was sent means that one before it was lost: the rest comes at the end.
                 if new := piece.text[num_sent - piece.at :] if piece.at <= num_sent else "":
                     num_sent += len(new)
                     yield new
@@ -152,13 +152,17 @@ async def follow(parts: Parts, job_id: UUID, *, tenant_id: UUID) -> AsyncGenerat
 
 
 async def cancel(parts: Parts, job_id: UUID, *, tenant_id: UUID) -> None:
-    """Nobody waits for the answer any more: the job ends, and its blocks are free within a second."""
+    """Cancel the job of a caller that left; its blocks are free within a second."""
     end = partial(lifecycle.cancel, job_id=job_id, tenant_id=tenant_id)
-    await parts.transactions.run(end, tenant_ids=[tenant_id])  # the request's own task may be gone
+    await parts.transactions.run(end, tenant_ids=[tenant_id])  # the request's own task may have ended
 
 
 async def _next(pieces: AsyncIterator[Piece], row: "asyncio.Task[Ended]") -> Piece | None:
-    """The next piece; None: the job has ended, as its row says."""
+    """Wait for the next delta.
+
+    Returns:
+        None: the row shows that the job has ended.
+    """
     piece = asyncio.ensure_future(anext(pieces))
     try:
         await asyncio.wait({piece, row}, return_when=asyncio.FIRST_COMPLETED)
@@ -170,16 +174,16 @@ async def _next(pieces: AsyncIterator[Piece], row: "asyncio.Task[Ended]") -> Pie
 
 
 async def until_ended(parts: Parts, job_id: UUID, *, tenant_id: UUID) -> Ended:
-    """How the job ended, once it has.
+    """Wait for the job to end.
 
     Raises:
-        UnavailableError: its row is gone, or the database is.
+        UnavailableError: its row was deleted, the server is stopping, or the database does not answer.
     """
     job: Job | None = None
     while job is None or job.finalized_at is None:
         if parts.watch.is_released:
             raise UnavailableError("The server is stopping; try again.")
-        job = await parts.watch.until_ended(job_id, tenant_id=tenant_id, seconds=_LOOK_SECONDS)
+        job = await parts.watch.until_ended(job_id, tenant_id=tenant_id, seconds=_POLL_SECONDS)
         if job is None:
             raise UnavailableError("The request's job was deleted.")
     read = partial(queries.get_result, job_id=job_id)
@@ -188,10 +192,10 @@ async def until_ended(parts: Parts, job_id: UUID, *, tenant_id: UUID) -> Ended:
 
 
 async def _most_tokens(parts: Parts, num_bytes: int) -> int | None:
-    """Find the longest prompt that an engine takes, so that longer ones are not counted to their end.
+    """Find the longest prompt, in tokens, that an engine takes; counting stops there.
 
     Returns:
-        None: a body of so few bytes is counted whole.
+        None: the body is short enough to be counted whole.
     """
     fallback = registry.configured_capacity(parts.settings.engine)
     if num_bytes <= fallback.max_input_len:
@@ -200,24 +204,24 @@ async def _most_tokens(parts: Parts, num_bytes: int) -> int | None:
     return max(each.max_input_len for each in [fallback, *chain(*registered.values())])
 
 
-def _understand_raw(
+def _parse_raw(
     endpoint: Endpoint, raw: bytes | bytearray, tokenizer: Tokenizer | None, most_tokens: int | None
 ) -> Ask:
     try:
         body = _BODY.validate_json(raw)
     except ValidationError as error:
         raise from_validation(error) from None  # the original holds the prompt
-    return _understand(endpoint, body, tokenizer, most_tokens)
+    return _parse_request(endpoint, body, tokenizer, most_tokens)
 
 
-def _understand_plain(
+def _parse_plain(
     raw: bytes | bytearray, given: dict[str, Any], tokenizer: Tokenizer | None, most_tokens: int | None
 ) -> Ask:
     asked = parse(GenerateRequest, raw).model_dump(exclude_none=True)
-    return _understand(Endpoint.TEXT, given | asked, tokenizer, most_tokens)
+    return _parse_request(Endpoint.TEXT, given | asked, tokenizer, most_tokens)
 
 
-def _understand(
+def _parse_request(
     endpoint: Endpoint, body: Mapping[str, Any], tokenizer: Tokenizer | None, most_tokens: int | None
 ) -> Ask:
     generation = openai.understand(endpoint, body)
@@ -251,7 +255,7 @@ def _submit(
     registered = registry.registered_capacities(session)
     model = ask.generation.model
     if model not in registered and model != served:
-        raise ModelNotFoundError(f"The model {model!r} is not served here.", param="model")
+        raise ModelNotFoundError(f"This server does not serve the model {model!r}.", param="model")
     capacities = registered.get(model) or [fallback]
     room = max(min(each.max_seq_len, each.max_tokens_in_pool) for each in capacities) - ask.prompt_tokens
     max_tokens = ask.generation.max_tokens or max(1, min(default_max_tokens, room))

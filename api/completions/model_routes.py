@@ -1,4 +1,4 @@
-"""The models that engines serve, as OpenAI lists them."""
+"""The models that engines serve, in OpenAI's format."""
 
 from functools import partial
 
@@ -22,17 +22,17 @@ router = APIRouter(tags=["models"])
     responses=answers(200, ModelListReply, "Every model that an engine serves", 503),
 )
 async def list_models(parts: PartsDep, tenant_id: TenantDep) -> JSONResponse:  # noqa: ARG001  # needs a key
-    """What `model` may name in a request."""
+    """List the models that a request may name in `model`."""
     return JSONResponse({"object": "list", "data": await _models(parts)})
 
 
 @router.get(
     "/v1/models/{model}",
-    summary="Look at a model",
+    summary="Get a model",
     responses=answers(200, ModelReply, "The model", 404, 503),
 )
 async def get_model(model: str, parts: PartsDep, tenant_id: TenantDep) -> JSONResponse:  # noqa: ARG001  # needs a key
-    """One of them."""
+    """Get one of the models that engines serve."""
     for each in await _models(parts):
         if each["id"] == model:
             return JSONResponse(each)

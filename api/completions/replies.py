@@ -1,4 +1,4 @@
-"""What callers of the interactive routes get back, described for the documentation."""
+"""Replies of the interactive routes, modelled for the API documentation."""
 
 from typing import Any, Literal
 
@@ -27,7 +27,7 @@ class TokenUsage(BaseModel):
 
 
 class AssistantMessage(BaseModel):
-    """What the model said."""
+    """The model's answer."""
 
     role: Literal["assistant"]
     content: str
@@ -114,7 +114,7 @@ class GenerateReply(BaseModel):
 
 
 class ModelReply(BaseModel):
-    """A model that is served here."""
+    """A model that this server serves."""
 
     model_config = example(**_MODEL)
 
@@ -125,7 +125,7 @@ class ModelReply(BaseModel):
 
 
 class ModelListReply(BaseModel):
-    """The models that are served here."""
+    """The models that this server serves."""
 
     model_config = example(object="list", data=[_MODEL])
 

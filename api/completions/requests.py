@@ -1,4 +1,4 @@
-"""What callers of plain generation may send."""
+"""Requests for plain generation."""
 
 from pydantic import ConfigDict, Field
 
@@ -6,7 +6,7 @@ from jobs.validation import MAX_OUTPUT_TOKENS, MAX_TOP_K, Closed, NonEmpty, Stop
 
 
 class GenerateRequest(Closed):
-    """A prompt as it is, and how to go on from it."""
+    """A prompt, used as it is, and how to continue it."""
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"prompt": "Once upon", "max_tokens": 64, "temperature": 0.7}]}
@@ -15,9 +15,9 @@ class GenerateRequest(Closed):
     prompt: NonEmpty
     max_tokens: int | None = Field(None, ge=1, le=MAX_OUTPUT_TOKENS)
     temperature: float | None = Field(
-        None, ge=0, le=2, description="null: 0, the most likely token each time, as of Triton's `generate`"
+        None, ge=0, le=2, description="Null means 0: always the most likely token, as in Triton's `generate`."
     )
     top_p: float | None = Field(None, gt=0, le=1)
     top_k: int | None = Field(None, ge=1, le=MAX_TOP_K)
-    seed: int | None = Field(None, ge=0, le=2**63 - 1, description="null: another one for each request")
+    seed: int | None = Field(None, ge=0, le=2**63 - 1, description="Null: a different seed for each request.")
     stop: Stop | None = None

@@ -1,4 +1,4 @@
-"""Answers that somebody waits for: chat and text completions as OpenAI has them, and plain generate."""
+"""Interactive routes: chat and text completions compatible with OpenAI's, and plain generate."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Coroutine
@@ -50,14 +50,14 @@ _PLAIN_EVENTS: Final = {
 
 @router.post(
     "/v1/chat/completions",
-    summary="Chat",
+    summary="Create a chat completion",
     responses=answers(
         200, ChatCompletionReply, "The answer, or with `stream` its chunks", *_ERRORS, raw=_CHAT_EVENTS
     ),
     openapi_extra=json_body(ChatRequest),
 )
 async def create_chat_completion(request: Request, parts: PartsDep, caller: CallerDep) -> Response:
-    """An answer that you wait for; it goes ahead of batch work. Closing the connection ends it."""
+    """Generate an answer while you wait, ahead of batch work. Closing the connection cancels it."""
     raw = await read_body(request, max_bytes=parts.settings.api.max_body_bytes)
     ask = await interactive.understand(parts, Endpoint.CHAT, raw)
     return await _answer(request, parts, ask, formats.CHAT, caller)
@@ -65,14 +65,14 @@ async def create_chat_completion(request: Request, parts: PartsDep, caller: Call
 
 @router.post(
     "/v1/completions",
-    summary="Complete a text",
+    summary="Create a text completion",
     responses=answers(
         200, TextCompletionReply, "The answer, or with `stream` its chunks", *_ERRORS, raw=_TEXT_EVENTS
     ),
     openapi_extra=json_body(TextRequest),
 )
 async def create_completion(request: Request, parts: PartsDep, caller: CallerDep) -> Response:
-    """As chat, of a prompt that no chat template frames."""
+    """Continue a prompt while you wait, like chat but without a chat template."""
     raw = await read_body(request, max_bytes=parts.settings.api.max_body_bytes)
     ask = await interactive.understand(parts, Endpoint.TEXT, raw)
     return await _answer(request, parts, ask, formats.TEXT, caller)
@@ -80,27 +80,27 @@ async def create_completion(request: Request, parts: PartsDep, caller: CallerDep
 
 @router.post(
     "/generate",
-    summary="Generate",
+    summary="Generate text",
     responses=answers(200, GenerateReply, "The text", *_ERRORS),
     openapi_extra=json_body(GenerateRequest),
 )
 async def generate(request: Request, parts: PartsDep, caller: CallerDep) -> Response:
-    """The plainest request: a prompt, as it is, and its continuation."""
+    """Continue a prompt as it is, with the fewest fields."""
     ask = await _plain(request, parts, stream=False)
     return await _answer(request, parts, ask, formats.PLAIN, caller)
 
 
 @router.post(
     "/generate_stream",
-    summary="Generate, in pieces",
+    summary="Generate text as a stream",
     response_class=Response,
     responses=answers(
-        200, None, "`{text}` again and again, then `{finish_reason,usage}`", *_ERRORS, raw=_PLAIN_EVENTS
+        200, None, "Any number of `{text}`, then `{finish_reason,usage}`", *_ERRORS, raw=_PLAIN_EVENTS
     ),
     openapi_extra=json_body(GenerateRequest),
 )
 async def generate_stream(request: Request, parts: PartsDep, caller: CallerDep) -> Response:
-    """As generate, told as it comes."""
+    """Continue a prompt as `/generate` does, and stream the text as it is generated."""
     ask = await _plain(request, parts, stream=True)
     return await _answer(request, parts, ask, formats.PLAIN, caller)
 
@@ -133,13 +133,13 @@ async def _answer(request: Request, parts: Parts, ask: Ask, shape: Shape, caller
 async def _events(
     parts: Parts, job: Job, shape: Shape, *, include_usage: bool, tenant_id: UUID
 ) -> AsyncGenerator[bytes, None]:
-    """The answer as server-sent events; a reader that leaves ends the job."""
+    """Yield the answer as server-sent events; a reader that leaves cancels the job."""
     has_ended = False
     try:
         for chunk in shape.first(job):
             yield _event(chunk)
-        async with aclosing(merged(interactive.follow(parts, job.id, tenant_id=tenant_id))) as told:
-            async for each in told:
+        async with aclosing(merged(interactive.follow(parts, job.id, tenant_id=tenant_id))) as updates:
+            async for each in updates:
                 if isinstance(each, Ended):
                     has_ended = True
                     for event in _closing(each, shape, include_usage=include_usage):
@@ -171,7 +171,11 @@ def _error_event(error: LongbatchError) -> bytes:
 
 
 def _error_of(job: Job) -> LongbatchError | None:
-    """Why there is no whole answer; None: there is."""
+    """Return the error that kept the job from completing.
+
+    Returns:
+        None: the job completed.
+    """
     match job.state:
         case JobState.COMPLETED:
             return None
@@ -180,21 +184,21 @@ def _error_of(job: Job) -> LongbatchError | None:
         case JobState.EXPIRED:
             return RequestExpiredError()
     error: Any = job.error or {}
-    return RequestFailedError(f"The engine failed: {error.get('message', 'no more is known')}")
+    return RequestFailedError(f"The engine failed: {error.get('message', 'no details are known')}")
 
 
 async def _give_up(parts: Parts, job_id: UUID, *, tenant_id: UUID) -> None:
     try:
         await interactive.cancel(parts, job_id, tenant_id=tenant_id)
-    except LongbatchError as error:  # the job goes on to its end; its window bounds that
+    except LongbatchError as error:  # the job runs to its end, bounded by its window
         telemetry.logger().warning(telemetry.LOOP_FAILED, loop="cancel", error=error.code)
 
 
 async def _unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """What the work returned.
+    """Run the work until it returns or the caller disconnects.
 
     Raises:
-        ClientDisconnect: the caller closed the connection before.
+        ClientDisconnect: the caller closed the connection first.
     """
     working, gone = asyncio.create_task(work), asyncio.create_task(_disconnected(request))
     try:

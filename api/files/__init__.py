@@ -1,1 +1,1 @@
-"""Files over HTTP."""
+"""Files over HTTP: uploads, lists, content."""

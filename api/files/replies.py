@@ -1,4 +1,4 @@
-"""What callers get back about files, described for the documentation."""
+"""Replies about files, modelled for the API documentation."""
 
 from typing import Any, Literal
 
@@ -22,18 +22,18 @@ _FILE: dict[str, Any] = {
 
 
 class FileReply(BaseModel):
-    """A file; times in seconds since 1970."""
+    """A file. Times are seconds since 1970."""
 
     model_config = example(**_FILE)
 
     id: str
     object: Literal["file"]
-    bytes: int = Field(description="that can be read by now")
+    bytes: int = Field(description="Bytes that can be read so far.")
     created_at: Seconds
-    expires_at: Seconds | None = Field(description="null while it is being written")
+    expires_at: Seconds | None = Field(description="Null while the file is being written.")
     filename: str
     purpose: Literal["batch", "batch_output"]
-    status: Literal["uploaded", "processed"] = Field(description="processed once it is complete")
+    status: Literal["uploaded", "processed"] = Field(description="`processed` once the file is complete.")
     status_details: None
 
 
@@ -44,6 +44,6 @@ class FileListReply(ListReply[FileReply]):
 
 
 class FileDeletedReply(GoneReply[Literal["file"]]):
-    """A file that is gone."""
+    """A file that was deleted."""
 
     model_config = gone_example(_FILE)

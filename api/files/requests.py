@@ -1,4 +1,4 @@
-"""What callers may send for files."""
+"""Requests about files."""
 
 from typing import Annotated, Literal
 
@@ -9,7 +9,7 @@ from jobs.validation import Text
 
 
 class UploadForm(BaseModel):
-    """The form of an upload; `file` may stand anywhere in it."""
+    """The form of an upload; `file` may come anywhere in it."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -18,7 +18,7 @@ class UploadForm(BaseModel):
         },
     )
 
-    file: Annotated[bytes, Field(json_schema_extra={"format": "binary"}, description="named *.jsonl")]
+    file: Annotated[bytes, Field(json_schema_extra={"format": "binary"}, description="A file named *.jsonl.")]
     purpose: Literal["batch"]
     expires_after_anchor: Literal["created_at"] | None = Field(None, alias="expires_after[anchor]")
     expires_after_seconds: int | None = Field(
@@ -27,11 +27,11 @@ class UploadForm(BaseModel):
 
 
 class FileListQuery(BaseModel):
-    """Which files to list, and from where on."""
+    """The files to list, and where to start."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     purpose: Text | None = None
-    after: str | None = Field(None, description="id of the last file seen; the list goes on behind it")
+    after: str | None = Field(None, description="Id of the last file received; the list continues after it.")
     limit: int = Field(10_000, ge=1, le=10_000)
     order: Literal["asc", "desc"] = "desc"

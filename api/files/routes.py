@@ -1,4 +1,4 @@
-"""Files over HTTP, as OpenAI has them: upload, list, look, read, delete."""
+"""Files over HTTP, compatible with OpenAI's: upload, list, get, read, delete."""
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -35,13 +35,13 @@ _LINE: Final = '{"id":"batch_req_…","custom_id":"a","response":{…},"error":n
 @router.post(
     "/v1/files",
     summary="Upload a file",
-    responses=answers(200, FileReply, "The file, stored for good", 400, 409, 413, 503),
+    responses=answers(200, FileReply, "The file, durably stored", 400, 409, 413, 503),
     openapi_extra=form_body(UploadForm),
 )
 async def create_file(
     request: Request, parts: PartsDep, tenant_id: TenantDep, promise: PromiseDep
 ) -> JSONResponse:
-    """A file of lines for a batch, streamed into storage."""
+    """Upload a file of lines for a batch; it is streamed into storage."""
     file = await uploads.receive(request, parts, tenant_id=tenant_id, promise=promise)
     return JSONResponse(file_object(file))
 
@@ -54,7 +54,7 @@ async def create_file(
 async def list_files(
     parts: PartsDep, tenant_id: TenantDep, query: Annotated[FileListQuery, Query()]
 ) -> JSONResponse:
-    """Your files by age, result files among them."""
+    """List your files by age, including result files."""
     wanted = parse_range(query, ids.parse_file_id, tenant_id=tenant_id, kind="file")
     wanted = replace(wanted, descending=query.order == "desc")
     found = await parts.transactions.run(partial(files.list_files, wanted=wanted, purpose=query.purpose))
@@ -64,22 +64,22 @@ async def list_files(
 
 @router.get(
     "/v1/files/{file_id}",
-    summary="Look at a file",
+    summary="Get a file",
     responses=answers(200, FileReply, "The file", 404, 503),
 )
 async def get_file(file_id: FileIdDep, parts: PartsDep, tenant_id: TenantDep) -> JSONResponse:
-    """The file as it is now."""
+    """Get the file as it is now."""
     return JSONResponse(file_object(await _get(parts, file_id, tenant_id)))
 
 
 @router.get(
     "/v1/files/{file_id}/content",
-    summary="Read a file",
+    summary="Read a file's content",
     response_class=Response,
-    responses=answers(200, None, "Its bytes so far", 404, 503, raw={_BYTES: _LINE}),
+    responses=answers(200, None, "The bytes so far", 404, 503, raw={_BYTES: _LINE}),
 )
 async def get_content(file_id: FileIdDep, parts: PartsDep, tenant_id: TenantDep) -> StreamingResponse:
-    """The file's bytes, whatever Accept says; `X-Incomplete: true` while its batch still writes to it."""
+    """Read the file's bytes, whatever Accept says; `X-Incomplete: true` while its batch still writes."""
     file = await _get(parts, file_id, tenant_id)
     headers = {
         "Content-Length": str(file.num_bytes),
@@ -95,10 +95,10 @@ async def get_content(file_id: FileIdDep, parts: PartsDep, tenant_id: TenantDep)
 @router.delete(
     "/v1/files/{file_id}",
     summary="Delete a file",
-    responses=answers(200, FileDeletedReply, "It is gone", 404, 409, 503),
+    responses=answers(200, FileDeletedReply, "The file was deleted", 404, 409, 503),
 )
 async def delete_file(file_id: FileIdDep, parts: PartsDep, tenant_id: TenantDep) -> JSONResponse:
-    """The file is gone; a batch that has begun to read it goes on."""
+    """Delete the file; a batch that has begun to read it continues."""
     await parts.transactions.run(partial(files.remove, file_id=file_id, tenant_id=tenant_id))
     return JSONResponse({"id": ids.file_id(file_id), "object": "file", "deleted": True})
 
@@ -108,7 +108,7 @@ async def _get(parts: Parts, file_id: UUID, tenant_id: UUID) -> File:
 
 
 async def _read(parts: Parts, file: File) -> AsyncIterator[bytes]:
-    """As many bytes as the file had when it was looked up, a part at a time."""
+    """Yield the bytes that the file had when it was looked up, one file part at a time."""
     store = make_store(parts.settings.files)
     offset = 0
     while offset < file.num_bytes:

@@ -1,4 +1,4 @@
-"""Uploads: streamed into storage part by part, with flat memory, and seen only once they are complete."""
+"""Streams uploads into storage part by part, with flat memory; a file is visible only once complete."""
 
 import hashlib
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -35,11 +35,11 @@ _FIELDS: Final = frozenset({"purpose", _ANCHOR, _SECONDS})
 
 
 async def receive(request: Request, parts: Parts, *, tenant_id: UUID, promise: Promise) -> File:
-    """The file of this form, stored for good, once for each promise.
+    """Store the file of this form durably, once for each Idempotency-Key.
 
     Raises:
         IdempotencyConflictError: the key was used for another file.
-        InvalidRequestError: the form is not as it should be.
+        InvalidRequestError: the form is invalid; `param` names the field.
         TooLargeError: the file has more bytes than this server accepts.
     """
     form = Form()
@@ -53,7 +53,7 @@ async def receive(request: Request, parts: Parts, *, tenant_id: UUID, promise: P
     file_id = (await parts.transactions.run(create)).id
     try:
         limit = parts.settings.files.max_bytes
-        too_large = TooLargeError(f"A file may have {limit} bytes at most.", param="file")
+        too_large = TooLargeError(f"A file may have at most {limit} bytes.", param="file")
         num_bytes = await store(
             pieces, parts, file_id=file_id, tenant_id=tenant_id, limit=limit, too_large=too_large
         )
@@ -72,7 +72,7 @@ async def receive(request: Request, parts: Parts, *, tenant_id: UUID, promise: P
         end = partial(_finish_once, finish=finish, once=once, file_id=file_id, tenant_id=tenant_id)
         return await parts.transactions.run(end)
     except BaseException:
-        # Also when the sender has left; what cannot be discarded now goes with time.
+        # Also when the sender leaves; what cannot be discarded now is cleaned up later.
         with suppress(UnavailableError):
             await parts.transactions.run(partial(files.discard, file_id=file_id, tenant_id=tenant_id))
         raise
@@ -87,7 +87,7 @@ async def _hashed(pieces: AsyncIterator[bytes], digest: "hashlib._Hash") -> Asyn
 def _finish_once(
     session: Session, *, finish: Callable[[Session], File], once: Once | None, file_id: UUID, tenant_id: UUID
 ) -> File:
-    """The file, complete; the one that an earlier request made, in which case the new bytes are gone."""
+    """Complete the file, or discard its bytes and return the file that an earlier request made."""
     if once is None:
         return finish(session)
     file, is_replay = run_once(session, once, finish, tenant_id=tenant_id, kind=_FILE)
@@ -126,7 +126,7 @@ def _lifetime(fields: Mapping[str, str], *, default: timedelta) -> timedelta:
     if anchor != "created_at":
         raise InvalidRequestError("The anchor must be 'created_at'.", param=_ANCHOR)
     if seconds is None or not seconds.isdecimal() or len(seconds) > 9:
-        raise InvalidRequestError("A number of seconds is required.", param=_SECONDS)
+        raise InvalidRequestError("Must be a number of seconds.", param=_SECONDS)
     if not MIN_EXPIRY_SECONDS <= int(seconds) <= MAX_EXPIRY_SECONDS:
         raise InvalidRequestError(
             f"Must be {MIN_EXPIRY_SECONDS} to {MAX_EXPIRY_SECONDS} seconds.", param=_SECONDS

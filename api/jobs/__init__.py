@@ -1,1 +1,1 @@
-"""Jobs over HTTP."""
+"""Jobs over HTTP: submission one by one or in bulk, status, results, events."""

@@ -1,6 +1,6 @@
-"""From a request's bytes to a job's specification: everything that can be checked without the database.
+"""Turns a request's bytes into a job's specification: everything that needs no database.
 
-All of it is work for a CPU; callers run it in a thread.
+All of it is CPU work; callers run it in a thread.
 """
 
 import json
@@ -22,18 +22,18 @@ _SAMPLING: Final = ("temperature", "top_p", "top_k", "seed", "stop")
 
 
 def request_sha256(request: JobRequest) -> bytes:
-    """Of what the request means: white space, the order of fields and defaults written out do not matter."""
+    """Hash what the request means; white space, field order and explicit defaults do not matter."""
     fields = request.model_dump(mode="json")
     return sha256(json.dumps(fields, sort_keys=True).encode()).digest()
 
 
 def specification(request: JobRequest, acceptance: Acceptance) -> JobSpec:
-    """The job to submit, its prompt rendered, hashed, compressed and, when it is short, counted.
+    """Build the job to submit, with its prompt rendered, hashed, compressed and, if short, counted.
 
     Raises:
         InvalidRequestError: its webhook cannot be used.
     """
-    told = check_callback(request.webhook_url, request.webhook_secret, acceptance.settings.webhooks)
+    callback = check_callback(request.webhook_url, request.webhook_secret, acceptance.settings.webhooks)
     given = request.input
     turns = given if isinstance(given, str) else [Message(turn.role, turn.content) for turn in given]
     messages = build_messages(task=request.task, input=turns, instructions=request.instructions)
@@ -49,8 +49,8 @@ def specification(request: JobRequest, acceptance: Acceptance) -> JobSpec:
         sampling=sampling,
         custom_id=request.custom_id,
         metadata=dict(request.metadata or {}),
-        webhook_url=told.url,
-        webhook_secret=told.secret,
+        webhook_url=callback.url,
+        webhook_secret=callback.secret,
         webhook_includes_output=request.webhook_include_output,
         window=WINDOWS[request.completion_window] if request.completion_window else None,
     )
@@ -62,4 +62,4 @@ def _count(prompt: str, acceptance: Acceptance) -> CountedPrompt | None:
     try:
         return PromptCounter(acceptance.tokenizer).count_prompt(prompt)
     except ChatTemplateError:
-        return None  # the service worker meets the same error and ends the job with it
+        return None  # the service worker gets the same error and fails the job with it

@@ -1,4 +1,4 @@
-"""Bulk submission: lines become jobs in parts of one transaction each, with flat memory."""
+"""Bulk submission: turns lines into jobs, one slice per transaction, with flat memory."""
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
@@ -33,10 +33,10 @@ from jobs.submission import JobSpec
 from jobs.tenants.idempotency import Once
 from jobs.tenants.quotas import Admit
 
-# A part is one transaction: large enough that the commit does not matter, small enough to hold in memory.
-_PART_LINES: Final = 300
-_PART_BYTES: Final = 4 * 2**20
-# Prompts this much shorter than a single request's are counted at once: a part of them takes 0.2 s of CPU.
+# A slice is one transaction: large enough that the commit does not matter, small enough to hold in memory.
+_SLICE_LINES: Final = 300
+_SLICE_BYTES: Final = 4 * 2**20
+# The inline limit here is this fraction of a single request's: counting a slice then takes 0.2 s of CPU.
 _INLINE_FRACTION: Final = 8
 
 
@@ -51,11 +51,11 @@ class LineError(TypedDict):
 
 @dataclass(slots=True)
 class Report:
-    """What became of the lines.
+    """The outcome of each line.
 
     Attributes:
-        ids: of the accepted ones, in their order.
-        num_rejected: can be more than there are errors: lines over the limit share one.
+        ids: of the jobs from accepted lines, in line order.
+        num_rejected: may exceed the number of errors, since lines over the limit share one.
     """
 
     ids: list[str] = field(default_factory=list)
@@ -63,7 +63,7 @@ class Report:
     num_rejected: int = 0
 
     def reject(self, number: int, error: LongbatchError) -> None:
-        """The line was not accepted."""
+        """Record that the line was not accepted."""
         self.num_rejected += 1
         self.errors.append(LineError(line=number, code=error.code, message=error.message, param=error.param))
 
@@ -71,25 +71,25 @@ class Report:
 async def submit_lines(
     parts: Parts, lines: AsyncIterator[Line], *, caller: Caller, promise: Promise
 ) -> Report:
-    """Every good line is a job that stands in the table; the report names the others.
+    """Store a job for every valid line, and report the lines that were rejected.
 
     Raises:
         UnavailableError: the database failed before any job was stored.
         LimitError: the tenant's quota is full, and no job was stored.
-        IdempotencyConflictError: the key was used with other lines, from the first part on.
+        IdempotencyConflictError: the key was used with other lines, from the first slice on.
         TooLargeError: the body was too large before any job was stored.
     """
     report = Report()
-    named = LineDestinations(parts.check_destination)
+    destinations = LineDestinations(parts.check_destination)
     failure: LongbatchError | None = None
     number = 0
-    async for part in _in_parts(_within_limit(lines, report, max_lines=parts.settings.api.max_bulk_lines)):
+    async for group in _sliced(_within_limit(lines, report, max_lines=parts.settings.api.max_bulk_lines)):
         if failure is None:
-            once = _once(promise, part, number=number)
-            failure = await _submit_part(parts, part, report, named, caller=caller, once=once)
+            once = _once(promise, group, number=number)
+            failure = await _submit_slice(parts, group, report, destinations, caller=caller, once=once)
             number += 1
-        else:  # read to the end, so that the caller gets to see the report
-            for line in part:
+        else:  # read to the end, so that the caller sees the report
+            for line in group:
                 report.reject(line.number, failure)
     if failure is not None and not report.ids:
         raise failure
@@ -98,7 +98,7 @@ async def submit_lines(
 
 
 async def _within_limit(lines: AsyncIterator[Line], report: Report, *, max_lines: int) -> AsyncIterator[Line]:
-    """The lines that count; those beyond the limit are rejected with one error for all."""
+    """Yield the non-empty lines up to the limit, and reject all further ones with one error."""
     num_lines = 0
     try:
         async for line in lines:
@@ -108,7 +108,9 @@ async def _within_limit(lines: AsyncIterator[Line], report: Report, *, max_lines
             if num_lines <= max_lines:
                 yield line
             elif num_lines == max_lines + 1:
-                message = f"A bulk request may have {max_lines} lines; from this one on, none was accepted."
+                message = (
+                    f"A bulk request may have at most {max_lines} lines; this and later ones were rejected."
+                )
                 report.reject(line.number, TooLargeError(message))
             else:
                 report.num_rejected += 1
@@ -118,35 +120,39 @@ async def _within_limit(lines: AsyncIterator[Line], report: Report, *, max_lines
         report.reject(num_lines + 1, error)
 
 
-async def _in_parts(lines: AsyncIterator[Line]) -> AsyncIterator[list[Line]]:
-    part: list[Line] = []
+async def _sliced(lines: AsyncIterator[Line]) -> AsyncIterator[list[Line]]:
+    pending: list[Line] = []
     num_bytes = 0
     async for line in lines:
-        part.append(line)
+        pending.append(line)
         num_bytes += len(line.content or b"")
-        if len(part) == _PART_LINES or num_bytes >= _PART_BYTES:
-            yield part
-            part, num_bytes = [], 0
-    if part:
-        yield part
+        if len(pending) == _SLICE_LINES or num_bytes >= _SLICE_BYTES:
+            yield pending
+            pending, num_bytes = [], 0
+    if pending:
+        yield pending
 
 
-async def _submit_part(
+async def _submit_slice(
     parts: Parts,
-    part: Sequence[Line],
+    lines: Sequence[Line],
     report: Report,
-    named: LineDestinations,
+    destinations: LineDestinations,
     *,
     caller: Caller,
     once: Once | None,
 ) -> LongbatchError | None:
-    """Store the part's good lines as jobs; what keeps the lines after it from that, or None."""
+    """Store the slice's valid lines as jobs.
+
+    Returns:
+        The error that keeps later lines from being stored; None if they may go on.
+    """
     chars = parts.settings.api.inline_count_chars // _INLINE_FRACTION
     acceptance = parts.acceptance(max_inline_chars=chars)
-    num_bytes = sum(len(line.content or b"") for line in part)
-    specs, errors = await parts.compute_apart(num_bytes, _understand, part, acceptance)
+    num_bytes = sum(len(line.content or b"") for line in lines)
+    specs, errors = await parts.compute_apart(num_bytes, _parse_lines, lines, acceptance)
     urls = {number: spec.webhook_url for number, spec in specs.items() if spec.webhook_url is not None}
-    errors += (await named.check(urls)).items()
+    errors += (await destinations.check(urls)).items()
     for number, error in errors:
         specs.pop(number, None)
         report.reject(number, error)
@@ -174,7 +180,11 @@ async def _submit_part(
 
 
 async def _charge(parts: Parts, caller: Caller, num_failed: int) -> RequestRateError | None:
-    """Count a request for each job that failed at once: no quota bounds those; what says no, or None."""
+    """Count one request for each job that failed at once, since no quota bounds those.
+
+    Returns:
+        The error that refuses further requests; None if the rate limit still has room.
+    """
     try:
         for _ in range(num_failed):
             await parts.rates.hit(caller.tenant_id, caller.limits.max_requests)
@@ -192,7 +202,7 @@ def _store(
     fallback: Capacity,
     admit: Admit,
 ) -> tuple[list[UUID], list[Job]]:
-    """The ids of the jobs in their order, and the jobs that are new."""
+    """Store the jobs once; return all their ids in line order, and the jobs that are new."""
     if once is not None:
         return submission.submit_part_once(
             session, specs, once, tenant_id=tenant_id, fallback=fallback, admit=admit
@@ -201,29 +211,32 @@ def _store(
     return [job.id for job in jobs], jobs
 
 
-def _once(promise: Promise, part: Sequence[Line], *, number: int) -> Once | None:
-    """The promise for one part: its boundaries follow from the lines, so they are the same the next time."""
+def _once(promise: Promise, lines: Sequence[Line], *, number: int) -> Once | None:
+    """Return the idempotency of one slice.
+
+    The lines alone decide where slices end, so a retry has the same slices.
+    """
     if not promise.is_given:
         return None
     digest = sha256()
-    for line in part:
+    for line in lines:
         digest.update(line.content or b"")
         digest.update(b"\n")
     once = promise.once(digest.digest())
     return once.part(f"part {number}") if once else None
 
 
-def _understand(
-    part: Sequence[Line], acceptance: Acceptance
+def _parse_lines(
+    lines: Sequence[Line], acceptance: Acceptance
 ) -> tuple[dict[int, JobSpec], list[tuple[int, LongbatchError]]]:
-    """The good lines as specifications by their number, and what is wrong with the others."""
+    """Parse lines into specifications by line number, and the errors of the invalid ones."""
     specs: dict[int, JobSpec] = {}
     errors: list[tuple[int, LongbatchError]] = []
-    for line in part:
+    for line in lines:
         try:
             if line.content is None:
                 limit = acceptance.settings.api.max_body_bytes
-                raise TooLargeError(f"A line may have {limit} bytes at most.")
+                raise TooLargeError(f"A line may have at most {limit} bytes.")
             request = parse(JobRequest, line.content)
             specs[line.number] = accept.specification(request, acceptance)
         except LongbatchError as error:

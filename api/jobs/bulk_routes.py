@@ -1,4 +1,4 @@
-"""Many jobs in one request: submitted as lines, or cancelled by filter."""
+"""Many jobs in one request: submit them as lines, or cancel them by filter."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -28,16 +28,16 @@ router = APIRouter(tags=["many jobs"])
 @router.post(
     "/v1/jobs/bulk",
     summary="Submit many jobs",
-    responses=answers(200, BulkReply, "What became of each line", 400, 409, 413, 503),
+    responses=answers(200, BulkReply, "The outcome of each line", 400, 409, 413, 503),
     openapi_extra=lines_body(JobRequest),
 )
 async def create_jobs(
     request: Request, parts: PartsDep, caller: CallerDep, promise: PromiseDep
 ) -> JSONResponse:
-    """One job for each line of JSON, stored while the lines arrive; a bad line harms no other.
+    """Submit one job per line of JSON, stored as the lines arrive; an invalid line affects no other.
 
-    Lines are stored in parts of a few hundred. When the connection breaks, the parts before it stand: send
-    the same lines again with the same Idempotency-Key, and only those that are missing become jobs.
+    Lines are stored in slices of a few hundred. If the connection breaks, the slices stored before remain:
+    send the same lines again with the same Idempotency-Key, and only the missing ones become jobs.
     """
     limits = parts.settings.api
     lines = read_lines(request, max_line_bytes=limits.max_body_bytes, max_bytes=limits.max_bulk_bytes)
@@ -56,13 +56,13 @@ async def create_jobs(
 @router.post(
     "/v1/jobs/cancel",
     summary="Cancel many jobs",
-    responses=answers(200, CancelReply, "How many", 400, 413, 503),
+    responses=answers(200, CancelReply, "The number of cancelled jobs", 400, 413, 503),
     openapi_extra=json_body(CancelRequest),
 )
 async def cancel_jobs(request: Request, parts: PartsDep, tenant_id: TenantDep) -> JSONResponse:
-    """Every unfinished job that matches all filters is cancelled; at least one filter is required.
+    """Cancel every unfinished job that matches all filters; at least one filter is required.
 
-    Jobs that are submitted meanwhile are left.
+    Jobs submitted during the call are not cancelled.
     """
     raw = await read_body(request, max_bytes=parts.settings.api.max_body_bytes)
     asked = await parts.compute(len(raw), parse, CancelRequest, raw)
@@ -78,9 +78,9 @@ async def cancel_jobs(request: Request, parts: PartsDep, tenant_id: TenantDep) -
 async def cancel_matching(
     transactions: Transactions, which: Sequence[ColumnElement[bool]], *, tenant_id: UUID
 ) -> int:
-    """Cancel the tenant's jobs that match and were there when this began, in parts; count them.
+    """Cancel the tenant's matching jobs that existed at the start, in slices; return their number.
 
-    Without a last job in view it would go on for as long as others are submitted.
+    Without that cut-off the call would run for as long as others submit jobs.
     """
     began = await transactions.run(database_now, tenant_ids=[tenant_id])
     conditions = [*which, Job.created_at <= began]

@@ -17,7 +17,7 @@ router = APIRouter(tags=["events"])
 _MAX_DIGITS: Final = 18
 LastEventId = Annotated[
     str | None,
-    Header(alias="Last-Event-ID", description="the id of the last event seen; text goes on behind it"),
+    Header(alias="Last-Event-ID", description="Id of the last event received; text continues after it."),
 ]
 
 
@@ -31,12 +31,12 @@ async def follow_job(
     job_id: JobIdDep,
     parts: PartsDep,
     caller: CallerDep,
-    text: Annotated[bool, Query(description="send new text too")] = False,  # noqa: FBT002  # a query parameter
+    text: Annotated[bool, Query(description="Send new text too.")] = False,  # noqa: FBT002  # a query parameter
     last_event_id: LastEventId = None,
 ) -> EventResponse:
-    """Server-sent events until the job has ended.
+    """Stream server-sent events until the job ends.
 
-    `job` is the job, at first and whenever its state has changed; `progress` tells its tokens so far; `text`
+    `job` is the job, sent first and whenever its state changes; `progress` reports its tokens so far; `text`
     is new text, each character once. Comments keep the connection open while nothing happens.
     """
     is_place = last_event_id is not None and last_event_id.isdecimal() and len(last_event_id) <= _MAX_DIGITS

@@ -1,7 +1,7 @@
-"""What happens to a job, as server-sent events that a reader can take up where it left off.
+"""Server-sent events of a job, which a reader can resume where it left off.
 
-Events carry `id: N`, the characters of output sent so far; after a break a reader sends it back as
-`Last-Event-ID` and gets the present state, then the text behind it.
+Events carry `id: N`, the characters of output sent so far. After a break the reader sends it back as
+`Last-Event-ID` and gets the current state, then the text after it.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from jobs.states import TERMINAL
 from jobs.views import job_object
 
 T = TypeVar("T")
-# Who reads no text is told how many tokens there are at most so often.
+# Shortest interval between two `progress` events.
 _PROGRESS_SECONDS: Final = 0.5
 
 
@@ -28,20 +28,20 @@ class JobEvents:
     """One reader of one job's events."""
 
     def __init__(self, parts: Parts, job: Job, *, text: bool, num_sent: int) -> None:
-        """Args: text: whether new text is sent too; num_sent: characters that the reader has."""
+        """Args: text: send new text too; num_sent: characters that the reader already has."""
         self._parts = parts
         self._job = job
         self._wants_text = text
         self._num_sent = num_sent
-        self._told_tokens = -1
-        self._told_at = float("-inf")
+        self._reported_tokens = -1
+        self._reported_at = float("-inf")
 
     async def stream(self) -> AsyncGenerator[bytes, None]:
-        """Events until the job has ended."""
+        """Yield events until the job ends."""
         yield self._state()
         had_ended = self._job.state in TERMINAL
         if not had_ended:
-            async with aclosing(self._while_it_lasts()) as events:
+            async with aclosing(self._until_ended()) as events:
                 async for each in events:
                     yield each
         if self._wants_text and (rest := await self._rest()):
@@ -49,7 +49,7 @@ class JobEvents:
         if not had_ended and self._job.state in TERMINAL:
             yield self._state()
 
-    async def _while_it_lasts(self) -> AsyncGenerator[bytes, None]:
+    async def _until_ended(self) -> AsyncGenerator[bytes, None]:
         rows: AsyncIterator[Glance | Piece] = self._parts.job_followers.changes(self._job.id)
         pieces: AsyncIterator[Glance | Piece] = self._parts.live.pieces(self._job.id)
         async with aclosing(merged(rows, pieces)) as changes:
@@ -65,8 +65,8 @@ class JobEvents:
                     if await self._has_ended():
                         return
                     yield self._state()
-                elif told := self._progress(change.completion_tokens):
-                    yield told
+                elif progress := self._progress(change.completion_tokens):
+                    yield progress
 
     def _of_piece(self, piece: Piece) -> list[bytes]:
         events = []
@@ -75,19 +75,19 @@ class JobEvents:
             if new:
                 self._num_sent += len(new)
                 events.append(self._event("text", {"text": new}))
-        if told := self._progress(piece.num_tokens):
-            events.append(told)
+        if progress := self._progress(piece.num_tokens):
+            events.append(progress)
         return events
 
     def _progress(self, num_tokens: int) -> bytes | None:
         now = asyncio.get_running_loop().time()
-        if num_tokens <= self._told_tokens or now - self._told_at < _PROGRESS_SECONDS:
+        if num_tokens <= self._reported_tokens or now - self._reported_at < _PROGRESS_SECONDS:
             return None
-        self._told_tokens, self._told_at = num_tokens, now
+        self._reported_tokens, self._reported_at = num_tokens, now
         return self._event("progress", {"completion_tokens": num_tokens, "max_tokens": self._job.max_tokens})
 
     def _state(self) -> bytes:
-        self._told_tokens = max(self._told_tokens, self._job.completion_tokens)
+        self._reported_tokens = max(self._reported_tokens, self._job.completion_tokens)
         return self._event("job", job_object(self._job))
 
     def _event(self, name: str, fields: Any) -> bytes:  # noqa: ANN401  # JSON

@@ -1,4 +1,4 @@
-"""Where the webhooks of bulk lines lead: each name is looked up once, and only so many of a request."""
+"""Checks the webhook hosts of bulk lines: each name once, and a bounded number per request."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -7,25 +7,27 @@ from urllib.parse import urlsplit
 
 from jobs.webhooks import WebhookUrlError
 
-# A request of 50,000 lines may name as many hosts; what is not looked up here is looked up by each delivery.
+# A request of 50,000 lines may name as many hosts. Names beyond this number are checked at delivery, which
+# always looks its host up itself.
 _MAX_NAMES: Final = 64
 
 
 class LineDestinations:
-    """The names that one bulk request looks up."""
+    """The host names that one bulk request looks up."""
 
     def __init__(self, check: Callable[[str], Awaitable[None]]) -> None:
-        """Args: check: raises WebhookUrlError where a name leads to a private address."""
+        """Args: check: raises WebhookUrlError if a name resolves to a private address."""
         self._check = check
         self._found: dict[str, WebhookUrlError | None] = {}
 
     async def check(self, urls: Mapping[int, str]) -> dict[int, WebhookUrlError]:
-        """Look up the names that are new, beside each other, within the seconds that one of them may take.
+        """Look up the new names concurrently, within the time allowed for one.
 
         Args:
-            urls: by line, which keep the rules.
+            urls: by line; each follows the rules for webhook URLs.
 
-        Returns: what is wrong, by line.
+        Returns:
+            The errors, by line.
         """
         hosts = {number: urlsplit(url).hostname or "" for number, url in urls.items()}
         new = {host: urls[number] for number, host in hosts.items() if host not in self._found}

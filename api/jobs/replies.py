@@ -1,4 +1,4 @@
-"""What callers get back about jobs, described for the documentation; `jobs.views` makes the objects."""
+"""Replies about jobs, modelled for the API documentation; `jobs.views` makes the objects."""
 
 from datetime import datetime
 from typing import Any, Literal
@@ -35,7 +35,7 @@ _JOB: dict[str, Any] = {
 
 
 class JobReply(BaseModel):
-    """A job; times are RFC 3339 in UTC, tokens are counted with the served model's tokenizer."""
+    """A job. Times are RFC 3339 in UTC; tokens are counted with the served model's tokenizer."""
 
     model_config = example(**_JOB)
 
@@ -48,10 +48,10 @@ class JobReply(BaseModel):
     metadata: dict[str, str]
     priority: Priority
     max_tokens: int
-    prompt_tokens: int | None = Field(description="null until counted")
-    completion_tokens: int = Field(description="so far while it runs, final afterwards")
+    prompt_tokens: int | None = Field(description="Null until counted.")
+    completion_tokens: int = Field(description="Tokens generated so far; final once the job has ended.")
     finish_reason: Literal["stop", "length"] | None
-    attempt: int = Field(description="attempts spent so far")
+    attempt: int = Field(description="Attempts spent so far.")
     cancel_requested: bool
     error: JobError | None
     created_at: datetime
@@ -71,40 +71,40 @@ _WAITS = {
 
 
 class QueueReply(BaseModel):
-    """Where a job stands that waits. It is an estimate, a second old at most near the head of the queue."""
+    """The queue position of a waiting job: an estimate, at most a second old near the head of the queue."""
 
     position: int | None = Field(
-        description="1 is next. Near the head in the order in which jobs are expected to start: large and"
-        " small ones are packed together, so this is not the order of arrival. From about the 130th on by"
-        " rank, which is approximate: some may share a place. null when it is not in line: `dependency`,"
-        " `preparing`, `retry_backoff`, `engine_down`, `no_engine_fits`."
+        description="1 is next. Near the head, positions follow the order in which jobs are expected to"
+        " start; large and small jobs are packed together, so this is not the order of arrival. From about"
+        " the 130th on they follow rank, which is approximate: jobs may share a position. Null when the job"
+        " is not in line: `dependency`, `preparing`, `retry_backoff`, `engine_down`, `no_engine_fits`."
     )
     reason: WaitReasonName | None = Field(
-        description="What it waits for; the first that applies. `dependency`: other jobs. `preparing`: its"
-        " tokens are being counted. `retry_backoff`: an attempt failed, the next is made later."
-        " `engine_down`: no engine that could hold it was seen in the last 30 s, or all are paused."
-        " `no_engine_fits`: every engine of its model is too small for prompt and max_tokens."
-        " `reservation`: there is room, but it is kept for a job with a better right to it, which this one"
-        " would postpone. `slots`: it is next, and all batch slots are taken. `blocks`: it is next or ranks"
+        description="What the job waits for; the first reason that applies. `dependency`: other jobs."
+        " `preparing`: its tokens are being counted. `retry_backoff`: an attempt failed, and the next one"
+        " starts later. `engine_down`: no engine that could hold it was seen in the last 30 s, or all are"
+        " paused. `no_engine_fits`: every engine of its model is too small for its prompt and max_tokens."
+        " `reservation`: there is room, but it is reserved for a job of higher precedence, which this one"
+        " would delay. `slots`: it is next, and all batch slots are taken. `blocks`: it is next or ranks"
         " first, and too few KV-cache blocks are free. `alone`: the same, but it runs only on an idle engine,"
-        " since workers were lost with it. `behind`: others go first. null: nothing holds it back, it starts"
-        " within a second or so."
+        " because workers crashed while running it. `behind`: other jobs go first. Null: nothing holds it"
+        " back, and it starts within about a second."
     )
     estimated_start_at: datetime | None = Field(
-        description="From the measured speed of the engines and what similar jobs generated, if nobody with"
-        " a better rank arrives. Half of all estimates are within 20 % of the wait, one in ten is over"
-        " 80 % off. null when nothing can be said."
+        description="Estimated from the measured speed of the engines and the output of similar jobs,"
+        " assuming that no job of higher rank arrives. Half of all estimates are within 20 % of the wait, one"
+        " in ten is more than 80 % off. Null when no estimate is possible."
     )
 
 
 class SeenJobReply(JobReply):
-    """A job and, while it waits, its place in the queue."""
+    """A job and, while it waits, its queue position."""
 
     model_config = example(**_JOB | _WAITS)
 
     queue: QueueReply | None = Field(
-        description="null when the job runs or has ended; lists, webhooks and other answers do not have it."
-        " Outside the ETag."
+        description="Null when the job is running or has ended. Lists, webhooks and other responses omit it,"
+        " and the ETag does not cover it."
     )
 
 
@@ -117,13 +117,13 @@ class JobListReply(ListReply[JobReply]):
 class Usage(BaseModel):
     """Tokens of a job."""
 
-    prompt_tokens: int | None = Field(description="null when the job ended before it was counted")
+    prompt_tokens: int | None = Field(description="Null when the job ended before it was counted.")
     completion_tokens: int
     total_tokens: int
 
 
 class ResultReply(BaseModel):
-    """What a finished job produced."""
+    """The result of a job that has ended."""
 
     model_config = example(
         id=_ID,
@@ -136,29 +136,31 @@ class ResultReply(BaseModel):
 
     id: str
     state: Literal["completed", "failed", "cancelled", "expired"]
-    output: str | None = Field(description="partial unless completed; null when nothing was generated")
+    output: str | None = Field(
+        description="Partial unless the job completed; null when nothing was generated."
+    )
     finish_reason: Literal["stop", "length"] | None
     usage: Usage
     error: JobError | None
 
 
 class DeletedReply(GoneReply[Literal["job"]]):
-    """A job that is gone."""
+    """A job that was deleted."""
 
     model_config = gone_example(_JOB)
 
 
 class BulkError(BaseModel):
-    """A line that was not accepted; the others were."""
+    """A line that was rejected."""
 
-    line: int = Field(description="counted from 1, empty lines included")
+    line: int = Field(description="Counted from 1, including empty lines.")
     code: str
     message: str
     param: str | None
 
 
 class BulkReply(BaseModel):
-    """What became of the lines."""
+    """The outcome of each line."""
 
     model_config = example(
         object="bulk",
@@ -178,12 +180,12 @@ class BulkReply(BaseModel):
     object: Literal["bulk"]
     accepted: int
     rejected: int
-    ids: list[str] = Field(description="of the accepted lines, in their order")
+    ids: list[str] = Field(description="Ids of the jobs from the accepted lines, in line order.")
     errors: list[BulkError]
 
 
 class CancelReply(BaseModel):
-    """How many jobs were cancelled, or, when they ran, asked to stop."""
+    """The number of jobs that were cancelled or, if running, asked to stop."""
 
     model_config = example(object="cancellation", cancelled=17)
 

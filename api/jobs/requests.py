@@ -1,4 +1,4 @@
-"""What callers may send: strict types, closed objects, limits with a reason."""
+"""Requests about jobs: strict types, closed objects, limits with a reason."""
 
 from typing import Annotated, Final, Literal, get_args
 
@@ -13,7 +13,7 @@ from jobs.validation import MAX_TOP_K, Closed, CustomId, Metadata, NonEmpty, Sto
 MAX_TOKENS: Final = 131_072  # the whole context of the served model: no answer is longer
 MAX_MESSAGES: Final = 4096  # a conversation; far above any real one, far below what 8 MiB could hold
 
-# Jobs of summaries' trees are found among your jobs too.
+# Jobs of summary trees appear in the tenant's list of jobs too.
 TaskName = Literal["generate", "summarize", "summary_whole", "summary_map", "summary_reduce"]
 assert set(TaskName.__args__) == {*get_args(Task), *TASKS.values()}  # type: ignore[attr-defined]  # noqa: S101  # literals have args
 WaitReasonName = Literal[
@@ -73,51 +73,53 @@ class JobRequest(Closed):
         }
     )
 
-    input: Input = Field(description="a text, or the turns of a conversation")
-    task: Task = Field("generate", description="`summarize` frames the input as one document")
-    instructions: NonEmpty | None = Field(None, description="replaces the task's own system message")
-    max_tokens: int = Field(1024, ge=1, le=MAX_TOKENS, description="tokens generated at most")
+    input: Input = Field(description="A text, or the turns of a conversation.")
+    task: Task = Field("generate", description="`summarize` frames the input as one document.")
+    instructions: NonEmpty | None = Field(None, description="Replaces the task's own system message.")
+    max_tokens: int = Field(1024, ge=1, le=MAX_TOKENS, description="Maximum number of tokens to generate.")
     temperature: float | None = Field(
         None,
         ge=0,
         le=2,
-        description="null: 0, the most likely token each time; top_p and top_k need one above 0",
+        description="Null means 0: always the most likely token. top_p and top_k require a value above 0.",
     )
     top_p: float | None = Field(None, gt=0, le=1)
     top_k: int | None = Field(None, ge=1, le=MAX_TOP_K)
-    seed: int | None = Field(None, ge=0, le=2**63 - 1, description="null: another one for each job")
-    stop: Stop | None = Field(None, description="generation ends before the first of these strings")
-    priority: Priority = Field("normal", description="order among your own jobs")
-    custom_id: CustomId | None = Field(None, description="your own name for the job; need not be unique")
+    seed: int | None = Field(None, ge=0, le=2**63 - 1, description="Null: a different seed for each job.")
+    stop: Stop | None = Field(None, description="Generation stops before the first of these strings.")
+    priority: Priority = Field("normal", description="Order among your own jobs.")
+    custom_id: CustomId | None = Field(None, description="Your own name for the job; need not be unique.")
     metadata: Metadata | None = Field(
-        None, description="pairs kept with the job; jobs can be cancelled by them"
+        None, description="Key-value pairs kept with the job; jobs can be cancelled by them."
     )
-    completion_window: CompletionWindow | None = Field(None, description="expires after it; null: never")
-    webhook_url: NonEmpty | None = Field(None, description="told once the job has ended; https")
+    completion_window: CompletionWindow | None = Field(
+        None, description="The job expires after it; null: never."
+    )
+    webhook_url: NonEmpty | None = Field(None, description="Notified once the job has ended; https only.")
     webhook_secret: NonEmpty | None = Field(
-        None, description="`whsec_…`, signs what goes there; null: your default does (GET /v1/webhook_secret)"
+        None, description="`whsec_…`, signs deliveries; null: your default secret (GET /v1/webhook_secret)."
     )
-    webhook_include_output: bool = Field(False, description="an output of up to 16 KiB is sent along")
+    webhook_include_output: bool = Field(False, description="Include outputs of up to 16 KiB.")
 
 
 class CancelRequest(Closed):
-    """Which jobs to cancel: those that match every filter given; at least one is required."""
+    """The filters of jobs to cancel: a job must match every one given; at least one is required."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"metadata": {"team": "research"}}]})
 
     state: StateName | None = None
     task: TaskName | None = None
     custom_id: CustomId | None = None
-    metadata: Metadata | None = Field(None, description="pairs that a job must all have")
+    metadata: Metadata | None = Field(None, description="Key-value pairs that a job must all have.")
 
 
 class ListQuery(BaseModel):
-    """Which jobs to list, and from where on."""
+    """The jobs to list, and where to start."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     state: StateName | None = None
     task: TaskName | None = None
     custom_id: CustomId | None = None
-    after: str | None = Field(None, description="id of the last job seen; the list goes on behind it")
+    after: str | None = Field(None, description="Id of the last job received; the list continues after it.")
     limit: int = Field(20, ge=1, le=100)

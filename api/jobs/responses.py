@@ -1,4 +1,4 @@
-"""Jobs as answers: JSON, entity tags, and what a second look may leave out."""
+"""Jobs as responses: JSON and entity tags, so that a repeated poll can get 304."""
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
@@ -12,7 +12,7 @@ from jobs.views import JobObject, QueuePlace, SeenJobObject, job_object, queue_o
 
 
 def job_response(job: Job, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """The job with its entity tag."""
+    """Render the job with its entity tag."""
     body = _json(job_object(job))
     return Response(
         body, status, {**_tagged(_tag(body)), **(headers or {})}, media_type=JSONResponse.media_type
@@ -22,9 +22,9 @@ def job_response(job: Job, *, status: int = 200, headers: Mapping[str, str] | No
 async def seen_job_response(
     job: Job, find_place: Callable[[Job], Awaitable[QueuePlace | None]], *, if_none_match: str | None = None
 ) -> Response:
-    """The job and its place in the queue; 304 without a body when the caller has this very version.
+    """Render the job and its queue position, or 304 if the caller has this version of the job.
 
-    The tag is of the job alone: a place changes all the time, and is not looked for when only it changed.
+    The tag covers the job alone: a position changes all the time and is not looked up for a 304.
     """
     seen = job_object(job)
     tag = _tag(_json(seen))
@@ -40,7 +40,7 @@ def _json(shown: JobObject) -> bytes:
 
 
 def _tag(body: bytes) -> str:
-    """Weak (RFC 9110, 8.8.1): two answers with the same tag may differ in the place in the queue."""
+    """Return a weak tag (RFC 9110, 8.8.1): bodies with the same tag may differ in queue position."""
     return f'W/"{sha256(body).hexdigest()[:32]}"'
 
 
@@ -49,6 +49,6 @@ def _tagged(tag: str) -> dict[str, str]:
 
 
 def _matches(if_none_match: str, tag: str) -> bool:
-    """RFC 9110, 13.1.2: a list of tags compared weakly, or any version at all."""
+    """Compare as RFC 9110, 13.1.2 asks: a list of tags, weakly, or `*` for any version."""
     given = [each.strip().removeprefix("W/") for each in if_none_match.split(",")]
     return tag.removeprefix("W/") in given or "*" in given

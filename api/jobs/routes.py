@@ -1,4 +1,4 @@
-"""Jobs over HTTP: submit, look, list, read the result, cancel, delete."""
+"""Jobs over HTTP: submit, get, list, read the result, cancel, delete."""
 
 from functools import partial
 from typing import Annotated
@@ -35,27 +35,29 @@ from jobs.views import job_object
 router = APIRouter(tags=["jobs"])
 
 MAX_WAIT_SECONDS = 60
-# A body of this size is understood in half a millisecond, less than a thread's coming and going costs.
+# Parsing a body of this size takes half a millisecond, less than handing it to a thread.
 _SMALL_BYTES = 2048
 
-IfNoneMatch = Annotated[str | None, Header(alias="If-None-Match", description="an ETag seen before")]
+IfNoneMatch = Annotated[
+    str | None, Header(alias="If-None-Match", description="An ETag from an earlier response.")
+]
 
 
 @router.post(
     "/v1/jobs",
     status_code=202,
     summary="Submit a job",
-    responses=answers(202, JobReply, "Accepted; Location names the job", 400, 409, 413, 503),
+    responses=answers(202, JobReply, "Accepted; Location has the job's URL", 400, 409, 413, 503),
     openapi_extra=json_body(JobRequest),
 )
 async def create_job(request: Request, parts: PartsDep, caller: CallerDep, promise: PromiseDep) -> Response:
-    """The job is stored for good when this answers; its prompt is counted at once if it is short."""
+    """Submit a job. It is durable once this returns; a short prompt is counted at once."""
     raw = await read_body(request, max_bytes=parts.settings.api.max_body_bytes)
     if len(raw) <= _SMALL_BYTES:
-        spec, once = _understand(raw, parts.acceptance(), promise)
+        spec, once = _parse_job(raw, parts.acceptance(), promise)
     else:
-        spec, once = await parts.compute_apart(len(raw), _understand, raw, parts.acceptance(), promise)
-    del raw  # megabytes that nobody needs while the database works
+        spec, once = await parts.compute_apart(len(raw), _parse_job, raw, parts.acceptance(), promise)
+    del raw  # frees megabytes while the database works
     await parts.check_destination(spec.webhook_url)
     await parts.name_destinations([spec.webhook_url] if spec.webhook_url else [], tenant_id=caller.tenant_id)
     job, replayed = await _submit(parts, spec, once, caller)
@@ -75,9 +77,9 @@ async def create_job(request: Request, parts: PartsDep, caller: CallerDep, promi
 async def list_jobs(
     parts: PartsDep, tenant_id: TenantDep, query: Annotated[ListQuery, Query()]
 ) -> JSONResponse:
-    """Your jobs, newest first; pages stay stable while jobs are added."""
+    """List your jobs, newest first. Pages stay stable while jobs are added."""
     which = JobFilter(state=query.state, task=query.task, custom_id=query.custom_id)
-    message = "after names no job of yours"
+    message = "There is no job with the id in `after`."
     after = parse_optional(query.after, ids.parse_job_id, param="after", message=message)
     wanted = Range(tenant_id, after, query.limit)
     found = await parts.transactions.run(partial(queries.list_jobs, which=which, wanted=wanted))
@@ -87,9 +89,9 @@ async def list_jobs(
 
 @router.get(
     "/v1/jobs/{job_id}",
-    summary="Look at a job",
-    responses=answers(200, SeenJobReply, "The job and, while it waits, its place", 400, 404, 503)
-    | {304: {"description": "It is still as If-None-Match says"}},
+    summary="Get a job",
+    responses=answers(200, SeenJobReply, "The job and, while it waits, its queue position", 400, 404, 503)
+    | {304: {"description": "Unchanged since the version in If-None-Match"}},
 )
 async def get_job(
     job_id: JobIdDep,
@@ -101,18 +103,18 @@ async def get_job(
             ge=0,
             le=MAX_WAIT_SECONDS,
             allow_inf_nan=False,
-            description="seconds to hold the answer until the job has ended",
+            description="Seconds to wait for the job to end before responding.",
         ),
     ] = 0,
     if_none_match: IfNoneMatch = None,
 ) -> Response:
-    """The job as it is now, or, with `wait`, once it has ended or the time is up.
+    """Get the job now or, with `wait`, once it has ended or the time is up.
 
-    `queue` is shown here alone. It lies outside the ETag: who follows it sends no If-None-Match.
+    Only this operation returns `queue`. The ETag does not cover it, so omit If-None-Match to follow it.
     """
     watch = parts.watch
-    look = partial(watch.until_ended, seconds=wait) if wait else watch.now
-    job = await look(job_id, tenant_id=tenant_id)
+    read = partial(watch.until_ended, seconds=wait) if wait else watch.now
+    job = await read(job_id, tenant_id=tenant_id)
     if job is None:
         raise NotFoundError("there is no such job")
     return await seen_job_response(job, parts.places.of, if_none_match=if_none_match)
@@ -120,11 +122,11 @@ async def get_job(
 
 @router.get(
     "/v1/jobs/{job_id}/result",
-    summary="Read what a job produced",
-    responses=answers(200, ResultReply, "The output, partial unless completed", 404, 409, 503),
+    summary="Get a job's result",
+    responses=answers(200, ResultReply, "The output, partial unless the job completed", 404, 409, 503),
 )
 async def get_result(job_id: JobIdDep, parts: PartsDep, tenant_id: TenantDep) -> JSONResponse:
-    """The output of a job that has ended, in whichever way."""
+    """Get the output of a job that has ended, in any state."""
     job, result = await parts.transactions.run(partial(_read_result, job_id=job_id, tenant_id=tenant_id))
     return JSONResponse(
         {
@@ -148,7 +150,7 @@ async def get_result(job_id: JobIdDep, parts: PartsDep, tenant_id: TenantDep) ->
     responses=answers(200, JobReply, "The job", 404, 503),
 )
 async def cancel_job(job_id: JobIdDep, parts: PartsDep, tenant_id: TenantDep) -> Response:
-    """The job is cancelled, or, when it runs, will be within a second; one that has ended stays as it is."""
+    """Cancel the job; a running one stops within a second. A job that has ended stays as it is."""
     job = await parts.transactions.run(partial(lifecycle.cancel, job_id=job_id, tenant_id=tenant_id))
     parts.doorbell.ring_for([job])
     return job_response(job)
@@ -157,24 +159,24 @@ async def cancel_job(job_id: JobIdDep, parts: PartsDep, tenant_id: TenantDep) ->
 @router.delete(
     "/v1/jobs/{job_id}",
     summary="Delete a job",
-    responses=answers(200, DeletedReply, "It is gone", 404, 409, 503),
+    responses=answers(200, DeletedReply, "The job was deleted", 404, 409, 503),
 )
 async def delete_job(job_id: JobIdDep, parts: PartsDep, tenant_id: TenantDep) -> JSONResponse:
-    """A job that has ended is gone, with its result and its texts; texts that other jobs share stay."""
-    gone = await parts.transactions.run(partial(deletion.remove, job_id=job_id, tenant_id=tenant_id))
-    if not gone:
+    """Delete a job that has ended, with its result and texts; texts that other jobs share stay."""
+    deleted = await parts.transactions.run(partial(deletion.remove, job_id=job_id, tenant_id=tenant_id))
+    if not deleted:
         raise JobNotFinishedError("Only a job that has ended can be deleted; cancel it first.")
     return JSONResponse({"id": ids.job_id(job_id), "object": "job", "deleted": True})
 
 
-def _understand(raw: bytearray, acceptance: Acceptance, promise: Promise) -> tuple[JobSpec, Once | None]:
+def _parse_job(raw: bytearray, acceptance: Acceptance, promise: Promise) -> tuple[JobSpec, Once | None]:
     request = parse(JobRequest, raw)
     spec = accept.specification(request, acceptance)
     return spec, promise.once(accept.request_sha256(request))
 
 
 async def _submit(parts: Parts, spec: JobSpec, once: Once | None, caller: Caller) -> tuple[Job, bool]:
-    """The job, and whether an earlier request made it."""
+    """Store the job; return it, and whether an earlier request had made it."""
     tenant_id, admit = caller.tenant_id, parts.allowances.admit_for(caller.tenant_id, caller.limits)
     if once is None:
         return await parts.intake.submit(spec, tenant_id=tenant_id, admit=admit), False
