@@ -1,4 +1,4 @@
-"""Webhooks: the rules of signing, URLs and retries; in the modules what is sent, where and when."""
+"""Webhooks: rules of signing, URLs and retries; what is sent, where and when is in the modules."""
 
 from jobs.webhooks.rules import (
     ALL_EVENTS,

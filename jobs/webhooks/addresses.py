@@ -3,8 +3,8 @@
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from typing import Final
 
-# Everything that is not somebody's public server. Written out because `is_global` of Python's ipaddress says
-# yes to many of them and changes between releases. Source: IANA special-purpose registries, else named.
+# Every range that holds no public servers. Written out because `is_global` of Python's ipaddress accepts many
+# of them and changes between releases. Source: IANA special-purpose registries unless noted.
 _REFUSED_IPV4: Final = tuple(
     map(
         IPv4Network,
@@ -50,7 +50,9 @@ _REFUSED_IPV6: Final = tuple(
 
 
 def is_allowed_address(ip: str | IPv4Address | IPv6Address) -> bool:
-    """Whether an address can be a public server's; IPv4 in IPv6 is unwrapped (mapped) or refused (the rest).
+    """Return True if a public server can have the address.
+
+    IPv4 in IPv6 is unwrapped if mapped; every other form of it is refused.
 
     Raises:
         ValueError: it is not an IP address.

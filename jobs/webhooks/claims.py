@@ -1,4 +1,4 @@
-"""Claims: what is sent next is reserved for one process, until its exchange must be over."""
+"""Claims: reserve the deliveries due next for one process, until their exchanges must be over."""
 
 import json
 from collections.abc import Collection, Sequence
@@ -20,9 +20,9 @@ from jobs.webhooks.fairness import Slots
 from jobs.webhooks.secrets import Replaceable, Secrets
 from jobs.webhooks.vault import Vault, VaultError, VaultSealError
 
-# Above the exchange's own deadline: until then nobody else takes an event whose sender may have died.
+# Beyond the exchange's own deadline: until then no other process takes an event whose sender may have died.
 _LEASE_MARGIN: Final = timedelta(seconds=10)
-MAX_LOST: Final = 10  # senders in a row that end without an outcome, until their event is given up
+MAX_LOST: Final = 10  # senders in a row that end without an outcome before their event is given up
 _MAX_LOST_AT_ONCE: Final = 1000
 
 _LOCK_FIRST: Final = text("""
@@ -33,7 +33,7 @@ _LOCK_FIRST: Final = text("""
     ) AS lost FROM locked
 """)
 
-# Costs no step of the schedule, but does not go on for ever: perhaps it is this event that ends its senders.
+# Costs no step of the schedule, but does not go on forever: the event itself may be what crashes its senders.
 _TAKE_BACK: Final = text(f"""
     UPDATE webhook_dispatches SET step = step - 1, num_lost = num_lost + 1, is_noticed = false,
         state = CASE WHEN num_lost < {MAX_LOST} THEN 'pending' ELSE 'failed' END,
@@ -42,7 +42,7 @@ _TAKE_BACK: Final = text(f"""
     RETURNING id, tenant_id, event_id, state
 """)  # noqa: S608  # a number of ours
 
-# Another transaction may be about to replay or to fail one: it is left out.
+# Skips a dispatch that another transaction may be about to replay or to fail.
 _TAKE: Final = text("""
     WITH free AS (
         SELECT id FROM webhook_dispatches WHERE id = ANY(CAST(:ids AS uuid[])) AND state = 'pending'
@@ -66,13 +66,13 @@ _TAKE: Final = text("""
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """An event that this process tells to one destination now.
+    """An event that this process delivers to one destination now.
 
     Attributes:
-        body: exactly as it is sent; the same at each try.
-        secrets: that sign it; none: they cannot be opened.
-        attempt: this try's number, from 1.
-        step: tries since it was queued or replayed, this one included.
+        body: exactly as it is sent; the same on every attempt.
+        secrets: that sign it; empty: they cannot be decrypted.
+        attempt: number of this attempt, from 1.
+        step: attempts since it was queued or replayed, this one included.
         claimed_at: by the database's clock.
     """
 
@@ -99,14 +99,14 @@ def claim(
     *,
     freed: Collection[UUID] = (),
 ) -> list[Due]:
-    """Claim events whose time has come, so that no other process sends them meanwhile.
+    """Claim due events, so that no other process sends them meanwhile.
 
     Args:
         session: the caller's transaction, for claims alone.
         settings: of this process.
-        vault: opens what signs them.
+        vault: decrypts the signing secrets.
         slots: of this process.
-        freed: destinations whose exchanges here have ended since the last claim.
+        freed: destinations whose exchanges in this process have ended since the last claim.
     """
     now, lost = lock(session)
     take_back(session, lost)
@@ -125,16 +125,16 @@ def claim(
 
 
 def lock(session: Session) -> tuple[datetime, Sequence[UUID]]:
-    """Take the lock of claims; the next statement sees what was committed before.
+    """Take the lock of claims; the next statement sees everything committed before.
 
-    Returns: the database's time, and dispatches whose senders are taken for dead.
+    Returns: the database's time, and dispatches whose senders are presumed dead.
     """
     row = session.execute(_LOCK_FIRST, {"key": Lock.WEBHOOKS.value, "most": _MAX_LOST_AT_ONCE}).one()
     return row.now, row.lost
 
 
 def take_back(session: Session, lost: Sequence[UUID]) -> None:
-    """Make dispatches of dead senders due again, or give them up after `MAX_LOST` dead senders in a row."""
+    """Make dispatches of dead senders due again; after `MAX_LOST` in a row, fail them."""
     if not lost:
         return
     for row in session.execute(_TAKE_BACK, {"ids": lost}):
@@ -145,13 +145,13 @@ def take_back(session: Session, lost: Sequence[UUID]) -> None:
 def take(
     session: Session, chosen: Sequence[UUID], settings: WebhookSettings, *, now: datetime
 ) -> Sequence[Row[Any]]:
-    """Reserve these dispatches for one sender, with what it needs to send them, in their order."""
+    """Reserve these dispatches for one sender; return what it needs to send, in order."""
     held = timedelta(seconds=settings.deadline_seconds) + _LEASE_MARGIN
     return session.execute(_TAKE, {"ids": chosen, "until": now + held}).all()
 
 
 def log_given_up(dispatch_id: UUID, event_id: UUID, tenant_id: UUID, *, reason: str) -> None:
-    """Tell the operator that an event is not tried any more although its receiver did not refuse it."""
+    """Log that an event is given up although its receiver did not refuse it."""
     telemetry.logger().error(
         telemetry.WEBHOOK_GIVEN_UP,
         dispatch_id=str(dispatch_id),
@@ -162,13 +162,13 @@ def log_given_up(dispatch_id: UUID, event_id: UUID, tenant_id: UUID, *, reason: 
 
 
 def _due(session: Session, row: Row[Any], opened: "_Opened") -> Due | None:
-    """What is sent; None: nothing, its endpoint is disabled or its content cannot be read."""
-    if row.disabled_reason is not None:  # while the event was written
+    """Build the delivery; None: its endpoint is disabled or its content unreadable."""
+    if row.disabled_reason is not None:  # disabled while the event was being written
         _drop(session, row.id)
         return None
     try:
         body = _body(row)
-    except Exception:  # noqa: BLE001  # whatever is wrong with one event, the others are sent
+    except Exception:  # noqa: BLE001  # one broken event must not stop the others
         log_given_up(row.id, row.event_id, row.tenant_id, reason="unreadable")
         _drop(session, row.id)
         return None
@@ -191,7 +191,7 @@ def _due(session: Session, row: Row[Any], opened: "_Opened") -> Due | None:
 
 @dataclass(slots=True)
 class _Opened:
-    """The secrets that sign, each opened once for a claim."""
+    """The signing secrets, each decrypted once per claim."""
 
     session: Session
     settings: WebhookSettings
@@ -200,7 +200,10 @@ class _Opened:
     known: dict[UUID, Sequence[str]] = field(default_factory=dict)
 
     def secrets_of(self, row: Row[Any]) -> Sequence[str]:
-        """Those of the job or batch, of the endpoint, or of the tenant; none where they cannot be opened."""
+        """Return the secrets of the job or batch, the endpoint, or the tenant.
+
+        Empty if they cannot be decrypted.
+        """
         try:
             if row.own_secret is not None:
                 return [self.vault.open(row.own_secret)]

@@ -1,4 +1,4 @@
-"""The log of deliveries, as tenants read it."""
+"""The log of delivery attempts, as tenants read it."""
 
 from dataclasses import dataclass
 from uuid import UUID
@@ -14,10 +14,10 @@ from jobs.models.webhook_delivery import WebhookDelivery
 
 @dataclass(frozen=True, slots=True)
 class DeliveryFilter:
-    """Which tries are meant; None leaves a field open.
+    """Which attempts to list; None leaves a field open.
 
     Attributes:
-        is_delivered: those that were acknowledged, or those that were not.
+        is_delivered: acknowledged attempts, or failed ones.
     """
 
     endpoint_id: UUID | None = None
@@ -25,14 +25,14 @@ class DeliveryFilter:
     is_delivered: bool | None = None
 
     def conditions(self) -> list[ColumnElement[bool]]:
-        """As SQL."""
+        """Return the filter as SQL conditions."""
         found: list[ColumnElement[bool]] = []
         if self.endpoint_id is not None:
             found.append(WebhookDelivery.endpoint_id == self.endpoint_id)
         if self.event_id is not None:
             found.append(WebhookDelivery.event_id == self.event_id)
         if self.is_delivered is not None:
-            # Literals, so that the partial indexes are found.
+            # Literals, so that Postgres can use the partial indexes.
             delivered: ColumnElement[str] = literal_column("'delivered'")
             is_so = WebhookDelivery.outcome == delivered
             found.append(is_so if self.is_delivered else WebhookDelivery.outcome != delivered)
@@ -41,17 +41,17 @@ class DeliveryFilter:
 
 @dataclass(frozen=True, slots=True)
 class LoggedDelivery:
-    """A try, and the type of the event that was told."""
+    """A delivery attempt and the type of its event."""
 
     delivery: WebhookDelivery
     event_type: str
 
 
 def list_deliveries(session: Session, which: DeliveryFilter, wanted: Range) -> Page[LoggedDelivery]:
-    """The tenant's tries that match.
+    """List the tenant's attempts that match.
 
     Raises:
-        InvalidRequestError: the one to go on behind is none of the tenant's.
+        InvalidRequestError: the page starts after an attempt that is not the tenant's.
     """
     query = (
         select(WebhookDelivery, WebhookEvent.type)

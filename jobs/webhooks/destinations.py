@@ -1,7 +1,7 @@
-"""Destinations that wait: when each is due next, kept by claims alone, so that no writer of events waits.
+"""When each destination is due next: maintained by claims alone, so that writers of events never wait.
 
-Whoever makes a dispatch pending says that it is not noticed yet. A claim notices a bounded number of them for
-each tenant and brings their destinations' times up to date. All of that happens under the lock of claims.
+A transaction that makes a dispatch pending marks it unnoticed. A claim notices a bounded number of them for
+each tenant and updates their destinations' times. All of that happens under the lock of claims.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -19,14 +19,14 @@ from jobs.database import advisory_locks
 from jobs.database.advisory_locks import Lock
 from jobs.errors import DestinationLimitError
 
-# What waits for room at its server is looked at again after it, if no sender says earlier that there is some.
+# A destination whose server has no room is checked again after this, unless a sender reports room earlier.
 RECHECK: Final = timedelta(seconds=1)
-# Dispatches that a claim notices, over all tenants; each has this many at least.
+# Dispatches that one claim notices, over all tenants; each tenant gets at least the minimum.
 _MAX_NOTICED: Final = 1000
 _MIN_NOTICED: Final = 20
 _DEFAULT_PORTS: Final = {"https": 443, "http": 80}
 
-# A destination that a request named so lately is not written again: submissions must not wait for each other.
+# A destination named this recently is not written again: submissions must not wait for each other.
 _KNOWN: Final = text("""
     SELECT id, named_at < clock_timestamp() - interval '10 min' AS is_stale
     FROM webhook_destinations WHERE id = ANY(CAST(:ids AS uuid[]))
@@ -43,8 +43,8 @@ _NAME: Final = text("""
     SELECT id, :tenant_id, id FROM unnest(CAST(:ids AS uuid[])) AS id ON CONFLICT DO NOTHING
 """)
 
-# Beside it, destinations are due that share a server with those whose exchanges have ended: only what waits
-# for room is due within so short a time.
+# Also makes due the destinations that share a server with those whose exchanges have ended: only destinations
+# that wait for room are due within so short a time.
 _UNNOTICED: Final = text("""
     WITH RECURSIVE freed AS (
         UPDATE webhook_destinations SET next_due_at = :now
@@ -76,7 +76,7 @@ _SCHEDULE: Final = text("""
         next_due_at = least(w.next_due_at, excluded.next_due_at)
 """)
 
-# A dispatch that was replayed meanwhile has another time, or a lock, and is noticed by the next claim.
+# A dispatch replayed meanwhile has another time, or a lock; the next claim notices it.
 _SETTLE: Final = text("""
     WITH marked AS (
         UPDATE webhook_dispatches SET is_noticed = true WHERE id IN (
@@ -106,8 +106,8 @@ _WAKE: Final = text("""
     )
 """)
 
-# Beside claims, and without their lock: a page of the destinations that wait and have no time, or one that is
-# later than their first dispatch and their pause.
+# Runs concurrently with claims, without their lock: a page of waiting destinations without a due time, or
+# with one later than their first dispatch and their pause.
 _FORGOTTEN: Final = text("""
     WITH RECURSIVE waiting (id, number) AS (
         (SELECT destination_id, 1 FROM webhook_dispatches
@@ -155,7 +155,7 @@ class Noticed:
 
 
 def server_id(tenant_id: UUID, url: str) -> UUID:
-    """Name the server that a tenant's URL leads to: scheme, host and port."""
+    """Return the id of the server behind a tenant's URL: scheme, host and port."""
     return uuid5(tenant_id, _server(url))
 
 
@@ -164,7 +164,7 @@ def _server(url: str) -> str:
     try:
         parts = urlsplit(url)
         port = parts.port
-    except ValueError:  # of a release whose rules were others
+    except ValueError:  # stored by a release with other rules
         return url
     scheme = parts.scheme.lower()
     host = (parts.hostname or "").removesuffix(".")
@@ -172,7 +172,7 @@ def _server(url: str) -> str:
 
 
 def name(session: Session, tenant_id: UUID, urls: Collection[str], *, limit: int) -> None:
-    """Count the servers of these URLs among the tenant's destinations, from now on for an hour at least.
+    """Count the URLs' servers as destinations of the tenant for at least an hour.
 
     Raises:
         DestinationLimitError: with them there would be more than `limit`; nothing was counted.
@@ -192,8 +192,8 @@ def name(session: Session, tenant_id: UUID, urls: Collection[str], *, limit: int
     count = session.scalar(_COUNT, {"tenant_id": tenant_id, "most": limit + 1}) or 0
     if new and count + len(new) > limit:
         raise DestinationLimitError(
-            f"Webhooks go to {count:,} destinations and this request adds {len(new):,}. Limit: {limit:,}"
-            " servers that requests named in the last hour, or where events wait.",
+            f"Your webhooks have {count:,} destinations and this request adds {len(new):,}. Limit: {limit:,}"
+            " servers that requests named in the last hour or that have waiting events.",
             limit=limit,
             remaining=limit - count,
             retry_after_seconds=60,
@@ -202,7 +202,7 @@ def name(session: Session, tenant_id: UUID, urls: Collection[str], *, limit: int
 
 
 def notice(session: Session, freed: Collection[UUID], *, now: datetime) -> Sequence[Noticed]:
-    """Schedule destinations with new dispatches, and those that wait for room which there is now.
+    """Schedule destinations with new dispatches, and those with room again.
 
     Args:
         session: holds the lock of claims.
@@ -233,8 +233,9 @@ def settle(session: Session, noticed: Sequence[Noticed], visited: Mapping[UUID, 
 
     Args:
         session: holds the lock of claims.
-        noticed: dispatches that are in these times from now on, as far as they still wait.
-        visited: destinations that were looked at, each due with its first dispatch, but not before this time.
+        noticed: dispatches that these times cover from now on, if they still wait.
+        visited: destinations that the claim considered, each due with its first dispatch but not before this
+            time.
     """
     if not noticed and not visited:
         return
@@ -244,21 +245,21 @@ def settle(session: Session, noticed: Sequence[Noticed], visited: Mapping[UUID, 
 
 
 def wake(session: Session, destination_id: UUID) -> None:
-    """Have the next claim look at a destination whose pause is over earlier than its time says."""
+    """Make the next claim consider a destination whose pause ends early."""
     session.execute(_WAKE, {"id": destination_id})
 
 
 def find_forgotten(session: Session, *, after: UUID, page: int = 10_000) -> UUID | None:
-    """Have claims notice what waits at destinations that have no time, or too late a one.
+    """Make claims notice dispatches whose destinations have no due time or a late one.
 
-    Processes of the release before leave such dispatches: they know no destinations.
+    Processes of the previous release leave such dispatches: they do not know destinations.
 
-    Returns: where the next page begins; None: that was the last.
+    Returns: where the next page begins; None: this was the last.
     """
     found: UUID | None = session.scalar(_FORGOTTEN, {"after": after, "page": page})
     return found
 
 
 def remove_idle(session: Session, *, before: datetime, limit: int = 1000) -> int:
-    """Remove destinations that nothing waits for and no request has named since; how many."""
+    """Remove destinations with no dispatches, not named since; return how many."""
     return len(session.scalars(_IDLE, {"before": before, "limit": limit}).all())

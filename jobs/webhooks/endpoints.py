@@ -1,4 +1,4 @@
-"""Endpoints: where a tenant is told, of what, with which secret; and replays of what was to be told."""
+"""Endpoints: where a tenant's events go, which ones, signed with which secret; and replays."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,22 +22,22 @@ from jobs.webhooks import destinations, fanout, outbox, secrets
 from jobs.webhooks.rules import ENDPOINT_DISABLED, ENDPOINT_TEST
 from jobs.webhooks.vault import Vault
 
-# One call replays no more; it says from where on to go on.
+# One call replays no more; its result says where to continue.
 MAX_REPLAYED: Final = 50_000
-# Of one event to one destination: an outage needs a few, and each is up to ten tries and lines of the log.
+# Of one event to one destination: an outage needs a few, and each costs up to ten attempts and log lines.
 MAX_REPLAYS: Final = 100
 _REMOVED_AT_ONCE: Final = 5000
 
 
 class ReplayLimitError(ConflictError):
-    """The event was replayed as often as it may be."""
+    """The event has reached its limit of replays."""
 
     code = "replay_limit_exceeded"
 
 
 @dataclass(frozen=True, slots=True)
 class EndpointSpec:
-    """What a caller wants, validated; None leaves a field as it is.
+    """A validated request for an endpoint; None leaves a field as it is.
 
     Attributes:
         events: types, or `*`.
@@ -53,11 +53,11 @@ class EndpointSpec:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """What a replay has queued.
+    """What a replay queued.
 
     Attributes:
-        next_since: where to go on when there is more; else None.
-        num_over_limit: deliveries left out, as they were replayed `MAX_REPLAYS` times.
+        next_since: where to continue if there is more, otherwise None.
+        num_over_limit: deliveries left out because they were already replayed `MAX_REPLAYS` times.
     """
 
     num_deliveries: int
@@ -74,15 +74,15 @@ def create(
     secret: str | None,
     max_endpoints: int,
 ) -> tuple[WebhookEndpoint, str]:
-    """A new endpoint, and the secret that signs what goes there.
+    """Create an endpoint, and return it with its signing secret.
 
     Raises:
-        ConflictError: the tenant has as many as it may have.
+        ConflictError: the tenant has the maximum number of endpoints; delete one first.
     """
-    advisory_locks.hold(session, Lock.DESTINATIONS, of=str(tenant_id))  # two at once count each other
+    advisory_locks.hold(session, Lock.DESTINATIONS, of=str(tenant_id))  # concurrent calls count each other
     count = select(func.count()).select_from(WebhookEndpoint).where(*_visible(tenant_id))
     if (session.scalar(count) or 0) >= max_endpoints:
-        raise ConflictError(f"There may be {max_endpoints} webhook endpoints; delete one first.")
+        raise ConflictError(f"A tenant may have at most {max_endpoints} webhook endpoints; delete one first.")
     secret = secret or secrets.new_secret()
     endpoint = WebhookEndpoint(
         tenant_id=tenant_id,
@@ -101,10 +101,10 @@ def create(
 
 
 def get(session: Session, endpoint_id: UUID, *, tenant_id: UUID) -> WebhookEndpoint:
-    """The tenant's endpoint, locked.
+    """Return the tenant's endpoint, locked.
 
     Raises:
-        NotFoundError: it has no such endpoint.
+        NotFoundError: the tenant has no such endpoint.
     """
     query = select(WebhookEndpoint).where(WebhookEndpoint.id == endpoint_id, *_visible(tenant_id))
     endpoint = session.scalar(query.with_for_update())
@@ -114,10 +114,10 @@ def get(session: Session, endpoint_id: UUID, *, tenant_id: UUID) -> WebhookEndpo
 
 
 def list_endpoints(session: Session, wanted: Range) -> Page[WebhookEndpoint]:
-    """The tenant's endpoints.
+    """List the tenant's endpoints.
 
     Raises:
-        InvalidRequestError: the one to go on behind is none of the tenant's.
+        InvalidRequestError: the page starts after an endpoint that is not the tenant's.
     """
     query = select(WebhookEndpoint).where(*_visible(wanted.tenant_id))
     return paging.read(
@@ -126,14 +126,14 @@ def list_endpoints(session: Session, wanted: Range) -> Page[WebhookEndpoint]:
 
 
 def breakers(session: Session, endpoints: Sequence[WebhookEndpoint]) -> dict[UUID, WebhookBreaker]:
-    """How those of them fail that do."""
+    """Return the circuit breakers of the endpoints that are failing."""
     wanted = [each.id for each in endpoints]
     found = session.scalars(select(WebhookBreaker).where(WebhookBreaker.destination_id.in_(wanted)))
     return {each.destination_id: each for each in found}
 
 
 def update_endpoint(session: Session, endpoint: WebhookEndpoint, spec: EndpointSpec) -> None:
-    """The endpoint is as the caller wants it; one that was disabled is told again from now on."""
+    """Apply the caller's changes; an enabled endpoint receives events from now on."""
     if spec.url is not None and spec.url != endpoint.url:
         endpoint.url = spec.url
         _forget_failures(session, endpoint.id)
@@ -152,9 +152,9 @@ def update_endpoint(session: Session, endpoint: WebhookEndpoint, spec: EndpointS
 
 
 def remove(session: Session, endpoint_id: UUID, *, tenant_id: UUID) -> None:
-    """Delete an endpoint: nobody sees it any more, and nothing more is sent there.
+    """Delete an endpoint: hide it and send nothing more to it.
 
-    What waited for it, beyond some thousands, goes in `sweep`: the answer comes at once.
+    The call returns at once: beyond some thousands, its dispatches are left to `sweep`.
 
     Raises:
         NotFoundError: the tenant has no such endpoint.
@@ -169,9 +169,9 @@ def remove(session: Session, endpoint_id: UUID, *, tenant_id: UUID) -> None:
 
 
 def sweep(session: Session) -> int:
-    """Remove a part of what was to be told to a deleted endpoint, at last itself; count the rows.
+    """Remove some dispatches of a deleted endpoint, finally itself; count the rows.
 
-    Any of them: one that cannot be removed must not hold up all others.
+    It picks a random endpoint: one that cannot be removed must not block all others.
     """
     query = select(WebhookEndpoint).where(WebhookEndpoint.deleted_at.is_not(None))
     endpoint = session.scalar(query.order_by(func.random()).limit(1).with_for_update(skip_locked=True))
@@ -179,17 +179,17 @@ def sweep(session: Session) -> int:
 
 
 def rotate(session: Session, endpoint: WebhookEndpoint, vault: Vault, *, overlap: timedelta) -> str:
-    """The endpoint's new secret; the one before signs too until the overlap is over."""
+    """Replace the endpoint's secret; the old one signs too until the overlap ends."""
     made = secrets.replace(endpoint, vault, now=database_now(session), overlap=overlap)
     session.flush()
     return made
 
 
 def send_test(session: Session, endpoint: WebhookEndpoint) -> UUID:
-    """An event that says nothing is on its way to the endpoint; the event's id.
+    """Queue a test event for the endpoint, and return the event's id.
 
     Raises:
-        ConflictError: the endpoint is disabled.
+        ConflictError: the endpoint is disabled; enable it first.
     """
     if endpoint.disabled_reason is not None:
         raise ConflictError("The endpoint is disabled; enable it first.")
@@ -198,7 +198,7 @@ def send_test(session: Session, endpoint: WebhookEndpoint) -> UUID:
 
 
 def disable(session: Session, endpoint_id: UUID, reason: str, *, now: datetime) -> None:
-    """Nothing is sent there any more until its owner enables it; the owner's other endpoints are told."""
+    """Disable the endpoint until its owner enables it; notify the owner's others."""
     query = select(WebhookEndpoint).where(WebhookEndpoint.id == endpoint_id).with_for_update()
     endpoint = session.scalar(query.execution_options(populate_existing=True))
     if endpoint is None or endpoint.disabled_reason is not None:
@@ -212,25 +212,25 @@ def disable(session: Session, endpoint_id: UUID, reason: str, *, now: datetime) 
 
 
 def replay_event(session: Session, event_id: UUID, *, tenant_id: UUID) -> Replayed:
-    """The event is told again to all who were told, and to endpoints that want it now.
+    """Deliver the event again to its destinations and to endpoints that want it now.
 
     Raises:
         NotFoundError: the tenant has no such event.
-        ConflictError: its content was not kept, as nobody could ask for it.
-        ReplayLimitError: it was replayed as often as it may be, to all of them.
+        ConflictError: its content was not kept because it had no destination when it happened.
+        ReplayLimitError: it was replayed `MAX_REPLAYS` times to each destination.
     """
     query = select(WebhookEvent).where(WebhookEvent.id == event_id, WebhookEvent.tenant_id == tenant_id)
     event = session.scalar(query)
     if event is None:
         raise NotFoundError("there is no such event")
     if event.payload is None:
-        raise ConflictError("Nobody could be told of this event when it happened.")
+        raise ConflictError("This event had no destination when it happened, so its content was not kept.")
     disabled = select(WebhookEndpoint.id).where(WebhookEndpoint.disabled_reason.is_not(None))
     again = session.scalars(
         update(WebhookDispatch)
         .where(WebhookDispatch.event_id == event_id, _MAY_BE_REPLAYED)
         .where(WebhookDispatch.endpoint_id.is_(None) | WebhookDispatch.endpoint_id.not_in(disabled))
-        .values(_ANEW)
+        .values(_REQUEUED)
         .returning(WebhookDispatch.destination_id)
         .execution_options(synchronize_session=False)
     ).all()
@@ -253,10 +253,12 @@ def replay_event(session: Session, event_id: UUID, *, tenant_id: UUID) -> Replay
 
 
 def replay_since(session: Session, endpoint: WebhookEndpoint, *, since: datetime) -> Replayed:
-    """Everything since then that the endpoint's filter lets through is told to it, again or at last.
+    """Deliver every event since then that the endpoint's filter accepts.
+
+    Events that were delivered or failed before are sent again; the others for the first time.
 
     Raises:
-        ConflictError: the endpoint is disabled.
+        ConflictError: the endpoint is disabled; enable it first.
     """
     if endpoint.disabled_reason is not None:
         raise ConflictError("The endpoint is disabled; enable it first.")
@@ -266,8 +268,8 @@ def replay_since(session: Session, endpoint: WebhookEndpoint, *, since: datetime
         WebhookEvent.payload.is_not(None),
         WebhookEvent.type.in_(fanout.wanted_types(endpoint)),
     ]
-    behind = select(WebhookEvent.created_at).where(*which).order_by(WebhookEvent.created_at)
-    next_since = session.scalar(behind.offset(MAX_REPLAYED).limit(1))
+    later = select(WebhookEvent.created_at).where(*which).order_by(WebhookEvent.created_at)
+    next_since = session.scalar(later.offset(MAX_REPLAYED).limit(1))
     if next_since is not None:
         which.append(WebhookEvent.created_at < next_since)
     over_limit = session.scalar(
@@ -286,7 +288,7 @@ def replay_since(session: Session, endpoint: WebhookEndpoint, *, since: datetime
 _MAY_BE_REPLAYED: Final = and_(
     WebhookDispatch.state != "sending", WebhookDispatch.num_replays < literal_column(str(MAX_REPLAYS))
 )
-_ANEW: Final = {
+_REQUEUED: Final = {
     "state": "pending",
     "step": 0,
     "num_lost": 0,
@@ -300,7 +302,7 @@ _ANEW: Final = {
 def _replaying(
     endpoint: WebhookEndpoint, which: Sequence[ColumnElement[bool]]
 ) -> ReturningInsert[tuple[UUID]]:
-    """Tells these events to the endpoint, whether or not they were on their way there before."""
+    """Build the insert that queues these events for the endpoint, new or again."""
     columns = {
         "id": func.gen_random_uuid(),
         "tenant_id": WebhookEvent.tenant_id,
@@ -317,7 +319,7 @@ def _replaying(
         .from_select(list(columns), select(*columns.values()).where(*which), include_defaults=False)
         .on_conflict_do_update(
             index_elements=["event_id", "destination_id"],
-            set_=_ANEW | {"is_noticed": True},
+            set_=_REQUEUED | {"is_noticed": True},
             where=_MAY_BE_REPLAYED,
         )
         .returning(WebhookDispatch.id)

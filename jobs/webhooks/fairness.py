@@ -1,11 +1,11 @@
-"""Whose events are sent next: fair between tenants, and between the destinations of each.
+"""Choose the events to send next: fair between tenants, and between the destinations of each.
 
-A destination has at most so many exchanges at once, and so has a server over all destinations of a tenant
-there. One that failed five times in a row is paused, longer each time, and then asked with one exchange;
-until it answers well its other events wait without being tried.
+A destination may have a limited number of exchanges at once, and so may a server over all of a tenant's
+destinations there. A destination that fails five times in a row is paused, longer each time, and then probed
+with one exchange; until that succeeds, its other events wait without being tried.
 
 Tenants take turns. Each may have three times as many slots of a process as it leaves free: one alone takes
-three quarters, two take three sevenths each, and whoever comes next always finds some, however long the
+three quarters, two take three sevenths each, and the next tenant always finds some free, however long the
 exchanges of the others hang.
 """
 
@@ -22,12 +22,12 @@ from sqlalchemy.orm import Session
 from jobs.settings import WebhookSettings
 from jobs.webhooks.destinations import RECHECK
 
-BREAKER_FAILURES: Final = 5  # in a row, until a destination is paused
+BREAKER_FAILURES: Final = 5  # in a row, before a destination is paused
 # Slots that a tenant may hold for each slot that stays free (a dynamic threshold; Choudhury and Hahne, 1998).
 SHARE: Final = 3
 _MIN_LOOKED_AT: Final = 8  # destinations of each tenant
 
-# Of each tenant that waits the destinations that are due first: what it reads is bounded by tenants and
+# For each waiting tenant, the destinations due first: the number of rows it reads is bounded by tenants and
 # slots, however many destinations wait.
 LOOK: Final = text(f"""
     WITH RECURSIVE tenants (id) AS (
@@ -72,7 +72,7 @@ class Slots:
     """The exchanges of this process.
 
     Attributes:
-        num_free: that could begin now.
+        num_free: exchanges that can begin now.
         held: under way, by tenant.
     """
 
@@ -85,9 +85,9 @@ class Waiting:
     """A destination that is due.
 
     Attributes:
-        room: exchanges that it may have beside those under way.
-        due: its dispatches, at most as many.
-        paused_until: not before; None: it is not paused.
+        room: further exchanges it may have now.
+        due: its dispatches, at most `room`.
+        paused_until: no exchange before this; None: it is not paused.
     """
 
     id: UUID
@@ -100,11 +100,11 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """What is sent next.
+    """The dispatches to send next.
 
     Attributes:
-        dispatches: in the order in which they are sent.
-        not_before: for each destination that was looked at, the earliest time of its next look.
+        dispatches: in the order in which to send them.
+        not_before: for each considered destination, the earliest time to consider it again.
     """
 
     dispatches: Sequence[UUID]
@@ -112,7 +112,7 @@ class Chosen:
 
 
 def choose(session: Session, settings: WebhookSettings, slots: Slots, *, now: datetime) -> Chosen:
-    """Choose dispatches whose time has come for the free slots."""
+    """Choose due dispatches for the free slots."""
     asked = {
         "now": now,
         "limit": slots.num_free,
@@ -130,12 +130,12 @@ def choose(session: Session, settings: WebhookSettings, slots: Slots, *, now: da
 
 
 def share_out(waiting: Iterable[Waiting], slots: Slots, room: dict[UUID, int]) -> list[UUID]:
-    """Give free slots to tenants in turns, and within each to its destinations in turns.
+    """Share free slots among tenants in turns, and within each among destinations.
 
     Args:
-        waiting: the first due first; what they get is taken off them.
+        waiting: in order of due time; the chosen dispatches are removed from them.
         slots: of this process.
-        room: exchanges that each server may have more; what is given is taken off.
+        room: further exchanges that each server may have; the given ones are subtracted.
 
     Returns: dispatches in the order of their turns.
     """
@@ -152,7 +152,7 @@ def share_out(waiting: Iterable[Waiting], slots: Slots, room: dict[UUID, int]) -
         while destinations and not _has_turn(destinations[0], room):
             destinations.popleft()
         if not destinations or held[tenant_id] >= SHARE * num_free:
-            continue  # no turn of this round gives it more
+            continue  # it gets no more in this call
         taken = destinations.popleft()
         given.append(taken.due.popleft())
         taken.room -= 1

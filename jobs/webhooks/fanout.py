@@ -1,4 +1,4 @@
-"""Fan-out: which destinations an event has, and the rows that say what each of them still has to be told."""
+"""Fan-out: the destinations of an event, and the dispatch rows that still have to be delivered."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,20 +18,20 @@ from jobs.webhooks.rules import ALL_EVENTS, EVENT_TYPES, ON_REQUEST
 
 # Per statement, each with up to 11 parameters: Postgres takes 65,535 at most.
 _MAX_ROWS: Final = 2000
-# An event that could not be told for so long is given up; the schedule itself ends after 92 hours at most.
+# An event not delivered for this long is given up; the schedule itself ends after 92 hours at most.
 MAX_AGE: Final = timedelta(days=4)
 OPEN: Final = ("pending", "sending")
 
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """Somebody who is told.
+    """A receiver of events.
 
     Attributes:
-        id: what it is known by to fairness and breakers.
+        id: identifies it to fairness and circuit breakers.
         endpoint_id: None: a job's or batch's own URL.
-        url: for those.
-        secret: of those, sealed; None: the tenant's default.
+        url: of a job or batch; None: an endpoint's.
+        secret: of a job or batch, sealed; None: the tenant's default.
         includes_output: small outputs are sent along.
     """
 
@@ -43,17 +43,17 @@ class Destination:
 
 
 def own(tenant_id: UUID, url: str, *, secret: bytes | None, includes_output: bool = False) -> Destination:
-    """Make a destination of the URL that a job or a batch named; all that lead to one server are one."""
+    """Build the destination of a job's or batch's URL; its id is the server's."""
     return Destination(server_id(tenant_id, url), None, url, secret, includes_output)
 
 
 def of_endpoint(endpoint: WebhookEndpoint) -> Destination:
-    """The endpoint as a destination."""
+    """Return the endpoint as a destination."""
     return Destination(endpoint.id, endpoint.id, None, None, endpoint.includes_output)
 
 
 def endpoints_of(session: Session, tenant_ids: Collection[UUID]) -> Mapping[UUID, Sequence[WebhookEndpoint]]:
-    """The endpoints of each of these tenants that has any, the disabled ones included."""
+    """Read all endpoints of these tenants, disabled ones included."""
     found: dict[UUID, list[WebhookEndpoint]] = {}
     if tenant_ids:
         query = select(WebhookEndpoint).where(WebhookEndpoint.tenant_id.in_(tenant_ids))
@@ -63,20 +63,20 @@ def endpoints_of(session: Session, tenant_ids: Collection[UUID]) -> Mapping[UUID
 
 
 def wanted_types(endpoint: WebhookEndpoint) -> list[str]:
-    """The types of events that the endpoint's filter lets through."""
+    """List the event types that the endpoint's filter accepts."""
     takes_all = ALL_EVENTS in endpoint.events
     return [kind for kind in EVENT_TYPES if kind in endpoint.events or (takes_all and kind not in ON_REQUEST)]
 
 
 def wanting(endpoints: Iterable[WebhookEndpoint], kind: str) -> list[Destination]:
-    """Those that are told of this type of event now."""
+    """Return the enabled endpoints that want this type of event."""
     return [
         of_endpoint(each) for each in endpoints if each.disabled_reason is None and kind in wanted_types(each)
     ]
 
 
 def rows_for(tenant_id: UUID, event_id: UUID, destinations: Iterable[Destination]) -> list[dict[str, Any]]:
-    """Rows for `add` that tell the event to these."""
+    """Build rows for `add` that deliver the event to these destinations."""
     return [
         {
             "id": uuid7(),
@@ -94,7 +94,7 @@ def rows_for(tenant_id: UUID, event_id: UUID, destinations: Iterable[Destination
 
 
 def add(session: Session, rows: Sequence[dict[str, Any]]) -> None:
-    """Store these rows of `rows_for`, due at once; one for each destination is noticed by a claim."""
+    """Store rows from `rows_for`, due now; claims notice one for each destination."""
     seen: set[UUID] = set()
     for start in range(0, len(rows), _MAX_ROWS):
         due = []
@@ -106,7 +106,7 @@ def add(session: Session, rows: Sequence[dict[str, Any]]) -> None:
 
 
 def fail_open(session: Session, endpoint_id: UUID) -> None:
-    """Nothing that waits for the endpoint is sent any more; it can be replayed."""
+    """Fail everything still queued for the endpoint; it can be replayed."""
     session.execute(
         update(WebhookDispatch)
         .where(WebhookDispatch.endpoint_id == endpoint_id, WebhookDispatch.state.in_(OPEN))
@@ -115,7 +115,7 @@ def fail_open(session: Session, endpoint_id: UUID) -> None:
 
 
 def find_old(session: Session, *, now: datetime, limit: int = 1000) -> Sequence[UUID]:
-    """Lock dispatches that wait longer than MAX_AGE."""
+    """Lock dispatches that have waited longer than MAX_AGE."""
     old = select(WebhookDispatch.id).where(
         WebhookDispatch.state == "pending", WebhookDispatch.queued_at < now - MAX_AGE
     )
@@ -131,13 +131,13 @@ def give_up(session: Session, old: Sequence[UUID]) -> None:
 
 
 def find_left(session: Session, *, limit: int = 500) -> Sequence[WebhookEvent]:
-    """Lock events that a process of the release before left to be delivered."""
+    """Lock undelivered events that a process of the previous release left."""
     left = select(WebhookEvent).where(WebhookEvent.state == "pending").limit(limit)
     return session.scalars(left.with_for_update(skip_locked=True)).all()
 
 
 def adopt(session: Session, left: Iterable[WebhookEvent]) -> None:
-    """Queue these events for the servers that they name themselves."""
+    """Queue these events for the URLs in their own rows."""
     rows: list[dict[str, Any]] = []
     for event in left:
         to = own(event.tenant_id, event.url or "", secret=None)

@@ -1,7 +1,7 @@
-"""Rows that no claim and no sweep can change: ended one by one, so that they hold up no other.
+"""End rows that no claim and no sweep can change, one by one, so that they block no other.
 
-A claim changes many rows in one statement. One that breaks a constraint, or whose numbers are exhausted,
-fails the whole statement, for all tenants, each time again.
+A claim changes many rows in one statement. A row that breaks a constraint, or whose numbers are exhausted,
+fails the whole statement, for all tenants, every time.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ from jobs.settings import WebhookSettings
 from jobs.webhooks import claims, destinations, fairness, fanout
 from jobs.webhooks.fairness import Slots
 
-# What Postgres says about values, constraints and triggers of a row; all else is about locks and connections.
+# Postgres errors about values, constraints and triggers of a row; all others are about locks and connections.
 ROW_ERRORS: Final = (DataError, IntegrityError, InternalError)
 
 
@@ -44,13 +44,13 @@ def weed_out(session: Session, settings: WebhookSettings, slots: Slots) -> int:
 
 
 def give_up_apart(session: Session, old: Sequence[UUID]) -> None:
-    """End each of these dispatches by itself."""
+    """End each of these dispatches on its own."""
     for dispatch_id in old:
         _end(session, dispatch_id)
 
 
 def adopt_apart(session: Session, left: Sequence[WebhookEvent]) -> None:
-    """Queue each of these events by itself; one that cannot be changed is removed."""
+    """Queue each of these events on its own; remove one that cannot be changed."""
     for event_id in [event.id for event in left]:
         try:
             with session.begin_nested():
@@ -66,7 +66,7 @@ def adopt_apart(session: Session, left: Sequence[WebhookEvent]) -> None:
 
 
 def _can(session: Session, change: Callable[[], object]) -> bool:
-    """Whether the change succeeds; it is undone."""
+    """Try the change, undo it, and return True if it succeeded."""
     trial = session.begin_nested()
     try:
         change()
@@ -78,7 +78,7 @@ def _can(session: Session, change: Callable[[], object]) -> bool:
 
 
 def _end(session: Session, dispatch_id: UUID) -> None:
-    """Fail the dispatch, or remove it where even that breaks a rule."""
+    """Fail the dispatch; remove it if even that breaks a constraint."""
     which = WebhookDispatch.id == dispatch_id
     columns = select(WebhookDispatch.event_id, WebhookDispatch.tenant_id)
     event_id, tenant_id = session.execute(columns.where(which)).one()

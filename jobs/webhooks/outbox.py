@@ -1,4 +1,4 @@
-"""What happened, told once: a row per subject and type, in the transaction that made it so."""
+"""Append one event per subject and type, in the transaction that made it happen."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -24,14 +24,14 @@ from jobs.webhooks.rules import JOB_STARTED
 
 # Per statement, each with 8 parameters: Postgres takes 65,535 at most.
 _MAX_ROWS: Final = 1000
-# An event carries no more output than this; whoever wants more reads `result_url`.
+# An event carries no more output than this; a client that wants more reads `result_url`.
 MAX_OUTPUT_BYTES: Final = 16 * 1024
 
 
 def append(session: Session, ended: Sequence[Job]) -> None:
-    """Each of these jobs, in a terminal state now, has its event, on its way to whoever wants it.
+    """Append an event for each of these finished jobs, and queue its deliveries.
 
-    It is on its tenant's record too: this is the one place that every job passes once, when it ends.
+    Also records the jobs' usage: every finished job passes here exactly once.
     """
     usage.note(session, ended)
     for start in range(0, len(ended), _MAX_ROWS):
@@ -39,11 +39,11 @@ def append(session: Session, ended: Sequence[Job]) -> None:
 
 
 def append_started(session: Session, job: Job) -> None:
-    """The job, which an engine runs now, has its event, unless it ran before."""
+    """Append the event of a job that an engine now runs, unless it ran before."""
     endpoints = fanout.endpoints_of(session, [job.tenant_id]).get(job.tenant_id, [])
     kind = JOB_STARTED
     event_id = uuid7()
-    row = _row(job, event_id, kind, at=job.started_at, is_told=True)
+    row = _row(job, event_id, kind, at=job.started_at, has_content=True)
     new = insert(WebhookEvent).values(row).on_conflict_do_nothing().returning(WebhookEvent.id)
     if session.scalar(new) is not None:
         to = fanout.wanting(endpoints, kind)
@@ -51,7 +51,7 @@ def append_started(session: Session, job: Job) -> None:
 
 
 def is_start_wanted() -> ColumnElement[bool]:
-    """Whether somebody is told that a job starts, for a statement on jobs."""
+    """Build the SQL condition that an endpoint wants to know of a job's start."""
     return exists().where(
         WebhookEndpoint.tenant_id == Job.tenant_id,
         WebhookEndpoint.events.contains([JOB_STARTED]),
@@ -63,7 +63,7 @@ def is_start_wanted() -> ColumnElement[bool]:
 
 
 def append_batch(session: Session, batch: Batch) -> None:
-    """The batch, in a terminal state now, has its event, in OpenAI's shape."""
+    """Append the event of a finished batch, in OpenAI's shape."""
     kind = f"batch.{batch.state}"
     to = _destinations(session, batch.tenant_id, kind)
     if batch.webhook_url is not None:
@@ -73,7 +73,7 @@ def append_batch(session: Session, batch: Batch) -> None:
 
 
 def append_summary(session: Session, summary: Summary) -> None:
-    """The summary, in a terminal state now, has its event; who wants the text reads `result_url`."""
+    """Append the event of a finished summary; clients read its text from `result_url`."""
     kind = f"summary.{summary.state}"
     to = _destinations(session, summary.tenant_id, kind)
     if summary.webhook_url is not None:
@@ -88,7 +88,10 @@ def append_endpoint(
     data: JsonObject,
     to: Sequence[Destination] | None = None,
 ) -> UUID:
-    """An event about the endpoint, for these destinations; None: whoever wants this type. Its id."""
+    """Append an event about the endpoint, and return the event's id.
+
+    It goes to the destinations `to`; None: to every endpoint that wants this type.
+    """
     if to is None:
         to = _destinations(session, endpoint.tenant_id, kind)
     return _add_one(session, endpoint.tenant_id, kind, data, to, endpoint_id=endpoint.id)
@@ -111,7 +114,7 @@ def _add_one(
 
 
 def _append(session: Session, ended: Sequence[Job]) -> None:
-    # Lines of a batch and jobs of a tree are told by its own event; who asks in the interactive lane waits.
+    # Lines of a batch and jobs of a tree have no webhook of their own; interactive clients wait anyway.
     alone = {job.tenant_id for job in ended if _is_announced(job)}
     endpoints = fanout.endpoints_of(session, alone)
     readers = {job.id: _readers(job, endpoints.get(job.tenant_id, ())) for job in ended}
@@ -122,8 +125,8 @@ def _append(session: Session, ended: Sequence[Job]) -> None:
     dispatches: list[dict[str, Any]] = []
     for job in ended:
         event_id = uuid7()
-        is_told = bool(readers[job.id]) or (_is_announced(job) and job.tenant_id in endpoints)
-        row = _row(job, event_id, f"job.{job.state}", at=job.finalized_at, is_told=is_told)
+        has_content = bool(readers[job.id]) or (_is_announced(job) and job.tenant_id in endpoints)
+        row = _row(job, event_id, f"job.{job.state}", at=job.finalized_at, has_content=has_content)
         events.append(row | {"output": outputs.get(job.id)})
         dispatches += fanout.rows_for(job.tenant_id, event_id, readers[job.id])
     session.execute(insert(WebhookEvent).values(events))
@@ -149,7 +152,7 @@ def _readers(job: Job, endpoints: Sequence[WebhookEndpoint]) -> list[Destination
 
 
 def _outputs(session: Session, job_ids: Sequence[UUID]) -> Mapping[UUID, str]:
-    """What these jobs produced, where it is small."""
+    """Read the outputs of these jobs that are small enough to send."""
     if not job_ids:
         return {}
     query = select(Result.job_id, Result.output).where(
@@ -158,7 +161,7 @@ def _outputs(session: Session, job_ids: Sequence[UUID]) -> Mapping[UUID, str]:
     return {row.job_id: row.output for row in session.execute(query)}
 
 
-def _row(job: Job, event_id: UUID, kind: str, *, at: datetime | None, is_told: bool) -> dict[str, Any]:
+def _row(job: Job, event_id: UUID, kind: str, *, at: datetime | None, has_content: bool) -> dict[str, Any]:
     used = (job.prompt_tokens or 0) + job.completion_tokens
     data: JsonObject = {
         **job_object(job),
@@ -174,7 +177,7 @@ def _row(job: Job, event_id: UUID, kind: str, *, at: datetime | None, is_told: b
         "tenant_id": job.tenant_id,
         "job_id": job.id,
         "type": kind,
-        "payload": _body(event_id, kind, at, data) if is_told else None,
+        "payload": _body(event_id, kind, at, data) if has_content else None,
     }
 
 

@@ -1,4 +1,4 @@
-"""What webhooks say of things that ended."""
+"""Payloads of webhook events."""
 
 from collections.abc import Mapping
 
@@ -9,7 +9,7 @@ from jobs.views import optional_rfc3339
 
 
 def summary_event(summary: Summary) -> JsonObject:
-    """What webhooks say of a summary that has ended."""
+    """Build the payload of a finished summary's event."""
     metadata: Mapping[str, object] = summary.labels
     return {
         "id": ids.summary_id(summary.id),

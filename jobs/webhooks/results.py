@@ -1,4 +1,4 @@
-"""What came of the tries to tell events: the log, the next try, and who is paused for failing."""
+"""Record delivery attempts: log them, schedule the next attempt, pause destinations that fail."""
 
 import random
 from collections.abc import Mapping, Sequence
@@ -23,92 +23,92 @@ from jobs.webhooks.rules import next_delivery_at
 
 _MAX_PAUSE: Final = timedelta(minutes=15)
 _MAX_RETRY_AFTER: Final = timedelta(hours=24)  # the longest step of the schedule
-_GONE: Final = 410  # the receiver wants nothing any more
+_GONE: Final = 410  # the receiver wants no more events
 
-# Each try is in the log, unless its event went meanwhile. Who answered well is done, whoever says it, also of
-# a try that was taken for dead.
+# Every attempt is logged, unless its event was deleted meanwhile. A success counts whichever attempt it comes
+# from, even one whose sender was presumed dead.
 _RECORD: Final = text("""
-    WITH told AS (
+    WITH recorded AS (
         SELECT * FROM unnest(
             CAST(:id AS uuid[]), CAST(:dispatch_id AS uuid[]), CAST(:tenant_id AS uuid[]),
             CAST(:event_id AS uuid[]), CAST(:endpoint_id AS uuid[]), CAST(:attempt AS integer[]),
             CAST(:status AS integer[]), CAST(:outcome AS text[]), CAST(:num_bytes AS bigint[]),
             CAST(:latency_ms AS integer[])
-        ) AS told (id, dispatch_id, tenant_id, event_id, endpoint_id, attempt, status, outcome, num_bytes,
+        ) AS recorded (id, dispatch_id, tenant_id, event_id, endpoint_id, attempt, status, outcome, num_bytes,
             latency_ms)
     ), logged AS (
         INSERT INTO webhook_deliveries
             (id, tenant_id, event_id, endpoint_id, attempt, status, outcome, num_bytes, latency_ms)
-        SELECT told.id, told.tenant_id, event_id, told.endpoint_id, attempt, status, outcome, num_bytes,
-            latency_ms
-        FROM told JOIN webhook_events ON webhook_events.id = event_id
+        SELECT recorded.id, recorded.tenant_id, event_id, recorded.endpoint_id, attempt, status, outcome,
+            num_bytes, latency_ms
+        FROM recorded JOIN webhook_events ON webhook_events.id = event_id
     ), delivered AS (
         UPDATE webhook_dispatches SET state = 'delivered', next_attempt_at = NULL
-        WHERE id IN (SELECT dispatch_id FROM told WHERE outcome = 'delivered')
+        WHERE id IN (SELECT dispatch_id FROM recorded WHERE outcome = 'delivered')
     )
     DELETE FROM webhook_breakers WHERE destination_id = ANY(CAST(:well AS uuid[])) RETURNING destination_id
 """)
 
 
 class Answer(Protocol):
-    """What came of an exchange; exactly one of `status` and `error_code` is set."""
+    """The result of an exchange; exactly one of `status` and `error_code` is set."""
 
     @property
     def status(self) -> int | None:
-        """Of HTTP."""
+        """HTTP status of the response."""
 
     @property
     def error_code(self) -> str | None:
-        """Why there is none."""
+        """Reason for a missing response."""
 
     @property
     def num_bytes(self) -> int:
-        """That were read."""
+        """Bytes of the response that were read."""
 
     @property
     def latency(self) -> timedelta:
-        """From the beginning to the end."""
+        """Time from the start of the exchange to its end."""
 
     @property
     def retry_after(self) -> timedelta | None:
-        """When the receiver wants to be asked again."""
+        """Delay that the receiver asked for."""
 
 
 def record(
     session: Session,
-    told: Sequence[tuple[Due, Answer]],
+    exchanges: Sequence[tuple[Due, Answer]],
     settings: WebhookSettings,
     rng: random.Random,
 ) -> None:
-    """Each try stands in the log; its event is delivered there, due again later, or given up."""
-    if not told:
+    """Log each attempt, and mark its event delivered, due again later, or failed."""
+    if not exchanges:
         return
-    told = sorted(told, key=lambda each: each[0].id)  # in one order everywhere: no deadlock
-    well = {due.destination_id for due, answer in told if is_delivered(answer)}
-    logged = [_logged(due, answer) for due, answer in told]
+    exchanges = sorted(exchanges, key=lambda each: each[0].id)  # in one order everywhere: no deadlock
+    healthy = {due.destination_id for due, answer in exchanges if is_delivered(answer)}
+    logged = [_logged(due, answer) for due, answer in exchanges]
     columns = {name: [row[name] for row in logged] for name in logged[0]}
-    for destination_id in session.scalars(_RECORD, {**columns, "well": sorted(well)}).all():
+    for destination_id in session.scalars(_RECORD, {**columns, "well": sorted(healthy)}).all():
         destinations.wake(session, destination_id)  # its pause is over
-    bad = [(due, answer) for due, answer in told if not is_delivered(answer)]
-    if not bad:
+    failed = [(due, answer) for due, answer in exchanges if not is_delivered(answer)]
+    if not failed:
         return
     now = database_now(session)
-    for due, answer in bad:
+    for due, answer in failed:
         _put_off(session, due, answer, now=now, rng=rng)
-    _count_failures(session, well, bad, settings, now=now, rng=rng)
+    _count_failures(session, healthy, failed, settings, now=now, rng=rng)
     for endpoint_id in sorted(
-        {due.endpoint_id for due, answer in bad if due.endpoint_id and answer.status == _GONE}
+        {due.endpoint_id for due, answer in failed if due.endpoint_id and answer.status == _GONE}
     ):
         endpoints.disable(session, endpoint_id, "gone", now=now)
 
 
 def is_delivered(answer: Answer) -> bool:
-    """Whether the receiver has acknowledged."""
+    """Return True if the receiver acknowledged the event."""
     return answer.status is not None and 200 <= answer.status < 300
 
 
 def outcome_of(answer: Answer) -> str:
-    """`delivered`, or what went wrong."""
+    """Return `delivered` or the code of the failure."""
     return "delivered" if is_delivered(answer) else str(answer.error_code or "bad_status")
 
 
@@ -128,7 +128,7 @@ def _logged(due: Due, answer: Answer) -> Mapping[str, Any]:
 
 
 def _put_off(session: Session, due: Due, answer: Answer, *, now: datetime, rng: random.Random) -> None:
-    """The event is due again by its schedule, or not before the receiver wants it, or is given up."""
+    """Schedule the next attempt, or fail the dispatch; respect the receiver's delay."""
     next_at = next_delivery_at(due.step, now, rng)
     if next_at is not None and answer.retry_after is not None:
         next_at = max(next_at, now + min(answer.retry_after, _MAX_RETRY_AFTER))
@@ -136,7 +136,7 @@ def _put_off(session: Session, due: Due, answer: Answer, *, now: datetime, rng: 
         next_at = None
     session.execute(
         update(WebhookDispatch)
-        # A later try, begun because this one took too long, has the last word.
+        # A later attempt, started because this one took too long, decides.
         .where(WebhookDispatch.id == due.id, WebhookDispatch.num_attempts == due.attempt)
         .where(WebhookDispatch.state == "sending")
         .values(
@@ -150,7 +150,7 @@ def _put_off(session: Session, due: Due, answer: Answer, *, now: datetime, rng: 
 
 
 def drop(session: Session, due: Due, answer: Answer) -> None:
-    """End a dispatch whose outcome cannot be recorded; no failure is counted and no log is written."""
+    """End a dispatch whose outcome cannot be recorded; count and log nothing."""
     session.execute(
         update(WebhookDispatch)
         .where(WebhookDispatch.id == due.id, WebhookDispatch.num_attempts == due.attempt)
@@ -162,17 +162,17 @@ def drop(session: Session, due: Due, answer: Answer) -> None:
 
 def _count_failures(
     session: Session,
-    well: AbstractSet[UUID],
-    bad: Sequence[tuple[Due, Answer]],
+    healthy: AbstractSet[UUID],
+    failed: Sequence[tuple[Due, Answer]],
     settings: WebhookSettings,
     *,
     now: datetime,
     rng: random.Random,
 ) -> None:
-    """Who answered, and not well even once, has more failures, and may be paused or disabled."""
+    """Count failures of destinations without a success; pause or disable them if due."""
     failures: dict[UUID, list[tuple[Due, Answer]]] = {}
-    for due, answer in bad:
-        if due.destination_id not in well:
+    for due, answer in failed:
+        if due.destination_id not in healthy:
             failures.setdefault(due.destination_id, []).append((due, answer))
     for destination_id in sorted(failures):
         _fail(session, destination_id, failures[destination_id], settings, now=now, rng=rng)

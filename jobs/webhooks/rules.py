@@ -1,4 +1,4 @@
-"""The rules of webhooks: how a delivery is signed, where it may go and when it is tried again."""
+"""The rules of webhooks: how a delivery is signed, where it may go and when it is retried."""
 
 import base64
 import random
@@ -17,7 +17,7 @@ from jobs.webhooks.addresses import is_allowed_address
 
 JOB_STARTED: Final = "job.started"
 ENDPOINT_DISABLED: Final = "webhook_endpoint.disabled"
-ENDPOINT_TEST: Final = "webhook_endpoint.test"  # goes to the endpoint it is about, whatever its filter says
+ENDPOINT_TEST: Final = "webhook_endpoint.test"  # goes to its own endpoint, whatever the filter
 EVENT_TYPES: Final = (
     JOB_STARTED,
     *(f"job.{state}" for state in ("completed", "failed", "cancelled", "expired")),
@@ -26,7 +26,7 @@ EVENT_TYPES: Final = (
     ENDPOINT_DISABLED,
 )
 ALL_EVENTS: Final = "*"
-ON_REQUEST: Final = frozenset({JOB_STARTED})  # only where a filter names them
+ON_REQUEST: Final = frozenset({JOB_STARTED})  # only for filters that name them
 
 MAX_URL_CHARS: Final = 2048
 MAX_HOST_CHARS: Final = 253  # RFC 1035
@@ -37,7 +37,7 @@ SECRET_PREFIX: Final = "whsec_"  # noqa: S105 how Standard Webhooks marks secret
 MIN_SECRET_BYTES: Final = 24
 MAX_SECRET_BYTES: Final = 64
 
-# The schedule that Standard Webhooks recommends: nearly four days until a receiver is given up.
+# The schedule that Standard Webhooks recommends: nearly four days before a receiver is given up.
 DELIVERY_DELAYS: Final = (
     timedelta(0),
     timedelta(seconds=5),
@@ -45,7 +45,7 @@ DELIVERY_DELAYS: Final = (
     timedelta(minutes=30),
     *(timedelta(hours=hours) for hours in (2, 5, 10, 14, 20, 24)),
 )
-DELIVERY_JITTER: Final = 0.2  # fraction: receivers that failed together are not tried again together
+DELIVERY_JITTER: Final = 0.2  # fraction: receivers that failed together are not retried together
 
 # Names that no public server has: this host, the local network, a cloud's own services.
 _PRIVATE_SUFFIXES: Final = (
@@ -73,21 +73,21 @@ class WebhookUrlError(InvalidRequestError):
 
 
 class WebhookSecretError(LongbatchError):
-    """A webhook secret is `whsec_` and the base64 of 24 to 64 random bytes."""
+    """A webhook secret must be `whsec_` followed by the base64 of 24 to 64 random bytes."""
 
     code = "invalid_webhook_secret"
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedUrl:
-    """A webhook URL that keeps the rules; deliveries are addressed by these fields, never by the text again.
+    """A valid webhook URL; deliveries use these fields and never parse the text again.
 
     Attributes:
         scheme: `http` only for allowed hosts.
         host: lower case, without brackets and final dot.
         port: 443 unless the host is allowed.
         target: path and query.
-        is_allowed_host: the operator allowed this host: it may be private, on plain http and on any port.
+        is_allowed_host: the operator allows this host to be private, on plain http and on any port.
     """
 
     scheme: Literal["http", "https"]
@@ -104,26 +104,28 @@ class ParsedUrl:
 
 
 def check_url(url: str, *, allowed_hosts: Collection[str]) -> ParsedUrl:
-    """The parts of a URL that a webhook may be sent to. Names are not resolved: that is the delivery's task.
+    """Parse a URL that webhooks may be sent to.
+
+    Names are not resolved: the delivery does that.
 
     Args:
         url: as the caller gave it.
         allowed_hosts: hosts that may be private, on plain http and on any port.
 
     Raises:
-        WebhookUrlError: it says which rule the URL breaks.
+        WebhookUrlError: its message names the rule that the URL breaks.
     """
     if len(url) > MAX_URL_CHARS:
         raise _refused(f"The URL has more than {MAX_URL_CHARS} characters.")
     if not _URL_CHARACTERS.fullmatch(url):
-        raise _refused("The URL holds a space, a backslash, a control character or a character beyond ASCII.")
+        raise _refused("The URL contains a space, a backslash, a control character or a non-ASCII character.")
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as error:
         raise _refused("The URL cannot be parsed.") from error
     if "@" in parts.netloc:
-        raise _refused("The URL holds a user name or a password.")
+        raise _refused("The URL contains a user name or a password.")
     if "#" in url:
         raise _refused("The URL has a fragment.")
     host = _host(parts)
@@ -137,10 +139,12 @@ def check_url(url: str, *, allowed_hosts: Collection[str]) -> ParsedUrl:
 
 
 def check_destination(url: str, *, allowed_hosts: Collection[str], param: str = "webhook_url") -> None:
-    """The URL may be stored as somebody's; what its name resolves to is looked at before each delivery.
+    """Check that a URL may be stored as a webhook's.
+
+    What its name resolves to is checked before each delivery.
 
     Raises:
-        WebhookUrlError: it breaks a rule, or leads to a private address by its look alone.
+        WebhookUrlError: it breaks a rule, or visibly names a private address.
     """
     try:
         parsed = check_url(url, allowed_hosts=allowed_hosts)
@@ -169,7 +173,7 @@ def _is_name(host: str) -> bool:
     labels = host.split(".")
     if len(host) > MAX_HOST_CHARS or not _HOST.fullmatch(host) or max(map(len, labels)) > MAX_LABEL_CHARS:
         return False
-    # What ends in a number is an address to some resolvers: 127.1, 0x7f.1, 2130706433. Source: WHATWG URL.
+    # Some resolvers read what ends in a number as an address: 127.1, 0x7f.1, 2130706433. Source: WHATWG URL.
     return not _NUMBER.fullmatch(labels[-1]) or _is_ipv4(host)
 
 
@@ -200,7 +204,7 @@ def _refused(reason: str) -> WebhookUrlError:
 
 
 def check_secret(secret: str) -> None:
-    """The secret can sign.
+    """Check that the secret can sign.
 
     Raises:
         WebhookSecretError: it cannot.
@@ -222,18 +226,18 @@ def _signer(secret: str) -> Webhook:
 def signature_headers(
     body: bytes, *, event_id: str, secrets: Sequence[str], now: datetime
 ) -> Mapping[str, str]:
-    """The three headers that a receiver verifies by Standard Webhooks; one signature for each secret.
+    """Build the three headers that Standard Webhooks receivers verify.
 
     Args:
         body: UTF-8, exactly as it will be sent.
-        event_id: the same at every try, so that the receiver can tell a repetition.
-        secrets: the current one, and while it is being replaced also the one before.
-        now: aware; receivers refuse what is more than five minutes old.
+        event_id: the same on every attempt, so that the receiver can detect duplicates.
+        secrets: the current one, and while it is being replaced also the old one; one signature each.
+        now: aware; receivers refuse signatures more than five minutes old.
 
     Raises:
         WebhookSecretError: a secret cannot sign.
     """
-    # sign() replaces the time zone instead of converting it: hand it nothing but UTC.
+    # sign() replaces the time zone instead of converting it: pass it nothing but UTC.
     moment = now.astimezone(UTC)
     signatures = [_signer(secret).sign(event_id, moment, body.decode()) for secret in secrets]
     return {
@@ -244,7 +248,7 @@ def signature_headers(
 
 
 def next_delivery_at(attempt: int, now: datetime, rng: random.Random) -> datetime | None:
-    """When an event is delivered that was tried `attempt` times before; None: it is given up."""
+    """Return when to deliver an event after `attempt` attempts; None: give it up."""
     if attempt >= len(DELIVERY_DELAYS):
         return None
     return now + DELIVERY_DELAYS[attempt] * rng.uniform(1 - DELIVERY_JITTER, 1 + DELIVERY_JITTER)

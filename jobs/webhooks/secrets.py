@@ -1,4 +1,4 @@
-"""Which secrets sign: made, replaced with a time in which both are valid, and a tenant's own default."""
+"""Signing secrets: create them, replace them with an overlap, and keep a default for each tenant."""
 
 import base64
 import secrets
@@ -23,7 +23,7 @@ _SECRET_BYTES: Final = 32
 
 
 class Replaceable(Protocol):
-    """A row with a sealed secret, and for a while the one before it."""
+    """A row with a sealed secret and, during an overlap, the old one."""
 
     secret: bytes
     old_secret: bytes | None
@@ -32,7 +32,7 @@ class Replaceable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Secrets:
-    """What signs now.
+    """The secrets that sign now.
 
     Attributes:
         current: `whsec_…`.
@@ -44,20 +44,20 @@ class Secrets:
     old_expires_at: datetime | None = None
 
     def valid(self) -> Sequence[str]:
-        """All of them."""
+        """List all secrets that sign now."""
         return [self.current] if self.old is None else [self.current, self.old]
 
 
 def new_secret() -> str:
-    """A random secret as Standard Webhooks writes it."""
+    """Create a random secret in the format of Standard Webhooks."""
     return SECRET_PREFIX + base64.b64encode(secrets.token_bytes(_SECRET_BYTES)).decode()
 
 
 def opened(row: Replaceable, vault: Vault, *, now: datetime) -> Secrets:
-    """The row's secrets that are valid now.
+    """Decrypt the row's secrets that are valid now.
 
     Raises:
-        VaultError: the current one cannot be opened.
+        VaultError: the current one cannot be decrypted.
     """
     current = vault.open(row.secret)
     if row.old_secret is None or row.old_secret_expires_at is None or row.old_secret_expires_at <= now:
@@ -66,7 +66,7 @@ def opened(row: Replaceable, vault: Vault, *, now: datetime) -> Secrets:
 
 
 def replace(row: Replaceable, vault: Vault, *, now: datetime, overlap: timedelta) -> str:
-    """The row has a new secret, which is returned; the one before is valid for `overlap` more."""
+    """Give the row a new secret and return it; the old one stays valid for `overlap`."""
     made = new_secret()
     row.old_secret, row.old_secret_expires_at = (row.secret, now + overlap) if overlap else (None, None)
     row.secret = vault.seal(made)
@@ -74,9 +74,9 @@ def replace(row: Replaceable, vault: Vault, *, now: datetime, overlap: timedelta
 
 
 def seal_anew(session: Session, vault: Vault, *, limit: int = 100) -> int:
-    """Seal secrets of endpoints and tenants anew that are sealed under the key that callers can derive.
+    """Reseal secrets that are sealed under the key that callers can derive.
 
-    Returns: how many rows were changed; call again until it is none.
+    Returns: how many rows of endpoints and tenants were changed; call again until it is 0.
     """
     if not vault.keys or vault.old_name is None:
         return 0
@@ -87,23 +87,23 @@ def seal_anew(session: Session, vault: Vault, *, limit: int = 100) -> int:
         *session.scalars(endpoints.limit(limit).with_for_update(skip_locked=True)),
         *session.scalars(defaults.limit(limit).with_for_update(skip_locked=True)),
     ]
-    num_changed = sum(_seal_anew(row, vault) for row in rows)
+    num_changed = sum(_reseal(row, vault) for row in rows)
     session.flush()
     return num_changed
 
 
 def _is_under(*columns: InstrumentedAttribute[Any], name: bytes) -> ColumnElement[bool]:
-    """Whether one of these is sealed under the key of this name, which follows a byte for the format."""
+    """Match rows sealed under the key of this name, which follows a format byte."""
     return or_(*(func.substr(each, 2, NAME_BYTES) == name for each in columns))
 
 
-def _seal_anew(row: Replaceable, vault: Vault) -> bool:
+def _reseal(row: Replaceable, vault: Vault) -> bool:
     try:
         if vault.is_outdated(row.secret):
             row.secret = vault.seal(vault.open(row.secret))
         if row.old_secret is not None and vault.is_outdated(row.old_secret):
             row.old_secret = vault.seal(vault.open(row.old_secret))
-    except VaultError:  # damaged: it opens for nobody
+    except VaultError:  # damaged: no key opens it
         return False
     return True
 
@@ -111,12 +111,12 @@ def _seal_anew(row: Replaceable, vault: Vault) -> bool:
 def of_tenant(
     session: Session, tenant_id: UUID, settings: WebhookSettings, vault: Vault, *, now: datetime
 ) -> Secrets:
-    """The tenant's default secrets; made when it has none yet.
+    """Return the tenant's default secrets, creating them if it has none.
 
-    The default tenant's is the configured one until it is rotated for the first time.
+    The default tenant uses the configured secret until its first rotation.
 
     Raises:
-        VaultError: its secret cannot be opened.
+        VaultError: its secret cannot be decrypted.
     """
     row = session.scalar(select(WebhookSecret).where(WebhookSecret.tenant_id == tenant_id))
     if row is not None:
@@ -135,7 +135,7 @@ def rotate_tenant(
     now: datetime,
     overlap: timedelta,
 ) -> Secrets:
-    """The tenant's new default secret, beside the one before."""
+    """Replace the tenant's default secret; the old one stays valid for `overlap`."""
     current = of_tenant(session, tenant_id, settings, vault, now=now).current
     row = _stored(session, tenant_id, vault.seal(current))
     replace(row, vault, now=now, overlap=overlap)
@@ -144,7 +144,7 @@ def rotate_tenant(
 
 
 def _stored(session: Session, tenant_id: UUID, sealed: bytes) -> WebhookSecret:
-    """The tenant's row, locked; this one if there was none."""
+    """Lock the tenant's row, and insert it with `sealed` if there is none."""
     new = insert(WebhookSecret).values(tenant_id=tenant_id, secret=sealed).on_conflict_do_nothing()
     session.execute(new)
     query = select(WebhookSecret).where(WebhookSecret.tenant_id == tenant_id).with_for_update()

@@ -1,4 +1,4 @@
-"""Webhook secrets at rest: AES-256-GCM under keys that only the processes of Longbatch have."""
+"""Webhook secrets at rest: AES-256-GCM under keys that only Longbatch's processes have."""
 
 import base64
 import secrets
@@ -21,31 +21,31 @@ _PURPOSE: Final = b"longbatch webhook secret"
 
 
 class VaultError(LongbatchError):
-    """A webhook secret cannot be opened: it was sealed under a key that is not configured any more."""
+    """A webhook secret cannot be decrypted: the key that sealed it is no longer configured."""
 
     code = "secret_unreadable"
 
 
 class VaultSealError(InvalidRequestError):
-    """No webhook secret can be kept here: this server's LONGBATCH_WEBHOOKS__ENCRYPTION_KEY is not set."""
+    """The server cannot keep webhook secrets: LONGBATCH_WEBHOOKS__ENCRYPTION_KEY is not set."""
 
     code = "webhook_secrets_not_kept"
 
 
 class VaultKeyError(LongbatchError):
-    """LONGBATCH_WEBHOOKS__ENCRYPTION_KEY is the base64 of 32 random bytes, or several with commas between."""
+    """LONGBATCH_WEBHOOKS__ENCRYPTION_KEY must be the base64 of 32 random bytes; commas separate several."""
 
     code = "invalid_encryption_key"
 
 
 @dataclass(frozen=True, slots=True)
 class Vault:
-    """Seals secrets under the first of its keys and opens what any of them has sealed.
+    """Seals secrets under the first of its keys and opens what any of them sealed.
 
     Attributes:
-        keys: the newest first, 32 bytes each; none: nothing can be sealed.
-        old_key: what a release before sealed under, without a key of its own: derived from the configured
-            secret, which callers can read. It opens what is left of that, and seals nothing.
+        keys: the newest first, 32 bytes each; empty: nothing can be sealed.
+        old_key: sealed secrets in an earlier release that had no key of its own; derived from the configured
+            secret, which callers can read. It only opens what that release left, and seals nothing.
     """
 
     keys: Sequence[bytes]
@@ -53,10 +53,10 @@ class Vault:
 
     @classmethod
     def of(cls, settings: WebhookSettings) -> Self | None:
-        """The vault of these settings; None: they configure no webhooks.
+        """Build the vault from the settings; return None if they configure no webhooks.
 
         Raises:
-            VaultKeyError: a key is no key.
+            VaultKeyError: a key is invalid.
         """
         if settings.encryption_key is None and settings.secret is None:
             return None
@@ -68,18 +68,18 @@ class Vault:
 
     @property
     def old_name(self) -> bytes | None:
-        """What the old key is called in what it has sealed."""
+        """Name of the old key in what it sealed."""
         return None if self.old_key is None else _name(self.old_key)
 
     def is_outdated(self, sealed: bytes) -> bool:
-        """Whether the secret is sealed under the key that callers can derive, and can be sealed anew."""
+        """Return True if callers can derive this secret's key and it can be resealed."""
         return bool(self.keys) and self.old_key is not None and _name_in(sealed) == self.old_name
 
     def seal(self, secret: str) -> bytes:
-        """Encrypt a secret, to be stored in its place.
+        """Encrypt a secret for storage.
 
         Raises:
-            VaultSealError: there is no key.
+            VaultSealError: no key is configured.
         """
         if not self.keys:
             raise VaultSealError
@@ -92,10 +92,10 @@ class Vault:
         )
 
     def open(self, sealed: bytes) -> str:
-        """The secret.
+        """Decrypt a secret.
 
         Raises:
-            VaultError: it was sealed under another key, or changed since.
+            VaultError: it was sealed under another key, or the bytes were changed.
         """
         head = len(_FORMAT) + NAME_BYTES
         nonce, rest = sealed[head : head + _NONCE_BYTES], sealed[head + _NONCE_BYTES :]
@@ -103,13 +103,13 @@ class Vault:
             if _name(key) == _name_in(sealed):
                 try:
                     return AESGCM(key).decrypt(nonce, rest, _PURPOSE).decode()
-                except (InvalidTag, ValueError) as error:  # also of what was cut off, or is no text
+                except (InvalidTag, ValueError) as error:  # also if truncated or not text
                     raise VaultError from error
         raise VaultError
 
 
 def new_key() -> str:
-    """A key as the setting takes it."""
+    """Create a key in the format of the setting."""
     return base64.b64encode(secrets.token_bytes(KEY_BYTES)).decode()
 
 
@@ -130,5 +130,5 @@ def _name_in(sealed: bytes) -> bytes:
 
 
 def _name(key: bytes) -> bytes:
-    """Tells keys apart in what they have sealed, and tells nothing about them."""
+    """Hash a key into a name that distinguishes it and reveals nothing about it."""
     return sha256(b"name of " + key).digest()[:NAME_BYTES]
