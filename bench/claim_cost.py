@@ -19,12 +19,12 @@ from jobs.checkpoints import Output
 from jobs.engines import registry, reservations
 from jobs.scheduling import claims
 from jobs.scheduling.claims import Claim
-from jobs.scheduling.sizing import Terms
+from jobs.scheduling.sizing import ClaimPolicy
 from jobs.settings import DatabaseSettings
 from jobs.states import FinishReason
 
 _ENGINE = "bench-engine"
-_TERMS = Terms(lease=timedelta(minutes=10), max_rescues=2)
+_POLICY = ClaimPolicy(lease=timedelta(minutes=10), max_rescues=2)
 _OUTPUT = Output(text="an answer", packed_ids=b"ids", num_tokens=64)
 _WARM_UP = 50  # claims
 
@@ -112,7 +112,7 @@ def _claim(sessions: sessionmaker[Session]) -> tuple[object, float]:
     """The claim and its time, without its commit, whose fsync costs the same everywhere."""
     with database.transaction(sessions) as session:
         began = time.perf_counter()
-        claim = claims.claim(session, _ENGINE, _TERMS)
+        claim = claims.claim(session, _ENGINE, _POLICY)
         session.flush()
         return claim, time.perf_counter() - began
 

@@ -12,7 +12,7 @@ from statistics import median, quantiles
 
 from bench.simulation.engine import VirtualEngine
 from bench.simulation.engine_model import A6000, EngineModel
-from bench.simulation.policies import LONGBATCH, Booking, Packed, policies, running
+from bench.simulation.policies import LONGBATCH, Packed, Sizing, policies, running
 from bench.simulation.policies import candidate as candidate_of
 from bench.simulation.simulator import Conditions, _Simulation
 from bench.simulation.workloads import WORKLOADS, Spec, make
@@ -21,7 +21,7 @@ from jobs.forecast.engine_speed import A6000 as UNMEASURED
 from jobs.forecast.engine_speed import Service, Speed, measure
 from jobs.forecast.simulation import Length, Outlook
 from jobs.forecast.start_times import expected_tokens, forecast, later_s
-from jobs.scheduling.prediction import Foresight
+from jobs.scheduling.prediction import PredictionPolicy
 
 # As the service does it: starts that are played forward, and services that are measured.
 HORIZON, MEASURED = 128, 64
@@ -90,7 +90,7 @@ class Teller:
     next_at: float = EVERY_S
 
     @property
-    def book(self) -> Booking:
+    def book(self) -> Sizing:
         """As the product."""
         return self.policy.book
 
@@ -109,7 +109,7 @@ class Teller:
         candidates = [candidate_of(self.policy, world, each) for each in world.queue]
         size = world.capacity.max_batch_size
         outlook = Outlook(candidates, running(world), world.budget, size, speed)
-        found = forecast([outlook], lengths, rules=self.policy.rules, horizon=HORIZON)
+        found = forecast([outlook], lengths, policy=self.policy.packing, horizon=HORIZON)
         places = {job_id: place for place, job_id in enumerate(found.starts, 1)}
         ahead_s = 0.0
         for rank, each in enumerate(world.queue, 1):
@@ -157,7 +157,7 @@ def _length(world: World, job: SimulatedJob) -> Length:
         world.peers(job),
         produced=job.produced + (sequence.produced if sequence else 0),
         max_tokens=job.spec.max_tokens,
-        cold_tokens=Foresight().cold_tokens,
+        cold_tokens=PredictionPolicy().cold_tokens,
     )
     return Length(max(0, job.held_tokens - (sequence.kv if sequence else 0)), new_tokens)
 

@@ -32,7 +32,7 @@ from jobs.ids import uuid7
 from jobs.models import DEFAULT_TENANT
 from jobs.prompts.store import CountedPrompt, NewText
 from jobs.scheduling import claims
-from jobs.scheduling.sizing import Terms
+from jobs.scheduling.sizing import ClaimPolicy
 from jobs.states import FinishReason
 from jobs.submission import JobSpec
 from jobs.tenants import keys
@@ -204,8 +204,8 @@ def _running_job(sessions: sessionmaker[Session]) -> Lease:
     with transaction(sessions) as session:
         submission.submit(session, [asked], tenant_id=DEFAULT_TENANT, fallback=_CAPACITY)
     with transaction(sessions) as session:
-        terms = Terms(lease=timedelta(minutes=10), max_rescues=2)
-        (claim,) = claims.claim_all(session, _NAME, terms, limit=1).claims
+        policy = ClaimPolicy(lease=timedelta(minutes=10), max_rescues=2)
+        (claim,) = claims.claim_all(session, _NAME, policy, limit=1).claims
         return claim.lease
 
 

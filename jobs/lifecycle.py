@@ -22,7 +22,7 @@ from jobs.transitions import Lease
 from jobs.webhooks import outbox
 
 
-def start(
+def claim(
     session: Session,
     lease: Lease,
     *,
@@ -92,7 +92,7 @@ def fail(session: Session, lease: Lease, error: JsonObject, output: Output | Non
     return transitions.finish(session, "fail", lease, output, error=error)
 
 
-def end_stopped(session: Session, lease: Lease, reason: StopReason, output: Output | None) -> bool:
+def finish_stopped(session: Session, lease: Lease, reason: StopReason, output: Output | None) -> bool:
     """A running job is cancelled or expired as it was asked to be; False: the lease is lost."""
     return transitions.finish(session, transitions.ENDS[reason], lease, output)
 
@@ -105,17 +105,17 @@ def release(session: Session, lease: Lease, output: Output | None = None) -> Job
     return transitions.requeue(session, "release", lease, output)
 
 
-def give_way(session: Session, lease: Lease, output: Output) -> JobState | None:
+def yield_slot(session: Session, lease: Lease, output: Output) -> JobState | None:
     """As `release`; and the next time it books all that it may need, so that it never has to yield again."""
     return transitions.requeue(session, "release", lease, output, num_yields=Job.num_yields + 1)
 
 
-def make_room(session: Session, lease: Lease, output: Output) -> JobState | None:
+def release_preempted(session: Session, lease: Lease, output: Output) -> JobState | None:
     """As `release`, since the interactive lane needed its place; counted, so that it comes to an end."""
     return transitions.requeue(session, "release", lease, output, num_preemptions=Job.num_preemptions + 1)
 
 
-def ask_to_make_room(session: Session, job_ids: Sequence[UUID]) -> int:
+def request_preemption(session: Session, job_ids: Sequence[UUID]) -> int:
     """The workers of these running jobs are asked to give them back; how many were.
 
     One whose end is being recorded just now is left alone: its place is free in a moment anyway.
@@ -163,7 +163,7 @@ def retry(
     )
 
 
-def lose_engine(session: Session, lease: Lease, *, max_rescues: int) -> bool:
+def release_after_engine_loss(session: Session, lease: Lease, *, max_rescues: int) -> bool:
     """The job is queued again, as after a rescue, since its engine was lost; False: the lease is lost.
 
     No attempt is spent, but it is noted that the job was in flight: it may be what killed the engine.
@@ -283,7 +283,7 @@ def _rescue_one(session: Session, job: Job, *, max_rescues: int) -> bool:
 
 def _take_back(session: Session, job: Job, lease: Lease, *, max_rescues: int) -> bool:
     if job.stop_reason in (StopReason.CANCEL, StopReason.EXPIRE):
-        return end_stopped(session, lease, StopReason(job.stop_reason), None)
+        return finish_stopped(session, lease, StopReason(job.stop_reason), None)
     if job.num_rescues >= max_rescues:
         # It ran alone the last time (see claims), so nothing else can have killed its workers.
         return fail(session, lease, _LOST)

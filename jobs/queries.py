@@ -158,7 +158,7 @@ def queued_tokens(session: Session) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class EngineLoad:
+class EngineUsage:
     """An engine and what is booked on it.
 
     Attributes:
@@ -171,7 +171,7 @@ class EngineLoad:
     held_blocks: int
 
 
-def engine_loads(session: Session) -> list[EngineLoad]:
+def engine_usages(session: Session) -> list[EngineUsage]:
     """Every registered engine with its bookings."""
     rows = session.execute(
         select(Engine, func.count(Reservation.lease_id), func.coalesce(func.sum(Reservation.blocks), 0))
@@ -180,7 +180,8 @@ def engine_loads(session: Session) -> list[EngineLoad]:
         .order_by(Engine.name)
     )
     return [
-        EngineLoad(engine=engine, held_slots=slots, held_blocks=int(blocks)) for engine, slots, blocks in rows
+        EngineUsage(engine=engine, held_slots=slots, held_blocks=int(blocks))
+        for engine, slots, blocks in rows
     ]
 
 

@@ -18,7 +18,7 @@ from jobs.prompts import store
 from jobs.prompts.store import NewText
 from jobs.states import TERMINAL, TRANSITIONS, JobState, Lane
 from jobs.tenants.idempotency import Kind, Once, run_once
-from jobs.tenants.quotas import Admit, Held
+from jobs.tenants.quotas import Admit, QuotaUsage
 
 # What a chat template adds around a message, far above what any does.
 _TEMPLATE_TOKENS = 256
@@ -94,11 +94,11 @@ def submit(
     return jobs
 
 
-def _taken(jobs: Sequence[Job]) -> Held:
+def _taken(jobs: Sequence[Job]) -> QuotaUsage:
     """What new jobs ask of their tenant's quota; one that never fits counts as a job too: it has a row."""
     unfinished = [job for job in jobs if job.state not in TERMINAL]
     of_batches = [job for job in jobs if job.state in TERMINAL and job.batch_id is not None]
-    return Held(
+    return QuotaUsage(
         tokens=sum(job.reserved_tokens for job in unfinished),
         jobs=len(jobs) - len(of_batches),  # a batch is bounded by its lines, and must end
     )

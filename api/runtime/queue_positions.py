@@ -23,7 +23,7 @@ from jobs.forecast.queue_position import Snapshot
 from jobs.forecast.simulation import Outlook
 from jobs.models import Job
 from jobs.scheduling.output_history import History
-from jobs.scheduling.sizing import Terms
+from jobs.scheduling.sizing import ClaimPolicy
 from jobs.settings import Settings
 from jobs.states import JobState
 from jobs.tenants import isolation
@@ -46,7 +46,7 @@ class Places:
     """Looks in threads of its own, on connections of its own: neither the event loop nor requests wait."""
 
     def __init__(self, settings: Settings) -> None:
-        self._terms = Terms.of(settings, history=History(keep=_HISTORY_KEPT))
+        self._policy = ClaimPolicy.of(settings, history=History(keep=_HISTORY_KEPT))
         self._unmeasured = A6000.faster(settings.engine.time_scale)
         engine = database.make_engine(settings.database, pool_size=_CONNECTIONS, name="longbatch-api-places")
         # All statements of a look see one moment.
@@ -111,8 +111,8 @@ class Places:
     def _look(self, model: str) -> Snapshot:
         with database.transaction(self._sessions) as session:
             isolation.enter_across(session)
-            view = outlooks.look(session, model, self._terms, unmeasured=self._unmeasured)
-        return queue_position.play(view, self._terms)
+            view = outlooks.look(session, model, self._policy, unmeasured=self._unmeasured)
+        return queue_position.play(view, self._policy)
 
     def _count(self, model: str) -> Depth:
         with database.transaction(self._sessions) as session:

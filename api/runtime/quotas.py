@@ -8,7 +8,7 @@ from uuid import UUID
 from sqlalchemy.orm import Session
 
 from jobs.tenants import quotas
-from jobs.tenants.quotas import Admit, Held, Limits
+from jobs.tenants.quotas import Admit, Limits, QuotaUsage
 
 _BELIEVED_SECONDS: Final = 1.0
 # Up to this part of a limit a sum of the last second is believed; beyond it every submission sums, one after
@@ -26,7 +26,7 @@ class _Known:
         until: monotonic seconds; not believed any more from then on.
     """
 
-    held: Held
+    held: QuotaUsage
     until: float
 
 
@@ -39,10 +39,10 @@ class Allowances:
     def admit_for(self, tenant_id: UUID, limits: Limits) -> Admit:
         """What decides whether a submission of this tenant may go on."""
 
-        def admit(session: Session, more: Held) -> None:
+        def admit(session: Session, more: QuotaUsage) -> None:
             known = self._known.get(tenant_id)
             if known is None or time.monotonic() >= known.until:
-                known = _Known(quotas.held(session, tenant_id), time.monotonic() + _BELIEVED_SECONDS)
+                known = _Known(quotas.current_usage(session, tenant_id), time.monotonic() + _BELIEVED_SECONDS)
             together = known.held + more
             if not _is_far(together, limits):
                 together = quotas.admit(session, tenant_id, more, limits=limits)
@@ -67,5 +67,5 @@ class Allowances:
         self._known[tenant_id] = known
 
 
-def _is_far(together: Held, limits: Limits) -> bool:
+def _is_far(together: QuotaUsage, limits: Limits) -> bool:
     return together.tokens <= limits.max_enqueued_tokens * _FAR and together.jobs <= limits.max_jobs * _FAR

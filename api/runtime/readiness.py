@@ -84,7 +84,7 @@ def _look_at_database(session: Session) -> tuple[str | None, bool]:
 def _engines_seen(session: Session) -> Component:
     """What inference workers last noted about their engines; one that works is enough."""
     now = database_now(session)
-    engines = [load.engine for load in queries.engine_loads(session)]
+    engines = [load.engine for load in queries.engine_usages(session)]
     for engine in engines:
         if engine.paused_reason is None and now - engine.seen_at < _SEEN_WITHIN:
             return Component(ready=True, detail=f"engine {engine.name} was seen by its worker")

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from jobs import queries
 from jobs.database import database_now
 from jobs.documents import extraction
-from jobs.queries import EngineLoad
+from jobs.queries import EngineUsage
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class Snapshot:
 
     num_jobs: dict[str, int]
     queued_tokens: int
-    engines: Sequence[EngineLoad]
+    engines: Sequence[EngineUsage]
     pending_webhooks: int
     waiting_documents: int
     now: datetime
@@ -32,7 +32,7 @@ def read_snapshot(session: Session) -> Snapshot:
     return Snapshot(
         num_jobs=queries.count_by_state(session),
         queued_tokens=queries.queued_tokens(session),
-        engines=queries.engine_loads(session),
+        engines=queries.engine_usages(session),
         pending_webhooks=queries.pending_webhooks(session),
         waiting_documents=extraction.count_waiting(session),
         now=database_now(session),

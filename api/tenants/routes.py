@@ -15,7 +15,7 @@ from api.tenants.replies import EnqueuedReply, UsageDayReply, UsageReply
 from jobs.errors import InvalidRequestError
 from jobs.states import TERMINAL
 from jobs.tenants import quotas, usage
-from jobs.tenants.quotas import Held
+from jobs.tenants.quotas import QuotaUsage
 from jobs.tenants.usage import Usage
 
 router = APIRouter(tags=["usage"])
@@ -58,8 +58,8 @@ async def get_usage(
     )
 
 
-def _read(session: Session, *, tenant_id: UUID, first: date, last: date) -> tuple[list[Usage], Held]:
-    return usage.read(session, tenant_id, first=first, last=last), quotas.held(session, tenant_id)
+def _read(session: Session, *, tenant_id: UUID, first: date, last: date) -> tuple[list[Usage], QuotaUsage]:
+    return usage.read(session, tenant_id, first=first, last=last), quotas.current_usage(session, tenant_id)
 
 
 def _day_and_model(each: Usage) -> tuple[date, str]:

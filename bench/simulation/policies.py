@@ -8,12 +8,12 @@ from typing import Protocol
 
 from bench.simulation.world import SimulatedJob, World
 from jobs.scheduling.fair_share import rank
-from jobs.scheduling.packing import Candidate, Rules, Running, choose, shadow_of
-from jobs.scheduling.prediction import Foresight
+from jobs.scheduling.packing import Candidate, PackingPolicy, Running, choose, shadow_of
+from jobs.scheduling.prediction import PredictionPolicy
 from jobs.scheduling.segments import Segment, next_segment, whole_blocks
 
 
-class Booking(Protocol):
+class Sizing(Protocol):
     """What a job asks for in its next segment."""
 
     def __call__(self, world: World, job: SimulatedJob) -> Segment:
@@ -24,7 +24,7 @@ class Policy(Protocol):
     """A way to serve the queue."""
 
     @property
-    def book(self) -> Booking:
+    def book(self) -> Sizing:
         """How much a segment books."""
 
     def pick(self, world: World) -> SimulatedJob | None:
@@ -63,10 +63,10 @@ class BookQuantile:
 
 
 @dataclass(frozen=True, slots=True)
-class BookForesight:
+class BookPredicted:
     """The product's prediction; on an engine without prefix cache it has to be told so."""
 
-    rules: Foresight = field(default_factory=Foresight)
+    policy: PredictionPolicy = field(default_factory=PredictionPolicy)
 
     def __call__(self, world: World, job: SimulatedJob) -> Segment:
         """All that it may, after it yielded."""
@@ -78,7 +78,7 @@ class BookForesight:
             prompt_tokens=job.spec.prompt_tokens,
             produced=job.produced,
             max_tokens=job.spec.max_tokens,
-            rules=self.rules,
+            policy=self.policy,
         )
 
 
@@ -86,7 +86,7 @@ class BookForesight:
 class OneAtATime:
     """The next when the last has ended: a client in a loop."""
 
-    book: Booking = book_max
+    book: Sizing = book_max
 
     def pick(self, world: World) -> SimulatedJob | None:
         """The oldest, if nothing runs."""
@@ -97,7 +97,7 @@ class OneAtATime:
 class IntoTheEngine:
     """Everything in order of arrival, the engine queues: what a Celery pool of as many as slots comes to."""
 
-    book: Booking = book_max
+    book: Sizing = book_max
 
     def pick(self, world: World) -> SimulatedJob | None:
         """The oldest, whether it fits or not."""
@@ -108,7 +108,7 @@ class IntoTheEngine:
 class FirstFit:
     """The oldest that fits; large jobs wait for luck."""
 
-    book: Booking = book_max
+    book: Sizing = book_max
 
     def pick(self, world: World) -> SimulatedJob | None:
         """The oldest that fits."""
@@ -119,7 +119,7 @@ class FirstFit:
 class SmallestFirst:
     """The smallest that fits; large jobs starve."""
 
-    book: Booking = book_max
+    book: Sizing = book_max
 
     def pick(self, world: World) -> SimulatedJob | None:
         """The smallest that fits."""
@@ -130,7 +130,7 @@ class SmallestFirst:
 class Easy:
     """Strict order, and whoever does not postpone the head may start before it; written on its own."""
 
-    book: Booking = field(default_factory=lambda: BookQuantile(0.95))
+    book: Sizing = field(default_factory=lambda: BookQuantile(0.95))
 
     def pick(self, world: World) -> SimulatedJob | None:
         """The head, or the oldest that ends before the head can start or leaves it enough."""
@@ -153,8 +153,8 @@ class Easy:
 class Packed:
     """The product: `fair_share.rank`, then `packing.choose`, on the values that its worker gives them."""
 
-    book: Booking = field(default_factory=BookForesight)
-    rules: Rules = field(default_factory=Rules)
+    book: Sizing = field(default_factory=BookPredicted)
+    packing: PackingPolicy = field(default_factory=PackingPolicy)
 
     def pick(self, world: World) -> SimulatedJob | None:
         """What the packing chooses among the head of the ranking."""
@@ -166,7 +166,7 @@ class Packed:
             running(world),
             world.budget,
             max_batch_size=world.capacity.max_batch_size,
-            rules=self.rules,
+            policy=self.packing,
         )
         by_id = {job.job_id: job for job in window}
         if choice.start is None:
@@ -184,7 +184,7 @@ class Packed:
             queues,
             world.accounts,
             num_tokens=lambda job: job.held_tokens + self.book(world, job).new_tokens,
-            limit=self.rules.window,
+            limit=self.packing.window,
         )
 
 
@@ -235,14 +235,14 @@ LONGBATCH = "longbatch"
 
 def policies(*, reuses_prefix: bool = True) -> dict[str, Policy]:
     """All of them by name, the product's told whether its engine has a prefix cache."""
-    foresight = BookForesight(Foresight(reuses_prefix=reuses_prefix))
+    prediction = BookPredicted(PredictionPolicy(reuses_prefix=reuses_prefix))
     return {
         ONE_AT_A_TIME: OneAtATime(),
         FCFS: IntoTheEngine(),
         FIRST_FIT: FirstFit(),
         SMALLEST: SmallestFirst(),
         EASY: Easy(),
-        UNFAIR: Packed(foresight, Rules(stretch=1)),
+        UNFAIR: Packed(prediction, PackingPolicy(stretch=1)),
         ORACLE: Packed(book_truth),
-        LONGBATCH: Packed(foresight),
+        LONGBATCH: Packed(prediction),
     }

@@ -6,7 +6,7 @@ from uuid import UUID
 
 from bench.simulation.engine import Sequence
 from bench.simulation.workloads import Spec
-from jobs.engines.capacity import Budget, Capacity, Held, free_budget
+from jobs.engines.capacity import Budget, Capacity, ReservedBlocks, free_budget
 from jobs.scheduling.fair_share import Account, charge, lift
 from jobs.scheduling.prediction import Peers
 from jobs.scheduling.segments import Segment
@@ -87,7 +87,7 @@ class World:
     @property
     def budget(self) -> Budget:
         """What the bookings leave free."""
-        return free_budget(self.capacity, [Held(each.blocks) for each in self.running])
+        return free_budget(self.capacity, [ReservedBlocks(each.blocks) for each in self.running])
 
     def peers(self, job: SimulatedJob) -> abc.Sequence[int]:
         """Outputs of the newest ended jobs of the same tenant and template with such prompts, ascending."""

@@ -38,7 +38,7 @@ from jobs.prompts.store import CountedPrompt, NewText
 from jobs.states.batch import BatchState, Endpoint
 from jobs.submission import JobSpec
 from jobs.tenants import quotas
-from jobs.tenants.quotas import Held, Limits
+from jobs.tenants.quotas import Limits, QuotaUsage
 
 # A slice is one transaction: large enough that its commit does not matter, small enough to hold in memory and
 # to let other writers of the batch in between.
@@ -71,9 +71,9 @@ class _Quota:
 
     tenant_id: UUID
     limits: Limits
-    held: Held
+    held: QuotaUsage
 
-    def has_room_for(self, need: Held) -> bool:
+    def has_room_for(self, need: QuotaUsage) -> bool:
         """Return True if a line may become a job.
 
         Batches leave part of the quota to the tenant's other requests.
@@ -87,12 +87,12 @@ class _Quota:
     def of(cls, session: Session, batch: Batch, tools: BatchTools) -> Self:
         """Read the tenant's current quota and use."""
         limits = quotas.read_limits(session, batch.tenant_id, tools.limits)
-        return cls(batch.tenant_id, limits, quotas.held(session, batch.tenant_id))
+        return cls(batch.tenant_id, limits, quotas.current_usage(session, batch.tenant_id))
 
     @property
     def is_full(self) -> bool:
         """True if not even the smallest line fits."""
-        return not self.has_room_for(Held(tokens=1, jobs=1))
+        return not self.has_room_for(QuotaUsage(tokens=1, jobs=1))
 
     def take(self, spec: JobSpec, capacities: Sequence[Capacity]) -> bool:
         """Take room for this job out of the quota, and return False if there is none now.
@@ -100,7 +100,7 @@ class _Quota:
         Raises:
             OverTokenQuotaError: the job exceeds the quota by itself and can never fit.
         """
-        need = Held(tokens=submission.demand(spec, capacities), jobs=1)
+        need = QuotaUsage(tokens=submission.demand(spec, capacities), jobs=1)
         if need.tokens > self.limits.max_enqueued_tokens:
             quotas.check(need, need, limits=self.limits)
         if not self.has_room_for(need):
@@ -108,7 +108,7 @@ class _Quota:
         self.held += need
         return True
 
-    def admit(self, session: Session, more: Held) -> None:
+    def admit(self, session: Session, more: QuotaUsage) -> None:
         """Check under the tenant's lock that there still is room."""
         quotas.admit(session, self.tenant_id, more, limits=self.limits)
 

@@ -51,7 +51,7 @@ class Excess:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class ReservedBlocks:
     """One reservation on the engine.
 
     Attributes:
@@ -78,7 +78,9 @@ class Budget:
     idle: bool
 
 
-def free_budget(capacity: Capacity, held: Sequence[Held], *, spare_blocks: int | None = None) -> Budget:
+def free_budget(
+    capacity: Capacity, held: Sequence[ReservedBlocks], *, spare_blocks: int | None = None
+) -> Budget:
     """What is left of an engine after its reservations; never negative.
 
     Args:

@@ -63,7 +63,7 @@ def settle(session: Session, released: CTE, *, produced: int | None = None) -> N
 
 
 def _take_up_charged(session: Session, tenant_id: UUID, model: str, num_tokens: int) -> None:
-    """Lift an idle or new account to the least served active one, as `take_up` does, and charge it."""
+    """Lift an idle or new account as `sync_active_tenants` does, then charge it."""
     others = TenantAccount.__table__.alias()
     least = func.coalesce(
         select(func.min(others.c.served))

@@ -14,7 +14,7 @@ from jobs.forecast.snapshot import View
 from jobs.forecast.start_times import Forecast, forecast, later_s
 from jobs.models import Job
 from jobs.scheduling.ranking import head_of
-from jobs.scheduling.sizing import Terms
+from jobs.scheduling.sizing import ClaimPolicy
 from jobs.states import JobState, Lane, WaitReason
 from jobs.views import QueuePlace
 
@@ -47,14 +47,14 @@ class Snapshot:
     mean_tokens: float
 
 
-def play(view: View, terms: Terms) -> Snapshot:
+def play(view: View, policy: ClaimPolicy) -> Snapshot:
     """The view with its forecast; takes some 10 ms of computing."""
 
     def narrow(job_ids: Sequence[UUID]) -> Collection[UUID]:
         return {each.job.id for each in head_of([view.ranked[job_id] for job_id in job_ids])}
 
     outlooks = [outlook for _, outlook in view.up]
-    found = forecast(outlooks, view.lengths, rules=terms.packing, horizon=HORIZON, narrow=narrow)
+    found = forecast(outlooks, view.lengths, policy=policy.packing, horizon=HORIZON, narrow=narrow)
     positions = {job_id: place for place, job_id in enumerate(found.starts, 1)}
     # Where it waits at one engine for slots and at another for blocks, the blocks are what is missing.
     holds = sorted(_holds(outlooks, found), key=lambda each: each[1] is not WaitReason.SLOTS)

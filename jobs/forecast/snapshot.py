@@ -20,9 +20,9 @@ from jobs.models import Engine, Job, Reservation
 from jobs.queries import Queued
 from jobs.scheduling import engine_load
 from jobs.scheduling.output_history import PeersOnce
-from jobs.scheduling.prediction import Foresight
+from jobs.scheduling.prediction import PredictionPolicy
 from jobs.scheduling.ranking import Ranked, Ranking
-from jobs.scheduling.sizing import Bookkeeper, Terms
+from jobs.scheduling.sizing import ClaimPolicy, Sizer
 
 # Workers tell every 5 seconds that their engine is ready; one that was silent for so long is down.
 SILENT: Final = timedelta(seconds=30)
@@ -60,13 +60,13 @@ class View:
     lengths: Mapping[UUID, Length]
 
 
-def look(session: Session, model: str, terms: Terms, *, unmeasured: Speed) -> View:
+def look(session: Session, model: str, policy: ClaimPolicy, *, unmeasured: Speed) -> View:
     """What the packing of this model would go by now; nothing is locked or written.
 
     Args:
         session: best with one snapshot for all its statements.
         model: that is asked for.
-        terms: that its workers claim under.
+        policy: that its workers claim under.
         unmeasured: taken for the speed of an engine that has served nothing yet.
     """
     now = database_now(session)
@@ -75,20 +75,20 @@ def look(session: Session, model: str, terms: Terms, *, unmeasured: Speed) -> Vi
     names = [each.name for each in up]
     held = _held(session, names)
     ended = _ended(session, names)
-    expected = _Expectations(session, terms, now)
+    expected = _Expectations(session, policy, now)
     lengths: dict[UUID, Length] = {}
     ranked: dict[UUID, Ranked] = {}
     outlooks = []
     for engine in up:
         load = engine_load.read(session, engine)
-        books = Bookkeeper(session, load.capacity, terms)
+        sizer = Sizer(session, load.capacity, policy)
         ranking = Ranking(
-            session, model, load.capacity, terms, books, now, takes_up=False, max_rows=_MAX_ROWS
+            session, model, load.capacity, policy, sizer, now, syncs_tenants=False, max_rows=_MAX_ROWS
         )
         mine = [each for lane in ranking.lanes() for each in lane]
         services = [*ended[engine.name], *(_service(*each, now=now) for each in held[engine.name])]
         speed = measure([each for each in services if each is not None], otherwise=unmeasured)
-        lengths |= {job.id: expected.rest(booking, job, speed) for booking, job in held[engine.name]}
+        lengths |= {job.id: expected.rest(reservation, job, speed) for reservation, job in held[engine.name]}
         lengths |= {each.job.id: expected.whole(each.job) for each in mine if each.job.id not in lengths}
         ranked |= {each.job.id: each for each in mine}
         candidates, running = [each.candidate for each in mine], list(load.running.values())
@@ -109,8 +109,8 @@ def _held(session: Session, names: Sequence[str]) -> dict[str, list[_Held]]:
         .join(Job, (Job.id == Reservation.job_id) & (Job.lease_id == Reservation.lease_id))
         .where(Reservation.engine_name.in_(names), Reservation.state == "held")
     )
-    for booking, job in rows:
-        found[booking.engine_name].append((booking, job))
+    for reservation, job in rows:
+        found[reservation.engine_name].append((reservation, job))
     return found
 
 
@@ -149,12 +149,12 @@ def _ended(session: Session, names: Sequence[str]) -> dict[str, list[Service]]:
     return found
 
 
-def _service(booking: Reservation, job: Job, *, now: datetime) -> Service | None:
+def _service(reservation: Reservation, job: Job, *, now: datetime) -> Service | None:
     """A running job's time so far; None: it went on from a checkpoint, so its times are not of one run."""
-    if booking.output_before or booking.is_waiting:
+    if reservation.output_before or reservation.is_waiting:
         return None
     first = job.first_token_at.timestamp() if job.first_token_at else None
-    began = booking.created_at.timestamp()
+    began = reservation.created_at.timestamp()
     return Service(began, first, now.timestamp(), job.prompt_tokens or 0, job.completion_tokens)
 
 
@@ -163,22 +163,22 @@ class _Expectations:
     """What jobs will take, by what their peers did; these are read once."""
 
     session: Session
-    terms: Terms
+    policy: ClaimPolicy
     now: datetime
     peers: PeersOnce = field(init=False)
 
     def __post_init__(self) -> None:
         """Nothing was read yet."""
-        self.peers = PeersOnce(self.session, self.terms.history)
+        self.peers = PeersOnce(self.session, self.policy.history)
 
-    def rest(self, booking: Reservation, job: Job, speed: Speed) -> Length:
+    def rest(self, reservation: Reservation, job: Job, speed: Speed) -> Length:
         """What a running job will still take; one that was asked to end is as good as gone."""
         if job.stop_reason is not None:
             return Length(0, 0)
         held_tokens = (job.prompt_tokens or 0) + job.completion_tokens
-        has_read = job.completion_tokens > booking.output_before
+        has_read = job.completion_tokens > reservation.output_before
         reading_s = speed.reading_s(held_tokens)
-        since_s = (self.now - booking.created_at).total_seconds()
+        since_s = (self.now - reservation.created_at).total_seconds()
         unread = 0.0 if has_read or not reading_s else held_tokens * max(0.05, 1 - since_s / reading_s)
         return Length(unread, self._new_tokens(job))
 
@@ -191,5 +191,5 @@ class _Expectations:
             self.peers.of(job.tenant_id, job.task).near(job.prompt_tokens or 0),
             produced=job.completion_tokens,
             max_tokens=job.max_tokens,
-            cold_tokens=(self.terms.foresight or Foresight()).cold_tokens,
+            cold_tokens=(self.policy.prediction or PredictionPolicy()).cold_tokens,
         )

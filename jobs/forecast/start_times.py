@@ -13,7 +13,7 @@ from uuid import UUID
 
 from jobs.engines.capacity import Budget
 from jobs.forecast.simulation import Length, Outlook, Playback
-from jobs.scheduling.packing import Candidate, Rules, choose, fits
+from jobs.scheduling.packing import Candidate, PackingPolicy, choose, fits
 from jobs.scheduling.prediction import FEW
 from jobs.states import Lane
 
@@ -44,7 +44,7 @@ def forecast(
     engines: Sequence[Outlook],
     lengths: Mapping[UUID, Length],
     *,
-    rules: Rules,
+    policy: PackingPolicy,
     horizon: int,
     narrow: Callable[[Sequence[UUID]], Collection[UUID]] | None = None,
 ) -> Forecast:
@@ -53,11 +53,11 @@ def forecast(
     Args:
         engines: those that take jobs of one model; they share the queue.
         lengths: of every candidate, and of every running job; who is absent ends at once.
-        rules: of the packing.
+        policy: of the packing.
         horizon: starts after which it stops; what comes later is extrapolated, see `later_s`.
-        narrow: which of a lane's jobs, in rank order, an engine looks at; None: the first `rules.window`.
+        narrow: which of a lane's jobs, in rank order, an engine looks at; None: the first `policy.window`.
     """
-    clock = _Clock([Playback.of(each, lengths) for each in engines], lengths, rules, narrow or _all)
+    clock = _Clock([Playback.of(each, lengths) for each in engines], lengths, policy, narrow or _all)
     clock.start_all()
     at_once, kept_waiting = frozenset(clock.starts), clock.would_fit()
     budgets = [engine.budget for engine in clock.engines]
@@ -121,7 +121,7 @@ class _Clock:
 
     engines: list[Playback]
     lengths: Mapping[UUID, Length]
-    rules: Rules
+    policy: PackingPolicy
     narrow: Callable[[Sequence[UUID]], Collection[UUID]]
     now: float = 0.0
     starts: dict[UUID, float] = field(default_factory=dict)
@@ -158,7 +158,7 @@ class _Clock:
             engine.running(),
             engine.budget,
             max_batch_size=engine.outlook.max_batch_size,
-            rules=self.rules,
+            policy=self.policy,
         )
         if choice.start is None:
             return False
@@ -175,7 +175,7 @@ class _Clock:
         for lane in Lane:
             waiting = [each for each in engine.queue.values() if each.lane is lane]
             seen = self.narrow([each.job_id for each in waiting])
-            window += [each for each in waiting if each.job_id in seen][: self.rules.window]
+            window += [each for each in waiting if each.job_id in seen][: self.policy.window]
         return [replace(each, waited=each.waited + passed) for each in window]
 
 

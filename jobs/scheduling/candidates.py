@@ -110,7 +110,7 @@ def has_interactive(session: Session, model: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class WaitingTenants:
     """Who has a queued job of a model, and whose accounts matter.
 
     Attributes:
@@ -124,9 +124,9 @@ class Waiting:
     idle: set[UUID]
 
 
-def waiting_tenants(session: Session, model: str) -> Waiting:
+def waiting_tenants(session: Session, model: str) -> WaitingTenants:
     """Who waits for this model: one probe of the index for each tenant and lane."""
-    found = Waiting(defaultdict(set), {}, set())
+    found = WaitingTenants(defaultdict(set), {}, set())
     for lane, tenant_id, weight, served, is_active, _ in session.execute(_WAITING, {"model": model}):
         found.accounts[tenant_id] = Account(weight=weight, served=served or 0.0)
         if not is_active:

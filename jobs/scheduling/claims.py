@@ -15,11 +15,11 @@ from jobs.ids import uuid7
 from jobs.models import Engine, Job, Reservation
 from jobs.scheduling import candidates as queue_window
 from jobs.scheduling import engine_load
-from jobs.scheduling.engine_load import Load
+from jobs.scheduling.engine_load import EngineLoad
 from jobs.scheduling.packing import Choice, Running, choose
-from jobs.scheduling.preemption import make_room
+from jobs.scheduling.preemption import choose_preemptions
 from jobs.scheduling.ranking import Ranked, Ranking, charged
-from jobs.scheduling.sizing import Bookkeeper, Terms
+from jobs.scheduling.sizing import ClaimPolicy, Sizer
 from jobs.states import Lane
 from jobs.transitions import Lease
 
@@ -42,7 +42,7 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class FreedSlot:
     """A job whose request the engine has confirmed to be over; its end is not recorded yet.
 
     Attributes:
@@ -55,8 +55,8 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True)
-class Foreseen:
-    """What `foresee` found a moment ago.
+class Preview:
+    """What `preview_claims` found a moment ago.
 
     Attributes:
         candidates: the head of the queue.
@@ -82,18 +82,18 @@ class Claimed:
     asked_for_room: bool = False
 
 
-def claim(session: Session, engine_name: str, terms: Terms) -> Claim | None:
+def claim(session: Session, engine_name: str, policy: ClaimPolicy) -> Claim | None:
     """The next job for this engine is running, its blocks booked; None: nothing may start now."""
-    return next(iter(claim_all(session, engine_name, terms, limit=1).claims), None)
+    return next(iter(claim_all(session, engine_name, policy, limit=1).claims), None)
 
 
 def claim_all(
     session: Session,
     engine_name: str,
-    terms: Terms,
+    policy: ClaimPolicy,
     *,
-    ended: Sequence[Ended] = (),
-    foreseen: Foreseen | None = None,
+    ended: Sequence[FreedSlot] = (),
+    preview: Preview | None = None,
     limit: int | None = None,
 ) -> Claimed:
     """Every job that may start on this engine now is running, its blocks booked.
@@ -101,9 +101,9 @@ def claim_all(
     Args:
         session: the caller's transaction.
         engine_name: where they are to run.
-        terms: of the claims.
+        policy: of the claims.
         ended: jobs whose bookings are closed first.
-        foreseen: candidates that were read a moment ago; the queue is read again only if a slot stays free.
+        preview: candidates that were read a moment ago; the queue is read again only if a slot stays free.
         limit: most jobs to start; None: as many as there are slots.
     """
     locked = engine_load.lock(session, engine_name)
@@ -117,40 +117,40 @@ def claim_all(
     somebody_waits = queue_window.has_interactive(session, engine.model)
     if load.budget.free_slots < 1 and not somebody_waits:
         return Claimed()
-    starting = _Starting(session, engine_name, load, terms, limit)
+    starting = _Starting(session, engine_name, load, policy, limit)
     # Who waits for an answer came perhaps since, and batch jobs may have left to make room for it.
-    if foreseen is not None and not somebody_waits:
-        starting.start(list(foreseen.candidates))
+    if preview is not None and not somebody_waits:
+        starting.start(list(preview.candidates))
     asked_for_room = False
     if not starting.claims or not starting.is_full:
-        books = Bookkeeper(session, load.capacity, terms)
-        candidates = Ranking(session, engine.model, load.capacity, terms, books, now).head()
+        sizer = Sizer(session, load.capacity, policy)
+        candidates = Ranking(session, engine.model, load.capacity, policy, sizer, now).head()
         left = starting.start(candidates)
         asked_for_room = (
-            bool(left) and not starting.is_done and _ask_for_room(session, left, starting.load, terms)
+            bool(left) and not starting.is_done and _ask_for_room(session, left, starting.load, policy)
         )
     starting.book()
     return Claimed(starting.claims, starting.load.budget.free_slots, asked_for_room)
 
 
-def foresee(session: Session, engine_name: str, terms: Terms) -> Foreseen:
+def preview_claims(session: Session, engine_name: str, policy: ClaimPolicy) -> Preview:
     """What the next claims on this engine will choose from, and probably choose.
 
     Locks no job and no engine. Accounts are brought up to date: claims that trust it do not look at them.
     """
     engine = session.scalar(select(Engine).where(Engine.name == engine_name))
     if engine is None:
-        return Foreseen()
+        return Preview()
     load = engine_load.read(session, engine)
-    books = Bookkeeper(session, load.capacity, terms)
+    sizer = Sizer(session, load.capacity, policy)
     now = database_now(session)
-    candidates = Ranking(session, engine.model, load.capacity, terms, books, now).head()
+    candidates = Ranking(session, engine.model, load.capacity, policy, sizer, now).head()
     found: dict[UUID, None] = {}  # in order, each once
     for ended in (None, *load.running):
-        choice = _choose(candidates, load if ended is None else _without(load, ended), terms)
+        choice = _choose(candidates, load if ended is None else _without(load, ended), policy)
         found.update({each.job.text_id: None for each in candidates if each.job.id == choice.start})
-    found.update(dict.fromkeys(_texts_of_next_round(candidates, load, terms)))
-    return Foreseen(candidates, list(found))
+    found.update(dict.fromkeys(_texts_of_next_round(candidates, load, policy)))
+    return Preview(candidates, list(found))
 
 
 @dataclass(slots=True)
@@ -159,8 +159,8 @@ class _Starting:
 
     session: Session
     engine_name: str
-    load: Load
-    terms: Terms
+    load: EngineLoad
+    policy: ClaimPolicy
     limit: int | None
     claims: list[Claim] = field(default_factory=list)
     _bookings: list[dict[str, object]] = field(default_factory=list)
@@ -179,7 +179,7 @@ class _Starting:
     def start(self, candidates: list[Ranked]) -> list[Ranked]:
         """Those of them that may start now run; the others are returned."""
         while candidates and not self.is_done:
-            choice = _choose(candidates, self.load, self.terms)
+            choice = _choose(candidates, self.load, self.policy)
             if choice.start is None:
                 break
             chosen = next(each for each in candidates if each.job.id == choice.start)
@@ -195,27 +195,27 @@ class _Starting:
             served_tokens.charge(self.session, tenant_id, model, num_tokens)
 
     def _start(self, chosen: Ranked, choice: Choice) -> None:
-        seen, booking = chosen.job, chosen.booking
+        seen, size = chosen.job, chosen.size
         lease = Lease(seen.id, uuid7())
-        job = lifecycle.start(
+        job = lifecycle.claim(
             self.session,
             lease,
             seen=seen,
-            lasting=self.terms.lease,
+            lasting=self.policy.lease,
             engine_name=self.engine_name,
         )
         if job is None:
             return
         self.load = _with(self.load, chosen, lease)
-        self.claims.append(Claim(lease, booking.blocks, booking.output_tokens, job))
-        self._charges[job.tenant_id, job.model] += charged(seen, booking)
+        self.claims.append(Claim(lease, size.blocks, size.output_tokens, job))
+        self._charges[job.tenant_id, job.model] += charged(seen, size)
         self._bookings.append(
             {
                 "lease_id": lease.lease_id,
                 "engine_name": self.engine_name,
                 "job_id": job.id,
-                "blocks": booking.blocks,
-                "output_tokens": booking.output_tokens,
+                "blocks": size.blocks,
+                "output_tokens": size.output_tokens,
                 "output_before": job.completion_tokens,
                 "overtakes": choice.overtakes,
                 "alone": chosen.candidate.alone,
@@ -223,22 +223,22 @@ class _Starting:
         )
 
 
-def _choose(candidates: Sequence[Ranked], load: Load, terms: Terms) -> Choice:
+def _choose(candidates: Sequence[Ranked], load: EngineLoad, policy: ClaimPolicy) -> Choice:
     return choose(
         [each.candidate for each in candidates],
         list(load.running.values()),
         load.budget,
         max_batch_size=load.capacity.max_batch_size,
-        rules=terms.packing,
+        policy=policy.packing,
     )
 
 
-def _texts_of_next_round(candidates: Sequence[Ranked], load: Load, terms: Terms) -> list[UUID]:
+def _texts_of_next_round(candidates: Sequence[Ranked], load: EngineLoad, policy: ClaimPolicy) -> list[UUID]:
     """The texts of jobs that would start if all that run ended together, as equal ones do."""
     left, text_ids = list(candidates), []
     for lease_id in load.running:
         load = _without(load, lease_id)
-    while left and (choice := _choose(left, load, terms)).start is not None:
+    while left and (choice := _choose(left, load, policy)).start is not None:
         chosen = next(each for each in left if each.job.id == choice.start)
         left.remove(chosen)
         text_ids.append(chosen.job.text_id)
@@ -246,7 +246,7 @@ def _texts_of_next_round(candidates: Sequence[Ranked], load: Load, terms: Terms)
     return text_ids
 
 
-def _without(load: Load, lease_id: UUID) -> Load:
+def _without(load: EngineLoad, lease_id: UUID) -> EngineLoad:
     """The engine once this job has ended."""
     rest = {each: running for each, running in load.running.items() if each != lease_id}
     budget = replace(
@@ -258,7 +258,7 @@ def _without(load: Load, lease_id: UUID) -> Load:
     return replace(load, running=rest, budget=budget)
 
 
-def _with(load: Load, chosen: Ranked, lease: Lease) -> Load:
+def _with(load: EngineLoad, chosen: Ranked, lease: Lease) -> EngineLoad:
     """The engine once this job has started."""
     candidate = chosen.candidate
     started = Running(
@@ -277,16 +277,18 @@ def _with(load: Load, chosen: Ranked, lease: Lease) -> Load:
     return replace(load, running={**load.running, lease.lease_id: started}, budget=budget)
 
 
-def _ask_for_room(session: Session, candidates: Sequence[Ranked], load: Load, terms: Terms) -> bool:
+def _ask_for_room(
+    session: Session, candidates: Sequence[Ranked], load: EngineLoad, policy: ClaimPolicy
+) -> bool:
     """Whether batch jobs were asked to leave for the first interactive one."""
-    if not terms.preempts or candidates[0].candidate.lane is not Lane.INTERACTIVE:
+    if not policy.preempts or candidates[0].candidate.lane is not Lane.INTERACTIVE:
         return False
-    leaving = make_room(
+    leaving = choose_preemptions(
         candidates[0].candidate,
         list(load.running.values()),
         load.budget,
         max_batch_size=load.capacity.max_batch_size,
-        rules=terms.packing,
+        policy=policy.packing,
         batch_waits=any(each.candidate.lane is Lane.BATCH for each in candidates),
     )
-    return bool(leaving) and lifecycle.ask_to_make_room(session, leaving) > 0
+    return bool(leaving) and lifecycle.request_preemption(session, leaving) > 0

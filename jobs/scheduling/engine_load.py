@@ -9,7 +9,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from jobs.engines import registry
-from jobs.engines.capacity import Budget, Capacity, Held, free_budget
+from jobs.engines.capacity import Budget, Capacity, ReservedBlocks, free_budget
 from jobs.models import Engine, Job, Reservation
 from jobs.scheduling.packing import Running
 from jobs.scheduling.sizing import steps
@@ -17,7 +17,7 @@ from jobs.states import Lane, StopReason
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class EngineLoad:
     """One engine at one moment.
 
     Attributes:
@@ -46,7 +46,7 @@ def lock(session: Session, engine_name: str) -> tuple[Engine, datetime] | None:
     return None if found is None else (found[0], found[1])
 
 
-def read(session: Session, engine: Engine) -> Load:
+def read(session: Session, engine: Engine) -> EngineLoad:
     """What is booked on this engine now."""
     rows = session.execute(
         select(*_BOOKED, *_OF_JOB)
@@ -54,8 +54,8 @@ def read(session: Session, engine: Engine) -> Load:
         .where(Reservation.engine_name == engine.name)
     ).all()
     capacity = registry.capacity_of(engine)
-    held = [Held(blocks=row.blocks, alone=row.alone) for row in rows]
-    return Load(
+    held = [ReservedBlocks(blocks=row.blocks, alone=row.alone) for row in rows]
+    return EngineLoad(
         capacity=capacity,
         running={row.lease_id: _running(row) for row in rows},
         budget=free_budget(capacity, held, spare_blocks=engine.spare_blocks),

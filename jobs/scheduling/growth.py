@@ -10,23 +10,23 @@ from jobs.models import Job, Reservation
 from jobs.scheduling import engine_load
 from jobs.scheduling.packing import Candidate
 from jobs.scheduling.segments import extend_or_yield
-from jobs.scheduling.sizing import Bookkeeper, Terms
+from jobs.scheduling.sizing import ClaimPolicy, Sizer
 from jobs.transitions import Lease
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class WaitForBlocks:
     """No block is free; others will end and leave theirs. The job keeps its booking and asks again."""
 
 
 @dataclass(frozen=True, slots=True)
-class Yielding:
+class YieldSlot:
     """The job goes back to the queue: nobody could go on, or a job that it overtook would wait for it."""
 
 
 def extend(
-    session: Session, engine_name: str, lease: Lease, *, produced: int, terms: Terms
-) -> int | Waiting | Yielding | None:
+    session: Session, engine_name: str, lease: Lease, *, produced: int, policy: ClaimPolicy
+) -> int | WaitForBlocks | YieldSlot | None:
     """A job at the end of its booking may generate so many tokens in all now, or has to wait or to yield.
 
     Args:
@@ -34,7 +34,7 @@ def extend(
         engine_name: where it runs.
         lease: its fence; None is returned when it is lost.
         produced: tokens it has generated.
-        terms: as at its claim.
+        policy: as at its claim.
     """
     locked = engine_load.lock(session, engine_name)
     held = select(Job).where(Job.id == lease.job_id, Job.lease_id == lease.lease_id, Job.state == "running")
@@ -43,8 +43,8 @@ def extend(
     if locked is None or job is None or mine is None:
         return None
     load = engine_load.read(session, locked[0])
-    books = Bookkeeper(session, load.capacity, terms)
-    wanted = books.booking(job, produced=produced)
+    sizer = Sizer(session, load.capacity, policy)
+    wanted = sizer.size(job, produced=produced)
     extension = extend_or_yield(
         replace(
             load.running[lease.lease_id],
@@ -54,13 +54,13 @@ def extend(
         [each for lease_id, each in load.running.items() if lease_id != lease.lease_id],
         load.budget,
         wanted_blocks=max(1, wanted.blocks - mine.blocks),
-        overtaken=_overtaken(session, mine, books, terms),
+        overtaken=_overtaken(session, mine, sizer, policy),
     )
     if extension.yields == job.id:
-        return Yielding()
+        return YieldSlot()
     mine.is_waiting = extension.blocks == 0
     if mine.is_waiting:
-        return Waiting()
+        return WaitForBlocks()
     mine.blocks += extension.blocks
     room = mine.blocks * load.capacity.tokens_per_block - (job.prompt_tokens or 0)
     granted = min(job.max_tokens, room)
@@ -69,14 +69,12 @@ def extend(
     return granted
 
 
-def _overtaken(session: Session, mine: Reservation, books: Bookkeeper, terms: Terms) -> Candidate | None:
+def _overtaken(session: Session, mine: Reservation, sizer: Sizer, policy: ClaimPolicy) -> Candidate | None:
     """The job that this one started ahead of, if it still waits."""
     if mine.overtakes is None:
         return None
     waiting = session.scalar(select(Job).where(Job.id == mine.overtakes, Job.state == "queued"))
     if waiting is None:
         return None
-    booking = books.booking(waiting, produced=waiting.completion_tokens)
-    return Candidate(
-        waiting.id, booking.blocks, booking.steps, alone=waiting.num_rescues >= terms.max_rescues
-    )
+    size = sizer.size(waiting, produced=waiting.completion_tokens)
+    return Candidate(waiting.id, size.blocks, size.steps, alone=waiting.num_rescues >= policy.max_rescues)

@@ -18,7 +18,7 @@ from jobs.states import Lane
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class PackingPolicy:
     """What the packing may do to a job that waits.
 
     Attributes:
@@ -122,7 +122,7 @@ def choose(
     budget: Budget,
     *,
     max_batch_size: int,
-    rules: Rules,
+    policy: PackingPolicy,
 ) -> Choice:
     """The largest peer of the head that fits, else the first in rank that does not postpone the head.
 
@@ -131,16 +131,16 @@ def choose(
         running: every reservation on the engine, draining ones included.
         budget: what the engine has free, as `capacity.free_budget` says.
         max_batch_size: slots of the engine.
-        rules: what may be done to a job that waits.
+        policy: what may be done to a job that waits.
     """
     ours = budget.free_blocks + sum(each.blocks for each in running)  # somebody else may hold the rest
     possible = [each for each in candidates if each.blocks <= ours]
-    allowed = _within_lanes(possible, running, max_batch_size, rules)
+    allowed = _within_lanes(possible, running, max_batch_size, policy)
     fitting = [each for each in allowed if fits(each, budget)]
     if not fitting:
         return Choice(start=None)
-    head, kept_out = allowed[0], _kept_out(allowed, rules)
-    peers = [each for each in fitting if are_peers(head, each, rules)]
+    head, kept_out = allowed[0], _kept_out(allowed, policy)
+    peers = [each for each in fitting if are_peers(head, each, policy)]
     for each in sorted(peers, key=lambda peer: -peer.blocks):  # equals stay in rank order
         if kept_out is None or _spares_blocks(each, kept_out, running, budget):
             return Choice(each.job_id)
@@ -148,7 +148,7 @@ def choose(
         if each is kept_out:
             return Choice(each.job_id)
         spared = kept_out is None or _spares_blocks(each, kept_out, running, budget)
-        if spared and not are_peers(head, each, rules) and not _postpones(each, head, running, budget):
+        if spared and not are_peers(head, each, policy) and not _postpones(each, head, running, budget):
             return Choice(each.job_id, overtakes=head.job_id)
     return Choice(start=None)
 
@@ -160,19 +160,19 @@ def fits(candidate: Candidate, budget: Budget) -> bool:
     return budget.free_slots >= 1 and candidate.blocks <= budget.free_blocks
 
 
-def may_join(lane: Lane, running: Iterable[Running], max_batch_size: int, rules: Rules) -> bool:
+def may_join(lane: Lane, running: Iterable[Running], max_batch_size: int, policy: PackingPolicy) -> bool:
     """Whether one more job of this lane may run while batch jobs wait."""
     held = sum(each.lane is Lane.INTERACTIVE for each in running)
-    return lane is Lane.BATCH or held < max(1, int(rules.interactive_share * max_batch_size))
+    return lane is Lane.BATCH or held < max(1, int(policy.interactive_share * max_batch_size))
 
 
-def are_peers(head: Candidate, other: Candidate, rules: Rules) -> bool:
+def are_peers(head: Candidate, other: Candidate, policy: PackingPolicy) -> bool:
     """Whether the two waited so nearly as long that it matters to nobody which of them is first."""
     if other.job_id == head.job_id:
         return True
     if head.lane is Lane.INTERACTIVE or (other.lane, other.group) != (head.lane, head.group):
         return False
-    return other.waited >= (1 - rules.stretch) * head.waited
+    return other.waited >= (1 - policy.stretch) * head.waited
 
 
 def shadow_of(candidate: Candidate, running: Iterable[Running], budget: Budget) -> Shadow:
@@ -194,19 +194,19 @@ def _postpones(first: Candidate, second: Candidate, running: Sequence[Running], 
 
 
 def _within_lanes(
-    candidates: Sequence[Candidate], running: Iterable[Running], max_batch_size: int, rules: Rules
+    candidates: Sequence[Candidate], running: Iterable[Running], max_batch_size: int, policy: PackingPolicy
 ) -> list[Candidate]:
     """Each lane's window, but nothing interactive while it holds its share of the slots and batch waits."""
-    batch = [each for each in candidates if each.lane is Lane.BATCH][: rules.window]
-    if batch and not may_join(Lane.INTERACTIVE, running, max_batch_size, rules):
+    batch = [each for each in candidates if each.lane is Lane.BATCH][: policy.window]
+    if batch and not may_join(Lane.INTERACTIVE, running, max_batch_size, policy):
         return batch
-    return [each for each in candidates if each.lane is Lane.INTERACTIVE][: rules.window] + batch
+    return [each for each in candidates if each.lane is Lane.INTERACTIVE][: policy.window] + batch
 
 
-def _kept_out(allowed: Sequence[Candidate], rules: Rules) -> Candidate | None:
+def _kept_out(allowed: Sequence[Candidate], policy: PackingPolicy) -> Candidate | None:
     """The first batch job, if it has waited too long behind the interactive lane."""
     batch = next((each for each in allowed if each.lane is Lane.BATCH), None)
-    if batch is None or batch is allowed[0] or batch.waited < rules.batch_patience:
+    if batch is None or batch is allowed[0] or batch.waited < policy.batch_patience:
         return None
     return batch
 

@@ -16,7 +16,7 @@ _STEPS_PER_OCTAVE = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Foresight:
+class PredictionPolicy:
     """What a booking is weighed with; costs are counted in engine iterations ("steps").
 
     Attributes:
@@ -63,7 +63,7 @@ class Peers:
 
 
 def predict(
-    capacity: Capacity, peers: Sequence[int], *, prompt_tokens: int, produced: int, rules: Foresight
+    capacity: Capacity, peers: Sequence[int], *, prompt_tokens: int, produced: int, policy: PredictionPolicy
 ) -> int:
     """The output whose booking costs least, in tokens, `produced` included.
 
@@ -77,24 +77,24 @@ def predict(
         peers: outputs of ended jobs of the same tenant and template, in tokens, ascending.
         prompt_tokens: of the job.
         produced: tokens that it generated so far.
-        rules: what is weighed.
+        policy: what is weighed.
     """
     first = bisect_right(peers, produced)  # only those who got as far can tell
     num_peers = len(peers) - first
     if num_peers < FEW:
-        return produced + max(rules.cold_tokens, produced)
+        return produced + max(policy.cold_tokens, produced)
     room = capacity.max_tokens_in_pool // capacity.max_batch_size - prompt_tokens
     price = (peers[first + num_peers // 2] - produced) / capacity.max_tokens_in_pool  # steps per booked token
-    again = rules.continue_steps
-    if not rules.reuses_prefix:
-        again += rules.reread_steps * (prompt_tokens + produced)
+    again = policy.continue_steps
+    if not policy.reuses_prefix:
+        again += policy.reread_steps * (prompt_tokens + produced)
 
     def covering(quantile: float) -> int:
         place = ceil((num_peers + 1) * quantile) - 1  # of one peer more, by exchangeability
-        return peers[first + place] if place < num_peers else max(peers[-1], rules.cold_tokens)
+        return peers[first + place] if place < num_peers else max(peers[-1], policy.cold_tokens)
 
     def cost(option: tuple[float, int]) -> float:
         quantile, output = option
         return price * max(0, output - room) + (1 - quantile) * again
 
-    return min(((quantile, covering(quantile)) for quantile in rules.quantiles), key=cost)[1]
+    return min(((quantile, covering(quantile)) for quantile in policy.quantiles), key=cost)[1]

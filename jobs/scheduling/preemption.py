@@ -5,40 +5,40 @@ from dataclasses import replace
 from uuid import UUID
 
 from jobs.engines.capacity import Budget
-from jobs.scheduling.packing import Candidate, Rules, Running, fits, may_join
+from jobs.scheduling.packing import Candidate, PackingPolicy, Running, fits, may_join
 from jobs.states import Lane
 
 
-def make_room(
+def choose_preemptions(
     waiting: Candidate,
     running: Sequence[Running],
     budget: Budget,
     *,
     max_batch_size: int,
-    rules: Rules,
+    policy: PackingPolicy,
     batch_waits: bool,
 ) -> list[UUID]:
     """The jobs that must leave so that this one may start; none if it fits soon anyway, or not even then.
 
     Those that are cheapest to read again go first, and no more than needed. A job is left alone until it
-    has read its prompt and generated `rules.preempt_after` tokens, else its prompt was read for nothing;
-    and after `rules.max_preemptions`, so that it comes to an end.
+    has read its prompt and generated `policy.preempt_after` tokens, else its prompt was read for nothing;
+    and after `policy.max_preemptions`, so that it comes to an end.
 
     Args:
         waiting: an interactive job.
         running: every reservation on the engine, draining ones included.
         budget: what the engine has free.
         max_batch_size: slots of the engine.
-        rules: what may be done to a job that runs.
+        policy: what may be done to a job that runs.
         batch_waits: whether batch jobs are queued; then interactive ones may not hold all slots.
     """
-    if batch_waits and not may_join(waiting.lane, running, max_batch_size, rules):
+    if batch_waits and not may_join(waiting.lane, running, max_batch_size, policy):
         return []
     room = _without(budget, [each for each in running if each.is_leaving], running)
     if fits(waiting, room):
         return []
     able = sorted(
-        (each for each in running if _may_be_preempted(each, rules)),
+        (each for each in running if _may_be_preempted(each, policy)),
         key=lambda each: (each.recompute_tokens or 0, each.job_id),
     )
     leaving: list[Running] = []
@@ -55,12 +55,12 @@ def make_room(
     return [each.job_id for each in leaving]
 
 
-def _may_be_preempted(job: Running, rules: Rules) -> bool:
+def _may_be_preempted(job: Running, policy: PackingPolicy) -> bool:
     return (
         job.lane is Lane.BATCH
         and not job.is_leaving
-        and job.new_tokens >= rules.preempt_after
-        and job.num_preemptions < rules.max_preemptions
+        and job.new_tokens >= policy.preempt_after
+        and job.num_preemptions < policy.max_preemptions
     )
 
 

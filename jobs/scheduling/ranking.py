@@ -17,10 +17,10 @@ from jobs.engines.capacity import Capacity
 from jobs.models import Job, TenantAccount
 from jobs.queries import Queued
 from jobs.scheduling import candidates
-from jobs.scheduling.candidates import Waiting
+from jobs.scheduling.candidates import WaitingTenants
 from jobs.scheduling.fair_share import Account, lift, rank
 from jobs.scheduling.packing import Candidate
-from jobs.scheduling.sizing import Booking, Bookkeeper, Terms
+from jobs.scheduling.sizing import ClaimPolicy, ReservationSize, Sizer
 from jobs.states import Lane
 from jobs.states.summary import TASKS, NodeKind
 
@@ -35,12 +35,12 @@ class Ranked:
 
     Attributes:
         job: its row, not locked.
-        booking: what it would book.
+        size: what it would book.
         candidate: the same as the packing sees it.
     """
 
     job: Queued
-    booking: Booking
+    size: ReservationSize
     candidate: Candidate
 
 
@@ -49,17 +49,17 @@ class Ranking:
     """Ranks the queue of one model for one engine within one transaction.
 
     Attributes:
-        takes_up: whether the accounts of tenants that come and go are brought up to date.
+        syncs_tenants: whether the accounts of tenants that come and go are brought up to date.
         max_rows: of each lane, that are read.
     """
 
     session: Session
     model: str
     capacity: Capacity
-    terms: Terms
-    books: Bookkeeper
+    policy: ClaimPolicy
+    sizer: Sizer
     now: datetime
-    takes_up: bool = field(default=True, kw_only=True)
+    syncs_tenants: bool = field(default=True, kw_only=True)
     max_rows: int = field(default=candidates.MAX_ROWS, kw_only=True)
 
     def head(self) -> list[Ranked]:
@@ -69,8 +69,8 @@ class Ranking:
     def lanes(self) -> list[list[Ranked]]:
         """All that was read of each lane, ranked: of every size of every tenant the first."""
         waiting = candidates.waiting_tenants(self.session, self.model)
-        if self.takes_up:
-            take_up(self.session, self.model, waiting)
+        if self.syncs_tenants:
+            sync_active_tenants(self.session, self.model, waiting)
         known = lifted(waiting)
         return [
             self._lane(lane, waiting.tenants[lane], known)
@@ -78,25 +78,25 @@ class Ranking:
             if lane in waiting.tenants
         ]
 
-    def candidate(self, job: Queued, booking: Booking) -> Candidate:
+    def candidate(self, job: Queued, size: ReservationSize) -> Candidate:
         """A queued job as the packing sees it."""
         return Candidate(
             job_id=job.id,
-            blocks=booking.blocks,
-            steps=booking.steps,
+            blocks=size.blocks,
+            steps=size.steps,
             lane=Lane(job.lane),
             group=(job.tenant_id, job.priority(self.now), _tree(job)),
             waited=self.now - job.created_at,
-            alone=job.num_rescues >= self.terms.max_rescues,
+            alone=job.num_rescues >= self.policy.max_rescues,
         )
 
     def _lane(self, lane: Lane, tenants: Collection[UUID], known: dict[UUID, Account]) -> list[Ranked]:
         rows = self._first_jobs(lane, sorted(sorted(tenants), key=lambda each: known[each].served))
         queues: dict[UUID, list[Ranked]] = defaultdict(list)
         for job in sorted(rows, key=self._order):
-            booking = self.books.booking(job, produced=job.completion_tokens)
-            queues[job.tenant_id].append(Ranked(job, booking, self.candidate(job, booking)))
-        return rank(queues, known, num_tokens=lambda each: charged(each.job, each.booking), limit=len(rows))
+            size = self.sizer.size(job, produced=job.completion_tokens)
+            queues[job.tenant_id].append(Ranked(job, size, self.candidate(job, size)))
+        return rank(queues, known, num_tokens=lambda each: charged(each.job, each.size), limit=len(rows))
 
     def _first_jobs(self, lane: Lane, tenants: Sequence[UUID]) -> Sequence[Queued]:
         """Of the first tenants that have any job that may run here."""
@@ -122,10 +122,10 @@ class Ranking:
         return (-priority, not is_urgent, expires, job.id)
 
 
-def charged(job: Queued, booking: Booking) -> int:
+def charged(job: Queued, size: ReservationSize) -> int:
     """What its tenant pays when it starts: the prompt, once, and the output that is booked anew."""
     prompt = job.prompt_tokens if job.started_at is None else 0
-    return prompt + booking.output_tokens - job.completion_tokens
+    return prompt + size.output_tokens - job.completion_tokens
 
 
 def head_of(ranked: Sequence[Ranked]) -> list[Ranked]:
@@ -149,7 +149,7 @@ def _tree(job: Queued) -> UUID | None:
     return None if job.task == TASKS[NodeKind.WHOLE] else job.summary_id
 
 
-def lifted(waiting: Waiting) -> dict[UUID, Account]:
+def lifted(waiting: WaitingTenants) -> dict[UUID, Account]:
     """The accounts; who comes back from idleness stands where the least served of the others does."""
     accounts, idle = waiting.accounts, waiting.idle
     active = [account for tenant_id, account in accounts.items() if tenant_id not in idle]
@@ -159,7 +159,7 @@ def lifted(waiting: Waiting) -> dict[UUID, Account]:
     }
 
 
-def take_up(session: Session, model: str, waiting: Waiting) -> None:
+def sync_active_tenants(session: Session, model: str, waiting: WaitingTenants) -> None:
     """Written down: who came back from idleness is lifted, and who has no job left is idle from now on.
 
     Unless somebody else writes to several accounts just now: then the next look does it.

@@ -6,7 +6,7 @@ from uuid import UUID
 
 from jobs.engines.capacity import Budget, Capacity, blocks_for
 from jobs.scheduling.packing import Candidate, Running, shadow_of
-from jobs.scheduling.prediction import Foresight, predict
+from jobs.scheduling.prediction import PredictionPolicy, predict
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ def next_segment(
     prompt_tokens: int,
     produced: int,
     max_tokens: int,
-    rules: Foresight,
+    policy: PredictionPolicy,
 ) -> Segment:
     """The segment that goes on from `produced`, as long as its prediction; see `prediction.predict`.
 
@@ -39,9 +39,9 @@ def next_segment(
         prompt_tokens: of the job.
         produced: tokens that it generated in earlier segments.
         max_tokens: what its caller allows in all.
-        rules: what is weighed.
+        policy: what is weighed.
     """
-    expected = predict(capacity, peers, prompt_tokens=prompt_tokens, produced=produced, rules=rules)
+    expected = predict(capacity, peers, prompt_tokens=prompt_tokens, produced=produced, policy=policy)
     held, left = prompt_tokens + produced, max_tokens - produced
     return whole_blocks(capacity, held_tokens=held, new_tokens=max(1, expected - produced), left=left)
 

@@ -9,8 +9,8 @@ from sqlalchemy.orm import Session
 
 from jobs.engines.capacity import Capacity
 from jobs.scheduling.output_history import History, PeersOnce
-from jobs.scheduling.packing import Rules
-from jobs.scheduling.prediction import Foresight
+from jobs.scheduling.packing import PackingPolicy
+from jobs.scheduling.prediction import PredictionPolicy
 from jobs.scheduling.segments import next_segment, whole_blocks
 from jobs.settings import Settings
 
@@ -19,38 +19,38 @@ _CHUNK_TOKENS = 8192
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class ClaimPolicy:
     """What a worker claims under.
 
     Attributes:
         lease: how long without renewal until the job may be rescued.
         max_rescues: a job rescued so often runs alone.
         packing: what may be done to a job that waits.
-        foresight: how boldly outputs are predicted; None: every job books its whole `max_tokens`.
+        prediction: how boldly outputs are predicted; None: every job books its whole `max_tokens`.
         history: what predictions are made from.
         preempts: batch jobs make room for interactive ones; False: ending one early would free nothing.
     """
 
     lease: timedelta
     max_rescues: int
-    packing: Rules = field(default_factory=Rules)
-    foresight: Foresight | None = field(default_factory=Foresight)
+    packing: PackingPolicy = field(default_factory=PackingPolicy)
+    prediction: PredictionPolicy | None = field(default_factory=PredictionPolicy)
     history: History = field(default_factory=History)
     preempts: bool = True
 
     @classmethod
     def of(cls, settings: Settings, *, history: History) -> Self:
         """What workers with these settings claim under."""
-        foresight = Foresight(reuses_prefix=settings.engine.reuses_prefix)
+        prediction = PredictionPolicy(reuses_prefix=settings.engine.reuses_prefix)
         return cls(
             lease=timedelta(seconds=settings.jobs.lease_seconds),
             max_rescues=settings.jobs.max_rescues,
-            foresight=foresight if settings.engine.book_predicted else None,
+            prediction=prediction if settings.engine.book_predicted else None,
             history=history,
         )
 
 
-class Bookable(Protocol):
+class Sizable(Protocol):
     """What a prediction needs to know of a job; a row of `jobs` says it."""
 
     @property
@@ -75,7 +75,7 @@ class Bookable(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Booking:
+class ReservationSize:
     """Blocks and what they cover.
 
     Attributes:
@@ -90,22 +90,22 @@ class Booking:
 
 
 @dataclass(slots=True)
-class Bookkeeper:
+class Sizer:
     """Predicts within one transaction; what peers generated is read once for each tenant and task."""
 
     session: Session
     capacity: Capacity
-    terms: Terms
+    policy: ClaimPolicy
     _peers: PeersOnce = field(init=False)
 
     def __post_init__(self) -> None:
         """Nothing was read yet."""
-        self._peers = PeersOnce(self.session, self.terms.history)
+        self._peers = PeersOnce(self.session, self.policy.history)
 
-    def booking(self, job: Bookable, *, produced: int) -> Booking:
+    def size(self, job: Sizable, *, produced: int) -> ReservationSize:
         """What this job books with so many tokens generated: at least one more, at most all it may need."""
         prompt_tokens, left = job.prompt_tokens or 0, job.max_tokens - produced
-        if self.terms.foresight is None or job.num_yields:
+        if self.policy.prediction is None or job.num_yields:
             segment = whole_blocks(
                 self.capacity, held_tokens=prompt_tokens + produced, new_tokens=left, left=left
             )
@@ -116,9 +116,9 @@ class Bookkeeper:
                 prompt_tokens=prompt_tokens,
                 produced=produced,
                 max_tokens=job.max_tokens,
-                rules=self.terms.foresight,
+                policy=self.policy.prediction,
             )
-        return Booking(
+        return ReservationSize(
             blocks=segment.blocks,
             output_tokens=produced + segment.new_tokens,
             steps=steps(prompt_tokens + produced, segment.new_tokens),

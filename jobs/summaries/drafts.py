@@ -19,7 +19,7 @@ from jobs.models.document import Document
 from jobs.states import JobState, Lane
 from jobs.states.summary import TASKS, SummaryState
 from jobs.summaries.tree import Node, Sizes
-from jobs.tenants.quotas import Held
+from jobs.tenants.quotas import QuotaUsage
 
 _MAX_ROWS: Final = 1000  # per statement
 
@@ -43,7 +43,7 @@ class Draft:
     sizes: Sizes
     fingerprint: str
     nodes: Sequence[Node] = ()
-    demand: Held = field(default_factory=Held)
+    demand: QuotaUsage = field(default_factory=QuotaUsage)
     no_room: LimitError | None = None
 
     @property
@@ -54,13 +54,13 @@ class Draft:
     def put(self, nodes: Sequence[Node]) -> None:
         """Put the tree into the draft and compute its demand."""
         self.nodes = nodes
-        self.demand = Held(tokens=sum(_demand(node) for node in nodes), jobs=len(nodes))
+        self.demand = QuotaUsage(tokens=sum(_demand(node) for node in nodes), jobs=len(nodes))
 
     def note_demand(self) -> JsonObject:
         """Write the demand as JSON for `known_demand` of a later draft."""
         return {"tokens": self.demand.tokens, "jobs": self.demand.jobs, "made_from": self._made_from()}
 
-    def known_demand(self, noted: JsonObject | None) -> Held:
+    def known_demand(self, noted: JsonObject | None) -> QuotaUsage:
         """Read the demand that an equal draft noted.
 
         Returns:
@@ -68,8 +68,8 @@ class Draft:
         """
         match noted:
             case {"tokens": int(tokens), "jobs": int(jobs), "made_from": found} if found == self._made_from():
-                return Held(tokens, jobs)
-        return Held()
+                return QuotaUsage(tokens, jobs)
+        return QuotaUsage()
 
     def _made_from(self) -> str:
         parts = self.sizes, [each.id for each in self.documents], self.fingerprint

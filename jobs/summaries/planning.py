@@ -26,7 +26,7 @@ from jobs.summaries.drafts import Draft
 from jobs.summaries.prompts import TextCounter, overheads, wishes_of
 from jobs.summaries.tree import Leaf, Source
 from jobs.tenants import quotas
-from jobs.tenants.quotas import Held
+from jobs.tenants.quotas import QuotaUsage
 from jobs.turns import Turn
 from jobs.turns.work import InterruptedWorkError, Sessions, Watch
 
@@ -146,7 +146,7 @@ class Planning:
         known = draft.known_demand(summary.refused_demand)
         if not self._has_no_room(sessions, turn, draft, known):
             sources = [_source(sessions, *each, self.tools) for each in enumerate(draft.documents)]
-            least = Held(tokens=sum(source.num_tokens for source in sources), jobs=len(sources))
+            least = QuotaUsage(tokens=sum(source.num_tokens for source in sources), jobs=len(sources))
             if not self._has_no_room(sessions, turn, draft, least):
                 self._cut(sessions, draft, sources, watch, chunk_tokens=summary.chunk_tokens)
         return draft
@@ -179,14 +179,14 @@ class Planning:
         if leaves:
             draft.put(tree.tree(leaves, sizes, whole=whole))
 
-    def _has_no_room(self, sessions: Sessions, turn: Turn, draft: Draft, least: Held) -> bool:
+    def _has_no_room(self, sessions: Sessions, turn: Turn, draft: Draft, least: QuotaUsage) -> bool:
         """Check the quota for the plan's least demand, before costly work; note a refusal."""
         if not least.jobs:
             return False
         draft.demand = least
         with transaction(sessions) as session:
             limits = quotas.read_limits(session, turn.tenant_id, self.tools.limits)
-            held = quotas.held(session, turn.tenant_id)
+            held = quotas.current_usage(session, turn.tenant_id)
         try:
             quotas.check(held + least, least, limits=limits)
         except LimitError as error:

@@ -43,14 +43,14 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class QuotaUsage:
     """What unfinished jobs take of a quota."""
 
     tokens: int = 0
     jobs: int = 0
 
-    def __add__(self, other: "Held") -> "Held":
-        return Held(self.tokens + other.tokens, self.jobs + other.jobs)
+    def __add__(self, other: "QuotaUsage") -> "QuotaUsage":
+        return QuotaUsage(self.tokens + other.tokens, self.jobs + other.jobs)
 
     def is_within(self, limits: Limits) -> bool:
         """Whether a tenant with these limits may hold it."""
@@ -58,7 +58,7 @@ class Held:
 
 
 # Raises LimitError unless so much more may be taken by this transaction.
-Admit = Callable[[Session, Held], None]
+Admit = Callable[[Session, QuotaUsage], None]
 
 
 def limits_of(settings: LimitSettings, own: TenantLimit | None) -> Limits:
@@ -76,11 +76,11 @@ def limits_of(settings: LimitSettings, own: TenantLimit | None) -> Limits:
     )
 
 
-def held(session: Session, tenant_id: UUID) -> Held:
+def current_usage(session: Session, tenant_id: UUID) -> QuotaUsage:
     """What the tenant's unfinished jobs take at this moment."""
     query = select(func.coalesce(func.sum(Job.reserved_tokens), 0), func.count())
     row = session.execute(query.where(Job.tenant_id == tenant_id, Job.finalized_at.is_(None))).one()
-    return Held(tokens=int(row[0]), jobs=row[1])
+    return QuotaUsage(tokens=int(row[0]), jobs=row[1])
 
 
 def read_limits(session: Session, tenant_id: UUID, settings: LimitSettings) -> Limits:
@@ -88,7 +88,7 @@ def read_limits(session: Session, tenant_id: UUID, settings: LimitSettings) -> L
     return limits_of(settings, session.get(TenantLimit, tenant_id))
 
 
-def admit(session: Session, tenant_id: UUID, more: Held, *, limits: Limits) -> Held:
+def admit(session: Session, tenant_id: UUID, more: QuotaUsage, *, limits: Limits) -> QuotaUsage:
     """So much more may be taken by this transaction; what is held with it.
 
     Exact: whoever else wants to take of this tenant's quota waits until this transaction has ended.
@@ -97,12 +97,12 @@ def admit(session: Session, tenant_id: UUID, more: Held, *, limits: Limits) -> H
         LimitError: it would be too much; nothing was taken.
     """
     advisory_locks.hold(session, Lock.QUOTA, of=str(tenant_id))
-    together = held(session, tenant_id) + more
+    together = current_usage(session, tenant_id) + more
     check(together, more, limits=limits)
     return together
 
 
-def check(together: Held, more: Held, *, limits: Limits) -> None:
+def check(together: QuotaUsage, more: QuotaUsage, *, limits: Limits) -> None:
     """Returns when this is within the limits.
 
     Args:

@@ -81,7 +81,7 @@ class Slots:
 
 
 @dataclass(slots=True)
-class Waiting:
+class DueDestination:
     """A destination that is due.
 
     Attributes:
@@ -121,7 +121,7 @@ def choose(session: Session, settings: WebhookSettings, slots: Slots, *, now: da
     }
     rows = session.execute(LOOK, asked).all()
     waiting = [
-        Waiting(row.id, row.tenant_id, row.server_id, row.room, deque(row.due), row.paused_until)
+        DueDestination(row.id, row.tenant_id, row.server_id, row.room, deque(row.due), row.paused_until)
         for row in rows
     ]
     room = {row.server_id: row.server_room for row in rows}
@@ -129,7 +129,7 @@ def choose(session: Session, settings: WebhookSettings, slots: Slots, *, now: da
     return Chosen(dispatches, {each.id: _next_look(each, room, now=now) for each in waiting})
 
 
-def share_out(waiting: Iterable[Waiting], slots: Slots, room: dict[UUID, int]) -> list[UUID]:
+def share_out(waiting: Iterable[DueDestination], slots: Slots, room: dict[UUID, int]) -> list[UUID]:
     """Share free slots among tenants in turns, and within each among destinations.
 
     Args:
@@ -139,7 +139,7 @@ def share_out(waiting: Iterable[Waiting], slots: Slots, room: dict[UUID, int]) -
 
     Returns: dispatches in the order of their turns.
     """
-    turns: dict[UUID, deque[Waiting]] = {}
+    turns: dict[UUID, deque[DueDestination]] = {}
     for each in waiting:
         turns.setdefault(each.tenant_id, deque()).append(each)
     held = Counter(slots.held)
@@ -164,11 +164,11 @@ def share_out(waiting: Iterable[Waiting], slots: Slots, room: dict[UUID, int]) -
     return given
 
 
-def _has_turn(each: Waiting, room: Mapping[UUID, int]) -> bool:
+def _has_turn(each: DueDestination, room: Mapping[UUID, int]) -> bool:
     return bool(each.due) and each.room > 0 and room[each.server_id] > 0
 
 
-def _next_look(each: Waiting, room: Mapping[UUID, int], *, now: datetime) -> datetime:
+def _next_look(each: DueDestination, room: Mapping[UUID, int], *, now: datetime) -> datetime:
     if each.paused_until is not None and each.paused_until > now:
         return each.paused_until
     has_room = each.room > 0 and room[each.server_id] > 0

@@ -22,7 +22,7 @@ from jobs.preparation import Counting
 from jobs.prompts.store import CountedPrompt, Counter, NewText
 from jobs.scheduling import claims
 from jobs.scheduling.claims import Claim
-from jobs.scheduling.sizing import Terms
+from jobs.scheduling.sizing import ClaimPolicy
 from jobs.states import FinishReason, JobState, StopReason
 from jobs.submission import JobSpec
 from jobs.tenants import keys
@@ -40,7 +40,7 @@ _LARGE_TABLE = 2**20
 CAPACITY = Capacity(
     max_batch_size=4, max_blocks=2048, tokens_per_block=64, max_input_len=96_000, max_seq_len=131_072
 )
-TERMS = Terms(lease=timedelta(seconds=60), max_rescues=2)
+POLICY = ClaimPolicy(lease=timedelta(seconds=60), max_rescues=2)
 ENGINE = "engine-a"
 MODEL = "test-model"
 # A key of the shape that callers send; it opens nothing outside these tests.
@@ -146,8 +146,8 @@ def submit_one(session: Session, given: JobSpec | None = None, *, tenant_id: UUI
     return job
 
 
-def claim_one(session: Session, engine: str = ENGINE, terms: Terms = TERMS) -> Claim:
-    claimed = claims.claim(session, engine, terms)
+def claim_one(session: Session, engine: str = ENGINE, policy: ClaimPolicy = POLICY) -> Claim:
+    claimed = claims.claim(session, engine, policy)
     assert isinstance(claimed, Claim), "nothing could be claimed"
     return claimed
 
@@ -175,9 +175,9 @@ def _leave_running(session: Session, lease: Lease, state: JobState) -> None:
     elif state is JobState.FAILED:
         lifecycle.fail(session, lease, ERROR)
     elif state is JobState.CANCELLED:
-        lifecycle.end_stopped(session, lease, StopReason.CANCEL, output)
+        lifecycle.finish_stopped(session, lease, StopReason.CANCEL, output)
     elif state is JobState.EXPIRED:
-        lifecycle.end_stopped(session, lease, StopReason.EXPIRE, None)
+        lifecycle.finish_stopped(session, lease, StopReason.EXPIRE, None)
 
 
 def output_of(text_: str, num_tokens: int = 3) -> Output:

@@ -212,7 +212,7 @@ class Queue:
     def streaming(self, job_id: UUID) -> Job:
         return self.when(job_id, lambda job: job.state == "running" and job.completion_tokens > 0)
 
-    def bookings(self) -> list[Reservation]:
+    def reservations(self) -> list[Reservation]:
         with self.sessions() as session:
             return list(session.scalars(select(Reservation)))
 

@@ -14,7 +14,7 @@ from jobs import lifecycle, telemetry
 from jobs.database import transaction
 from jobs.engines import reservations
 from jobs.scheduling import claims
-from jobs.scheduling.claims import Claim, Claimed, Ended, Foreseen
+from jobs.scheduling.claims import Claim, Claimed, FreedSlot, Preview
 from jobs.settings import Settings
 from jobs.states import StopReason
 from worker.engine.client import EngineModel
@@ -85,7 +85,7 @@ class Dispatcher:
         if self._monitor.model is not None:
             self._runner.ahead.look()
 
-    def _claim(self, ended: Sequence[Ended] = (), *, foreseen: Foreseen | None = None) -> Claimed:
+    def _claim(self, ended: Sequence[FreedSlot] = (), *, preview: Preview | None = None) -> Claimed:
         """Start every job that can start now, including in the slots of `ended` requests."""
         model = self._monitor.model
         if model is None:
@@ -94,7 +94,7 @@ class Dispatcher:
         valid_until = time.monotonic() + self._settings.jobs.lease_seconds
         with transaction(self._sessions) as session:
             found = claims.claim_all(
-                session, self._settings.engine.name, self._runner.terms(), ended=ended, foreseen=foreseen
+                session, self._settings.engine.name, self._runner.policy(), ended=ended, preview=preview
             )
         if found.asked_for_room:
             self._keeper.loop.wake()  # it delivers the stop requests
@@ -105,7 +105,7 @@ class Dispatcher:
             self.ahead_loop.wake()
         return found
 
-    def _fill(self, ended: Sequence[Ended]) -> bool:
+    def _fill(self, ended: Sequence[FreedSlot]) -> bool:
         """Start jobs in the slots of ended requests, whose results are recorded later.
 
         Returns:
@@ -114,7 +114,7 @@ class Dispatcher:
         if self._runner.stopping.is_set():
             return False
         try:
-            found = self._claim(ended, foreseen=self._runner.ahead.candidates())
+            found = self._claim(ended, preview=self._runner.ahead.candidates())
         except Exception as error:  # noqa: BLE001  # recording the ends deletes the reservations, and the loop claims
             telemetry.logger().warning(telemetry.LOOP_FAILED, loop="refill", error=type(error).__name__)
             return False
@@ -185,4 +185,4 @@ class _Slot:
 
     def free(self, produced: int) -> None:
         """Refill the slot: the engine no longer holds anything for the job, which made `produced` tokens."""
-        self.is_taken = self._refill.after(Ended(self._claim.lease.lease_id, produced))
+        self.is_taken = self._refill.after(FreedSlot(self._claim.lease.lease_id, produced))

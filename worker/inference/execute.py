@@ -20,8 +20,8 @@ from jobs.prompts.store import CountedPrompt
 from jobs.prompts.tokenizer import unpack_ids
 from jobs.scheduling import growth
 from jobs.scheduling.claims import Claim
-from jobs.scheduling.growth import Waiting, Yielding
-from jobs.scheduling.sizing import Terms
+from jobs.scheduling.growth import WaitForBlocks, YieldSlot
+from jobs.scheduling.sizing import ClaimPolicy
 from jobs.settings import Settings
 from jobs.states import StopReason
 from worker.engine.client import EngineModel
@@ -71,12 +71,12 @@ class Runner:
     """The dependencies for running a job; shared by all slots.
 
     Attributes:
-        terms: returns the present claim policy.
+        policy: returns the present claim policy.
         stopping: set when the process is shutting down.
     """
 
     settings: Settings
-    terms: Callable[[], Terms]
+    policy: Callable[[], ClaimPolicy]
     sessions: sessionmaker[Session]
     counter: PromptCounter
     monitor: EngineMonitor
@@ -150,7 +150,7 @@ class Runner:
             match granted:
                 case int():
                     return granted
-                case Yielding():
+                case YieldSlot():
                     return Yielded()
                 case None:
                     return LeaseLost()
@@ -158,7 +158,7 @@ class Runner:
             if stopped is not None:
                 return stopped
 
-    def _request_blocks(self, claim: Claim, answer: AnyAnswer) -> int | Waiting | Yielding | None:
+    def _request_blocks(self, claim: Claim, answer: AnyAnswer) -> int | WaitForBlocks | YieldSlot | None:
         try:
             with transaction(self.sessions) as session:
                 return growth.extend(
@@ -166,11 +166,11 @@ class Runner:
                     self.settings.engine.name,
                     claim.lease,
                     produced=answer.num_tokens,
-                    terms=self.terms(),
+                    policy=self.policy(),
                 )
         except SQLAlchemyError as error:  # the lease bounds the retries
             telemetry.logger().warning(telemetry.LOOP_FAILED, loop="extend", error=type(error).__name__)
-            return Waiting()
+            return WaitForBlocks()
 
     def _empty_answer(self, job: Job, model: EngineModel) -> AnyAnswer:
         kind = TextAnswer if model.adapter.takes_text else Answer

@@ -101,7 +101,7 @@ def _move(
             return _if(lifecycle.complete(session, lease, output, reason), JobState.COMPLETED)
         case Stopped(StopReason.CANCEL | StopReason.EXPIRE as reason):
             ended = JobState.CANCELLED if reason is StopReason.CANCEL else JobState.EXPIRED
-            return _if(lifecycle.end_stopped(session, lease, reason, output), ended)
+            return _if(lifecycle.finish_stopped(session, lease, reason, output), ended)
         case Stopped() | RunEnded() | Yielded():
             return _release_verb(outcome)(session, lease, output)
         case Recounted(prompt_tokens):
@@ -118,8 +118,8 @@ def _release_verb(
 ) -> Callable[[Session, Lease, Output], JobState | None]:
     """Return the verb that puts an unfinished job back into the queue."""
     if isinstance(outcome, Yielded):
-        return lifecycle.give_way
-    return lifecycle.make_room if outcome == Stopped(StopReason.PREEMPT) else lifecycle.release
+        return lifecycle.yield_slot
+    return lifecycle.release_preempted if outcome == Stopped(StopReason.PREEMPT) else lifecycle.release
 
 
 def _fail(
@@ -128,7 +128,7 @@ def _fail(
     if isinstance(error, EngineUnavailableError):
         return lifecycle.release(session, lease, output)
     if isinstance(error, EngineLostError):
-        lost = lifecycle.lose_engine(session, lease, max_rescues=settings.max_rescues)
+        lost = lifecycle.release_after_engine_loss(session, lease, max_rescues=settings.max_rescues)
         return _if(lost, JobState.QUEUED)
     reported: JsonObject = {"code": error.code, "message": sanitize(error.message)[0]}
     partial = output if output.num_tokens else None

@@ -17,8 +17,8 @@ from jobs.prompts import store
 from jobs.prompts.counter import PromptCounter
 from jobs.prompts.store import CountedPrompt
 from jobs.scheduling import claims
-from jobs.scheduling.claims import Foreseen
-from jobs.scheduling.sizing import Terms
+from jobs.scheduling.claims import Preview
+from jobs.scheduling.sizing import ClaimPolicy
 
 # A preview costs a few milliseconds of database time; running it more often costs more than short jobs gain.
 _LOOK_SECONDS: Final = 0.2
@@ -38,17 +38,17 @@ class LookAhead:
         self,
         sessions: sessionmaker[Session],
         engine_name: str,
-        terms: Callable[[], Terms],
+        policy: Callable[[], ClaimPolicy],
         counter: PromptCounter,
     ) -> None:
         self._sessions = sessions
         self._engine_name = engine_name
-        self._terms = terms
+        self._policy = policy
         self._counter = counter
         self._ready: OrderedDict[UUID, CountedPrompt] = OrderedDict()
         self._unreadable: set[UUID] = set()
         self._lock = threading.Lock()
-        self._foreseen = Foreseen()
+        self._preview = Preview()
         self._looked_at = float("-inf")
 
     def look(self) -> None:
@@ -56,15 +56,15 @@ class LookAhead:
         if time.monotonic() - self._looked_at < _LOOK_SECONDS:
             return
         with transaction(self._sessions) as session:
-            foreseen = claims.foresee(session, self._engine_name, self._terms())
+            preview = claims.preview_claims(session, self._engine_name, self._policy())
         with self._lock:
-            self._foreseen, self._looked_at = foreseen, time.monotonic()
-        for text_id in foreseen.text_ids:
+            self._preview, self._looked_at = preview, time.monotonic()
+        for text_id in preview.text_ids:
             if not self._is_ready(text_id) and text_id not in self._unreadable:
                 self._try(text_id)
-        self._unreadable.intersection_update(foreseen.text_ids)
+        self._unreadable.intersection_update(preview.text_ids)
 
-    def candidates(self) -> Foreseen | None:
+    def candidates(self) -> Preview | None:
         """Return the jobs that a claim may choose from without reading the queue.
 
         Returns:
@@ -72,14 +72,14 @@ class LookAhead:
         """
         with self._lock:
             is_fresh = time.monotonic() - self._looked_at < _FRESH_SECONDS
-            return self._foreseen if is_fresh else None
+            return self._preview if is_fresh else None
 
     def forget(self, job_ids: Iterable[UUID]) -> None:
         """Remove these jobs, which have started, from the candidates."""
         started = set(job_ids)
         with self._lock:
-            left = [each for each in self._foreseen.candidates if each.job.id not in started]
-            self._foreseen = replace(self._foreseen, candidates=left)
+            left = [each for each in self._preview.candidates if each.job.id not in started]
+            self._preview = replace(self._preview, candidates=left)
 
     def take(self, text_id: UUID) -> CountedPrompt | None:
         """Remove and return a prefetched prompt. Returns None if it was not predicted."""

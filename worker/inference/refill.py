@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from jobs.scheduling.claims import Ended
+from jobs.scheduling.claims import FreedSlot
 
 # The longest that pending requests may delay the writing of a result.
 _MAX_DELAY_SECONDS: Final = 0.1
@@ -37,15 +37,15 @@ class Hurry:
 class Refill:
     """A collector of ended requests; the first thread to come refills the slots of all."""
 
-    def __init__(self, fill: Callable[[Sequence[Ended]], bool], hurry: Hurry) -> None:
+    def __init__(self, fill: Callable[[Sequence[FreedSlot]], bool], hurry: Hurry) -> None:
         """Args: fill: deletes the reservations and starts other jobs; True if the engine is then full."""
         self._fill = fill
         self._hurry = hurry
-        self._waiting: list[Ended] = []
+        self._waiting: list[FreedSlot] = []
         self._lock = threading.Lock()
         self._filling = threading.Lock()
 
-    def after(self, ended: Ended) -> bool:
+    def after(self, ended: FreedSlot) -> bool:
         """Refill the slot of an ended request, together with any others that became free.
 
         Returns:

@@ -8,7 +8,7 @@ from jobs import database, telemetry
 from jobs.prompts.counter import PromptCounter
 from jobs.prompts.tokenizer import Tokenizer
 from jobs.scheduling.output_history import History
-from jobs.scheduling.sizing import Terms
+from jobs.scheduling.sizing import ClaimPolicy
 from jobs.settings import Settings
 from worker.doorbell import Bell
 from worker.inference.dispatcher import Dispatcher
@@ -38,18 +38,18 @@ class InferenceWorker:
         heartbeats, work = database.make_sessions(self._heartbeats), database.make_sessions(self._work)
         self.keeper = LeaseKeeper(heartbeats, settings.jobs)
         self.monitor = EngineMonitor(settings, heartbeats, self.keeper, end_id=tokenizer.end_id)
-        self._terms = Terms.of(settings, history=History(keep=_HISTORY_KEPT))
+        self._policy = ClaimPolicy.of(settings, history=History(keep=_HISTORY_KEPT))
         counter = PromptCounter(tokenizer)
         self._live = LiveOutput(bell.broker)
         stopping, hurry = threading.Event(), Hurry()
         runner = Runner(
             settings=settings,
-            terms=self.terms,
+            policy=self.policy,
             sessions=work,
             counter=counter,
             monitor=self.monitor,
             keeper=self.keeper,
-            ahead=LookAhead(work, settings.engine.name, self.terms, counter),
+            ahead=LookAhead(work, settings.engine.name, self.policy, counter),
             live=self._live,
             recorder=Recorder(settings, work, self.keeper, bell.ring, hurry, stopping),
             stopping=stopping,
@@ -72,7 +72,7 @@ class InferenceWorker:
             loop.start()
         telemetry.logger().info(telemetry.DISPATCHER_STARTED, engine=self._settings.engine.name)
 
-    def terms(self) -> Terms:
+    def policy(self) -> ClaimPolicy:
         """Return the policy that jobs are claimed under now.
 
         With a model that takes text, no run can continue another one: jobs reserve everything they may need,
@@ -80,8 +80,8 @@ class InferenceWorker:
         """
         model = self.monitor.model
         if model is None or not model.adapter.takes_text:
-            return self._terms
-        return replace(self._terms, foresight=None, preempts=False)
+            return self._policy
+        return replace(self._policy, prediction=None, preempts=False)
 
     def heard(self, bell: str) -> None:
         """Claim jobs soon, because the doorbell rang."""

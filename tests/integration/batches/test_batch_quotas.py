@@ -9,7 +9,7 @@ from batch_support import Service, lines, tools, validate_next
 from jobs.models import DEFAULT_TENANT
 from jobs.settings import LimitSettings
 from jobs.tenants import quotas
-from jobs.tenants.quotas import Held
+from jobs.tenants.quotas import QuotaUsage
 from openai_support import chat_line
 from support import MODEL
 
@@ -18,9 +18,9 @@ def service_with(sessions: sessionmaker[Session], **limits: int) -> Service:
     return Service(sessions, tools(limits=LimitSettings(**limits)))
 
 
-def held(sessions: sessionmaker[Session]) -> Held:
+def held(sessions: sessionmaker[Session]) -> QuotaUsage:
     with sessions() as session:
-        return quotas.held(session, DEFAULT_TENANT)
+        return quotas.current_usage(session, DEFAULT_TENANT)
 
 
 def begun(service: Service, content: list[dict[str, object]]) -> UUID:
@@ -44,7 +44,7 @@ def test_lines_become_jobs_as_the_quota_has_room_and_each_once(
         service.settle()
     assert service.batch(batch_id).state == "completed"
     assert service.outcome(batch_id) == (sorted(f"line-{number}" for number in range(10)), [])
-    assert held(sessions) == Held()
+    assert held(sessions) == QuotaUsage()
 
 
 def test_a_line_larger_than_the_whole_quota_fails_alone(sessions: sessionmaker[Session]) -> None:
@@ -72,4 +72,4 @@ def test_a_batch_that_waits_for_room_can_be_cancelled(sessions: sessionmaker[Ses
     service.cancel(batch_id)
     service.settle()
     assert service.batch(batch_id).state == "cancelled"
-    assert held(sessions) == Held()
+    assert held(sessions) == QuotaUsage()

@@ -36,7 +36,7 @@ def test_streams_go_on_while_the_database_restarts(
             assert len(worker.keeper.held()) == 4
             postgres.start()
             ended = [queue.ended(job_id) for job_id in job_ids]
-            eventually(lambda: not queue.bookings())
+            eventually(lambda: not queue.reservations())
     finally:
         engine.dispose()
         postgres.stop()

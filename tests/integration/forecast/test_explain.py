@@ -14,19 +14,19 @@ from jobs.forecast import backlog, snapshot
 from jobs.forecast.engine_speed import Speed
 from jobs.forecast.queue_position import Snapshot, explain, is_far_back, play
 from jobs.models import Engine, Job, Reservation
-from jobs.scheduling.sizing import Terms
+from jobs.scheduling.sizing import ClaimPolicy
 from jobs.states import FinishReason, JobState, Lane, WaitReason
 from jobs.views import QueuePlace
-from support import ENGINE, MODEL, TERMS, claim_one, job_in, output_of, register_engine, spec, submit_one
+from support import ENGINE, MODEL, POLICY, claim_one, job_in, output_of, register_engine, spec, submit_one
 
-WHOLE = Terms(lease=TERMS.lease, max_rescues=TERMS.max_rescues, foresight=None)
+WHOLE = ClaimPolicy(lease=POLICY.lease, max_rescues=POLICY.max_rescues, prediction=None)
 SPEED = Speed(step_s=0.05, read_s=0.0002)
 SLOTS = 4
 
 
-def snapshot_of(session: Session, terms: Terms = WHOLE) -> Snapshot:
+def snapshot_of(session: Session, policy: ClaimPolicy = WHOLE) -> Snapshot:
     session.flush()
-    return play(snapshot.look(session, MODEL, terms, unmeasured=SPEED), terms)
+    return play(snapshot.look(session, MODEL, policy, unmeasured=SPEED), policy)
 
 
 def place_of(session: Session, job: Job) -> QueuePlace:
@@ -49,7 +49,7 @@ def fill(session: Session, num_jobs: int = SLOTS, prompt_tokens: int = 100) -> N
     for _ in range(num_jobs):
         submit_one(session, spec(prompt_tokens))
     for _ in range(num_jobs):
-        claim_one(session, terms=WHOLE)
+        claim_one(session, policy=WHOLE)
 
 
 def starts_in(session: Session, job: Job) -> float:
@@ -222,7 +222,7 @@ def serve(session: Session, now: datetime, *, reading: timedelta, writing: timed
     job = submit_one(session, spec(100, rank=1))
     session.execute(text("UPDATE engines SET max_batch_size = 5"))
     session.expire_all()
-    lease = claim_one(session, terms=WHOLE).lease
+    lease = claim_one(session, policy=WHOLE).lease
     assert lease.job_id == job.id
     assert lifecycle.complete(session, lease, output_of("done", 61), FinishReason.STOP)
     reservations.close(session, lease.lease_id)
@@ -237,7 +237,7 @@ def test_what_runs_is_expected_to_end_by_what_its_peers_generated(session: Sessi
     for _ in range(SLOTS):
         submit_one(session, spec(100, max_tokens=4000))
     for _ in range(SLOTS):
-        claim_one(session, terms=WHOLE)
+        claim_one(session, policy=WHOLE)
     waits = submit_one(session)
     before = starts_in(session, waits)
     session.execute(update(Reservation).values(created_at=database_now(session) - timedelta(seconds=50)))

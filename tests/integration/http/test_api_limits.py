@@ -228,4 +228,4 @@ def test_held_is_zero_when_all_have_ended(limited: Limited, sessions: sessionmak
     assert http.post("/v1/jobs/cancel", json={"state": "queued"}).json()["cancelled"] == 20
     with sessions() as session:
         job = session.get_one(quotas.Job, ids.parse_job_id(report["ids"][0]))
-        assert quotas.held(session, job.tenant_id) == quotas.Held()
+        assert quotas.current_usage(session, job.tenant_id) == quotas.QuotaUsage()

@@ -14,7 +14,7 @@ from jobs.models import Reservation
 from jobs.scheduling import growth
 from jobs.scheduling.claims import Claim
 from jobs.transitions import Lease
-from support import CAPACITY, ENGINE, TERMS, claim_one, register_engine, spec, submit_one
+from support import CAPACITY, ENGINE, POLICY, claim_one, register_engine, spec, submit_one
 from worker.engine.metrics import Gauges
 from worker.inference.draining import Drains
 from worker.inference.leases import HeldLease
@@ -56,8 +56,8 @@ def test_a_job_that_waits_for_blocks_does_not_hide_a_request_that_drains(
         session.execute(
             update(Reservation).where(Reservation.lease_id == waiting.lease.lease_id).values(output_tokens=32)
         )
-        granted = growth.extend(session, ENGINE, waiting.lease, produced=32, terms=TERMS)
-        assert granted == growth.Waiting()
+        granted = growth.extend(session, ENGINE, waiting.lease, produced=32, policy=POLICY)
+        assert granted == growth.WaitForBlocks()
     for _ in range(3):  # the one active request is the draining one
         drains.look(ONE_ACTIVE, generating=[waiting.lease.lease_id])
     assert left(sessions) == {draining.lease.lease_id, waiting.lease.lease_id}

@@ -19,7 +19,7 @@ from jobs.prompts.tokenizer import Tokenizer, ensure_default_tokenizer, unpack_i
 from jobs.scheduling.claims import claim
 from jobs.settings import DatabaseSettings, Settings
 from local_engine import RunningEngine, engine_module, running_engine
-from support import TERMS, eventually
+from support import POLICY, eventually
 from worker_support import ENGINE, TIME_SCALE, KillableEngine, Queue, running_worker, settings_for
 
 
@@ -109,7 +109,7 @@ def test_jobs_survive_a_killed_engine_without_an_attempt(
         eventually(lambda: all(queue.job(job_id).state == "queued" for job_id in job_ids))
         killable.start()
         ended = [queue.ended(job_id) for job_id in job_ids]
-        eventually(lambda: not queue.bookings())
+        eventually(lambda: not queue.reservations())
     assert [(job.state, job.attempt, job.completion_tokens) for job in ended] == [("completed", 0, 3000)] * 6
     assert sorted(job.num_rescues for job in ended) == [0, 0, 1, 1, 1, 1]
 
@@ -191,13 +191,13 @@ def test_bookings_of_dead_streams_vanish(
         assert worker.dispatcher.loop.join(5)
         queue.submit("Say something.", max_tokens=100)
         with transaction(queue.sessions) as session:  # a worker that died right after its claim
-            claimed = claim(session, ENGINE, TERMS)
+            claimed = claim(session, ENGINE, POLICY)
             assert claimed is not None
             session.execute(update(Job).values(lease_expires_at=database_now(session)))
         with transaction(queue.sessions) as session:
             lifecycle.rescue(session, now=database_now(session), max_rescues=2)
-        assert [row.state for row in queue.bookings()] == ["draining"]
-        eventually(lambda: not queue.bookings())
+        assert [row.state for row in queue.reservations()] == ["draining"]
+        eventually(lambda: not queue.reservations())
 
 
 def test_without_gauges_bookings_vanish_after_a_while_and_a_canary(
@@ -221,7 +221,7 @@ def test_without_gauges_bookings_vanish_after_a_while_and_a_canary(
                     draining_since=database_now(session),
                 )
             )
-        eventually(lambda: not queue.bookings())
+        eventually(lambda: not queue.reservations())
 
 
 @pytest.fixture(scope="module")

@@ -103,7 +103,7 @@ def test_prompt_tokens_are_what_the_engine_is_sent(queue: Queue, tokenizer: Toke
 def test_many_jobs_share_the_engine_and_leave_nothing_booked(queue: Queue, synthetic: RunningEngine) -> None:
     job_ids = [queue.submit(f"Number {number}. [[tokens={5 + number}]]") for number in range(20)]
     assert [queue.ended(job_id).completion_tokens for job_id in job_ids] == list(range(5, 25))
-    eventually(lambda: not queue.bookings())
+    eventually(lambda: not queue.reservations())
     eventually(lambda: idle(synthetic))
 
 
@@ -128,7 +128,7 @@ def test_a_cancelled_job_keeps_what_it_has_said(queue: Queue, synthetic: Running
     assert result is not None
     assert len(unpack_ids(result.output_ids)) == job.completion_tokens > 0
     assert result.output in SAID * 10_000
-    eventually(lambda: idle(synthetic) and not queue.bookings())
+    eventually(lambda: idle(synthetic) and not queue.reservations())
 
 
 @pytest.mark.usefixtures("worker")
@@ -139,7 +139,7 @@ def test_a_job_is_cancelled_while_its_prompt_is_read(queue: Queue, synthetic: Ru
         lifecycle.cancel(session, job_id, tenant_id=DEFAULT_TENANT)
     job = queue.ended(job_id)
     assert (job.state, job.completion_tokens, job.first_token_at) == ("cancelled", 0, None)
-    eventually(lambda: idle(synthetic) and not queue.bookings())
+    eventually(lambda: idle(synthetic) and not queue.reservations())
 
 
 @pytest.mark.usefixtures("worker")

@@ -10,7 +10,7 @@ from cli.stack.servers.valkey import EmbeddedValkey
 from jobs import doorbell, live_output
 from jobs.live_output import Piece
 from jobs.prompts.tokenizer import unpack_ids
-from jobs.scheduling.packing import Rules
+from jobs.scheduling.packing import PackingPolicy
 from jobs.settings import Settings
 from jobs.states import Lane
 from support import eventually
@@ -33,7 +33,7 @@ def test_an_interactive_job_is_answered_while_four_long_ones_run_and_all_complet
         queue.ended(undisturbed)
         long = [queue.submit(LONG.format(number), max_tokens=4000) for number in range(4)]
         for each in long:
-            queue.when(each, lambda job: job.completion_tokens > Rules().preempt_after)
+            queue.when(each, lambda job: job.completion_tokens > PackingPolicy().preempt_after)
         asking = queue.submit("A question. [[tokens=20]]", lane=Lane.INTERACTIVE)
         answered = queue.ended(asking)
         left = [queue.job(each) for each in long]
@@ -45,7 +45,7 @@ def test_an_interactive_job_is_answered_while_four_long_ones_run_and_all_complet
         ("stop", 3000, 0)
     ] * 4
     assert ids_of(queue, long[0]) == ids_of(queue, undisturbed)
-    assert queue.bookings() == []
+    assert queue.reservations() == []
 
 
 def pieces_of(valkey: EmbeddedValkey, job_id: UUID) -> list[Piece]:

@@ -56,7 +56,7 @@ def test_sigterm_gives_running_jobs_back(
     assert worker.process.wait(timeout=PATIENCE) == 0
     jobs = [queue.job(job_id) for job_id in job_ids]
     assert [(job.state, job.attempt, job.num_rescues) for job in jobs] == [("queued", 0, 0)] * 4
-    assert queue.bookings() == []
+    assert queue.reservations() == []
 
 
 def test_sigterm_lets_jobs_end_within_the_grace(
@@ -140,7 +140,7 @@ def test_jobs_of_a_killed_worker_are_rescued_and_complete_once(
     spawn("service", settings)
     ended = [queue.ended(job_id) for job_id in job_ids]
     assert [(job.state, job.attempt, job.num_rescues) for job in ended] == [("completed", 0, 1)] * 4
-    eventually(lambda: not queue.bookings())
+    eventually(lambda: not queue.reservations())
 
 
 def test_a_rescued_job_can_be_claimed_again_at_once(

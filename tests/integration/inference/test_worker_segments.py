@@ -12,12 +12,12 @@ from jobs.models import Job, Reservation
 from jobs.prompts.tokenizer import unpack_ids
 from jobs.scheduling import growth
 from jobs.scheduling.claims import Claim
-from jobs.scheduling.growth import Waiting, Yielding
+from jobs.scheduling.growth import WaitForBlocks, YieldSlot
 from jobs.scheduling.prediction import FEW
-from jobs.scheduling.sizing import Terms
+from jobs.scheduling.sizing import ClaimPolicy
 from jobs.settings import Settings
 from jobs.states import FinishReason
-from support import ENGINE, TERMS, claim_one, output_of, register_engine, spec, submit_one
+from support import ENGINE, POLICY, claim_one, output_of, register_engine, spec, submit_one
 from worker_support import Queue, running_worker
 
 DOCUMENT = "A document whose answer takes a while. 日本語 and 🙂 too."
@@ -42,12 +42,12 @@ def test_an_answer_longer_than_its_booking_equals_one_that_was_booked_whole(
     with running_worker(settings, queue.tokenizer):
         in_segments = queue.submit(DOCUMENT, max_tokens=6000)
         queue.streaming(in_segments)
-        (booked,) = queue.bookings()
+        (booked,) = queue.reservations()
         ended = queue.ended(in_segments)
     assert booked.output_tokens < 6000
     assert (ended.finish_reason, ended.completion_tokens, ended.attempt) == ("length", 6000, 0)
     assert ids_of(queue, in_segments) == ids_of(queue, at_once)
-    assert queue.bookings() == []
+    assert queue.reservations() == []
 
 
 def test_an_answer_that_ends_in_a_later_segment_says_stop(
@@ -74,8 +74,8 @@ def running(session: Session, prompt_tokens: int, *, max_tokens: int) -> Claim:
     return claim_one(session)
 
 
-def extend(session: Session, claim: Claim, terms: Terms = TERMS) -> object:
-    return growth.extend(session, ENGINE, claim.lease, produced=claim.output_tokens, terms=terms)
+def extend(session: Session, claim: Claim, policy: ClaimPolicy = POLICY) -> object:
+    return growth.extend(session, ENGINE, claim.lease, produced=claim.output_tokens, policy=policy)
 
 
 def test_a_cold_booking_covers_2048_tokens_and_a_long_prompt_s_warm_one_what_peers_needed(
@@ -108,10 +108,10 @@ def test_a_job_without_room_waits_and_the_cheapest_yields_when_nobody_can_go_on(
     small = running(session, 32_000, max_tokens=30_000)
     while isinstance(granted := extend(session, large), int):
         large = replace(large, output_tokens=granted)
-    assert granted == Waiting()
-    assert extend(session, small) == Yielding()
-    assert extend(session, large) == Waiting()
-    lifecycle.give_way(session, small.lease, output_of("part", 5))
+    assert granted == WaitForBlocks()
+    assert extend(session, small) == YieldSlot()
+    assert extend(session, large) == WaitForBlocks()
+    lifecycle.yield_slot(session, small.lease, output_of("part", 5))
     reservations.close(session, small.lease.lease_id)
     assert isinstance(extend(session, large), int)
     yielded = session.get_one(Job, small.lease.job_id, populate_existing=True)
@@ -126,7 +126,7 @@ def test_a_job_without_room_waits_and_the_cheapest_yields_when_nobody_can_go_on(
 def test_a_job_that_yielded_books_all_that_it_may_need(session: Session) -> None:
     register_engine(session)
     first = running(session, 1000, max_tokens=30_000)
-    lifecycle.give_way(session, first.lease, output_of("part", 5))
+    lifecycle.yield_slot(session, first.lease, output_of("part", 5))
     reservations.close(session, first.lease.lease_id)
     assert claim_one(session).output_tokens == 30_000
 

@@ -71,7 +71,7 @@ def test_jobs_end_as_on_an_engine_that_takes_ids(
         assert result is not None
         assert result.output in SAID * 2
         assert "every word of this" not in result.output
-        eventually(lambda: not queue.bookings())
+        eventually(lambda: not queue.reservations())
 
 
 @pytest.mark.parametrize("name", ENTRIES)
@@ -80,9 +80,9 @@ def test_a_job_books_all_that_it_may_need(
 ) -> None:
     with running_worker(asking(name), tokenizer):
         job_id = queue.submit("Say something. [[tokens=3000]]", max_tokens=20_000)
-        (booking,) = eventually(queue.bookings)
-        assert booking.output_tokens == 20_000
-        assert booking.blocks >= 20_000 // 64
+        (reservation,) = eventually(queue.reservations)
+        assert reservation.output_tokens == 20_000
+        assert reservation.blocks >= 20_000 // 64
         with transaction(queue.sessions) as session:
             lifecycle.cancel(session, job_id, tenant_id=DEFAULT_TENANT)
         assert queue.ended(job_id).state == "cancelled"
@@ -99,10 +99,10 @@ def test_a_cancelled_job_s_blocks_stay_booked_until_the_engine_is_free(
         with transaction(queue.sessions) as session:
             lifecycle.cancel(session, job_id, tenant_id=DEFAULT_TENANT)
         assert queue.ended(job_id).state == "cancelled"
-        (booking,) = queue.bookings()
+        (reservation,) = queue.reservations()
         while five_models.gauges()["active"]:
-            assert [each.lease_id for each in queue.bookings()] == [booking.lease_id]
-        eventually(lambda: not queue.bookings())
+            assert [each.lease_id for each in queue.reservations()] == [reservation.lease_id]
+        eventually(lambda: not queue.reservations())
 
 
 def test_a_document_that_spells_control_tokens_is_refused_and_not_sent(
@@ -113,7 +113,7 @@ def test_a_document_that_spells_control_tokens_is_refused_and_not_sent(
         assert job.state == "failed"
         assert job.error is not None
         assert job.error["code"] == "unsafe_text"
-        assert not queue.bookings()
+        assert not queue.reservations()
 
 
 def test_a_worker_that_stops_leaves_a_job_to_begin_anew(

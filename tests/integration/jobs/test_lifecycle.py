@@ -57,7 +57,7 @@ def test_a_stale_worker_can_write_nothing(session: Session, verb: str) -> None:
     stale = {
         "complete": lambda: lifecycle.complete(session, lease, output_of("zombie"), FinishReason.STOP),
         "fail": lambda: lifecycle.fail(session, lease, ERROR),
-        "end": lambda: lifecycle.end_stopped(session, lease, StopReason.CANCEL, output_of("zombie")),
+        "end": lambda: lifecycle.finish_stopped(session, lease, StopReason.CANCEL, output_of("zombie")),
         "release": lambda: lifecycle.release(session, lease),
         "retry": lambda: lifecycle.retry(session, lease, ERROR, max_attempts=3, backoff=RETRY_WAIT),
         "progress": lambda: lifecycle.report_progress(session, lease, completion_tokens=7),
@@ -103,7 +103,7 @@ def test_a_running_job_is_asked_to_stop_and_its_worker_ends_it(session: Session)
     job = lifecycle.cancel(session, lease.job_id, tenant_id=DEFAULT_TENANT)
     assert job.state == JobState.RUNNING
     assert leases.read_stops(session, [lease]) == {lease.lease_id: StopReason.CANCEL}
-    assert lifecycle.end_stopped(session, lease, StopReason.CANCEL, output_of("part", 2))
+    assert lifecycle.finish_stopped(session, lease, StopReason.CANCEL, output_of("part", 2))
     assert state_of(session, lease) == JobState.CANCELLED
     assert session.get_one(Result, lease.job_id).output == "part"
 

@@ -15,14 +15,14 @@ from jobs.engines import reservations
 from jobs.engines.capacity import Capacity
 from jobs.models import DEFAULT_TENANT, Engine, Job, Reservation, Result, WebhookEvent
 from jobs.scheduling import claims
-from jobs.scheduling.sizing import Terms
+from jobs.scheduling.sizing import ClaimPolicy
 from jobs.states import TERMINAL, FinishReason, StopReason
 from jobs.transitions import Lease
 from support import ERROR, empty_database, output_of, prepare_next, register_engine, spec
 
 SMALL = Capacity(max_batch_size=2, max_blocks=20, tokens_per_block=64, max_input_len=1000, max_seq_len=1280)
 ENGINES = ("engine-a", "engine-b")
-TERMS = Terms(lease=timedelta(seconds=60), max_rescues=3)
+TERMS = ClaimPolicy(lease=timedelta(seconds=60), max_rescues=3)
 LATER = timedelta(minutes=5)
 places = st.integers(0, 9)
 
@@ -96,8 +96,10 @@ class Life(RuleBasedStateMachine):
             done = {
                 "complete": lambda: lifecycle.complete(session, lease, output_of("x", 1), FinishReason.STOP),
                 "fail": lambda: lifecycle.fail(session, lease, ERROR, output_of("part", 1)),
-                "cancel": lambda: lifecycle.end_stopped(session, lease, StopReason.CANCEL, output_of("p", 1)),
-                "expire": lambda: lifecycle.end_stopped(session, lease, StopReason.EXPIRE, None),
+                "cancel": lambda: lifecycle.finish_stopped(
+                    session, lease, StopReason.CANCEL, output_of("p", 1)
+                ),
+                "expire": lambda: lifecycle.finish_stopped(session, lease, StopReason.EXPIRE, None),
                 "release": lambda: lifecycle.release(session, lease),
                 "retry": lambda: lifecycle.retry(
                     session, lease, ERROR, max_attempts=2, backoff=timedelta(microseconds=1)

@@ -46,7 +46,7 @@ BACK: dict[str, Callable[[Session, Lease], object]] = {
     "release": lifecycle.release,
     "recount": lambda session, lease: lifecycle.recount(session, lease, prompt_tokens=120),
     "retry": lambda session, lease: lifecycle.retry(session, lease, ERROR, max_attempts=3, backoff=BACKOFF),
-    "lose": lambda session, lease: lifecycle.lose_engine(session, lease, max_rescues=2),
+    "lose": lambda session, lease: lifecycle.release_after_engine_loss(session, lease, max_rescues=2),
 }
 
 

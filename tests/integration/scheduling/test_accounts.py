@@ -10,9 +10,9 @@ from jobs.engines import reservations, served_tokens
 from jobs.ids import uuid7
 from jobs.models import Tenant, TenantAccount
 from jobs.scheduling import claims
-from jobs.scheduling.claims import Foreseen
+from jobs.scheduling.claims import Preview
 from jobs.states import FinishReason
-from support import CAPACITY, ENGINE, MODEL, TERMS, output_of, register_engine, spec, submit_one
+from support import CAPACITY, ENGINE, MODEL, POLICY, output_of, register_engine, spec, submit_one
 
 WEIGHT = 2.0
 
@@ -31,12 +31,12 @@ def newcomer(sessions: sessionmaker[Session]) -> Tenant:
     return new
 
 
-def foreseen_beside(sessions: sessionmaker[Session]) -> Foreseen:
+def foreseen_beside(sessions: sessionmaker[Session]) -> Preview:
     """What is foreseen while another engine's claim holds the accounts."""
     with transaction(sessions) as other:
         served_tokens.serialize(other)
         with transaction(sessions) as session:
-            return claims.foresee(session, ENGINE, TERMS)
+            return claims.preview_claims(session, ENGINE, POLICY)
 
 
 def account_of(session: Session, tenant: Tenant) -> TenantAccount | None:
@@ -46,10 +46,10 @@ def account_of(session: Session, tenant: Tenant) -> TenantAccount | None:
 def test_a_new_tenant_s_first_prompt_is_charged_though_its_account_was_not_taken_up(
     sessions: sessionmaker[Session], newcomer: Tenant
 ) -> None:
-    foreseen = foreseen_beside(sessions)
+    preview = foreseen_beside(sessions)
     with transaction(sessions) as session:
         assert account_of(session, newcomer) is None
-        found = claims.claim_all(session, ENGINE, TERMS, foreseen=foreseen).claims
+        found = claims.claim_all(session, ENGINE, POLICY, preview=preview).claims
         (claim,) = (each for each in found if each.job.tenant_id == newcomer.id)
         account = account_of(session, newcomer)
         assert account is not None
@@ -57,7 +57,7 @@ def test_a_new_tenant_s_first_prompt_is_charged_though_its_account_was_not_taken
         least = 9000 + (100 + claim.output_tokens) / WEIGHT  # the other tenant, charged first
         assert account.served == least + (5000 + claim.output_tokens) / WEIGHT
     with transaction(sessions) as session:  # a look that takes accounts up leaves the charge where it is
-        claims.foresee(session, ENGINE, TERMS)
+        claims.preview_claims(session, ENGINE, POLICY)
         lifecycle.complete(session, claim.lease, output_of("x", 10), FinishReason.STOP)
         reservations.close(session, claim.lease.lease_id)
         account = account_of(session, newcomer)
@@ -70,9 +70,9 @@ def test_a_tenant_that_comes_back_is_lifted_before_it_is_charged(
 ) -> None:
     with transaction(sessions) as session:
         session.add(TenantAccount(tenant_id=newcomer.id, model=MODEL, served=40, is_active=False))
-    foreseen = foreseen_beside(sessions)
+    preview = foreseen_beside(sessions)
     with transaction(sessions) as session:
-        claims.claim_all(session, ENGINE, TERMS, foreseen=foreseen)
+        claims.claim_all(session, ENGINE, POLICY, preview=preview)
         account = account_of(session, newcomer)
     assert account is not None
     assert account.served > 9000 + 5000 / WEIGHT

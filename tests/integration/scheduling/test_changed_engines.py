@@ -17,7 +17,7 @@ from jobs.states import JobState
 from support import (
     CAPACITY,
     ENGINE,
-    TERMS,
+    POLICY,
     WordCounter,
     claim_one,
     job_in,
@@ -37,7 +37,7 @@ def test_bookings_cover_the_same_tokens_when_the_engine_tells_another_block_size
     register_engine(session, capacity=SMALLER_BLOCKS)
     assert session.scalars(select(Reservation.blocks)).one() == 2_876  # of 32 tokens; it was 1,438 of 64
     submit_one(session, spec(60_000))
-    assert claims.claim(session, ENGINE, TERMS) is None, "60,000 tokens beside 92,000 are over the pool"
+    assert claims.claim(session, ENGINE, POLICY) is None, "60,000 tokens beside 92,000 are over the pool"
 
 
 def test_a_claim_waits_for_nobody_who_is_changing_the_overtaken_head(sessions: sessionmaker[Session]) -> None:

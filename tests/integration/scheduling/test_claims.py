@@ -15,7 +15,7 @@ from jobs.ids import uuid7
 from jobs.models import Job, Reservation
 from jobs.scheduling import claims
 from jobs.states import FinishReason, JobState
-from support import CAPACITY, ENGINE, TERMS, claim_one, job_in, output_of, register_engine, spec, submit_one
+from support import CAPACITY, ENGINE, POLICY, claim_one, job_in, output_of, register_engine, spec, submit_one
 
 BIG = 90_000
 
@@ -38,7 +38,7 @@ def test_two_prompts_of_90k_never_run_together(session: Session) -> None:
     small = submit_one(session, spec(500))
     assert claim_one(session).lease.job_id == first.id
     assert claim_one(session).lease.job_id == small.id
-    assert claims.claim(session, ENGINE, TERMS) is None
+    assert claims.claim(session, ENGINE, POLICY) is None
 
 
 def test_a_later_job_starts_ahead_of_a_waiting_head_only_if_it_does_not_postpone_it(session: Session) -> None:
@@ -50,7 +50,7 @@ def test_a_later_job_starts_ahead_of_a_waiting_head_only_if_it_does_not_postpone
     # It fits, but would still run when the first one has ended and the head could start.
     slow = submit_one(session, spec(35_500, max_tokens=2048))
     assert claim_one(session).lease.job_id == quick.id
-    assert claims.claim(session, ENGINE, TERMS) is None
+    assert claims.claim(session, ENGINE, POLICY) is None
     lifecycle.complete(session, running.lease, output_of("x"), FinishReason.STOP)
     reservations.close(session, running.lease.lease_id)
     assert claim_one(session).lease.job_id == head.id
@@ -67,7 +67,7 @@ def test_priority_orders_the_queue_and_age_breaks_ties(session: Session) -> None
 
 def test_a_small_job_behind_a_long_row_of_big_ones_is_seen(session: Session) -> None:
     register_engine(session)
-    for _ in range(TERMS.packing.window + 5):
+    for _ in range(POLICY.packing.window + 5):
         submit_one(session, spec(BIG))
     small = submit_one(session, spec(100))
     claim_one(session)
@@ -81,7 +81,7 @@ def test_draining_bookings_count_until_they_are_gone(session: Session) -> None:
     first = claim_one(session)
     lifecycle.fail(session, first.lease, {"code": "x", "message": "y"})
     reservations.drain(session, first.lease.lease_id)
-    assert claims.claim(session, ENGINE, TERMS) is None
+    assert claims.claim(session, ENGINE, POLICY) is None
     assert reservations.drained(session, [first.lease.lease_id]) == 1
     claim_one(session)
 
@@ -90,7 +90,7 @@ def test_a_paused_engine_claims_nothing(session: Session) -> None:
     register_engine(session)
     submit_one(session)
     registry.pause(session, ENGINE, "server not ready")
-    assert claims.claim(session, ENGINE, TERMS) is None
+    assert claims.claim(session, ENGINE, POLICY) is None
     register_engine(session)
     claim_one(session)
 
@@ -99,7 +99,7 @@ def test_a_gauge_can_only_shrink_the_budget(session: Session) -> None:
     register_engine(session)
     submit_one(session, spec(1000))
     registry.seen(session, ENGINE, now=database_now(session), spare_blocks=3)
-    assert claims.claim(session, ENGINE, TERMS) is None
+    assert claims.claim(session, ENGINE, POLICY) is None
     registry.seen(session, ENGINE, now=database_now(session), spare_blocks=None)
     claim_one(session)
 
@@ -107,16 +107,16 @@ def test_a_gauge_can_only_shrink_the_budget(session: Session) -> None:
 def test_a_job_rescued_too_often_runs_with_nothing_beside_it(session: Session) -> None:
     register_engine(session)
     suspect = submit_one(session, spec(100))
-    session.execute(update(Job).where(Job.id == suspect.id).values(num_rescues=TERMS.max_rescues))
+    session.execute(update(Job).where(Job.id == suspect.id).values(num_rescues=POLICY.max_rescues))
     submit_one(session, spec(100))
     assert claim_one(session).lease.job_id == suspect.id
-    assert claims.claim(session, ENGINE, TERMS) is None
+    assert claims.claim(session, ENGINE, POLICY) is None
 
 
 def test_another_model_s_jobs_are_left_alone(session: Session) -> None:
     registry.register(session, "other", "other-model", CAPACITY, now=database_now(session))
     submit_one(session)
-    assert claims.claim(session, "other", TERMS) is None
+    assert claims.claim(session, "other", POLICY) is None
 
 
 @pytest.mark.parametrize("num_engines", [1, 2])
@@ -138,7 +138,7 @@ def test_racing_workers_never_overbook_and_never_share_a_job(
     def work(name: str) -> None:
         while True:
             with sessions.begin() as session:
-                mine = claims.claim(session, name, TERMS)
+                mine = claims.claim(session, name, POLICY)
                 booked = session.execute(
                     select(func.count(), func.coalesce(func.sum(Reservation.blocks), 0)).where(
                         Reservation.engine_name == name
@@ -166,7 +166,7 @@ def test_racing_workers_never_overbook_and_never_share_a_job(
 def test_a_lease_that_expired_is_never_renewed(session: Session) -> None:
     register_engine(session)
     submit_one(session)
-    held = claim_one(session, terms=replace(TERMS, lease=timedelta(seconds=-1)))
+    held = claim_one(session, policy=replace(POLICY, lease=timedelta(seconds=-1)))
     assert leases.renew(session, [held.lease], lease=timedelta(seconds=60)) == set()
 
 

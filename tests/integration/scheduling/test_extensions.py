@@ -13,11 +13,11 @@ from jobs.models import DEFAULT_TENANT, Job, Reservation
 from jobs.scheduling import growth
 from jobs.scheduling.claims import Claim
 from jobs.states import FinishReason
-from support import CAPACITY, ENGINE, TERMS, claim_one, output_of, register_engine, spec, submit_one
+from support import CAPACITY, ENGINE, POLICY, claim_one, output_of, register_engine, spec, submit_one
 
 # What the head of the queue leaves free of them is twice what the overtaker books at first.
 POOL = replace(CAPACITY, max_blocks=1600)
-WHOLE = replace(TERMS, foresight=None)  # an extension asks for all that is left
+WHOLE = replace(POLICY, prediction=None)  # an extension asks for all that is left
 
 
 def blocks_of(session: Session, claim: Claim) -> int:
@@ -53,7 +53,7 @@ def overtaker(session: Session, head: Job) -> Claim:
 
 
 def extend(session: Session, claim: Claim) -> object:
-    return growth.extend(session, ENGINE, claim.lease, produced=claim.output_tokens, terms=WHOLE)
+    return growth.extend(session, ENGINE, claim.lease, produced=claim.output_tokens, policy=WHOLE)
 
 
 def test_an_extension_leaves_the_overtaken_job_the_blocks_that_it_will_start_with(

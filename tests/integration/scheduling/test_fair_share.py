@@ -14,12 +14,12 @@ from jobs.engines import reservations
 from jobs.ids import uuid7
 from jobs.models import Job, Reservation, Tenant, TenantAccount
 from jobs.scheduling import claims
-from jobs.scheduling.claims import Claim, Ended
-from jobs.scheduling.sizing import Terms
+from jobs.scheduling.claims import Claim, FreedSlot
+from jobs.scheduling.sizing import ClaimPolicy
 from jobs.states import FinishReason, JobState, Lane, StopReason
-from support import CAPACITY, ENGINE, TERMS, claim_one, output_of, register_engine, spec, submit_one
+from support import CAPACITY, ENGINE, POLICY, claim_one, output_of, register_engine, spec, submit_one
 
-WHOLE = Terms(lease=TERMS.lease, max_rescues=TERMS.max_rescues, foresight=None)
+WHOLE = ClaimPolicy(lease=POLICY.lease, max_rescues=POLICY.max_rescues, prediction=None)
 
 
 def new_tenant(session: Session, *, weight: float = 1) -> UUID:
@@ -168,7 +168,7 @@ def stream_for_long(session: Session, claimed: Claim, num_tokens: int = 300) -> 
 
 def look(session: Session) -> tuple[Claim | None, bool]:
     """The next job, if it may start, and whether batch jobs were asked to leave."""
-    found = claims.claim_all(session, ENGINE, TERMS, limit=1)
+    found = claims.claim_all(session, ENGINE, POLICY, limit=1)
     return next(iter(found.claims), None), found.asked_for_room
 
 
@@ -186,9 +186,9 @@ def test_a_full_engine_makes_room_for_somebody_who_waits_for_an_answer(session: 
     reasons = leases.read_stops(session, [each.lease for each in running])
     (leaving,) = [each for each in running if reasons[each.lease.lease_id] == StopReason.PREEMPT]
     assert leaving.job.prompt_tokens == 500
-    lifecycle.make_room(session, leaving.lease, output_of("so far", 301))
+    lifecycle.release_preempted(session, leaving.lease, output_of("so far", 301))
     (found,) = claims.claim_all(
-        session, ENGINE, TERMS, ended=[Ended(leaving.lease.lease_id, 301)], limit=1
+        session, ENGINE, POLICY, ended=[FreedSlot(leaving.lease.lease_id, 301)], limit=1
     ).claims
     assert found.lease.job_id == asking.id
     finish(session, found, 3)
@@ -202,9 +202,9 @@ def test_successors_are_named_before_a_slot_is_free(session: Session) -> None:
     for size in (60_000, 40_000, 20_000, 10_000):
         submit_one(session, spec(size, max_tokens=200))
     for _ in range(4):
-        claim_one(session, terms=WHOLE)
+        claim_one(session, policy=WHOLE)
     large = submit_one(session, spec(55_000, max_tokens=200))
     small = submit_one(session, spec(900, max_tokens=200))
-    foreseen = claims.foresee(session, ENGINE, WHOLE)
-    assert {large.text_id, small.text_id} == set(foreseen.text_ids)
+    preview = claims.preview_claims(session, ENGINE, WHOLE)
+    assert {large.text_id, small.text_id} == set(preview.text_ids)
     assert CAPACITY.max_batch_size == session.scalar(select(func.count()).select_from(Reservation))

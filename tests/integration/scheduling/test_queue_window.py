@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from jobs.engines.capacity import Capacity
 from jobs.scheduling import claims
 from jobs.states import Lane
-from support import CAPACITY, ENGINE, TERMS, register_engine, spec, submit_one
+from support import CAPACITY, ENGINE, POLICY, register_engine, spec, submit_one
 
 SMALL = Capacity(
     max_batch_size=4, max_blocks=512, tokens_per_block=64, max_input_len=8000, max_seq_len=16_384
@@ -69,11 +69,11 @@ def test_jobs_that_only_another_engine_can_hold_are_passed_over_unread(
     register_engine(session, capacity=too_small)
     fill(session, prompt_tokens, max_tokens=max_tokens, window=window)
     mine = submit_one(session, spec(100, window=window))
-    assert read_by(session, lambda: claims.foresee(session, ENGINE, TERMS)) < 100
-    assert read_by(session, lambda: claims.claim_all(session, ENGINE, TERMS)) < 100
+    assert read_by(session, lambda: claims.preview_claims(session, ENGINE, POLICY)) < 100
+    assert read_by(session, lambda: claims.claim_all(session, ENGINE, POLICY)) < 100
     session.refresh(mine)
     assert mine.state == "running"
-    assert claims.claim(session, "large", TERMS) is not None
+    assert claims.claim(session, "large", POLICY) is not None
 
 
 def test_a_job_that_waits_for_an_answer_is_found_without_reading_the_batch_lines_that_expire(
@@ -82,6 +82,6 @@ def test_a_job_that_waits_for_an_answer_is_found_without_reading_the_batch_lines
     register_engine(session)
     fill(session, 1000, max_tokens=64, window=DAY)
     asking = submit_one(session, spec(100, lane=Lane.INTERACTIVE, window=timedelta(hours=1)))
-    assert read_by(session, lambda: claims.claim_all(session, ENGINE, TERMS, limit=1)) < 300
+    assert read_by(session, lambda: claims.claim_all(session, ENGINE, POLICY, limit=1)) < 300
     session.refresh(asking)
     assert asking.state == "running"

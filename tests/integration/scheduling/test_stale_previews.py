@@ -13,9 +13,9 @@ from jobs.ids import uuid7
 from jobs.models import Job, Tenant, TenantAccount
 from jobs.scheduling import claims
 from jobs.scheduling.candidates import MAX_TENANTS
-from jobs.scheduling.claims import Claim, Ended
+from jobs.scheduling.claims import Claim, FreedSlot
 from jobs.states import FinishReason, Lane
-from support import ENGINE, ERROR, TERMS, claim_one, output_of, register_engine, spec, submit_one
+from support import ENGINE, ERROR, POLICY, claim_one, output_of, register_engine, spec, submit_one
 
 SMALL = Capacity(
     max_batch_size=4, max_blocks=512, tokens_per_block=64, max_input_len=8000, max_seq_len=16_000
@@ -29,9 +29,9 @@ def new_tenant(session: Session) -> UUID:
     return tenant.id
 
 
-def complete(session: Session, claimed: Claim) -> Ended:
+def complete(session: Session, claimed: Claim) -> FreedSlot:
     assert lifecycle.complete(session, claimed.lease, output_of("x"), FinishReason.STOP)
-    return Ended(claimed.lease.lease_id, 3)
+    return FreedSlot(claimed.lease.lease_id, 3)
 
 
 def test_a_place_that_became_free_goes_to_who_waits_for_an_answer_though_nobody_foresaw_it(
@@ -41,10 +41,10 @@ def test_a_place_that_became_free_goes_to_who_waits_for_an_answer_though_nobody_
     for _ in range(8):
         submit_one(session)
     running = [claim_one(session) for _ in range(4)]
-    foreseen = claims.foresee(session, ENGINE, TERMS)
+    preview = claims.preview_claims(session, ENGINE, POLICY)
     asking = submit_one(session, spec(lane=Lane.INTERACTIVE))
     ended = [complete(session, running[0])]
-    (found,) = claims.claim_all(session, ENGINE, TERMS, ended=ended, foreseen=foreseen).claims
+    (found,) = claims.claim_all(session, ENGINE, POLICY, ended=ended, preview=preview).claims
     assert found.lease.job_id == asking.id
 
 
@@ -59,9 +59,9 @@ def test_a_new_tenant_gets_its_share_of_an_engine_that_is_always_full(session: S
         submit_one(session, tenant_id=new)
     owners: Counter[UUID] = Counter()
     for _ in range(20):
-        foreseen = claims.foresee(session, ENGINE, TERMS)
+        preview = claims.preview_claims(session, ENGINE, POLICY)
         ended = [complete(session, running.pop(0))]
-        (found,) = claims.claim_all(session, ENGINE, TERMS, ended=ended, foreseen=foreseen).claims
+        (found,) = claims.claim_all(session, ENGINE, POLICY, ended=ended, preview=preview).claims
         owners[found.job.tenant_id] += 1
         running.append(found)
     assert min(owners[old], owners[new]) >= 8  # nearly half: bookings of equal jobs are settled later
@@ -82,10 +82,10 @@ def test_a_job_that_failed_elsewhere_since_it_was_foreseen_waits_as_long_as_it_m
     register_engine(session)
     register_engine(session, "engine-b")
     job = submit_one(session)
-    foreseen = claims.foresee(session, ENGINE, TERMS)
+    preview = claims.preview_claims(session, ENGINE, POLICY)
     elsewhere = claim_one(session, "engine-b")
     lifecycle.retry(session, elsewhere.lease, ERROR, max_attempts=3, backoff=timedelta(minutes=5))
-    assert not claims.claim_all(session, ENGINE, TERMS, foreseen=foreseen).claims
+    assert not claims.claim_all(session, ENGINE, POLICY, preview=preview).claims
     session.execute(update(Job).where(Job.id == job.id).values(run_after=None))
     assert claim_one(session).lease.job_id == job.id
 
@@ -95,11 +95,11 @@ def test_a_job_that_ran_elsewhere_since_it_was_foreseen_pays_for_its_prompt_once
     register_engine(session, "engine-b")
     tenant_id = new_tenant(session)
     submit_one(session, spec(1000), tenant_id=tenant_id)
-    foreseen = claims.foresee(session, ENGINE, TERMS)
+    preview = claims.preview_claims(session, ENGINE, POLICY)
     elsewhere = claim_one(session, "engine-b")
     lifecycle.release(session, elsewhere.lease)
-    ended = [Ended(elsewhere.lease.lease_id, 0)]
-    claims.claim_all(session, "engine-b", TERMS, ended=ended, limit=0)
-    (found,) = claims.claim_all(session, ENGINE, TERMS, foreseen=foreseen).claims
+    ended = [FreedSlot(elsewhere.lease.lease_id, 0)]
+    claims.claim_all(session, "engine-b", POLICY, ended=ended, limit=0)
+    (found,) = claims.claim_all(session, ENGINE, POLICY, preview=preview).claims
     account = session.get_one(TenantAccount, (tenant_id, "test-model"), populate_existing=True)
     assert account.served == 1000 + found.output_tokens

@@ -161,7 +161,7 @@ class Trees(RuleBasedStateMachine):
         stops = leases.read_stops(session, [claimed.lease])
         stop = stops.get(claimed.lease.lease_id)
         if stop in {StopReason.CANCEL, StopReason.EXPIRE} and heeds_stop:
-            lifecycle.end_stopped(session, claimed.lease, stop, None)
+            lifecycle.finish_stopped(session, claimed.lease, stop, None)
             session.query(Reservation).filter_by(lease_id=claimed.lease.lease_id).delete()
         elif claimed.lease.lease_id in stops:
             end(session, claimed)

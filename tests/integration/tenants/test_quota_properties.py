@@ -20,16 +20,16 @@ from jobs.engines.capacity import Capacity
 from jobs.errors import LimitError
 from jobs.models import DEFAULT_TENANT, Job, Tenant, UsageDay
 from jobs.scheduling import claims
-from jobs.scheduling.sizing import Terms
+from jobs.scheduling.sizing import ClaimPolicy
 from jobs.states import TERMINAL, FinishReason, StopReason
 from jobs.tenants import quotas, usage
-from jobs.tenants.quotas import Held, Limits
+from jobs.tenants.quotas import Limits, QuotaUsage
 from jobs.transitions import Lease
 from support import ERROR, empty_database, output_of, prepare_next, register_engine, spec
 
 SMALL = Capacity(max_batch_size=2, max_blocks=20, tokens_per_block=64, max_input_len=1000, max_seq_len=1280)
 ENGINE = "engine-a"
-TERMS = Terms(lease=timedelta(seconds=60), max_rescues=1)
+TERMS = ClaimPolicy(lease=timedelta(seconds=60), max_rescues=1)
 LIMITS = Limits(max_enqueued_tokens=4000, max_jobs=8, max_requests=1)
 LATER = timedelta(minutes=5)
 DAY = timedelta(days=1)
@@ -63,17 +63,17 @@ class Life(RuleBasedStateMachine):
     def submit(self, sizes: list[int | None], max_tokens: int, tenant_id: UUID) -> None:
         given = [spec(size, max_tokens=max_tokens, window=timedelta(minutes=4)) for size in sizes]
 
-        def admit(session: Session, more: Held) -> None:
+        def admit(session: Session, more: QuotaUsage) -> None:
             quotas.admit(session, tenant_id, more, limits=LIMITS)
 
         with self.sessions() as session:
-            before = quotas.held(session, tenant_id)
+            before = quotas.current_usage(session, tenant_id)
             try:
                 submission.submit(session, given, tenant_id=tenant_id, fallback=SMALL, admit=admit)
                 session.commit()
             except LimitError:
                 session.rollback()
-                assert quotas.held(session, tenant_id) == before, "a refused request takes nothing"
+                assert quotas.current_usage(session, tenant_id) == before, "a refused request takes nothing"
 
     @rule()
     def prepare(self) -> None:
@@ -101,14 +101,16 @@ class Life(RuleBasedStateMachine):
             {
                 "complete": lambda: lifecycle.complete(session, lease, output_of("x", 1), FinishReason.STOP),
                 "fail": lambda: lifecycle.fail(session, lease, ERROR, output_of("part", 1)),
-                "cancel": lambda: lifecycle.end_stopped(session, lease, StopReason.CANCEL, None),
-                "expire": lambda: lifecycle.end_stopped(session, lease, StopReason.EXPIRE, None),
+                "cancel": lambda: lifecycle.finish_stopped(session, lease, StopReason.CANCEL, None),
+                "expire": lambda: lifecycle.finish_stopped(session, lease, StopReason.EXPIRE, None),
                 "release": lambda: lifecycle.release(session, lease, output_of("part", 1)),
                 "retry": lambda: lifecycle.retry(
                     session, lease, ERROR, max_attempts=2, backoff=timedelta(microseconds=1)
                 ),
                 "recount": lambda: lifecycle.recount(session, lease, prompt_tokens=17),
-                "lose": lambda: lifecycle.lose_engine(session, lease, max_rescues=TERMS.max_rescues),
+                "lose": lambda: lifecycle.release_after_engine_loss(
+                    session, lease, max_rescues=TERMS.max_rescues
+                ),
             }[verb]()
             reservations.close(session, lease.lease_id)
 
@@ -169,13 +171,13 @@ class Life(RuleBasedStateMachine):
     def what_is_held_is_what_is_unfinished(self) -> None:
         with self.sessions() as session:
             for tenant_id in TENANTS:
-                found = quotas.held(session, tenant_id)
+                found = quotas.current_usage(session, tenant_id)
                 rows = session.execute(
                     select(Job.prompt_tokens, Job.max_tokens, Job.reserved_tokens).where(
                         Job.tenant_id == tenant_id, Job.state.not_in(sorted(TERMINAL))
                     )
                 ).all()
-                assert found == Held(sum(row.reserved_tokens for row in rows), len(rows))
+                assert found == QuotaUsage(sum(row.reserved_tokens for row in rows), len(rows))
                 assert found.jobs <= LIMITS.max_jobs
                 for row in rows:
                     if row.prompt_tokens is not None:
@@ -198,7 +200,7 @@ class Life(RuleBasedStateMachine):
         with self.sessions.begin() as session:
             for tenant_id in TENANTS:
                 lifecycle.cancel_where(session, [], tenant_id=tenant_id)
-                assert quotas.held(session, tenant_id) == Held()
+                assert quotas.current_usage(session, tenant_id) == QuotaUsage()
 
 
 @pytest.mark.timeout(300)

@@ -1,18 +1,18 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.engines.capacity import Capacity, Held, blocks_for, find_excess, free_budget
+from jobs.engines.capacity import Capacity, ReservedBlocks, blocks_for, find_excess, free_budget
 
 CAPACITY = Capacity(
     max_batch_size=4, max_blocks=2048, tokens_per_block=64, max_input_len=96_000, max_seq_len=131_072
 )
 
-held_lists = st.lists(st.builds(Held, blocks=st.integers(1, 2048), alone=st.booleans()), max_size=6)
+held_lists = st.lists(st.builds(ReservedBlocks, blocks=st.integers(1, 2048), alone=st.booleans()), max_size=6)
 
 
 @given(held_lists, st.none() | st.integers(-10, 3000))
 def test_a_budget_never_exceeds_what_reservations_and_gauge_leave(
-    held: list[Held], spare_blocks: int | None
+    held: list[ReservedBlocks], spare_blocks: int | None
 ) -> None:
     budget = free_budget(CAPACITY, held, spare_blocks=spare_blocks)
     assert 0 <= budget.free_slots <= max(0, CAPACITY.max_batch_size - len(held))
@@ -22,7 +22,7 @@ def test_a_budget_never_exceeds_what_reservations_and_gauge_leave(
 
 
 @given(held_lists)
-def test_nothing_starts_beside_a_job_that_must_run_alone(held: list[Held]) -> None:
+def test_nothing_starts_beside_a_job_that_must_run_alone(held: list[ReservedBlocks]) -> None:
     if any(each.alone for each in held):
         assert free_budget(CAPACITY, held).free_slots == 0
 

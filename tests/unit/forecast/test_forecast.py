@@ -14,10 +14,10 @@ from jobs.engines.capacity import Budget
 from jobs.forecast.engine_speed import Service, Speed, measure, reading_work
 from jobs.forecast.simulation import Length, Outlook
 from jobs.forecast.start_times import Forecast, expected_tokens, forecast, later_s
-from jobs.scheduling.packing import Candidate, Rules, Running
+from jobs.scheduling.packing import Candidate, PackingPolicy, Running
 from jobs.states import Lane
 
-RULES = Rules()
+RULES = PackingPolicy()
 SPEED = Speed(step_s=0.1, read_s=0.001)
 IDLE = Budget(free_slots=4, free_blocks=100, idle=True)
 
@@ -46,7 +46,7 @@ def play(
     known = {each.job_id for one in engines for each in (*one.candidates, *one.running)}
     given = {uid(int(name.removeprefix("job_"))): length for name, length in lengths.items()}
     every = {job_id: Length(prompt, tokens) for job_id in known} | given
-    return forecast(engines, every, rules=RULES, horizon=horizon)
+    return forecast(engines, every, policy=RULES, horizon=horizon)
 
 
 def test_what_fits_starts_at_once() -> None:
@@ -83,7 +83,7 @@ def test_what_drains_ends_soon() -> None:
     found = forecast(
         [engine([waiting(1, 100)], [Running(uid(9), 10, 0)])],
         {uid(1): Length(0, 1)},
-        rules=RULES,
+        policy=RULES,
         horizon=9,
     )
     assert (found.at_once, found.starts) == (frozenset(), {uid(1): 0.0})
@@ -153,7 +153,7 @@ def test_every_job_that_an_engine_holds_starts_in_time_order(
         running = [Running(uid(1000 + 10 * number + n), blocks, 50) for n, blocks in enumerate(held)]
         engines.append(engine(queue, running))
         lengths |= {each.job_id: Length(100, 50) for each in running}
-    found = forecast(engines, lengths, rules=RULES, horizon=1000)
+    found = forecast(engines, lengths, policy=RULES, horizon=1000)
     assert found.starts.keys() == {each.job_id for each in queue}
     times = list(found.starts.values())
     assert times == sorted(times)

@@ -7,12 +7,12 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.engines.capacity import Budget, Capacity, Held, free_budget
+from jobs.engines.capacity import Budget, Capacity, ReservedBlocks, free_budget
 from jobs.scheduling.packing import (
     Candidate,
     Choice,
     Lane,
-    Rules,
+    PackingPolicy,
     Running,
     are_peers,
     choose,
@@ -23,7 +23,7 @@ from jobs.scheduling.packing import (
 CAPACITY = Capacity(
     max_batch_size=4, max_blocks=100, tokens_per_block=64, max_input_len=6000, max_seq_len=6400
 )
-RULES = Rules(window=8, stretch=0.2, batch_patience=timedelta(seconds=600))
+RULES = PackingPolicy(window=8, stretch=0.2, batch_patience=timedelta(seconds=600))
 LONG_AGO = timedelta(hours=1)
 
 waits = st.integers(0, 1000).map(lambda seconds: timedelta(seconds=seconds))
@@ -63,11 +63,11 @@ def engines(draw: st.DrawFn) -> list[Running]:
 
 
 def budget_beside(running: Iterable[Running]) -> Budget:
-    return free_budget(CAPACITY, [Held(each.blocks) for each in running])
+    return free_budget(CAPACITY, [ReservedBlocks(each.blocks) for each in running])
 
 
-def pack(queue: Sequence[Candidate], running: Sequence[Running], rules: Rules = RULES) -> Choice:
-    return choose(queue, running, budget_beside(running), max_batch_size=4, rules=rules)
+def pack(queue: Sequence[Candidate], running: Sequence[Running], policy: PackingPolicy = RULES) -> Choice:
+    return choose(queue, running, budget_beside(running), max_batch_size=4, policy=policy)
 
 
 def started(queue: Iterable[Candidate], choice: Choice) -> Candidate | None:
@@ -78,8 +78,10 @@ def started(queue: Iterable[Candidate], choice: Choice) -> Candidate | None:
 def test_packing_never_exceeds_slots_or_blocks(
     queue: list[Candidate], running: list[Running], spare_blocks: int | None
 ) -> None:
-    budget = free_budget(CAPACITY, [Held(each.blocks) for each in running], spare_blocks=spare_blocks)
-    start = started(queue, choose(queue, running, budget, max_batch_size=4, rules=RULES))
+    budget = free_budget(
+        CAPACITY, [ReservedBlocks(each.blocks) for each in running], spare_blocks=spare_blocks
+    )
+    start = started(queue, choose(queue, running, budget, max_batch_size=4, policy=RULES))
     if start is not None:
         assert len(running) < CAPACITY.max_batch_size
         assert sum(each.blocks for each in running) + start.blocks <= CAPACITY.max_blocks
@@ -159,10 +161,10 @@ def test_a_batch_job_kept_out_for_too_long_gets_the_blocks_it_needs() -> None:
 
 def test_a_head_that_no_end_can_make_room_for_does_not_stop_the_engine() -> None:
     running = [Running(UUID(int=5), 20, 8)]
-    budget = free_budget(CAPACITY, [Held(20)], spare_blocks=30)  # somebody else uses the engine
+    budget = free_budget(CAPACITY, [ReservedBlocks(20)], spare_blocks=30)  # somebody else uses the engine
     large = Candidate(UUID(int=1), blocks=90, steps=5, waited=LONG_AGO)
     small = Candidate(UUID(int=2), blocks=15, steps=99)
-    assert choose([large, small], running, budget, max_batch_size=4, rules=RULES).start == small.job_id
+    assert choose([large, small], running, budget, max_batch_size=4, policy=RULES).start == small.job_id
     assert pack([large, small], running).start is None
 
 

@@ -5,14 +5,14 @@ from hypothesis import strategies as st
 
 from jobs.engines.capacity import Budget, Capacity
 from jobs.scheduling.packing import Candidate, Running, shadow_of
-from jobs.scheduling.prediction import NEAREST, Foresight, Peers, predict
+from jobs.scheduling.prediction import NEAREST, Peers, PredictionPolicy, predict
 from jobs.scheduling.segments import Extension, extend_or_yield, next_segment, whole_blocks
 
 CAPACITY = Capacity(
     max_batch_size=4, max_blocks=2048, tokens_per_block=64, max_input_len=96_000, max_seq_len=131_072
 )
-CACHED = Foresight(reuses_prefix=True)
-UNCACHED = Foresight(reuses_prefix=False)
+CACHED = PredictionPolicy(reuses_prefix=True)
+UNCACHED = PredictionPolicy(reuses_prefix=False)
 # Outputs of 200 peers, from 50 to 10,000 tokens.
 PEERS = [50 * (place + 1) for place in range(200)]
 
@@ -34,11 +34,11 @@ others_on_the_engine = st.lists(
     outputs, st.integers(1, 96_000), st.integers(1, 32_768), st.data(), st.sampled_from([CACHED, UNCACHED])
 )
 def test_a_segment_books_just_the_blocks_of_its_tokens(
-    peers: list[int], prompt_tokens: int, max_tokens: int, data: st.DataObject, rules: Foresight
+    peers: list[int], prompt_tokens: int, max_tokens: int, data: st.DataObject, policy: PredictionPolicy
 ) -> None:
     produced = data.draw(st.integers(0, max_tokens - 1))
     segment = next_segment(
-        CAPACITY, peers, prompt_tokens=prompt_tokens, produced=produced, max_tokens=max_tokens, rules=rules
+        CAPACITY, peers, prompt_tokens=prompt_tokens, produced=produced, max_tokens=max_tokens, policy=policy
     )
     assert 1 <= segment.new_tokens <= max_tokens - produced
     booked, asked = segment.blocks * 64, prompt_tokens + produced + segment.new_tokens
@@ -53,16 +53,16 @@ def test_a_cold_start_books_2048_and_then_doubles() -> None:
 
 
 def test_a_job_within_its_slots_share_books_nearly_all_that_peers_needed() -> None:
-    assert predict(CAPACITY, PEERS, prompt_tokens=4000, produced=0, rules=CACHED) >= 9900
+    assert predict(CAPACITY, PEERS, prompt_tokens=4000, produced=0, policy=CACHED) >= 9900
 
 
 def test_a_long_answer_beyond_its_share_books_much_less() -> None:
-    assert predict(CAPACITY, PEERS, prompt_tokens=30_000, produced=0, rules=CACHED) <= 7000
+    assert predict(CAPACITY, PEERS, prompt_tokens=30_000, produced=0, policy=CACHED) <= 7000
 
 
 def test_what_is_booked_rises_with_a_prompt_that_would_be_read_again() -> None:
     booked = [
-        predict(CAPACITY, PEERS, prompt_tokens=prompt, produced=0, rules=UNCACHED)
+        predict(CAPACITY, PEERS, prompt_tokens=prompt, produced=0, policy=UNCACHED)
         for prompt in (34_000, 60_000, 80_000, 96_000)
     ]
     assert booked == sorted(booked)
@@ -71,7 +71,7 @@ def test_what_is_booked_rises_with_a_prompt_that_would_be_read_again() -> None:
 
 @given(st.integers(0, 9000))
 def test_a_prediction_is_conditioned_on_what_was_produced(produced: int) -> None:
-    assert predict(CAPACITY, PEERS, prompt_tokens=30_000, produced=produced, rules=CACHED) > produced
+    assert predict(CAPACITY, PEERS, prompt_tokens=30_000, produced=produced, policy=CACHED) > produced
 
 
 @given(others_on_the_engine, st.integers(0, 40), st.integers(1, 80), st.integers(1, 90_000))

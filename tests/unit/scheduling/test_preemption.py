@@ -5,15 +5,15 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.engines.capacity import Budget, Capacity, Held, free_budget
-from jobs.scheduling.packing import Candidate, Rules, Running, fits
-from jobs.scheduling.preemption import make_room
+from jobs.engines.capacity import Budget, Capacity, ReservedBlocks, free_budget
+from jobs.scheduling.packing import Candidate, PackingPolicy, Running, fits
+from jobs.scheduling.preemption import choose_preemptions
 from jobs.states import Lane
 
 CAPACITY = Capacity(
     max_batch_size=4, max_blocks=100, tokens_per_block=64, max_input_len=6000, max_seq_len=6400
 )
-RULES = Rules()
+RULES = PackingPolicy()
 SOMEBODY = Candidate(UUID(int=99), blocks=10, steps=10, lane=Lane.INTERACTIVE)
 
 
@@ -31,14 +31,14 @@ def batch_job(
 
 
 def budget_beside(running: Sequence[Running]) -> Budget:
-    return free_budget(CAPACITY, [Held(each.blocks) for each in running])
+    return free_budget(CAPACITY, [ReservedBlocks(each.blocks) for each in running])
 
 
 def room_for(
-    waiting: Candidate, running: Sequence[Running], *, batch_waits: bool = True, rules: Rules = RULES
+    waiting: Candidate, running: Sequence[Running], *, batch_waits: bool = True, policy: PackingPolicy = RULES
 ) -> list[int]:
-    left = make_room(
-        waiting, running, budget_beside(running), max_batch_size=4, rules=rules, batch_waits=batch_waits
+    left = choose_preemptions(
+        waiting, running, budget_beside(running), max_batch_size=4, policy=policy, batch_waits=batch_waits
     )
     return [each.int for each in left]
 
@@ -110,8 +110,8 @@ def test_when_they_have_left_it_fits_and_without_any_of_them_it_would_not(
         if sum(other.blocks for other in running) + each.blocks <= CAPACITY.max_blocks:
             running.append(each)
     waiting = replace(SOMEBODY, blocks=blocks)
-    left = make_room(
-        waiting, running, budget_beside(running), max_batch_size=4, rules=RULES, batch_waits=batch_waits
+    left = choose_preemptions(
+        waiting, running, budget_beside(running), max_batch_size=4, policy=RULES, batch_waits=batch_waits
     )
     if not left:
         return

@@ -6,11 +6,11 @@ from uuid import UUID, uuid4
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.webhooks.fairness import SHARE, Slots, Waiting, share_out
+from jobs.webhooks.fairness import SHARE, DueDestination, Slots, share_out
 
 
-def waiting(tenant: UUID, *, due: int, room: int = 8, server: UUID | None = None) -> Waiting:
-    return Waiting(uuid4(), tenant, server or uuid4(), room, deque(uuid4() for _ in range(due)))
+def waiting(tenant: UUID, *, due: int, room: int = 8, server: UUID | None = None) -> DueDestination:
+    return DueDestination(uuid4(), tenant, server or uuid4(), room, deque(uuid4() for _ in range(due)))
 
 
 def test_one_tenant_leaves_a_quarter_and_the_next_ones_leave_some() -> None:
