@@ -1,4 +1,4 @@
-"""Connections to Postgres, and what every table and transaction is built on."""
+"""Connections to Postgres, and the base of every table and transaction."""
 
 from jobs.database.connection import (
     database_now,

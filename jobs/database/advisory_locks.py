@@ -1,7 +1,7 @@
-"""The advisory locks of the product: every key is named here, so that no two of them meet by accident.
+"""The advisory locks of the product: every key is named here, so that no two collide by accident.
 
-All but the last are held until the transaction ends: they work behind a transaction pooler. Work that takes
-longer than a transaction is claimed by a lease on its row (see `turns`), never by a lock.
+All but the last are held until the transaction ends, so they work through a transaction pooler. Work that
+takes longer than a transaction is claimed by a lease on its row (see `turns`), never by a lock.
 """
 
 from enum import IntEnum
@@ -13,17 +13,17 @@ from sqlalchemy.orm import Session
 
 
 class Lock(IntEnum):
-    """What is done by one transaction at a time. Releases that run side by side share these keys."""
+    """What only one transaction does at a time. Releases that run side by side share these keys."""
 
-    QUOTA = 0x10C1  # of a tenant: whoever adds to what its unfinished jobs hold
-    ACCOUNTS = 0x10C2  # writing to several tenants' accounts; taken after engines' rows
-    BATCH = 0x10D1  # of a request: the same batch, created twice
-    DOCUMENT = 0x10D2  # of a tenant's bytes: the same document, sent twice
-    DESTINATIONS = 0x10D3  # of a tenant: whoever names a new destination of webhooks, or adds an endpoint
-    WEBHOOKS = 0x77686F6B  # "whok": claims, so that limits per destination hold over all workers
+    QUOTA = 0x10C1  # per tenant: adding to what its unfinished jobs hold
+    ACCOUNTS = 0x10C2  # writing to the accounts of several tenants; taken after the engine's row
+    BATCH = 0x10D1  # per request: creating the same batch twice
+    DOCUMENT = 0x10D2  # per tenant and content: uploading the same document twice
+    DESTINATIONS = 0x10D3  # per tenant: naming a new webhook destination, or adding an endpoint
+    WEBHOOKS = 0x77686F6B  # "whok": claims, so that limits per destination hold across workers
 
 
-# "long": upgrades of the schema, one at a time. The one lock that a session holds: migrations commit midway.
+# "long": upgrades of the schema. The only lock that a session holds, as migrations commit midway.
 MIGRATIONS: Final = 0x6C6F6E67
 
 
@@ -32,8 +32,9 @@ def hold(session: Session, lock: Lock, *, of: str | None = None) -> None:
 
     Args:
         session: the caller's transaction.
-        lock: what is done alone.
-        of: of which of many; None: there is one. Two that hash alike wait for each other, no more.
+        lock: what only one transaction may do.
+        of: which one, if there are many, such as a tenant; None: there is one. Two whose names hash alike
+            wait for each other, which costs time and nothing more.
     """
     session.execute(select(func.pg_advisory_xact_lock(*_key(lock, of))))
 
@@ -42,18 +43,21 @@ def try_hold(session: Session, lock: Lock) -> bool:
     """Hold the lock until this transaction ends, unless another one holds it.
 
     Returns:
-        False: another transaction holds it.
+        False if another transaction holds it.
     """
     return bool(session.scalar(select(func.pg_try_advisory_xact_lock(*_key(lock, None)))))
 
 
 def hold_key(session: Session, name: str) -> None:
-    """Hold the lock of an idempotency key, among all 64-bit keys: those above take a handful of them."""
+    """Hold the lock of an idempotency key.
+
+    These locks use all 64-bit keys; those above occupy only a handful of them.
+    """
     number = int.from_bytes(sha256(name.encode()).digest()[:8], signed=True)
     session.execute(select(func.pg_advisory_xact_lock(literal(number))))
 
 
 def _key(lock: Lock, of: str | None) -> tuple[ColumnElement[int], ...]:
-    """Two numbers and one number are keys of separate kinds to Postgres."""
+    """Make the key: to Postgres one number and two numbers are keys of separate kinds."""
     number = literal(lock.value)
     return (number,) if of is None else (number, func.hashtext(of))

@@ -1,4 +1,4 @@
-"""What all tables share: one base, and the types of their columns."""
+"""What all tables share: the base class and the types of their columns."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -12,7 +12,7 @@ JsonObject = dict[str, object]
 
 
 class Base(DeclarativeBase):
-    """Names constraints the same way everywhere, so that migrations can refer to them."""
+    """The base of all tables. It names constraints uniformly, so that migrations can refer to them."""
 
     metadata = MetaData(
         naming_convention={
@@ -33,6 +33,6 @@ class Base(DeclarativeBase):
 
 
 def one_of(column: str, values: Sequence[str]) -> str:
-    """The SQL condition that a text column holds one of these values."""
+    """Write the SQL condition that a text column holds one of these values."""
     listed = ", ".join(f"'{value}'" for value in values)
     return f"{column} IN ({listed})"

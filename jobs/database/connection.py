@@ -20,11 +20,11 @@ _HAS_LIMITS: Final = "longbatch.has_limits"
 def make_engine(
     settings: DatabaseSettings, *, pool_size: int | None = None, name: str = "longbatch"
 ) -> Engine:
-    """A synchronous engine for workers and commands.
+    """Make a synchronous engine for workers and commands.
 
     Args:
-        settings: where and with which time limits.
-        pool_size: connections at most; None takes the settings' number.
+        settings: where to connect, and the time limits.
+        pool_size: most connections; None: the number in the settings.
         name: `application_name`, shown in pg_stat_activity.
     """
     engine = create_engine(sqlalchemy_url(settings), **_options(settings, pool_size, name))
@@ -33,7 +33,10 @@ def make_engine(
 
 
 def make_async_engine(settings: DatabaseSettings, *, name: str = "longbatch-api") -> AsyncEngine:
-    """An asynchronous engine for the API, which repeats a transaction whose connection was lost."""
+    """Make an asynchronous engine for the API.
+
+    It does not test connections before use: the API repeats a transaction whose connection was lost.
+    """
     options = _options(settings, None, name) | {"pool_pre_ping": False}  # a round trip for each request
     engine = create_async_engine(sqlalchemy_url(settings), **options)
     _keep_limits(engine.sync_engine, settings)
@@ -41,41 +44,41 @@ def make_async_engine(settings: DatabaseSettings, *, name: str = "longbatch-api"
 
 
 def make_sessions(engine: Engine) -> sessionmaker[Session]:
-    """A factory of sessions whose objects stay readable after commit."""
+    """Make a factory of sessions whose objects stay readable after commit."""
     return sessionmaker(engine, expire_on_commit=False)
 
 
 @contextmanager
 def transaction(sessions: sessionmaker[Session]) -> Iterator[Session]:
-    """One session, one transaction: committed at the end, rolled back on an error."""
+    """Open one session with one transaction; commit at the end, roll back on an error."""
     with sessions() as session, session.begin():
         yield session
 
 
 def database_now(session: Session) -> datetime:
-    """The database's clock, which decides every lease."""
+    """Read the database's clock, which decides every lease."""
     now: datetime = session.scalars(select(func.clock_timestamp())).one()
     return now
 
 
 def sqlalchemy_url(settings: DatabaseSettings) -> URL:
-    """The configured URL with psycopg 3 as its driver, whatever driver it names."""
+    """Return the configured URL with psycopg 3 as its driver, whatever driver it names."""
     return make_url(settings.url.get_secret_value()).set(drivername="postgresql+psycopg")
 
 
 def _keep_limits(engine: Engine, settings: DatabaseSettings) -> None:
-    """Hold the time limits also where a pooler drops those that a connection asks for when it starts.
+    """Apply the time limits even where a pooler drops those that a connection asks for at its start.
 
-    A connection that has them from its start keeps them. On any other each transaction sets them for itself:
-    behind a pooler the next one may run in another session. Limits of a role would not do, for they hold for
-    the role that logs in, and the login is the operator's.
+    A connection that got them at its start keeps them. On any other, each transaction sets them for itself,
+    as behind a transaction pooler the next one may run in another session. Limits of a role would not do:
+    they hold for the role that logs in, and the login is the operator's.
     """
     limits = _limits(settings)
     names = ", ".join(f"'{name}'" for name in limits)
     asked_for = f"SELECT count(*) FROM pg_settings WHERE name IN ({names}) AND source = 'client'"  # noqa: S608
     set_limits = "; ".join(f"SET LOCAL {name} = {value}" for name, value in limits.items())
 
-    def look(connection: DBAPIConnection, entry: ConnectionPoolEntry) -> None:
+    def read_limits(connection: DBAPIConnection, entry: ConnectionPoolEntry) -> None:
         cursor = connection.cursor()
         cursor.execute(asked_for)
         (number,) = cursor.fetchone() or (0,)
@@ -83,16 +86,16 @@ def _keep_limits(engine: Engine, settings: DatabaseSettings) -> None:
         connection.rollback()
         entry.info[_HAS_LIMITS] = number == len(limits)
 
-    def limit(connection: Connection) -> None:
+    def set_missing_limits(connection: Connection) -> None:
         if not connection.info[_HAS_LIMITS]:
             connection.exec_driver_sql(set_limits)
 
-    event.listen(engine, "connect", look)
-    event.listen(engine, "begin", limit)
+    event.listen(engine, "connect", read_limits)
+    event.listen(engine, "begin", set_missing_limits)
 
 
 def _limits(settings: DatabaseSettings) -> dict[str, int]:
-    """Name the limits as Postgres does, in milliseconds."""
+    """Return the limits by their Postgres names, in milliseconds."""
     seconds = {
         "statement_timeout": settings.statement_timeout_seconds,
         "lock_timeout": settings.lock_timeout_seconds,
@@ -115,8 +118,8 @@ def _options(settings: DatabaseSettings, pool_size: int | None, name: str) -> di
             "keepalives_idle": 10,
             "keepalives_interval": 5,
             "keepalives_count": 3,
-            "tcp_user_timeout": 20_000,  # ms; a vanished server is noticed although data is in flight
-            # Custom plans see partial indexes, and nothing is left behind in a transaction pooler.
+            "tcp_user_timeout": 20_000,  # ms; notices a vanished server even while data is in flight
+            # Custom plans use partial indexes, and no statement stays in a session of a transaction pooler.
             "prepare_threshold": None,
             "options": options,
         },

@@ -1,4 +1,4 @@
-"""Lists by age: which rows stand behind one that was seen, a page of them at a time."""
+"""Lists by age, read a page at a time: the rows after one that the caller saw last."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,18 +13,18 @@ from jobs.errors import InvalidRequestError
 Item = TypeVar("Item")
 Query = TypeVar("Query", bound=Select[*tuple[Any, ...]])
 
-# Of a table: its rows' ids, which grow with age, and their tenants'.
+# Two columns of a table: the rows' ids, which sort by age, and their tenants' ids.
 Keys = tuple[InstrumentedAttribute[UUID], InstrumentedAttribute[UUID] | InstrumentedAttribute[UUID | None]]
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Which part of a tenant's list is read.
+    """The part of a tenant's list to read.
 
     Attributes:
-        after: the row that was seen last; None: from the beginning.
-        limit: rows at most.
-        descending: the newest first.
+        after: the row that the caller saw last; None: start at the beginning.
+        limit: most rows to read.
+        descending: newest first.
     """
 
     tenant_id: UUID
@@ -39,7 +39,7 @@ class Page(Generic[Item]):
 
     Attributes:
         items: in the range's order.
-        has_more: others follow.
+        has_more: more rows follow.
     """
 
     items: Sequence[Item]
@@ -47,22 +47,23 @@ class Page(Generic[Item]):
 
 
 def read(session: Session, query: Select[Item], keys: Keys, wanted: Range, *, kind: str) -> Page[Item]:
-    """The page of what the query finds; raises as `within` does."""
+    """Read a page of the query's rows. Raises as `within` does."""
     return cut(session.scalars(within(session, query, keys, wanted, kind=kind)).all(), wanted)
 
 
 def within(session: Session, query: Query, keys: Keys, wanted: Range, *, kind: str) -> Query:
-    """The query for the rows of the range's page in their order, and one more, for `cut`.
+    """Limit a query to the rows of a page, in their order, and one more for `cut`.
 
     Raises:
-        InvalidRequestError: the tenant has no such row to go on behind; `kind` says what it is none of.
+        InvalidRequestError: the tenant has no row with the id in `after`; `kind` names the row in the
+            message.
     """
     check(session, keys, wanted, kind=kind)
     return part(query, keys, wanted)
 
 
 def check(session: Session, keys: Keys, wanted: Range, *, kind: str) -> None:
-    """Refuse a range that goes on behind a row that its tenant does not have; raises as `within` does."""
+    """Refuse a range that starts after a row which its tenant does not have. Raises as `within` does."""
     row_id, owner = keys
     if wanted.after is not None:
         known = select(row_id).where(row_id == wanted.after, owner == wanted.tenant_id)
@@ -71,7 +72,7 @@ def check(session: Session, keys: Keys, wanted: Range, *, kind: str) -> None:
 
 
 def part(query: Query, keys: Keys, wanted: Range) -> Query:
-    """Limit a query to the range, whose start has been checked, and one row more."""
+    """Limit a query to the range, whose start the caller has checked, and one more row."""
     row_id, _ = keys
     if wanted.after is not None:
         query = query.where(row_id < wanted.after if wanted.descending else row_id > wanted.after)
@@ -80,5 +81,5 @@ def part(query: Query, keys: Keys, wanted: Range) -> Query:
 
 
 def cut(found: Sequence[Item], wanted: Range) -> Page[Item]:
-    """The page, of the rows that `within` let through."""
+    """Make the page from the rows that `within` let through."""
     return Page(found[: wanted.limit], has_more=len(found) > wanted.limit)

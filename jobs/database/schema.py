@@ -1,4 +1,4 @@
-"""The database's schema: brought to its newest revision, and compared with it."""
+"""The schema of the database: upgrade it, downgrade it, and read its revision."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ _SCRIPTS = Path(__file__).resolve().parents[2] / "migrations"
 
 
 def upgrade(engine: Engine, revision: str = "head") -> None:
-    """The schema stands at this revision; safe when several processes start at once."""
+    """Upgrade the schema to this revision. Safe when several processes start at once."""
     with engine.connect() as connection:
         config = _config()
         config.attributes["connection"] = connection
@@ -22,7 +22,7 @@ def upgrade(engine: Engine, revision: str = "head") -> None:
 
 
 def downgrade(engine: Engine, revision: str) -> None:
-    """The schema stands at this earlier revision."""
+    """Downgrade the schema to this earlier revision."""
     with engine.connect() as connection:
         config = _config()
         config.attributes["connection"] = connection
@@ -31,7 +31,7 @@ def downgrade(engine: Engine, revision: str) -> None:
 
 
 def head() -> str:
-    """The newest revision that this code knows."""
+    """Return the newest revision that this code knows."""
     found = ScriptDirectory.from_config(_config()).get_current_head()
     if found is None:
         raise RuntimeError(f"no migrations under {_SCRIPTS}")
@@ -39,7 +39,11 @@ def head() -> str:
 
 
 def current(session: Session) -> str | None:
-    """The revision that the database stands at; None: it has no schema yet."""
+    """Read the revision of the database.
+
+    Returns:
+        None if it has no schema yet.
+    """
     return MigrationContext.configure(session.connection()).get_current_revision()
 
 

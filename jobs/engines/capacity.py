@@ -1,8 +1,8 @@
 """What an engine can hold and what is left of it: pure arithmetic over slots and KV-cache blocks.
 
 The engine reserves `ceil((prompt_tokens + max_tokens) / tokens_per_block)` blocks for a request under
-`guaranteed_no_evict`; we book exactly that before we send it, so the engine's own queue stays empty.
-Which job starts next stands in `packing`.
+`guaranteed_no_evict`. We reserve exactly that before we send the request, so the engine's own queue stays
+empty. `packing` decides which job starts next.
 """
 
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ class Excess:
     Attributes:
         prompt_tokens: of the job.
         max_tokens: output tokens that it asks for.
-        limit: the number that it is over, in tokens.
+        limit: the limit that it exceeds, in tokens.
         limit_name: max_input_len, max_seq_len or kv_cache_tokens.
     """
 
@@ -55,8 +55,8 @@ class ReservedBlocks:
     """One reservation on the engine.
 
     Attributes:
-        blocks: KV blocks booked.
-        alone: nothing may start beside it.
+        blocks: KV blocks that it holds.
+        alone: nothing else may start while it holds them.
     """
 
     blocks: int
@@ -65,12 +65,12 @@ class ReservedBlocks:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What may still be started now.
+    """What may still start now.
 
     Attributes:
         free_slots: batch slots without a reservation.
         free_blocks: KV blocks without a reservation.
-        idle: no reservation at all is held.
+        idle: there is no reservation at all.
     """
 
     free_slots: int
@@ -81,13 +81,13 @@ class Budget:
 def free_budget(
     capacity: Capacity, held: Sequence[ReservedBlocks], *, spare_blocks: int | None = None
 ) -> Budget:
-    """What is left of an engine after its reservations; never negative.
+    """Compute what an engine has left after its reservations; never negative.
 
     Args:
         capacity: of the engine.
         held: every reservation on it, draining ones included.
-        spare_blocks: free blocks by the engine's own gauge when somebody else uses it too; it can
-            only shrink the budget. None: no gauge.
+        spare_blocks: free blocks by the engine's own gauge while it serves other clients too. It can only
+            shrink the budget. None: no gauge, or no other client.
     """
     free_slots = max(0, capacity.max_batch_size - len(held))
     free_blocks = max(0, capacity.max_blocks - sum(each.blocks for each in held))
@@ -99,12 +99,16 @@ def free_budget(
 
 
 def blocks_for(num_tokens: int, tokens_per_block: int) -> int:
-    """KV blocks that `num_tokens` tokens occupy, rounded up."""
+    """Compute the KV blocks that `num_tokens` tokens occupy, rounded up."""
     return -(-num_tokens // tokens_per_block)
 
 
 def find_excess(capacity: Capacity, *, prompt_tokens: int, max_tokens: int) -> Excess | None:
-    """Why this job can never run on an engine of this capacity; None when it can."""
+    """Find out why this job can never run on an engine of this capacity.
+
+    Returns:
+        None if it can.
+    """
     total = prompt_tokens + max_tokens
     if prompt_tokens > capacity.max_input_len:
         return Excess(prompt_tokens, max_tokens, capacity.max_input_len, "max_input_len")

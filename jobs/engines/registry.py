@@ -1,4 +1,4 @@
-"""The engines that workers feed: registered with their capacity, seen alive, or paused."""
+"""The engines that workers feed: registered with their capacity, seen ready, or paused."""
 
 from datetime import datetime
 
@@ -14,13 +14,13 @@ from jobs.settings import EngineSettings
 
 
 def register(session: Session, engine_name: str, model: str, capacity: Capacity, *, now: datetime) -> None:
-    """The engine's row says what it can hold; a row with this name is brought up to date.
+    """Write what the engine can hold to its row, and let jobs be claimed for it.
 
-    Bookings are counted in its blocks: when these turn out to be of another size (a real engine tells it only
-    after its first iteration), the bookings are converted.
+    Reservations are counted in its blocks. If the blocks turn out to be of another size (a real engine
+    reports it only after its first iteration), the reservations are converted.
     """
     known = select(Engine.tokens_per_block).where(Engine.name == engine_name).with_for_update()
-    booked_in = session.scalar(known)
+    old_size = session.scalar(known)
     values = {
         "model": model,
         "max_batch_size": capacity.max_batch_size,
@@ -30,24 +30,27 @@ def register(session: Session, engine_name: str, model: str, capacity: Capacity,
         "max_seq_len": capacity.max_seq_len,
         "seen_at": now,
         "paused_reason": None,
-        "spare_blocks": None,  # what an earlier worker saw is no news
+        "spare_blocks": None,  # what an earlier worker saw is out of date
     }
     session.execute(
         insert(Engine)
         .values(name=engine_name, **values)
         .on_conflict_do_update(index_elements=["name"], set_=values)
     )
-    if booked_in is not None and booked_in != capacity.tokens_per_block:
-        reservations.convert(session, engine_name, old_tokens=booked_in, new_tokens=capacity.tokens_per_block)
+    if old_size is not None and old_size != capacity.tokens_per_block:
+        reservations.convert(session, engine_name, old_tokens=old_size, new_tokens=capacity.tokens_per_block)
 
 
 def pause(session: Session, engine_name: str, reason: str) -> None:
-    """No job is claimed for this engine until it is seen again."""
+    """Claim no job for this engine until it is seen ready again."""
     session.execute(update(Engine).where(Engine.name == engine_name).values(paused_reason=reason))
 
 
 def seen(session: Session, engine_name: str, *, now: datetime, spare_blocks: int | None = None) -> None:
-    """The engine is ready; `spare_blocks` caps the budget while somebody else uses it too."""
+    """Note that the engine is ready, and let jobs be claimed for it.
+
+    `spare_blocks` caps the budget while the engine serves other clients too.
+    """
     session.execute(
         update(Engine)
         .where(Engine.name == engine_name)
@@ -56,7 +59,7 @@ def seen(session: Session, engine_name: str, *, now: datetime, spare_blocks: int
 
 
 def capacity_of(engine: Engine) -> Capacity:
-    """The engine row as admission sees it."""
+    """Read the capacity from an engine's row."""
     return Capacity(
         max_batch_size=engine.max_batch_size,
         max_blocks=engine.max_blocks,
@@ -67,7 +70,10 @@ def capacity_of(engine: Engine) -> Capacity:
 
 
 def configured_capacity(settings: EngineSettings) -> Capacity:
-    """The limits that hold while no engine has registered; unset sizes are those of the reference build."""
+    """Return the limits that hold while no engine has registered.
+
+    Sizes that the settings leave out are those of the reference build.
+    """
     tokens_per_block = settings.tokens_per_block or 64
     return Capacity(
         max_batch_size=settings.max_batch_size or 4,
@@ -79,7 +85,10 @@ def configured_capacity(settings: EngineSettings) -> Capacity:
 
 
 def look(session: Session) -> tuple[datetime, dict[str, list[Capacity]]]:
-    """The database's clock, and what every registered engine can hold by model; one round trip for both."""
+    """Read the database's clock and, by model, what every registered engine can hold.
+
+    One round trip for both.
+    """
     nothing = select(literal(1)).subquery()
     rows = session.execute(
         select(func.clock_timestamp(), Engine).select_from(nothing).outerjoin(Engine, true())
@@ -92,14 +101,17 @@ def look(session: Session) -> tuple[datetime, dict[str, list[Capacity]]]:
 
 
 def served_models(session: Session, *, always: str) -> dict[str, datetime]:
-    """The models of registered engines by name, with when one was last seen; `always` is one of them."""
+    """Return the models of registered engines by name, each with the time when one was last seen.
+
+    `always` is among them even if no engine serves it; its time is then now.
+    """
     seen = select(Engine.model, func.max(Engine.seen_at)).group_by(Engine.model).order_by(Engine.model)
     found: dict[str, datetime] = dict(session.execute(seen).tuples().all())
     return found if always in found else {always: database_now(session), **found}
 
 
 def registered_capacities(session: Session) -> dict[str, list[Capacity]]:
-    """What every registered engine can hold, by model."""
+    """Return what every registered engine can hold, by model."""
     found: dict[str, list[Capacity]] = {}
     for engine in session.scalars(select(Engine)):
         found.setdefault(engine.model, []).append(capacity_of(engine))

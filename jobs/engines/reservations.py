@@ -1,4 +1,4 @@
-"""Slots and blocks booked on an engine: held by a stream, then closed, or draining until that is certain."""
+"""Slots and blocks reserved on an engine: held by a stream, then closed, or draining until it is done."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -14,11 +14,11 @@ _SETTLED = (Reservation.job_id, Reservation.output_tokens, Reservation.state)
 
 
 def close(session: Session, lease_id: UUID, *, produced: int | None = None) -> None:
-    """The booking is gone: the engine confirmed the end of its request, or never got it.
+    """Delete the reservation: the engine confirmed that its request ended, or never got it.
 
     Args:
         session: the caller's transaction.
-        lease_id: whose; nothing happens when its booking is gone already.
+        lease_id: whose reservation; nothing happens if it is already deleted.
         produced: tokens that the job has generated in all; None: what its row says.
     """
     gone = delete(Reservation).where(Reservation.lease_id == lease_id).returning(*_SETTLED).cte("gone")
@@ -27,7 +27,10 @@ def close(session: Session, lease_id: UUID, *, produced: int | None = None) -> N
 
 
 def drain(session: Session, lease_id: UUID) -> None:
-    """The booking still counts, but belongs to nobody: the engine may go on generating for a while."""
+    """Let the reservation drain: it still counts, but no worker holds it.
+
+    The engine may go on generating for a while.
+    """
     drains = (
         update(Reservation)
         .where(Reservation.lease_id == lease_id, Reservation.state == "held")
@@ -38,7 +41,10 @@ def drain(session: Session, lease_id: UUID) -> None:
 
 
 def draining(session: Session, engine_name: str, *, before: datetime | None = None) -> Sequence[Reservation]:
-    """The draining bookings of an engine, oldest first; with `before`, those that drain since then."""
+    """Return the draining reservations of an engine, oldest first.
+
+    With `before`, only those that began to drain by then.
+    """
     query = select(Reservation).where(Reservation.engine_name == engine_name, Reservation.state == "draining")
     if before is not None:
         query = query.where(Reservation.draining_since <= before)
@@ -46,7 +52,11 @@ def draining(session: Session, engine_name: str, *, before: datetime | None = No
 
 
 def drained(session: Session, lease_ids: Sequence[UUID]) -> int:
-    """These draining bookings are gone, since the engine is known to be done with them; how many went."""
+    """Delete these draining reservations, as the engine is known to be done with them.
+
+    Returns:
+        How many were deleted.
+    """
     gone = session.execute(
         delete(Reservation)
         .where(Reservation.lease_id.in_(lease_ids), Reservation.state == "draining")
@@ -56,12 +66,12 @@ def drained(session: Session, lease_ids: Sequence[UUID]) -> int:
 
 
 def convert(session: Session, engine_name: str, *, old_tokens: int, new_tokens: int) -> None:
-    """The engine's bookings cover as many tokens as before, counted in blocks of another size.
+    """Convert the engine's reservations to blocks of another size; they cover as many tokens as before.
 
     Args:
         session: the caller's transaction, which holds the engine's row.
-        engine_name: whose bookings.
-        old_tokens: tokens per block that they were counted in.
+        engine_name: whose reservations.
+        old_tokens: tokens per block that they are counted in.
         new_tokens: tokens per block from now on.
     """
     session.execute(

@@ -1,4 +1,4 @@
-"""Tenants' accounts in the database: who was served how much of a model, and who is idle."""
+"""Tenants' accounts in the database: how much of a model each was served, and who is idle."""
 
 from uuid import UUID
 
@@ -12,14 +12,18 @@ from jobs.models import Job, Tenant, TenantAccount
 
 
 def serialize(session: Session) -> None:
-    """Nobody else writes to several accounts until this transaction has ended; taken behind engines' rows."""
+    """Let no other transaction write to several accounts until this one ends.
+
+    Taken after the engine's row, here as everywhere: one order, no deadlock.
+    """
     advisory_locks.hold(session, Lock.ACCOUNTS)
 
 
 def charge(session: Session, tenant_id: UUID, model: str, num_tokens: int) -> None:
-    """Charge an account with so many tokens; see `fair_share.charge`.
+    """Charge an account with these tokens; see `fair_share.charge`.
 
-    An account that no look at the queue has taken up yet is taken up here: who was foreseen may start before.
+    If the account is not active yet, this activates it: a prefetched job may start before any ranking reads
+    the queue.
     """
     weight = select(Tenant.weight).where(Tenant.id == tenant_id).scalar_subquery()
     charged = session.scalar(
@@ -34,17 +38,17 @@ def charge(session: Session, tenant_id: UUID, model: str, num_tokens: int) -> No
         .execution_options(synchronize_session=False)
     )
     if charged is None:
-        _take_up_charged(session, tenant_id, model, num_tokens)
+        _activate_charged(session, tenant_id, model, num_tokens)
 
 
 def settle(session: Session, released: CTE, *, produced: int | None = None) -> None:
-    """Bookings are held no more, and accounts say what their jobs really produced, not what was booked.
+    """Correct accounts by what jobs generated, instead of what their reservations covered.
 
     Args:
         session: the caller's transaction.
-        released: a statement that takes bookings out of the state `held`, returning their `job_id` and
+        released: a statement that takes reservations out of the state `held` and returns their `job_id` and
             `output_tokens`; it is executed in any case.
-        produced: tokens that the one job of them has generated in all; None: what its row says.
+        produced: tokens that their one job has generated in all; None: what its row says.
     """
     generated = Job.completion_tokens if produced is None else literal(produced)
     session.execute(
@@ -62,8 +66,8 @@ def settle(session: Session, released: CTE, *, produced: int | None = None) -> N
     )
 
 
-def _take_up_charged(session: Session, tenant_id: UUID, model: str, num_tokens: int) -> None:
-    """Lift an idle or new account as `sync_active_tenants` does, then charge it."""
+def _activate_charged(session: Session, tenant_id: UUID, model: str, num_tokens: int) -> None:
+    """Lift an idle or new account to the least served active one, and charge it."""
     others = TenantAccount.__table__.alias()
     least = func.coalesce(
         select(func.min(others.c.served))
@@ -76,7 +80,7 @@ def _take_up_charged(session: Session, tenant_id: UUID, model: str, num_tokens: 
         Tenant.id == tenant_id
     )
     statement = insert(TenantAccount).from_select(["tenant_id", "model", "served", "is_active"], opened)
-    # What the row holds beyond the least counts as before, and the price on top.
+    # What the row holds above the least served still counts; the price comes on top.
     served = statement.excluded.served + func.greatest(TenantAccount.served - least, literal(0, Float))
     session.execute(
         statement.on_conflict_do_update(

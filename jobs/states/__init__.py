@@ -1,4 +1,4 @@
-"""The states of everything that has a life, and the moves between them; here those of a job."""
+"""The states of everything that has a life cycle, and the moves between them; this face shows a job's."""
 
 from jobs.states.job import (
     ACTIVE,

@@ -1,23 +1,23 @@
-"""The states of a batch and the moves between them: one table that the rest is built from."""
+"""The states of a batch and the moves between them, in one table."""
 
 from enum import StrEnum
 
 
 class BatchState(StrEnum):
-    """Where a batch is in its life, in OpenAI's words; see TRANSITIONS for the moves."""
+    """Where a batch is in its life, in OpenAI's words; TRANSITIONS lists the moves."""
 
-    VALIDATING = "validating"  # its file is being checked; nothing of it runs
-    FAILED = "failed"  # its file could not be accepted
-    IN_PROGRESS = "in_progress"
-    FINALIZING = "finalizing"  # every line has ended
+    VALIDATING = "validating"  # a worker checks its file; none of its lines runs
+    FAILED = "failed"  # its file was refused
+    IN_PROGRESS = "in_progress"  # its lines become jobs, which run and end
+    FINALIZING = "finalizing"  # every line has ended; a worker completes it next
     COMPLETED = "completed"
-    EXPIRED = "expired"  # its window ended before all of its lines
-    CANCELLING = "cancelling"  # running lines are being stopped
+    EXPIRED = "expired"  # its window ended before all of its lines did
+    CANCELLING = "cancelling"  # its jobs are being stopped
     CANCELLED = "cancelled"
 
 
 class Endpoint(StrEnum):
-    """What the lines of a batch ask for."""
+    """What every line of a batch asks for."""
 
     CHAT = "/v1/chat/completions"
     TEXT = "/v1/completions"

@@ -1,19 +1,19 @@
-"""The states of documents and the moves between them, and the codes that tell what became of one."""
+"""The states of documents, the moves between them, and the codes that explain the result."""
 
 from enum import StrEnum
 
 
 class DocumentState(StrEnum):
-    """Where a document is in its life; see TRANSITIONS for the moves."""
+    """Where a document is in its life; TRANSITIONS lists the moves."""
 
-    EXTRACTING = "extracting"  # its bytes are stored; its text is waited for
-    READY = "ready"  # its text is stored; its bytes are gone
+    EXTRACTING = "extracting"  # its bytes are stored; a worker extracts the text
+    READY = "ready"  # its text is stored, its bytes are deleted
     FAILED = "failed"  # it has no text, and `error` says why
-    DELETED = "deleted"  # nobody sees it any more
+    DELETED = "deleted"  # hidden; its row is pruned later
 
 
 class DocumentKind(StrEnum):
-    """What a document's bytes are."""
+    """The format of a document's bytes."""
 
     TXT = "txt"
     MD = "md"
@@ -40,7 +40,7 @@ class Fault(StrEnum):
     UNCOUNTABLE = "prompt_uncountable"
     MISSING_EXTRA = "missing_extra"
     BYTES_LOST = "file_bytes_lost"
-    ABANDONED = "extraction_abandoned"  # the worker was lost again and again while it had this document
+    ABANDONED = "extraction_abandoned"  # every attempt lost its worker, or failed
 
 
 class Notice(StrEnum):
@@ -48,7 +48,7 @@ class Notice(StrEnum):
 
     PAGES_WITHOUT_TEXT = "pages_without_text"  # scanned, most likely
     ENCODING_GUESSED = "encoding_guessed"
-    EXTENSION_DIFFERS = "extension_differs"  # the bytes are of another kind than the name says
+    EXTENSION_DIFFERS = "extension_differs"  # the bytes are of another kind than the name suggests
 
 
 _S = DocumentState

@@ -6,7 +6,7 @@ from enum import StrEnum
 class FileState(StrEnum):
     """Where a file is in its life."""
 
-    UPLOADING = "uploading"  # nobody sees it yet
-    GROWING = "growing"  # can be read while more is written
+    UPLOADING = "uploading"  # hidden until complete
+    GROWING = "growing"  # readable while a batch appends to it
     COMPLETE = "complete"
-    DELETED = "deleted"  # nobody sees it any more; its bytes go later
+    DELETED = "deleted"  # hidden; its bytes are removed later

@@ -1,15 +1,16 @@
-"""The states of a job and the moves between them: one table that everything else is built from."""
+"""The states of a job and the moves between them: the one table from which all else is derived."""
 
 from enum import StrEnum
 
 
 class JobState(StrEnum):
-    """Where a job is in its life; see TRANSITIONS for the moves."""
+    """Where a job is in its life; TRANSITIONS lists the moves."""
 
-    BLOCKED = "blocked"  # waits for other jobs
-    PREPARING = "preparing"  # its prompt is being counted
-    QUEUED = "queued"  # may be claimed by an engine
-    RUNNING = "running"  # streams on an engine, under a lease
+    BLOCKED = "blocked"  # waits for other jobs of its summary; `trees` frees it
+    PREPARING = "preparing"  # a service worker counts its prompt
+    QUEUED = "queued"  # an engine may claim it
+    RUNNING = "running"  # streams on an engine under a lease; rescued once that expires
+    # Final. Jobs are pruned after `jobs.retention_days`; those of a summary go with it.
     COMPLETED = "completed"
     FAILED = "failed"
     CANCELLED = "cancelled"
@@ -18,7 +19,7 @@ class JobState(StrEnum):
 
 _S = JobState
 
-# verb -> (the states it may start from, the state it leads to). Guarded UPDATEs take their sources from here.
+# verb -> (the states it may start from, the state it leads to). Guarded UPDATEs read their sources here.
 TRANSITIONS: dict[str, tuple[frozenset[JobState], JobState]] = {
     "unblock": (frozenset({_S.BLOCKED}), _S.PREPARING),
     "prepare": (frozenset({_S.PREPARING}), _S.QUEUED),
@@ -38,43 +39,43 @@ ACTIVE: frozenset[JobState] = frozenset(_S) - TERMINAL
 
 
 class Lane(StrEnum):
-    """Who waits for an answer: a person, or nobody in particular."""
+    """Whether someone waits for the answer."""
 
-    INTERACTIVE = "interactive"
-    BATCH = "batch"
+    INTERACTIVE = "interactive"  # the caller waits on an open connection
+    BATCH = "batch"  # the caller comes back later
 
 
 class StopReason(StrEnum):
-    """Why a running job should end before the engine is done, weakest last."""
+    """Why a running job should end before the engine is done; the strongest reason comes first."""
 
     CANCEL = "cancel"
     EXPIRE = "expire"
     PREEMPT = "preempt"
-    SHUTDOWN = "shutdown"
+    SHUTDOWN = "shutdown"  # never stored: the worker gives the job back
 
 
 class FinishReason(StrEnum):
-    """Why generation ended, in OpenAI's words. A job that did not complete has none."""
+    """Why generation ended, in OpenAI's words. Only a completed job has one."""
 
     STOP = "stop"  # end-of-sequence token, or one of the job's stop strings
-    LENGTH = "length"  # max_tokens were produced
+    LENGTH = "length"  # max_tokens were generated
 
 
 def sources(verb: str) -> list[str]:
-    """The states that `verb` may start from, as SQL values."""
+    """Return the states that `verb` may start from, as SQL values."""
     return sorted(state.value for state in TRANSITIONS[verb][0])
 
 
 class WaitReason(StrEnum):
-    """What a job waits for; exactly one holds, the first that applies."""
+    """What a job waits for: the first of these that applies."""
 
-    DEPENDENCY = "dependency"  # jobs that it depends on
-    PREPARING = "preparing"  # its tokens are being counted
-    RETRY_BACKOFF = "retry_backoff"  # an attempt failed; the next is made later
+    DEPENDENCY = "dependency"  # other jobs of its summary
+    PREPARING = "preparing"  # its prompt is not counted yet
+    RETRY_BACKOFF = "retry_backoff"  # an attempt failed; the next one comes later
     ENGINE_DOWN = "engine_down"  # no engine that could hold it takes jobs now
     NO_ENGINE_FITS = "no_engine_fits"  # no engine of its model is large enough
-    RESERVATION = "reservation"  # there is room, but it is kept for a job with a better right to it
-    SLOTS = "slots"  # it is next, and all batch slots are taken
-    BLOCKS = "blocks"  # it is next or ranks first, and too few KV-cache blocks are free
-    ALONE = "alone"  # it is next or ranks first, and runs only on an idle engine, having lost several workers
-    BEHIND = "behind"  # others go first
+    RESERVATION = "reservation"  # the free room is kept for a better ranked job
+    SLOTS = "slots"  # it is next, but all batch slots are taken
+    BLOCKS = "blocks"  # it is next or ranks first, but too few KV-cache blocks are free
+    ALONE = "alone"  # it is next or ranks first, but lost so many workers that it needs an idle engine
+    BEHIND = "behind"  # other jobs go first

@@ -1,4 +1,4 @@
-"""The words of summaries: their states, how they end early, and what callers may choose."""
+"""The states of summaries, the reasons to end them early, and what callers may choose."""
 
 from enum import StrEnum
 
@@ -7,7 +7,7 @@ class SummaryState(StrEnum):
     """Where a summary is in its life."""
 
     PREPARING = "preparing"  # waits for its documents, for a plan, or for room in its tenant's quota
-    RUNNING = "running"  # its jobs stand in the queue
+    RUNNING = "running"  # its jobs are queued, run and end
     COMPLETED = "completed"
     FAILED = "failed"
     CANCELLED = "cancelled"
@@ -24,13 +24,13 @@ class SummaryStop(StrEnum):
 
     CANCEL = "cancel"
     EXPIRE = "expire"
-    FAIL = "fail"  # a chunk failed for good, and the caller wants no gaps
+    FAIL = "fail"  # a chunk failed for good, and `on_gap` is fail
 
 
 class OnGap(StrEnum):
-    """What becomes of a summary when one of its chunks failed for good."""
+    """What to do when a chunk fails for good."""
 
-    SKIP = "skip"  # it goes on without, and names the gap
+    SKIP = "skip"  # go on without it, and report the gap
     FAIL = "fail"
 
 
@@ -44,12 +44,12 @@ class Style(StrEnum):
 
 
 class NodeKind(StrEnum):
-    """What a job of a tree is asked for; the name of its template too."""
+    """What a job of a tree must do; also the name of its template."""
 
-    WHOLE = "whole"  # a document in one piece
-    MAP = "map"  # one chunk
-    REDUCE = "reduce"  # the summaries of others
+    WHOLE = "whole"  # summarize a document in one piece
+    MAP = "map"  # summarize one chunk
+    REDUCE = "reduce"  # join the summaries of other nodes
 
 
-# What jobs of trees are called among a tenant's jobs; outputs are predicted by it.
+# The `task` of a summary's jobs; their output lengths are predicted by it.
 TASKS: dict[NodeKind, str] = {kind: f"summary_{kind.value}" for kind in NodeKind}
