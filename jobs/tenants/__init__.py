@@ -1,4 +1,4 @@
-"""Tenants: their verbs; in the modules their keys, quotas, usage and isolation."""
+"""Tenants: this face shows their verbs, the modules their keys, quotas, usage and isolation."""
 
 from jobs.tenants.lifecycle import (
     create,

@@ -1,4 +1,4 @@
-"""Requests that are sent twice and must be carried out once: what a key made is remembered with it."""
+"""Idempotency: a request that is sent twice runs once, as its key remembers what it made."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,10 +22,11 @@ class Once:
     """A caller's idempotency key.
 
     Attributes:
-        key: as sent, or one of our own, which has a line feed in it.
-        request_sha256: of what the request means; another one under the same key is a conflict.
+        key: as the caller sent it, or one of our own, which contains a line feed.
+        request_sha256: hash of what the request means; another hash under the same key is a conflict.
         valid_for: how long the key is remembered.
-        is_first: the caller says that it never sent this before: what was made under the key is not its own.
+        is_first: the caller states that it never sent this request before, so what the key made is not its
+            own.
     """
 
     key: str
@@ -34,18 +35,18 @@ class Once:
     is_first: bool = False
 
     def part(self, name: str) -> "Once":
-        """The key of a part of the request, which has its own content."""
+        """Make the key of a part of the request, which has content of its own."""
         return Once(f"{self.key}\n{name}", self.request_sha256, self.valid_for, self.is_first)
 
 
 @dataclass(frozen=True, slots=True)
 class Kind(Generic[T]):
-    """What requests under a key make.
+    """One kind of things that requests under a key make.
 
     Attributes:
         subject_type: its name in the table.
-        note: the id, or what else must be remembered to find it again.
-        find: what was made, from what `note` gave; None: it is gone.
+        note: returns the id of what was made, or whatever else finds it again.
+        find: finds what was made by what `note` returned; None if it is deleted.
     """
 
     subject_type: str
@@ -56,9 +57,12 @@ class Kind(Generic[T]):
 def run_once(
     session: Session, once: Once, make: Callable[[Session], T], *, tenant_id: UUID, kind: Kind[T]
 ) -> tuple[T, bool]:
-    """What the request made, and whether an earlier one with its key did.
+    """Run the request unless an earlier one with its key did; return what was made.
 
-    Whoever comes at the same time with the same key waits until this transaction has ended.
+    A request that comes at the same time with the same key waits until this transaction ends.
+
+    Returns:
+        What was made, and True if an earlier request made it.
 
     Raises:
         IdempotencyConflictError: the key was used for another request.
@@ -78,7 +82,7 @@ def run_once(
 
 
 def _lock(session: Session, tenant_id: UUID, key: str) -> datetime:
-    """Nobody else is past this point with the same key; the database's clock."""
+    """Let no other transaction use the key until this one ends; return the database's clock."""
     advisory_locks.hold_key(session, f"{tenant_id}\n{key}")
     return database_now(session)
 

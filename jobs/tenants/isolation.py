@@ -1,8 +1,8 @@
-"""Whose rows a transaction can reach: bound to tenants in every query, and by row-level security behind that.
+"""Which rows a transaction can reach: a condition in every query, and row-level security as a second wall.
 
-A session bound to tenants has two walls. The first stands here: each query on a table with `tenant_id` gets
-the condition, whether or not its author thought of it. The second stands in Postgres: the transaction takes
-the role of the API, whose policies know the tenants by a setting of the transaction.
+A session bound to tenants has two walls. The first is here: each query on a table with `tenant_id` gets the
+condition, whether or not its author thought of it. The second is in Postgres: the transaction takes the role
+of the API, whose policies read the tenants from a setting of the transaction.
 """
 
 from collections.abc import Collection
@@ -14,8 +14,8 @@ from sqlalchemy.orm import InstrumentedAttribute, Mapper, ORMExecuteState, Sessi
 
 from jobs.models import Base, Tenant
 
-# Roles of the database. The API takes one of them in each transaction; workers may log in as a member of the
-# second, or as the owner of the tables, who is not bound either.
+# Roles of the database. The API takes one of them in each transaction. Workers log in as a member of the
+# second, or as the owner of the tables, which row-level security does not bind either.
 APP_ROLE: Final = "longbatch_app"
 WORKER_ROLE: Final = "longbatch_worker"
 TENANT_SETTING: Final = "app.tenant_ids"
@@ -23,11 +23,11 @@ TENANT_SETTING: Final = "app.tenant_ids"
 _BOUND_TO: Final = "longbatch.tenant_ids"
 _ROLES: Final = "longbatch.roles"
 _MAY_TAKE = text("SELECT rolname FROM pg_roles WHERE rolname = ANY(:roles) AND pg_has_role(oid, :right)")
-# For the driver: once for each transaction, so not through a compiler.
+# For the driver directly: it runs once per transaction, so it skips SQLAlchemy's compiler.
 _SET_TENANTS: Final = f"SELECT set_config('{TENANT_SETTING}', %(tenant_ids)s, true)"
 _SET_ROLE: Final = ", set_config('role', %(role)s, true)"
 _SET_READ_ONLY: Final = ", set_config('transaction_read_only', 'on', true)"
-_SET_ROLE_SINCE: Final = (16, 0)  # before it, every member of a role may take it
+_SET_ROLE_SINCE: Final = (16, 0)  # before 16, every member of a role may take it
 
 
 class TenantSession(Session):
@@ -35,23 +35,23 @@ class TenantSession(Session):
 
 
 def enter(session: Session, tenant_ids: Collection[UUID]) -> None:
-    """The transaction reaches the rows of these tenants alone; to be called at its beginning."""
+    """Bind the transaction to the rows of these tenants. Call it at the beginning."""
     session.info[_BOUND_TO] = frozenset(tenant_ids)
     _take(session, APP_ROLE, _SET_TENANTS, tenant_ids=",".join(str(each) for each in tenant_ids))
 
 
 def enter_across(session: Session) -> None:
-    """The transaction reads the rows of all tenants, and writes nothing; to be called at its beginning."""
+    """Let the transaction read the rows of all tenants and write nothing. Call it at the beginning."""
     _take(session, WORKER_ROLE, _SET_TENANTS + _SET_READ_ONLY, tenant_ids="")
 
 
 def is_bound(session: Session) -> bool:
-    """Whether this login may take both roles, so that row-level security binds what the API does."""
+    """Tell whether this login may take both roles, so that row-level security binds the API."""
     return len(_roles(session)) == len({APP_ROLE, WORKER_ROLE})
 
 
-def describe(is_bound: bool) -> str:  # noqa: FBT001  # what `is_bound` said
-    """The same in words, for operators."""
+def describe(is_bound: bool) -> str:  # noqa: FBT001  # what `is_bound` found
+    """Describe what `is_bound` found, for operators."""
     if is_bound:
         return "row-level security binds the API"
     return (
@@ -67,7 +67,7 @@ def _take(session: Session, role: str, statement: str, *, tenant_ids: str) -> No
 
 
 def _roles(session: Session) -> frozenset[str]:
-    """The roles that this login may take; looked up once for each connection."""
+    """Read which of the roles this login may take, once per connection."""
     connection = session.connection()
     if _ROLES not in connection.info:
         version = connection.dialect.server_version_info or (0,)
@@ -80,12 +80,15 @@ def _roles(session: Session) -> frozenset[str]:
 
 @event.listens_for(TenantSession, "do_orm_execute")
 def _add_conditions(state: ORMExecuteState) -> None:
-    """Of the tables whose rows the statement asks for; those that it only looks at have the second wall."""
+    """Add the condition to the tables whose rows the statement selects, updates or deletes.
+
+    Tables that it only mentions have the second wall.
+    """
     tenant_ids: frozenset[UUID] | None = state.session.info.get(_BOUND_TO)
     is_bound_kind = state.is_orm_statement and (state.is_select or state.is_update or state.is_delete)
     if tenant_ids is None or not is_bound_kind:
         return
-    for mapper in state.all_mappers or Base.registry.mappers:  # none: it counts, or the like
+    for mapper in state.all_mappers or Base.registry.mappers:  # no mappers: it counts, or the like
         column = _tenant_column(mapper)
         if column is not None:
             condition = _is_one_of(column, tenant_ids)
@@ -94,7 +97,11 @@ def _add_conditions(state: ORMExecuteState) -> None:
 
 
 def _tenant_column(mapper: Mapper[Any]) -> InstrumentedAttribute[UUID] | None:
-    """What says whose a row is; None: the table's rows are nobody's, or another table says it."""
+    """Find the column that names the tenant of a row.
+
+    Returns:
+        None if the table's rows belong to no tenant, or another table names it.
+    """
     column: InstrumentedAttribute[UUID] | None = (
         Tenant.id if mapper.class_ is Tenant else getattr(mapper.class_, "tenant_id", None)
     )
@@ -103,5 +110,5 @@ def _tenant_column(mapper: Mapper[Any]) -> InstrumentedAttribute[UUID] | None:
 
 def _is_one_of(column: InstrumentedAttribute[UUID], tenant_ids: Collection[UUID]) -> ColumnElement[bool]:
     (first, *others) = tenant_ids
-    # Equality for one: the planner can then read an index in its order.
+    # One tenant: equality lets the planner read an index in its order.
     return column.in_(tenant_ids) if others else column == first

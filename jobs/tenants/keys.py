@@ -1,4 +1,4 @@
-"""API keys: made, found, rotated and revoked. A key is shown once, when it is made; its hash stays."""
+"""API keys: create, find, rotate and revoke them. A key is shown once, when created; its hash is stored."""
 
 import hmac
 import re
@@ -22,7 +22,7 @@ from jobs.models.tenant import ApiKey
 
 _PREFIX: Final = "lb_"
 _HANDLE_BYTES: Final = 8
-_SECRET_BYTES: Final = 32  # 256 random bits: nobody guesses them, so one fast hash is as good as a slow one
+_SECRET_BYTES: Final = 32  # 256 random bits cannot be guessed, so a fast hash is as good as a slow one
 _SHAPE: Final = re.compile(r"lb_([0-9a-f]{16})_[A-Za-z0-9_-]{43}")
 _NAMED: Final = re.compile(r"(?:lb_)?([0-9a-f]{16})(?:_[A-Za-z0-9_-]{43})?")
 _MINUTE: Final = timedelta(minutes=1)
@@ -31,9 +31,9 @@ _MINUTE: Final = timedelta(minutes=1)
 class Scope(StrEnum):
     """What a key may do; none implies another."""
 
-    SUBMIT = "submit"  # make, cancel and delete what is the tenant's
-    READ = "read"  # look at it
-    ADMIN = "admin"  # see what is nobody's: metrics from another host
+    SUBMIT = "submit"  # create, cancel and delete what belongs to the tenant
+    READ = "read"  # read it
+    ADMIN = "admin"  # read what belongs to no tenant: metrics from another host
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ def create(
     scopes: Collection[Scope],
     expires_at: datetime | None = None,
 ) -> NewKey:
-    """A new key of this tenant."""
+    """Create a key of this tenant."""
     handle = secrets.token_hex(_HANDLE_BYTES)
     return store(
         session,
@@ -77,14 +77,14 @@ def store(
     scopes: Collection[Scope],
     expires_at: datetime | None = None,
 ) -> NewKey:
-    """The secret is a key of the tenant from now on.
+    """Store this secret as a key of the tenant.
 
     Raises:
-        ValueError: the secret has not the shape of a key.
+        ValueError: the secret does not look like a key.
     """
     handle = handle_of(secret)
     if handle is None:
-        raise ValueError("a key is lb_, 16 hex digits, _, and 43 characters of URL-safe base64")
+        raise ValueError("a key is lb_, 16 hex digits, _ and 43 characters of URL-safe base64")
     row = ApiKey(
         id=uuid7(),
         tenant_id=tenant_id,
@@ -100,20 +100,28 @@ def store(
 
 
 def handle_of(secret: str) -> str | None:
-    """The public part of a key; None: this is no key, whatever the database holds."""
+    """Read the public part of a key.
+
+    Returns:
+        None if this is not a key, whatever the database holds.
+    """
     found = _SHAPE.fullmatch(secret)
     return found.group(1) if found else None
 
 
 def find(session: Session, secret: str) -> ApiKey | None:
-    """The key's row, also of one that has expired or was revoked; None: there is no such key."""
+    """Find the key's row, even if the key has expired or was revoked.
+
+    Returns:
+        None if there is no such key.
+    """
     return find_all(session, [secret]).get(secret)
 
 
 def find_all(session: Session, secrets: Collection[str]) -> dict[str, ApiKey]:
-    """Find the rows of these keys, also of those that have expired or were revoked, in one query.
+    """Find the rows of these keys in one query, even of keys that have expired or were revoked.
 
-    Found by their public parts; what is secret is compared in a time that does not depend on it.
+    The public parts find them; the secrets are compared in constant time.
     """
     handles = {secret: handle for secret in secrets if (handle := handle_of(secret)) is not None}
     query = select(ApiKey).where(ApiKey.handle == any_(cast(list(handles.values()), ARRAY(Text))))
@@ -128,12 +136,12 @@ def find_all(session: Session, secrets: Collection[str]) -> dict[str, ApiKey]:
 
 
 def is_usable(row: ApiKey, now: datetime) -> bool:
-    """Whether the key opens anything at this moment."""
+    """Return True if the key is valid at this moment."""
     return row.revoked_at is None and (row.expires_at is None or now < row.expires_at)
 
 
 def note_use(session: Session, key_id: UUID, *, now: datetime) -> None:
-    """The key's row says that it was used in this minute; written once a minute at most."""
+    """Note that the key was used in this minute. Writes once a minute at most."""
     minute = now.replace(second=0, microsecond=0)
     session.execute(
         update(ApiKey)
@@ -144,12 +152,12 @@ def note_use(session: Session, key_id: UUID, *, now: datetime) -> None:
 
 
 def is_use_noted(row: ApiKey, now: datetime) -> bool:
-    """Whether the row says already that the key was used in this minute."""
+    """Return True if the row already says that the key was used in this minute."""
     return row.last_used_at is not None and now - row.last_used_at < _MINUTE
 
 
 def named(session: Session, name: str) -> ApiKey:
-    """The key that a person means: by its handle, with `lb_` or without, or by the whole key.
+    """Find the key that an operator names: by its handle, with or without `lb_`, or by the whole key.
 
     Raises:
         NotFoundError: there is none.
@@ -162,7 +170,7 @@ def named(session: Session, name: str) -> ApiKey:
 
 
 def list_keys(session: Session, *, tenant_id: UUID | None = None) -> Sequence[ApiKey]:
-    """The keys of this tenant, or of all, oldest first."""
+    """List the keys of this tenant, or of all, oldest first."""
     query = select(ApiKey).order_by(ApiKey.tenant_id, ApiKey.id)
     if tenant_id is not None:
         query = query.where(ApiKey.tenant_id == tenant_id)
@@ -170,7 +178,7 @@ def list_keys(session: Session, *, tenant_id: UUID | None = None) -> Sequence[Ap
 
 
 def revoke(session: Session, row: ApiKey) -> None:
-    """The key opens nothing any more; servers that saw it lately learn it within seconds."""
+    """Revoke the key. Servers that used it lately stop accepting it within seconds."""
     session.execute(
         update(ApiKey)
         .where(ApiKey.id == row.id, ApiKey.revoked_at.is_(None))
@@ -179,12 +187,12 @@ def revoke(session: Session, row: ApiKey) -> None:
 
 
 def rotate(session: Session, row: ApiKey, *, overlap: timedelta) -> NewKey:
-    """A new key like this one; the old one stays valid for `overlap`, if it would have been so long.
+    """Create a successor of this key; the old key stays valid for `overlap`, but not beyond its own expiry.
 
-    A key that expires is followed by one that lives as long.
+    The successor of a key that expires lives as long as that key did.
 
     Raises:
-        KeyNotUsableError: it has expired or was revoked, so nothing can follow it.
+        KeyNotUsableError: the key has expired or was revoked, so it has no successor.
     """
     session.refresh(row, with_for_update=True)
     now = database_now(session)
@@ -202,12 +210,12 @@ def rotate(session: Session, row: ApiKey, *, overlap: timedelta) -> NewKey:
 
 
 def any_usable(session: Session) -> bool:
-    """Whether somebody has a key that opens something."""
+    """Return True if any key is valid."""
     return session.scalar(select(ApiKey.id).where(_usable()).limit(1)) is not None
 
 
 def usable_scopes(session: Session, *, key_ids: Collection[UUID]) -> dict[UUID, frozenset[str]]:
-    """Return the scopes of those of the keys that open something at this moment."""
+    """Return the scopes of those of the keys that are valid at this moment."""
     query = select(ApiKey.id, ApiKey.scopes).where(ApiKey.id.in_(key_ids), _usable())
     return {key_id: frozenset(scopes) for key_id, scopes in session.execute(query)}
 

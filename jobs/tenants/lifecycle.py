@@ -1,4 +1,4 @@
-"""Tenants: made, listed, and given limits and a weight of their own."""
+"""Tenants: create and list them, set their limits and weights."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -18,23 +18,23 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 
 def create(session: Session, name: str) -> Tenant:
-    """A new tenant without keys.
+    """Create a tenant without keys.
 
     Raises:
-        InvalidRequestError: the name is no name.
+        InvalidRequestError: the name breaks the rules for names.
         AlreadyExistsError: it is taken.
     """
     if not _NAME.fullmatch(name):
-        raise InvalidRequestError("a tenant's name has up to 63 of a-z A-Z 0-9 . _ -", param="name")
+        raise InvalidRequestError("a tenant's name has up to 63 characters a-z A-Z 0-9 . _ -", param="name")
     made = insert(Tenant).values(id=uuid7(), name=name).on_conflict_do_nothing().returning(Tenant)
     row = session.scalar(made)
     if row is None:
-        raise AlreadyExistsError(f"there is a tenant {name!r} already", param="name")
+        raise AlreadyExistsError(f"a tenant named {name!r} already exists", param="name")
     return row
 
 
 def named(session: Session, name: str) -> Tenant:
-    """The tenant of this name.
+    """Find the tenant of this name.
 
     Raises:
         NotFoundError: there is none.
@@ -46,23 +46,23 @@ def named(session: Session, name: str) -> Tenant:
 
 
 def list_tenants(session: Session) -> Sequence[tuple[Tenant, TenantLimit | None]]:
-    """Every tenant, oldest first, with its own limits if it has any."""
+    """List every tenant, oldest first, with its own limits if it has any."""
     query = select(Tenant, TenantLimit).outerjoin(TenantLimit, TenantLimit.tenant_id == Tenant.id)
     return [(tenant, limit) for tenant, limit in session.execute(query.order_by(Tenant.id))]
 
 
 def set_weight(session: Session, tenant_id: UUID, weight: float | None) -> None:
-    """The tenant's share of an engine is this one; None: it stays."""
+    """Set the tenant's share of an engine; None leaves it as it is."""
     if weight is not None:
         session.execute(update(Tenant).where(Tenant.id == tenant_id).values(weight=weight))
 
 
 def set_limits(session: Session, tenant_id: UUID, values: Mapping[str, int | None]) -> None:
-    """These limits hold for the tenant from now on, others stay; None: as the settings say.
+    """Set these limits of the tenant and leave the others; None: the setting holds.
 
     Args:
         session: the caller's transaction.
-        tenant_id: whose.
+        tenant_id: the tenant.
         values: by the names of `TenantLimit`.
     """
     if values:

@@ -1,8 +1,8 @@
 """What a tenant may have in the queue, and what it has there.
 
-Nothing is counted up and down: what is reserved is the sum over the tenant's unfinished jobs, read from an
-index. So a job that ends, in whatever way, gives back exactly what it had taken. Measured: 0.35 ms for 1,000
-unfinished jobs, 15 ms for 100,000; a counter row would make all workers that end jobs of one tenant wait for
+No counter goes up and down: what is reserved is the sum over the tenant's unfinished jobs, read from an
+index. So a job that ends, in whatever way, gives back exactly what it took. Measured: 0.35 ms for 1,000
+unfinished jobs, 15 ms for 100,000. A counter row would make all workers that end jobs of one tenant wait for
 each other, and would have to be right at every one of those ends.
 """
 
@@ -27,8 +27,8 @@ class Limits:
 
     Attributes:
         max_enqueued_tokens: prompt and max_tokens of its unfinished jobs together.
-        max_jobs: unfinished ones.
-        max_requests: in a minute.
+        max_jobs: unfinished jobs.
+        max_requests: requests per minute.
     """
 
     max_enqueued_tokens: int
@@ -36,7 +36,7 @@ class Limits:
     max_requests: int
 
     def part(self, fraction: float) -> "Limits":
-        """Such a part of what may be held."""
+        """Scale what unfinished jobs may hold by `fraction`."""
         return Limits(
             int(self.max_enqueued_tokens * fraction), int(self.max_jobs * fraction), self.max_requests
         )
@@ -53,16 +53,16 @@ class QuotaUsage:
         return QuotaUsage(self.tokens + other.tokens, self.jobs + other.jobs)
 
     def is_within(self, limits: Limits) -> bool:
-        """Whether a tenant with these limits may hold it."""
+        """Return True if a tenant with these limits may hold it."""
         return self.tokens <= limits.max_enqueued_tokens and self.jobs <= limits.max_jobs
 
 
-# Raises LimitError unless so much more may be taken by this transaction.
+# Takes this much more of the quota in this transaction, or raises LimitError.
 Admit = Callable[[Session, QuotaUsage], None]
 
 
 def limits_of(settings: LimitSettings, own: TenantLimit | None) -> Limits:
-    """The tenant's own limits, and those of the settings where it has none."""
+    """Combine the tenant's own limits with those of the settings."""
 
     def choose(name: str) -> int:
         value: int | None = getattr(own, name, None)
@@ -77,24 +77,24 @@ def limits_of(settings: LimitSettings, own: TenantLimit | None) -> Limits:
 
 
 def current_usage(session: Session, tenant_id: UUID) -> QuotaUsage:
-    """What the tenant's unfinished jobs take at this moment."""
+    """Sum what the tenant's unfinished jobs take at this moment."""
     query = select(func.coalesce(func.sum(Job.reserved_tokens), 0), func.count())
     row = session.execute(query.where(Job.tenant_id == tenant_id, Job.finalized_at.is_(None))).one()
     return QuotaUsage(tokens=int(row[0]), jobs=row[1])
 
 
 def read_limits(session: Session, tenant_id: UUID, settings: LimitSettings) -> Limits:
-    """What the tenant may ask for."""
+    """Read what the tenant may ask for."""
     return limits_of(settings, session.get(TenantLimit, tenant_id))
 
 
 def admit(session: Session, tenant_id: UUID, more: QuotaUsage, *, limits: Limits) -> QuotaUsage:
-    """So much more may be taken by this transaction; what is held with it.
+    """Take this much more of the tenant's quota in this transaction; return what it holds then.
 
-    Exact: whoever else wants to take of this tenant's quota waits until this transaction has ended.
+    Exact: another transaction that wants to take of this tenant's quota waits until this one ends.
 
     Raises:
-        LimitError: it would be too much; nothing was taken.
+        LimitError: it would be too much; nothing was taken. Do not commit what relied on it.
     """
     advisory_locks.hold(session, Lock.QUOTA, of=str(tenant_id))
     together = current_usage(session, tenant_id) + more
@@ -103,15 +103,15 @@ def admit(session: Session, tenant_id: UUID, more: QuotaUsage, *, limits: Limits
 
 
 def check(together: QuotaUsage, more: QuotaUsage, *, limits: Limits) -> None:
-    """Returns when this is within the limits.
+    """Check that what a tenant would hold is within its limits.
 
     Args:
-        together: what would be held.
-        more: of it, what the request adds.
+        together: what it would hold.
+        more: the part of it that the request adds.
         limits: of the tenant.
 
     Raises:
-        LimitError: the message says which limit, what is held and what was wanted.
+        LimitError: the message names the limit, what is held and what was wanted.
     """
     if together.tokens > limits.max_enqueued_tokens:
         before, limit = together.tokens - more.tokens, limits.max_enqueued_tokens

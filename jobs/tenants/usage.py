@@ -1,6 +1,6 @@
-"""What tenants used: noted in the transaction that ends a job, added up by day later, never forgotten.
+"""What tenants used: noted in the transaction that ends a job, summed up by day later, never deleted.
 
-Each such transaction adds rows of its own and changes none, so that workers never wait for each other.
+Each such transaction inserts rows of its own and changes none, so workers never wait for each other.
 """
 
 from collections import defaultdict
@@ -27,8 +27,8 @@ class Usage:
     """A day's jobs of one model that ended in one state.
 
     Attributes:
-        day: in UTC, on which they ended.
-        prompt_tokens: of those that an engine has begun.
+        day: on which they ended, in UTC.
+        prompt_tokens: of those that an engine began.
     """
 
     day: date
@@ -40,7 +40,7 @@ class Usage:
 
 
 def note(session: Session, ended: Sequence[Job]) -> None:
-    """These jobs, in a terminal state now, are on their tenants' records."""
+    """Note the usage of these jobs, which are in a terminal state now."""
     groups: dict[tuple[UUID, date, str, str], list[int]] = defaultdict(lambda: [0, 0, 0])
     for job in ended:
         if job.finalized_at is None:
@@ -58,24 +58,27 @@ def note(session: Session, ended: Sequence[Job]) -> None:
 
 
 def noted() -> Select[UUID]:
-    """Select notes that are not part of their days yet, oldest first."""
+    """Select notes that are not yet summed up, oldest first."""
     return select(UsageEntry.id).order_by(UsageEntry.id)
 
 
 def add_up(session: Session, *, limit: int = 5000, only: Sequence[UUID] | None = None) -> int:
-    """Make some of the notes part of their days; how many. Readers see the same sums all the time.
+    """Add some notes to their days. Readers see the same sums all the time.
 
     Args:
         session: the caller's transaction.
-        limit: notes at most.
+        limit: most notes to add.
         only: of these notes; None: of all.
+
+    Returns:
+        How many were added.
     """
     some = noted() if only is None else noted().where(UsageEntry.id.in_(only))
     taken = session.scalars(some.limit(limit).with_for_update(skip_locked=True)).all()
     gone = delete(UsageEntry).where(UsageEntry.id.in_(taken)).returning(*_columns(UsageEntry)).cte("gone")
     keys = [gone.c[name] for name in _KEYS]
     sums = [func.sum(gone.c[name]) for name in _SUMS]
-    # In one order, so that two rounds cannot wait for each other.
+    # In one order, so that two rounds cannot deadlock.
     summed = select(*keys, *sums).group_by(*keys).order_by(*keys)
     statement = insert(UsageDay).from_select([*_KEYS, *_SUMS], summed)
     more = {name: getattr(UsageDay, name) + statement.excluded[name] for name in _SUMS}
@@ -85,7 +88,7 @@ def add_up(session: Session, *, limit: int = 5000, only: Sequence[UUID] | None =
 
 
 def read(session: Session, tenant_id: UUID, *, first: date, last: date) -> list[Usage]:
-    """The tenant's use from the first to the last of these days, newest first."""
+    """Read the tenant's usage from the first to the last of these days, newest first."""
     parts = [
         select(*_columns(table)).where(table.tenant_id == tenant_id, table.day.between(first, last))
         for table in (UsageDay, UsageEntry)

@@ -1,4 +1,4 @@
-"""Turns at work that serves all tenants: how a row is taken, kept and given back."""
+"""Turns at work that serves all tenants: workers take a row, keep it, and give it back."""
 
 from jobs.turns.lifecycle import (
     Turn,

@@ -1,12 +1,12 @@
-"""Turns: how a row that waits for a service worker is taken, kept and given back, fairly between tenants.
+"""Turns: how workers take, keep and give back the rows that wait for them, fairly between tenants.
 
-Any row may be the one that kills whoever touches it. So a row is taken under a lease, and the attempt is
-counted, in a transaction that is committed before the work starts; the work holds no transaction; what it
-writes at the end is fenced by the lease's id. A row whose worker dies is free once its lease runs out, one
-that fails waits longer each time, and after a number of attempts it is given up.
+Any row may be the one that kills the worker that touches it. So a worker takes a row under a lease and
+commits that, with the attempt counted, before the work starts. The work holds no transaction, and the lease's
+id fences what it writes at the end. A row whose worker dies is free once its lease runs out; one that fails
+waits longer each time; after a number of attempts it is given up.
 
-Looking for the next row jumps from tenant to tenant through an index: a hundred thousand rows of one tenant
-cost another one nothing.
+The search for the next row jumps from tenant to tenant through an index: a hundred thousand rows of one
+tenant cost another one nothing.
 """
 
 from collections.abc import Sequence
@@ -25,11 +25,11 @@ from jobs.models.turn import Kind, TenantTurn
 
 _FIRST_PAUSE: Final = timedelta(seconds=5)
 _MAX_DOUBLINGS: Final = 7  # of the first pause: eleven minutes
-# Rows that are free again, brought back in one claim: enough to keep up, few enough for a short transaction.
+# Most rows that one claim brings back: enough to keep up, few enough for a short transaction.
 _MAX_RETURNED: Final = 100
 
-# Rows whose worker died, and rows whose time has come, may be taken by anybody. A subquery reads the clock
-# once: compared with the clock itself, which moves on, the index would be read to its end.
+# Free the rows whose worker died and those whose time has come. A subquery reads the clock once: compared
+# with the clock itself, which moves on, the index would be read to its end.
 _BRING_BACK: Final = """
     WITH lost AS (
         SELECT id FROM {table} WHERE {held} AND lease_expires_at <= clock_timestamp()
@@ -42,7 +42,7 @@ _BRING_BACK: Final = """
     WHERE id IN (SELECT id FROM lost UNION ALL SELECT id FROM due)
 """
 
-# Tenants with a row that waits, found by jumping through the index, in the order of their turns.
+# The tenants with a waiting row, found by jumps through the index, in the order of their turns.
 _TENANTS: Final = """
     WITH RECURSIVE waiting (id) AS (
         (SELECT tenant_id FROM {table} WHERE {waiting} ORDER BY tenant_id LIMIT 1)
@@ -61,7 +61,7 @@ _TENANTS: Final = """
     ORDER BY coalesce(under_way.num, 0), turns.served_at NULLS FIRST, waiting.id
 """
 
-# The tenant's oldest row that nobody is changing. The counter stays within its smallint.
+# Take the tenant's oldest row that no transaction is changing. The counter stays within its smallint.
 _TAKE: Final = """
     UPDATE {table} SET lease_id = :lease_id, lease_expires_at = clock_timestamp() + :lease,
         {counter} = least({counter} + 1, 32767)
@@ -70,7 +70,7 @@ _TAKE: Final = """
     RETURNING id, {counter} AS attempt
 """
 
-# Rows that somebody changes at this moment are passed over: they keep their time until the next renewal.
+# Skip rows that another transaction is changing: their leases keep their time until the next renewal.
 _PROLONG: Final = """
     UPDATE {table} SET lease_expires_at = clock_timestamp() + :lease
     WHERE id IN (SELECT id FROM {table} WHERE {held} AND id = ANY(:ids) AND lease_id = ANY(:leases)
@@ -88,7 +88,7 @@ _GIVE_BACK: Final = """
     RETURNING id
 """
 
-# Locked whether they are put off or not: a worker that is just putting one off is waited for.
+# Lock the rows whether they are put off or not, so as to wait for a worker that is just putting one off.
 _HOLD: Final = (
     "SELECT id FROM {table} WHERE id = ANY(:ids) AND state = '{state}' ORDER BY id FOR NO KEY UPDATE"
 )
@@ -101,7 +101,7 @@ class Turn:
 
     Attributes:
         lease_id: the fence of every later write.
-        attempt: 1 for the first; above `kind.max_attempts` the row is only there to be given up.
+        attempt: 1 for the first; above `kind.max_attempts` all that is left is to give the row up.
     """
 
     kind: Kind
@@ -112,24 +112,24 @@ class Turn:
 
     @property
     def is_last(self) -> bool:
-        """Whether no attempt is left after this one."""
+        """True if no attempt is left after this one."""
         return self.attempt >= self.kind.max_attempts
 
     @property
     def is_spent(self) -> bool:
-        """Whether the row has been tried often enough, and each attempt was lost with its worker."""
+        """True if every attempt is spent, the last one with its worker."""
         return self.attempt > self.kind.max_attempts
 
 
 def claim(session: Session, kind: Kind, *, lease: timedelta) -> Turn | None:
-    """Take the next row.
+    """Take the next row under a lease.
 
-    That is the oldest row of the tenant with the fewest under way; among several such tenants, of the one
-    that was served longest ago. To be committed before the work begins: only then does a worker that dies of
-    the row spend its attempt.
+    That is the oldest row of the tenant with the fewest rows under way; among several such tenants, of the
+    one that was served longest ago. Commit before the work begins: only then does a worker that dies of the
+    row spend its attempt.
 
     Returns:
-        None: no row waits that may be taken now.
+        None if no waiting row may be taken now.
     """
     session.execute(_statement(_BRING_BACK, kind), {"limit": _MAX_RETURNED})
     for tenant_id in session.scalars(_statement(_TENANTS, kind), {"kind": kind.name}).all():
@@ -143,7 +143,7 @@ def claim(session: Session, kind: Kind, *, lease: timedelta) -> Turn | None:
 
 
 def renew(session: Session, turns: Sequence[Turn], *, lease: timedelta) -> set[UUID]:
-    """Prolong the leases of these turns, which are of one kind; a lease that has run out is never revived.
+    """Prolong the leases of these turns, all of one kind. Never revives a lease that has run out.
 
     Returns:
         The lease ids that still hold; the others are lost.
@@ -157,15 +157,15 @@ def renew(session: Session, turns: Sequence[Turn], *, lease: timedelta) -> set[U
 
 
 def release(session: Session, turn: Turn, *, after: timedelta | None = None) -> bool:
-    """Give the row and its attempt back, since it was not the row's fault that the work did not end.
+    """Give the row and its attempt back, as it was not the row's fault that the work did not end.
 
     Args:
         session: the caller's transaction.
-        turn: ours, perhaps.
-        after: the row is put off for so long; None: it keeps its place.
+        turn: the turn, whose lease may be lost.
+        after: put the row off for this long; None: it keeps its place.
 
     Returns:
-        False: the lease is lost, nothing was written.
+        False if the lease is lost; nothing was written.
     """
     return _give_back(session, turn, after=after, given=1)
 
@@ -174,7 +174,7 @@ def back_off(session: Session, turn: Turn) -> bool:
     """Put the row off after a failure, each time for twice as long; the attempt is spent.
 
     Returns:
-        False: the lease is lost, nothing was written.
+        False if the lease is lost; nothing was written.
     """
     pause = _FIRST_PAUSE * 2 ** min(turn.attempt - 1, _MAX_DOUBLINGS)
     return _give_back(session, turn, after=pause, given=0)
@@ -186,7 +186,7 @@ def pause_tenant(session: Session, turn: Turn, *, lasting: timedelta) -> None:
 
 
 def wake(session: Session, kind: Kind, row_ids: Sequence[UUID]) -> None:
-    """Let these rows be taken now if they were put off."""
+    """Free those of these rows that are put off."""
     which = {"ids": list(row_ids)}
     if session.execute(_statement(_HOLD, kind), which).all():
         session.execute(_statement(_WAKE, kind), which)
@@ -198,9 +198,9 @@ def _give_back(session: Session, turn: Turn, *, after: timedelta | None, given: 
 
 
 def _serve(session: Session, kind: Kind, tenant_id: UUID, **values: object) -> None:
-    """Note that the tenant was served; nothing to note if another worker is just noting it.
+    """Note that the tenant was served, unless another worker is just noting it.
 
-    A worker that is frozen before it commits must not keep the others from their claims.
+    A worker that freezes before it commits must not keep the others from their claims.
     """
     found = {"served_at": func.clock_timestamp(), **values}
     mine = select(TenantTurn.kind).where(TenantTurn.kind == kind.name, TenantTurn.tenant_id == tenant_id)
@@ -218,7 +218,7 @@ def _serve(session: Session, kind: Kind, tenant_id: UUID, **values: object) -> N
 
 @cache
 def _statement(template: str, kind: Kind) -> TextClause:
-    """The statement for this kind's table; nothing in it comes from outside."""
+    """Write the statement for this kind's table; nothing in it comes from outside."""
     return text(
         template.format(
             table=kind.table,

@@ -1,4 +1,4 @@
-"""Work on a row that was taken in turn, as the worker that takes it sees it, and how it is told to end."""
+"""Work on a row that a worker took in turn: its contract, and the signal that ends it early."""
 
 import threading
 from collections.abc import Callable
@@ -18,21 +18,21 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class Ending(Enum):
-    """Why work under way should end before it is done."""
+    """Why work under way should end early."""
 
     LOST = "lost"  # another worker may have the row by now
-    STOPPING = "stopping"  # this process ends; the row is given back
+    STOPPING = "stopping"  # this process is stopping; the row is given back
 
 
 class InterruptedWorkError(LongbatchError):
-    """The work was to end before it was done."""
+    """The work was interrupted before it was done."""
 
     code = "work_interrupted"
     retryable = True
 
 
 class Watch:
-    """Tells work that is under way to end early; any thread may."""
+    """The signal for work under way to end early. Any thread may send it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -45,59 +45,63 @@ class Watch:
         return self._ending
 
     def end(self, why: Ending) -> None:
-        """Tell the work to end; returns at once."""
+        """Signal the work to end. Returns at once; the first reason counts."""
         with self._lock:
             self._ending = self._ending or why
             on_end = self._on_end
         if on_end:
             on_end()
 
-    def on_end(self, tell: Callable[[], None]) -> None:
-        """Call this when the work should end, at once if it should already; it returns at once."""
+    def on_end(self, call: Callable[[], None]) -> None:
+        """Register what to call when the work should end; call it at once if it should already.
+
+        Args:
+            call: must return at once; any thread may call it.
+        """
         with self._lock:
-            self._on_end = tell
+            self._on_end = call
             is_over = self._ending is not None
         if is_over:
-            tell()
+            call()
 
     def check(self) -> None:
-        """Return if the work should go on.
+        """Check that the work should go on.
 
         Raises:
-            InterruptedWorkError: it should end; to be let through.
+            InterruptedWorkError: it should end. Let it through.
         """
         if self._ending is not None:
             raise InterruptedWorkError
 
 
 class Work(Protocol[T_co]):
-    """Work of one kind: what is done for a row, and how a row ends that nobody can do it for."""
+    """Work of one kind: what a worker does for a row, and how it gives a row up."""
 
     @property
     def kind(self) -> Kind:
-        """Whose rows they are."""
+        """Kind of the rows."""
 
     @property
     def lease(self) -> timedelta:
-        """How long without renewal until another worker may take the row."""
+        """How long a lease lasts without renewal; then another worker may take the row."""
 
     def do(self, sessions: Sessions, turn: Turn, watch: Watch) -> T_co | None:
         """Do the work in short transactions, with none open between them, and write its end under the fence.
 
         Returns:
-            None: the lease was lost, or the row ended meanwhile; nothing was written.
+            None if the lease was lost or the row ended meanwhile; nothing was written.
 
         Raises:
-            InterruptedWorkError: the watch said so.
-            UnavailableError: something that the row has no part in does not answer.
+            InterruptedWorkError: the watch interrupted it.
+            UnavailableError: something does not answer, through no fault of the row.
         """
 
     def give_up(self, session: Session, turn: Turn) -> T_co | None:
         """End the row as failed, with a code that names the reason.
 
         Returns:
-            None: the lease was lost.
+            None if the lease was lost.
         """
 
     def name_row(self, row_id: UUID) -> tuple[str, str]:
-        """The field of a log line that names the row, and its value."""
+        """Return the field that names the row in a log line, and its value."""
