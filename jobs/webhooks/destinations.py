@@ -155,7 +155,7 @@ class Noticed:
 
 
 def server_id(tenant_id: UUID, url: str) -> UUID:
-    """Return the id of the server behind a tenant's URL: scheme, host and port."""
+    """Return the id of a tenant URL's server: scheme, host and port."""
     return uuid5(tenant_id, _server(url))
 
 

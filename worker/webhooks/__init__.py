@@ -1,1 +1,1 @@
-"""Webhook deliveries: claimed, sent over guarded connections, and recorded."""
+"""Webhook deliveries: claim them, send them over guarded connections, record the outcomes."""

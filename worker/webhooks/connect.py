@@ -1,4 +1,4 @@
-"""Connections that lead to no private address."""
+"""Connections that never lead to a private address."""
 
 import asyncio
 import socket
@@ -13,15 +13,15 @@ from jobs.webhooks import ParsedUrl
 from jobs.webhooks.addresses import is_allowed_address
 
 MAX_ADDRESSES: Final = 8
-# What a stranger may put into the kernel before anybody reads it, about; and what is read from it at once.
+# Roughly what a remote server may put into the kernel before we read it, and how much we read at once.
 _RECEIVE_BUFFER_BYTES: Final = 16 * 1024
 
-# Names the addresses of a host, in the order in which to try them; OSError where there are none.
+# Lists the addresses of a host in the order in which to try them; raises OSError if there are none.
 Resolve = Callable[[str, int], Iterable[str]]
 
 
 class Failure(StrEnum):
-    """Why an exchange brought no status."""
+    """Why an exchange has no status."""
 
     URL_REFUSED = "url_refused"
     NAME_NOT_RESOLVED = "name_not_resolved"
@@ -37,7 +37,7 @@ class Failure(StrEnum):
 
 
 class ExchangeError(Exception):
-    """The exchange ends without a status."""
+    """The exchange ended without a status."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure)
@@ -45,25 +45,25 @@ class ExchangeError(Exception):
 
 
 def resolve_host(host: str, port: int) -> list[str]:
-    """The system's addresses of a host, each once; may block for long."""
+    """Return the system's addresses of a host, without duplicates; may block for long."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(address[0]) for *_, address in found))
 
 
 async def connect(url: ParsedUrl, resolve: Resolve, *, until: float) -> socket.socket:
-    """A socket that does not block, connected to the first of the host's addresses that takes a connection.
+    """Connect a non-blocking socket to the first of the host's addresses that accepts.
 
     The name is resolved once, and every one of its addresses must be public, unless its host is allowed. The
-    caller sees to it that all this ends.
+    caller must enforce the deadline.
 
     Args:
-        url: whose host and port.
-        resolve: how names become addresses; called in a thread, which is left behind when it is late.
-        until: when the caller ends it, by the loop's clock; shared out, so that an address that swallows
-            packets leaves time for the next.
+        url: of the host and port.
+        resolve: maps names to addresses; called in a thread, which is abandoned if it is late.
+        until: the caller's deadline, by the loop's clock; divided among the addresses, so that one that
+            swallows packets leaves time for the next.
 
     Raises:
-        ExchangeError: the name has no address, one of them is refused, or none takes a connection.
+        ExchangeError: the name has no address, one of them is refused, or none accepts a connection.
     """
     loop = asyncio.get_running_loop()
     addresses = await _vetted_addresses(url, resolve)
@@ -81,19 +81,19 @@ async def connect(url: ParsedUrl, resolve: Resolve, *, until: float) -> socket.s
 
 
 async def _connected(address: str, port: int, *, within: float | None) -> socket.socket | None:
-    """None: the address takes no connection within so many seconds, or ever."""
+    """Connect to the address, or return None if it does not accept `within` seconds."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
         connected = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-    except OSError:  # a machine without this family, or without any socket left
+    except OSError:  # a machine without this address family, or out of sockets
         return None
     try:
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER_BYTES)
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         async with asyncio.timeout(within):
-            # An address, no name: the loop looks nothing up, and no second look can lead elsewhere.
+            # An address, not a name: the loop resolves nothing, so no second lookup can lead elsewhere.
             await asyncio.get_running_loop().sock_connect(connected, (address, port))
-    except OSError:  # also: the time is over
+    except OSError:  # also raised on timeout
         connected.close()
         return None
     except BaseException:
@@ -103,7 +103,7 @@ async def _connected(address: str, port: int, *, within: float | None) -> socket
 
 
 async def _vetted_addresses(url: ParsedUrl, resolve: Resolve) -> list[str]:
-    """The host's addresses; one that is refused refuses them all."""
+    """Return the host's addresses; a single refused address refuses the host."""
     addresses = [url.host] if _is_literal(url.host) else await _look_up(url, resolve)
     if not all(_may_be_reached(url, address) for address in addresses):
         raise ExchangeError(Failure.ADDRESS_REFUSED)
@@ -111,10 +111,10 @@ async def _vetted_addresses(url: ParsedUrl, resolve: Resolve) -> list[str]:
 
 
 def _leads_there(url: ParsedUrl, connected: socket.socket) -> bool:
-    """Whether the other end may be reached, whatever led there."""
+    """Return True if the connected peer is an allowed address, however we got there."""
     try:
         return _may_be_reached(url, connected.getpeername()[0])
-    except OSError:  # it has gone already, as the first attempt to read will tell
+    except OSError:  # already disconnected, as the first read will show
         return True
 
 
@@ -123,7 +123,7 @@ def _may_be_reached(url: ParsedUrl, address: str) -> bool:
 
 
 async def _look_up(url: ParsedUrl, resolve: Resolve) -> list[str]:
-    # getaddrinfo takes no deadline: it gets a thread of its own, as all of a pool could be late at once.
+    # getaddrinfo takes no deadline: it gets its own thread, because a whole pool could hang at once.
     found: Future[list[str]] = Future()
 
     def look_up() -> None:
@@ -145,7 +145,7 @@ async def _look_up(url: ParsedUrl, resolve: Resolve) -> list[str]:
 
 
 def _is_literal(host: str) -> bool:
-    """Whether the host is an address already, which nobody has to look up."""
+    """Return True if the host is an address, which needs no lookup."""
     try:
         ip_address(host)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Webhook deliveries: one thread claims and records, another sends; Postgres always has the state."""
+"""Deliver webhooks: one thread claims and records, another sends; Postgres always has the state."""
 
 import queue
 import time
@@ -27,17 +27,18 @@ from worker.webhooks.outcomes import Outcomes, Told
 from worker.webhooks.senders import Senders
 
 USER_AGENT: Final = "longbatch"
-# Between rounds: what ends within it is recorded together. A round costs the database a few milliseconds.
+# Time between rounds: exchanges that end within it are recorded together. A round costs the database a few
+# milliseconds.
 _PACE_SECONDS: Final = 0.02
-_IDLE: Final = timedelta(hours=1)  # a destination that no request names so long does not count any more
+_IDLE: Final = timedelta(hours=1)  # a destination that no request names for so long no longer counts
 _FIRST: Final = UUID(int=0)
 
 
 class Deliverer:
-    """Sends what is due, up to `webhooks.concurrency` exchanges at once.
+    """Sends due events, up to `webhooks.concurrency` exchanges at once.
 
-    No transaction is open during an exchange. What has been sent and could not be recorded yet is recorded
-    later; if this process ends before, it is sent again by another, under the same id.
+    No transaction is open during an exchange. An outcome that cannot be recorded yet is recorded later; if
+    this process ends first, another process sends the event again under the same id.
     """
 
     def __init__(
@@ -48,23 +49,30 @@ class Deliverer:
         *,
         wake: Callable[[], None],
     ) -> None:
-        """Args: wake: called when `run_once` has something to do."""
+        """Set up without starting.
+
+        Args:
+            sessions: opens a session.
+            settings: of this process.
+            vault: decrypts the signing secrets.
+            wake: called when `run_once` has something to do.
+        """
         self._sessions = sessions
         self._settings = settings
         self._vault = vault
-        self._senders = Senders(self._tell, on_ended=wake)
+        self._senders = Senders(self._deliver, on_ended=wake)
         self._outcomes = Outcomes(sessions, settings)
         self._wake = wake
         self._in_flight: Counter[UUID] = Counter()  # by tenant
-        self._freed: set[UUID] = set()  # destinations that no claim has heard of yet
+        self._freed: set[UUID] = set()  # destinations freed since the last claim
         self._next_round_at = 0.0
 
     def start(self) -> None:
-        """What is claimed is sent."""
+        """Start the senders."""
         self._senders.start()
 
     def stop(self, *, within: float) -> None:
-        """Exchanges that ended in the next `within` seconds are recorded; others are broken off."""
+        """Record exchanges that end `within` seconds, and abort the others."""
         until = time.monotonic() + within
         while self._in_flight.total() and (left := until - time.monotonic()) > 0:
             try:
@@ -76,18 +84,18 @@ class Deliverer:
         self._outcomes.record()
 
     def run_once(self) -> None:
-        """Record what has been sent, and hand what is due to idle senders."""
+        """Record finished exchanges, then claim due events for the idle senders."""
         time.sleep(max(0.0, self._next_round_at - time.monotonic()))
         self._collect()
         self._log(self._outcomes.record())
         claimed = self._claim()
-        # Committed: no other process knows of them. What may fail comes last.
+        # Committed: no other process takes them. Steps that may fail come last.
         self._in_flight.update(due.tenant_id for due in claimed)
         at = time.monotonic()
         self._next_round_at = at + _PACE_SECONDS
         if claimed:
             self._senders.hand_in((due, at) for due in claimed)
-            self._wake()  # a claim looks at so many destinations: more may be due
+            self._wake()  # one claim considers a limited number of destinations: more may be due
 
     def _claim(self) -> list[Due]:
         slots = Slots(self._settings.concurrency - self._in_flight.total(), self._in_flight)
@@ -99,7 +107,7 @@ class Deliverer:
                 num_ended = faults.weed_out(session, self._settings, slots)
             if not num_ended:
                 raise
-            return []  # the others follow in the next round
+            return []  # the next round claims the others
         self._freed.clear()
         return claimed
 
@@ -110,13 +118,13 @@ class Deliverer:
             except queue.Empty:
                 return
 
-    def _end(self, told: Told) -> None:
-        self._outcomes.add(told)
-        self._freed.add(told.due.destination_id)
-        self._in_flight -= Counter([told.due.tenant_id])
+    def _end(self, outcome: Told) -> None:
+        self._outcomes.add(outcome)
+        self._freed.add(outcome.due.destination_id)
+        self._in_flight -= Counter([outcome.due.tenant_id])
 
-    def _log(self, told: Sequence[Told]) -> None:
-        for each in told:
+    def _log(self, outcomes: Sequence[Told]) -> None:
+        for each in outcomes:
             is_good = results.is_delivered(each.answer)
             telemetry.logger().info(
                 telemetry.WEBHOOK_DELIVERED if is_good else telemetry.WEBHOOK_FAILED,
@@ -127,13 +135,13 @@ class Deliverer:
                 error=each.answer.error_code,
             )
 
-    async def _tell(self, work: tuple[Due, float]) -> Told:
+    async def _deliver(self, work: tuple[Due, float]) -> Told:
         due, claimed_at = work
         return Told(due, await tell(due, self._settings, since=claimed_at))
 
 
 def sweep(sessions: sessionmaker[Session], *, is_stopping: Callable[[], bool] = lambda: False) -> None:
-    """Queue what older processes left, give up what is too old, and remove destinations that are idle."""
+    """Queue events of older releases, give up old ones, and remove idle destinations."""
     steps = (_adopt, _give_up_old, _find_forgotten, _remove_idle)
     do_each([partial(step, sessions, is_stopping) for step in steps])
 
@@ -184,7 +192,7 @@ def _remove_idle(sessions: sessionmaker[Session], is_stopping: Callable[[], bool
 def seal_anew(
     sessions: sessionmaker[Session], vault: Vault, *, is_stopping: Callable[[], bool] = lambda: False
 ) -> None:
-    """Seal under the configured key what releases before sealed under one that callers can derive."""
+    """Reseal secrets that an earlier release sealed under a key callers can derive."""
     is_more = True
     while is_more and not is_stopping():
         with transaction(sessions) as session:
@@ -192,7 +200,7 @@ def seal_anew(
 
 
 async def tell(due: Due, settings: WebhookSettings, *, since: float) -> Answer:
-    """As `send`; what nobody foresaw is a failed try too, so that it stands in the record.
+    """Send the event; record an unforeseen error as a failed attempt too.
 
     Args:
         due: the event.
@@ -203,19 +211,19 @@ async def tell(due: Due, settings: WebhookSettings, *, since: float) -> Answer:
     try:
         return await send(due, settings, waited=timedelta(seconds=began - since))
     except Exception:  # noqa: BLE001  # see above
-        with suppress(Exception):  # a log that cannot be written stops no delivery
+        with suppress(Exception):  # a log that cannot be written must not stop deliveries
             telemetry.logger().exception(telemetry.LOOP_FAILED, loop="deliver")
         latency = timedelta(seconds=time.monotonic() - began)
         return Answer(status=None, error_code=Failure.INTERNAL_ERROR, num_bytes=0, latency=latency)
 
 
 async def send(due: Due, settings: WebhookSettings, *, waited: timedelta = timedelta(0)) -> Answer:
-    """What came of the POST, stamped and signed anew.
+    """Stamp, sign and POST the event.
 
     Args:
         due: the event.
         settings: of this process.
-        waited: since it was claimed.
+        waited: time since it was claimed.
     """
     if not due.secrets:
         return Answer(status=None, error_code=Failure.SECRET_UNREADABLE, num_bytes=0, latency=timedelta(0))

@@ -1,4 +1,4 @@
-"""One HTTP exchange with a stranger's server that leads to no private address and ends in time."""
+"""One HTTP exchange with an untrusted server: never at a private address, always within a deadline."""
 
 import asyncio
 import socket
@@ -14,19 +14,19 @@ from jobs.webhooks import ParsedUrl, WebhookUrlError, check_url
 from worker.webhooks.connect import ExchangeError, Failure, Resolve, connect, resolve_host
 from worker.webhooks.protocol import Conversation
 
-_MAX_RETRY_SECONDS: Final = 10**8  # what waits so long has been given up
+_MAX_RETRY_SECONDS: Final = 10**8  # the event is given up long before
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came of an exchange: exactly one of `status` and `error_code` is set.
+    """The result of an exchange: exactly one of `status` and `error_code` is set.
 
     Attributes:
-        status: the final HTTP status; the body after it counts for nothing, even where it breaks off.
-        error_code: why there is none.
+        status: the final HTTP status; the body is ignored, even if it breaks off.
+        error_code: why there is no status.
         num_bytes: received, at most `MAX_RESPONSE_BYTES`.
         latency: from the call to its end.
-        retry_after: what the answer's header of this name asked for.
+        retry_after: delay that the response's Retry-After header asks for.
     """
 
     status: int | None
@@ -46,15 +46,15 @@ async def post(
     resolve: Resolve = resolve_host,
     tls: ssl.SSLContext | None = None,
 ) -> Answer:
-    """What came of POSTing the body to a URL, checked again here: the allowed hosts may have changed.
+    """Check the URL again, as the allowed hosts may have changed, and POST the body.
 
     Args:
-        url: where to.
-        body: sent as it is.
+        url: destination.
+        body: sent unchanged.
         headers: as for `exchange`.
         allowed_hosts: hosts that may be private, on plain http and on any port.
         deadline: as for `exchange`.
-        resolve: how names become addresses.
+        resolve: maps names to addresses.
         tls: None means the system's certificate authorities.
     """
     try:
@@ -73,17 +73,17 @@ async def exchange(
     resolve: Resolve = resolve_host,
     tls: ssl.SSLContext | None = None,
 ) -> Answer:
-    """What came of POSTing the body, at the latest after `deadline`; failures of the network are values.
+    """POST the body within `deadline`; return network failures as values.
 
     The name is resolved once, every address of it must be public (or its host allowed), and the connection
-    goes to one of these very addresses. A redirect is an answer; proxies play no part.
+    goes to one of exactly these addresses. Redirects are not followed, and proxies are ignored.
 
     Args:
-        url: where to.
-        body: sent as it is.
+        url: destination.
+        body: sent unchanged.
         headers: ASCII, besides Host, Content-Length, Accept-Encoding and Connection, which are set here.
-        deadline: wall-clock time over everything, from resolving the name to reading the answer.
-        resolve: how names become addresses.
+        deadline: wall-clock time for everything, from resolving the name to reading the response.
+        resolve: maps names to addresses.
         tls: None means the system's certificate authorities.
     """
     loop = asyncio.get_running_loop()
@@ -111,12 +111,12 @@ async def exchange(
 
 
 async def _converse(conversation: Conversation, connected: socket.socket) -> None:
-    """The conversation is over, and the connection closed."""
+    """Run the conversation to its end, and close the connection."""
     try:
         await asyncio.get_running_loop().create_connection(lambda: conversation, sock=connected)
         await conversation.over
     finally:
-        # Also of a connection whose making was cancelled: the conversation knows it first.
+        # A connection may have been made while its task was cancelled: the conversation knows it first.
         conversation.abort()
         connected.close()
 
@@ -127,7 +127,7 @@ def _system_tls() -> ssl.SSLContext:
 
 
 def _retry_after(given: bytes) -> timedelta | None:
-    """RFC 9110, 10.2.3: seconds or a date; None: nothing that can be understood, or the past."""
+    """Parse Retry-After (RFC 9110, 10.2.3); None if it is invalid or in the past."""
     text = given.decode("latin-1").strip()
     if text.isascii() and text.isdigit():
         return timedelta(seconds=min(int(text), _MAX_RETRY_SECONDS))

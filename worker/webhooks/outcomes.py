@@ -1,4 +1,4 @@
-"""What came of exchanges, until Postgres has it: one outcome that cannot be recorded holds up no other."""
+"""Keep outcomes of exchanges until Postgres has them: one that cannot be recorded blocks no other."""
 
 import random
 import time
@@ -18,23 +18,23 @@ from jobs.webhooks.claims import Due
 from jobs.webhooks.faults import ROW_ERRORS
 from worker.webhooks.exchange import Answer
 
-# SQLSTATEs of a lock or statement timeout, a deadlock, a conflict: another transaction holds up these rows.
+# SQLSTATEs of a lock or statement timeout, a deadlock, a conflict: another transaction blocks these rows.
 _HELD_UP: Final = frozenset({"55P03", "57014", "40P01", "40001"})
-# So long a row that another transaction holds delays all outcomes.
+# A row that another transaction holds delays all outcomes this long at most.
 _LIMIT_LOCKS: Final = text("SELECT set_config('lock_timeout', '500', true)")  # ms
 _HELD_UP_SECONDS: Final = 1.0
-# After it another process has taken the event up: only the log misses this try.
+# By then another process has claimed the event again: only the log misses this attempt.
 _MAX_TRIES: Final = 10
 _RANDOM: Final = random.SystemRandom()
 
 
 @dataclass(slots=True)
 class Told:
-    """An exchange that has ended.
+    """A finished exchange.
 
     Attributes:
-        num_tries: how often recording it was tried alone.
-        not_before: monotonic seconds; it is not tried again earlier.
+        num_tries: attempts to record it on its own.
+        not_before: monotonic seconds; recording is not tried again earlier.
     """
 
     due: Due
@@ -44,54 +44,54 @@ class Told:
 
 
 class Outcomes:
-    """Keeps outcomes until they are recorded; one thread uses it."""
+    """Keeps outcomes until they are recorded; not thread-safe."""
 
     def __init__(self, sessions: sessionmaker[Session], settings: WebhookSettings) -> None:
         self._sessions = sessions
         self._settings = settings
         self._kept: list[Told] = []
 
-    def add(self, told: Told) -> None:
+    def add(self, outcome: Told) -> None:
         """Keep an outcome until it is recorded."""
-        self._kept.append(told)
+        self._kept.append(outcome)
 
     def record(self) -> list[Told]:
-        """Record what is kept: all together, or what remains of it after halving away what cannot be.
+        """Record all kept outcomes together; on an error, bisect to isolate the bad ones.
 
-        Returns: those that are recorded.
+        Returns: the recorded ones.
 
         Raises:
-            SQLAlchemyError: the database does not answer; what is not recorded yet is kept.
+            SQLAlchemyError: the database does not answer; unrecorded outcomes are kept, so call again.
         """
         now = time.monotonic()
         recorded: list[Told] = []
         waiting = [each for each in self._kept if each.not_before > now]
-        parts = [[each for each in self._kept if each.not_before <= now]]
+        groups = [[each for each in self._kept if each.not_before <= now]]
         try:
-            while parts:
-                part = parts[-1]
-                error = self._try(part)
-                parts.pop()
+            while groups:
+                group = groups[-1]
+                error = self._try(group)
+                groups.pop()
                 if error is None:
-                    recorded += part
-                elif len(part) > 1:
-                    middle = len(part) // 2
-                    parts += [part[middle:], part[:middle]]
-                elif self._is_kept(part[0], error):
-                    waiting += part
+                    recorded += group
+                elif len(group) > 1:
+                    middle = len(group) // 2
+                    groups += [group[middle:], group[:middle]]
+                elif self._is_kept(group[0], error):
+                    waiting += group
         finally:
-            self._kept = waiting + [each for part in parts for each in part]
+            self._kept = waiting + [each for group in groups for each in group]
         return recorded
 
-    def _try(self, part: Sequence[Told]) -> Exception | None:
-        """Record these in one transaction; what is wrong with one of them, if anything is."""
-        if not part:
+    def _try(self, group: Sequence[Told]) -> Exception | None:
+        """Record these in one transaction, and return the error if one of them causes it."""
+        if not group:
             return None
         try:
             with transaction(self._sessions) as session:
                 session.execute(_LIMIT_LOCKS)
-                told = [(each.due, each.answer) for each in part]
-                results.record(session, told, self._settings, _RANDOM)
+                pairs = [(each.due, each.answer) for each in group]
+                results.record(session, pairs, self._settings, _RANDOM)
         except ROW_ERRORS as error:
             return error
         except OperationalError as error:
@@ -106,34 +106,34 @@ class Outcomes:
             LookupError,
             TypeError,
             ValueError,
-        ) as error:  # of a value nobody foresaw
+        ) as error:  # of an unforeseen value
             return error
         return None
 
-    def _is_kept(self, told: Told, error: Exception) -> bool:
-        """Whether to try again later; else the outcome is dropped and its dispatch has ended."""
-        told.num_tries += 1
-        if isinstance(error, OperationalError) and told.num_tries < _MAX_TRIES:
-            told.not_before = time.monotonic() + _HELD_UP_SECONDS
+    def _is_kept(self, outcome: Told, error: Exception) -> bool:
+        """Return True to try again later; otherwise drop the outcome and end its dispatch."""
+        outcome.num_tries += 1
+        if isinstance(error, OperationalError) and outcome.num_tries < _MAX_TRIES:
+            outcome.not_before = time.monotonic() + _HELD_UP_SECONDS
             return True
-        due = told.due
+        due = outcome.due
         telemetry.logger().error(
             telemetry.WEBHOOK_UNRECORDED,
             dispatch_id=str(due.id),
             event_id=ids.event_id(due.event_id),
             tenant_id=str(due.tenant_id),
             try_number=due.attempt,
-            status=told.answer.status,
+            status=outcome.answer.status,
             error=type(error).__name__,
         )
         if not isinstance(error, OperationalError):
-            self._drop(told)
+            self._drop(outcome)
         return False
 
-    def _drop(self, told: Told) -> None:
+    def _drop(self, outcome: Told) -> None:
         try:
             with transaction(self._sessions) as session:
                 session.execute(_LIMIT_LOCKS)
-                results.drop(session, told.due, told.answer)
+                results.drop(session, outcome.due, outcome.answer)
         except ROW_ERRORS:
-            pass  # claims end it once its sender's time is over
+            pass  # claims end it once its sender's lease expires

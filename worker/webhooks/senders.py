@@ -1,4 +1,4 @@
-"""Exchanges beside each other: an event loop in a thread of its own, fed by a thread that has none."""
+"""Run exchanges concurrently: an event loop in its own thread, fed from a thread without one."""
 
 import asyncio
 import queue
@@ -13,42 +13,42 @@ Result = TypeVar("Result")
 
 
 class Senders(Generic[Work, Result]):
-    """Sends every piece of work that is handed in, all of them at once.
+    """Sends all work that is handed in concurrently.
 
     Attributes:
-        ended: what came of them, in the order in which they ended.
+        ended: the results, in the order in which they arrived.
     """
 
     def __init__(
         self, send: Callable[[Work], Coroutine[Any, Any, Result]], *, on_ended: Callable[[], None]
     ) -> None:
-        """Set up, not running.
+        """Set up without starting.
 
         Args:
-            send: ends in time and never fails.
-            on_ended: called in the loop's thread behind each end.
+            send: must end in time and never raise.
+            on_ended: called in the loop's thread after each result.
         """
         self.ended: queue.SimpleQueue[Result] = queue.SimpleQueue()
         self._send = send
         self._on_ended = on_ended
         self._loop = uvloop.new_event_loop()
         self._stopped = asyncio.Event()
-        # A daemon, for a process that ends without `stop`.
+        # A daemon, so that a process can end without `stop`.
         self._thread = threading.Thread(target=self._run, name="senders", daemon=True)
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
-        """The loop runs."""
+        """Start the loop's thread."""
         self._thread.start()
 
     def hand_in(self, work: Iterable[Work]) -> None:
-        """Each piece is being sent from now on."""
+        """Start to send each item."""
         self._loop.call_soon_threadsafe(self._begin, list(work))
 
     def stop(self) -> None:
-        """The loop has ended; what was on its way is broken off."""
+        """Stop the loop and abort the exchanges under way."""
         if not self._thread.is_alive():
-            self._loop.close()  # nothing, where it has run
+            self._loop.close()  # does nothing if it has run
             return
         self._loop.call_soon_threadsafe(self._stopped.set)
         self._thread.join()

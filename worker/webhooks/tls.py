@@ -1,31 +1,31 @@
-"""The client's side of TLS over bytes that somebody else moves, so that each of them is counted."""
+"""The client side of TLS over bytes that the caller moves, so that each of them is counted."""
 
 import ssl
 
 
 class Tls:
-    """A handshake, then what is said in both directions.
+    """A TLS session: a handshake, then data in both directions.
 
     Attributes:
-        is_open: the handshake is done, and the other side is who it should be.
+        is_open: the handshake is done and the peer is authenticated.
     """
 
     def __init__(self, context: ssl.SSLContext, host: str) -> None:
-        """Nothing was sent.
+        """Set up without sending anything.
 
         Args:
-            context: whom it trusts.
-            host: the name, or address, that the certificate must bear.
+            context: holds the trusted authorities.
+            host: the name or address that the certificate must be for.
         """
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._connection = context.wrap_bio(self._incoming, self._outgoing, server_hostname=host)
         self.is_open = False
 
     def shake_hands(self, received: bytes = b"") -> None:
-        """The handshake is as far as these bytes bring it.
+        """Advance the handshake with these bytes.
 
         Raises:
-            ssl.SSLError: there will be none.
+            ssl.SSLError: it failed.
         """
         self._incoming.write(received)
         try:
@@ -34,25 +34,25 @@ class Tls:
             return
         self.is_open = True
 
-    def say(self, text: bytes) -> None:
-        """To the other side; all of it is in `unsent`."""
+    def encrypt(self, text: bytes) -> None:
+        """Encrypt bytes for the peer; `take_outgoing` returns them."""
         self._connection.write(text)
 
-    def hear(self, received: bytes = b"") -> bytes:
-        """What the other side says with these bytes.
+    def decrypt(self, received: bytes = b"") -> bytes:
+        """Decrypt the bytes from the peer.
 
         Raises:
-            ssl.SSLError: they are no TLS.
+            ssl.SSLError: they are not valid TLS.
         """
         self._incoming.write(received)
-        heard = []
+        plain = []
         try:
-            while piece := self._connection.read(65536):
-                heard.append(piece)
+            while data := self._connection.read(65536):
+                plain.append(data)
         except (ssl.SSLWantReadError, ssl.SSLZeroReturnError):
             pass
-        return b"".join(heard)
+        return b"".join(plain)
 
-    def unsent(self) -> bytes:
-        """What has to go to the other side now."""
+    def take_outgoing(self) -> bytes:
+        """Return the bytes to send to the peer now."""
         return self._outgoing.read()
