@@ -1,1 +1,1 @@
-"""Text out of one document, in a process that knows nothing else: only the standard library and parsers."""
+"""The text of one document, read in an isolated process with only the standard library and parsers."""

@@ -1,4 +1,4 @@
-"""Zip archives of strangers: opened only if what they unpack to has room."""
+"""Untrusted zip archives: opened only if their unpacked size fits in memory."""
 
 import io
 import zipfile
@@ -8,27 +8,29 @@ from worker.extract.draft import Limits, RefusedError, refuse_corrupt
 
 _MAX_MEMBERS: Final = 10_000
 _ENCRYPTED: Final = 1  # bit of a member's flags
-# The directory of every OLE file that is an encrypted Office document names this stream.
+# The directory of every encrypted Office document, an OLE file, names this stream.
 _OLE: Final = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 _ENCRYPTED_PACKAGE: Final = "EncryptedPackage".encode("utf-16-le")
 
 
 def open_archive(data: bytes, limits: Limits) -> zipfile.ZipFile:
-    """The archive, whose members together take half of the memory at most.
+    """Open an archive whose members together take at most half of the memory.
 
-    Their sizes are those that the directory declares: no member is ever read beyond its own.
+    The sizes are those that the directory declares: no member is ever read beyond its declared size.
 
     Raises:
-        RefusedError: it is none, it is encrypted, or it is too large.
+        RefusedError: the bytes are not a zip archive, or it is encrypted or too large.
     """
     if data.startswith(_OLE):
         if _ENCRYPTED_PACKAGE in data:
             raise RefusedError("document_encrypted", "The document needs a password.")
-        raise RefusedError("unsupported_document", "Files of Office 97-2003 are not read; save it anew.")
+        raise RefusedError(
+            "unsupported_document", "Office 97-2003 files are not supported; save it in a newer format."
+        )
     try:
         archive = zipfile.ZipFile(io.BytesIO(data))
     except (zipfile.BadZipFile, NotImplementedError, ValueError, OverflowError):
-        refuse_corrupt("The document is cut off or damaged: it is no zip archive.")
+        refuse_corrupt("The document is truncated or damaged: it is not a zip archive.")
     members = archive.infolist()
     if any(member.flag_bits & _ENCRYPTED for member in members):
         raise RefusedError("document_encrypted", "The document needs a password.")
@@ -40,20 +42,20 @@ def open_archive(data: bytes, limits: Limits) -> zipfile.ZipFile:
 
 
 def require(archive: zipfile.ZipFile, name: str, kind: str) -> None:
-    """The archive has this member, without which it is of another kind.
+    """Check that the archive has the member that marks its kind.
 
     Raises:
-        RefusedError: it has not.
+        RefusedError: the member is missing, so the archive is of another kind.
     """
     if name not in archive.namelist():
-        raise RefusedError("unsupported_document", f"The document is a zip archive, but no {kind}.")
+        raise RefusedError("unsupported_document", f"The document is a zip archive, but not of kind {kind}.")
 
 
 def read_member(archive: zipfile.ZipFile, name: str) -> bytes:
-    """The bytes of a member.
+    """Read a member of the archive.
 
     Raises:
-        RefusedError: it is not there, or damaged.
+        RefusedError: the member is missing or damaged.
     """
     try:
         return archive.read(name)

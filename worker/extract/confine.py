@@ -1,4 +1,4 @@
-"""Limits of a process that looks at a stranger's bytes: set by itself, before it does."""
+"""The confinement of a process that reads untrusted bytes: set by itself, before it reads them."""
 
 import ctypes
 import os
@@ -13,31 +13,32 @@ from worker.extract.draft import Limits
 from worker.extract.landlock import wall_off
 from worker.extract.privileges import NOBODY, give_up_root
 
-# How the process that watches tells of one that has ended in another way than by an exit of its own.
+# Exit codes with which the watching process reports a copy that did not exit by itself.
 EXIT_OUT_OF_MEMORY: Final = 97
 EXIT_OUT_OF_TIME: Final = 98
 EXIT_CRASHED: Final = 99
 
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_NO_NEW_PRIVS: Final = 38
-# Parsers in C die in several ways when they get no memory, and so they do of other faults: from this share of
-# its memory on, that was it. Less than all: one large piece may be what was missing.
+# Parsers in C crash in several ways when they get no memory, and in the same ways for other reasons. If the
+# process used at least this share of its memory, memory was the reason. Not all of it: the allocation that
+# failed may have been a large one.
 _NEARLY_ALL: Final = 0.4
-_MAX_THREADS: Final = 1024  # beside all that its user runs already
+_MAX_THREADS: Final = 1024  # in addition to all threads that the user runs already
 
 
 def fork_confined(limits: Limits, *, parent: int) -> int | None:
-    """Run on in a confined copy of this process.
+    """Fork a confined copy of this process and wait for it.
 
-    Two processes, so that the memory of the one that reads is its own: what the kernel says of a process that
-    a large one has started begins with the size of that one.
+    Two processes, so that the measured memory is the reader's own: the kernel's figure for a process starts
+    with the size of the process that started it, which may be large.
 
     Args:
-        limits: what the copy may take.
-        parent: this process ends with that one.
+        limits: of the copy.
+        parent: process id; this process ends with that one.
 
     Returns:
-        The exit code of the copy; None in the copy itself.
+        The exit code of the copy; None in the copy itself, which goes on.
     """
     _end_with(parent)
     watcher = os.getpid()
@@ -45,7 +46,7 @@ def fork_confined(limits: Limits, *, parent: int) -> int | None:
     if pid == 0:
         _end_with(watcher)
         _confine(limits)
-        _end_with(watcher)  # the kernel forgets it with the user
+        _end_with(watcher)  # the kernel resets it when the user changes
         _forbid()
         return None
     _, status, usage = os.wait4(pid, 0)
@@ -54,24 +55,24 @@ def fork_confined(limits: Limits, *, parent: int) -> int | None:
         return code
     if code == -signal.SIGXCPU:
         return EXIT_OUT_OF_TIME
-    # Nobody but the kernel kills it alone, and for memory.
+    # Only the kernel kills the copy alone, and only when memory runs out.
     is_full = code == -signal.SIGKILL or usage.ru_maxrss * 1024 >= _NEARLY_ALL * limits.memory_bytes
     return EXIT_OUT_OF_MEMORY if is_full else EXIT_CRASHED
 
 
 def _end_with(parent: int) -> None:
-    """The process is killed when its parent ends."""
+    """Have this process killed when its parent ends."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it was gone before this could be asked for
+    if os.getppid() != parent:  # the parent ended before the request took effect
         os._exit(EXIT_CRASHED)
 
 
 def _confine(limits: Limits) -> None:
-    """Write no file, be nobody, take no more than this.
+    """Write no files, run as `nobody`, and stay within the limits.
 
-    Where the kernel can see to it, also read nothing but its own code and connect to nobody: secrets are in
-    the environment of the parent, which `/proc` shows.
+    If the kernel supports it, also read nothing but our own code and open no connections: the parent's
+    environment, which `/proc` shows, holds secrets.
     """
     ctypes.CDLL(None).prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     num_threads = _count_threads(NOBODY if os.geteuid() == 0 else os.geteuid())
@@ -90,17 +91,17 @@ def _confine(limits: Limits) -> None:
 
 
 def _forbid() -> None:
-    """Start no other process; where the kernel cannot tell them apart, no thread either."""
+    """Forbid new processes, and threads too if the kernel cannot tell them apart."""
     if not seccomp.forbid():
         resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
 
 
 def _count_threads(user: int) -> int:
-    """Count what RLIMIT_NPROC counts: every thread of the user, as far as it can be seen."""
+    """Count what RLIMIT_NPROC counts: every visible thread of the user."""
     number = 0
     for process in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):  # it has ended
+        with suppress(OSError):  # the process ended
             if process.stat().st_uid == user:
-                # Behind the name, which may hold blanks and brackets, it is the 18th word.
+                # The 18th word after the name, which may contain blanks and brackets.
                 number += int((process / "stat").read_text().rpartition(")")[2].split()[17])
     return number

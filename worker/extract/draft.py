@@ -1,10 +1,10 @@
-"""A document's text while it is put together, within its limits, and the reasons why there can be none."""
+"""The text of a document while it is assembled within its limits, and refusals of documents."""
 
 import re
 from dataclasses import dataclass
 from typing import Final, NoReturn
 
-# What no text has a use for and Postgres, JSON or a terminal may choke on; half of a character that is split.
+# Characters without meaning in text, on which Postgres, JSON or a terminal may fail; lone surrogates.
 _UNWANTED: Final = re.compile("[\x00-\x08\x0b\x0e-\x1f\x7f\ud800-\udfff\ufffe\uffff]")
 _PAGE_BREAK: Final = "\n\n"
 _MAX_TITLE_CHARS: Final = 300
@@ -12,10 +12,10 @@ _MAX_NAMED_PAGES: Final = 1000
 
 
 class RefusedError(Exception):
-    """There is no text.
+    """The document has no text.
 
     Attributes:
-        code: one of `jobs.document_states.Fault`.
+        code: one of `jobs.states.document.Fault`.
         message: for the document's owner.
     """
 
@@ -27,11 +27,11 @@ class RefusedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one document may take.
+    """The limits of one document.
 
     Attributes:
         memory_bytes: address space of the process.
-        seconds: of CPU.
+        seconds: of CPU time.
     """
 
     memory_bytes: int
@@ -41,12 +41,12 @@ class Limits:
 
 
 class Draft:
-    """The text so far.
+    """The text of a document so far.
 
     Attributes:
         limits: of this document.
-        pages: the character at which each page starts; None: the kind has none.
-        title: as the document gives it.
+        pages: the character at which each page starts; None if the kind has no pages.
+        title: from the document; None if it has none.
         warnings: `{code, message, pages?}`.
     """
 
@@ -59,10 +59,10 @@ class Draft:
         self._num_chars = 0
 
     def write_as_it_is(self, text: str) -> None:
-        """The text goes on with this.
+        """Append to the text.
 
         Raises:
-            RefusedError: it is longer than a text may be.
+            RefusedError: the text exceeds its limit.
         """
         self._num_chars += len(text)
         if self._num_chars > self.limits.max_characters:
@@ -71,11 +71,11 @@ class Draft:
         self._pieces.append(text)
 
     def write(self, text: str) -> None:
-        """The text goes on with this, without characters that stand for nothing; raises as the other does."""
+        """Append to the text, cleaned; raises what `write_as_it_is` raises."""
         self.write_as_it_is(clean(text))
 
     def begin_page(self) -> None:
-        """What is written from now on stands on the next page."""
+        """Begin the next page, which takes all further text."""
         if self.pages is None:
             self.pages = []
         elif self._num_chars and self._num_chars > self.pages[-1]:
@@ -83,42 +83,42 @@ class Draft:
         self.pages.append(self._num_chars)
 
     def announce_pages(self, num_pages: int) -> None:
-        """So many pages are to come.
+        """Check the number of pages before reading them.
 
         Raises:
-            RefusedError: more than a document may have.
+            RefusedError: the document has too many pages.
         """
         if num_pages > self.limits.max_pages:
-            message = f"The document has {num_pages:,} pages; {self.limits.max_pages:,} are read at most."
+            message = f"The document has {num_pages:,} pages; the maximum is {self.limits.max_pages:,}."
             raise RefusedError("document_too_many_pages", message)
         self.pages = [] if self.pages is None else self.pages
 
     def warn(self, code: str, message: str, pages: list[int] | None = None) -> None:
-        """The reader should know this; `pages` are counted from 1."""
+        """Add a warning for readers of the text; `pages` are counted from 1."""
         warning: dict[str, object] = {"code": code, "message": message}
         if pages is not None:
             warning["pages"] = pages[:_MAX_NAMED_PAGES]
         self.warnings.append(warning)
 
     def set_title(self, title: str | None) -> None:
-        """The title on one line; None: it has none."""
+        """Set the title, on one line; None or a blank title sets none."""
         self.title = " ".join(clean(title or "").split())[:_MAX_TITLE_CHARS] or None
 
     def text(self) -> str:
-        """The whole text."""
+        """Return the whole text."""
         self._pieces = ["".join(self._pieces)]
         return self._pieces[0]
 
 
 def clean(text: str) -> str:
-    """The text without characters that stand for nothing; line feeds and tabs stay."""
+    """Remove characters without meaning and unify line ends; keep line feeds and tabs."""
     return _UNWANTED.sub("", text.replace("\r\n", "\n").replace("\r", "\n"))
 
 
 def refuse_corrupt(what: str) -> NoReturn:
-    """The document is not as its kind has to be.
+    """Refuse the document because it is not valid for its kind.
 
     Raises:
-        RefusedError: says so.
+        RefusedError: always.
     """
     raise RefusedError("document_corrupt", what)

@@ -1,4 +1,4 @@
-"""Bytes into characters: by their mark, by what they declare, as UTF-8, or by a guess that is told."""
+"""Bytes decoded by byte order mark, by declaration, as UTF-8, or by a guess with a warning."""
 
 import codecs
 import re
@@ -7,7 +7,7 @@ from typing import Final
 from worker.extract.draft import Draft, RefusedError
 from worker.extract.language import detect
 
-# Longer marks first: that of UTF-32 begins like that of UTF-16.
+# Longer marks first: UTF-32's begins with UTF-16's.
 _MARKS: Final = (
     (codecs.BOM_UTF8, "utf-8"),
     (codecs.BOM_UTF32_LE, "utf-32-le"),
@@ -19,21 +19,21 @@ _DECLARED: Final = re.compile(
     rb"<(?:meta|\?xml)[^>]{0,200}?(?:charset|encoding)\s*=\s*[\"']?\s*([\w.:-]{2,40})", re.IGNORECASE
 )
 _DECLARED_WITHIN: Final = 4096
-# Encodings of one byte differ in a few letters: the usual one of a language goes before what statistics say.
+# Single-byte encodings differ in a few letters: a language's usual one takes precedence over statistics.
 _USUAL: Final = {
     **dict.fromkeys(("en", "de", "fr", "es", "pt", "it", "nl", "sv", "da", "no", "fi", "ca", "id"), "cp1252"),
     **dict.fromkeys(("pl", "cs", "sk", "hu", "hr", "ro"), "cp1250"),
     "tr": "cp1254",
 }
-_ONLY_WINDOWS: Final = re.compile(rb"[\x80-\x9f]")  # control characters in the encodings of ISO
-_SAMPLE_BYTES: Final = 2**17  # guessing reads a sample several times over
+_ONLY_WINDOWS: Final = re.compile(rb"[\x80-\x9f]")  # control characters in ISO encodings
+_SAMPLE_BYTES: Final = 2**17  # guessing reads the sample several times
 
 
 def decode(raw: bytes, draft: Draft) -> str:
-    """Every character of the bytes, a byte order mark among them, line feeds as they are.
+    """Decode the bytes; keep every character, including byte order mark and line ends.
 
     Raises:
-        RefusedError: they are no text.
+        RefusedError: the bytes are not text.
     """
     for mark, encoding in _MARKS:
         if raw.startswith(mark):
@@ -45,13 +45,13 @@ def decode(raw: bytes, draft: Draft) -> str:
 
 
 def decode_markup(raw: bytes, draft: Draft) -> str:
-    """The same for HTML and XML, which may declare their encoding."""
+    """Decode HTML or XML, which may declare its encoding; see `decode`."""
     declared = _DECLARED.search(raw[:_DECLARED_WITHIN])
     if declared and not any(raw.startswith(mark) for mark, _ in _MARKS):
         try:
             return raw.decode(declared[1].decode(), errors="replace")
         except (LookupError, UnicodeError):
-            pass  # no encoding of text that is known here
+            pass  # not a known encoding of text
     return decode(raw, draft)
 
 
@@ -59,21 +59,21 @@ def _decode_marked(raw: bytes, encoding: str) -> str:
     try:
         return raw.decode(encoding)
     except UnicodeDecodeError:
-        raise RefusedError(
-            "document_corrupt", f"The text begins with the mark of {encoding[:6].upper()} and is none."
-        ) from None
+        name = encoding[:6].upper()
+        message = f"The text begins with the byte order mark of {name}, but is not valid {name}."
+        raise RefusedError("document_corrupt", message) from None
 
 
 def _guess(raw: bytes, draft: Draft) -> str:
     from charset_normalizer import from_bytes
 
     sample = raw[:_SAMPLE_BYTES]
-    # The letters that all of them share tell the language already, as a rule.
+    # The letters that they all share usually reveal the language already.
     encoding = _USUAL.get(detect(sample.decode("cp1252", errors="replace")) or "")
     if encoding is None:
         best = from_bytes(sample).best()
         if best is None:
-            raise RefusedError("unsupported_document", "The bytes are no text in any known encoding.")
+            raise RefusedError("unsupported_document", "The bytes are not text in any known encoding.")
         encoding = best.encoding
     elif encoding == "cp1250" and not _ONLY_WINDOWS.search(sample):
         encoding = "iso8859_2"
@@ -83,5 +83,5 @@ def _guess(raw: bytes, draft: Draft) -> str:
 
 def _without_nul(text: str) -> str:
     if "\0" in text:
-        raise RefusedError("unsupported_document", "The bytes are no text: they contain NUL.")
+        raise RefusedError("unsupported_document", "The bytes are not text: they contain NUL.")
     return text

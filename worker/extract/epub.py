@@ -17,7 +17,7 @@ _TEXTS: Final = frozenset({"application/xhtml+xml", "text/html", "application/x-
 
 
 def read_epub(data: bytes, draft: Draft) -> None:
-    """The chapters in the order of reading."""
+    """Read an epub, chapter by chapter in reading order."""
     with open_archive(data, draft.limits) as archive:
         require(archive, _CONTAINER, "epub")
         rootfile = _parse(read_member(archive, _CONTAINER)).find(".//{*}rootfile")
@@ -33,7 +33,7 @@ def read_epub(data: bytes, draft: Draft) -> None:
 
 
 def _chapters(package: ET.Element, folder: str) -> list[str]:
-    """Members of the archive."""
+    """List the archive members of the chapters, in reading order."""
     items = {
         item.get("id"): item.get("href", "")
         for item in package.iterfind("{*}manifest/{*}item")
@@ -45,26 +45,28 @@ def _chapters(package: ET.Element, folder: str) -> list[str]:
         if ref.get("idref") in items
     ]
     if not named:
-        refuse_corrupt("The epub names no chapters.")
+        refuse_corrupt("The epub lists no chapters.")
     return [posixpath.normpath(posixpath.join(folder, unquote(urlsplit(href).path))) for href in named]
 
 
 def _refuse_encrypted(archive: zipfile.ZipFile, chapters: list[str]) -> None:
-    """Fonts are often scrambled, which does no harm; a chapter is encrypted by copy protection.
+    """Check that no chapter is encrypted.
+
+    Copy protection encrypts chapters. Scrambled fonts are common and harmless.
 
     Raises:
-        RefusedError: one is.
+        RefusedError: a chapter is encrypted.
     """
     if _ENCRYPTION not in archive.namelist():
         return
     found = _parse(read_member(archive, _ENCRYPTION)).iterfind(".//{*}CipherReference")
     if {unquote(each.get("URI", "")) for each in found} & set(chapters):
-        raise RefusedError("document_encrypted", "The epub is protected against copying.")
+        raise RefusedError("document_encrypted", "The epub is copy-protected.")
 
 
 def _parse(xml: bytes) -> ET.Element:
-    # Expat from 2.4 on ends entities that unfold to more than a hundred times the input.
+    # Expat, from 2.4 on, stops entities that expand to more than a hundred times the input.
     try:
         return ET.fromstring(xml)  # noqa: S314
     except ET.ParseError:
-        refuse_corrupt("A part of the epub is no XML.")
+        refuse_corrupt("A part of the epub is not valid XML.")

@@ -1,7 +1,7 @@
-"""What a confined process may reach of the machine: the code that it runs, and nothing else.
+"""The files and networks that a confined process may reach: the code that it runs, and nothing more.
 
-Landlock is the kernel's own (Linux 5.13 on, connections from 6.7 on) and asks for no privilege. Where it is
-missing the process is confined by the limits alone.
+Landlock is part of the kernel (from Linux 5.13 on; connections from 6.7 on) and needs no privilege. Where it
+is missing, only seccomp and the limits confine the process.
 """
 
 import ctypes
@@ -10,16 +10,16 @@ import sys
 from pathlib import Path
 from typing import Final
 
-_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # the same numbers on all machines
+_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # the same on all architectures
 _VERSION: Final = 1
 _PATH_BENEATH: Final = 1
 _READ_FILE, _READ_DIR = 1 << 2, 1 << 3
-# What each version of the interface can forbid about files: bits from the lowest up to this one.
+# How many file rights, counted from the lowest bit, each version of the interface can forbid.
 _FILE_BITS: Final = {1: 13, 2: 14, 3: 15, 4: 15}
 _NEWEST_FILE_BITS: Final = 16
 _CONNECT_AND_BIND: Final = 0b11  # from version 4 on
 _FOREIGN_SIGNALS_AND_SOCKETS: Final = 0b11  # from version 6 on
-# Python, its libraries, and what they read: types of files, fonts that a PDF lacks.
+# Python, its libraries, and what they read: MIME types, and fonts that a PDF does not embed.
 _READABLE: Final = (
     sys.prefix,
     sys.base_prefix,
@@ -39,9 +39,12 @@ class _Beneath(ctypes.Structure):
 
 
 def wall_off() -> bool:
-    """From now on this process reads nothing but its own code, writes nothing, and reaches no other process.
+    """Restrict this process to reading its own code: no writes, no other processes.
 
-    False: the kernel has no Landlock. It must have no new privileges (`PR_SET_NO_NEW_PRIVS`).
+    The process must have set `PR_SET_NO_NEW_PRIVS`.
+
+    Returns:
+        False if the kernel has no Landlock.
     """
     syscall = ctypes.CDLL(None, use_errno=True).syscall
     version = syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), _VERSION)
@@ -65,7 +68,7 @@ def wall_off() -> bool:
 
 
 def _allow(syscall: "ctypes._NamedFuncPointer", ruleset: int, name: str) -> None:
-    """The file, or all below the folder, may be read; nothing happens if it is not there."""
+    """Allow reading a file, or everything below a folder; ignore one that is missing."""
     try:
         descriptor = os.open(name, os.O_PATH | os.O_CLOEXEC)
     except OSError:

@@ -1,6 +1,6 @@
-"""The language of a text: by its script, and where several share one by their most frequent words."""
+"""The language of a text: by its script, or by frequent words if languages share the script."""
 
-# ruff: noqa: RUF001  # words of other alphabets are what this is about
+# ruff: noqa: RUF001  # words of other alphabets are the point of this module
 
 import re
 from collections import Counter
@@ -10,10 +10,10 @@ from typing import Final
 _NUM_SAMPLES: Final = 16
 _SAMPLE_CHARS: Final = 4000
 _MIN_LETTERS: Final = 20
-_MIN_SHARE: Final = 0.08  # of the words: frequent words are a third of a text in its own language
-_MIN_LEAD: Final = 1.15  # over the next language: Danish and Norwegian share most of theirs
+_MIN_SHARE: Final = 0.08  # of all words; in a text's own language, frequent words are a third
+_MIN_LEAD: Final = 1.15  # over the second language; Danish and Norwegian share most frequent words
 
-# First and last character of scripts; what a script alone says, or None where words decide.
+# First and last character of each script; its language, or None if words decide.
 _SCRIPTS: Final = (
     ("latin", "A", "\u024f", None),
     ("greek", "\u0370", "\u03ff", "el"),
@@ -76,12 +76,12 @@ _WORD: Final = re.compile(r"[^\W\d_]+")
 
 
 def detect(text: str) -> str | None:
-    """ISO 639-1 code of the language of most of the text; None: not sure."""
+    """Return the ISO 639-1 code of the text's main language; None if unsure."""
     sample = _sample(text)
     letters: Counter[str] = Counter()
     for name, first, last, _ in _SCRIPTS:
         letters[name] = len(re.findall(f"[{first}-{last}]", sample))
-    if letters["kana"] * 8 > letters["han"]:  # Japanese is written in both
+    if letters["kana"] * 8 > letters["han"]:  # Japanese uses both
         letters["kana"] += letters.pop("han")
     script, most = letters.most_common(1)[0]
     if most < _MIN_LETTERS:
@@ -105,7 +105,7 @@ def _by_words(sample: str, frequent: Mapping[str, frozenset[str]]) -> str | None
 
 
 def _sample(text: str) -> str:
-    """Pieces from all over the text: its beginning alone may be a title page in another language."""
+    """Sample the whole text: it may begin with a title page in another language."""
     if len(text) <= _NUM_SAMPLES * _SAMPLE_CHARS:
         return text
     step = len(text) // _NUM_SAMPLES

@@ -1,4 +1,4 @@
-"""The text of eml files: who wrote to whom, and the body; of attachments the names."""
+"""The text of eml files: the main headers, the body, and the names of attachments."""
 
 from email import message_from_bytes, policy
 from email.message import MIMEPart
@@ -11,7 +11,7 @@ _HEADERS: Final = ("From", "To", "Cc", "Date", "Subject")
 
 
 def read_eml(data: bytes, draft: Draft) -> None:
-    """The message; its plain text where it has one."""
+    """Read an eml, its plain text if it has one."""
     message = message_from_bytes(data, policy=policy.default)
     if not any(name in message for name in _HEADERS):
         refuse_corrupt("The message has no headers.")

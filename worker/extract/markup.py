@@ -1,4 +1,4 @@
-"""HTML into text: blocks become paragraphs, headings keep their level as in Markdown, scripts go."""
+"""HTML as text: blocks become paragraphs, headings keep their level as in Markdown, scripts are dropped."""
 
 import re
 from html.parser import HTMLParser
@@ -15,13 +15,13 @@ _BLOCKS: Final = frozenset(
     address article aside blockquote body caption center dd details dialog dir div dl dt fieldset
     figcaption figure footer form h1 h2 h3 h4 h5 h6 header hgroup hr html li main menu nav ol p pre
     section summary table tbody td tfoot th thead title tr ul
-    """.split()  # noqa: SIM905  # a list of sixty strings is a page
+    """.split()  # noqa: SIM905  # as a list it would fill a page
 )
-# Between these an empty line; between other blocks a new line alone.
+# An empty line separates these; other blocks only begin on a new line.
 _LOOSE: Final = frozenset(
     """
     article blockquote dl figure h1 h2 h3 h4 h5 h6 hr ol p pre section table ul
-    """.split()  # noqa: SIM905  # a list of sixty strings is a page
+    """.split()  # noqa: SIM905  # as a list it would fill a page
 )
 _HEADINGS: Final = {f"h{level}": "#" * level + " " for level in range(1, 7)}
 _CELLS: Final = frozenset({"td", "th"})
@@ -29,13 +29,13 @@ _SPACE: Final = re.compile(r"[ \t\n\r\f]+")
 
 
 def read_html(raw: bytes, draft: Draft) -> None:
-    """The text of the page and its title."""
+    """Read an HTML page: its text and title."""
     title = write_html(decode_markup(raw, draft), draft)
     draft.set_title(title)
 
 
 def write_html(source: str, draft: Draft) -> str:
-    """The text of this page goes on behind what is there; its title."""
+    """Append the text of this page to the draft; return its title."""
     reader = _Reader(draft)
     reader.feed(clean(source))
     reader.close()
@@ -44,24 +44,24 @@ def write_html(source: str, draft: Draft) -> str:
 
 
 class _Reader(HTMLParser):
-    """Writes lines; none that is empty at the beginning, and never two empty ones."""
+    """A writer of lines: no empty line at the beginning, and never two in a row."""
 
     def __init__(self, draft: Draft) -> None:
         super().__init__(convert_charrefs=True)
         self.title = ""
         self._draft = draft
         self._skipping = ""
-        self._num_skipped = 0  # open tags of the name that is skipped
+        self._num_skipped = 0  # open tags with the skipped name
         self._in_title = False
         self._num_pre = 0
         self._line: list[str] = []
         self._prefix = ""
-        self._num_feeds = 0  # line feeds that the next line needs before it
+        self._num_feeds = 0  # line feeds to write before the next line
         self._has_written = False
         self._row_has_cell = False
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """A block begins."""
+        """Begin an element: a block, a cell, or one to skip."""
         del attrs
         if self._skipping:
             self._num_skipped += tag == self._skipping
@@ -81,13 +81,13 @@ class _Reader(HTMLParser):
             self._prefix = _HEADINGS.get(tag, "- " if tag == "li" else self._prefix if tag == "p" else "")
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """`<br/>`, or in XHTML any element that is empty."""
+        """Handle `<br/>` or, in XHTML, any empty element."""
         if tag not in _SKIPPED and tag != "title":
             self.handle_starttag(tag, attrs)
             self.handle_endtag(tag)
 
     def handle_endtag(self, tag: str) -> None:
-        """A block has ended."""
+        """End an element."""
         if self._skipping:
             self._num_skipped -= tag == self._skipping
             if not self._num_skipped:
@@ -100,7 +100,7 @@ class _Reader(HTMLParser):
             self._prefix = ""
 
     def handle_data(self, data: str) -> None:
-        """Characters between tags."""
+        """Collect the characters between tags."""
         if self._skipping:
             return
         if self._in_title:
@@ -115,7 +115,7 @@ class _Reader(HTMLParser):
             self._line.append(data)
 
     def end(self) -> None:
-        """The last line is written."""
+        """Write the last line."""
         self._break(1)
 
     def _begin_cell(self) -> None:
@@ -124,7 +124,7 @@ class _Reader(HTMLParser):
         self._row_has_cell = True
 
     def _break(self, num_feeds: int, *, keeps_empty: bool = False) -> None:
-        """The line ends; before the next one stand at least so many line feeds."""
+        """End the line; put at least `num_feeds` line feeds before the next one."""
         joined = "".join(self._line)
         self._line.clear()
         line = joined.rstrip() if self._num_pre else _SPACE.sub(" ", joined).strip()

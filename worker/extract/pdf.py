@@ -7,12 +7,12 @@ from pypdfium2 import PdfDocument, PdfiumError, raw
 
 from worker.extract.draft import Draft, RefusedError, refuse_corrupt
 
-# PDFium's marks for a hyphen at the end of a line whose word goes on in the next.
+# PDFium's marks for a hyphen at a line's end whose word continues on the next line.
 _HYPHENATION: Final = re.compile("[\x02\ufffe]\r?\n?")
 
 
 def read_pdf(data: bytes, draft: Draft) -> None:
-    """Every page's text in reading order."""
+    """Read a PDF, page by page in reading order."""
     pdf = _open(data)
     draft.announce_pages(len(pdf))
     if not len(pdf):
@@ -38,12 +38,12 @@ def _open(data: bytes) -> PdfDocument:
         if error.err_code == raw.FPDF_ERR_PASSWORD:
             raise RefusedError("document_encrypted", "The PDF needs a password.") from None
         if error.err_code == raw.FPDF_ERR_SECURITY:
-            raise RefusedError("document_encrypted", "The PDF is encrypted in an unknown way.") from None
+            raise RefusedError("document_encrypted", "The PDF uses an unknown encryption.") from None
         refuse_corrupt("The PDF cannot be read.")
 
 
 def _page_text(pdf: PdfDocument, number: int) -> str:
-    """The text of one page; none where the page cannot be read."""
+    """Return the text of one page; empty if the page cannot be read."""
     try:
         page = pdf[number]
     except PdfiumError:

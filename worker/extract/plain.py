@@ -1,4 +1,4 @@
-"""Plain text and Markdown: every character as it is."""
+"""Plain text and Markdown: every character unchanged."""
 
 import re
 from typing import Final
@@ -11,12 +11,12 @@ _TITLE_WITHIN: Final = 20_000  # characters
 
 
 def read_text(raw: bytes, draft: Draft) -> None:
-    """The text is exactly the file."""
+    """Read plain text: exactly the file."""
     draft.write_as_it_is(decode(raw, draft))
 
 
 def read_markdown(raw: bytes, draft: Draft) -> None:
-    """The text is exactly the file; its first heading is the title."""
+    """Read Markdown: exactly the file; the first heading is the title."""
     text = decode(raw, draft)
     draft.write_as_it_is(text)
     heading = _HEADING.search(text, 0, _TITLE_WITHIN)

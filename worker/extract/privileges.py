@@ -1,4 +1,4 @@
-"""Root given up by a process that looks at a stranger's bytes."""
+"""Dropping root in a process that reads untrusted bytes."""
 
 import ctypes
 import os
@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-NOBODY: Final = 65534  # also what the kernel shows for users that it does not know
+NOBODY: Final = 65534  # also the kernel's id for unmapped users
 
 _PR_SET_KEEPCAPS: Final = 8
 _CAPABILITIES_VERSION: Final = 0x20080522
@@ -20,7 +20,7 @@ class _Header(ctypes.Structure):
 
 
 class _Sets(ctypes.Structure):
-    """The lower 32 of all capabilities, then the upper 32, each as three sets of bits."""
+    """The lower 32 capabilities, then the upper 32, each as three sets of bits."""
 
     _fields_ = (
         ("effective", ctypes.c_uint32),
@@ -31,12 +31,12 @@ class _Sets(ctypes.Structure):
 
 
 def give_up_root() -> None:
-    """Go on as nobody where this is root's process: no group, and no capability but perhaps one.
+    """Become `nobody` if this process is root's: no groups, at most one capability.
 
-    Modules are imported while a document is read. Where only root can read them, as in a clone below /root,
-    the process keeps the right to read files; Landlock, where the kernel has it, holds that to its own code.
+    Modules are imported while a document is read. If only root can read them, as in a clone below /root, the
+    process keeps the capability to read files; Landlock, if the kernel has it, limits that to our own code.
 
-    A root that may not become another user, as that of a container without capabilities, goes on as it is.
+    A root that may not become another user, as in a container without capabilities, stays root.
     """
     if os.geteuid() != 0:
         return
@@ -54,7 +54,7 @@ def give_up_root() -> None:
 
 
 def _is_code_open_to_all() -> bool:
-    """Judge by the modules that are loaded whether every user could load more of them."""
+    """Return True if every user can read the loaded modules, and so could import more."""
     names = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
     files = {Path(name).resolve() for name in names if name is not None}
     folders = {folder for file in files for folder in file.parents}

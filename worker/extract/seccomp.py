@@ -1,9 +1,9 @@
-"""What a confined process may ask of the kernel: no sockets, no new processes, no power over others.
+"""The system calls of a confined process: no sockets, no new processes, no control over other processes.
 
-seccomp is the kernel's own (Linux 3.5 on) and asks for no privilege. It closes what Landlock leaves open:
-datagrams, sockets with a path, programs, and files whose mode or owner could be changed by name. Threads stay
-possible. Where it is missing, or the machine is of another kind, the process is confined by Landlock and the
-limits alone.
+seccomp is part of the kernel (from Linux 3.5 on) and needs no privilege. It closes what Landlock leaves open:
+datagrams, sockets with a path, programs, and changes of files' mode or owner by name. Threads remain
+possible. Where seccomp is missing, or the architecture is unknown here, only Landlock and the limits confine
+the process.
 """
 
 import ctypes
@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from errno import ENOSYS, EPERM
 from typing import Final
 
-# A newer call does not exist for the process, as on an older kernel, until it has been looked at here. The
-# numbers of x86-64's x32 interface are far above it too.
+# Newer calls do not exist for the process, as on an older kernel, until they are reviewed here. The numbers
+# of x86-64's x32 interface are far above this one too.
 _NEWEST: Final = 450
-# Same numbers on all machines.
+# The same numbers on all architectures.
 _DENIED_ANYWHERE: Final = (
     *range(424, 435),  # pidfd_send_signal, io_uring_*, open_tree, move_mount, fs*, pidfd_open
     *(
@@ -30,11 +30,11 @@ _DENIED_ANYWHERE: Final = (
     ),  # pidfd_getfd, process_madvise, mount_setattr, quotactl_fd, memfd_secret,
     # process_mrelease
 )
-_CLONE3: Final = 435  # its flags stand in memory, where a filter cannot look; libraries then use `clone`
+_CLONE3: Final = 435  # its flags are in memory, which a filter cannot read; libraries fall back to `clone`
 _CLONE_THREAD: Final = 0x10000
 _PR_SET_PDEATHSIG: Final = 1
 
-# Instructions of the filter: code, and whether it goes on here or jumps.
+# Opcodes of the filter: load, conditional jumps, return.
 _LOAD, _IF_EQUAL, _IF_ABOVE, _IF_ANY_BIT, _RETURN = 0x20, 0x15, 0x25, 0x45, 0x06
 _NUMBER_AT, _MACHINE_AT, _FIRST_ARGUMENT_AT = 0, 4, 16
 _ALLOW, _KILL_PROCESS, _ERROR = 0x7FFF0000, 0x80000000, 0x00050000
@@ -43,7 +43,7 @@ _PR_SET_SECCOMP, _MODE_FILTER = 22, 2
 
 @dataclass(frozen=True, slots=True)
 class _Machine:
-    """The numbers of one kind of machine."""
+    """The numbers of one architecture."""
 
     audit: int
     clone: int
@@ -131,19 +131,19 @@ class _Program(ctypes.Structure):
 
 
 def forbid() -> bool:
-    """Take from this process, for good, the system calls that reading a document does not need.
+    """Deny this process, for good, the system calls that reading does not need.
 
-    It must have no new privileges (`PR_SET_NO_NEW_PRIVS`), and one thread.
+    The process must have set `PR_SET_NO_NEW_PRIVS`, and have only one thread.
 
     Returns:
-        False where the kernel has no seccomp, or the machine is of a kind that is not known here.
+        False if the kernel has no seccomp, or the architecture is unknown here.
     """
     machine = _MACHINES.get(platform.machine())
     return machine is not None and install(list(_rules(machine)))
 
 
 def install(rules: list[tuple[int, int, int, int]]) -> bool:
-    """Filter the system calls of this process by (code, jump if true, jump if false, operand)."""
+    """Filter this process's system calls by (code, jump if true, if false, operand)."""
     program = _Program(len(rules), (_Instruction * len(rules))(*(_Instruction(*rule) for rule in rules)))
     prctl = ctypes.CDLL(None).prctl
     return bool(prctl(_PR_SET_SECCOMP, _MODE_FILTER, ctypes.byref(program), 0, 0) == 0)
@@ -161,7 +161,8 @@ def _rules(machine: _Machine) -> Iterator[tuple[int, int, int, int]]:
     for number in (*_DENIED_ANYWHERE, *(number for group in machine.denied.values() for number in group)):
         yield (_IF_EQUAL, 0, 1, number)
         yield (_RETURN, 0, 0, _ERROR | EPERM)
-    # Threads of this process, signals to itself (`abort`), its own limits; it still ends with its parent.
+    # It may start threads, signal itself (`abort`) and set its own limits. It may not change the signal that
+    # ends it with its parent.
     yield from _when(machine.clone, _IF_ANY_BIT, _CLONE_THREAD, allowed=True)
     yield from _when(machine.tgkill, _IF_EQUAL, os.getpid(), allowed=True)
     yield from _when(machine.prlimit, _IF_EQUAL, 0, allowed=True)
@@ -170,7 +171,7 @@ def _rules(machine: _Machine) -> Iterator[tuple[int, int, int, int]]:
 
 
 def _when(number: int, test: int, operand: int, *, allowed: bool) -> Iterator[tuple[int, int, int, int]]:
-    """Decide by the lower half of the first argument; `allowed` says whether the test is to hold."""
+    """Allow a call if testing the lower half of its first argument gives `allowed`."""
     yield (_IF_EQUAL, 0, 4, number)
     yield (_LOAD, 0, 0, _FIRST_ARGUMENT_AT)
     yield (test, 1, 0, operand) if allowed else (test, 0, 1, operand)

@@ -8,11 +8,11 @@ from worker.extract.draft import Draft
 
 
 def read_xlsx(data: bytes, draft: Draft) -> None:
-    """Values as they were last computed, cells apart by tabs, empty rows left out."""
+    """Read an xlsx: the last computed values, separated by tabs, without empty rows."""
     with open_archive(data, draft.limits) as archive:
         require(archive, "xl/workbook.xml", "xlsx")
-    # The library would take numpy along for types that no file has: a quarter of a second, and threads.
-    sys.modules.setdefault("numpy", None)  # type: ignore[arg-type]  # how an import is made to fail
+    # The library would import numpy for types that no file has: a quarter of a second, and threads.
+    sys.modules.setdefault("numpy", None)  # type: ignore[arg-type]  # makes the import fail
     import openpyxl
 
     book = openpyxl.load_workbook(io.BytesIO(data), read_only=True, data_only=True, keep_links=False)
@@ -21,7 +21,7 @@ def read_xlsx(data: bytes, draft: Draft) -> None:
     for sheet in book.worksheets:
         draft.begin_page()
         draft.write(f"# {sheet.title}\n\n")
-        sheet.reset_dimensions()  # what the file says of its size makes rows that are not there
+        sheet.reset_dimensions()  # a wrong size in the file would produce rows that do not exist
         for row in sheet.iter_rows(values_only=True):
             cells = ["" if value is None else " ".join(str(value).split()) for value in row]
             line = "\t".join(cells).rstrip("\t")

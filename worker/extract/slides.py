@@ -1,4 +1,4 @@
-"""The text of pptx files: each slide is a page, its notes included."""
+"""The text of pptx files: each slide, with its notes, is a page."""
 
 import io
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ _MAX_DEPTH: Final = 20  # groups in groups
 
 
 def read_pptx(data: bytes, draft: Draft) -> None:
-    """The slides in their order."""
+    """Read a pptx, slide by slide."""
     with open_archive(data, draft.limits) as archive:
         require(archive, "ppt/presentation.xml", "pptx")
     from pptx import Presentation
@@ -31,7 +31,7 @@ def read_pptx(data: bytes, draft: Draft) -> None:
             draft.write(f"\n{frame.text.strip()}\n")
 
 
-def _shapes(shapes: Any, depth: int = 0) -> Iterator[Any]:  # noqa: ANN401  # the library has no types
+def _shapes(shapes: Any, depth: int = 0) -> Iterator[Any]:  # noqa: ANN401  # the library is untyped
     for shape in shapes:
         if hasattr(shape, "shapes") and depth < _MAX_DEPTH:
             yield from _shapes(shape.shapes, depth + 1)

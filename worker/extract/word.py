@@ -9,7 +9,7 @@ from worker.extract.archive import open_archive, require
 from worker.extract.draft import Draft
 
 _W: Final = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
-# What newer programs show in another way stands there once more for older ones; phonetic guides too.
+# Fallbacks repeat, for older programs, what newer ones show differently; phonetic guides repeat text too.
 _SKIPPED: Final = frozenset(
     {"{http://schemas.openxmlformats.org/markup-compatibility/2006}Fallback", f"{_W}rt", f"{_W}delText"}
 )
@@ -20,7 +20,7 @@ _OFFICE: Final = "http://schemas.openxmlformats.org/officeDocument/2006/relation
 
 
 def read_docx(data: bytes, draft: Draft) -> None:
-    """Paragraphs one to a line with an empty one between, cells of a row on one line."""
+    """Read a docx: empty lines between paragraphs, the cells of a row on one line."""
     with open_archive(data, draft.limits) as archive:
         require(archive, "word/document.xml", "docx")
     import docx
@@ -39,8 +39,8 @@ def read_docx(data: bytes, draft: Draft) -> None:
                     draft.write(line)
 
 
-def _heading_levels(document: Any) -> dict[str, int]:  # noqa: ANN401  # the library has no types
-    """Levels of headings by the ids of their styles."""
+def _heading_levels(document: Any) -> dict[str, int]:  # noqa: ANN401  # the library is untyped
+    """Map the ids of heading styles to heading levels."""
     levels = {}
     for style in document.styles:
         if found := _HEADING.fullmatch(style.name or ""):
@@ -49,7 +49,7 @@ def _heading_levels(document: Any) -> dict[str, int]:  # noqa: ANN401  # the lib
 
 
 def _lines(root: Any, levels: dict[str, int]) -> Iterator[str]:  # noqa: ANN401
-    """The text in the order of the file; walked without recursion."""
+    """Yield the text in the order of the file, without recursion."""
     from lxml import etree
 
     reader = _Reader(levels)
@@ -64,16 +64,16 @@ def _lines(root: Any, levels: dict[str, int]) -> Iterator[str]:  # noqa: ANN401
 
 
 class _Reader:
-    """Lines of the body; within tables those of whole rows, tables in tables included."""
+    """An assembler of lines: one per paragraph, and one per row in tables, nested ones included."""
 
     def __init__(self, levels: dict[str, int]) -> None:
         self._levels = levels
         self._pieces: list[str] = []
-        self._rows: list[list[list[str]]] = []  # the cells of each open row, each with its lines
+        self._rows: list[list[list[str]]] = []  # the open rows; each holds cells, and each cell lines
         self._prefix = ""
 
     def begin(self, element: Any) -> None:  # noqa: ANN401
-        """The element's own text is taken."""
+        """Collect the element's own text, and open rows and cells."""
         tag = element.tag
         if tag == f"{_W}t":
             self._pieces.append(element.text or "")
@@ -88,7 +88,7 @@ class _Reader:
             self._rows[-1].append([])
 
     def end(self, tag: str) -> Iterator[str]:
-        """What is complete now."""
+        """Yield the lines that the end of this element completes."""
         if tag == f"{_W}p":
             yield from self._end_paragraph()
         elif tag == f"{_W}tr" and self._rows:
@@ -106,7 +106,7 @@ class _Reader:
             yield from self._place(line if self._rows else prefix + line, after="\n\n")
 
     def _place(self, line: str, *, after: str) -> Iterator[str]:
-        """The line stands in the innermost open cell; where none is open, it is complete."""
+        """Append the line to the innermost open cell, or yield it if no row is open."""
         if self._rows and self._rows[-1]:
             self._rows[-1][-1].append(line)
         elif not self._rows:
