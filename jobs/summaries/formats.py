@@ -89,7 +89,7 @@ def as_markdown(found: SummaryWithChunks, titles: Mapping[str, str]) -> str:
         found: the summary.
         titles: of its documents, by public id; a document without one appears under its id.
     """
-    parts = [f"# {_names(found['documents'], titles)}", defused(found["summary"] or "") or _why(found)]
+    parts = [f"# {_names(found['documents'], titles)}", defused(found["summary"] or "") or _status(found)]
     if found["gaps"]:
         gaps = [f"- {_place(gap, titles)}: {_code(gap['error'])}" for gap in found["gaps"]]
         parts += ["## Missing", "\n".join(gaps)]
@@ -121,7 +121,7 @@ def _place(part: ChunkObject | GapObject, titles: Mapping[str, str]) -> str:
     return f"{name}, characters {part['start']}–{part['end']}"  # noqa: RUF001  # a range
 
 
-def _why(found: SummaryWithChunks) -> str:
+def _status(found: SummaryWithChunks) -> str:
     return f"*{found['state']}: {_code(found['error'])}*" if found["error"] else f"*{found['state']}*"
 
 

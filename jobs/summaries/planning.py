@@ -144,10 +144,10 @@ class Planning:
         )
         draft = Draft(inputs.ready, inputs.gaps, sizes, self.tools.counter.fingerprint)
         known = draft.known_demand(summary.refused_demand)
-        if not self._has_no_room(sessions, turn, draft, known):
+        if not self._exceeds_quota(sessions, turn, draft, known):
             sources = [_source(sessions, *each, self.tools) for each in enumerate(draft.documents)]
             least = QuotaUsage(tokens=sum(source.num_tokens for source in sources), jobs=len(sources))
-            if not self._has_no_room(sessions, turn, draft, least):
+            if not self._exceeds_quota(sessions, turn, draft, least):
                 self._cut(sessions, draft, sources, watch, chunk_tokens=summary.chunk_tokens)
         return draft
 
@@ -179,8 +179,11 @@ class Planning:
         if leaves:
             draft.put(tree.tree(leaves, sizes, whole=whole))
 
-    def _has_no_room(self, sessions: Sessions, turn: Turn, draft: Draft, least: QuotaUsage) -> bool:
-        """Check the quota for the plan's least demand, before costly work; note a refusal."""
+    def _exceeds_quota(self, sessions: Sessions, turn: Turn, draft: Draft, least: QuotaUsage) -> bool:
+        """Return True if the quota has no room for `least`; note that on the draft.
+
+        Called before costly work, with the least that the plan may need.
+        """
         if not least.jobs:
             return False
         draft.demand = least
@@ -249,7 +252,7 @@ def _read_inputs(session: Session, turn: Turn, tools: PlanningTools) -> _Inputs 
         if document is not None and document.state == DocumentState.READY:
             inputs.ready.append(document)
         else:
-            inputs.gaps.append({"document_id": ids.document_id(document_id), "error": _why(document)})
+            inputs.gaps.append({"document_id": ids.document_id(document_id), "error": _gap_error(document)})
     return inputs
 
 
@@ -267,7 +270,7 @@ def _load_text(sessions: Sessions, document: Document) -> str:
     return "".join(documents.iterate_text(body))
 
 
-def _why(document: Document | None) -> JsonObject:
+def _gap_error(document: Document | None) -> JsonObject:
     if document is not None and document.error is not None:
         return document.error
     return {"code": "document_gone", "message": "the document was deleted"}
