@@ -1,4 +1,4 @@
-"""How models of different kinds are asked, and how they answer: the interface, and what they share."""
+"""Adapters to the tensors of different kinds of models: the interface and what they share."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,18 +10,18 @@ from worker.engine.deltas import Piece
 from worker.engine.request import Request, Sampling, Tensors
 
 Kind = Literal["ids", "ensemble", "bls", "vllm"]
-# The raw bytes of a response's tensors by name.
+# The raw bytes of a response's tensors, by name.
 Outputs = Mapping[str, bytes]
 
-_LENGTH_BYTES: Final = 4  # in front of each element of a BYTES tensor, little-endian
+_LENGTH_BYTES: Final = 4  # before each element of a BYTES tensor, little-endian
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """A request that ends another one of the same id.
+    """A request that ends another one with the same id.
 
     Attributes:
-        model_name: whom it is sent to.
+        model_name: the model that it is sent to.
         tensors: its inputs.
     """
 
@@ -30,48 +30,48 @@ class Stop:
 
 
 class Adapter(Protocol):
-    """One kind of model; frozen, so that two of them can be compared."""
+    """The adapter to one kind of model; frozen, so that two of them can be compared."""
 
     @property
     def kind(self) -> Kind:
-        """Which one."""
+        """The kind of model that it adapts to."""
 
     @property
     def model_name(self) -> str:
-        """The model that requests are sent to."""
+        """Name of the model that requests are sent to."""
 
     @property
     def is_engine(self) -> bool:
-        """The model itself generates, so what it says of a request's end is true of the engine."""
+        """True if the model itself generates, so that the end it reports is the engine's."""
 
     @property
     def takes_text(self) -> bool:
-        """It is sent text and answers with text: no run of a job can go on where another one ended."""
+        """True if the model takes and returns text, so that no run can continue another one."""
 
     @property
     def adds_bos(self) -> bool:
-        """The server itself puts a beginning-of-text token in front of the text."""
+        """True if the server itself prepends a beginning-of-text token."""
 
     @property
     def is_streaming(self) -> bool:
-        """Answers come in pieces, while they are generated."""
+        """True if answers arrive in deltas while they are generated."""
 
     @property
     def is_reached(self) -> bool:
-        """A request to stop, or the end of its stream, ends a request inside the engine."""
+        """True if a stop request or the end of the stream ends the request inside the engine."""
 
     def tensors(self, request: Request) -> Tensors:
-        """The request as the model takes it."""
+        """Build the request's tensors as the model takes them."""
 
     def stop(self) -> Stop | None:
-        """What ends a request and lets its stream end in peace; None: only cutting the stream does."""
+        """Build the request that ends another one cleanly. Returns None if only cutting the stream does."""
 
     def piece(self, outputs: Outputs) -> Piece | None:
-        """What a response says; None: nothing."""
+        """Read the delta of a response. Returns None if it has none."""
 
 
 def text_in(raw: bytes) -> str | None:
-    """The first element of a BYTES tensor; None: it has none. Bytes that are no UTF-8 become U+FFFD."""
+    """Decode the first element of a BYTES tensor, or return None. Invalid UTF-8 becomes U+FFFD."""
     if len(raw) < _LENGTH_BYTES:
         return None
     end = _LENGTH_BYTES + int.from_bytes(raw[:_LENGTH_BYTES], "little")
@@ -79,7 +79,7 @@ def text_in(raw: bytes) -> str | None:
 
 
 def bytes_tensor(*texts: str) -> np.ndarray[tuple[int, ...], np.dtype[np.object_]]:
-    """The texts as a BYTES tensor.
+    """Build a BYTES tensor of texts.
 
     Shapes:
         returns `[texts]`.
@@ -88,14 +88,14 @@ def bytes_tensor(*texts: str) -> np.ndarray[tuple[int, ...], np.dtype[np.object_
 
 
 def sampling_tensors(sampling: Sampling, inputs: frozenset[str], *, prefix: str) -> Tensors:
-    """Build the tensors of what was asked for; the names of some differ between releases.
+    """Build the sampling tensors. The names of some differ between releases.
 
-    Top-k 0 means all tokens only beside a top-p: the engine's own top-p is 0, and 0 for both is greedy.
+    Top-k 0 means all tokens only with a top-p: the engine's own top-p is 0, and 0 for both is greedy.
 
     Args:
-        sampling: what was asked for.
-        inputs: the tensors that the model declares.
-        prefix: in front of `top_k` and `top_p`.
+        sampling: the requested sampling.
+        inputs: names of the tensors that the model declares.
+        prefix: prepended to the names `top_k` and `top_p`.
     """
     tensors: Tensors = {}
     if sampling.is_greedy:

@@ -1,4 +1,4 @@
-"""Token ids in, token ids out: the model `tensorrt_llm` itself, without anything around it."""
+"""Token ids in, token ids out: the model `tensorrt_llm` itself, with nothing around it."""
 
 from dataclasses import dataclass
 
@@ -11,11 +11,11 @@ from worker.engine.request import Request, Tensors
 
 @dataclass(frozen=True, slots=True)
 class IdsAdapter:
-    """Sends the counted ids; the only way in which a job can go on where it stopped.
+    """The adapter that sends the counted ids; the only one with which a job can continue where it stopped.
 
     Attributes:
         model_name: usually `tensorrt_llm`.
-        inputs: the tensors that it declares; others are not sent.
+        inputs: names of the tensors that it declares; others are not sent.
     """
 
     model_name: str
@@ -29,7 +29,7 @@ class IdsAdapter:
     is_reached: bool = True
 
     def tensors(self, request: Request) -> Tensors:
-        """The request's tensors.
+        """Build the request's tensors.
 
         Shapes:
             input_ids: INT32 `[1, tokens]`; every other one `[1, 1]`.
@@ -46,14 +46,14 @@ class IdsAdapter:
         return {name: value for name, value in tensors.items() if name in self.inputs}
 
     def stop(self) -> Stop | None:
-        """A request of the same id; a model without the input `stop` has only the end of its stream."""
+        """Build a stop request with the same id. Returns None for a model without the input `stop`."""
         return Stop(self.model_name, stop_tensors()) if "stop" in self.inputs else None
 
     def piece(self, outputs: Outputs) -> Tokens | None:
-        """The token ids of a response, those of the first beam.
+        """Read the token ids of a response's first beam.
 
         Shapes:
-            output_ids: INT32 `[1, beams, tokens]`; sequence_length: INT32 `[1, beams]`, tokens that count.
+            output_ids: INT32 `[1, beams, tokens]`; sequence_length: INT32 `[1, beams]`, valid tokens.
         """
         ids = np.frombuffer(outputs.get("output_ids", b""), dtype=np.int32)
         lengths = np.frombuffer(outputs.get("sequence_length", b""), dtype=np.int32)
@@ -62,6 +62,6 @@ class IdsAdapter:
 
 
 def stop_tensors() -> Tensors:
-    """The tensors that end the request of the same id; of the others nothing is looked at."""
+    """Build the tensors that end the request with the same id. Only `stop` is read; the rest are required."""
     one = np.array([[1]], dtype=np.int32)
     return {"stop": np.array([[True]]), "input_ids": one, "input_lengths": one, "request_output_len": one}

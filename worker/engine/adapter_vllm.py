@@ -15,11 +15,11 @@ _REASONS = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
 
 @dataclass(frozen=True, slots=True)
 class VllmAdapter:
-    """Sends the prompt as text; its answers come in whole characters, and newer releases count them.
+    """The adapter to vLLM: sends text and receives whole characters; newer releases also count tokens.
 
     Attributes:
-        model_name: of the model.
-        inputs: the tensors that it declares; others are not sent.
+        model_name: name of the model.
+        inputs: names of the tensors that it declares; others are not sent.
     """
 
     model_name: str
@@ -28,12 +28,12 @@ class VllmAdapter:
     kind: Kind = "vllm"
     is_engine: bool = True
     takes_text: bool = True
-    adds_bos: bool = True  # vLLM encodes a text with its special tokens
+    adds_bos: bool = True  # vLLM adds special tokens when it encodes text
     is_streaming: bool = True
-    is_reached: bool = True  # a stream that is cut is noticed at the next response
+    is_reached: bool = True  # vLLM notices a cut stream at its next response
 
     def tensors(self, request: Request) -> Tensors:
-        """The request's tensors.
+        """Build the request's tensors.
 
         Shapes:
             every one `[1]`.
@@ -49,11 +49,11 @@ class VllmAdapter:
         return {name: value for name, value in tensors.items() if name in self.inputs}
 
     def stop(self) -> Stop | None:
-        """There is no request to stop: the stream is cut."""
+        """Return None: vLLM has no stop request, so the stream is cut."""
         return None
 
     def piece(self, outputs: Outputs) -> Text | None:
-        """The text of a response, how many tokens it took and why it was the last, as far as is told.
+        """Read a response's text, and its token count and finish reason if present.
 
         Shapes:
             text_output, finish_reason: BYTES `[1]`; num_output_tokens: UINT32 `[1]`, of this response.
@@ -71,9 +71,9 @@ class VllmAdapter:
 
 
 def _parameters(request: Request) -> dict[str, object]:
-    """Build the sampling parameters; vLLM's own temperature is 1, so it is always told.
+    """Build the sampling parameters. vLLM's default temperature is 1, so it is always sent.
 
-    It is told the stop strings, which it finds in text as we do: so it ends by itself, and says so.
+    The stop strings are sent too: vLLM matches them in text as we do, so it ends by itself and reports why.
     """
     given = request.sampling
     found: dict[str, object] = {
@@ -83,7 +83,7 @@ def _parameters(request: Request) -> dict[str, object]:
         "stop": list(request.stops) or None,
     }
     if not given.is_greedy:
-        seed = None if given.seed is None else given.seed % 2**63  # it takes -1 for no seed
+        seed = None if given.seed is None else given.seed % 2**63  # vLLM reads -1 as no seed
         picking = {"temperature": given.temperature, "top_p": given.top_p, "top_k": given.top_k or None}
         found |= picking | {"seed": seed}
     return {name: value for name, value in found.items() if value is not None}

@@ -1,4 +1,4 @@
-"""The engine as a worker finds it: whether it is ready, what it can hold, and whether it really answers."""
+"""The client of an engine: readiness, capacity, and whether it really answers."""
 
 import queue
 from dataclasses import dataclass
@@ -22,17 +22,17 @@ from worker.engine.stream import Ended, Stream, open_channel
 
 CANARY_SECONDS: Final = 15.0
 _TIMEOUT_SECONDS: Final = 3.0
-_CANARY: Final = "Say yes."  # to a model that takes text
-_DEFAULT_TOKENS_PER_BLOCK: Final = 64  # TensorRT-LLM before 1.0; later engines tell it in their gauges
+_CANARY: Final = "Say yes."  # for a model that takes text
+_DEFAULT_TOKENS_PER_BLOCK: Final = 64  # TensorRT-LLM before 1.0; later engines report it in their gauges
 
 
 @dataclass(frozen=True, slots=True)
 class EngineModel:
-    """What the live server says of its model.
+    """A model as the live server describes it.
 
     Attributes:
         capacity: slots, blocks and lengths, with the settings' overrides.
-        adapter: how it is asked.
+        adapter: builds its requests and reads its responses.
     """
 
     capacity: Capacity
@@ -40,13 +40,13 @@ class EngineModel:
 
 
 class EngineClient:
-    """Asks the server about itself, on a connection that carries no jobs. Used by one thread.
+    """A client that queries the server on a connection without jobs. Used by one thread.
 
-    Only `interrupt` may be called by another one.
+    Other threads may call only `interrupt`.
     """
 
     def __init__(self, triton: TritonSettings, engine: EngineSettings, *, end_id: int) -> None:
-        """Args: engine: overrides; end_id: the tokenizer's end token, the whole prompt of a test request."""
+        """Args: engine: overrides; end_id: the tokenizer's end token, the whole prompt of a probe."""
         self._end_id = end_id
         self._shown: Gauges | None = None
         self._triton = triton
@@ -58,17 +58,17 @@ class EngineClient:
         self._is_interrupted = False
 
     def interrupt(self) -> None:
-        """Nobody waits for the answer to a test request any more, now or later."""
+        """Stop waiting for the answer to a probe, now and in the future."""
         self._is_interrupted = True
         if (canary := self._canary) is not None:
             canary.cancel()
 
     def close(self) -> None:
-        """The connection is gone."""
+        """Close the connection."""
         self._channel.close()
 
     def is_ready(self) -> bool:
-        """Whether the server says that it can serve the model."""
+        """Return True if the server reports that it can serve the model."""
         asked = service_pb2.ModelReadyRequest(name=self._triton.model_name)
         try:
             return bool(self._stub.ModelReady(asked, timeout=_TIMEOUT_SECONDS).ready)
@@ -76,23 +76,26 @@ class EngineClient:
             return False
 
     def gauges(self) -> Gauges | None:
-        """The engine's gauges; None: there are none to read."""
+        """Read the engine's gauges. Returns None if there are none."""
         return read_gauges(self._triton.metrics_url, self._gauged_name)
 
     def offer(self) -> Offer | None:
-        """The configurations of the model and of those inside it; None: the server has no such model.
+        """Read the configurations of the model and of its inner models.
+
+        Returns:
+            None if the server has no such model.
 
         Raises:
-            EngineUnavailableError: the server cannot be reached.
+            EngineUnavailableError: the server cannot be reached; try again later.
         """
         return read_offer(self._triton.model_name, self.config)
 
     def describe(self) -> EngineModel:
-        """What the model can hold and how it is asked.
+        """Read the model's capacity and choose its adapter.
 
         Raises:
-            EngineUnavailableError: the server cannot be reached or has no such model yet.
-            EngineError: the model is not one that this worker can feed; somebody must change it.
+            EngineUnavailableError: the server cannot be reached or has no such model yet; try again later.
+            EngineError: this worker cannot feed the model; an operator must change it.
         """
         offer = self.offer()
         if offer is None:
@@ -104,10 +107,10 @@ class EngineClient:
         )
 
     def version(self) -> str:
-        """Of the server.
+        """Read the server's version.
 
         Raises:
-            EngineUnavailableError: it cannot be reached.
+            EngineUnavailableError: the server cannot be reached; try again later.
         """
         try:
             found = self._stub.ServerMetadata(service_pb2.ServerMetadataRequest(), timeout=_TIMEOUT_SECONDS)
@@ -116,10 +119,10 @@ class EngineClient:
         return str(found.version)
 
     def models(self) -> dict[str, bool]:
-        """The names of all models, and whether each is ready.
+        """Read the names of all models; True means ready.
 
         Raises:
-            EngineUnavailableError: the server cannot be reached.
+            EngineUnavailableError: the server cannot be reached; try again later.
         """
         asked = service_pb2.RepositoryIndexRequest()
         try:
@@ -129,10 +132,10 @@ class EngineClient:
         return {model.name: model.state == "READY" for model in found.models}
 
     def encode(self, model_name: str, text: str) -> list[int]:
-        """What the model `preprocessing` makes of a text.
+        """Encode a text with the server's model `preprocessing`.
 
         Raises:
-            EngineUnavailableError: it does not say; the message is the server's.
+            EngineUnavailableError: the model does not answer; `said` is the server's message.
         """
         message = service_pb2.ModelInferRequest(model_name=model_name)
         message.inputs.add(name="QUERY", datatype="BYTES", shape=[1, 1])
@@ -149,7 +152,7 @@ class EngineClient:
         return ids
 
     def config(self, model_name: str) -> ModelConfig | None:
-        """A model's configuration; None: there is no such model."""
+        """Read a model's configuration. Returns None if there is no such model."""
         asked = service_pb2.ModelConfigRequest(name=model_name)
         try:
             return self._stub.ModelConfig(asked, timeout=_TIMEOUT_SECONDS).config
@@ -160,11 +163,11 @@ class EngineClient:
             raise _unavailable(error) from error
 
     def adapter(self) -> Adapter:
-        """How the model is asked, whatever it can hold.
+        """Choose the model's adapter, whatever its capacity.
 
         Raises:
-            EngineUnavailableError: the server cannot be reached or has no such model yet.
-            EngineError: the model is not one that can be asked; somebody must change it.
+            EngineUnavailableError: the server cannot be reached or has no such model yet; try again later.
+            EngineError: no adapter fits the model; an operator must change it.
         """
         offer = self.offer()
         if offer is None:
@@ -172,9 +175,9 @@ class EngineClient:
         return adapter_for(offer, self._triton)
 
     def _shown_gauges(self, adapter: Adapter) -> Gauges:
-        """The gauges with the pool's size in them, or the last such ones; zeros where there never were any.
+        """Read gauges that show the pool's size, or return the last such ones, or zeros.
 
-        A real engine fills them in at its first iteration, which a test request brings about.
+        A real engine fills them in at its first iteration, which a probe triggers.
         """
         gauges = self.gauges()
         if gauges is not None and gauges.max_blocks == 0 and self._needs_gauges():
@@ -188,13 +191,13 @@ class EngineClient:
         return not (self._overrides.max_blocks and self._overrides.tokens_per_block)
 
     def answers(self, adapter: Adapter, *, timeout: float) -> bool:
-        """Whether the engine generates a token for a prompt of one token: the truth behind its readiness.
+        """Return True if the engine really generates a token for a one-token prompt.
 
         Args:
-            adapter: of its model.
-            timeout: seconds.
+            adapter: the model's adapter.
+            timeout: the longest wait for each event, in seconds.
         """
-        came: queue.SimpleQueue[Piece | Ended] = queue.SimpleQueue()
+        events: queue.SimpleQueue[Piece | Ended] = queue.SimpleQueue()
         request = Request(
             request_id=uuid7().hex,
             ids=np.array([self._end_id], dtype=np.int32),
@@ -203,12 +206,12 @@ class EngineClient:
             pad_id=self._end_id,
             text=_CANARY,
         )
-        self._canary = stream = Stream(self._triton, request, adapter=adapter, put=came.put)
+        self._canary = stream = Stream(self._triton, request, adapter=adapter, put=events.put)
         if self._is_interrupted:
             stream.cancel()
         stream.start()
         try:
-            while not isinstance(event := came.get(timeout=timeout), Ended):
+            while not isinstance(event := events.get(timeout=timeout), Ended):
                 pass
         except queue.Empty:
             return False
@@ -224,7 +227,7 @@ def _unavailable(error: grpc.RpcError) -> EngineUnavailableError:
 
 
 def _capacity(offer: Offer, gauges: Gauges, overrides: EngineSettings) -> Capacity:
-    """Settings first, then what the running engine shows, then what its configuration says."""
+    """Combine the settings, then the running engine's gauges, then its configuration."""
     config = offer.engine
     tokens_per_block = (
         overrides.tokens_per_block
@@ -236,11 +239,11 @@ def _capacity(offer: Offer, gauges: Gauges, overrides: EngineSettings) -> Capaci
     max_blocks = overrides.max_blocks or gauges.max_blocks or pool_tokens // tokens_per_block
     if max_blocks < 1:
         raise EngineError(
-            "the model does not say how large its KV cache is: set LONGBATCH_ENGINE__MAX_BLOCKS,"
+            "the model does not report the size of its KV cache: set LONGBATCH_ENGINE__MAX_BLOCKS,"
             " or LONGBATCH_TRITON__METRICS_URL, or its parameter max_tokens_in_paged_kv_cache"
         )
-    told = (offer.entry.max_batch_size, config.max_batch_size, gauges.max_requests)
-    slots = [each for each in told if each > 0]
+    sizes = (offer.entry.max_batch_size, config.max_batch_size, gauges.max_requests)
+    slots = [each for each in sizes if each > 0]
     return Capacity(
         max_batch_size=overrides.max_batch_size or min(slots, default=1),
         max_blocks=max_blocks,

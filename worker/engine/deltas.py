@@ -1,4 +1,4 @@
-"""What an engine says on a stream: token ids or text."""
+"""The deltas of an engine's stream: token ids or text."""
 
 from dataclasses import dataclass
 
@@ -7,20 +7,20 @@ from jobs.states import FinishReason
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """The engine generated these."""
+    """The token ids that the engine generated."""
 
     ids: list[int]
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """The server said this.
+    """The text of one response.
 
     Attributes:
-        text: what is new; with `is_whole` all that was said so far, the end of which may still change.
-        num_tokens: that were generated for it; None: the server does not tell.
+        text: the new text; with `is_whole` the whole text so far, the end of which may still change.
+        num_tokens: tokens generated for it; None if the server does not report them.
         is_whole: see `text`.
-        reason: why the answer has ended; None: it goes on, or the server does not tell.
+        reason: why the answer ended; None if it continues or the server does not report it.
     """
 
     text: str

@@ -1,4 +1,4 @@
-"""Whether a server lets its clients ping during long silences; only trying it out tells."""
+"""A test of whether a server lets clients ping during long silences; no query shows it."""
 
 import threading
 from typing import Final
@@ -7,7 +7,7 @@ import grpc
 
 from jobs.diagnostics import Finding
 
-# A server without the flags takes offence at the third ping; with them every 5 s is welcome.
+# A server without the flags closes the connection at the third ping; with them it accepts one every 5 s.
 _PING_MS: Final = 6_000
 _WATCH_SECONDS: Final = 32.0
 _READY_SECONDS: Final = 5.0
@@ -18,7 +18,7 @@ FLAGS: Final = (
 
 
 def try_keepalive(url: str, *, seconds: float = _WATCH_SECONDS) -> Finding:
-    """What became of a silent connection that pinged for so long."""
+    """Ping on a silent connection for `seconds` and report whether it survives."""
     options = [
         ("grpc.use_local_subchannel_pool", 1),
         ("grpc.keepalive_time_ms", _PING_MS),
@@ -41,6 +41,6 @@ def try_keepalive(url: str, *, seconds: float = _WATCH_SECONDS) -> Finding:
         if not was_ready.wait(_READY_SECONDS):
             return Finding("keepalive", "unknown", f"{url} cannot be reached")
         if lost.wait(seconds):
-            detail = "the server ended a silent connection that pinged every 6 s"
+            detail = "the server closed a silent connection that pinged every 6 s"
             return Finding("keepalive", "failed", detail, f"start it with {FLAGS}")
-    return Finding("keepalive", "ok", f"a silent connection lived for {seconds:g} s of pings")
+    return Finding("keepalive", "ok", f"a silent connection survived {seconds:g} s of pings")

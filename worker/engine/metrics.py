@@ -1,4 +1,4 @@
-"""What the engine says about itself in Triton's metrics: requests inside it and KV blocks in use."""
+"""The engine's gauges in Triton's metrics: active requests and KV blocks in use."""
 
 import re
 import urllib.error
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 _TIMEOUT_SECONDS: Final = 2.0
-# Label order differs between releases, so the kind is looked for anywhere between the braces.
+# Label order differs between releases, so the kind may be anywhere between the braces.
 _SAMPLE: Final = re.compile(
     r"^nv_trt_llm_(?P<family>request|kv_cache_block)_metrics\{(?P<labels>[^}]*)\}\s+(?P<value>\S+)",
     re.MULTILINE,
@@ -20,13 +20,13 @@ _OPENER: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 @dataclass(frozen=True, slots=True)
 class Gauges:
-    """One look at the engine. A real engine refreshes them only while it iterates; 0 can mean: never yet.
+    """One reading of an engine's gauges. It refreshes them only while it iterates; 0 can mean "not yet".
 
     Attributes:
-        active_requests: inside the executor, waiting ones beyond its batch not counted.
+        active_requests: requests in the executor, without those waiting beyond its batch.
         max_requests: sequences that decode together.
         max_blocks: KV-cache blocks in the pool.
-        used_blocks: of them, in use.
+        used_blocks: KV-cache blocks in use.
         tokens_per_block: tokens in one block.
     """
 
@@ -38,12 +38,16 @@ class Gauges:
 
     @property
     def free_blocks(self) -> int:
-        """Blocks that nobody uses."""
+        """Number of unused blocks."""
         return max(0, self.max_blocks - self.used_blocks)
 
 
 def read_gauges(metrics_url: str | None, model_name: str) -> Gauges | None:
-    """The model's gauges now; None: no URL is set, the server does not answer, or it has no such gauges."""
+    """Read the model's gauges now.
+
+    Returns:
+        None if no URL is set, the server does not answer, or it has no such gauges.
+    """
     if metrics_url is None:
         return None
     try:
@@ -54,7 +58,7 @@ def read_gauges(metrics_url: str | None, model_name: str) -> Gauges | None:
 
 
 def parse_gauges(exposition: str, model_name: str) -> Gauges | None:
-    """The model's gauges in a Prometheus text; None: there are none."""
+    """Parse the model's gauges from a Prometheus text. Returns None if there are none."""
     found: dict[tuple[str, str], int] = {}
     for sample in _SAMPLE.finditer(exposition):
         kind = _KIND.search(sample["labels"])

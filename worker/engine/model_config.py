@@ -1,4 +1,4 @@
-"""What a server offers: the model that is asked, the one inside it that generates, and how to ask."""
+"""A server's model configurations: the entry point, the inner model that generates, the adapter."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from worker.engine.adapter_ids import IdsAdapter
 from worker.engine.adapter_text import TextAdapter
 from worker.engine.adapter_vllm import VllmAdapter
 
-# Generated code of Triton's protocol, which has no types.
+# A message of Triton's generated protocol code, which has no types.
 ModelConfig = Any
 _NEEDED: Final[dict[Kind, frozenset[str]]] = {
     "ids": frozenset({"input_ids", "input_lengths", "request_output_len", "streaming"}),
@@ -19,7 +19,7 @@ _NEEDED: Final[dict[Kind, frozenset[str]]] = {
     "bls": frozenset({"text_input", "max_tokens"}),
     "vllm": frozenset({"text_input", "sampling_parameters"}),
 }
-# As TensorRT-LLM's repository names them; an ensemble says it itself.
+# Names in TensorRT-LLM's model repository; an ensemble's configuration names its own.
 _ENGINE: Final = "tensorrt_llm"
 _PREPROCESSING: Final = "preprocessing"
 _TRUE: Final = frozenset({"true", "1", "t", "y", "yes"})
@@ -28,12 +28,12 @@ _FALSE: Final = frozenset({"false", "0", "f", "n", "no"})
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """The configurations of one entry point.
+    """The model configurations of one entry point.
 
     Attributes:
-        entry: of the model that is asked.
-        engine: of the model that generates; the same one where token ids are taken.
-        preprocessing: of the model that encodes text; None: there is none, or it does not tell.
+        entry: the model that requests go to.
+        engine: the model that generates; the entry itself if it takes token ids.
+        preprocessing: the model that encodes text; None if there is none or it is unknown.
     """
 
     entry: ModelConfig
@@ -42,16 +42,19 @@ class Offer:
 
     @property
     def inputs(self) -> frozenset[str]:
-        """The tensors that the entry takes."""
+        """Names of the tensors that the entry takes."""
         return frozenset(each.name for each in self.entry.input)
 
 
 def read_offer(model_name: str, config_of: Callable[[str], ModelConfig | None]) -> Offer | None:
-    """The entry point of this name; None: the server has no such model.
+    """Read the configurations of an entry point.
 
     Args:
-        model_name: of the entry.
-        config_of: asks the server for a model's configuration; None: it has none.
+        model_name: name of the entry.
+        config_of: reads a model's configuration from the server, None if it has no such model.
+
+    Returns:
+        None if the server has no such model.
     """
     entry = config_of(model_name)
     if entry is None:
@@ -70,15 +73,15 @@ def read_offer(model_name: str, config_of: Callable[[str], ModelConfig | None]) 
 
 
 def adapter_for(offer: Offer, settings: TritonSettings) -> Adapter:
-    """How this entry point is asked.
+    """Choose the adapter of this entry point.
 
     Raises:
-        EngineError: no adapter fits it, or it cannot stream; somebody must change it.
+        EngineError: no adapter fits it, or it cannot stream; an operator must change it.
     """
     kind = _kind(offer) if settings.adapter == "auto" else settings.adapter
     if missing := _NEEDED[kind] - offer.inputs:
         raise EngineError(
-            f"the model takes no {', '.join(sorted(missing))}, which the adapter `{kind}` needs;"
+            f"the model does not take {', '.join(sorted(missing))}, which the adapter `{kind}` needs;"
             " see LONGBATCH_TRITON__MODEL_NAME and LONGBATCH_TRITON__ADAPTER"
         )
     for config in not_decoupled(offer, kind):
@@ -96,7 +99,7 @@ def adapter_for(offer: Offer, settings: TritonSettings) -> Adapter:
         inputs=offer.inputs,
         kind=kind,
         engine_name=offer.engine.name,
-        # Left out it is on.
+        # On by default.
         adds_bos=flag(offer.preprocessing, "add_special_tokens", absent=True),
         is_streaming=accumulates or settings.streams_fragments,
         accumulates=accumulates,
@@ -105,13 +108,13 @@ def adapter_for(offer: Offer, settings: TritonSettings) -> Adapter:
 
 
 def not_decoupled(offer: Offer, kind: Kind) -> list[ModelConfig]:
-    """Models that would have to be decoupled and are not; an ensemble is what its steps are."""
+    """Return models that must be decoupled but are not. An ensemble is decoupled if its steps are."""
     models = [offer.engine] if kind == "ensemble" else [offer.entry, offer.engine]
     return [each for each in models if not each.model_transaction_policy.decoupled]
 
 
 def parameter(config: ModelConfig | None, name: str) -> str:
-    """A parameter of a model's configuration; empty when it is absent or was never filled in."""
+    """Read a parameter of a model's configuration; empty if it is absent or was never filled in."""
     if config is None or name not in config.parameters:
         return ""
     text: str = config.parameters[name].string_value
@@ -119,19 +122,19 @@ def parameter(config: ModelConfig | None, name: str) -> str:
 
 
 def number(config: ModelConfig | None, name: str) -> int:
-    """A number among the parameters; 0 when it is absent or was never filled in."""
+    """Read a numeric parameter; 0 if it is absent or was never filled in."""
     text = parameter(config, name)
     return int(text) if text.isdigit() else 0
 
 
 def flag(config: ModelConfig | None, name: str, *, absent: bool) -> bool:
-    """Yes or no among the parameters; `absent` when it says neither."""
+    """Read a boolean parameter; `absent` if it is neither true nor false."""
     text = parameter(config, name).lower()
     return text in _TRUE if text in _TRUE | _FALSE else absent
 
 
 def _kind(offer: Offer) -> Kind:
-    """The adapter whose tensors the model has."""
+    """Choose the kind of adapter by the model's tensors."""
     if offer.entry.ensemble_scheduling.step:
         return "ensemble"
     if "sampling_parameters" in offer.inputs:

@@ -1,4 +1,4 @@
-"""What an engine's server offers and what is wrong with it, in words; asking changes nothing."""
+"""A read-only inspection of an engine's server: what it offers and what is wrong, in words."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -18,12 +18,12 @@ from worker.engine.model_config import ModelConfig, Offer, adapter_for, flag, nu
 _ENTRIES: Final = ("tensorrt_llm", "ensemble", "tensorrt_llm_bls", "vllm_model")
 _AROUND: Final = ("preprocessing", "postprocessing")
 _KINDS: Final = {
-    "ids": "token ids go in and come out: jobs can go on where they stopped, and cancelling frees the engine",
-    "ensemble": "text in, whole text out: no live output, and jobs begin anew after a fault",
-    "bls": "text in, text out: cancelling does not reach the engine, and jobs begin anew after a fault",
-    "vllm": "text in, text out: jobs begin anew after a fault, and the KV cache cannot be seen",
+    "ids": "token ids in and out: jobs can continue where they stopped, and cancelling frees the engine",
+    "ensemble": "text in, whole text out: no live output, and jobs start over after a fault",
+    "bls": "text in, text out: cancelling does not reach the engine, and jobs start over after a fault",
+    "vllm": "text in, text out: jobs start over after a fault, and the KV cache is not visible",
 }
-# Scripts of many alphabets: where two tokenizers differ at all they differ here.
+# Text in many scripts: if two tokenizers differ at all, they differ here.
 _SAMPLE: Final = (
     "The 3 naïve façades — 希望と平和, надежда, नमस्ते 🜂 cost 1234567.89€;\n\n\tdef f(x): return x**2"
 )
@@ -31,8 +31,8 @@ _STUB_TROUBLE: Final = ("stub process", "numpy", "_array_api", "failed to load")
 
 
 @dataclass(frozen=True)
-class _Look:
-    """A server that answers, as far as it has been looked at."""
+class _Inspected:
+    """A server that answers, with everything read from it so far."""
 
     side: EngineSide
     tokenizer: Tokenizer
@@ -44,7 +44,7 @@ class _Look:
 
 
 def probe(side: EngineSide, tokenizer: Tokenizer) -> Iterator[Finding]:
-    """What can be seen of the server from here, the most basic first; ends where nothing can follow."""
+    """Inspect the server, most basic findings first, until nothing more can be found out."""
     client = EngineClient(side.triton, side.engine, end_id=tokenizer.end_id)
     try:
         yield from _server(side, client)
@@ -60,9 +60,11 @@ def probe(side: EngineSide, tokenizer: Tokenizer) -> Iterator[Finding]:
         yield Finding("entry point", "ok", f"{adapter.model_name} ({adapter.kind}): {_KINDS[adapter.kind]}")
         answered = _answers(client, adapter)
         yield answered
-        look = _Look(side, tokenizer, client, offer, adapter, _configs(client, offer), _gauges(side, offer))
-        for part in _PARTS:
-            yield from part(look)
+        server = _Inspected(
+            side, tokenizer, client, offer, adapter, _configs(client, offer), _gauges(side, offer)
+        )
+        for check in _CHECKS:
+            yield from check(server)
     except EngineUnavailableError as error:
         yield Finding(
             "server", "failed", f"{side.triton.url}: {error.said or error.message}", "LONGBATCH_TRITON__URL"
@@ -79,7 +81,7 @@ def _server(side: EngineSide, client: EngineClient) -> Iterator[Finding]:
         "models", "ok", f"{', '.join(sorted(models))}; entry points: {', '.join(offered) or 'none'}"
     )
     if broken := sorted(name for name, is_ready in models.items() if not is_ready):
-        yield Finding("models", "failed", f"not ready: {', '.join(broken)}", "the server's log says why")
+        yield Finding("models", "failed", f"not ready: {', '.join(broken)}", "see the server's log")
 
 
 def _no_model(side: EngineSide, client: EngineClient) -> Finding:
@@ -99,8 +101,8 @@ def _answers(client: EngineClient, adapter: Adapter) -> Finding:
     return Finding(
         "answer",
         "failed",
-        f"no token came within {CANARY_SECONDS:g} s, whatever readiness says",
-        "the server's log; other requests may hold the engine",
+        f"no token came within {CANARY_SECONDS:g} s, although the server may be ready",
+        "see the server's log; other requests may occupy the engine",
     )
 
 
@@ -108,78 +110,80 @@ def _gauges(side: EngineSide, offer: Offer) -> Gauges | None:
     return read_gauges(side.triton.metrics_url, str(offer.engine.name))
 
 
-def _metrics(look: _Look) -> Iterator[Finding]:
-    """Whether slots and blocks can be watched."""
-    url = look.side.triton.metrics_url
+def _metrics(server: _Inspected) -> Iterator[Finding]:
+    """Check that slots and blocks are visible."""
+    url = server.side.triton.metrics_url
     if url is None:
         yield Finding(
             "metrics", "warning", "no URL is set", "LONGBATCH_TRITON__METRICS_URL=http://host:8002/metrics"
         )
-    elif look.gauges is None:
+    elif server.gauges is None:
         yield Finding(
             "metrics",
-            "warning" if look.adapter.kind == "vllm" else "failed",
-            f"{url} does not answer, or has no gauges of {look.offer.engine.name}",
-            "publish port 8002; without gauges blocks of cancelled jobs stay booked for longer",
+            "warning" if server.adapter.kind == "vllm" else "failed",
+            f"{url} does not answer, or has no gauges of {server.offer.engine.name}",
+            "publish port 8002; without gauges, blocks of cancelled jobs stay reserved for longer",
         )
     else:
-        now = look.gauges
+        now = server.gauges
         detail = f"{now.active_requests} requests inside, {now.used_blocks} of {now.max_blocks} blocks used"
         yield Finding("metrics", "ok", detail)
 
 
-def _batch(look: _Look) -> Iterator[Finding]:
-    """Whether all say the same batch size."""
-    told = {name: int(config.max_batch_size) for name, config in look.configs.items()}
-    if look.gauges is not None and look.gauges.max_requests:
-        told["the engine itself"] = look.gauges.max_requests
-    sizes = {size for size in told.values() if size}
-    listed = ", ".join(f"{name} {size}" for name, size in told.items())
+def _batch(server: _Inspected) -> Iterator[Finding]:
+    """Check that all models have the same batch size."""
+    reported = {name: int(config.max_batch_size) for name, config in server.configs.items()}
+    if server.gauges is not None and server.gauges.max_requests:
+        reported["the engine itself"] = server.gauges.max_requests
+    sizes = {size for size in reported.values() if size}
+    listed = ", ".join(f"{name} {size}" for name, size in reported.items())
     if len(sizes) > 1:
         advice = "triton_max_batch_size:N for every model, N as in trtllm-build --max_batch_size"
-        yield Finding("batch size", "warning", f"the smallest binds: {listed}", advice)
+        yield Finding("batch size", "warning", f"the smallest applies: {listed}", advice)
     elif sizes:
         yield Finding("batch size", "ok", f"{sizes.pop()} everywhere")
     else:
         advice = "LONGBATCH_ENGINE__MAX_BATCH_SIZE; until then one request runs at a time"
-        configured = look.side.engine.max_batch_size
-        yield Finding("batch size", "ok" if configured else "warning", "the server does not tell", advice)
+        configured = server.side.engine.max_batch_size
+        yield Finding(
+            "batch size", "ok" if configured else "warning", "the server does not report it", advice
+        )
 
 
-def _pool(look: _Look) -> Iterator[Finding]:
-    """Whether the KV cache is as large as configured, and large enough."""
-    asked = number(look.offer.engine, "max_tokens_in_paged_kv_cache")
-    gauges = look.gauges
+def _pool(server: _Inspected) -> Iterator[Finding]:
+    """Check that the KV cache is as large as configured, and large enough."""
+    wanted = number(server.offer.engine, "max_tokens_in_paged_kv_cache")
+    gauges = server.gauges
     real = gauges.max_blocks * gauges.tokens_per_block if gauges is not None else 0
-    if asked and real and real < asked:
+    if wanted and real and real < wanted:
         advice = "smaller weights, a larger kv_cache_free_gpu_mem_fraction, or fewer configured tokens"
         yield Finding(
-            "KV cache", "warning", f"{asked} tokens are configured, but the load left {real}", advice
+            "KV cache", "warning", f"{wanted} tokens are configured, but the load left {real}", advice
         )
-    pool = real or asked
+    pool = real or wanted
     if not pool:
         advice = "LONGBATCH_ENGINE__MAX_BLOCKS and __TOKENS_PER_BLOCK"
-        is_set = bool(look.side.engine.max_blocks)
-        yield Finding("KV cache", "ok" if is_set else "failed", "the server does not tell its size", advice)
+        is_set = bool(server.side.engine.max_blocks)
+        yield Finding("KV cache", "ok" if is_set else "failed", "the server does not report its size", advice)
         return
-    longest = look.side.engine.max_seq_len
+    longest = server.side.engine.max_seq_len
     if pool < longest:
         detail = f"it holds {pool} tokens, less than max_seq_len {longest}: longer jobs are refused"
         yield Finding("KV cache", "warning", detail, "LONGBATCH_ENGINE__MAX_SEQ_LEN, or a larger pool")
-    elif real >= asked:
+    elif real >= wanted:
         yield Finding("KV cache", "ok", f"it holds {pool} tokens")
 
 
-def _lengths(look: _Look) -> Iterator[Finding]:
-    """Whether prompts as long as promised can be read."""
-    engine = look.offer.engine
-    if look.adapter.kind == "vllm":
+def _lengths(server: _Inspected) -> Iterator[Finding]:
+    """Check that the engine can take prompts as long as the settings promise."""
+    engine = server.offer.engine
+    if server.adapter.kind == "vllm":
         return
     limit = number(engine, "max_num_tokens") or 8192
-    wanted = look.side.engine.max_input_len
+    wanted = server.side.engine.max_input_len
     if flag(engine, "enable_chunked_context", absent=False):
         yield Finding(
-            "chunked context", "ok", "on: prompts longer than one iteration's tokens are read in parts"
+            "chunked context", "ok", "on: prompts longer than one iteration's tokens are read in chunks"
         )
     elif limit < wanted:
         yield Finding(
@@ -193,31 +197,31 @@ def _lengths(look: _Look) -> Iterator[Finding]:
         detail = "max_utilization: running requests are paused and read again when blocks run out"
         yield Finding("scheduler", "warning", detail, "batch_scheduler_policy:guaranteed_no_evict")
     reuses = flag(engine, "enable_kv_cache_reuse", absent=True)
-    if not reuses and look.side.engine.reuses_prefix:
-        detail = "the engine keeps nothing of a prompt, and the settings say that it does"
+    if not reuses and server.side.engine.reuses_prefix:
+        detail = "the engine does not reuse prompt prefixes, but the settings say that it does"
         yield Finding("prefix cache", "warning", detail, "LONGBATCH_ENGINE__REUSES_PREFIX=false")
 
 
-def _text_models(look: _Look) -> Iterator[Finding]:
-    """What is around the engine: its tokenizer, its order, its traps."""
-    for config in look.configs.values():
+def _text_models(server: _Inspected) -> Iterator[Finding]:
+    """Check the models around the engine: tokenizer, token order, known pitfalls."""
+    for config in server.configs.values():
         if "TOKENS_BATCH" in {each.name for each in config.input} and _instances(config) > 1:
             detail = f"{config.name} has {_instances(config)} instances: they reorder the tokens of a stream"
             yield Finding("order", "failed", detail, "postprocessing_instance_count:1")
-        if config.dynamic_batching.default_queue_policy.max_queue_size and look.adapter.kind == "ensemble":
+        if config.dynamic_batching.default_queue_policy.max_queue_size and server.adapter.kind == "ensemble":
             detail = f"{config.name} sets max_queue_size: before 26.02 an ensemble that reaches it hangs"
             yield Finding("queue", "failed", detail, "leave max_queue_size at 0")
-    name = str(look.offer.preprocessing.name) if look.offer.preprocessing is not None else "preprocessing"
-    if not look.client.models().get(name):
+    name = str(server.offer.preprocessing.name) if server.offer.preprocessing is not None else "preprocessing"
+    if not server.client.models().get(name):
         yield Finding("tokenizer", "unknown", "no model shows how the server encodes text")
         return
-    yield _tokenizer(look, name)
+    yield _tokenizer(server, name)
 
 
-def _tokenizer(look: _Look, name: str) -> Finding:
-    ours = look.tokenizer.markup.read(_SAMPLE).tolist()
+def _tokenizer(server: _Inspected, name: str) -> Finding:
+    ours = server.tokenizer.markup.read(_SAMPLE).tolist()
     try:
-        theirs = look.client.encode(name, _SAMPLE)
+        theirs = server.client.encode(name, _SAMPLE)
     except EngineUnavailableError as error:
         if any(words in (error.said or error.message).lower() for words in _STUB_TROUBLE):
             advice = "numpy<2 where the Python backend runs: with numpy 2 it crashes on text"
@@ -226,25 +230,25 @@ def _tokenizer(look: _Look, name: str) -> Finding:
             "tokenizer",
             "failed",
             f"{name} does not encode: {error.said or error.message}",
-            "the server's log",
+            "see the server's log",
         )
-    if theirs == ours or (look.tokenizer.bos_id is not None and theirs == [look.tokenizer.bos_id, *ours]):
+    if theirs == ours or (server.tokenizer.bos_id is not None and theirs == [server.tokenizer.bos_id, *ours]):
         return Finding(
-            "tokenizer", "ok", f"the server's gives the same tokens as {look.tokenizer.fingerprint[:8]}"
+            "tokenizer", "ok", f"the server's gives the same tokens as {server.tokenizer.fingerprint[:8]}"
         )
     detail = f"the server's gives {len(theirs)} tokens where ours gives {len(ours)}, or others"
     return Finding("tokenizer", "failed", detail, "LONGBATCH_TOKENIZER__PATH must be the served model's")
 
 
-def _keepalive(look: _Look) -> Iterator[Finding]:
-    """What the server's flags must be; they cannot be asked for."""
-    if look.side.triton.fast_keepalive:
-        detail = "a server without its flags ends silent streams after 30 s; `--keepalive` tries it out"
+def _keepalive(server: _Inspected) -> Iterator[Finding]:
+    """Report which flags the server must have; they cannot be queried."""
+    if server.side.triton.fast_keepalive:
+        detail = "a server without its flags closes silent streams after 30 s; `--keepalive` tests it"
         yield Finding("keepalive", "unknown", detail, keepalive.FLAGS)
 
 
 def _configs(client: EngineClient, offer: Offer) -> dict[str, ModelConfig]:
-    """The configurations of the entry point, and of every other model of the same repository."""
+    """Read the configurations of the entry point and its repository's other models."""
     names = {str(offer.entry.name), str(offer.engine.name)}
     if offer.entry.name != "vllm_model":
         names |= {name for name in (*_ENTRIES[:3], *_AROUND) if client.models().get(name)}
@@ -256,7 +260,7 @@ def _instances(config: ModelConfig) -> int:
     return max((int(group.count) for group in config.instance_group), default=1)
 
 
-_PARTS: Final[tuple[Callable[[_Look], Iterator[Finding]], ...]] = (
+_CHECKS: Final[tuple[Callable[[_Inspected], Iterator[Finding]], ...]] = (
     _metrics,
     _batch,
     _pool,

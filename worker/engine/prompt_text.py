@@ -1,24 +1,24 @@
-"""A counted prompt as text, for servers that encode it themselves, so that they read what was counted."""
+"""Converting a counted prompt to text that a server encodes back into the same tokens."""
 
 from jobs.errors import EngineError
 from jobs.prompts.tokenizer import TokenIds, Tokenizer
 
 
 def prompt_text(tokenizer: Tokenizer, ids: TokenIds, *, adds_bos: bool) -> str:
-    """The text that the server turns back into these ids.
+    """Return the text that the server encodes back into these ids.
 
     Args:
-        tokenizer: of the served model.
+        tokenizer: the served model's tokenizer.
         ids: the prompt.
-        adds_bos: the server puts a beginning-of-text token in front by itself.
+        adds_bos: the server itself prepends a beginning-of-text token.
 
     Raises:
-        UnsafeTextError: no text means these ids; see `Markup.write`.
-        EngineError: the server would put a token in front that was not counted.
+        UnsafeTextError: no text encodes to these ids; see `Markup.write`.
+        EngineError: the server would prepend a token that was not counted.
     """
-    begins = tokenizer.bos_id is not None and len(ids) > 0 and ids[0] == tokenizer.bos_id
+    has_bos = tokenizer.bos_id is not None and len(ids) > 0 and ids[0] == tokenizer.bos_id
     if not adds_bos or tokenizer.bos_id is None:
         return tokenizer.markup.write(ids)
-    if not begins:
-        raise EngineError("the server begins every text with a token that this prompt does not have")
+    if not has_bos:
+        raise EngineError("the server starts every text with a token that this prompt does not have")
     return tokenizer.markup.write(ids[1:])

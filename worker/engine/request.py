@@ -1,4 +1,4 @@
-"""What the engine is asked to do, whatever the model's tensors are called."""
+"""A request to the engine, independent of the names of the model's tensors."""
 
 from dataclasses import dataclass
 from typing import Any, Final
@@ -9,20 +9,20 @@ from jobs.prompts.tokenizer import TokenIds
 
 Tensors = dict[str, npt.NDArray[Any]]
 
-# Below it logits are divided by so little that they overflow; vLLM takes the same for greedy.
+# Below it, dividing the logits makes them overflow; vLLM treats the same range as greedy.
 _GREEDY_BELOW: Final = 1e-5
 
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How the engine picks tokens.
+    """The sampling parameters of a request.
 
     Attributes:
         temperature: 0 picks the most likely token each time.
-        top_p: share of the probability to choose from; None: all of it.
-        top_k: tokens to choose from; None: all of them.
-        seed: of the engine's generator; None: nothing is drawn.
-        min_tokens: before which no end token comes; None: none.
+        top_p: share of the probability to choose from; None means all of it.
+        top_k: number of tokens to choose from; None means all of them.
+        seed: seed of the engine's random generator; None if nothing is drawn.
+        min_tokens: the fewest tokens before an end token; None means no minimum.
     """
 
     temperature: float = 0.0
@@ -33,23 +33,23 @@ class Sampling:
 
     @property
     def is_greedy(self) -> bool:
-        """Tell whether nothing is left to chance."""
+        """True if the sampling is deterministic."""
         return self.temperature < _GREEDY_BELOW or self.top_k == 1 or self.top_p == 0
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What the engine is asked to do.
+    """A generation request to the engine.
 
     Attributes:
         request_id: unique among the engine's requests.
         ids: the prompt.
-        max_tokens: output tokens after which it ends.
+        max_tokens: the maximum number of output tokens.
         end_id: the token at which it ends.
-        pad_id: fills up batches.
-        sampling: how tokens are picked.
+        pad_id: the token that pads batches.
+        sampling: its sampling parameters.
         text: the prompt for models that take text; empty for the others.
-        stops: strings at which an answer ends that nobody can end early.
+        stops: stop strings, for servers that must end the answer themselves.
     """
 
     request_id: str

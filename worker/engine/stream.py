@@ -1,4 +1,4 @@
-"""One request on the engine: token ids go to Triton on a stream of its own, token ids come back."""
+"""One request to the engine, on its own stream to Triton."""
 
 import contextlib
 import threading
@@ -24,17 +24,17 @@ from worker.engine.request import Request, Tensors
 # Triton drops a client that pings more often than every 300 s unless its flags allow more.
 _SLOW_PING_MS: Final = 310_000
 _JOIN_SECONDS: Final = 2.0
-_STOPPED_SECONDS: Final = 2.0  # an engine ends a request that was stopped within an iteration
+_STOPPED_SECONDS: Final = 2.0  # an engine ends a stopped request within an iteration
 _SEND_SECONDS: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The stream is over; nothing follows.
+    """The end of a stream; nothing follows it.
 
     Attributes:
-        error: None: the engine said that its last response was the last.
-        confirmed: the engine holds neither slot nor blocks for the request.
+        error: why the stream failed; None if the engine marked its last response as final.
+        confirmed: the engine holds neither a slot nor blocks for the request.
     """
 
     error: EngineError | None
@@ -45,22 +45,22 @@ _NOT_SENT: Final = Ended(EngineUnavailableError(), confirmed=True)
 
 
 def open_channel(settings: TritonSettings) -> grpc.Channel:
-    """A connection of its own: channels with equal options would share one, and lose all streams with it."""
+    """Open a separate connection: a shared one would lose all its streams at once."""
     pings = (10_000, 5_000) if settings.fast_keepalive else (_SLOW_PING_MS, 20_000)
     return grpc.insecure_channel(
         settings.url,
         options=[
-            ("grpc.use_local_subchannel_pool", 1),
+            ("grpc.use_local_subchannel_pool", 1),  # otherwise channels with equal options share one
             ("grpc.max_send_message_length", -1),
             ("grpc.max_receive_message_length", -1),
             ("grpc.keepalive_time_ms", pings[0]),
             ("grpc.keepalive_timeout_ms", pings[1]),
-            ("grpc.http2.ping_timeout_ms", pings[1]),  # without it a frozen server is noticed after 70 s
+            ("grpc.http2.ping_timeout_ms", pings[1]),  # without it, a frozen server goes unnoticed for 70 s
             ("grpc.keepalive_permit_without_calls", 1),
             ("grpc.http2.max_pings_without_data", 0),
             ("grpc.initial_reconnect_backoff_ms", 200),
             ("grpc.max_reconnect_backoff_ms", 1_000),
-            ("grpc.enable_retries", 0),  # a request that was sent twice would run twice
+            ("grpc.enable_retries", 0),  # a request sent twice would run twice
             ("grpc.enable_http_proxy", 0),
         ],
     )
@@ -69,8 +69,8 @@ def open_channel(settings: TritonSettings) -> grpc.Channel:
 class Stream:
     """One request, its connection and the thread that reads it.
 
-    What comes is handed to `put`: any number of pieces, then one Ended. The owner never waits for this thread
-    alone: when it is late, the owner calls `close` and goes on.
+    It passes events to `put`: any number of deltas, then one Ended. The owner never depends on this thread
+    alone: if it is late, the owner calls `close` and continues.
     """
 
     def __init__(
@@ -81,13 +81,13 @@ class Stream:
         adapter: Adapter,
         put: Callable[[Piece | Ended], None],
     ) -> None:
-        """Write the request; nothing is sent.
+        """Build the request without sending it.
 
         Args:
-            settings: of the server.
-            request: what the engine is to do.
-            adapter: of the model.
-            put: takes what comes.
+            settings: the server's connection settings.
+            request: the request to run.
+            adapter: the model's adapter.
+            put: receives every event.
 
         Raises:
             EngineError: a value of the request cannot be sent.
@@ -100,27 +100,27 @@ class Stream:
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
         self._calls: list[Any] = []
         self._stop_calls: list[Any] = []
-        self._sending = threading.Lock()  # a request that nobody wants any more is never sent
-        self._is_unwanted = False
-        self._has_said = False
+        self._sending = threading.Lock()  # a cancelled request is never sent
+        self._is_cancelled = False
+        self._has_output = False
         self._is_on_its_way = threading.Event()
-        # Daemon: a reader that gRPC never wakes up must not keep the process alive.
+        # Daemon: a reader that gRPC never wakes must not keep the process alive.
         self._thread = threading.Thread(target=self._read, name=f"read-{request.request_id[:8]}", daemon=True)
 
     def connect(self) -> None:
-        """The connection stands, or will not within some seconds; for whoever times a request alone."""
+        """Connect, waiting a few seconds at most. For measuring a request without its connection."""
         with contextlib.suppress(grpc.FutureTimeoutError):
             grpc.channel_ready_future(self._channel).result(timeout=CONNECT_SECONDS)
 
     def start(self) -> None:
-        """The request is with the server, or will be soon, or never."""
+        """Send the request from the reading thread. Waits a moment for it to be on its way."""
         self._thread.start()
         self._is_on_its_way.wait(_SEND_SECONDS)
 
     def stop(self) -> None:
-        """The engine is asked to end the request, if it was sent; the stream goes on until it has.
+        """Ask the engine to end the request; the stream continues until it has ended.
 
-        Where no such request reaches the engine the stream is cut, and its end stays unconfirmed.
+        If a stop request cannot reach the engine, the stream is cut and its end stays unconfirmed.
         """
         stop = self._adapter.stop()
         if not self._was_sent() or stop is None:
@@ -131,16 +131,16 @@ class Stream:
             self._stop_calls.append(self._stub.ModelStreamInfer(iter([message]), timeout=CONNECT_SECONDS))
 
     def cancel(self) -> None:
-        """The stream is cut. The server ends the request when it notices."""
+        """Cut the stream. The server ends the request when it notices."""
         self._was_sent()
         for call in list(self._calls):
             call.cancel()
 
     def close(self) -> bool:
-        """The connection is gone; whether the reading thread has ended too."""
+        """Close the connection. Returns True if the reading thread has ended too."""
         self._end_stop_calls()
         if self._stop_calls:
-            # As with these: cut while its last response is on its way, the stream can crash the server.
+            # As with stop calls: cutting the stream while its last response is sent can crash the server.
             self._thread.join(_STOPPED_SECONDS)
         self.cancel()
         self._channel.close()
@@ -148,18 +148,18 @@ class Stream:
         return not self._thread.is_alive()
 
     def _end_stop_calls(self) -> None:
-        """Requests to stop are over, at the latest at their deadline.
+        """Wait until all stop requests have ended, at the latest at their deadline.
 
-        Triton 2.51 crashes, with all that runs in it, when one is cancelled while it is being answered.
+        Triton 2.51 crashes, with everything running in it, if one is cancelled while it is being answered.
         """
         for call in self._stop_calls:
             with contextlib.suppress(grpc.RpcError):
                 deque(call, maxlen=0)
 
     def _was_sent(self) -> bool:
-        """Whether the engine has heard of the request; if not, it never will."""
+        """Mark the request as cancelled. Returns True if it was sent; if not, it never will be."""
         with self._sending:
-            self._is_unwanted = True
+            self._is_cancelled = True
             return bool(self._calls)
 
     def _read(self) -> None:
@@ -170,15 +170,15 @@ class Stream:
             return
         try:
             ended = self._follow(call)
-        except Exception as error:  # noqa: BLE001  # the thread's entry point: its owner must hear of the end
+        except Exception as error:  # noqa: BLE001  # the thread's entry point: its owner must learn of the end
             telemetry.logger().exception(telemetry.LOOP_FAILED, loop="stream")
             ended = Ended(RetryableEngineError(said=verdicts.storable(repr(error))), confirmed=False)
         self._put(ended)
 
     def _send(self) -> Any | None:  # noqa: ANN401  # a call of generated code
-        """The call, which carries the request; None: nobody wants it any more."""
+        """Send the request and return its call. Returns None if it is cancelled or the channel closed."""
         with self._sending:
-            if self._is_unwanted:
+            if self._is_cancelled:
                 return None
             try:
                 call = self._stub.ModelStreamInfer(iter([self._written]))
@@ -188,7 +188,7 @@ class Stream:
             return call
 
     def _can_be_sent(self) -> bool:
-        """Whether the server is ready for this model; until then it has heard nothing of the job."""
+        """Return True if the server is ready for this model. Until then nothing is sent."""
         asked = service_pb2.ModelReadyRequest(name=self._adapter.model_name)
         try:
             answer = self._stub.ModelReady(asked, timeout=CONNECT_SECONDS)
@@ -197,32 +197,32 @@ class Stream:
         return bool(answer.ready)
 
     def _follow(self, call: Any) -> Ended:  # noqa: ANN401  # see _send
-        """Reads to the end of the stream, also past an error, so that the server has nothing left to send."""
+        """Read to the end of the stream, even past an error: the server must have nothing left to send."""
         error: EngineError | None = None
         is_final = False
         try:
             for response in call:
                 if response.error_message:
-                    error = error or verdicts.told(response.error_message, has_said=self._has_said)
+                    error = error or verdicts.told(response.error_message, has_said=self._has_output)
                     continue
-                piece = self._adapter.piece(_outputs_of(response.infer_response))
-                if piece is not None:
-                    self._has_said = True
-                    self._put(piece)
+                delta = self._adapter.piece(_outputs_of(response.infer_response))
+                if delta is not None:
+                    self._has_output = True
+                    self._put(delta)
                 is_final = is_final or _is_final(response.infer_response)
         except (grpc.RpcError, ValueError) as broken:
-            # Whatever breaks behind the final response is no loss.
+            # A failure after the final response loses nothing.
             return Ended(error or (None if is_final else verdicts.lost(broken)), confirmed=is_final)
         if error is None and not is_final:
             error = RetryableEngineError(said="the stream ended without its final response")
             return Ended(error, confirmed=False)
-        # An error of a model around the engine says nothing about the engine.
+        # An error of a model around the engine proves nothing about the engine.
         return Ended(error, confirmed=error is None or self._adapter.is_engine)
 
     def _write(self) -> Any:  # noqa: ANN401  # generated code has no types
-        """Write the request's message.
+        """Build the request's message.
 
-        Here, not when it is sent: what fails inside gRPC looks like an engine that was lost.
+        Not when it is sent: a failure inside gRPC looks like a lost engine.
         """
         try:
             return self._message(self._adapter.model_name, self._adapter.tensors(self._request))
@@ -243,14 +243,14 @@ _DATATYPES: Final = {"<i4": "INT32", "<f4": "FP32", "<u8": "UINT64", "|b1": "BOO
 
 
 def _raw(value: npt.NDArray[Any]) -> bytes:
-    """The tensor as it is sent; elements of BYTES have their lengths in front."""
+    """Serialize a tensor. Each element of BYTES is preceded by its length."""
     if value.dtype != np.object_:
         return value.tobytes()
     return b"".join(len(each).to_bytes(4, "little") + each for each in value.ravel())
 
 
 def _outputs_of(response: Any) -> dict[str, bytes]:  # noqa: ANN401  # generated code has no types
-    """The raw bytes of the response's tensors by name."""
+    """Return the raw bytes of the response's tensors, by name."""
     names = (output.name for output in response.outputs)
     return dict(zip(names, response.raw_output_contents, strict=False))
 

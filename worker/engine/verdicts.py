@@ -1,4 +1,4 @@
-"""What a server's words mean for a job: the one place where errors of engines are translated."""
+"""The translation of a server's error messages: the one place where engine errors are classified."""
 
 import re
 from typing import Final
@@ -10,7 +10,7 @@ from jobs.errors import EngineError, EngineLostError, EngineUnavailableError, Re
 # Postgres stores neither NUL nor lone surrogates; a model can write the first.
 _UNSTORABLE: Final = re.compile("[\x00\ud800-\udfff]")
 
-# Triton tells no status code inside a stream, only a message. What is not listed here is tried again.
+# Inside a stream Triton sends no status code, only a message. Messages not listed here are retried.
 _REFUSED: Final = (
     "exceeds maximum input length",
     "exceeds max_input_len",
@@ -31,22 +31,22 @@ _NOT_SERVING: Final = (
     "shutting down",
     "is stopping",
 )
-# TensorRT-LLM asserts what a request asks for when it takes it in. An assertion of an iteration ends all
-# requests alike, and names the `forward…` function that met it.
+# TensorRT-LLM validates a request with assertions when it accepts it. An assertion in an iteration ends all
+# requests and names the `forward…` function that failed.
 _ASSERTED: Final = "[tensorrt-llm][error] assertion failed"
 _OF_THE_ENGINE: Final = re.compile(
     r"error in forward|cuda|cublas|nccl|\bmpi|memory|workspace|gemm|kernel|kvcache|free ?block|batch slot"
 )
-# Of the server's words; a stack trace may follow them.
+# Characters kept of the server's message; a stack trace may follow it.
 _MAX_SAID: Final = 500
 
 
 def told(message: str, *, has_said: bool) -> EngineError:
-    """Translate an error that came on a stream.
+    """Translate an error received on a stream.
 
     Args:
-        message: as the server sent it.
-        has_said: tokens came before it, so the request itself was taken.
+        message: the server's message.
+        has_said: output came before it, so the engine had accepted the request.
     """
     said = storable(message)
     lowered = message.lower()
@@ -58,7 +58,7 @@ def told(message: str, *, has_said: bool) -> EngineError:
 
 
 def lost(error: Exception) -> EngineError:
-    """Translate the end of a call that the server did not end in peace."""
+    """Translate the error of a call that the server did not end cleanly."""
     code = error.code() if isinstance(error, grpc.Call) else None
     said = storable(str(error.details() if isinstance(error, grpc.Call) else error))
     if code in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.OUT_OF_RANGE):
@@ -71,17 +71,17 @@ def lost(error: Exception) -> EngineError:
 
 
 def storable(words: str) -> str:
-    """Cut a server's words to what a row and a line of the log can hold: no NUL, no stack trace."""
+    """Cut a server's message to what a row and a log line can hold: no NUL, no stack trace."""
     return sanitize(words[:_MAX_SAID])[0]
 
 
 def _is_asserted_of_request(lowered: str) -> bool:
     before, asserted, after = lowered.partition(_ASSERTED)
-    words = before + after.partition("\n")[0]  # without the stack, in which other names stand
+    words = before + after.partition("\n")[0]  # without the stack trace, which contains other names
     return bool(asserted) and _OF_THE_ENGINE.search(words) is None
 
 
 def sanitize(text: str) -> tuple[str, bool]:
-    """The text as Postgres can store it, and whether something had to become U+FFFD."""
+    """Replace what Postgres cannot store by U+FFFD. Returns the text, and True if it changed."""
     storable, num_replaced = _UNSTORABLE.subn("\ufffd", text)
     return storable, num_replaced > 0
