@@ -1,1 +1,1 @@
-"""Batches over HTTP."""
+"""Batches over HTTP: create, follow, retry, estimate."""

@@ -1,4 +1,4 @@
-"""Dry runs of batches: their file is read part by part, and nothing is written."""
+"""Dry runs of batches: reads the file part by part and writes nothing."""
 
 import time
 from collections.abc import Iterable
@@ -25,11 +25,11 @@ from jobs.states.batch import Endpoint
 
 
 async def estimate(parts: Parts, asked: EstimateRequest, *, tenant_id: UUID) -> JsonObject:
-    """What a batch of this file would take.
+    """Estimate the tokens, KV blocks and time that a batch of this file would take.
 
     Raises:
         InvalidRequestError: the tenant has no such file.
-        UnavailableError: the tokenizer or the database is not available.
+        UnavailableError: the tokenizer or the database is not available; try again.
     """
     wrong_file = "There is no such file."
     file_id = parse_field(asked.input_file_id, ids.parse_file_id, param="input_file_id", message=wrong_file)
@@ -70,7 +70,7 @@ async def _make_estimator(parts: Parts, endpoint: Endpoint) -> Estimator:
 def _take_parts(
     estimator: Estimator, splitter: Splitter, found: list[FilePart], store: PartStore, offset: int
 ) -> int:
-    """The parts are in the estimate; how many bytes they had."""
+    """Add file parts to the estimate and return their size in bytes."""
     chunk = files.unpack(found, store, offset=offset)
     lines: Iterable[FileLine] = splitter.feed(chunk)
     estimator.take(lines)
@@ -80,7 +80,7 @@ def _take_parts(
 def _object(asked: EstimateRequest, found: Estimate, seconds: float | None) -> JsonObject:
     faults = found.faults
     if not found.num_lines:
-        faults = [LineFaultError("empty_file", "The file holds no requests.").as_object(None)]
+        faults = [LineFaultError("empty_file", "The file contains no requests.").as_object(None)]
     failing = found.num_refused + found.num_never_fit + found.num_faults
     return {
         "object": "batch.estimate",

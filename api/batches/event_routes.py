@@ -1,4 +1,4 @@
-"""The events of a batch over HTTP."""
+"""Events of a batch over HTTP."""
 
 from functools import partial
 
@@ -22,7 +22,7 @@ router = APIRouter(tags=["events"])
     responses=event_answers('id: 0\nevent: batch\ndata: {"id":"batch_…","status":"in_progress"}\n\n'),
 )
 async def follow_batch(batch_id: BatchIdDep, parts: PartsDep, caller: CallerDep) -> EventResponse:
-    """Server-sent events until the batch has ended: the batch, whenever its counts have changed."""
+    """Stream server-sent events until the batch ends: the batch, whenever its counts change."""
     read = partial(batches.get, batch_id=batch_id, tenant_id=caller.tenant_id)
     again = partial(parts.transactions.run, read, tenant_ids=[caller.tenant_id])
     with parts.event_streams.opening(caller) as stream:

@@ -1,4 +1,4 @@
-"""What happens to a batch, as server-sent events."""
+"""Server-sent events of a batch."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
@@ -13,12 +13,12 @@ from jobs.states.batch import TERMINAL as ENDED_BATCH
 async def batch_events(
     parts: Parts, batch: Batch, read: Callable[[], Awaitable[Batch]]
 ) -> AsyncGenerator[bytes, None]:
-    """The batch at first and whenever its state or counts have changed, until it has ended.
+    """Yield the batch at the start and whenever its state or counts change, until it ends.
 
     Args:
         parts: of the application.
-        batch: as it is.
-        read: reads it again.
+        batch: its current row.
+        read: reads the row again.
     """
     async with aclosing(merged(parts.batch_followers.changes(batch.id))) as changes:
         async for change in changes:

@@ -1,4 +1,4 @@
-"""What callers get back about batches, described for the documentation."""
+"""Replies about batches, modelled for the API documentation."""
 
 from typing import Any, Literal
 
@@ -43,23 +43,23 @@ _BATCH: dict[str, Any] = {
 
 
 class LineFault(BaseModel):
-    """Why a batch was refused."""
+    """One reason why a batch failed validation."""
 
     code: str = Field(examples=["invalid_json_line"])
-    line: int | None = Field(description="counted from 1; null: the whole file")
+    line: int | None = Field(description="Counted from 1; null: the whole file.")
     message: str
     param: str | None
 
 
 class BatchErrors(BaseModel):
-    """Everything for which a batch was refused; in lists the first hundred."""
+    """All reasons why a batch failed validation; lists show only the first hundred."""
 
     object: Literal["list"]
     data: list[LineFault]
 
 
 class RequestCounts(BaseModel):
-    """Lines of a batch; 0 while it is validated. Cancelled and expired lines are in neither count."""
+    """Line counts of a batch, 0 during validation. Cancelled and expired lines are only in `total`."""
 
     total: int
     completed: int
@@ -67,13 +67,13 @@ class RequestCounts(BaseModel):
 
 
 class CachedTokens(BaseModel):
-    """Part of the input tokens."""
+    """Input tokens by kind."""
 
     cached_tokens: int
 
 
 class ReasoningTokens(BaseModel):
-    """Part of the output tokens."""
+    """Output tokens by kind."""
 
     reasoning_tokens: int
 
@@ -89,7 +89,7 @@ class BatchUsage(BaseModel):
 
 
 class BatchReply(BaseModel):
-    """A batch; times in seconds since 1970."""
+    """A batch. Times are seconds since 1970."""
 
     model_config = example(**_BATCH)
 
@@ -110,8 +110,8 @@ class BatchReply(BaseModel):
         "cancelling",
         "cancelled",
     ]
-    output_file_id: str | None = Field(description="from the first completed line on; grows until the end")
-    error_file_id: str | None = Field(description="from the first failed line on; grows until the end")
+    output_file_id: str | None = Field(description="Set with the first completed line; grows until the end.")
+    error_file_id: str | None = Field(description="Set with the first failed line; grows until the end.")
     created_at: Seconds
     in_progress_at: Seconds | None
     expires_at: Seconds
@@ -124,11 +124,11 @@ class BatchReply(BaseModel):
     request_counts: RequestCounts
     usage: BatchUsage
     metadata: dict[str, str] | None
-    retry_of: str | None = Field(description="the batch whose failed lines these are")
+    retry_of: str | None = Field(description="The batch whose failed lines this one runs again.")
 
 
 class RefusedLine(BaseModel):
-    """A line that would fail alone."""
+    """A line that would fail without failing the batch."""
 
     line: int
     custom_id: str
@@ -136,7 +136,7 @@ class RefusedLine(BaseModel):
 
 
 class NeverFitLine(BaseModel):
-    """A line that no engine can hold; it would fail alone with `context_length_exceeded`."""
+    """A line too large for every engine; only it would fail, with `context_length_exceeded`."""
 
     line: int
     custom_id: str
@@ -146,17 +146,17 @@ class NeverFitLine(BaseModel):
 
 
 class EstimateCounts(BaseModel):
-    """Lines by what would become of them."""
+    """Lines by expected outcome."""
 
     total: int
     runnable: int
     refused: int
     never_fit: int
-    faulty: int = Field(description="any of them would fail the whole batch")
+    faulty: int = Field(description="Any of these would fail the whole batch.")
 
 
 class EstimateReply(BaseModel):
-    """What a batch would take; of refused, faulty and never fitting lines the first hundred are listed."""
+    """What a batch would take. Lists the first hundred refused, faulty and oversized lines each."""
 
     model_config = example(
         object="batch.estimate",
@@ -180,13 +180,13 @@ class EstimateReply(BaseModel):
     request_counts: EstimateCounts
     prompt_tokens: int
     max_output_tokens: int
-    kv_blocks: int = Field(description="of all runnable lines together, were they to run at once")
-    is_exact: bool = Field(description="false: the file is so large that part of it was counted by length")
+    kv_blocks: int = Field(description="Of all runnable lines, if they ran at once.")
+    is_exact: bool = Field(description="False: the file is so large that part of it was estimated by length.")
     refused: list[RefusedLine]
     never_fit: list[NeverFitLine]
     errors: BatchErrors
     estimated_seconds: int | None = Field(
-        description="behind what is queued now, were every answer as long as it may; null: no engine runs"
+        description="After all jobs queued now, if every answer has its maximum length; null: no engine runs."
     )
     estimated_finish_at: Seconds | None
 

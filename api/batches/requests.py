@@ -1,4 +1,4 @@
-"""What callers may send for batches."""
+"""Requests about batches."""
 
 from typing import Final, Literal
 
@@ -11,14 +11,14 @@ _FILE_ID: Final = "file-019c2f3e5a4b7c8d9e0f1a2b3c4d5e6f"
 
 
 class ExpiresAfter(Closed):
-    """How long a file lives."""
+    """The lifetime of a file."""
 
     anchor: Literal["created_at"]
     seconds: int = Field(ge=MIN_EXPIRY_SECONDS, le=MAX_EXPIRY_SECONDS)
 
 
 class EstimateRequest(Closed):
-    """What to estimate: nothing is submitted."""
+    """A batch to estimate; nothing is submitted."""
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"input_file_id": _FILE_ID, "endpoint": "/v1/chat/completions"}]}
@@ -47,18 +47,18 @@ class BatchRequest(EstimateRequest):
     completion_window: Literal["1h", "24h", "7d"]
     metadata: Metadata | None = None
     output_expires_after: ExpiresAfter | None = Field(
-        None, description="life of the result files, from the end of the batch on"
+        None, description="Lifetime of the result files, from the end of the batch."
     )
-    webhook_url: NonEmpty | None = Field(None, description="told once the batch has ended; https")
+    webhook_url: NonEmpty | None = Field(None, description="Notified once the batch has ended; https only.")
     webhook_secret: NonEmpty | None = Field(
-        None, description="`whsec_…`, signs what goes there; null: your default does (GET /v1/webhook_secret)"
+        None, description="`whsec_…`, signs deliveries; null: your default secret (GET /v1/webhook_secret)."
     )
 
 
 class BatchListQuery(BaseModel):
-    """From where on to list batches."""
+    """Where to start a list of batches."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    after: str | None = Field(None, description="id of the last batch seen; the list goes on behind it")
+    after: str | None = Field(None, description="Id of the last batch received; the list continues after it.")
     limit: int = Field(20, ge=1, le=100)

@@ -1,4 +1,4 @@
-"""Batches over HTTP, as OpenAI has them: create, look, list, cancel; and beyond: retry, estimate."""
+"""Batches over HTTP: create, get, list and cancel as in OpenAI's API, plus retry and estimate."""
 
 from collections.abc import Callable
 from functools import partial
@@ -29,7 +29,7 @@ from jobs.tenants.idempotency import Kind, run_once
 
 router = APIRouter(tags=["batches"])
 
-# Far above what 16 pairs of metadata need.
+# Far more than 16 metadata pairs need.
 _MAX_BYTES: Final = 64 * 1024
 
 RetryCount = Annotated[
@@ -37,7 +37,7 @@ RetryCount = Annotated[
     Header(
         alias="x-stainless-retry-count",
         ge=0,
-        description="sent by OpenAI's clients; above 0 the same request within minutes makes no second batch",
+        description="Sent by OpenAI's clients. Above 0, a request repeated within minutes creates no batch.",
     ),
 ]
 
@@ -55,11 +55,14 @@ async def create_batch(
     promise: PromiseDep,
     retry_count: RetryCount = 0,
 ) -> JSONResponse:
-    """Every line of an uploaded file becomes a job. What is wrong with the file is told by the batch."""
+    """Create a batch that runs every line of an uploaded file as a job.
+
+    The file is validated afterwards; the batch reports what is wrong with it.
+    """
     asked = parse(BatchRequest, await read_body(request, max_bytes=_MAX_BYTES))
-    told = check_callback(asked.webhook_url, asked.webhook_secret, parts.settings.webhooks)
-    await parts.check_destination(told.url)
-    await parts.name_destinations([told.url] if told.url else [], tenant_id=tenant_id)
+    callback = check_callback(asked.webhook_url, asked.webhook_secret, parts.settings.webhooks)
+    await parts.check_destination(callback.url)
+    await parts.name_destinations([callback.url] if callback.url else [], tenant_id=tenant_id)
     spec = BatchSpec(
         input_file_id=parse_field(
             asked.input_file_id, ids.parse_file_id, param="input_file_id", message="There is no such file."
@@ -68,8 +71,8 @@ async def create_batch(
         completion_window=asked.completion_window,
         metadata=asked.metadata,
         output_expires_seconds=asked.output_expires_after.seconds if asked.output_expires_after else None,
-        webhook_url=told.url,
-        webhook_secret=told.secret,
+        webhook_url=callback.url,
+        webhook_secret=callback.secret,
     )
 
     def create(session: Session) -> Batch:
@@ -88,11 +91,11 @@ async def create_batch(
 @router.post(
     "/v1/batches/estimate",
     summary="Estimate a batch",
-    responses=answers(200, EstimateReply, "What it would take", 400, 413, 503),
+    responses=answers(200, EstimateReply, "The estimate", 400, 413, 503),
     openapi_extra=json_body(EstimateRequest),
 )
 async def estimate_batch(request: Request, parts: PartsDep, tenant_id: TenantDep) -> JSONResponse:
-    """Tokens, KV blocks, lines that would fail and the time, without submitting anything."""
+    """Estimate tokens, KV blocks, failing lines and time, without submitting anything."""
     asked = parse(EstimateRequest, await read_body(request, max_bytes=_MAX_BYTES))
     async with parts.cpu.estimate(tenant_id):
         return JSONResponse(await estimates.estimate(parts, asked, tenant_id=tenant_id))
@@ -106,7 +109,7 @@ async def estimate_batch(request: Request, parts: PartsDep, tenant_id: TenantDep
 async def list_batches(
     parts: PartsDep, tenant_id: TenantDep, query: Annotated[BatchListQuery, Query()]
 ) -> JSONResponse:
-    """Your batches, newest first."""
+    """List your batches, newest first."""
     wanted = parse_range(query, ids.parse_batch_id, tenant_id=tenant_id, kind="batch")
     found = await parts.transactions.run(partial(batches.list_batches, wanted=wanted))
     data = [batch_object(batch, max_errors=MAX_LISTED_ERRORS) for batch in found.items]
@@ -115,11 +118,11 @@ async def list_batches(
 
 @router.get(
     "/v1/batches/{batch_id}",
-    summary="Look at a batch",
+    summary="Get a batch",
     responses=answers(200, BatchReply, "The batch", 404, 503),
 )
 async def get_batch(batch_id: BatchIdDep, parts: PartsDep, tenant_id: TenantDep) -> JSONResponse:
-    """The batch as it is now; its counts are a second old at most."""
+    """Get the batch; its counts are at most a second old."""
     batch = await parts.transactions.run(partial(batches.get, batch_id=batch_id, tenant_id=tenant_id))
     return JSONResponse(batch_object(batch))
 
@@ -127,10 +130,10 @@ async def get_batch(batch_id: BatchIdDep, parts: PartsDep, tenant_id: TenantDep)
 @router.post(
     "/v1/batches/{batch_id}/cancel",
     summary="Cancel a batch",
-    responses=answers(200, BatchReply, "The batch, being cancelled", 404, 409, 503),
+    responses=answers(200, BatchReply, "The batch, cancelling", 404, 409, 503),
 )
 async def cancel_batch(batch_id: BatchIdDep, parts: PartsDep, tenant_id: TenantDep) -> JSONResponse:
-    """Lines that have ended stay in the files; the others end within seconds."""
+    """Cancel the batch. Finished lines stay in the result files; the others end within seconds."""
     batch = await parts.transactions.run(partial(batches.cancel, batch_id=batch_id, tenant_id=tenant_id))
     parts.doorbell.ring(SERVICE)
     return JSONResponse(batch_object(batch))
@@ -138,13 +141,13 @@ async def cancel_batch(batch_id: BatchIdDep, parts: PartsDep, tenant_id: TenantD
 
 @router.post(
     "/v1/batches/{batch_id}/retry",
-    summary="Run the failed lines again",
+    summary="Retry a batch's failed lines",
     responses=answers(200, BatchReply, "A new batch; `retry_of` names the old one", 400, 404, 409, 503),
 )
 async def retry_batch(
     batch_id: BatchIdDep, parts: PartsDep, tenant_id: TenantDep, promise: PromiseDep
 ) -> JSONResponse:
-    """A new batch of every line that stands in the error file of this one, which must have ended."""
+    """Create a batch from every line in the error file of this one, which must have ended."""
     make = partial(batches.retry, batch_id=batch_id, tenant_id=tenant_id)
 
     def retry(session: Session) -> Batch:
@@ -163,7 +166,7 @@ def _once(
     *,
     tenant_id: UUID,
 ) -> Batch:
-    """The batch that this request makes, or that it made when it came before."""
+    """Make the batch, or return the one that an earlier copy of this request made."""
     once = promise.once(request_sha256)
     if once is None:
         return make(session)

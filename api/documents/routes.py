@@ -1,4 +1,4 @@
-"""Documents over HTTP: send, list, look, read the text, delete."""
+"""Documents over HTTP: upload, list, get, read the text, delete."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -39,9 +39,9 @@ _TEXT: Final = "text/plain"
 @router.post(
     "/v1/documents",
     status_code=202,
-    summary="Send a document",
-    responses=answers(202, DocumentReply, "Stored; its text is waited for", 400, 409, 413, 503)
-    | {200: {"model": DocumentReply, "description": "The same bytes were there"}},
+    summary="Upload a document",
+    responses=answers(202, DocumentReply, "Stored; text extraction is pending", 400, 409, 413, 503)
+    | {200: {"model": DocumentReply, "description": "The document existed already, with the same bytes"}},
     openapi_extra=document_body(DocumentForm),
 )
 async def create_document(
@@ -49,12 +49,12 @@ async def create_document(
     parts: PartsDep,
     tenant_id: TenantDep,
     promise: PromiseDep,
-    filename: Annotated[str, Query(description="of a body that is the file itself")] = "",
-    kind: Annotated[KindName | None, Query(description="what the file must be")] = None,
+    filename: Annotated[str, Query(description="Name of a file sent as the whole body.")] = "",
+    kind: Annotated[KindName | None, Query(description="The kind that the file must be.")] = None,
 ) -> JSONResponse:
-    """A file as a form or as the whole body, streamed into storage; what it is, its bytes decide.
+    """Upload a file as a form or as the whole body; its bytes decide its kind.
 
-    The same bytes are the same document. One that has failed is tried again.
+    The same bytes are the same document. Extraction is retried for a document that had failed.
     """
     received = await uploads.receive(
         request, parts, tenant_id=tenant_id, promise=promise, filename=filename, kind=kind or ""
@@ -74,7 +74,7 @@ async def create_document(
 async def list_documents(
     parts: PartsDep, tenant_id: TenantDep, query: Annotated[DocumentListQuery, Query()]
 ) -> JSONResponse:
-    """Your documents, newest first; pages stay stable while documents are added."""
+    """List your documents, newest first. Pages stay stable while documents are added."""
     wanted = parse_range(query, ids.parse_document_id, tenant_id=tenant_id, kind="document")
     read = partial(documents.list_documents, wanted=wanted, state=query.state)
     found = await parts.transactions.run(read)
@@ -84,13 +84,13 @@ async def list_documents(
 
 @router.get(
     "/v1/documents/{document_id}",
-    summary="Look at a document",
+    summary="Get a document",
     responses=answers(200, SeenDocumentReply, "The document", 404, 503),
 )
 async def get_document(document_id: DocumentIdDep, parts: PartsDep, tenant_id: TenantDep) -> JSONResponse:
-    """The document as it is now, with the map of its pages."""
-    look = partial(documents.get, document_id=document_id, tenant_id=tenant_id)
-    document = await parts.transactions.run(look)
+    """Get the document and the offsets of its pages."""
+    read = partial(documents.get, document_id=document_id, tenant_id=tenant_id)
+    document = await parts.transactions.run(read)
     return JSONResponse({**document_object(document), "page_offsets": document.pages})
 
 
@@ -99,7 +99,7 @@ async def get_document(document_id: DocumentIdDep, parts: PartsDep, tenant_id: T
     summary="Read a document's text",
     response_class=Response,
     responses=answers(
-        200, None, "The text, or the part of it", 400, 404, 409, 503, raw={_TEXT: "Annual report\n"}
+        200, None, "The text, or the selected part of it", 400, 404, 409, 503, raw={_TEXT: "Annual report\n"}
     ),
 )
 async def get_text(
@@ -108,7 +108,7 @@ async def get_text(
     tenant_id: TenantDep,
     query: Annotated[DocumentTextQuery, Query()],
 ) -> StreamingResponse:
-    """The text in UTF-8, whole or from character `start` to before `end`."""
+    """Read the text in UTF-8, whole or from character `start` up to but excluding `end`."""
     body = await parts.transactions.run(partial(_read, document_id=document_id, tenant_id=tenant_id))
     pieces = documents.iterate_text(body, start=query.start, end=query.end)
     headers = {"X-Content-Type-Options": "nosniff"}
@@ -118,10 +118,10 @@ async def get_text(
 @router.delete(
     "/v1/documents/{document_id}",
     summary="Delete a document",
-    responses=answers(200, DocumentDeletedReply, "It is gone", 404, 409, 503),
+    responses=answers(200, DocumentDeletedReply, "The document was deleted", 404, 409, 503),
 )
 async def delete_document(document_id: DocumentIdDep, parts: PartsDep, tenant_id: TenantDep) -> JSONResponse:
-    """The document and its text are gone; so is the work on it, if it waits for its text."""
+    """Delete the document and its text, and stop its extraction if that is still pending."""
     remove = partial(
         documents.remove,
         document_id=document_id,
@@ -133,21 +133,21 @@ async def delete_document(document_id: DocumentIdDep, parts: PartsDep, tenant_id
 
 
 def _read(session: Session, *, document_id: UUID, tenant_id: UUID) -> bytes:
-    """The text as it is stored.
+    """Load the text as it is stored.
 
     Raises:
-        DocumentNotReadyError: it is waited for.
-        ConflictError: there is none.
+        DocumentNotReadyError: the text is not extracted yet.
+        ConflictError: the extraction failed.
     """
     document = documents.get(session, document_id, tenant_id=tenant_id)
     if document.state == DocumentState.FAILED:
-        raise ConflictError("The document has no text; its `error` says why.")
+        raise ConflictError("The document has no text; see its `error`.")
     if document.state != DocumentState.READY:
         raise DocumentNotReadyError
     return documents.load_body(session, document_id)
 
 
 def _encoded(pieces: Iterator[str]) -> Iterator[bytes]:
-    """In a thread, piece by piece, as the receiver takes them."""
+    """Encode each piece as UTF-8, in a thread and as fast as the receiver reads."""
     for piece in pieces:
         yield piece.encode()

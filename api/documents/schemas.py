@@ -1,4 +1,4 @@
-"""What callers send about documents, and what they get back."""
+"""Requests and replies about documents."""
 
 from datetime import datetime
 from typing import Any, Final, Literal
@@ -44,75 +44,79 @@ class DocumentForm(Closed):
     model_config = ConfigDict(json_schema_extra={"examples": [{"file": "Annual report …", "kind": "txt"}]})
 
     file: bytes = Field(strict=False, json_schema_extra={"format": "binary"})
-    kind: KindName | None = Field(None, description="what the file must be; found out by itself without it")
+    kind: KindName | None = Field(None, description="The kind that the file must be; detected if absent.")
 
 
 class DocumentListQuery(BaseModel):
-    """Which documents to list, and from where on."""
+    """The documents to list, and where to start."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     state: DocumentStateName | None = None
-    after: str | None = Field(None, description="id of the last document seen; the list goes on behind it")
+    after: str | None = Field(
+        None, description="Id of the last document received; the list continues after it."
+    )
     limit: int = Field(20, ge=1, le=100)
 
 
 class DocumentTextQuery(BaseModel):
-    """Which part of a text, in characters."""
+    """The range of a text to read, in characters."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    start: int = Field(0, ge=0, le=2**31 - 1, description="the first character")
-    end: int | None = Field(None, ge=0, le=2**31 - 1, description="behind the last one; null: to the end")
+    start: int = Field(0, ge=0, le=2**31 - 1, description="The first character.")
+    end: int | None = Field(
+        None, ge=0, le=2**31 - 1, description="One past the last character; null: to the end."
+    )
 
 
 class DocumentWarning(BaseModel):
-    """What a reader of the text should know."""
+    """A warning about the extracted text."""
 
     code: Notice
     message: str
-    pages: list[int] | None = Field(None, description="that it is about, counted from 1; the first thousand")
+    pages: list[int] | None = Field(None, description="Pages concerned, counted from 1; the first thousand.")
 
 
 class DocumentError(BaseModel):
-    """Why there is no text."""
+    """Why a document has no text."""
 
     code: Fault
     message: str
 
 
 class DocumentReply(BaseModel):
-    """A document; what its text decides is null until `state` is `ready`."""
+    """A document. Fields that depend on its text are null until `state` is `ready`."""
 
     model_config = example(**_DOCUMENT)
 
     id: str
     object: Literal["document"]
-    filename: str = Field(description="as it was sent first")
+    filename: str = Field(description="As first uploaded.")
     kind: KindName
     bytes: int
     sha256: str
     state: DocumentStateName
     pages: int | None = Field(
-        description="pages, slides of pptx, sheets of xlsx, chapters of epub; null for kinds without"
+        description="Pages, slides of pptx, sheets of xlsx, chapters of epub; null for kinds without pages."
     )
-    characters: int | None = Field(description="of the text; offsets everywhere count these")
-    tokens: int | None = Field(description="of the text alone, with the served model's tokenizer")
-    language: str | None = Field(description="ISO 639-1; null when not sure")
+    characters: int | None = Field(description="Length of the text; all offsets count characters.")
+    tokens: int | None = Field(description="Of the text alone, with the served model's tokenizer.")
+    language: str | None = Field(description="ISO 639-1; null if uncertain.")
     title: str | None
     warnings: list[DocumentWarning]
     error: DocumentError | None
     created_at: datetime
     finalized_at: datetime | None
-    expires_at: datetime | None = Field(description="the document is gone then; sent again it lives on")
+    expires_at: datetime | None = Field(description="Deleted then; uploading it again extends its life.")
 
 
 class SeenDocumentReply(DocumentReply):
-    """A document with the map of its pages."""
+    """A document with the offsets of its pages."""
 
     model_config = example(**_DOCUMENT, page_offsets=[0, 1874, 1874, 4410])
 
-    page_offsets: list[int] = Field(description="the character at which each page starts; [] without pages")
+    page_offsets: list[int] = Field(description="Character at which each page starts; [] without pages.")
 
 
 class DocumentListReply(ListReply[DocumentReply]):
@@ -122,6 +126,6 @@ class DocumentListReply(ListReply[DocumentReply]):
 
 
 class DocumentDeletedReply(GoneReply[Literal["document"]]):
-    """A document that is gone."""
+    """A document that was deleted."""
 
     model_config = gone_example(_DOCUMENT)

@@ -1,4 +1,4 @@
-"""Documents as they arrive: the bytes of a form or of a whole body, streamed into storage."""
+"""Streams uploaded documents, as a form or as the whole body, into storage."""
 
 import hashlib
 from collections.abc import AsyncIterator
@@ -49,10 +49,10 @@ class DocumentEmptyError(InvalidRequestError):
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A document that was sent.
+    """An uploaded document.
 
     Attributes:
-        is_new: its text is waited for from now on; False: it was there.
+        is_new: its extraction starts now; False: the document existed before.
         is_replay: an earlier request with the same Idempotency-Key made it.
     """
 
@@ -63,14 +63,14 @@ class Received:
 
 @dataclass(slots=True)
 class _Passed:
-    """What is remembered of bytes that passed by."""
+    """Digest, head and tail of the bytes streamed through."""
 
     digest: "hashlib._Hash" = field(default_factory=hashlib.sha256)
     head: bytes = b""
     tail: bytes = b""
 
     async def watch(self, pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-        """The same pieces."""
+        """Pass the pieces through unchanged, and record them."""
         async for piece in pieces:
             self.digest.update(piece)
             if len(self.head) < HEAD_BYTES:
@@ -82,19 +82,19 @@ class _Passed:
 async def receive(
     request: Request, parts: Parts, *, tenant_id: UUID, promise: Promise, filename: str, kind: str
 ) -> Received:
-    """The document of this request: a form with the field `file`, or a body that is the file itself.
+    """Store the document of this request: a form with the field `file`, or the file as the body.
 
     Args:
         request: not read yet.
         parts: of the service.
-        tenant_id: whose it becomes.
-        promise: an Idempotency-Key.
-        filename: of a body; a form has its own.
-        kind: that the caller names; empty: none. A form may have its own.
+        tenant_id: the owner of the document.
+        promise: idempotency of the request.
+        filename: of a file sent as the body; a form has its own.
+        kind: requested by the caller, empty if none; a form may have its own.
 
     Raises:
         IdempotencyConflictError: the key was used for another document.
-        InvalidRequestError: the form is not as it should be, or nothing of this kind is read.
+        InvalidRequestError: the form is invalid, or this kind of file is not supported.
         TooLargeError: the document has more bytes than this server accepts.
     """
     _refuse_declared(request, limit=parts.settings.documents.max_bytes)
@@ -119,7 +119,7 @@ async def store(
     kind: str = "",
     media_type: str = "",
 ) -> Received:
-    """The document of these bytes; raises as `receive` does."""
+    """Store the document with these bytes; raises as `receive` does."""
     passed = _Passed()
     create = partial(documents.create_file, tenant_id=tenant_id)
     file_id = (await parts.transactions.run(create)).id
@@ -149,7 +149,7 @@ async def store(
         )
         received = await parts.transactions.run(finish)
     except BaseException:
-        # Also when the sender has left; what cannot be discarded now goes with time.
+        # Also when the sender leaves; what cannot be discarded now is cleaned up later.
         with suppress(UnavailableError):
             await parts.transactions.run(partial(files.discard, file_id=file_id, tenant_id=tenant_id))
         raise
@@ -182,10 +182,10 @@ _DOCUMENT: Final[Kind[Received]] = Kind("document", note=lambda received: receiv
 
 
 def _refuse_declared(request: Request, *, limit: int) -> None:
-    """A body that says of itself that it is far too large is not read at all.
+    """Refuse a body whose declared size is far too large, without reading it.
 
     Raises:
-        DocumentTooLargeError: it does.
+        DocumentTooLargeError: the declared size exceeds what would be drained.
     """
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and int(declared) > part_uploads.DRAINED_LIMITS * limit:
@@ -193,14 +193,14 @@ def _refuse_declared(request: Request, *, limit: int) -> None:
 
 
 def _too_large(limit: int) -> DocumentTooLargeError:
-    return DocumentTooLargeError(f"A document may have {limit} bytes at most.", param="file")
+    return DocumentTooLargeError(f"A document may have at most {limit} bytes.", param="file")
 
 
 def _find_kind(form: Form, passed: _Passed, kind: str, media_type: str) -> DocumentKind:
-    """What was sent is.
+    """Detect the kind of the uploaded file.
 
     Raises:
-        InvalidRequestError: the form is not as it should be, or nothing of this kind is read.
+        InvalidRequestError: the form is invalid, or this kind of file is not supported.
     """
     wanted = _check(form, kind)
     if not passed.head:
@@ -209,7 +209,7 @@ def _find_kind(form: Form, passed: _Passed, kind: str, media_type: str) -> Docum
 
 
 def _check(form: Form, kind: str) -> DocumentKind | None:
-    """The kind that the caller names."""
+    """Validate the form and return the kind that the caller requests, if any."""
     if form.filename is None:
         raise MissingFieldError("The field 'file' is required.", param="file")
     if unknown := sorted(form.fields.keys() - _FIELDS):

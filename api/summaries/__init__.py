@@ -1,1 +1,1 @@
-"""Summaries over HTTP."""
+"""Summaries over HTTP: create, follow, results, estimates."""

@@ -1,4 +1,4 @@
-"""Dry runs of summaries: the plan that would be made now, and nothing is written."""
+"""Dry runs of summaries: makes the plan that a request would get now, and writes nothing."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -26,20 +26,20 @@ from jobs.summaries.prompts import overheads
 from jobs.summaries.templates import Wishes
 from jobs.summaries.tree import Sizes, Source
 
-# Documents are cut as they will be up to so many tokens together, a few seconds of work; beyond it the number
-# of chunks follows from lengths.
+# Documents with up to this many tokens in total are really cut, a few seconds of work; beyond it the number
+# of chunks is computed from lengths.
 _MAX_CUT_TOKENS = 1_000_000
 
 
 async def estimate_summaries(
     parts: Parts, asked: SummaryEstimateRequest, *, tenant_id: UUID, model: str
 ) -> JsonObject:
-    """What these summaries would take.
+    """Estimate the chunks, jobs, tokens and time that these summaries would take.
 
     Raises:
-        InvalidRequestError: the tenant has no such document, or nothing is named.
-        ConflictError: a document is not ready.
-        UnavailableError: the tokenizer or the database is not available.
+        InvalidRequestError: the tenant has no such document, or the request names none.
+        ConflictError: a document is not ready; wait for it.
+        UnavailableError: the tokenizer or the database is not available; try again.
     """
     tokenizer = parts.tokenizer.current
     if tokenizer is None:
@@ -108,7 +108,7 @@ def _read(
     sizes: Sizes,
     asked: SummaryEstimateRequest,
 ) -> tuple[list[Source], dict[int, bytes]]:
-    """The documents, and the texts of those that have to be cut."""
+    """Read the documents, and the texts of those that need cutting."""
     query = select(Document).where(Document.id.in_(document_ids), *documents.visible(tenant_id))
     known = {document.id: document for document in session.scalars(query)}
     sources: list[Source] = []

@@ -1,4 +1,4 @@
-"""What happens to a summary, as server-sent events."""
+"""Server-sent events of a summary."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
@@ -13,12 +13,12 @@ from jobs.states.summary import TERMINAL as ENDED_SUMMARY
 async def summary_events(
     parts: Parts, summary_id: UUID, read: Callable[[], Awaitable[Mapping[str, Any]]]
 ) -> AsyncGenerator[bytes, None]:
-    """The summary at first and whenever its state or counts have changed, until it has ended.
+    """Yield the summary at the start and whenever its state or counts change, until it ends.
 
     Args:
         parts: of the application.
-        summary_id: whose.
-        read: the summary as callers see it.
+        summary_id: of the summary to follow.
+        read: reads the summary as callers see it.
     """
     async with aclosing(merged(parts.summary_followers.changes(summary_id))) as changes:
         async for change in changes:

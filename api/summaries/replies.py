@@ -1,4 +1,4 @@
-"""What callers get back about summaries, described for the API's documentation."""
+"""Replies about summaries, modelled for the API documentation."""
 
 from datetime import datetime
 from typing import Any, Literal
@@ -64,48 +64,48 @@ _SUMMARY: dict[str, Any] = {
 
 
 class GapReply(BaseModel):
-    """A stretch of a document that is missing in the summary."""
+    """A stretch of a document that the summary does not cover."""
 
     document_id: str
-    start: int | None = Field(description="character of the document's text; null: all of it")
+    start: int | None = Field(description="Character of the document's text; null: the whole text.")
     end: int | None
-    pages: list[int] | None = Field(description="first and last, from 1; null: it has no pages")
+    pages: list[int] | None = Field(description="First and last page, from 1; null: no pages.")
     error: JobError | None
 
 
 class ChunkReply(BaseModel):
-    """A stretch of a document, and what was made of it; together they are the whole text, each part once."""
+    """A stretch of a document and its summary. The chunks cover the whole text, each part once."""
 
     document_id: str
-    index: int = Field(description="in its document, from 0")
-    start: int = Field(description="character of the document's text")
+    index: int = Field(description="Position in its document, from 0.")
+    start: int = Field(description="Character of the document's text.")
     end: int
-    pages: list[int] | None = Field(description="first and last, from 1; null: it has no pages")
+    pages: list[int] | None = Field(description="First and last page, from 1; null: no pages.")
     state: StateName
     summary: str | None
     error: JobError | None
 
 
 class ProgressReply(BaseModel):
-    """How far a summary is."""
+    """The progress of a summary."""
 
     jobs: int
     completed: int
-    failed: int = Field(description="ended otherwise, after their second attempt")
+    failed: int = Field(description="Jobs that ended without completing, after their second attempt.")
     running: int
-    tokens_done: int = Field(description="prompts of the jobs that have ended, as planned")
+    tokens_done: int = Field(description="Planned prompt tokens of the jobs that have ended.")
     tokens_total: int
 
 
 class SummaryUsageReply(BaseModel):
-    """Tokens of all jobs, attempts that failed included."""
+    """Tokens of all jobs, including failed attempts."""
 
     prompt_tokens: int
     completion_tokens: int
 
 
 class TemplatesReply(BaseModel):
-    """Name and version of the prompts' templates."""
+    """Names and versions of the prompt templates."""
 
     whole: str
     map: str
@@ -115,13 +115,13 @@ class TemplatesReply(BaseModel):
 class PlanReply(BaseModel):
     """How the documents were cut."""
 
-    levels: int = Field(description="of the tree: 1 for a document that fits in one job")
+    levels: int = Field(description="Levels of the tree; 1 for a document that fits in one job.")
     chunks: int
     jobs: int
-    chunk_tokens: int = Field(description="of a chunk at most")
-    part_tokens: int = Field(description="that the summary of a chunk should have")
-    fan_in: int = Field(description="summaries that are joined at once, at most")
-    prompt_tokens: int = Field(description="of all jobs, expected")
+    chunk_tokens: int = Field(description="Maximum per chunk.")
+    part_tokens: int = Field(description="Target length of a chunk's summary.")
+    fan_in: int = Field(description="Maximum number of summaries joined at once.")
+    prompt_tokens: int = Field(description="Expected, over all jobs.")
 
 
 class SummaryReply(BaseModel):
@@ -140,15 +140,15 @@ class SummaryReply(BaseModel):
     instructions: str | None
     focus: str | None
     on_gap: OnGapName
-    chunk_tokens: int | None = Field(description="as asked")
+    chunk_tokens: int | None = Field(description="As requested.")
     overlap_tokens: int
     model: str
     priority: Priority
     templates: TemplatesReply
-    plan: PlanReply | None = Field(description="null until planned")
+    plan: PlanReply | None = Field(description="Null until planned.")
     levels: int | None
     cancel_requested: bool
-    summary: str | None = Field(description="null unless completed")
+    summary: str | None = Field(description="Null unless completed.")
     gaps: list[GapReply]
     progress: ProgressReply
     usage: SummaryUsageReply
@@ -162,18 +162,18 @@ class SummaryReply(BaseModel):
 
 
 class SeenSummaryReply(SummaryReply):
-    """A summary with its chunks, unless `chunks=false` leaves them out."""
+    """A summary with its chunks, which `chunks=false` omits."""
 
     model_config = example(**_SUMMARY, chunks=[_CHUNK])
 
-    chunks: list[ChunkReply] | None = Field(None, description="the leaves, in the order of the text")
+    chunks: list[ChunkReply] | None = Field(None, description="The chunks, in text order.")
     next_chunks_start: int | None = Field(
-        None, description="give it as `chunks_start` for the chunks that follow; absent when none do"
+        None, description="Pass it as `chunks_start` to get the next chunks; absent after the last."
     )
 
 
 class SummaryListReply(ListReply[SummaryReply]):
-    """A page of summaries, newest first; or those that a request made, in the order of its documents."""
+    """A page of summaries, newest first; or those that one request made, in the order of its documents."""
 
     model_config = page_example(_SUMMARY)
 
@@ -182,7 +182,7 @@ class SummaryListReply(ListReply[SummaryReply]):
 
 
 class SummaryResultReply(BaseModel):
-    """A summary's text with where it comes from."""
+    """A summary's text with its sources."""
 
     model_config = example(
         id=_ID,
@@ -214,7 +214,7 @@ class SummaryResultReply(BaseModel):
 class EstimatedDocumentReply(BaseModel):
     """What one document would take."""
 
-    id: str | None = Field(description="null: only its length is known")
+    id: str | None = Field(description="Null: only its length was given.")
     tokens: int
     chunks: int
     levels: int
@@ -247,20 +247,20 @@ class SummaryEstimateReply(BaseModel):
 
     object: Literal["summary.estimate"]
     chunks: int
-    levels: int = Field(description="of the highest tree")
+    levels: int = Field(description="Levels of the highest tree.")
     jobs: int
-    prompt_tokens: int = Field(description="expected; those of joins are bounds")
+    prompt_tokens: int = Field(description="Expected; upper bounds for joins.")
     completion_tokens: CompletionTokensReply
-    chunk_tokens: int = Field(description="of a chunk at most")
+    chunk_tokens: int = Field(description="Maximum per chunk.")
     part_tokens: int
     is_exact: bool = Field(
-        description="chunks were cut as they will be; else their number follows from lengths"
+        description="True: the documents were really cut; false: chunks are computed from lengths."
     )
-    estimated_seconds: int | None = Field(description="behind all that is queued; null: no engine is up")
+    estimated_seconds: int | None = Field(description="After all jobs queued now; null: no engine runs.")
     documents: list[EstimatedDocumentReply]
 
 
 class DeletedSummaryReply(GoneReply[Literal["summary"]]):
-    """A summary that is gone."""
+    """A summary that was deleted."""
 
     model_config = gone_example(_SUMMARY)

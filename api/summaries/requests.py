@@ -1,4 +1,4 @@
-"""What callers may send for summaries."""
+"""Requests about summaries."""
 
 from typing import Annotated, Any, Final, Literal, Self
 
@@ -25,30 +25,35 @@ DocumentId = Annotated[str, Field(min_length=1, max_length=64)]
 
 
 class SummaryOptions(Closed):
-    """How to summarize; everything has a default."""
+    """How to summarize; every field has a default."""
 
-    combine: bool = Field(False, description="one summary over all documents; else one of each")
+    combine: bool = Field(False, description="True: one summary over all documents; false: one of each.")
     style: StyleName = "paragraph"
-    length: int = Field(400, ge=16, le=MAX_LENGTH, description="tokens that a summary should have")
+    length: int = Field(400, ge=16, le=MAX_LENGTH, description="Target length of a summary, in tokens.")
     language: Annotated[NonEmpty, Field(max_length=64)] | None = Field(
-        None, description="to write in, in words or as a code; null: the document's own"
+        None, description="Language to write in, by name or code; null: the document's own."
     )
     instructions: Annotated[NonEmpty, Field(max_length=4000)] | None = Field(
-        None, description="followed beside the template's own, for every part and for the whole"
+        None, description="Added to the template's own instructions, for every chunk and for the whole."
     )
     focus: Annotated[NonEmpty, Field(max_length=1000)] | None = Field(
-        None, description="what you want to know above all"
+        None, description="What you want to know above all."
     )
     on_gap: OnGapName = Field(
         "skip",
-        description="when a part failed twice: `skip` goes on without it and names the gap, `fail` ends the"
-        " summary",
+        description="After a chunk failed twice, `skip` continues without it and reports the gap; `fail`"
+        " fails the summary.",
     )
     chunk_tokens: int | None = Field(
-        None, ge=64, le=MAX_CHUNK_TOKENS, description="of a chunk at most; null: what packs the engine best"
+        None,
+        ge=64,
+        le=MAX_CHUNK_TOKENS,
+        description="Maximum per chunk; null: the size that packs the engine best.",
     )
-    overlap_tokens: int = Field(0, ge=0, le=4096, description="that a chunk repeats of the one before")
-    model: NonEmpty | None = Field(None, description="null: the one that is served")
+    overlap_tokens: int = Field(
+        0, ge=0, le=4096, description="Tokens that a chunk repeats from the one before."
+    )
+    model: NonEmpty | None = Field(None, description="Null: the served model.")
 
     @model_validator(mode="after")
     def _overlap_is_small(self) -> Self:
@@ -58,7 +63,7 @@ class SummaryOptions(Closed):
 
 
 class SummaryRequest(SummaryOptions):
-    """Summaries of documents that were uploaded before; only `documents` is required."""
+    """Summaries of uploaded documents; only `documents` is required."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -74,27 +79,31 @@ class SummaryRequest(SummaryOptions):
     )
 
     documents: list[DocumentId] = Field(
-        default_factory=list, max_length=MAX_DOCUMENTS, description="ids, each once; 1 to 1000"
+        default_factory=list, max_length=MAX_DOCUMENTS, description="1 to 1000 document ids, each once."
     )
-    urls: list[Any] | None = Field(None, description="refused: this server fetches nothing from elsewhere")
-    priority: Priority = Field("normal", description="order among your own jobs")
-    custom_id: CustomId | None = Field(None, description="your own name for it; need not be unique")
-    metadata: Metadata | None = Field(None, description="pairs kept with the summary")
-    completion_window: CompletionWindow | None = Field(None, description="expires after it; null: never")
-    webhook_url: NonEmpty | None = Field(None, description="told once a summary has ended; https")
+    urls: list[Any] | None = Field(None, description="Refused: this server does not fetch URLs.")
+    priority: Priority = Field("normal", description="Order among your own jobs.")
+    custom_id: CustomId | None = Field(None, description="Your own name for it; need not be unique.")
+    metadata: Metadata | None = Field(None, description="Key-value pairs kept with the summary.")
+    completion_window: CompletionWindow | None = Field(
+        None, description="The summary expires after it; null: never."
+    )
+    webhook_url: NonEmpty | None = Field(None, description="Notified once a summary has ended; https only.")
     webhook_secret: NonEmpty | None = Field(
-        None, description="`whsec_…`, signs what goes there; null: your default does"
+        None, description="`whsec_…`, signs deliveries; null: your default secret."
     )
 
 
 class SummaryEstimateRequest(SummaryOptions):
-    """What to estimate: documents that are ready, or just their lengths."""
+    """Summaries to estimate: of documents that are ready, or of given lengths."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"tokens": [200_000, 4000], "length": 300}]})
 
     documents: list[DocumentId] = Field(default_factory=list, max_length=MAX_DOCUMENTS)
     tokens: list[Annotated[int, Field(ge=1, le=MAX_ESTIMATED_TOKENS)]] = Field(
-        default_factory=list, max_length=MAX_DOCUMENTS, description="of documents that are not here yet"
+        default_factory=list,
+        max_length=MAX_DOCUMENTS,
+        description="Lengths of documents that are not uploaded yet.",
     )
     priority: Priority = "normal"
     custom_id: CustomId | None = None
@@ -105,12 +114,14 @@ class SummaryEstimateRequest(SummaryOptions):
 
 
 class SummaryListQuery(BaseModel):
-    """Which summaries to list, and from where on."""
+    """The summaries to list, and where to start."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     state: SummaryStateName | None = None
     custom_id: CustomId | None = None
-    document: str | None = Field(None, description="those of this document")
-    after: str | None = Field(None, description="id of the last summary seen; the list goes on behind it")
+    document: str | None = Field(None, description="Only summaries of this document.")
+    after: str | None = Field(
+        None, description="Id of the last summary received; the list continues after it."
+    )
     limit: int = Field(20, ge=1, le=100)

@@ -1,4 +1,4 @@
-"""Summaries over HTTP: create, look, list, follow, read the result, cancel, delete; and estimates."""
+"""Summaries over HTTP: create, estimate, get, list, follow, read the result, cancel, delete."""
 
 import asyncio
 import json
@@ -54,11 +54,13 @@ MAX_LISTED_CHUNKS: Final = 1000  # a few megabytes; a summary may have 50,000
 _MAX_BYTES: Final = 256 * 1024
 _MEDIA_TYPES: Final = {"md": "text/markdown", "csv": "text/csv"}
 
-Chunks = Annotated[bool, Query(description="list the chunks too")]
+Chunks = Annotated[bool, Query(description="Include the chunks.")]
 ChunksStart = Annotated[
-    int, Query(ge=0, le=tree.MAX_CHUNKS, description="the first chunk to list, counted from 0")
+    int, Query(ge=0, le=tree.MAX_CHUNKS, description="First chunk to list, counted from 0.")
 ]
-ChunksLimit = Annotated[int, Query(ge=1, le=MAX_LISTED_CHUNKS, description="chunks to list at most")]
+ChunksLimit = Annotated[
+    int, Query(ge=1, le=MAX_LISTED_CHUNKS, description="Maximum number of chunks to list.")
+]
 
 
 @router.post(
@@ -73,10 +75,10 @@ ChunksLimit = Annotated[int, Query(ge=1, le=MAX_LISTED_CHUNKS, description="chun
 async def create_summaries(
     request: Request, parts: PartsDep, tenant_id: TenantDep, promise: PromiseDep
 ) -> JSONResponse:
-    """One summary of each document, or with `combine` one over all; they need not be ready yet."""
+    """Summarize each document, or with `combine` all of them in one; they need not be ready yet."""
     asked = parse(SummaryRequest, await read_body(request, max_bytes=_MAX_BYTES))
     if asked.urls:
-        message = "This server fetches nothing from elsewhere; upload the documents instead."
+        message = "This server does not fetch URLs; upload the documents instead."
         raise InvalidRequestError(message, param="urls")
     model = await _model(parts, asked.model)
     spec = _specification(asked, parts, model)
@@ -105,11 +107,11 @@ async def create_summaries(
 @router.post(
     "/v1/summaries/estimate",
     summary="Estimate summaries",
-    responses=answers(200, SummaryEstimateReply, "What they would take", 400, 404, 409, 413, 503),
+    responses=answers(200, SummaryEstimateReply, "The estimate", 400, 404, 409, 413, 503),
     openapi_extra=json_body(SummaryEstimateRequest),
 )
 async def estimate(request: Request, parts: PartsDep, tenant_id: TenantDep) -> JSONResponse:
-    """Chunks, levels, jobs, tokens and time, without submitting anything."""
+    """Estimate chunks, levels, jobs, tokens and time, without submitting anything."""
     asked = parse(SummaryEstimateRequest, await read_body(request, max_bytes=_MAX_BYTES))
     model = await _model(parts, asked.model)
     async with parts.cpu.estimate(tenant_id):
@@ -124,7 +126,7 @@ async def estimate(request: Request, parts: PartsDep, tenant_id: TenantDep) -> J
 async def list_summaries(
     parts: PartsDep, tenant_id: TenantDep, query: Annotated[SummaryListQuery, Query()]
 ) -> JSONResponse:
-    """Your summaries, newest first; pages stay stable while summaries are added."""
+    """List your summaries, newest first. Pages stay stable while summaries are added."""
     wanted = parse_range(query, ids.parse_summary_id, tenant_id=tenant_id, kind="summary")
     document_id = parse_optional(
         query.document or None, ids.parse_document_id, param="document", message="There is no such document."
@@ -140,7 +142,7 @@ async def list_summaries(
 
 @router.get(
     "/v1/summaries/{summary_id}",
-    summary="Look at a summary",
+    summary="Get a summary",
     responses=answers(200, SeenSummaryReply, "The summary, with its chunks", 400, 404, 503),
 )
 async def get_summary(
@@ -153,14 +155,14 @@ async def get_summary(
             ge=0,
             le=MAX_WAIT_SECONDS,
             allow_inf_nan=False,
-            description="seconds to hold the answer until the summary has ended",
+            description="Seconds to wait for the summary to end before responding.",
         ),
     ] = 0,
     chunks: Chunks = True,  # noqa: FBT002  # a query parameter
     chunks_start: ChunksStart = 0,
     chunks_limit: ChunksLimit = MAX_LISTED_CHUNKS,
 ) -> JSONResponse:
-    """The summary as it is now, or, with `wait`, once it has ended or the time is up."""
+    """Get the summary now or, with `wait`, once it has ended or the time is up."""
     wanted = ChunkRange(chunks_start, chunks_limit) if chunks else None
     read = partial(_read, summary_id=summary_id, tenant_id=tenant_id, chunks=wanted)
     if wait:
@@ -171,7 +173,7 @@ async def get_summary(
 
 @router.get(
     "/v1/summaries/{summary_id}/result",
-    summary="Read a summary",
+    summary="Get a summary's result",
     responses=answers(
         200,
         SummaryResultReply,
@@ -189,7 +191,7 @@ async def get_result(
     tenant_id: TenantDep,
     form: Annotated[Literal["json", "md", "csv"], Query(alias="format")] = "json",
 ) -> Response:
-    """What a summary that has ended came to: JSON, Markdown with links to the sources, or CSV."""
+    """Get the result of a summary that has ended: JSON, Markdown with links to the sources, or CSV."""
 
     def read(session: Session) -> tuple[SummaryWithChunks, dict[str, str]]:
         summary = summaries.get(session, summary_id, tenant_id=tenant_id)
@@ -212,7 +214,7 @@ async def get_result(
     responses=event_answers('id: 0\nevent: summary\ndata: {"id":"sum_…","state":"running"}\n\n'),
 )
 async def follow_summary(summary_id: SummaryIdDep, parts: PartsDep, caller: CallerDep) -> EventResponse:
-    """Server-sent events until the summary has ended: the summary, whenever its counts have changed."""
+    """Stream server-sent events until the summary ends: the summary, whenever its counts change."""
     read = partial(_read, summary_id=summary_id, tenant_id=caller.tenant_id)
     again = partial(parts.transactions.run, read, tenant_ids=[caller.tenant_id])
     with parts.event_streams.opening(caller) as stream:
@@ -226,9 +228,12 @@ async def follow_summary(summary_id: SummaryIdDep, parts: PartsDep, caller: Call
     responses=answers(200, SummaryReply, "The summary", 404, 503),
 )
 async def cancel_summary(summary_id: SummaryIdDep, parts: PartsDep, tenant_id: TenantDep) -> JSONResponse:
-    """All its jobs end: those that run within a second; a summary that has ended stays as it is."""
+    """Cancel the summary and its jobs; running ones stop within a second.
+
+    A summary that has ended stays as it is.
+    """
     await parts.transactions.run(partial(summaries.cancel, summary_id=summary_id, tenant_id=tenant_id))
-    # In a transaction of its own, in which the rows of jobs come first; a service worker does it too.
+    # In its own transaction, because it must lock the rows of jobs first; a service worker repeats it.
     await parts.transactions.run(partial(summaries.stop_jobs, summary_id=summary_id, tenant_id=tenant_id))
     parts.doorbell.ring(SERVICE)
     read = partial(_read, summary_id=summary_id, tenant_id=tenant_id)
@@ -238,10 +243,10 @@ async def cancel_summary(summary_id: SummaryIdDep, parts: PartsDep, tenant_id: T
 @router.delete(
     "/v1/summaries/{summary_id}",
     summary="Delete a summary",
-    responses=answers(200, DeletedSummaryReply, "It is gone", 404, 409, 503),
+    responses=answers(200, DeletedSummaryReply, "The summary was deleted", 404, 409, 503),
 )
 async def delete_summary(summary_id: SummaryIdDep, parts: PartsDep, tenant_id: TenantDep) -> JSONResponse:
-    """A summary that has ended is gone with its jobs; its documents stay."""
+    """Delete a summary that has ended, with its jobs; its documents stay."""
     await parts.transactions.run(partial(summaries.remove, summary_id=summary_id, tenant_id=tenant_id))
     return JSONResponse({"id": ids.summary_id(summary_id), "object": "summary", "deleted": True})
 
@@ -256,7 +261,7 @@ def _read(
 
 
 async def _until_ended(parts: Parts, summary_id: UUID, *, seconds: float) -> None:
-    """Returns when the summary has ended, is gone, or the time is up."""
+    """Wait until the summary ends or is deleted, or the time is up."""
     with suppress(TimeoutError):
         async with (
             asyncio.timeout(seconds),
@@ -268,10 +273,10 @@ async def _until_ended(parts: Parts, summary_id: UUID, *, seconds: float) -> Non
 
 
 async def _model(parts: Parts, asked: str | None) -> str:
-    """The model that is meant.
+    """Resolve the requested model; the default is the served one.
 
     Raises:
-        ModelNotFoundError: nobody serves it.
+        ModelNotFoundError: no engine serves it.
     """
     served = parts.settings.engine.model
     if asked is None or asked == served:
@@ -282,7 +287,7 @@ async def _model(parts: Parts, asked: str | None) -> str:
 
 
 def _specification(asked: SummaryRequest, parts: Parts, model: str) -> SummarySpec:
-    told = check_callback(asked.webhook_url, asked.webhook_secret, parts.settings.webhooks)
+    callback = check_callback(asked.webhook_url, asked.webhook_secret, parts.settings.webhooks)
     return SummarySpec(
         document_ids=parse_documents(asked.documents),
         model=model,
@@ -298,14 +303,18 @@ def _specification(asked: SummaryRequest, parts: Parts, model: str) -> SummarySp
         rank=PRIORITIES[asked.priority],
         custom_id=asked.custom_id,
         metadata=asked.metadata,
-        webhook_url=told.url,
-        webhook_secret=told.secret,
+        webhook_url=callback.url,
+        webhook_secret=callback.secret,
         window=WINDOWS[asked.completion_window] if asked.completion_window else None,
     )
 
 
 def _find(session: Session, noted: UUID | JsonObject) -> list[Summary] | None:
-    """All of them, or None: they are made anew only when one is gone."""
+    """Find the summaries of an earlier request.
+
+    Returns:
+        None: at least one no longer exists, so all are made again.
+    """
     listed = noted.get("summary_ids") if isinstance(noted, dict) else None
     if not isinstance(listed, list):
         return None

@@ -1,1 +1,1 @@
-"""The service about itself: health, metrics, version, documentation."""
+"""Health, metrics, version and documentation of the service."""

@@ -1,4 +1,4 @@
-"""The API's documentation as one page without scripts: everything on it comes from the OpenAPI document."""
+"""Renders the OpenAPI document as one HTML page without scripts."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -25,7 +25,7 @@ _LIMITS: Final = {
 
 
 def page(document: Mapping[str, Any]) -> str:
-    """The document for people to read."""
+    """Render the document for people to read."""
     info = document["info"]
     parts = [
         f"<!doctype html><html lang='en'><meta charset='utf-8'><title>{escape(info['title'])} API</title>",
@@ -33,7 +33,7 @@ def page(document: Mapping[str, Any]) -> str:
         f"<style>{_STYLE}</style>",
         f"<h1>{escape(info['title'])} API <small>{escape(info['version'])}</small></h1>",
         f"<p>{escape(info.get('description', ''))}</p>",
-        "<p>The same for programs: <a href='openapi.json'>openapi.json</a>.</p>",
+        "<p>For programs: <a href='openapi.json'>openapi.json</a>.</p>",
     ]
     for path, operations in document["paths"].items():
         for verb, operation in operations.items():
@@ -75,7 +75,7 @@ def _schema(name: str, schema: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _table(rows: list[tuple[str, str, str, str]]) -> str:
-    """Rows of name, place, type (as HTML already) and meaning."""
+    """Render rows of name, place, type (already HTML) and meaning."""
     cells = (
         f"<tr><td><code>{escape(name)}</code><td>{escape(place)}<td>{kind}<td>{escape(meaning)}"
         for name, place, kind, meaning in rows
@@ -84,7 +84,7 @@ def _table(rows: list[tuple[str, str, str, str]]) -> str:
 
 
 def _type(schema: Mapping[str, Any]) -> str:  # noqa: PLR0911  # one return for each kind of schema
-    """A schema in a few words of HTML, with links to the objects it names."""
+    """Summarize a schema in a few words of HTML, with links to the objects it names."""
     match schema:
         case {"$ref": str(reference)}:
             name = escape(reference.rsplit("/", 1)[-1])

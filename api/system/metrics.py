@@ -1,4 +1,4 @@
-"""The queue and the engines for Prometheus, read from Postgres at each scrape."""
+"""Prometheus metrics of the queue and the engines, read from Postgres at each scrape."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ class Snapshot:
 
 
 def read_snapshot(session: Session) -> Snapshot:
-    """What Postgres says now."""
+    """Read the queue and the engines from Postgres."""
     return Snapshot(
         num_jobs=queries.count_by_state(session),
         queued_tokens=queries.queued_tokens(session),
@@ -40,7 +40,11 @@ def read_snapshot(session: Session) -> Snapshot:
 
 
 def queue_exposition(snapshot: Snapshot | None) -> bytes:
-    """The snapshot in Prometheus' text format; None: the database does not answer."""
+    """Render the snapshot in Prometheus' text format.
+
+    Args:
+        snapshot: None if the database does not answer.
+    """
     registry = CollectorRegistry()
     registry.register(_SnapshotCollector(snapshot))
     return generate_latest(registry)
@@ -63,20 +67,20 @@ def _queue_gauges(snapshot: Snapshot) -> Iterator[Metric]:
     for state, count in snapshot.num_jobs.items():
         jobs.add_metric([state], count)
     yield jobs
-    tokens = "Prompt and output tokens at most of all queued jobs."
+    tokens = "Prompt tokens and maximum output tokens of all queued jobs."
     yield GaugeMetricFamily("longbatch_queued_tokens", tokens, value=snapshot.queued_tokens)
-    events = "Webhook events that still have to be delivered."
+    events = "Webhook events not delivered yet."
     yield GaugeMetricFamily("longbatch_webhook_events_pending", events, value=snapshot.pending_webhooks)
-    documents = "Documents whose text is waited for."
+    documents = "Documents whose text is not extracted yet."
     yield GaugeMetricFamily("longbatch_documents_extracting", documents, value=snapshot.waiting_documents)
 
 
 def _engine_gauges(snapshot: Snapshot) -> Iterator[Metric]:
     wanted = {
         "slots": "Requests that the engine runs at once.",
-        "slots_booked": "Slots booked, draining ones included.",
+        "slots_booked": "Reserved slots, including draining ones.",
         "blocks": "KV-cache blocks of the engine.",
-        "blocks_booked": "KV-cache blocks booked, draining ones included.",
+        "blocks_booked": "Reserved KV-cache blocks, including draining ones.",
         "paused": "1 while no job is claimed for the engine.",
         "seen_age_seconds": "Time since a worker last found the engine ready.",
     }

@@ -1,4 +1,4 @@
-"""What the service says about itself, described for the API's documentation."""
+"""Replies about the service itself, modelled for the API documentation."""
 
 from typing import Literal
 
@@ -8,14 +8,14 @@ from api.http.replies import ErrorBody, example
 
 
 class ComponentReply(BaseModel):
-    """Whether a part of the service works."""
+    """The state of one component of the service."""
 
     ready: bool
     detail: str
 
 
 class ReadyReply(BaseModel):
-    """Whether jobs can be accepted and run, part by part; when not, `error` stands beside."""
+    """The readiness of each component; if one is not ready, `error` is set."""
 
     model_config = example(
         ready=True,
@@ -33,7 +33,7 @@ class ReadyReply(BaseModel):
 
 
 class LiveReply(BaseModel):
-    """The process answers."""
+    """The process is alive."""
 
     model_config = example(status="ok")
 
@@ -41,7 +41,7 @@ class LiveReply(BaseModel):
 
 
 class VersionReply(BaseModel):
-    """What this server is."""
+    """The version of this server and the model it serves."""
 
     model_config = example(version="0.1.0", model="llama-3.1-8b-instruct")
 

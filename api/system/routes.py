@@ -1,4 +1,4 @@
-"""The service about itself: health, metrics, version, documentation."""
+"""Health, metrics, version and documentation over HTTP."""
 
 import contextlib
 from dataclasses import asdict
@@ -18,22 +18,22 @@ from jobs.errors import UnavailableError
 router = APIRouter(tags=["system"])
 
 
-@router.get("/health/live", summary="Is the process alive?")
+@router.get("/health/live", summary="Check liveness")
 async def live() -> LiveReply:
-    """The process answers; says nothing about its parts."""
+    """Confirm that the process answers, whatever the state of its components."""
     return LiveReply(status="ok")
 
 
 @router.get(
     "/health/ready",
-    summary="Is every part ready?",
+    summary="Check readiness",
     responses={
-        200: {"model": ReadyReply, "description": "Every part works"},
-        503: {"model": ReadyReply, "description": "One does not; `components` says which, beside `error`"},
+        200: {"model": ReadyReply, "description": "Every component is ready"},
+        503: {"model": ReadyReply, "description": "A component is not ready; `components` shows which"},
     },
 )
 async def ready(parts: PartsDep) -> JSONResponse:
-    """Database at the newest revision, broker, Triton and tokenizer, each by name."""
+    """Check each component: database (at the newest revision), broker, Triton and tokenizer."""
     components = await parts.readiness.look()
     missing = [name for name, component in components.items() if not component.ready]
     body: dict[str, object] = {
@@ -48,12 +48,12 @@ async def ready(parts: PartsDep) -> JSONResponse:
 
 @router.get(
     "/metrics",
-    summary="Metrics for Prometheus",
+    summary="Get metrics for Prometheus",
     response_class=Response,
     responses={200: {"content": {"text/plain": {"example": 'longbatch_jobs{state="queued"} 3.0'}}}},
 )
 async def scrape(request: Request, parts: PartsDep) -> Response:
-    """Requests of this process, and the queue and the engines as Postgres knows them."""
+    """Get metrics of this process's requests, and of the queue and the engines from Postgres."""
     counted: HttpMetrics = request.app.state.http_metrics
     snapshot: metrics.Snapshot | None = None
     with contextlib.suppress(UnavailableError):
@@ -61,13 +61,13 @@ async def scrape(request: Request, parts: PartsDep) -> Response:
     return Response(counted.exposition() + metrics.queue_exposition(snapshot), media_type=CONTENT_TYPE_LATEST)
 
 
-@router.get("/v1/version", summary="Which version is this?")
+@router.get("/v1/version", summary="Get the version")
 async def version(request: Request, parts: PartsDep) -> VersionReply:
-    """The version of Longbatch, and the model that it serves."""
+    """Get the version of Longbatch and the model it serves."""
     return VersionReply(version=request.app.version, model=parts.settings.engine.model)
 
 
 @router.get("/docs", include_in_schema=False)
 async def documentation(request: Request) -> HTMLResponse:
-    """The OpenAPI document as a page that needs nothing from any other server."""
+    """Serve the OpenAPI document as a page that needs nothing from other servers."""
     return HTMLResponse(docs_page.page(request.app.openapi()))

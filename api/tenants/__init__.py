@@ -1,1 +1,1 @@
-"""Tenants over HTTP: what they used and what they may use."""
+"""Tenants over HTTP: their usage and their quotas."""

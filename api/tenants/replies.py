@@ -1,4 +1,4 @@
-"""What callers get back about their use, described for the API's documentation."""
+"""Replies about usage, modelled for the API documentation."""
 
 from datetime import date as date_
 from typing import Literal
@@ -9,28 +9,28 @@ from api.http.replies import example
 
 
 class UsageDayReply(BaseModel):
-    """A day's jobs of one model, by the day on which they ended."""
+    """Usage of one model on one day; a job counts on the day it ended."""
 
     object: Literal["usage"]
     date: date_
     model: str
     num_jobs: dict[Literal["completed", "failed", "cancelled", "expired"], int]
-    prompt_tokens: int = Field(description="of the jobs that an engine has begun")
+    prompt_tokens: int = Field(description="Of the jobs that an engine has started.")
     completion_tokens: int
     total_tokens: int
 
 
 class EnqueuedReply(BaseModel):
-    """What your unfinished jobs hold now, and what they may hold."""
+    """What your unfinished jobs hold of your quotas now, and the quotas."""
 
-    tokens: int = Field(description="prompts and max_tokens; a bound in place of a prompt not counted yet")
+    tokens: int = Field(description="Prompts and max_tokens; an upper bound for prompts not counted yet.")
     max_tokens: int
     jobs: int
     max_jobs: int
 
 
 class UsageReply(BaseModel):
-    """Your use by day and model, newest first, and what is enqueued now."""
+    """Your usage by day and model, newest first, and what is enqueued now."""
 
     model_config = example(
         object="list",

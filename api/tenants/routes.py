@@ -1,4 +1,4 @@
-"""What a tenant used, by day and model, and what it holds of its quota."""
+"""Usage over HTTP: by day and model, and what the tenant holds of its quotas."""
 
 from datetime import UTC, date, datetime, timedelta
 from functools import partial
@@ -26,25 +26,27 @@ _MAX_DAYS: Final = 366
 
 @router.get(
     "/v1/usage",
-    summary="See what you used",
-    responses=answers(200, UsageReply, "By day and model", 400, 503),
+    summary="Get your usage",
+    responses=answers(200, UsageReply, "Usage by day and model", 400, 503),
 )
 async def get_usage(
     parts: PartsDep,
     caller: CallerDep,
-    start: Annotated[date | None, Query(description="first day, UTC; default: 30 days up to `end`")] = None,
-    end: Annotated[date | None, Query(description="last day, UTC; default: today")] = None,
+    start: Annotated[date | None, Query(description="First day, UTC; default: 30 days up to `end`.")] = None,
+    end: Annotated[date | None, Query(description="Last day, UTC; default: today.")] = None,
 ) -> UsageReply:
-    """Jobs and tokens of the days on which the jobs ended; deleted jobs stay in it."""
+    """Get jobs and tokens by the day on which the jobs ended, including deleted jobs."""
     last = end or datetime.now(UTC).date()
     try:
         first = start or last - timedelta(days=_DEFAULT_DAYS - 1)
     except OverflowError:
         first = last
     if not timedelta(0) <= last - first < timedelta(days=_MAX_DAYS):
-        raise InvalidRequestError(f"start must lie before end, by less than {_MAX_DAYS} days.", param="start")
-    look = partial(_read, tenant_id=caller.tenant_id, first=first, last=last)
-    found, held = await parts.transactions.run(look)
+        raise InvalidRequestError(
+            f"start must not be after end, and the range must be at most {_MAX_DAYS} days.", param="start"
+        )
+    read = partial(_read, tenant_id=caller.tenant_id, first=first, last=last)
+    found, held = await parts.transactions.run(read)
     limits = caller.limits
     return UsageReply(
         object="list",

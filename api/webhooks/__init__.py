@@ -1,1 +1,1 @@
-"""Webhooks over HTTP."""
+"""Webhooks over HTTP: endpoints, secrets, delivery log, replays."""

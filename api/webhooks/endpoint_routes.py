@@ -1,4 +1,4 @@
-"""Webhook endpoints over HTTP: create, look, list, change, delete, rotate, test, replay."""
+"""Webhook endpoints over HTTP: create, get, list, update, delete, rotate, test, replay."""
 
 from datetime import timedelta
 from functools import partial
@@ -44,7 +44,7 @@ _ALL: Final = timedelta(days=3650)
 
 Overlap = Annotated[
     int,
-    Query(ge=0, le=MAX_OVERLAP_SECONDS, description="seconds for which the secret before signs too"),
+    Query(ge=0, le=MAX_OVERLAP_SECONDS, description="Seconds for which the previous secret also signs."),
 ]
 
 
@@ -56,7 +56,7 @@ Overlap = Annotated[
     openapi_extra=json_body(EndpointRequest),
 )
 async def create_endpoint(request: Request, parts: PartsDep, tenant_id: TenantDep) -> JSONResponse:
-    """Events that happen from now on are told there. The secret is shown here alone."""
+    """Create an endpoint that receives all events from now on. Only this response shows its secret."""
     settings = parts.settings.webhooks
     asked = parse(EndpointRequest, await read_body(request, max_bytes=_MAX_BYTES))
     vault = require_vault(settings)
@@ -82,7 +82,7 @@ async def create_endpoint(request: Request, parts: PartsDep, tenant_id: TenantDe
 async def list_endpoints(
     parts: PartsDep, tenant_id: TenantDep, query: Annotated[EndpointListQuery, Query()]
 ) -> JSONResponse:
-    """Your endpoints, newest first."""
+    """List your endpoints, newest first."""
     wanted = parse_range(query, ids.parse_endpoint_id, tenant_id=tenant_id, kind="webhook endpoint")
 
     def read(session: Session) -> dict[str, Any]:
@@ -96,11 +96,11 @@ async def list_endpoints(
 
 @router.get(
     "/v1/webhook_endpoints/{endpoint_id}",
-    summary="Look at a webhook endpoint",
+    summary="Get a webhook endpoint",
     responses=answers(200, EndpointReply, "The endpoint", 404, 503),
 )
 async def get_endpoint(endpoint_id: EndpointIdDep, parts: PartsDep, tenant_id: TenantDep) -> JSONResponse:
-    """The endpoint and how it does."""
+    """Get the endpoint and its delivery health."""
 
     def read(session: Session) -> dict[str, Any]:
         return _shown(session, endpoints.get(session, endpoint_id, tenant_id=tenant_id))
@@ -110,17 +110,17 @@ async def get_endpoint(endpoint_id: EndpointIdDep, parts: PartsDep, tenant_id: T
 
 @router.patch(
     "/v1/webhook_endpoints/{endpoint_id}",
-    summary="Change a webhook endpoint",
+    summary="Update a webhook endpoint",
     responses=answers(200, EndpointReply, "The endpoint", 400, 404, 413, 503),
     openapi_extra=json_body(EndpointUpdate),
 )
 async def update_endpoint(
     request: Request, endpoint_id: EndpointIdDep, parts: PartsDep, tenant_id: TenantDep
 ) -> JSONResponse:
-    """Fields that are given change. `enabled: true` also ends a pause and enables what was disabled."""
+    """Update the fields given. `enabled: true` also ends a pause and re-enables a disabled endpoint."""
     find = partial(endpoints.get, endpoint_id=endpoint_id, tenant_id=tenant_id)
     raw = await read_body(request, max_bytes=_MAX_BYTES)
-    await parts.transactions.run(find)  # absent, whatever the body says
+    await parts.transactions.run(find)  # an absent endpoint is 404, whatever the body is
     asked = parse(EndpointUpdate, raw)
     if asked.url is not None:
         allowed = parts.settings.webhooks.allowed_hosts
@@ -139,10 +139,10 @@ async def update_endpoint(
 @router.delete(
     "/v1/webhook_endpoints/{endpoint_id}",
     summary="Delete a webhook endpoint",
-    responses=answers(200, DeletedEndpointReply, "It is gone", 404, 503),
+    responses=answers(200, DeletedEndpointReply, "The endpoint was deleted", 404, 503),
 )
 async def delete_endpoint(endpoint_id: EndpointIdDep, parts: PartsDep, tenant_id: TenantDep) -> JSONResponse:
-    """The endpoint is gone, and so is what waited for it."""
+    """Delete the endpoint and its pending deliveries."""
     remove = partial(endpoints.remove, endpoint_id=endpoint_id, tenant_id=tenant_id)
     await parts.transactions.run(remove)
     return JSONResponse({"id": ids.endpoint_id(endpoint_id), "object": "webhook_endpoint", "deleted": True})
@@ -150,7 +150,7 @@ async def delete_endpoint(endpoint_id: EndpointIdDep, parts: PartsDep, tenant_id
 
 @router.post(
     "/v1/webhook_endpoints/{endpoint_id}/rotate",
-    summary="Replace a webhook endpoint's secret",
+    summary="Rotate a webhook endpoint's secret",
     responses=answers(200, EndpointSecretReply, "The endpoint and its new secret", 400, 404, 503),
 )
 async def rotate_endpoint(
@@ -159,7 +159,7 @@ async def rotate_endpoint(
     tenant_id: TenantDep,
     overlap_seconds: Overlap = DEFAULT_OVERLAP_SECONDS,
 ) -> JSONResponse:
-    """Deliveries carry a signature of each secret until the old one's time is over."""
+    """Replace the endpoint's secret. Deliveries are signed with both until the old one expires."""
 
     def rotate(session: Session) -> dict[str, Any]:
         endpoint = endpoints.get(session, endpoint_id, tenant_id=tenant_id)
@@ -175,10 +175,10 @@ async def rotate_endpoint(
     "/v1/webhook_endpoints/{endpoint_id}/test",
     status_code=202,
     summary="Send a test event",
-    responses=answers(202, QueuedEventReply, "On its way; the delivery log tells the rest", 404, 409, 503),
+    responses=answers(202, QueuedEventReply, "Queued; the delivery log shows the outcome", 404, 409, 503),
 )
 async def send_test(endpoint_id: EndpointIdDep, parts: PartsDep, tenant_id: TenantDep) -> JSONResponse:
-    """An event of type `webhook_endpoint.test` goes to this endpoint, whatever its filter says."""
+    """Send an event of type `webhook_endpoint.test` to this endpoint, whatever its filter."""
 
     def send(session: Session) -> UUID:
         endpoint = endpoints.get(session, endpoint_id, tenant_id=tenant_id)
@@ -193,7 +193,7 @@ async def send_test(endpoint_id: EndpointIdDep, parts: PartsDep, tenant_id: Tena
     "/v1/webhook_endpoints/{endpoint_id}/replay",
     status_code=202,
     summary="Replay events to an endpoint",
-    responses=answers(202, ReplayReply, "On their way", 400, 404, 409, 503),
+    responses=answers(202, ReplayReply, "Queued", 400, 404, 409, 503),
 )
 async def replay_since(
     endpoint_id: EndpointIdDep,
@@ -201,7 +201,7 @@ async def replay_since(
     tenant_id: TenantDep,
     query: Annotated[ReplayQuery, Query()],
 ) -> JSONResponse:
-    """All events since then that the endpoint's filter lets through, delivered before or not; same ids."""
+    """Redeliver all events since then that pass the endpoint's filter, delivered before or not; same ids."""
 
     def replay(session: Session) -> Replayed:
         endpoint = endpoints.get(session, endpoint_id, tenant_id=tenant_id)
@@ -214,7 +214,7 @@ async def replay_since(
 
 
 def replay_response(replayed: Replayed) -> JSONResponse:
-    """What a replay has queued."""
+    """Render what a replay queued."""
     return JSONResponse(
         {
             "object": "webhook_replay",

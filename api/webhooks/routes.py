@@ -1,4 +1,4 @@
-"""Webhooks over HTTP beside the endpoints: the default secret, the log of deliveries, replays."""
+"""Webhooks over HTTP, except endpoints: the default secret, the delivery log, replays of events."""
 
 from datetime import timedelta
 from functools import partial
@@ -37,11 +37,11 @@ router = APIRouter(tags=["webhooks"])
 
 @router.get(
     "/v1/webhook_secret",
-    summary="Read the default webhook secret",
+    summary="Get the default webhook secret",
     responses=answers(200, SecretReply, "The secret", 400, 503),
 )
 async def get_secret(parts: PartsDep, tenant_id: TenantDep) -> JSONResponse:
-    """Signs what goes to the `webhook_url` of jobs and batches without a `webhook_secret`."""
+    """Get the secret that signs deliveries to a `webhook_url` given without a `webhook_secret`."""
     settings = parts.settings.webhooks
     vault = require_vault(settings)
 
@@ -54,13 +54,13 @@ async def get_secret(parts: PartsDep, tenant_id: TenantDep) -> JSONResponse:
 
 @router.post(
     "/v1/webhook_secret/rotate",
-    summary="Replace the default webhook secret",
+    summary="Rotate the default webhook secret",
     responses=answers(200, SecretReply, "The new secret", 400, 503),
 )
 async def rotate_secret(
     parts: PartsDep, tenant_id: TenantDep, overlap_seconds: Overlap = DEFAULT_OVERLAP_SECONDS
 ) -> JSONResponse:
-    """Deliveries carry a signature of each secret until the old one's time is over."""
+    """Replace the default secret. Deliveries are signed with both until the old one expires."""
     settings = parts.settings.webhooks
     vault = require_vault(settings)
     overlap = timedelta(seconds=overlap_seconds)
@@ -80,7 +80,7 @@ async def rotate_secret(
 async def list_deliveries(
     parts: PartsDep, tenant_id: TenantDep, query: Annotated[DeliveryListQuery, Query()]
 ) -> JSONResponse:
-    """Every try to tell you something, newest first; kept as long as the events, 30 days by default."""
+    """List every delivery attempt, newest first. They are kept as long as events, 30 days by default."""
     which = DeliveryFilter(
         endpoint_id=_parsed(query.endpoint_id, ids.parse_endpoint_id, param="endpoint_id"),
         event_id=_parsed(query.event_id, ids.parse_event_id, param="event_id"),
@@ -96,10 +96,10 @@ async def list_deliveries(
     "/v1/webhook_events/{event_id}/replay",
     status_code=202,
     summary="Replay an event",
-    responses=answers(202, ReplayReply, "On its way", 404, 409, 503),
+    responses=answers(202, ReplayReply, "Queued", 404, 409, 503),
 )
 async def replay_event(event_id: EventIdDep, parts: PartsDep, tenant_id: TenantDep) -> JSONResponse:
-    """The event goes again to all who were told, and to endpoints that want its type now; same id."""
+    """Redeliver the event, with the same id, to its receivers and to endpoints that now want its type."""
     replay = partial(endpoints.replay_event, event_id=event_id, tenant_id=tenant_id)
     replayed = await parts.transactions.run(replay)
     parts.doorbell.ring(EVENTS)
@@ -107,7 +107,7 @@ async def replay_event(event_id: EventIdDep, parts: PartsDep, tenant_id: TenantD
 
 
 def _parsed(text: str | None, parse: Parse, *, param: str) -> UUID | None:
-    return parse_optional(text, parse, param=param, message=f"{param} is no such id")
+    return parse_optional(text, parse, param=param, message=f"`{param}` is not a valid id.")
 
 
 def _secret_response(secrets: Secrets) -> JSONResponse:

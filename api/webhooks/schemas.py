@@ -1,4 +1,4 @@
-"""What callers of the webhook routes send and get back."""
+"""Requests and replies of the webhook routes."""
 
 from datetime import datetime
 from typing import Annotated, Any, Final, Literal
@@ -68,22 +68,22 @@ _DELIVERY: Final[dict[str, Any]] = {
 
 
 class EndpointRequest(Closed):
-    """An endpoint to be told; only `url` is required."""
+    """An endpoint that receives events; only `url` is required."""
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"url": "https://example.com/hooks", "events": ["batch.completed"]}]}
     )
 
-    url: NonEmpty = Field(description="https, on port 443, a public server")
+    url: NonEmpty = Field(description="https on port 443 of a public server.")
     description: Description = ""
-    events: EventTypes = Field(["*"], description="`*`: all but job.started")
-    include_output: bool = Field(False, description="outputs of up to 16 KiB come with job events")
-    secret: NonEmpty | None = Field(None, description="`whsec_…`; null: a new one is made")
+    events: EventTypes = Field(["*"], description="`*`: all except job.started.")
+    include_output: bool = Field(False, description="Include outputs of up to 16 KiB in job events.")
+    secret: NonEmpty | None = Field(None, description="`whsec_…`; null: a new one is generated.")
     enabled: bool = True
 
 
 class EndpointUpdate(Closed):
-    """Fields to change; the others stay."""
+    """The fields to update; the others keep their values."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"enabled": True}]})
 
@@ -91,20 +91,22 @@ class EndpointUpdate(Closed):
     description: Description | None = None
     events: EventTypes | None = None
     include_output: bool | None = None
-    enabled: bool | None = Field(None, description="true also enables one that was disabled for its failures")
+    enabled: bool | None = Field(
+        None, description="True also re-enables an endpoint disabled for its failures."
+    )
 
 
 class EndpointListQuery(BaseModel):
-    """From where on to list endpoints."""
+    """Where to start a list of endpoints."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    after: str | None = Field(None, description="id of the last one seen; the list goes on behind it")
+    after: str | None = Field(None, description="Id of the last one received; the list continues after it.")
     limit: int = Field(20, ge=1, le=100)
 
 
 class DeliveryListQuery(EndpointListQuery):
-    """Which deliveries to list, and from where on."""
+    """The deliveries to list, and where to start."""
 
     endpoint_id: str | None = None
     event_id: str | None = None
@@ -112,17 +114,17 @@ class DeliveryListQuery(EndpointListQuery):
 
 
 class ReplayQuery(BaseModel):
-    """From when on to replay."""
+    """Where in time to start a replay."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     since: AwareDatetime | None = Field(
-        None, description="RFC 3339 with a time zone, or seconds since 1970; null: all that is kept"
+        None, description="RFC 3339 with a time zone, or seconds since 1970; null: every event still kept."
     )
 
 
 class EndpointReply(BaseModel):
-    """An endpoint, and how it does."""
+    """An endpoint and its delivery health."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [_ENDPOINT]})
 
@@ -134,18 +136,18 @@ class EndpointReply(BaseModel):
     include_output: bool
     enabled: bool
     disabled_reason: Literal["failing", "gone", "owner"] | None = Field(
-        description="failing: for days; gone: it answered 410; owner: you did it"
+        description="failing: deliveries failed for days; gone: it answered 410; owner: you disabled it."
     )
     disabled_at: datetime | None
-    num_failures: int = Field(description="in a row, up to now")
+    num_failures: int = Field(description="Consecutive failures so far.")
     failing_since: datetime | None
-    paused_until: datetime | None = Field(description="nothing is sent there before")
-    old_secret_expires_at: datetime | None = Field(description="until then the secret before signs too")
+    paused_until: datetime | None = Field(description="Deliveries to it pause until then.")
+    old_secret_expires_at: datetime | None = Field(description="Until then the previous secret also signs.")
     created_at: datetime
 
 
 class EndpointSecretReply(EndpointReply):
-    """An endpoint with its new secret, which is shown this once."""
+    """An endpoint with its new secret, which is shown only once."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [_ENDPOINT | {"secret": "whsec_…"}]})
 
@@ -161,13 +163,13 @@ class EndpointListReply(ListReply[EndpointReply]):
 
 
 class DeletedEndpointReply(GoneReply[Literal["webhook_endpoint"]]):
-    """An endpoint that is gone."""
+    """An endpoint that was deleted."""
 
     model_config = gone_example(_ENDPOINT)
 
 
 class QueuedEventReply(BaseModel):
-    """An event that is on its way."""
+    """An event queued for delivery."""
 
     id: str = Field(examples=["evt_019c2f3e5a4b7c8d9e0f1a2b3c4d5e6f"])
     object: Literal["event"]
@@ -175,22 +177,22 @@ class QueuedEventReply(BaseModel):
 
 
 class ReplayReply(BaseModel):
-    """What is on its way again."""
+    """What a replay queued for delivery."""
 
     model_config = example(object="webhook_replay", num_deliveries=42, next_since=None, num_over_limit=0)
 
     object: Literal["webhook_replay"]
     num_deliveries: int
     next_since: datetime | None = Field(
-        description="replay from here on for what did not fit; null: that was all"
+        description="Replay again from here for the events that did not fit; null: none are left."
     )
     num_over_limit: int = Field(
-        description="deliveries left out: an event is replayed 100 times to a destination at most"
+        description="Deliveries left out: an event is replayed to a destination at most 100 times."
     )
 
 
 class SecretReply(BaseModel):
-    """What signs deliveries to URLs that jobs and batches name without a secret of their own."""
+    """The secret that signs deliveries to webhook URLs given without a secret."""
 
     object: Literal["webhook_secret"]
     secret: str = Field(examples=["whsec_…"])
@@ -198,15 +200,15 @@ class SecretReply(BaseModel):
 
 
 class DeliveryReply(BaseModel):
-    """One try to tell an event. Of the answer only its status and size are kept."""
+    """One attempt to deliver an event. Of the response only status and size are kept."""
 
     id: str
     object: Literal["webhook_delivery"]
     event_id: str
     event_type: str
-    endpoint_id: str | None = Field(description="null: the URL that the job or batch named")
+    endpoint_id: str | None = Field(description="Null: it went to the URL that the job or batch specified.")
     attempt: int
-    outcome: str = Field(description="`delivered`, `bad_status`, or why there was no answer")
+    outcome: str = Field(description="`delivered`, `bad_status`, or why there was no response.")
     status: int | None
     response_bytes: int
     latency_ms: int

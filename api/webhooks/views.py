@@ -1,4 +1,4 @@
-"""What routes with webhooks share: checks of URLs and secrets, shapes of answers."""
+"""JSON objects of webhook endpoints and deliveries."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from jobs.webhooks.delivery_log import LoggedDelivery
 
 
 def endpoint_object(endpoint: WebhookEndpoint, breaker: WebhookBreaker | None) -> dict[str, Any]:
-    """The endpoint as its owner sees it, without secrets."""
+    """Render the endpoint as its owner sees it, without secrets."""
     paused_until = breaker.paused_until if breaker and endpoint.disabled_reason is None else None
     return {
         "id": ids.endpoint_id(endpoint.id),
@@ -31,7 +31,7 @@ def endpoint_object(endpoint: WebhookEndpoint, breaker: WebhookBreaker | None) -
 
 
 def delivery_object(logged: LoggedDelivery) -> dict[str, Any]:
-    """A try as its tenant sees it: of the answer its status and size alone."""
+    """Render a delivery attempt as its tenant sees it: of the response only status and size."""
     delivery = logged.delivery
     return {
         "id": ids.delivery_id(delivery.id),
