@@ -1,4 +1,4 @@
-"""How jobs go: deleted by their owner, or pruned when their retention has passed."""
+"""How jobs leave: deleted by their owner, or pruned at the end of their retention."""
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
@@ -14,7 +14,10 @@ from jobs.states import TERMINAL
 
 
 def remove(session: Session, job_id: UUID, *, tenant_id: UUID) -> bool:
-    """A finished job, its result and its texts are gone; False: it has not finished.
+    """Delete a finished job with its result and its texts.
+
+    Returns:
+        False if it has not finished.
 
     Raises:
         NotFoundError: the tenant has no such job.
@@ -24,7 +27,7 @@ def remove(session: Session, job_id: UUID, *, tenant_id: UUID) -> bool:
     if job is None:
         raise NotFoundError("there is no such job")
     if job.summary_id is not None:
-        raise ConflictError("The job belongs to a summary, and goes with it.")
+        raise ConflictError("The job belongs to a summary; delete the summary instead.")
     if job.state not in TERMINAL or _is_awaited(job):
         return False
     _remove_all(session, [job])
@@ -32,7 +35,10 @@ def remove(session: Session, job_id: UUID, *, tenant_id: UUID) -> bool:
 
 
 def ended_before(before: datetime) -> Select[UUID]:
-    """Select jobs that ended before this moment, oldest first; those of trees go with their summaries."""
+    """Select jobs that ended before this moment, oldest first, except those of trees.
+
+    Jobs of trees are deleted with their summaries.
+    """
     return (
         select(Job.id)
         .where(Job.finalized_at.is_not(None), Job.finalized_at < before)
@@ -44,13 +50,16 @@ def ended_before(before: datetime) -> Select[UUID]:
 def prune_jobs(
     session: Session, *, before: datetime, limit: int = 500, only: Sequence[UUID] | None = None
 ) -> int:
-    """Remove jobs that ended before this moment with their texts; how many.
+    """Delete jobs that ended before this moment, with their texts.
 
     Args:
         session: the caller's transaction.
         before: this moment.
         limit: jobs at most.
         only: of these jobs; None: of all.
+
+    Returns:
+        How many it deleted.
     """
     found = ended_before(before) if only is None else ended_before(before).where(Job.id.in_(only))
     old = session.scalars(found.limit(limit).with_for_update(skip_locked=True)).all()
@@ -58,7 +67,11 @@ def prune_jobs(
 
 
 def prune_events(session: Session, *, before: datetime, limit: int = 5000) -> int:
-    """Events that nobody waits for any more and that are older than this moment are gone; how many."""
+    """Delete events older than this moment that have no delivery left to make.
+
+    Returns:
+        How many it deleted.
+    """
     is_open = exists().where(
         WebhookDispatch.event_id == WebhookEvent.id, WebhookDispatch.next_attempt_at.is_not(None)
     )
@@ -74,7 +87,11 @@ def prune_events(session: Session, *, before: datetime, limit: int = 5000) -> in
 
 
 def prune_idempotency_keys(session: Session, *, before: datetime, limit: int = 5000) -> int:
-    """Idempotency keys older than this moment are forgotten; how many."""
+    """Delete idempotency keys older than this moment.
+
+    Returns:
+        How many it deleted.
+    """
     old = (
         select(IdempotencyKey.tenant_id, IdempotencyKey.key)
         .where(IdempotencyKey.created_at < before)
@@ -89,7 +106,7 @@ def prune_idempotency_keys(session: Session, *, before: datetime, limit: int = 5
 
 
 def _is_awaited(job: Job) -> bool:
-    """Whether its batch has not taken note of it yet, and could never end without it."""
+    """Return True if its batch has not recorded its end, and could not end without."""
     return job.batch_id is not None and not job.is_reported
 
 

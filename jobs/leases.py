@@ -1,6 +1,6 @@
-"""What a worker does with the leases it holds: it renews them, tells progress, and reads stop requests.
+"""What a worker does with its leases: renew them, report progress, and read stop requests.
 
-No verb here waits for a row that somebody else has locked: one such job would hold up all the others.
+No verb here waits for a locked row: one such job would hold up all the others.
 """
 
 from collections.abc import Sequence
@@ -19,11 +19,11 @@ from jobs.transitions import Lease
 
 
 def renew(session: Session, leases: Sequence[Lease], *, lease: timedelta) -> set[UUID]:
-    """Prolong the leases that still hold; one that has expired is never revived.
+    """Extend the leases that still hold; an expired one is never revived.
 
     Returns:
-        The ids of those prolonged. Of the others some are lost, as `read_stops` tells; the rest are locked:
-        try again soon.
+        The ids of the extended leases. Of the others, some are lost, which `read_stops` shows; the rest are
+        locked: try again soon.
     """
     if not leases:
         return set()
@@ -45,7 +45,7 @@ class Progress:
 
     Attributes:
         lease: its fence.
-        completion_tokens: that have streamed.
+        completion_tokens: tokens streamed so far.
         since_first_token: how long ago the first one came.
     """
 
@@ -54,21 +54,22 @@ class Progress:
     since_first_token: timedelta
 
 
-def report_all(session: Session, told: Sequence[Progress]) -> set[UUID]:
+def report_all(session: Session, reports: Sequence[Progress]) -> set[UUID]:
     """Report the progress of many jobs in one statement.
 
     Returns:
-        The ids of the leases told of; the others are lost, or their rows are locked.
+        The ids of the leases reported; the others are lost, or their rows are locked.
     """
-    if not told:
+    if not reports:
         return set()
     rows = values(
-        column("lease_id", Uuid), column("num_tokens", Integer), column("since", Interval), name="told"
-    ).data([(each.lease.lease_id, each.completion_tokens, each.since_first_token) for each in told])
+        column("lease_id", Uuid), column("num_tokens", Integer), column("since", Interval), name="reports"
+    ).data([(each.lease.lease_id, each.completion_tokens, each.since_first_token) for each in reports])
+    held = _held([each.lease for each in reports])
     return set(
         session.scalars(
             update(Job)
-            .where(Job.lease_id == rows.c.lease_id, Job.id.in_(_free(_held([each.lease for each in told]))))
+            .where(Job.lease_id == rows.c.lease_id, Job.id.in_(_free(held)))
             .values(
                 completion_tokens=func.least(rows.c.num_tokens, Job.max_tokens),
                 first_token_at=func.coalesce(Job.first_token_at, func.clock_timestamp() - rows.c.since),
@@ -80,10 +81,10 @@ def report_all(session: Session, told: Sequence[Progress]) -> set[UUID]:
 
 
 def checkpoint(session: Session, lease: Lease, output: Output) -> bool:
-    """Save what the job has generated: it goes on from here if its worker is lost.
+    """Save what the job has generated; it resumes there if its worker is lost.
 
     Returns:
-        False: the lease is lost, or the job's row is locked.
+        False if the lease is lost or the job's row is locked.
     """
     if session.scalar(_free(_held([lease]))) is None:
         return False
@@ -93,7 +94,11 @@ def checkpoint(session: Session, lease: Lease, output: Output) -> bool:
 
 
 def read_stops(session: Session, leases: Sequence[Lease]) -> dict[UUID, StopReason | None]:
-    """Read why each held lease should end early, by lease id; an absent one is lost or has expired."""
+    """Read why each held lease should end early, by lease id.
+
+    Returns:
+        The reasons; None: keep running. A lease that is absent is lost or has expired.
+    """
     if not leases:
         return {}
     holding = _held(leases).where(Job.lease_expires_at > func.clock_timestamp())
@@ -111,5 +116,8 @@ def _held(leases: Sequence[Lease]) -> Select[UUID]:
 
 
 def _free(held: Select[UUID]) -> Select[UUID]:
-    """Lock those of these jobs that nobody else is changing; foreign keys to them are no change."""
+    """Lock those of these jobs that no other transaction is changing.
+
+    A foreign key to a job does not count as a change.
+    """
     return held.with_for_update(key_share=True, skip_locked=True)

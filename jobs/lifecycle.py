@@ -1,7 +1,7 @@
-"""The verbs in the order of a job's life; each moves rows in the caller's transaction and nothing else does.
+"""The verbs in the order of a job's life; only they move rows, in the caller's transaction.
 
-Every move is one guarded UPDATE, see `transitions`. How jobs come in stands in `submission`, how they go in
-`deletion`, what a worker notes on the jobs it holds in `leases`.
+Every move is one guarded UPDATE, see `transitions`. Jobs enter through `submission` and leave through
+`deletion`; `leases` holds what a worker writes to the jobs it runs.
 """
 
 from collections.abc import Sequence
@@ -30,16 +30,19 @@ def claim(
     lasting: timedelta,
     engine_name: str,
 ) -> Job | None:
-    """A queued job runs under this lease; None: it has changed since it was seen, or another engine has it.
+    """Run a queued job under this lease.
 
-    Called by `claims.claim`, which holds the engine's row lock and books the blocks for what it has seen.
+    `claims.claim` calls this while it holds the engine's row lock, and reserves blocks for what it has seen.
 
     Args:
         session: the caller's transaction.
         lease: the new fence.
-        seen: what was booked for; perhaps it ran elsewhere since.
+        seen: the job for which blocks were sized; it may have run elsewhere since.
         lasting: how long without renewal until the job may be rescued.
         engine_name: where it runs.
+
+    Returns:
+        None if the job has changed since `seen`, or another engine has it.
     """
     unchanged = (
         Job.id == lease.job_id,
@@ -61,7 +64,7 @@ def claim(
         started_at=func.coalesce(Job.started_at, func.clock_timestamp()),
         run_after=None,
     )
-    # Asked in the same statement: nearly always nobody wants to know, and claims are many.
+    # Part of the same statement: claims are many, and hardly any job has a subscriber to its start.
     moved = session.execute(moving.returning(Job, outbox.is_start_wanted())).one_or_none()
     if moved is not None and moved[1]:
         outbox.append_started(session, moved[0])
@@ -71,7 +74,11 @@ def claim(
 def report_progress(
     session: Session, lease: Lease, *, completion_tokens: int, since_first_token: timedelta = timedelta(0)
 ) -> bool:
-    """Callers see how many tokens have streamed, and when the first one came; False: the lease is lost."""
+    """Publish how many tokens have streamed, and when the first one came.
+
+    Returns:
+        False if the lease is lost.
+    """
     return bool(
         transitions.write(
             session,
@@ -83,51 +90,72 @@ def report_progress(
 
 
 def complete(session: Session, lease: Lease, output: Output, finish_reason: FinishReason) -> bool:
-    """The job is completed and its result and event stand; False: the lease is lost, nothing was written."""
+    """Complete the job with its result and event.
+
+    Returns:
+        False if the lease is lost; then nothing is written.
+    """
     return transitions.finish(session, "complete", lease, output, finish_reason=finish_reason.value)
 
 
 def fail(session: Session, lease: Lease, error: JsonObject, output: Output | None = None) -> bool:
-    """The job has failed for good, its partial output kept; False: the lease is lost."""
+    """Fail the job for good and keep its partial output.
+
+    Returns:
+        False if the lease is lost.
+    """
     return transitions.finish(session, "fail", lease, output, error=error)
 
 
 def finish_stopped(session: Session, lease: Lease, reason: StopReason, output: Output | None) -> bool:
-    """A running job is cancelled or expired as it was asked to be; False: the lease is lost."""
+    """Cancel or expire a running job as requested.
+
+    Returns:
+        False if the lease is lost.
+    """
     return transitions.finish(session, transitions.ENDS[reason], lease, output)
 
 
 def release(session: Session, lease: Lease, output: Output | None = None) -> JobState | None:
-    """The job is queued again with its rank, and no attempt is spent, or ended if somebody asked for that.
+    """Queue the job again with its rank, or end it if a request asked for that.
 
-    None: the lease is lost, nothing was written.
+    Spends no attempt.
+
+    Returns:
+        The job's new state; None if the lease is lost, and then nothing is written.
     """
     return transitions.requeue(session, "release", lease, output)
 
 
 def yield_slot(session: Session, lease: Lease, output: Output) -> JobState | None:
-    """As `release`; and the next time it books all that it may need, so that it never has to yield again."""
+    """Release the job so that others can go on.
+
+    The next time, it reserves all that it may need, so that it never has to yield again.
+    """
     return transitions.requeue(session, "release", lease, output, num_yields=Job.num_yields + 1)
 
 
 def release_preempted(session: Session, lease: Lease, output: Output) -> JobState | None:
-    """As `release`, since the interactive lane needed its place; counted, so that it comes to an end."""
+    """Release the job for the interactive lane; counted, so that this has a limit."""
     return transitions.requeue(session, "release", lease, output, num_preemptions=Job.num_preemptions + 1)
 
 
 def request_preemption(session: Session, job_ids: Sequence[UUID]) -> int:
-    """The workers of these running jobs are asked to give them back; how many were.
+    """Ask the workers of these running jobs to release them.
 
-    One whose end is being recorded just now is left alone: its place is free in a moment anyway.
+    Skips a job whose end is being recorded right now: its slot is about to be free anyway.
+
+    Returns:
+        How many jobs this asked.
     """
     free = select(Job.id).where(Job.id.in_(job_ids)).with_for_update(skip_locked=True)
     return transitions.request_stop(session, StopReason.PREEMPT, [Job.id.in_(session.scalars(free).all())])
 
 
 def recount(session: Session, lease: Lease, *, prompt_tokens: int) -> JobState | None:
-    """As `release`, with the length that the job's prompt really has.
+    """Release the job with the length that its prompt really has.
 
-    Another tokenizer than the one that counted would else send more than was booked.
+    If another tokenizer counted it, the worker would otherwise send more tokens than it reserved blocks for.
     """
     reserved = prompt_tokens + Job.max_tokens
     return transitions.requeue(
@@ -144,9 +172,12 @@ def retry(
     backoff: timedelta,
     output: Output | None = None,
 ) -> JobState | None:
-    """An attempt is spent: the job is queued for later, or failed after the last with its partial output.
+    """Spend an attempt: queue the job for later, or fail it after its last one.
 
-    It ends instead if somebody asked for that. None: the lease is lost, nothing was written.
+    Ends the job instead if a request asked for that. A failed job keeps its partial output.
+
+    Returns:
+        The job's new state; None if the lease is lost, and then nothing is written.
     """
     job = session.scalar(
         select(Job).where(*transitions.fence(lease), Job.state == "running").with_for_update()
@@ -164,9 +195,12 @@ def retry(
 
 
 def release_after_engine_loss(session: Session, lease: Lease, *, max_rescues: int) -> bool:
-    """The job is queued again, as after a rescue, since its engine was lost; False: the lease is lost.
+    """Queue the job again, as after a rescue, because its engine was lost.
 
-    No attempt is spent, but it is noted that the job was in flight: it may be what killed the engine.
+    Spends no attempt, but records that the job was in flight: it may be what killed the engine.
+
+    Returns:
+        False if the lease is lost.
     """
     job = session.scalar(
         select(Job).where(*transitions.fence(lease), Job.state == "running").with_for_update()
@@ -175,7 +209,7 @@ def release_after_engine_loss(session: Session, lease: Lease, *, max_rescues: in
 
 
 def cancel(session: Session, job_id: UUID, *, tenant_id: UUID) -> Job:
-    """The job is cancelled, or, when it runs, its worker is asked to end it; a finished job stays as it is.
+    """Cancel the job, or ask its worker to end it; a finished job stays as it is.
 
     Raises:
         NotFoundError: the tenant has no such job.
@@ -190,13 +224,21 @@ def cancel(session: Session, job_id: UUID, *, tenant_id: UUID) -> Job:
 def cancel_where(
     session: Session, conditions: Sequence[ColumnElement[bool]], *, tenant_id: UUID, limit: int = 500
 ) -> int:
-    """Unfinished jobs of the tenant that match are cancelled or asked to stop; how many were, 0 at the end.
+    """Cancel the tenant's unfinished jobs that match, or ask them to stop.
 
-    Jobs of a tree that wait for others are left out: they end with their summary.
-    At most `limit` of them, oldest first: many thousands in one transaction would hold up everybody else.
-    Jobs that somebody else is changing come last, when no other is left: only for them it waits.
+    Skips jobs of a tree that wait for others: they end with their summary. Takes the oldest first, and
+    jobs that another transaction is changing last: only for those it waits, when no other is left.
+
+    Args:
+        session: the caller's transaction.
+        conditions: that the jobs match.
+        tenant_id: the jobs' owner.
+        limit: jobs at most; many thousands in one transaction would hold up all others.
+
+    Returns:
+        How many jobs it reached; 0: none is left.
     """
-    # Locked first, in one order: both moves would miss a job that a worker gives back between them.
+    # Locked first, in one order: both moves would miss a job that a worker releases between them.
     matching = (
         select(Job.id)
         .where(Job.tenant_id == tenant_id, *conditions, Job.state.not_in(sorted(TERMINAL)))
@@ -221,7 +263,7 @@ def overdue(now: datetime) -> Select[UUID]:
 
 
 def expire(session: Session, *, now: datetime, limit: int = 1000, only: Sequence[UUID] | None = None) -> int:
-    """Expire jobs whose window has ended, or ask them to stop when they run.
+    """Expire jobs whose window has ended, or ask them to stop if they run.
 
     Args:
         session: the caller's transaction.
@@ -230,7 +272,7 @@ def expire(session: Session, *, now: datetime, limit: int = 1000, only: Sequence
         only: of these jobs; None: of all.
 
     Returns:
-        How many were.
+        How many jobs it expired or asked to stop.
     """
     over = overdue(now) if only is None else overdue(now).where(Job.id.in_(only))
     due = session.scalars(over.limit(limit).with_for_update(skip_locked=True)).all()
@@ -239,7 +281,7 @@ def expire(session: Session, *, now: datetime, limit: int = 1000, only: Sequence
 
 
 def silent_at(now: datetime) -> Select[UUID]:
-    """Select jobs whose worker fell silent."""
+    """Select running jobs whose lease has expired: their worker fell silent."""
     is_silent = (Job.state == literal_column("'running'"), Job.lease_expires_at <= now)
     return select(Job.id).where(*is_silent).order_by(Job.id)
 
@@ -252,14 +294,14 @@ def rescue(
     limit: int = 100,
     only: Sequence[UUID] | None = None,
 ) -> list[Job]:
-    """Queue jobs again whose worker fell silent, or end them as they were asked to be.
+    """Queue jobs again whose worker fell silent, or end them as requested.
 
-    No attempt is spent. Their reservations drain until the engine is known to be done with them.
+    Spends no attempt. Their reservations drain until the engine is known to be done with them.
 
     Args:
         session: the caller's transaction.
         now: the database's clock.
-        max_rescues: after so many a job has failed.
+        max_rescues: a job that was rescued this often fails.
         limit: jobs at most.
         only: of these jobs; None: of all.
     """
@@ -285,7 +327,7 @@ def _take_back(session: Session, job: Job, lease: Lease, *, max_rescues: int) ->
     if job.stop_reason in (StopReason.CANCEL, StopReason.EXPIRE):
         return finish_stopped(session, lease, StopReason(job.stop_reason), None)
     if job.num_rescues >= max_rescues:
-        # It ran alone the last time (see claims), so nothing else can have killed its workers.
+        # It ran alone the last time (see claims), so no other job can have killed its worker.
         return fail(session, lease, _LOST)
     return bool(
         transitions.move(
@@ -301,5 +343,5 @@ def _take_back(session: Session, job: Job, lease: Lease, *, max_rescues: int) ->
 
 _LOST: JsonObject = {
     "code": "worker_lost",
-    "message": "its worker or engine was lost each time it ran, the last time with nothing else in flight",
+    "message": "its worker or engine was lost on every run, the last time with no other job in flight",
 }

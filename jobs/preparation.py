@@ -1,4 +1,4 @@
-"""Prompts counted: a job whose prompt was stored uncounted is queued, or fails because it can never run."""
+"""Counts stored prompts: each job is then queued, or fails because it can never run."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -25,10 +25,10 @@ from jobs.summaries import prompts
 from jobs.turns import Turn
 from jobs.turns.work import Sessions, Watch
 
-_LOST_AGAIN: Final = "counting the prompt failed, or ended its worker, in every attempt"
-# A stored prompt or, in a tree, the canonical form of one that is written now.
+_LOST_AGAIN: Final = "counting the prompt failed, or killed its worker, on every attempt"
+# A stored prompt or, in a tree, the canonical form of one that is written only now.
 _Prompt = PromptText | str
-# It with its ids. Or what is wrong with it.
+# The prompt with its ids, or the error that it caused.
 _Count = tuple[PromptText | NewText, CountedPrompt] | BaseException
 
 
@@ -36,8 +36,8 @@ _Count = tuple[PromptText | NewText, CountedPrompt] | BaseException
 class Counting:
     """Counts one prompt: a `turn_work.Work`.
 
-    A job is queued, or it fails: its prompt never fits, or cannot be rendered for its model. Its row is free
-    while its prompt is counted: a job is cancelled without waiting, and its count is dropped.
+    Queues the job, or fails it if its prompt never fits or cannot be rendered for its model. The job's row is
+    not locked while its prompt is counted: a caller can cancel it without waiting, and the count is dropped.
 
     Attributes:
         fallback: the limits while no engine has registered yet.
@@ -63,16 +63,16 @@ class Counting:
         return self._settle(session, turn, PromptUncountableError(_LOST_AGAIN))
 
     def name_row(self, row_id: UUID) -> tuple[str, str]:
-        """Name the job."""
+        """Name the job for the log."""
         return "job_id", ids.job_id(row_id)
 
     def _most_tokens(self, session: Session) -> int:
-        """Find the longest prompt that any engine takes: what is longer is not counted to its end."""
+        """Find the longest prompt that any engine takes; counting stops beyond it."""
         registered = registry.registered_capacities(session)
         return max(each.max_input_len for each in [self.fallback, *chain(*registered.values())])
 
     def _count(self, prompt: _Prompt, *, limit: int) -> _Count:
-        """Count the prompt, or find what is wrong with it."""
+        """Count the prompt, or return the error that it caused."""
         try:
             if isinstance(prompt, str):
                 counted = self.counter.count_prompt(prompt, limit=limit)
@@ -86,7 +86,11 @@ class Counting:
             return error
 
     def _settle(self, session: Session, turn: Turn, found: _Count) -> Job | None:
-        """The job is queued or has failed; None: it ended meanwhile, or its lease is lost."""
+        """Queue the job or fail it.
+
+        Returns:
+            None if it has ended meanwhile, or its lease is lost.
+        """
         held = select(Job).where(
             Job.id == turn.row_id, Job.state == JobState.PREPARING, Job.lease_id == turn.lease_id
         )
@@ -121,12 +125,12 @@ class Counting:
         settle_count(job, num_tokens=counted.num_tokens, limits=limits, now=now)
 
 
-# Memory and descriptors that others took, and the end of the process: another attempt may count it.
+# Memory or descriptors that other work used up, and the end of the process: another attempt may succeed.
 _NOT_THE_PROMPT: Final = (OSError, MemoryError, SystemExit, KeyboardInterrupt)
 
 
 def _read(session: Session, turn: Turn) -> _Prompt | BaseException:
-    """The prompt, or what is wrong with it."""
+    """Load the prompt, or return the error that it caused."""
     try:
         job = session.get_one(Job, turn.row_id)
         if job.text_id is not None:
@@ -137,7 +141,7 @@ def _read(session: Session, turn: Turn) -> _Prompt | BaseException:
 
 
 def _refuse(job: Job, error: BaseException, *, now: datetime) -> None:
-    """The job has failed, since nobody can count its prompt."""
+    """Fail the job, since its prompt cannot be counted."""
     found: JsonObject = {"code": "invalid_prompt", "message": "the stored prompt cannot be read"}
     if isinstance(error, PromptTooLongError):
         job.prompt_tokens = error.at_least

@@ -36,10 +36,10 @@ _KEYS: Final = (Job.id, Job.tenant_id)
 
 @dataclass(frozen=True, slots=True)
 class JobFilter:
-    """Which of a tenant's jobs are meant; None leaves a field open.
+    """Selects some of a tenant's jobs; a field that is None matches all.
 
     Attributes:
-        metadata: pairs that must all be present.
+        metadata: pairs that a job must all have.
     """
 
     state: str | None = None
@@ -48,7 +48,7 @@ class JobFilter:
     metadata: dict[str, str] | None = None
 
     def conditions(self) -> list[ColumnElement[bool]]:
-        """As SQL."""
+        """Translate the filter into SQL conditions."""
         found: list[ColumnElement[bool]] = []
         if self.state is not None:
             found.append(Job.state == self.state)
@@ -62,7 +62,7 @@ class JobFilter:
 
 
 def get_job(session: Session, job_id: UUID, *, tenant_id: UUID) -> Job:
-    """The tenant's job.
+    """Read the tenant's job.
 
     Raises:
         NotFoundError: the tenant has no such job.
@@ -74,9 +74,9 @@ def get_job(session: Session, job_id: UUID, *, tenant_id: UUID) -> Job:
 
 
 def find_jobs(session: Session, *, job_ids: Sequence[UUID], ended_ids: Sequence[UUID]) -> dict[UUID, Job]:
-    """The jobs with one of `job_ids`, and those of `ended_ids` that have ended.
+    """Read the jobs in `job_ids`, and those in `ended_ids` that have ended.
 
-    The tenants are those that the session is bound to; callers that serve several compare `tenant_id`.
+    The session's binding decides which tenants are visible; callers that serve several compare `tenant_id`.
     """
     wanted = or_(
         Job.id == any_(cast(job_ids, ARRAY(Uuid))),
@@ -87,7 +87,7 @@ def find_jobs(session: Session, *, job_ids: Sequence[UUID], ended_ids: Sequence[
 
 @dataclass(frozen=True, slots=True)
 class Glance:
-    """What changes of a job while it waits and runs."""
+    """The fields of a job that change while it waits and runs."""
 
     state: str
     completion_tokens: int
@@ -95,7 +95,7 @@ class Glance:
 
 
 def glance(session: Session, job_ids: Sequence[UUID]) -> dict[UUID, Glance]:
-    """The jobs at a glance, whoever they belong to; those that are gone are left out."""
+    """Read these fields of many jobs of any tenant; omits jobs that do not exist."""
     rows = session.execute(
         select(Job.id, Job.state, Job.completion_tokens, Job.stop_reason).where(
             Job.id == any_(cast(job_ids, ARRAY(Uuid)))
@@ -107,10 +107,10 @@ def glance(session: Session, job_ids: Sequence[UUID]) -> dict[UUID, Glance]:
 
 
 def list_jobs(session: Session, which: JobFilter, wanted: Range) -> Page[Job]:
-    """The tenant's jobs that match.
+    """List a page of the tenant's jobs that match.
 
     Raises:
-        InvalidRequestError: the one to go on behind is none of the tenant's jobs.
+        InvalidRequestError: the cursor is not the id of one of the tenant's jobs.
     """
     paging.check(session, _KEYS, wanted, kind="job")
     query = select(Job).where(Job.tenant_id == wanted.tenant_id, *which.conditions())
@@ -121,29 +121,33 @@ def list_jobs(session: Session, which: JobFilter, wanted: Range) -> Page[Job]:
 
 
 def _newest_of_each(which: JobFilter, wanted: Range) -> Subquery:
-    """Select a page's worth of ids of each state in which jobs match.
+    """Select one page of ids for each state that the filter allows.
 
-    Each is a short piece of an index, however long the tenant's history is.
+    Each reads a short range of an index, however long the tenant's history is.
     """
     of_task = [Job.task == which.task] if which.task else []
-    pieces = []
+    ranges = []
     for state in [which.state] if which.state else sorted(JobState):
-        # Both kinds have partial indexes of their own.
+        # Finished and unfinished jobs have separate partial indexes.
         has_ended = Job.finalized_at.is_not(None) if state in TERMINAL else Job.finalized_at.is_(None)
-        pieces.append([has_ended, Job.state == state, *of_task])
+        ranges.append([has_ended, Job.state == state, *of_task])
     mine = Job.tenant_id == wanted.tenant_id
-    ids = [paging.part(select(Job.id).where(mine, *piece), _KEYS, wanted).subquery() for piece in pieces]
+    ids = [paging.part(select(Job.id).where(mine, *each), _KEYS, wanted).subquery() for each in ranges]
     return union_all(*(select(each.c.id) for each in ids)).subquery()
 
 
 def get_result(session: Session, job_id: UUID) -> Result | None:
-    """What the job produced, whole or partial; None: nothing."""
+    """Read what the job produced, whole or partial.
+
+    Returns:
+        None if it produced nothing.
+    """
     return session.get(Result, job_id)
 
 
 def count_by_state(session: Session) -> dict[str, int]:
-    """How many jobs stand in each unfinished state; finished ones are not counted, they are many."""
-    # Each by its partial index, which only a literal state finds.
+    """Count the jobs in each unfinished state; finished ones are too many to count."""
+    # Each count uses a partial index, which the planner finds only for a literal state.
     counts: dict[str, int] = {}
     for state in ("blocked", "preparing", "queued", "running"):
         found = select(func.count()).select_from(Job).where(Job.state == literal_column(f"'{state}'"))
@@ -152,18 +156,18 @@ def count_by_state(session: Session) -> dict[str, int]:
 
 
 def queued_tokens(session: Session) -> int:
-    """Prompt and output tokens that wait in the queue."""
+    """Sum the prompt and output tokens that wait in the queue."""
     total = func.sum(Job.prompt_tokens + Job.max_tokens)
     return int(session.scalar(select(total).where(Job.state == literal_column("'queued'"))) or 0)
 
 
 @dataclass(frozen=True, slots=True)
 class EngineUsage:
-    """An engine and what is booked on it.
+    """An engine and what is reserved on it.
 
     Attributes:
-        held_slots: reservations, draining ones included.
-        held_blocks: blocks that they book.
+        held_slots: number of reservations, including draining ones.
+        held_blocks: KV blocks that they hold.
     """
 
     engine: Engine
@@ -172,7 +176,7 @@ class EngineUsage:
 
 
 def engine_usages(session: Session) -> list[EngineUsage]:
-    """Every registered engine with its bookings."""
+    """List every registered engine with what is reserved on it."""
     rows = session.execute(
         select(Engine, func.count(Reservation.lease_id), func.coalesce(func.sum(Reservation.blocks), 0))
         .outerjoin(Reservation, Reservation.engine_name == Engine.name)
@@ -186,18 +190,18 @@ def engine_usages(session: Session) -> list[EngineUsage]:
 
 
 def pending_webhooks(session: Session) -> int:
-    """Events that still have to be told, once for each destination."""
+    """Count the events still to deliver, once for each destination."""
     counts = [
         select(func.count())
         .select_from(WebhookDispatch)
         .where(WebhookDispatch.state == literal_column(state))
-        for state in ("'pending'", "'sending'")  # literal, so that the partial indexes are found
+        for state in ("'pending'", "'sending'")  # literal, so that the planner uses the partial indexes
     ]
     return sum(session.scalar(count) or 0 for count in counts)
 
 
 class Queued(NamedTuple):
-    """A queued job as a claim sees it: no prompt, no texts."""
+    """A queued job as a claim sees it: without prompt or text."""
 
     id: UUID
     tenant_id: UUID
@@ -216,7 +220,7 @@ class Queued(NamedTuple):
     summary_id: UUID | None
 
     def priority(self, now: datetime) -> int:
-        """Its rank, one higher when its window nears its end."""
+        """Return its rank, one higher near the end of its window."""
         if self.expires_at is None:
             return self.rank
         left: timedelta = self.expires_at - now

@@ -1,4 +1,4 @@
-"""How jobs come in: submitted, counted, and queued or refused because they can never fit."""
+"""How jobs come in: submitted, counted, and queued, or rejected because they can never fit."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from jobs.states import TERMINAL, TRANSITIONS, JobState, Lane
 from jobs.tenants.idempotency import Kind, Once, run_once
 from jobs.tenants.quotas import Admit, QuotaUsage
 
-# What a chat template adds around a message, far above what any does.
+# Upper bound of what a chat template adds around a message; no real one comes near it.
 _TEMPLATE_TOKENS = 256
 
 
@@ -29,10 +29,10 @@ class JobSpec:
     """What a caller asks for, validated.
 
     Attributes:
-        text: the prompt; with its ids when it was small enough to count at once.
+        text: the prompt; with its ids if it was small enough to count at once.
         rank: -1 low, 0 normal, 1 high.
-        lane: who waits for it.
-        window: it expires this long after it was accepted; None: never, unless `expires_at` says when.
+        lane: interactive if a caller waits for the answer.
+        window: it expires this long after it was accepted; None: never, unless `expires_at` is set.
         batch_id: of the batch that it is line `batch_line` of.
         sampling: temperature, top_p, top_k, seed, stop as given.
     """
@@ -63,17 +63,17 @@ def submit(
     fallback: Capacity,
     admit: Admit | None = None,
 ) -> list[Job]:
-    """The jobs stand in the table, in the given order: queued, preparing, or failed if they never fit.
+    """Insert jobs in the given order: queued, preparing, or failed if they never fit.
 
     Args:
         session: the caller's transaction.
-        specs: at most a few thousand; callers with more send them in parts.
-        tenant_id: whose jobs they are.
+        specs: at most a few thousand; callers with more submit them in slices.
+        tenant_id: the jobs' owner.
         fallback: the limits while no engine has registered yet.
-        admit: asked for what the jobs take of the tenant's quota; None: it is not limited.
+        admit: checks what the jobs take of the tenant's quota; None: no limit.
 
     Raises:
-        LimitError: `admit` says no; the caller's transaction must not be committed.
+        LimitError: `admit` refuses; the caller must roll its transaction back.
     """
     text_ids = store.store(session, [spec.text for spec in specs], tenant_id=tenant_id)
     now, capacities = registry.look(session)
@@ -95,7 +95,10 @@ def submit(
 
 
 def _taken(jobs: Sequence[Job]) -> QuotaUsage:
-    """What new jobs ask of their tenant's quota; one that never fits counts as a job too: it has a row."""
+    """Sum up what new jobs take of their tenant's quota.
+
+    One that never fits counts as a job too, because it has a row.
+    """
     unfinished = [job for job in jobs if job.state not in TERMINAL]
     of_batches = [job for job in jobs if job.state in TERMINAL and job.batch_id is not None]
     return QuotaUsage(
@@ -105,9 +108,10 @@ def _taken(jobs: Sequence[Job]) -> QuotaUsage:
 
 
 def demand(spec: JobSpec, limits: Sequence[Capacity]) -> int:
-    """Tokens that the job takes of its tenant's quota: max_tokens, and its prompt or a bound of it.
+    """Compute the tokens that a job takes of its tenant's quota.
 
-    A prompt that is not counted yet has no more tokens than bytes, and none stays that no engine takes.
+    That is max_tokens plus the prompt. A prompt that is not counted yet has no more tokens than bytes, nor
+    more than the longest that any engine accepts, since a longer one is rejected.
     """
     if spec.text.counted:
         return spec.text.counted.num_tokens + spec.max_tokens
@@ -124,7 +128,10 @@ def submit_once(
     fallback: Capacity,
     admit: Admit | None = None,
 ) -> tuple[Job, bool]:
-    """The job of this idempotency key, and whether an earlier request made it.
+    """Submit a job, or return the one that an earlier request with this key made.
+
+    Returns:
+        The job, and whether an earlier request made it.
 
     Raises:
         IdempotencyConflictError: the key was used with another body.
@@ -147,7 +154,10 @@ def submit_part_once(
     fallback: Capacity,
     admit: Admit | None = None,
 ) -> tuple[list[UUID], list[Job]]:
-    """The ids of this key's jobs in the order of `specs`, and those of them that are new: all or none.
+    """Submit all of these jobs, or find those that an earlier request made.
+
+    Returns:
+        The jobs' ids in the order of `specs`, and those of the jobs that are new: all or none.
 
     Raises:
         IdempotencyConflictError: the key was used for other jobs.
@@ -183,7 +193,7 @@ def misfits(capacities: Mapping[str, Sequence[Capacity]]) -> Select[UUID]:
 
 
 def reject_misfits(session: Session, *, limit: int = 1000, only: Sequence[UUID] | None = None) -> list[Job]:
-    """Fail queued jobs that no registered engine can ever run: engines can come back smaller.
+    """Fail queued jobs that no registered engine can run; one may come back smaller.
 
     Args:
         session: the caller's transaction.
@@ -222,7 +232,7 @@ def too_long_error(excess: Excess, *, is_least: bool = False) -> JsonObject:
 
     Args:
         excess: the numbers.
-        is_least: the prompt was counted only until it was too long.
+        is_least: counting stopped as soon as the prompt was too long.
     """
     least = "at least " if is_least else ""
     details: JsonObject = {
@@ -276,7 +286,10 @@ def _find_job(session: Session, noted: UUID | JsonObject) -> Job | None:
 
 
 def _find_ids(_session: Session, noted: UUID | JsonObject) -> list[UUID] | None:
-    """Jobs that were deleted since are named too: a part is never made anew in pieces."""
+    """Read the ids that the key recorded, including those of jobs deleted since.
+
+    So a slice is never submitted again in part.
+    """
     ids = noted.get("job_ids") if isinstance(noted, dict) else None
     return [UUID(hex=each) for each in ids] if isinstance(ids, list) else None
 

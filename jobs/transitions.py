@@ -1,7 +1,7 @@
-"""The guarded UPDATEs behind every verb of a job's life.
+"""The guarded UPDATEs under every verb of a job's life.
 
 Each names the states it may start from (TRANSITIONS) and, for a worker's write, the lease that fences it.
-Zero rows mean that somebody else was first, and the caller writes nothing.
+Zero rows mean that another transaction was first, and the caller writes nothing.
 """
 
 from collections.abc import Sequence
@@ -42,9 +42,9 @@ class Lease:
     lease_id: UUID
 
 
-# The verbs by which jobs end that were asked to.
+# The verbs that end a job on request.
 ENDS = {StopReason.CANCEL: "cancel", StopReason.EXPIRE: "expire"}
-# Whoever wants it to end altogether is served before a job goes back to the queue.
+# What a job loses when it goes back to the queue. A request to end it is served before that.
 UNHELD: dict[str, Any] = {
     "lease_id": None,
     "lease_expires_at": None,
@@ -54,12 +54,16 @@ UNHELD: dict[str, Any] = {
 
 
 def fence(lease: Lease) -> tuple[ColumnElement[bool], ...]:
-    """The conditions under which this lease may write."""
+    """Return the conditions under which this lease may write."""
     return (Job.id == lease.job_id, Job.lease_id == lease.lease_id)
 
 
 def finish(session: Session, verb: str, lease: Lease, output: Output | None, **values: Any) -> bool:  # noqa: ANN401  # columns have many types
-    """Terminal state, result and event in the caller's one transaction, or nothing."""
+    """Write terminal state, result and event in the caller's transaction, or nothing.
+
+    Returns:
+        False if the lease is lost.
+    """
     held = select(Job.id).where(*fence(lease), Job.state.in_(sources(verb))).with_for_update()
     if session.scalar(held) is None:
         return False
@@ -69,7 +73,11 @@ def finish(session: Session, verb: str, lease: Lease, output: Output | None, **v
 
 
 def end(session: Session, verb: str, *conditions: ColumnElement[bool], **values: Any) -> list[Job]:  # noqa: ANN401  # columns have many types
-    """The jobs that ended: what each had generated is its result now, and its event stands."""
+    """End the matching jobs, store what they generated as results, and publish it.
+
+    Returns:
+        The jobs that ended.
+    """
     kept = checkpoints.progress_kept()["completion_tokens"]
     ended = move(session, verb, *conditions, completion_tokens=kept, **values)
     checkpoints.into_results(session, [job.id for job in ended])
@@ -84,7 +92,13 @@ def requeue(
     output: Output | None,
     **values: Any,  # noqa: ANN401  # columns have many types
 ) -> JobState | None:
-    """A worker's job is queued again, unless it was asked to end: then it ends, without an engine."""
+    """Queue a worker's job again, or end it if a request asked for that.
+
+    A job that ends this way needs no engine.
+
+    Returns:
+        The job's new state; None if the lease is lost.
+    """
     asked = select(Job.id, Job.stop_reason).where(*fence(lease), Job.state == "running").with_for_update()
     row = session.execute(asked).one_or_none()
     if row is None:
@@ -100,7 +114,11 @@ def requeue(
 
 
 def write(session: Session, lease: Lease, **values: Any) -> int:  # noqa: ANN401  # columns have many types
-    """A worker's note on a job it still holds; the number of rows, 0 when the lease is lost."""
+    """Update a job that the worker still holds.
+
+    Returns:
+        The number of rows; 0 if the lease is lost.
+    """
     written = session.execute(
         update(Job).where(*fence(lease), Job.state == "running").values(**values).returning(Job.id)
     )
@@ -108,7 +126,11 @@ def write(session: Session, lease: Lease, **values: Any) -> int:  # noqa: ANN401
 
 
 def request_stop(session: Session, reason: StopReason, conditions: Sequence[ColumnElement[bool]]) -> int:
-    """Running jobs are asked to stop; a stronger reason replaces a weaker one."""
+    """Ask running jobs to stop; a stronger reason replaces a weaker one.
+
+    Returns:
+        How many jobs this asked.
+    """
     asked = session.execute(
         update(Job)
         .where(*conditions, Job.state == "running", weaker_than(reason))
@@ -120,6 +142,6 @@ def request_stop(session: Session, reason: StopReason, conditions: Sequence[Colu
 
 
 def weaker_than(reason: StopReason) -> ColumnElement[bool]:
-    """Whether a job was not asked to stop yet, or for a weaker reason."""
+    """Match jobs that were not asked to stop, or only for a weaker reason."""
     strength = case({each.value: place for place, each in enumerate(StopReason)}, value=Job.stop_reason)
     return or_(Job.stop_reason.is_(None), strength > list(StopReason).index(reason))

@@ -1,12 +1,12 @@
-"""How trees of jobs move on: in the transaction that ends a job, whatever waited for it alone is freed.
+"""How trees of jobs advance: the transaction that ends a job frees the jobs that waited for it alone.
 
-Whoever ends a job of a tree holds that job's row and then takes the summary's: so the ends of one tree come
-one after another, and the second of two children that end in the same instant sees the first. Rows of jobs
-that wait for others (`blocked`) are written under the summary's row alone, by nobody else; no other job's row
-is waited for under it. So nobody can wait for each other in a circle, and each parent is freed exactly once.
+A transaction that ends a job of a tree holds that job's row and then locks the summary's. So the ends of one
+tree happen one after another, and of two children that end at the same instant, the second sees the first.
+Jobs that wait for others (`blocked`) are written only under the summary's row lock, and under it no
+transaction waits for any other job's row. So there are no deadlocks, and each parent is freed exactly once.
 
-Nothing is counted up or down: what is left to wait for is read from the rows. Whoever is killed at whatever
-statement leaves the tree as it was before the end that it was recording.
+There are no counters: the rows show what is left to wait for. A process killed at any statement leaves the
+tree as it was before the end that it was recording.
 """
 
 from collections import defaultdict
@@ -23,7 +23,7 @@ from jobs.states import JobState
 from jobs.states.summary import TERMINAL, OnGap, SummaryState, SummaryStop
 from jobs.webhooks import outbox
 
-# Errors that another attempt at the same prompt would only meet again.
+# Errors that another attempt at the same prompt would only repeat.
 _HOPELESS = frozenset(
     {
         "all_parts_failed",
@@ -38,12 +38,16 @@ _BLOCKED: ColumnElement[str] = literal_column("'blocked'")
 
 
 def is_waiting() -> ColumnElement[bool]:
-    """Whether a job waits for others of its tree: only the tree itself changes it then."""
+    """Match jobs that wait for others of their tree; only the tree changes them."""
     return and_(Job.state == _BLOCKED, Job.summary_id.is_not(None))
 
 
 def lock(session: Session, jobs: Iterable[Job]) -> dict[UUID, Summary]:
-    """The summaries of these jobs, whose rows the caller holds, are held until the transaction ends."""
+    """Lock the summaries of these jobs, whose rows the caller holds.
+
+    Returns:
+        The locked summaries by id.
+    """
     summary_ids = {job.summary_id for job in jobs if job.summary_id is not None}
     if not summary_ids:
         return {}
@@ -58,7 +62,10 @@ def lock(session: Session, jobs: Iterable[Job]) -> dict[UUID, Summary]:
 
 
 def advance(session: Session, ended: Sequence[Job]) -> None:
-    """What waited for these jobs, which have just ended, goes on; a summary whose last it was ends too."""
+    """Advance what waited for these jobs, which have just ended.
+
+    Ends a summary with its last job.
+    """
     held = lock(session, ended)
     jobs: dict[UUID, list[Job]] = defaultdict(list)
     for job in ended:
@@ -71,10 +78,10 @@ def advance(session: Session, ended: Sequence[Job]) -> None:
 
 
 def stop(session: Session, summary: Summary, reason: SummaryStop, *, error: JsonObject | None = None) -> None:
-    """The running summary, whose row the caller holds, ends early: nothing more of it is freed.
+    """End the running summary early; the caller holds its row.
 
-    Its jobs that wait for others have ended; the others are ended afterwards, in transactions that begin with
-    their rows (`lifecycle.cancel_where`). Who asked first decides how it ends.
+    Ends its jobs that wait for others. The rest end afterwards, in transactions that begin with their rows
+    (`lifecycle.cancel_where`). The first reason given decides how the summary ends.
     """
     if summary.stop_reason is None:
         summary.stop_reason = reason
@@ -87,7 +94,7 @@ def stop(session: Session, summary: Summary, reason: SummaryStop, *, error: Json
 
 
 def end(session: Session, summary: Summary, state: SummaryState, *, error: JsonObject | None = None) -> None:
-    """The summary, whose row the caller holds, has ended and its event stands."""
+    """End the summary, whose row the caller holds, and publish its event."""
     now = database_now(session)
     summary.state, summary.error, summary.finalized_at = state.value, error, now
     summary.lease_id = summary.lease_expires_at = None
@@ -99,7 +106,7 @@ def end(session: Session, summary: Summary, state: SummaryState, *, error: JsonO
 
 
 def _advance(session: Session, summary: Summary, ended: Sequence[Job]) -> None:
-    """Each of these jobs is tried again, a gap, or done; parents that wait for nothing more are free."""
+    """Retry, skip or finish each of these jobs, and free parents that now can run."""
     query = select(SummaryNode).where(
         SummaryNode.summary_id == summary.id, SummaryNode.job_id.in_([job.id for job in ended])
     )
@@ -127,7 +134,10 @@ def _may_try_again(job: Job, node: SummaryNode) -> bool:
 
 
 def _try_again(session: Session, job: Job, node: SummaryNode) -> None:
-    """A new job stands for the node, with the id that was kept for it: it ranks right behind the first."""
+    """Insert a new job for the node, under its spare id.
+
+    It ranks right after the first.
+    """
     kept = (
         "tenant_id",
         "text_id",
@@ -152,7 +162,7 @@ def _try_again(session: Session, job: Job, node: SummaryNode) -> None:
 
 
 def _free(session: Session, summary_id: UUID, parents: Collection[int]) -> None:
-    """Those of these nodes all of whose children have ended may have their prompts written."""
+    """Unblock those of these nodes whose children have all ended."""
     child = select(SummaryNode.number).join(Job, Job.id == SummaryNode.job_id)
     for number in sorted(parents):
         is_left = exists(
@@ -170,7 +180,7 @@ def _free(session: Session, summary_id: UUID, parents: Collection[int]) -> None:
 
 
 def _end_if_done(session: Session, summary: Summary) -> None:
-    """The summary has ended if its root has, or if it was to end early and nothing of it is left."""
+    """End the summary if its root has ended, or if it is stopping and has no job left."""
     if summary.state in TERMINAL or summary.root_job_id is None:
         return
     root = session.scalars(
@@ -195,10 +205,10 @@ _ENDS = {
 
 
 def _chunk_failed(job: Job, node: SummaryNode) -> JsonObject:
-    """Why a summary without gaps has failed."""
+    """Describe why a summary without gaps failed."""
     found: JsonObject = {
         "code": "chunk_failed",
-        "message": "a part of the text could not be summarized, and on_gap is fail",
+        "message": "a chunk of the text could not be summarized, and on_gap is fail",
         "details": {"chunk": node.chunk, "state": job.state, "error": job.error},
     }
     return found

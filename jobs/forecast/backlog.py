@@ -1,4 +1,4 @@
-"""How many queued jobs stand before one, and how much work they are: counted seldom, looked up often."""
+"""How many queued jobs precede one, and how much work they are: counted rarely, looked up often."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping
@@ -12,10 +12,10 @@ from sqlalchemy.orm import Session
 from jobs.forecast.engine_speed import reading_work
 from jobs.states import Lane
 
-# Of each tenant so many jobs are known one by one, and behind them one of so many.
+# Each tenant's first jobs are known one by one; of those after them, one in every `_EVERY`.
 _EXACT: Final = 1000
 _EVERY: Final = 256
-# Only columns of the index before the join: 200,000 jobs are counted in a quarter of a second.
+# Uses only columns of the index before the join: counts 200,000 jobs in a quarter of a second.
 _MARKS: Final = text("""
     SELECT place.lane, place.tenant_id, place.rank, place.id, place.number, jobs.prompt_tokens, tenants.weight
     FROM (
@@ -31,7 +31,7 @@ _MARKS: Final = text("""
 
 
 class Mark(NamedTuple):
-    """A queued job whose place in its tenant's queue is known; the first is number 1."""
+    """A queued job whose position in its tenant's queue is known; the first is number 1."""
 
     lane: str
     tenant_id: UUID
@@ -44,11 +44,11 @@ class Mark(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
-    """What stands before a job.
+    """What precedes a job.
 
     Attributes:
         num_jobs: that rank before it.
-        reading: of their prompts, in units of `engine_speed.reading_work`.
+        reading: the work of their prompts, in units of `engine_speed.reading_work`.
     """
 
     num_jobs: float
@@ -68,7 +68,7 @@ class _Line:
     Attributes:
         weight: of the tenant.
         keys: of the marks, in the tenant's own order.
-        totals: up to and with each mark.
+        totals: up to and including each mark.
     """
 
     weight: float
@@ -76,14 +76,14 @@ class _Line:
     totals: list[Ahead] = field(default_factory=list)
 
     def add(self, mark: Mark) -> None:
-        """The next mark; those between it and the last one are taken to be like it."""
+        """Add the next mark; assumes that the jobs between it and the last are like it."""
         before = self.totals[-1] if self.totals else NOTHING
         num_new = mark.number - before.num_jobs
         self.keys.append((-mark.rank, mark.id))
         self.totals.append(before + Ahead(num_new, num_new * reading_work(mark.prompt_tokens)))
 
     def before(self, key: tuple[int, UUID]) -> Ahead:
-        """What stands before this job of the tenant; between two marks, as far as its id says."""
+        """Find what precedes this job of the tenant; interpolates by id between two marks."""
         found = bisect_left(self.keys, key)
         if not found:
             return NOTHING
@@ -96,7 +96,7 @@ class _Line:
         return self.first(low.num_jobs + round(gap * min(1.0, max(0.0, part))))
 
     def first(self, num_jobs: float) -> Ahead:
-        """What the first so many are, or all if they are fewer."""
+        """Sum up the first `num_jobs` jobs, or all if there are fewer."""
         place = bisect_right(self.totals, num_jobs, key=lambda each: each.num_jobs)
         low = self.totals[place - 1] if place else NOTHING
         if place == len(self.totals):
@@ -108,15 +108,15 @@ class _Line:
 
 @dataclass(frozen=True, slots=True)
 class Depth:
-    """The queue of one model as it was counted."""
+    """The queue of one model at the time of the count."""
 
     lines: Mapping[tuple[Lane, UUID], _Line]
 
     def ahead(self, job_id: UUID, *, lane: Lane, tenant_id: UUID, rank: int) -> Ahead:
-        """What will start before this job, others of its tenant and of other tenants by their weights.
+        """Estimate what starts before this job: its tenant's jobs, and others by weight.
 
-        Of a tenant's first thousand jobs it is exact, later to a few hundred. Other tenants are taken to
-        have jobs of the same size; the interactive lane goes before the batch lane.
+        Exact for a tenant's first thousand jobs, within a few hundred after them. Assumes that other tenants'
+        jobs have the same size; the interactive lane goes before the batch lane.
         """
         own = self.lines.get((lane, tenant_id))
         found = own.before((-rank, job_id)) if own else NOTHING
@@ -130,13 +130,13 @@ class Depth:
 
 
 def count(session: Session, model: str) -> Depth:
-    """The queue of this model as it is now."""
+    """Count the queue of this model as it is now."""
     rows = session.execute(_MARKS, {"model": model, "exact": _EXACT, "every": _EVERY})
     return of(Mark(*row) for row in rows)
 
 
 def of(marks: Iterable[Mark]) -> Depth:
-    """The queue with these marks, which come in order of lane, tenant and number."""
+    """Build the queue from marks in order of lane, tenant and number."""
     lines: dict[tuple[Lane, UUID], _Line] = {}
     for mark in marks:
         lines.setdefault((Lane(mark.lane), mark.tenant_id), _Line(mark.weight)).add(mark)

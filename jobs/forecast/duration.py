@@ -16,12 +16,12 @@ class Estimate:
     """What the lines so far would take.
 
     Attributes:
-        num_lines: with a request.
+        num_lines: lines with a request.
         num_refused: lines that would fail alone; the first are in `refused`.
         num_faults: lines that would fail the batch; the first are in `faults`.
-        num_never_fit: runnable by their form, but no engine can hold them; the first are in `never_fit`.
+        num_never_fit: well-formed lines that no engine can hold; the first are in `never_fit`.
         prompt_tokens, max_output_tokens, kv_blocks: of the lines that would run.
-        reading: of their prompts, in units of `engine_speed.reading_work`.
+        reading: the work of their prompts, in units of `engine_speed.reading_work`.
         is_exact: every prompt was counted.
     """
 
@@ -40,13 +40,15 @@ class Estimate:
 
 
 def seconds_until_done(session: Session, estimate: Estimate, model: str, engines: Sequence[Outlook]) -> float:
-    """Until these lines had run behind all that is queued, every answer being as long as it may.
+    """Estimate the seconds until these lines finish, after all that is queued.
+
+    Assumes that every answer is as long as it may be.
 
     Args:
         session: any transaction that sees the queues of all tenants.
         estimate: of the lines.
         model: that they ask for.
-        engines: that run; one at least.
+        engines: that run; at least one.
     """
     prompt = Job.prompt_tokens
     square = cast(prompt, BigInteger) * prompt
@@ -56,7 +58,7 @@ def seconds_until_done(session: Session, estimate: Estimate, model: str, engines
         )
     ).one()
     tokens, squares, output = (int(value or 0) for value in queued)
-    # The work of reading grows with the square of a prompt: with this mean it is that of all of them.
+    # Reading work grows with the square of a prompt's length: prompts of this mean add up to the exact work.
     mean = squares / tokens if tokens else 0.0
     reading = estimate.reading + (tokens * reading_work(mean) / mean if mean else 0.0)
     output += estimate.max_output_tokens

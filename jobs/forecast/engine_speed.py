@@ -3,14 +3,14 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-# A prompt token also attends to all before it: at this length a prompt takes twice what its matrices take.
+# A prompt token also attends to all before it: at this length, a prompt takes twice the time of its matrices.
 # 2 x parameters / flops of one attended pair, for Llama 3.1 8B: 2 x 16.06e9 / 524,288.
 _ATTENTION_TOKENS = 61_264
 
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """What an engine's iterations take.
+    """How long an engine's iterations take.
 
     Attributes:
         step_s: seconds of an iteration that reads no prompt; each running job gets one token.
@@ -21,15 +21,15 @@ class Speed:
     read_s: float
 
     def reading_s(self, prompt_tokens: float) -> float:
-        """Seconds that a prompt of this length adds to the iterations that read it."""
+        """Compute the seconds that a prompt adds to the iterations that read it."""
         return self.read_s * reading_work(prompt_tokens)
 
     def faster(self, factor: float) -> "Speed":
-        """So many times as fast."""
+        """Return the speed of an engine that is faster by this factor."""
         return Speed(self.step_s / factor, self.read_s / factor)
 
 
-# By the roofline of an A6000 with half of its KV cache filled; holds until something was measured.
+# By the roofline of an A6000 with half of its KV cache filled; used until there is a measurement.
 A6000 = Speed(step_s=0.037, read_s=0.000_207)
 
 
@@ -38,8 +38,8 @@ class Service:
     """One job's time on an engine; moments in seconds on any one clock.
 
     Attributes:
-        began_at: when it started, with nothing of it read.
-        first_token_at: when its prompt was read; None: it is being read.
+        began_at: when it started, before it read any of its prompt.
+        first_token_at: when it had read its prompt; None: it is still reading.
         until: when it ended, or now.
         prompt_tokens: of the job.
         new_tokens: generated up to `until`.
@@ -53,19 +53,19 @@ class Service:
 
 
 def reading_work(prompt_tokens: float) -> float:
-    """The work of reading a prompt, in tokens at its beginning."""
+    """Compute the work of reading a prompt, in tokens at its beginning."""
     return prompt_tokens * (1 + prompt_tokens / _ATTENTION_TOKENS)
 
 
 def measure(services: Sequence[Service], *, otherwise: Speed) -> Speed:
-    """The medians over these services, long ones counting more; `otherwise` where nothing can be said.
+    """Compute the median speeds over these services; long services count more.
 
-    An engine reads prompts one after another, and while it does, the others get hardly a token: what they
-    waited for it is no time of theirs.
+    An engine reads prompts one after another, and while it does, other jobs get hardly a token: that waiting
+    does not count as their time.
 
     Args:
         services: of one engine.
-        otherwise: the speeds without any.
+        otherwise: the speed to use where these services do not show one.
     """
     readings = _merged((each.began_at, each.first_token_at or each.until) for each in services)
     reads = [found for each in services if (found := _read_rate(each, services)) is not None]
@@ -80,7 +80,10 @@ _Span = tuple[float, float]
 
 
 def _read_rate(one: Service, all_of_them: Iterable[Service]) -> tuple[float, float] | None:
-    """Seconds per unit of work while its prompt was read, prompts read beside it counted; its weight."""
+    """Compute the seconds per unit of work while it read its prompt, and its weight.
+
+    Counts the work of prompts that were read at the same time.
+    """
     if one.first_token_at is None or one.first_token_at <= one.began_at:
         return None
     mine = (one.began_at, one.first_token_at)
@@ -94,7 +97,10 @@ def _read_rate(one: Service, all_of_them: Iterable[Service]) -> tuple[float, flo
 
 
 def _step_rate(one: Service, readings: Iterable[_Span]) -> tuple[float, float] | None:
-    """Seconds per token after the first, without the time in which prompts were read; its weight."""
+    """Compute the seconds per token after the first, and its weight.
+
+    Leaves out the time in which the engine read prompts.
+    """
     if one.first_token_at is None or one.new_tokens < 2:
         return None
     writing = (one.first_token_at, one.until)
@@ -103,7 +109,7 @@ def _step_rate(one: Service, readings: Iterable[_Span]) -> tuple[float, float] |
 
 
 def _merged(spans: Iterable[_Span]) -> list[_Span]:
-    """The same time, in spans that do not overlap."""
+    """Merge overlapping spans of time."""
     found: list[_Span] = []
     for start, end in sorted(spans):
         if found and start <= found[-1][1]:
@@ -118,7 +124,7 @@ def _overlap(one: _Span, other: _Span) -> float:
 
 
 def _weighted_median(pairs: Iterable[tuple[float, float]]) -> float | None:
-    """The value at which half of the weight is reached; None: there is none."""
+    """Find the value that reaches half of the weight; None if there are no pairs."""
     ordered = sorted(pairs)
     half, reached = sum(weight for _, weight in ordered) / 2, 0.0
     for value, weight in ordered:

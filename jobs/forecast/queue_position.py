@@ -1,4 +1,4 @@
-"""Why a job does not run yet, how many go before it, and about when it starts. Read-only, and an estimate."""
+"""Why a job does not run yet, how many precede it, and about when it starts. Read-only, and an estimate."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from jobs.scheduling.sizing import ClaimPolicy
 from jobs.states import JobState, Lane, WaitReason
 from jobs.views import QueuePlace
 
-# Starts that are played forward; what comes later is extrapolated.
+# Starts to simulate; later ones are extrapolated.
 HORIZON: Final = 128
 
 
@@ -30,13 +30,13 @@ _UNRANKED: Final[Mapping[str, WaitReason]] = {
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One model's queue, played forward from one moment.
+    """One model's queue, simulated from one moment.
 
     Attributes:
         view: that moment.
         found: what will happen.
         positions: of the jobs that will start within the horizon.
-        holds: why those wait that are next.
+        holds: why the next jobs wait.
         mean_tokens: that a job of the queue is expected to generate.
     """
 
@@ -48,7 +48,7 @@ class Snapshot:
 
 
 def play(view: View, policy: ClaimPolicy) -> Snapshot:
-    """The view with its forecast; takes some 10 ms of computing."""
+    """Forecast from this view; takes some 10 ms of computing."""
 
     def narrow(job_ids: Sequence[UUID]) -> Collection[UUID]:
         return {each.job.id for each in head_of([view.ranked[job_id] for job_id in job_ids])}
@@ -56,24 +56,27 @@ def play(view: View, policy: ClaimPolicy) -> Snapshot:
     outlooks = [outlook for _, outlook in view.up]
     found = forecast(outlooks, view.lengths, policy=policy.packing, horizon=HORIZON, narrow=narrow)
     positions = {job_id: place for place, job_id in enumerate(found.starts, 1)}
-    # Where it waits at one engine for slots and at another for blocks, the blocks are what is missing.
+    # If it waits for slots on one engine and for blocks on another, it is the blocks that are missing.
     holds = sorted(_holds(outlooks, found), key=lambda each: each[1] is not WaitReason.SLOTS)
     expected = [view.lengths[job_id].new_tokens for job_id in view.ranked]
     return Snapshot(view, found, positions, dict(holds), mean_tokens=fmean(expected) if expected else 0.0)
 
 
 def is_far_back(snapshot: Snapshot, job: Job) -> bool:
-    """Whether the queue's depth is needed to tell the job's place."""
+    """Return True if this job's queue position needs the depth of the queue."""
     return job.state == JobState.QUEUED and job.id not in snapshot.positions and bool(snapshot.view.up)
 
 
 def explain(job: Job, snapshot: Snapshot | None, depth: Depth | None) -> QueuePlace | None:
-    """Where an unfinished job stands; None: it runs or has ended.
+    """Explain why an unfinished job waits, and where.
 
     Args:
         job: as it is now.
         snapshot: of its model, at most seconds old; only queued jobs need one.
-        depth: of its model; only jobs need it for which `is_far_back` holds.
+        depth: of its model; only jobs for which `is_far_back` holds need it.
+
+    Returns:
+        None if the job runs or has ended.
     """
     if job.state in _UNRANKED:
         return QueuePlace(reason=_UNRANKED[job.state])
@@ -89,7 +92,7 @@ def explain(job: Job, snapshot: Snapshot | None, depth: Depth | None) -> QueuePl
 
 
 def _near(job_id: UUID, snapshot: Snapshot) -> QueuePlace:
-    """A job that was played forward to its start."""
+    """Describe the position of a job whose start was simulated."""
     return QueuePlace(
         position=snapshot.positions[job_id],
         reason=_reason(job_id, snapshot),
@@ -98,9 +101,9 @@ def _near(job_id: UUID, snapshot: Snapshot) -> QueuePlace:
 
 
 def _far(job: Job, snapshot: Snapshot, depth: Depth | None) -> QueuePlace:
-    """A job behind the horizon, or younger than the snapshot."""
+    """Describe the position of a job beyond the horizon, or younger than the snapshot."""
     view, found = snapshot.view, snapshot.found
-    if job.id not in view.ranked and not _somebody_waits(snapshot) and _would_fit(job, view, found.budgets):
+    if job.id not in view.ranked and not _has_waiting(snapshot) and _would_fit(job, view, found.budgets):
         return QueuePlace(position=len(found.starts) + 1, estimated_start_at=view.now)
     if depth is None:
         return QueuePlace(reason=_reason(job.id, snapshot))
@@ -125,7 +128,7 @@ def _reason(job_id: UUID, snapshot: Snapshot) -> WaitReason | None:
 
 
 def _holds(outlooks: Sequence[Outlook], found: Forecast) -> Iterable[tuple[UUID, WaitReason]]:
-    """What the job that will start next is short of, and the first in rank where a slot waits for it."""
+    """Find what the next job to start lacks, and the first in rank that has a slot."""
     following = next((job_id for job_id in found.starts if job_id not in found.at_once), None)
     for outlook, budget in zip(outlooks, found.budgets, strict=True):
         waiting = [each for each in outlook.candidates if each.job_id not in found.at_once]
@@ -138,7 +141,7 @@ def _holds(outlooks: Sequence[Outlook], found: Forecast) -> Iterable[tuple[UUID,
 
 
 def _misfit(job: Job, view: View) -> WaitReason | None:
-    """Why no engine could start it however empty it were."""
+    """Find why no engine could start the job, however empty."""
 
     def holds(capacity: Capacity) -> bool:
         tokens = job.prompt_tokens or 0
@@ -151,7 +154,7 @@ def _misfit(job: Job, view: View) -> WaitReason | None:
 
 
 def _would_fit(job: Job, view: View, budgets: Sequence[Budget]) -> bool:
-    """Whether there is room even for all that it may need."""
+    """Return True if there is room even for all that it may need."""
     needed = (job.prompt_tokens or 0) + job.max_tokens
     return any(
         budget.free_slots >= 1 and needed <= budget.free_blocks * capacity.tokens_per_block
@@ -159,11 +162,11 @@ def _would_fit(job: Job, view: View, budgets: Sequence[Budget]) -> bool:
     )
 
 
-def _somebody_waits(snapshot: Snapshot) -> bool:
+def _has_waiting(snapshot: Snapshot) -> bool:
     return len(snapshot.found.at_once) < len(snapshot.view.ranked)
 
 
 def _first_start(snapshot: Snapshot, *, not_before: datetime) -> datetime:
-    """When room is found for somebody, at this moment or later."""
+    """Find the first simulated start at this moment or later."""
     starts = (snapshot.view.now + timedelta(seconds=each) for each in snapshot.found.starts.values())
     return min((each for each in starts if each >= not_before), default=not_before)

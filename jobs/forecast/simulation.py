@@ -1,4 +1,4 @@
-"""One engine played forward: who is on it and when each ends, by its speed; pure arithmetic."""
+"""A simulation of one engine: the jobs on it and when each ends, by its speed; pure arithmetic."""
 
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from jobs.scheduling.packing import Candidate, Running
 
 # Prompt tokens that an engine reads in one iteration.
 _CHUNK_TOKENS = 8192
-# Of an iteration; what rounding leaves of a job that has ended.
+# Fraction of an iteration that rounding may leave of a finished job.
 _ALMOST_NOTHING = 1e-6
 
 
@@ -22,8 +22,8 @@ class Length:
     """What a job is expected to take from its start, or from now on if it runs.
 
     Attributes:
-        prompt_tokens: to read; 0 once they are.
-        new_tokens: to generate.
+        prompt_tokens: left to read; 0 once it has read them.
+        new_tokens: left to generate.
     """
 
     prompt_tokens: float
@@ -37,7 +37,7 @@ class Outlook:
     Attributes:
         candidates: queued jobs that it can hold, in rank order.
         running: every reservation on it.
-        budget: what these leave.
+        budget: what these leave free.
         max_batch_size: its slots.
         speed: as measured.
     """
@@ -49,7 +49,10 @@ class Outlook:
     speed: Speed
 
     def cost_s(self, length: Length) -> float:
-        """Seconds of the whole engine: reading stops everybody, an iteration is shared by its batch."""
+        """Compute the seconds of the whole engine that a job takes.
+
+        Reading stops all other jobs; the jobs of a batch share each iteration.
+        """
         return self.speed.reading_s(length.prompt_tokens) + (
             length.new_tokens * self.speed.step_s / self.max_batch_size
         )
@@ -57,16 +60,16 @@ class Outlook:
 
 @dataclass(slots=True)
 class _Seat:
-    """A reservation on the way to its end; both counts in iterations.
+    """A reservation on its way to its end; both counts in iterations.
 
     Attributes:
         left: until its expected end.
-        booked: until the end of its booking, which is what the packing goes by.
+        reserved: until the end of its reservation, which the packing uses.
     """
 
     running: Running
     left: float
-    booked: float
+    reserved: float
 
 
 @dataclass(slots=True)
@@ -76,9 +79,9 @@ class Playback:
     Attributes:
         queue: candidates in rank order.
         budget: what is free.
-        is_closed: somebody runs alone; nobody starts until the engine is empty.
+        is_closed: a job runs alone; no other starts until the engine is empty.
         seats: its reservations.
-        unread: prompts that are being read, in order of arrival: iterations, and what each takes longer.
+        unread: prompts being read, in order of arrival: iterations, and the extra seconds of each.
     """
 
     outlook: Outlook
@@ -90,7 +93,7 @@ class Playback:
 
     @classmethod
     def of(cls, outlook: Outlook, lengths: Mapping[UUID, Length]) -> Self:
-        """The engine now."""
+        """Start the simulation with the engine as it is now."""
         queue = {each.job_id: each for each in outlook.candidates}
         full = len(outlook.running) >= outlook.max_batch_size
         made = cls(outlook, queue, outlook.budget, is_closed=outlook.budget.free_slots == 0 and not full)
@@ -99,25 +102,25 @@ class Playback:
         return made
 
     def sit(self, running: Running, length: Length) -> None:
-        """The reservation ends when all prompts before it, its own and its tokens are done."""
+        """Add a reservation; it ends after all prompts before it, its own, and its tokens."""
         if length.prompt_tokens:
             chunks = ceil(length.prompt_tokens / _CHUNK_TOKENS)
             self.unread.append((chunks, self.outlook.speed.reading_s(length.prompt_tokens) / chunks))
         before = sum(chunks for chunks, _ in self.unread) if length.prompt_tokens else 0
-        self.seats.append(_Seat(running, before + length.new_tokens, booked=running.steps_left))
+        self.seats.append(_Seat(running, before + length.new_tokens, reserved=running.steps_left))
 
     def start(self, candidate: Candidate, length: Length) -> None:
-        """The candidate is on the engine."""
+        """Start the candidate on the engine."""
         self.sit(Running(candidate.job_id, candidate.blocks, candidate.steps, candidate.lane), length)
         self.is_closed = candidate.alone
         self._count(self.budget.free_blocks - candidate.blocks)
 
     def running(self) -> list[Running]:
-        """As the packing sees them."""
-        return [replace(each.running, steps_left=ceil(each.booked)) for each in self.seats]
+        """Describe the reservations for the packing."""
+        return [replace(each.running, steps_left=ceil(each.reserved)) for each in self.seats]
 
     def seconds_to_next_end(self) -> float:
-        """Infinite: nothing runs."""
+        """Compute the seconds until the next job ends; infinite if none runs."""
         steps = to_read = min((each.left for each in self.seats), default=inf)
         seconds = steps * self.outlook.speed.step_s
         for chunks, longer_s in self.unread:
@@ -126,18 +129,18 @@ class Playback:
         return seconds
 
     def advance(self, seconds: float) -> None:
-        """So much time has passed, and who reached its end is gone."""
+        """Advance the simulation by `seconds` and remove jobs that finished."""
         steps = self._pass(seconds)
         for each in self.seats:
             each.left -= steps
-            each.booked = max(0.0, each.booked - steps)
+            each.reserved = max(0.0, each.reserved - steps)
         freed = sum(each.running.blocks for each in self.seats if each.left < _ALMOST_NOTHING)
         if freed:
             self.seats = [each for each in self.seats if each.left >= _ALMOST_NOTHING]
             self._count(self.budget.free_blocks + freed)
 
     def _pass(self, seconds: float) -> float:
-        """How many iterations fit this time; what they read is read."""
+        """Read prompts for this time and return the iterations that fit into it."""
         steps, step_s = 0.0, self.outlook.speed.step_s
         while self.unread:
             chunks, longer_s = self.unread.popleft()

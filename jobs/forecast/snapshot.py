@@ -1,4 +1,4 @@
-"""The engines of a model as forecasts start from them: what runs, who waits, how fast they are; read-only."""
+"""The engines of a model as forecasts start from them: load, queue and speed of each; read-only."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -24,11 +24,11 @@ from jobs.scheduling.prediction import PredictionPolicy
 from jobs.scheduling.ranking import Ranked, Ranking
 from jobs.scheduling.sizing import ClaimPolicy, Sizer
 
-# Workers tell every 5 seconds that their engine is ready; one that was silent for so long is down.
+# Workers report every 5 seconds that their engine is ready; one that was silent for this long is down.
 SILENT: Final = timedelta(seconds=30)
-# Queued jobs of one lane that are read: of each size enough to play a hundred starts forward.
+# Most queued jobs read of one lane: enough of each size to simulate a hundred starts.
 _MAX_ROWS: Final = 512
-# Jobs that ended last, of all models, and of one engine: more would only make measuring slower.
+# Newest finished jobs, of all models and of one engine: more would only slow the measurement.
 _RECENT: Final = 256
 _MEASURED: Final = 64
 
@@ -61,13 +61,13 @@ class View:
 
 
 def look(session: Session, model: str, policy: ClaimPolicy, *, unmeasured: Speed) -> View:
-    """What the packing of this model would go by now; nothing is locked or written.
+    """Read what the packing of this model would use now; locks and writes nothing.
 
     Args:
         session: best with one snapshot for all its statements.
-        model: that is asked for.
+        model: to read.
         policy: that its workers claim under.
-        unmeasured: taken for the speed of an engine that has served nothing yet.
+        unmeasured: speed assumed of an engine that has served nothing yet.
     """
     now = database_now(session)
     rows = session.scalars(select(Engine).where(Engine.model == model).order_by(Engine.name)).all()
@@ -102,7 +102,7 @@ _Held = tuple[Reservation, Job]
 
 
 def _held(session: Session, names: Sequence[str]) -> dict[str, list[_Held]]:
-    """The running jobs of each engine with their bookings."""
+    """Read the running jobs of each engine with their reservations."""
     found: dict[str, list[_Held]] = defaultdict(list)
     rows = session.execute(
         select(Reservation, Job)
@@ -115,7 +115,7 @@ def _held(session: Session, names: Sequence[str]) -> dict[str, list[_Held]]:
 
 
 def _ended(session: Session, names: Sequence[str]) -> dict[str, list[Service]]:
-    """The last jobs that each engine served from their first token to the last without a break."""
+    """Read the last jobs that each engine served without interruption."""
     newest = aliased(
         Job,
         select(Job)
@@ -150,7 +150,11 @@ def _ended(session: Session, names: Sequence[str]) -> dict[str, list[Service]]:
 
 
 def _service(reservation: Reservation, job: Job, *, now: datetime) -> Service | None:
-    """A running job's time so far; None: it went on from a checkpoint, so its times are not of one run."""
+    """Describe a running job's time so far.
+
+    Returns:
+        None if it resumed from a checkpoint, because its times then span several runs.
+    """
     if reservation.output_before or reservation.is_waiting:
         return None
     first = job.first_token_at.timestamp() if job.first_token_at else None
@@ -160,7 +164,7 @@ def _service(reservation: Reservation, job: Job, *, now: datetime) -> Service | 
 
 @dataclass(slots=True)
 class _Expectations:
-    """What jobs will take, by what their peers did; these are read once."""
+    """What jobs are expected to take, by what their peers did; reads the peers once."""
 
     session: Session
     policy: ClaimPolicy
@@ -168,11 +172,11 @@ class _Expectations:
     peers: PeersOnce = field(init=False)
 
     def __post_init__(self) -> None:
-        """Nothing was read yet."""
+        """Start without any peers read."""
         self.peers = PeersOnce(self.session, self.policy.history)
 
     def rest(self, reservation: Reservation, job: Job, speed: Speed) -> Length:
-        """What a running job will still take; one that was asked to end is as good as gone."""
+        """Estimate what a running job will still take; nothing if it was asked to end."""
         if job.stop_reason is not None:
             return Length(0, 0)
         held_tokens = (job.prompt_tokens or 0) + job.completion_tokens
@@ -183,7 +187,10 @@ class _Expectations:
         return Length(unread, self._new_tokens(job))
 
     def whole(self, job: Queued) -> Length:
-        """What a queued job will take; what it generated earlier is read like its prompt."""
+        """Estimate what a queued job will take.
+
+        It reads what it generated earlier like its prompt.
+        """
         return Length(job.prompt_tokens + job.completion_tokens, self._new_tokens(job))
 
     def _new_tokens(self, job: Job | Queued) -> float:

@@ -1,7 +1,7 @@
-"""When queued jobs will start: the packing played forward on engines whose speeds are known; pure arithmetic.
+"""When queued jobs will start: the packing, simulated on engines of known speed; pure arithmetic.
 
-Jobs are taken to generate what their peers did on average, and nobody else to arrive. That is an estimate:
-each job's real length moves all that follow, and better ranked jobs that arrive later go first.
+It assumes that jobs generate what their peers did on average, and that no other job arrives. So it is an
+estimate: each job's real length moves all later ones, and better ranked jobs that arrive later go first.
 """
 
 from bisect import bisect_right
@@ -20,15 +20,15 @@ from jobs.states import Lane
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What will happen, as far as it was played forward.
+    """What will happen, as far as the simulation went.
 
     Attributes:
         at_once: jobs that nothing holds back.
-        kept_waiting: jobs of the window for which there is room now that is kept for others.
+        kept_waiting: jobs of the window that would fit now, but into room kept for others.
         budgets: what is left of each engine once they have started.
         starts: seconds from now until each job of the horizon starts, in the order of their starts.
         pace: seconds that pass while a second of engine time (`Outlook.cost_s` of the first engine) is
-            served; None: nothing is.
+            served; None: nothing is served.
         overtaken_s: engine time of the jobs that still wait although later ranked ones have started.
     """
 
@@ -48,14 +48,16 @@ def forecast(
     horizon: int,
     narrow: Callable[[Sequence[UUID]], Collection[UUID]] | None = None,
 ) -> Forecast:
-    """The next `horizon` starts or a few more, if every running and started job takes its expected length.
+    """Simulate the next `horizon` starts or a few more.
+
+    Every running and started job takes its expected length.
 
     Args:
         engines: those that take jobs of one model; they share the queue.
-        lengths: of every candidate, and of every running job; who is absent ends at once.
+        lengths: of every candidate and every running job; one that is absent ends at once.
         policy: of the packing.
-        horizon: starts after which it stops; what comes later is extrapolated, see `later_s`.
-        narrow: which of a lane's jobs, in rank order, an engine looks at; None: the first `policy.window`.
+        horizon: starts after which it stops; `later_s` extrapolates from there.
+        narrow: which of a lane's jobs, in rank order, an engine considers; None: the first `policy.window`.
     """
     clock = _Clock([Playback.of(each, lengths) for each in engines], lengths, policy, narrow or _all)
     clock.start_all()
@@ -71,27 +73,32 @@ def forecast(
 
 
 def later_s(found: Forecast, *, cost_ahead_s: float) -> float | None:
-    """Seconds until a job beyond the horizon starts, at the pace of the forecast; None: nothing is served.
+    """Estimate when a job beyond the horizon starts, at the forecast's pace.
 
     Args:
         found: the forecast.
         cost_ahead_s: engine time (`Outlook.cost_s` of the first engine) of all jobs that rank before it.
+
+    Returns:
+        Seconds from now; None if nothing is served.
     """
     if found.pace is None:
         return None
-    # The packing leaves about as many behind all the time, small ones among large ones.
+    # The packing passes over about as many jobs at any time, small ones among large ones.
     last_start_s = next(reversed(found.starts.values()), 0.0)
     return max(found.pace * (cost_ahead_s - found.overtaken_s), last_start_s)
 
 
 def expected_tokens(peers: Sequence[int], *, produced: int, max_tokens: int, cold_tokens: int) -> float:
-    """Tokens that a job still generates: what peers who got as far did on average, within what it may.
+    """Estimate the tokens that a job still generates, within what it may.
+
+    That is what peers that got as far generated on average.
 
     Args:
         peers: outputs of ended jobs of the same tenant and template, in tokens, ascending.
         produced: tokens that it generated so far.
-        max_tokens: most that it may in all.
-        cold_tokens: what is booked while too few peers can tell; half of it is expected.
+        max_tokens: most that it may generate in all.
+        cold_tokens: reserved if too few peers got as far; the estimate is half of it.
     """
     left = max_tokens - produced
     longer = peers[bisect_right(peers, produced) :]
@@ -127,12 +134,16 @@ class _Clock:
     starts: dict[UUID, float] = field(default_factory=dict)
 
     def start_all(self) -> None:
-        """No engine can start anything more."""
+        """Start jobs until no engine can start another."""
         while sum(self._start_one(engine) for engine in self.engines):
             pass
 
     def to_next_end(self) -> bool:
-        """It is when the next job ends; False: nobody runs, or nobody waits."""
+        """Advance to the end of the next job.
+
+        Returns:
+            False if no job runs or none waits.
+        """
         seconds = min((engine.seconds_to_next_end() for engine in self.engines), default=inf)
         if seconds == inf or not any(engine.queue for engine in self.engines):
             return False
@@ -142,7 +153,7 @@ class _Clock:
         return True
 
     def would_fit(self) -> frozenset[UUID]:
-        """Jobs of the windows for which there is room."""
+        """Find the jobs of the windows for which there is room."""
         return frozenset(
             each.job_id
             for engine in self.engines
@@ -169,7 +180,7 @@ class _Clock:
         return True
 
     def _window(self, engine: Playback) -> list[Candidate]:
-        """What the packing looks at, having waited until now."""
+        """Return the jobs that the packing considers, which have waited until now."""
         passed = timedelta(seconds=self.now)
         window = []
         for lane in Lane:

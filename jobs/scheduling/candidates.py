@@ -1,4 +1,4 @@
-"""What a claim looks at: of every waiting tenant the first jobs of each size, however long the queue is."""
+"""The rows that a claim reads: each waiting tenant's first jobs of each size, however long the queue is."""
 
 from bisect import bisect_right
 from collections import defaultdict
@@ -18,23 +18,23 @@ from jobs.queries import Queued
 from jobs.scheduling.fair_share import Account
 from jobs.states import Lane
 
-# Of the tenants that wait, so many are looked at: those that were served least.
+# Most waiting tenants that one claim considers: those that were served least.
 MAX_TENANTS: Final = 16
-# Jobs of one lane that are read at most, and of one tenant and size at least.
+# Most jobs read of one lane, and fewest of one tenant and size.
 MAX_ROWS: Final = 96
 _MIN_EACH: Final = 2
 _MAX_URGENT: Final = 16
 
 
-_CLASS: Final = FIT_CLASS.replace(":", r"\:")  # no parameter
+_CLASS: Final = FIT_CLASS.replace(":", r"\:")  # not a parameter
 _COLUMNS: Final = ", ".join(Queued._fields)
 # The literal state lets the planner use the partial indexes.
 _RUNNABLE: Final = """
     state = 'queued' AND model = :model AND lane = :lane AND (run_after IS NULL OR run_after <= :now)
     AND max_tokens <= :max_tokens - prompt_tokens AND prompt_tokens <= :max_input_len
 """
-# Without statistics of a queue that was filled just now, the planner would read and sort all of it; what a
-# claim reads stands in an index in the right order.
+# Without statistics on a queue that has just filled, the planner would read and sort all of it; an index
+# already has what a claim reads, in the right order.
 _WAITING: Final = text("""
     WITH RECURSIVE found(lane, tenant_id) AS (
         (SELECT lane, tenant_id FROM jobs WHERE state = 'queued' AND model = :model
@@ -55,7 +55,7 @@ _WAITING: Final = text("""
     ) AS account USING (tenant_id)
     JOIN tenants ON tenants.id = tenant_id
 """).columns(lane=Text, tenant_id=Uuid, weight=Float, served=Float, is_active=Boolean, config=Text)
-# The classes that a tenant has jobs in are found one after the other, each by one probe: few exist.
+# Finds the classes of a tenant's jobs one after the other, each by one index probe: there are few.
 _FIRST: Final = (
     text(f"""
     WITH RECURSIVE existing(tenant_id, class) AS (
@@ -93,14 +93,14 @@ _FIRST: Final = (
             AND tenant_id = possible.tenant_id AND {_CLASS} = possible.class
         ORDER BY expires_at LIMIT :num_urgent_each
     ) AS urgent ORDER BY urgent.expires_at LIMIT :num_urgent)
-""")  # noqa: S608  # made of constants
+""")  # noqa: S608  # built from constants
     .bindparams(bindparam("tenants", type_=ARRAY(Uuid)))
     .columns(*(Job.__table__.c[name] for name in Queued._fields))
 )
 
 
 def has_interactive(session: Session, model: str) -> bool:
-    """Whether somebody waits for an answer."""
+    """Return True if an interactive job of this model waits."""
     waiting = select(Job.id).where(
         Job.state == literal_column("'queued'"),
         Job.model == model,
@@ -111,11 +111,11 @@ def has_interactive(session: Session, model: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class WaitingTenants:
-    """Who has a queued job of a model, and whose accounts matter.
+    """The tenants with queued jobs of a model, and the accounts that matter.
 
     Attributes:
         tenants: with a queued job, by lane.
-        accounts: theirs, and those of tenants that had a job when an engine last looked.
+        accounts: theirs, and those of tenants that had a job when an engine last claimed.
         idle: those of `tenants` that had none.
     """
 
@@ -125,7 +125,7 @@ class WaitingTenants:
 
 
 def waiting_tenants(session: Session, model: str) -> WaitingTenants:
-    """Who waits for this model: one probe of the index for each tenant and lane."""
+    """Find the tenants that wait for this model: one index probe per tenant and lane."""
     found = WaitingTenants(defaultdict(set), {}, set())
     for lane, tenant_id, weight, served, is_active, _ in session.execute(_WAITING, {"model": model}):
         found.accounts[tenant_id] = Account(weight=weight, served=served or 0.0)
@@ -146,18 +146,18 @@ def first_jobs(
     now: datetime,
     max_rows: int = MAX_ROWS,
 ) -> Sequence[Queued]:
-    """Read the best ranked runnable jobs of each class of these tenants, and who expires next; unordered.
+    """Read the best runnable jobs of each class and the next to expire; unordered.
 
-    Small, large and urgent ones are seen however many others stand before them, at the same cost; classes of
-    jobs that never fit the engine are passed over.
+    Finds small, large and urgent jobs however many others precede them, at the same cost; skips classes whose
+    jobs never fit the engine.
 
     Args:
-        session: nothing is locked.
+        session: locks nothing.
         model: that the engine serves.
-        lane: that is looked at.
+        lane: to read.
         tenants: at most MAX_TENANTS.
-        capacity: of the engine; what never fits it is left out.
-        now: jobs that wait for a retry until later are left out.
+        capacity: of the engine; jobs that never fit it are left out.
+        now: leaves out jobs whose retry is due later.
         max_rows: shared by the tenants and sizes.
     """
     if not tenants:

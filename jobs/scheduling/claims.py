@@ -1,4 +1,4 @@
-"""The claim: one transaction that books slots and blocks and puts a job under a lease."""
+"""The claim: one transaction that reserves slots and blocks and puts jobs under leases."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -30,9 +30,9 @@ class Claim:
 
     Attributes:
         lease: the fence for every later write.
-        blocks: KV blocks booked for it.
-        output_tokens: that the blocks cover beside the prompt, those of earlier runs included.
-        job: its row at the claim; not tracked by any session.
+        blocks: KV blocks reserved for it.
+        output_tokens: output that the blocks cover besides the prompt, including that of earlier runs.
+        job: its row at the claim; no session tracks it.
     """
 
     lease: Lease
@@ -43,10 +43,10 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class FreedSlot:
-    """A job whose request the engine has confirmed to be over; its end is not recorded yet.
+    """A job whose request is over, as the engine confirmed; its end is not recorded yet.
 
     Attributes:
-        lease_id: whose booking goes.
+        lease_id: of the reservation to close.
         produced: tokens that it has generated in all.
     """
 
@@ -60,7 +60,7 @@ class Preview:
 
     Attributes:
         candidates: the head of the queue.
-        text_ids: the prompts of jobs that would start next: now, or when one or all running jobs end.
+        text_ids: prompts of the jobs likely to start next: now, or once one or all running jobs end.
     """
 
     candidates: Sequence[Ranked] = ()
@@ -69,11 +69,11 @@ class Preview:
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """What one look at the queue came to.
+    """The outcome of one pass over the queue.
 
     Attributes:
-        claims: of the jobs that are running now.
-        free_slots: that the engine has left.
+        claims: of the jobs that run now.
+        free_slots: slots that the engine has left.
         asked_for_room: batch jobs were asked to leave for an interactive one.
     """
 
@@ -83,7 +83,11 @@ class Claimed:
 
 
 def claim(session: Session, engine_name: str, policy: ClaimPolicy) -> Claim | None:
-    """The next job for this engine is running, its blocks booked; None: nothing may start now."""
+    """Start the next job for this engine and reserve its blocks.
+
+    Returns:
+        None if no job may start now.
+    """
     return next(iter(claim_all(session, engine_name, policy, limit=1).claims), None)
 
 
@@ -96,30 +100,30 @@ def claim_all(
     preview: Preview | None = None,
     limit: int | None = None,
 ) -> Claimed:
-    """Every job that may start on this engine now is running, its blocks booked.
+    """Start every job that may start on this engine now and reserve its blocks.
 
     Args:
         session: the caller's transaction.
         engine_name: where they are to run.
         policy: of the claims.
-        ended: jobs whose bookings are closed first.
-        preview: candidates that were read a moment ago; the queue is read again only if a slot stays free.
+        ended: jobs whose reservations to close first.
+        preview: candidates read a moment ago; the queue is read again only if a slot stays free.
         limit: most jobs to start; None: as many as there are slots.
     """
     locked = engine_load.lock(session, engine_name)
     served_tokens.serialize(session)
-    for each in ended:  # behind the locks: accounts come after engines, here as everywhere
+    for each in ended:  # only after the locks: engines before accounts, here as everywhere
         reservations.close(session, each.lease_id, produced=each.produced)
     if locked is None or locked[0].paused_reason is not None:
         return Claimed()
     engine, now = locked
     load = engine_load.read(session, engine)
-    somebody_waits = queue_window.has_interactive(session, engine.model)
-    if load.budget.free_slots < 1 and not somebody_waits:
+    interactive_waits = queue_window.has_interactive(session, engine.model)
+    if load.budget.free_slots < 1 and not interactive_waits:
         return Claimed()
     starting = _Starting(session, engine_name, load, policy, limit)
-    # Who waits for an answer came perhaps since, and batch jobs may have left to make room for it.
-    if preview is not None and not somebody_waits:
+    # An interactive job may have come since the preview, and batch jobs may have left to make room for it.
+    if preview is not None and not interactive_waits:
         starting.start(list(preview.candidates))
     asked_for_room = False
     if not starting.claims or not starting.is_full:
@@ -129,14 +133,14 @@ def claim_all(
         asked_for_room = (
             bool(left) and not starting.is_done and _ask_for_room(session, left, starting.load, policy)
         )
-    starting.book()
+    starting.reserve()
     return Claimed(starting.claims, starting.load.budget.free_slots, asked_for_room)
 
 
 def preview_claims(session: Session, engine_name: str, policy: ClaimPolicy) -> Preview:
-    """What the next claims on this engine will choose from, and probably choose.
+    """Predict what the next claims on this engine will choose from, and their choice.
 
-    Locks no job and no engine. Accounts are brought up to date: claims that trust it do not look at them.
+    Locks no job and no engine. Updates the accounts, because claims that trust this preview do not.
     """
     engine = session.scalar(select(Engine).where(Engine.name == engine_name))
     if engine is None:
@@ -155,7 +159,7 @@ def preview_claims(session: Session, engine_name: str, policy: ClaimPolicy) -> P
 
 @dataclass(slots=True)
 class _Starting:
-    """Jobs start on an engine within one transaction, which holds its row."""
+    """The jobs that start on an engine within one transaction, which holds the engine's row."""
 
     session: Session
     engine_name: str
@@ -163,34 +167,34 @@ class _Starting:
     policy: ClaimPolicy
     limit: int | None
     claims: list[Claim] = field(default_factory=list)
-    _bookings: list[dict[str, object]] = field(default_factory=list)
+    _reservations: list[dict[str, object]] = field(default_factory=list)
     _charges: Counter[tuple[UUID, str]] = field(default_factory=Counter)
 
     @property
     def is_full(self) -> bool:
-        """Whether no slot is left."""
+        """True if no slot is left."""
         return self.load.budget.free_slots < 1
 
     @property
     def is_done(self) -> bool:
-        """Whether as many have started as were wanted."""
+        """True if as many jobs have started as the caller asked for."""
         return self.limit is not None and len(self.claims) >= self.limit
 
     def start(self, candidates: list[Ranked]) -> list[Ranked]:
-        """Those of them that may start now run; the others are returned."""
+        """Start those candidates that may start now and return the others."""
         while candidates and not self.is_done:
             choice = _choose(candidates, self.load, self.policy)
             if choice.start is None:
                 break
             chosen = next(each for each in candidates if each.job.id == choice.start)
             candidates.remove(chosen)
-            self._start(chosen, choice)  # else another engine was faster, or it was recounted
+            self._start(chosen, choice)  # no effect if another engine was faster or it was recounted
         return candidates
 
-    def book(self) -> None:
-        """What has started is booked and charged."""
-        if self._bookings:
-            self.session.execute(insert(Reservation), self._bookings)
+    def reserve(self) -> None:
+        """Write the reservations of the started jobs and charge their tenants."""
+        if self._reservations:
+            self.session.execute(insert(Reservation), self._reservations)
         for (tenant_id, model), num_tokens in sorted(self._charges.items()):
             served_tokens.charge(self.session, tenant_id, model, num_tokens)
 
@@ -209,7 +213,7 @@ class _Starting:
         self.load = _with(self.load, chosen, lease)
         self.claims.append(Claim(lease, size.blocks, size.output_tokens, job))
         self._charges[job.tenant_id, job.model] += charged(seen, size)
-        self._bookings.append(
+        self._reservations.append(
             {
                 "lease_id": lease.lease_id,
                 "engine_name": self.engine_name,
@@ -234,7 +238,10 @@ def _choose(candidates: Sequence[Ranked], load: EngineLoad, policy: ClaimPolicy)
 
 
 def _texts_of_next_round(candidates: Sequence[Ranked], load: EngineLoad, policy: ClaimPolicy) -> list[UUID]:
-    """The texts of jobs that would start if all that run ended together, as equal ones do."""
+    """Find the texts of jobs that would start if all running jobs ended together.
+
+    Jobs of equal length do.
+    """
     left, text_ids = list(candidates), []
     for lease_id in load.running:
         load = _without(load, lease_id)
@@ -247,7 +254,7 @@ def _texts_of_next_round(candidates: Sequence[Ranked], load: EngineLoad, policy:
 
 
 def _without(load: EngineLoad, lease_id: UUID) -> EngineLoad:
-    """The engine once this job has ended."""
+    """Return the engine's load once this job has ended."""
     rest = {each: running for each, running in load.running.items() if each != lease_id}
     budget = replace(
         load.budget,
@@ -259,7 +266,7 @@ def _without(load: EngineLoad, lease_id: UUID) -> EngineLoad:
 
 
 def _with(load: EngineLoad, chosen: Ranked, lease: Lease) -> EngineLoad:
-    """The engine once this job has started."""
+    """Return the engine's load once this job has started."""
     candidate = chosen.candidate
     started = Running(
         candidate.job_id,
@@ -280,7 +287,11 @@ def _with(load: EngineLoad, chosen: Ranked, lease: Lease) -> EngineLoad:
 def _ask_for_room(
     session: Session, candidates: Sequence[Ranked], load: EngineLoad, policy: ClaimPolicy
 ) -> bool:
-    """Whether batch jobs were asked to leave for the first interactive one."""
+    """Ask batch jobs to leave for the first interactive one.
+
+    Returns:
+        True if any was asked.
+    """
     if not policy.preempts or candidates[0].candidate.lane is not Lane.INTERACTIVE:
         return False
     leaving = choose_preemptions(

@@ -1,4 +1,4 @@
-"""An engine with what is booked on it, as the packing sees it."""
+"""An engine with its reservations, as the packing sees it."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -22,7 +22,7 @@ class EngineLoad:
 
     Attributes:
         capacity: of the engine.
-        running: its reservations, draining ones included, by lease.
+        running: its reservations, including draining ones, by lease.
         budget: what they leave free.
     """
 
@@ -32,10 +32,13 @@ class EngineLoad:
 
 
 def lock(session: Session, engine_name: str) -> tuple[Engine, datetime] | None:
-    """The engine's row, locked, and the database's clock; None: it never registered.
+    """Lock the engine's row and read the database's clock.
 
-    The lock serializes all claims on the engine. What is booked is read by later statements, whose snapshots
-    are younger than the lock and so see every booking made before.
+    The lock serializes all claims on the engine. Later statements read its reservations: their snapshots are
+    younger than the lock and so see every reservation made before.
+
+    Returns:
+        None if the engine never registered.
     """
     found = session.execute(
         select(Engine, func.clock_timestamp())
@@ -47,7 +50,7 @@ def lock(session: Session, engine_name: str) -> tuple[Engine, datetime] | None:
 
 
 def read(session: Session, engine: Engine) -> EngineLoad:
-    """What is booked on this engine now."""
+    """Read what is reserved on this engine now."""
     rows = session.execute(
         select(*_BOOKED, *_OF_JOB)
         .outerjoin(Job, (Job.id == Reservation.job_id) & (Job.lease_id == Reservation.lease_id))
@@ -62,7 +65,7 @@ def read(session: Session, engine: Engine) -> EngineLoad:
     )
 
 
-# Columns, not entities: a claim is to be quick.
+# Columns, not entities: a claim must be quick.
 _BOOKED: Final = (
     Reservation.lease_id,
     Reservation.job_id,
@@ -84,7 +87,10 @@ _OF_JOB: Final = (
 
 
 def _running(row: Any) -> Running:  # noqa: ANN401  # a row of these columns
-    """The booking as the packing sees it; what drains belongs to nobody and ends soon."""
+    """Describe a reservation for the packing.
+
+    A draining one has no owner and ends soon.
+    """
     if row.lane is None or row.state != "held":
         return Running(row.job_id, row.blocks, steps_left=0)
     held_tokens = row.prompt_tokens + row.completion_tokens

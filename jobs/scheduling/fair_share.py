@@ -16,7 +16,7 @@ class Account:
 
     Attributes:
         weight: its share relative to the others' weights, above 0.
-        served: tokens served, divided by the weight; who has least is next.
+        served: tokens served, divided by the weight; the lowest is next.
     """
 
     weight: float = 1.0
@@ -24,18 +24,21 @@ class Account:
 
 
 def charge(account: Account, num_tokens: int) -> Account:
-    """So many tokens more are on the account.
+    """Add tokens to the account.
 
     Args:
         account: of the job's tenant.
-        num_tokens: prompt and predicted output at the claim; at the end what the prediction was wrong by,
-            which may be negative. Tokens that are read again are charged to nobody.
+        num_tokens: prompt and predicted output at the claim; at the end the prediction's error, which may be
+            negative. No tenant pays for tokens that are read again.
     """
     return replace(account, served=account.served + num_tokens / account.weight)
 
 
 def lift(account: Account, active: Iterable[Account]) -> Account:
-    """A tenant that had no job takes up where the least served active one stands: no credit for idleness."""
+    """Raise the account of a returning tenant to the least-served active one.
+
+    So idleness earns no credit.
+    """
     return replace(account, served=max(account.served, min((each.served for each in active), default=0.0)))
 
 
@@ -46,10 +49,10 @@ def rank(
     num_tokens: Callable[[T], int],
     limit: int,
 ) -> list[T]:
-    """The first `limit` jobs in the order in which they would be served one after another.
+    """Return the first `limit` jobs in the order in which they would be served.
 
-    Each time the tenant with the least on its account gives its oldest job and is charged for it, so every
-    tenant's jobs appear in the window in proportion to its weight, and in their own order.
+    Each time, the tenant with the least on its account gives its first job and pays for it. So every tenant's
+    jobs appear in the window in proportion to its weight, and in their own order.
 
     Args:
         queues: each tenant's jobs of one lane in its own order: priority, then deadline, then age.

@@ -1,4 +1,4 @@
-"""How a job that reached the end of its booking goes on: in a larger one, after a wait, or later."""
+"""How a job at the end of its reservation continues: with a larger one, after a wait, or later."""
 
 from dataclasses import dataclass, replace
 
@@ -16,25 +16,28 @@ from jobs.transitions import Lease
 
 @dataclass(frozen=True, slots=True)
 class WaitForBlocks:
-    """No block is free; others will end and leave theirs. The job keeps its booking and asks again."""
+    """No block is free; others will end and leave theirs. The job keeps its reservation and asks again."""
 
 
 @dataclass(frozen=True, slots=True)
 class YieldSlot:
-    """The job goes back to the queue: nobody could go on, or a job that it overtook would wait for it."""
+    """The job goes back to the queue: no job could continue, or one that it overtook would wait for it."""
 
 
 def extend(
     session: Session, engine_name: str, lease: Lease, *, produced: int, policy: ClaimPolicy
 ) -> int | WaitForBlocks | YieldSlot | None:
-    """A job at the end of its booking may generate so many tokens in all now, or has to wait or to yield.
+    """Extend the reservation of a job that has used it up.
 
     Args:
         session: the caller's transaction.
         engine_name: where it runs.
-        lease: its fence; None is returned when it is lost.
+        lease: its fence.
         produced: tokens it has generated.
         policy: as at its claim.
+
+    Returns:
+        The tokens that it may generate in all now, or that it must wait or yield; None if its lease is lost.
     """
     locked = engine_load.lock(session, engine_name)
     held = select(Job).where(Job.id == lease.job_id, Job.lease_id == lease.lease_id, Job.state == "running")
@@ -70,7 +73,7 @@ def extend(
 
 
 def _overtaken(session: Session, mine: Reservation, sizer: Sizer, policy: ClaimPolicy) -> Candidate | None:
-    """The job that this one started ahead of, if it still waits."""
+    """Find the job that this one started ahead of, if it still waits."""
     if mine.overtakes is None:
         return None
     waiting = session.scalar(select(Job).where(Job.id == mine.overtakes, Job.state == "queued"))

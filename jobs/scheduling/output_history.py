@@ -18,9 +18,9 @@ _MAX_KEPT: Final = 1024
 
 
 class History:
-    """Remembers what it has read for a while: a prediction may be some seconds old, a claim must be quick.
+    """Remembers for a while what it has read: a prediction may be seconds old, a claim must be quick.
 
-    Used by several threads; two of them may read the same at once, which harms nothing.
+    Several threads use it; two may read the same rows at once, which is harmless.
     """
 
     def __init__(self, keep: timedelta = timedelta(0)) -> None:
@@ -28,7 +28,7 @@ class History:
         self._known: dict[tuple[UUID, str], tuple[float, Peers]] = {}
 
     def peers(self, session: Session, tenant_id: UUID, task: str) -> Peers:
-        """What the newest completed jobs of this tenant and task generated."""
+        """Read what the newest completed jobs of this tenant and task generated."""
         read_at, peers = self._known.get((tenant_id, task), (float("-inf"), Peers.of(())))
         if time.monotonic() - read_at < self._keep_seconds:
             return peers
@@ -47,14 +47,14 @@ class History:
 
 @dataclass(slots=True)
 class PeersOnce:
-    """What peers generated, read once within a transaction: all its jobs are predicted from the same."""
+    """What peers generated, read once within a transaction, so that all its predictions agree."""
 
     session: Session
     history: History
     _read: dict[tuple[UUID, str], Peers] = field(default_factory=dict)
 
     def of(self, tenant_id: UUID, task: str) -> Peers:
-        """Those of this tenant and task."""
+        """Read the outputs of this tenant and task, at most once."""
         key = (tenant_id, task)
         if key not in self._read:
             self._read[key] = self.history.peers(self.session, tenant_id, task)

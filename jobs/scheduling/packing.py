@@ -1,11 +1,11 @@
-"""Which queued job an engine starts next, so that it is full and nobody starves: pure arithmetic.
+"""Which queued job an engine starts next, so that it is full and no job starves: pure arithmetic.
 
-The head of the ranking is never postponed by a job that came later: while it does not fit, others start
-beside it only if its start stays where it is (EASY backfill). Among jobs that waited about as long, order
-matters to nobody, so the largest that fits starts: big jobs first, small ones into the holes.
+No later job ever postpones the head of the ranking: while it does not fit, others start only if its start
+time stays the same (EASY backfill). Among jobs that waited about equally long, order does not matter, so the
+largest that fits starts: big jobs first, small ones into the holes.
 
 Time is counted in engine iterations ("steps"). Every running job advances one step per iteration, however
-long it takes, so their ends can be compared without a clock.
+long that takes, so their ends can be compared without a clock.
 """
 
 from collections.abc import Hashable, Iterable, Sequence
@@ -22,14 +22,14 @@ class PackingPolicy:
     """What the packing may do to a job that waits.
 
     Attributes:
-        window: candidates of each lane, from the head of the ranking, that are looked at.
-        stretch: jobs of a group are peers when the younger waited at least 1 - `stretch` as long. A job is
-            overtaken only by peers, and those come to an end: it waits at most 1 / (1 - `stretch`) of
-            what it would in order of arrival. Jobs submitted together are peers from the start.
-        interactive_share: of the slots, that the interactive lane may hold while batch waits.
-        batch_patience: after it the interactive lane leaves the first batch job the blocks that it needs.
-        preempt_after: tokens that a batch job has generated before it may make room for an interactive one.
-        max_preemptions: times that it may have to.
+        window: candidates considered of each lane, from the head of the ranking.
+        stretch: jobs of a group are peers if the younger waited at least 1 - `stretch` as long. Only peers
+            overtake a job, and their number is finite: it waits at most 1 / (1 - `stretch`) of what it would
+            in order of arrival. Jobs submitted together are peers from the start.
+        interactive_share: share of the slots that the interactive lane may hold while batch jobs wait.
+        batch_patience: after this wait, the interactive lane leaves the first batch job the blocks it needs.
+        preempt_after: tokens that a batch job generates before it may make room for an interactive one.
+        max_preemptions: how often one job may have to make room.
     """
 
     window: int = 96
@@ -45,15 +45,15 @@ class Running:
     """One reservation on the engine.
 
     Attributes:
-        job_id: whose.
-        blocks: KV blocks booked.
-        steps_left: engine iterations until it is expected to end.
+        job_id: the job that holds it.
+        blocks: KV blocks reserved.
+        steps_left: engine iterations until its expected end.
         lane: of the job.
         recompute_tokens: what it would have to read again if it yielded; None: it must not yield.
         new_tokens: generated since it started.
         num_preemptions: times it made room for the interactive lane.
-        is_going: its end is only a matter of time; False: it waits for blocks to go on.
-        is_leaving: it was asked to end, and will have left in a moment.
+        is_going: it runs towards its end; False: it waits for blocks to continue.
+        is_leaving: it was asked to end and will leave in a moment.
     """
 
     job_id: UUID
@@ -73,12 +73,12 @@ class Candidate:
 
     Attributes:
         job_id: the job.
-        blocks: what it books if it starts.
+        blocks: what it reserves if it starts.
         steps: engine iterations from its start to its expected end.
         lane: of the job.
-        group: tenant and priority; only inside a group is order decided by age alone.
+        group: tenant and priority; only inside a group does age alone decide the order.
         waited: since it was queued.
-        alone: it is suspected of killing engines and runs with nothing beside it.
+        alone: it is suspected of killing engines, so no other job may run with it.
     """
 
     job_id: UUID
@@ -92,11 +92,11 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Shadow:
-    """The reservation of a job: when it can start at the latest if nobody postpones it.
+    """The shadow time of a job: when it can start at the latest if no other job postpones it.
 
     Attributes:
-        steps: engine iterations until enough running jobs will have ended; 0: it fits now.
-        free_blocks: that it leaves free when it starts.
+        steps: engine iterations until enough running jobs have ended; 0: it fits now.
+        free_blocks: blocks left free when it starts.
     """
 
     steps: int
@@ -105,11 +105,11 @@ class Shadow:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The outcome of one look at the queue.
+    """The outcome of one pass over the queue.
 
     Attributes:
-        start: the job to start now; None: nothing may start.
-        overtakes: a better ranked job whose reservation the start respects, and its growth must too.
+        start: the job to start now; None: none may start.
+        overtakes: a better ranked job whose shadow time this start respects, and its growth must too.
     """
 
     start: UUID | None
@@ -124,16 +124,20 @@ def choose(
     max_batch_size: int,
     policy: PackingPolicy,
 ) -> Choice:
-    """The largest peer of the head that fits, else the first in rank that does not postpone the head.
+    """Choose the head's largest peer that fits, or the next job that may backfill.
+
+    Backfill: the first in rank that fits and does not postpone the head.
 
     Args:
         candidates: queued jobs in rank order: interactive ones first, then by `fair_share.rank`.
-        running: every reservation on the engine, draining ones included.
-        budget: what the engine has free, as `capacity.free_budget` says.
+        running: every reservation on the engine, including draining ones.
+        budget: what the engine has free, from `capacity.free_budget`.
         max_batch_size: slots of the engine.
-        policy: what may be done to a job that waits.
+        policy: what the packing may do to a job that waits.
     """
-    ours = budget.free_blocks + sum(each.blocks for each in running)  # somebody else may hold the rest
+    ours = budget.free_blocks + sum(
+        each.blocks for each in running
+    )  # another user of the engine may hold the rest
     possible = [each for each in candidates if each.blocks <= ours]
     allowed = _within_lanes(possible, running, max_batch_size, policy)
     fitting = [each for each in allowed if fits(each, budget)]
@@ -141,7 +145,7 @@ def choose(
         return Choice(start=None)
     head, kept_out = allowed[0], _kept_out(allowed, policy)
     peers = [each for each in fitting if are_peers(head, each, policy)]
-    for each in sorted(peers, key=lambda peer: -peer.blocks):  # equals stay in rank order
+    for each in sorted(peers, key=lambda peer: -peer.blocks):  # stable: equal ones stay in rank order
         if kept_out is None or _spares_blocks(each, kept_out, running, budget):
             return Choice(each.job_id)
     for each in fitting:
@@ -154,20 +158,20 @@ def choose(
 
 
 def fits(candidate: Candidate, budget: Budget) -> bool:
-    """Whether this job may start within this budget."""
+    """Return True if this job may start within this budget."""
     if candidate.alone and not budget.idle:
         return False
     return budget.free_slots >= 1 and candidate.blocks <= budget.free_blocks
 
 
 def may_join(lane: Lane, running: Iterable[Running], max_batch_size: int, policy: PackingPolicy) -> bool:
-    """Whether one more job of this lane may run while batch jobs wait."""
+    """Return True if one more job of this lane may run while batch jobs wait."""
     held = sum(each.lane is Lane.INTERACTIVE for each in running)
     return lane is Lane.BATCH or held < max(1, int(policy.interactive_share * max_batch_size))
 
 
 def are_peers(head: Candidate, other: Candidate, policy: PackingPolicy) -> bool:
-    """Whether the two waited so nearly as long that it matters to nobody which of them is first."""
+    """Return True if they waited almost equally long, so that order does not matter."""
     if other.job_id == head.job_id:
         return True
     if head.lane is Lane.INTERACTIVE or (other.lane, other.group) != (head.lane, head.group):
@@ -176,7 +180,10 @@ def are_peers(head: Candidate, other: Candidate, policy: PackingPolicy) -> bool:
 
 
 def shadow_of(candidate: Candidate, running: Iterable[Running], budget: Budget) -> Shadow:
-    """When this job can start, and what it leaves free, if nobody else starts or grows before."""
+    """Compute when this job can start, and what it leaves free.
+
+    Assumes that no other job starts or grows before.
+    """
     slots, blocks, steps = budget.free_slots, budget.free_blocks, 0
     rest = sorted(running, key=lambda each: each.steps_left, reverse=True)
     while rest and (candidate.alone or slots < 1 or blocks < candidate.blocks):
@@ -186,7 +193,7 @@ def shadow_of(candidate: Candidate, running: Iterable[Running], budget: Budget) 
 
 
 def _postpones(first: Candidate, second: Candidate, running: Sequence[Running], budget: Budget) -> bool:
-    """Whether the second can start only later if the first starts now."""
+    """Return True if starting the first job now delays the start of the second."""
     started = Running(first.job_id, first.blocks, first.steps)
     left = Budget(budget.free_slots - 1, budget.free_blocks - first.blocks, idle=False)
     after = shadow_of(second, [*running, started], left)
@@ -196,7 +203,10 @@ def _postpones(first: Candidate, second: Candidate, running: Sequence[Running], 
 def _within_lanes(
     candidates: Sequence[Candidate], running: Iterable[Running], max_batch_size: int, policy: PackingPolicy
 ) -> list[Candidate]:
-    """Each lane's window, but nothing interactive while it holds its share of the slots and batch waits."""
+    """Return each lane's window.
+
+    Leaves out interactive jobs while they hold their share of the slots and batch jobs wait.
+    """
     batch = [each for each in candidates if each.lane is Lane.BATCH][: policy.window]
     if batch and not may_join(Lane.INTERACTIVE, running, max_batch_size, policy):
         return batch
@@ -204,7 +214,7 @@ def _within_lanes(
 
 
 def _kept_out(allowed: Sequence[Candidate], policy: PackingPolicy) -> Candidate | None:
-    """The first batch job, if it has waited too long behind the interactive lane."""
+    """Find the first batch job, if it has waited too long for the interactive lane."""
     batch = next((each for each in allowed if each.lane is Lane.BATCH), None)
     if batch is None or batch is allowed[0] or batch.waited < policy.batch_patience:
         return None
@@ -212,6 +222,9 @@ def _kept_out(allowed: Sequence[Candidate], policy: PackingPolicy) -> Candidate 
 
 
 def _spares_blocks(job: Candidate, kept_out: Candidate, running: Sequence[Running], budget: Budget) -> bool:
-    """Whether its start leaves the blocks to the one kept out; slots are shared between lanes by number."""
+    """Return True if starting the job leaves the blocks to the one kept out.
+
+    Ignores slots: the lanes share those by number.
+    """
     many_slots = replace(budget, free_slots=len(running) + 2)
     return not _postpones(job, kept_out, running, many_slots)

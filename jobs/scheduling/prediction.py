@@ -1,4 +1,4 @@
-"""How much output to book for a job: as much as the outputs of its peers make worth it."""
+"""How much output to reserve for a job: as much as the outputs of its peers justify."""
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
@@ -7,26 +7,26 @@ from math import ceil, log2
 
 from jobs.engines.capacity import Capacity
 
-# Peers from whom an output is guessed; with fewer the job counts as cold.
+# Fewest peers that allow a prediction; with fewer, the job counts as cold.
 FEW = 8
-# Of the newest outputs of a task, those count whose prompts were nearest in length.
+# Of the newest outputs of a task, this many count: those whose prompts were nearest in length.
 NEAREST = 64
-# Prompts whose lengths differ by less than a fifth are taken for equal.
+# Treats prompts as equal whose lengths differ by less than a fifth.
 _STEPS_PER_OCTAVE = 4
 
 
 @dataclass(frozen=True, slots=True)
 class PredictionPolicy:
-    """What a booking is weighed with; costs are counted in engine iterations ("steps").
+    """How a prediction weighs reservations; costs are in engine iterations ("steps").
 
     Attributes:
-        cold_tokens: booked while too few peers have ended to tell.
-        quantiles: of the peers' outputs that a booking may cover.
-        continue_steps: what another segment costs when nothing is read again: the gap between two
-            requests, and at times a wait for free blocks.
-        reread_steps: what one prompt token that is read again costs: 1/119 of a decode step's time on an
-            A6000, 1/151 on an H200, by their rooflines.
-        reuses_prefix: the engine still has the tokens of a job that goes on at once.
+        cold_tokens: reserved while too few peers have ended for a prediction.
+        quantiles: of the peers' outputs, that a reservation may cover.
+        continue_steps: cost of another segment if nothing is read again: the gap between two requests, and at
+            times a wait for free blocks.
+        reread_steps: cost of reading one prompt token again: 1/119 of a decode step's time on an A6000, 1/151
+            on an H200, by their rooflines.
+        reuses_prefix: the engine still has the tokens of a job that continues at once.
     """
 
     cold_tokens: int = 2048
@@ -40,8 +40,8 @@ class PredictionPolicy:
 class Peers:
     """What the newest jobs of one task generated, looked up by the length of a prompt.
 
-    A tenant's one task can hold tickets and whole books: how long an answer gets depends on what was asked,
-    which the length of the prompt tells in part.
+    One task of a tenant can hold tickets and whole books: the length of an answer depends on the question,
+    and the length of the prompt shows a part of that.
     """
 
     _pairs: list[tuple[int, int]]
@@ -49,11 +49,11 @@ class Peers:
 
     @classmethod
     def of(cls, pairs: Iterable[tuple[int, int]]) -> "Peers":
-        """Args: pairs: prompt and output tokens of each job that ended."""
+        """Build them from the prompt and output tokens of each job that ended."""
         return cls(sorted(pairs))
 
     def near(self, prompt_tokens: int) -> Sequence[int]:
-        """The outputs of the NEAREST whose prompts were nearest in length by ratio, ascending."""
+        """Return outputs of the NEAREST prompts by ratio of length, ascending."""
         step = round(_STEPS_PER_OCTAVE * log2(prompt_tokens + 1))
         if step not in self._found:
             middle = 2 ** (step / _STEPS_PER_OCTAVE)
@@ -65,32 +65,34 @@ class Peers:
 def predict(
     capacity: Capacity, peers: Sequence[int], *, prompt_tokens: int, produced: int, policy: PredictionPolicy
 ) -> int:
-    """The output whose booking costs least, in tokens, `produced` included.
+    """Find the output whose reservation costs least, in tokens, `produced` included.
 
-    A larger booking keeps others out for as long as the job runs, but only by what it takes beyond a
-    slot's share of the pool. A smaller one is more likely to need another segment, which is dear where a
-    long prompt is read again. So short jobs book nearly all that peers ever needed, long prompts on an
-    engine without prefix cache too, and long answers much less.
+    A larger reservation keeps others out for as long as the job runs, but only by what it takes beyond a
+    slot's share of the pool. A smaller one is more likely to need another segment, which is expensive if a
+    long prompt is read again. So short jobs reserve nearly all that peers ever needed, as do long prompts on
+    an engine without prefix cache, and long answers much less.
 
     Args:
         capacity: of the engine.
         peers: outputs of ended jobs of the same tenant and template, in tokens, ascending.
         prompt_tokens: of the job.
         produced: tokens that it generated so far.
-        policy: what is weighed.
+        policy: the weights.
     """
-    first = bisect_right(peers, produced)  # only those who got as far can tell
+    first = bisect_right(peers, produced)  # only peers that got as far count
     num_peers = len(peers) - first
     if num_peers < FEW:
         return produced + max(policy.cold_tokens, produced)
     room = capacity.max_tokens_in_pool // capacity.max_batch_size - prompt_tokens
-    price = (peers[first + num_peers // 2] - produced) / capacity.max_tokens_in_pool  # steps per booked token
+    price = (
+        peers[first + num_peers // 2] - produced
+    ) / capacity.max_tokens_in_pool  # steps per reserved token
     again = policy.continue_steps
     if not policy.reuses_prefix:
         again += policy.reread_steps * (prompt_tokens + produced)
 
     def covering(quantile: float) -> int:
-        place = ceil((num_peers + 1) * quantile) - 1  # of one peer more, by exchangeability
+        place = ceil((num_peers + 1) * quantile) - 1  # as for one peer more, by exchangeability
         return peers[first + place] if place < num_peers else max(peers[-1], policy.cold_tokens)
 
     def cost(option: tuple[float, int]) -> float:

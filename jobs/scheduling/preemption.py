@@ -1,4 +1,4 @@
-"""Which batch jobs make room for somebody who waits for an answer: pure arithmetic."""
+"""Which batch jobs make room for an interactive one: pure arithmetic."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,19 +18,22 @@ def choose_preemptions(
     policy: PackingPolicy,
     batch_waits: bool,
 ) -> list[UUID]:
-    """The jobs that must leave so that this one may start; none if it fits soon anyway, or not even then.
+    """Choose the jobs that must leave so that this one may start.
 
-    Those that are cheapest to read again go first, and no more than needed. A job is left alone until it
-    has read its prompt and generated `policy.preempt_after` tokens, else its prompt was read for nothing;
-    and after `policy.max_preemptions`, so that it comes to an end.
+    The cheapest to read again leave first, and no more than needed. A job stays until it has read its prompt
+    and generated `policy.preempt_after` tokens, since otherwise it read its prompt in vain, and also after
+    `policy.max_preemptions`, so that it finishes.
 
     Args:
         waiting: an interactive job.
-        running: every reservation on the engine, draining ones included.
+        running: every reservation on the engine, including draining ones.
         budget: what the engine has free.
         max_batch_size: slots of the engine.
-        policy: what may be done to a job that runs.
-        batch_waits: whether batch jobs are queued; then interactive ones may not hold all slots.
+        policy: what the packing may do to a job that runs.
+        batch_waits: batch jobs are queued; then interactive ones may not hold all slots.
+
+    Returns:
+        No job if it will soon fit anyway, or would not fit even then.
     """
     if batch_waits and not may_join(waiting.lane, running, max_batch_size, policy):
         return []
@@ -48,7 +51,7 @@ def choose_preemptions(
             break
     else:
         return []
-    for each in list(leaving[:-1]):  # a cheap one was not enough, the dear one may be so without it
+    for each in list(leaving[:-1]):  # a cheap one was not enough; a dearer one may be, without it
         others = [other for other in leaving if other is not each]
         if fits(waiting, _without(room, others, running)):
             leaving = others
@@ -65,7 +68,7 @@ def _may_be_preempted(job: Running, policy: PackingPolicy) -> bool:
 
 
 def _without(budget: Budget, leaving: Sequence[Running], running: Sequence[Running]) -> Budget:
-    """What is free once these have left."""
+    """Return what is free once these jobs have left."""
     return replace(
         budget,
         free_slots=budget.free_slots + len(leaving),

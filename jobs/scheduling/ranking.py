@@ -1,4 +1,4 @@
-"""The head of the queue in the order in which its jobs have a right to start, with what each would book."""
+"""The head of the queue in the order in which its jobs are entitled to start, and what each would reserve."""
 
 from collections import defaultdict
 from collections.abc import Collection, Sequence
@@ -24,7 +24,7 @@ from jobs.scheduling.sizing import ClaimPolicy, ReservationSize, Sizer
 from jobs.states import Lane
 from jobs.states.summary import TASKS, NodeKind
 
-# Of what was read, the first so many are candidates, and of every size so many more.
+# Candidates: the first jobs of the ranking, and the first of every size.
 _HEAD: Final = 40
 _OF_EACH_SIZE: Final = 8
 
@@ -35,8 +35,8 @@ class Ranked:
 
     Attributes:
         job: its row, not locked.
-        size: what it would book.
-        candidate: the same as the packing sees it.
+        size: the reservation it would hold.
+        candidate: the same job as the packing sees it.
     """
 
     job: Queued
@@ -49,8 +49,8 @@ class Ranking:
     """Ranks the queue of one model for one engine within one transaction.
 
     Attributes:
-        syncs_tenants: whether the accounts of tenants that come and go are brought up to date.
-        max_rows: of each lane, that are read.
+        syncs_tenants: update the accounts of tenants that arrive or leave.
+        max_rows: rows read per lane.
     """
 
     session: Session
@@ -63,11 +63,11 @@ class Ranking:
     max_rows: int = field(default=candidates.MAX_ROWS, kw_only=True)
 
     def head(self) -> list[Ranked]:
-        """The candidates: interactive ones first, then by what tenants were served, priority and age."""
+        """Return the candidates: interactive first, then by tokens served, priority, age."""
         return [each for lane in self.lanes() for each in head_of(lane)]
 
     def lanes(self) -> list[list[Ranked]]:
-        """All that was read of each lane, ranked: of every size of every tenant the first."""
+        """Rank the rows read of each lane: the first jobs of every size of every tenant."""
         waiting = candidates.waiting_tenants(self.session, self.model)
         if self.syncs_tenants:
             sync_active_tenants(self.session, self.model, waiting)
@@ -79,7 +79,7 @@ class Ranking:
         ]
 
     def candidate(self, job: Queued, size: ReservationSize) -> Candidate:
-        """A queued job as the packing sees it."""
+        """Describe a queued job for the packing."""
         return Candidate(
             job_id=job.id,
             blocks=size.blocks,
@@ -99,7 +99,7 @@ class Ranking:
         return rank(queues, known, num_tokens=lambda each: charged(each.job, each.size), limit=len(rows))
 
     def _first_jobs(self, lane: Lane, tenants: Sequence[UUID]) -> Sequence[Queued]:
-        """Of the first tenants that have any job that may run here."""
+        """Read jobs of the first tenants that have any that may run here."""
         for start in range(0, len(tenants), candidates.MAX_TENANTS):
             rows = candidates.first_jobs(
                 self.session,
@@ -115,7 +115,7 @@ class Ranking:
         return []
 
     def _order(self, job: Queued) -> tuple[int, bool, float, UUID]:
-        """Within a tenant: priority, then who expires soon, then age."""
+        """Return a job's sort key within its tenant: priority, near expiry, age."""
         priority = job.priority(self.now)
         is_urgent = priority > job.rank
         expires = job.expires_at.timestamp() if is_urgent and job.expires_at else 0.0
@@ -123,13 +123,13 @@ class Ranking:
 
 
 def charged(job: Queued, size: ReservationSize) -> int:
-    """What its tenant pays when it starts: the prompt, once, and the output that is booked anew."""
+    """Compute what its tenant pays at the start: the prompt, once, and the new output."""
     prompt = job.prompt_tokens if job.started_at is None else 0
     return prompt + size.output_tokens - job.completion_tokens
 
 
 def head_of(ranked: Sequence[Ranked]) -> list[Ranked]:
-    """The first of them, and the first of each size class wherever they stand."""
+    """Return the first jobs, and the first of each size class wherever they rank."""
     seen: dict[int, int] = defaultdict(int)
     kept = []
     for place, each in enumerate(ranked):
@@ -141,16 +141,16 @@ def head_of(ranked: Sequence[Ranked]) -> list[Ranked]:
 
 
 def _tree(job: Queued) -> UUID | None:
-    """Of which tree the job is a part; None: it stands for itself.
+    """Return the tree that the job is part of; None if it is independent.
 
-    Trees are worked off one after another: the largest job of several trees is no better than the oldest.
-    A document that is summarized whole is packed with all others.
+    Trees run one after another: the largest job of several trees is no better than the oldest. A document
+    that is summarized whole is packed with all other jobs.
     """
     return None if job.task == TASKS[NodeKind.WHOLE] else job.summary_id
 
 
 def lifted(waiting: WaitingTenants) -> dict[UUID, Account]:
-    """The accounts; who comes back from idleness stands where the least served of the others does."""
+    """Return the accounts, lifting returning tenants to the least-served active one."""
     accounts, idle = waiting.accounts, waiting.idle
     active = [account for tenant_id, account in accounts.items() if tenant_id not in idle]
     return {
@@ -160,17 +160,17 @@ def lifted(waiting: WaitingTenants) -> dict[UUID, Account]:
 
 
 def sync_active_tenants(session: Session, model: str, waiting: WaitingTenants) -> None:
-    """Written down: who came back from idleness is lifted, and who has no job left is idle from now on.
+    """Save the lifted accounts of returning tenants, and mark those without jobs idle.
 
-    Unless somebody else writes to several accounts just now: then the next look does it.
+    Does nothing if another transaction is writing several accounts: the next ranking repeats it.
     """
-    gone = waiting.accounts.keys() - set().union(*waiting.tenants.values())
-    if not gone and not waiting.idle:
+    departed = waiting.accounts.keys() - set().union(*waiting.tenants.values())
+    if not departed and not waiting.idle:
         return
     if not advisory_locks.try_hold(session, Lock.ACCOUNTS):
         return
-    if gone:
-        _leave(session, model, gone)
+    if departed:
+        _mark_idle(session, model, departed)
     accounts = lifted(waiting)
     for tenant_id in sorted(waiting.idle):
         statement = insert(TenantAccount).values(
@@ -184,8 +184,8 @@ def sync_active_tenants(session: Session, model: str, waiting: WaitingTenants) -
         )
 
 
-def _leave(session: Session, model: str, tenants: Collection[UUID]) -> None:
-    """Those of them with nothing on any engine either are idle."""
+def _mark_idle(session: Session, model: str, tenants: Collection[UUID]) -> None:
+    """Mark those of these tenants idle that have no running job on any engine."""
     running = select(Job.tenant_id).where(Job.state == literal_column("'running'"), Job.model == model)
     session.execute(
         update(TenantAccount)

@@ -1,4 +1,4 @@
-"""A job runs in segments: what each asks of the engine, and how the job goes on when it was too short."""
+"""A job runs in segments: what each asks of the engine, and how the job continues if one was too short."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ class Segment:
 
     Attributes:
         new_tokens: most tokens that it generates, at least 1.
-        blocks: that it books, and the engine reserves: prompt, earlier output and new tokens.
+        blocks: that it reserves, here and on the engine: prompt, earlier output and new tokens.
     """
 
     new_tokens: int
@@ -31,7 +31,7 @@ def next_segment(
     max_tokens: int,
     policy: PredictionPolicy,
 ) -> Segment:
-    """The segment that goes on from `produced`, as long as its prediction; see `prediction.predict`.
+    """Size the segment that continues from `produced`; see `prediction.predict`.
 
     Args:
         capacity: of the engine.
@@ -39,7 +39,7 @@ def next_segment(
         prompt_tokens: of the job.
         produced: tokens that it generated in earlier segments.
         max_tokens: what its caller allows in all.
-        policy: what is weighed.
+        policy: the weights.
     """
     expected = predict(capacity, peers, prompt_tokens=prompt_tokens, produced=produced, policy=policy)
     held, left = prompt_tokens + produced, max_tokens - produced
@@ -47,18 +47,18 @@ def next_segment(
 
 
 def whole_blocks(capacity: Capacity, *, held_tokens: int, new_tokens: int, left: int) -> Segment:
-    """A segment of so many new tokens, and what more fits its last block, up to what is left."""
+    """Build a segment of `new_tokens`, and fill its last block up to what is left."""
     blocks = blocks_for(held_tokens + min(new_tokens, left), capacity.tokens_per_block)
     return Segment(min(left, blocks * capacity.tokens_per_block - held_tokens), blocks)
 
 
 @dataclass(frozen=True, slots=True)
 class Extension:
-    """How a job that reached the end of its booking goes on.
+    """How a job at the end of its reservation continues.
 
     Attributes:
-        blocks: that its booking grows by. 0 with nobody yielding: it waits in its place, its cache kept.
-        yields: who must go back to the queue first: the job itself, or one cheaper to recompute.
+        blocks: that its reservation grows by. 0 and no yield: it waits in its slot and keeps its cache.
+        yields: the job that must first go back to the queue: this one, or one cheaper to recompute.
     """
 
     blocks: int
@@ -73,21 +73,21 @@ def extend_or_yield(
     wanted_blocks: int,
     overtaken: Candidate | None = None,
 ) -> Extension:
-    """The job grows by what it wants or by what is free, whichever is less; else it waits, or one yields.
+    """Grow the job by what it wants or what is free, or make it wait or one job yield.
 
-    Waiting is cheap: another job will end and leave its blocks. Only when every job on the engine waits
-    for blocks must one go back to the queue, so at least one job always goes on.
+    Waiting is cheap: another job will end and leave its blocks. Only if every job on the engine waits for
+    blocks must one go back to the queue, so at least one job always continues.
 
     Args:
-        job: at the end of its booking, which it keeps; it may yield (`recompute_tokens` is set).
+        job: at the end of its reservation, which it keeps; it may yield (`recompute_tokens` is set).
         others: the other reservations.
-        budget: what the engine has free beside all bookings.
-        wanted_blocks: that its next segment needs beyond its booking; at least 1.
+        budget: what the engine has free besides all reservations.
+        wanted_blocks: that its next segment needs beyond its reservation; at least 1.
         overtaken: the job that it overtook, if that still waits: growth must not postpone it.
     """
     room = budget.free_blocks
     if overtaken is not None:
-        promised = _room_beside(overtaken, job, others, budget)
+        promised = _room_without_delay(overtaken, job, others, budget)
         if promised is None:
             return Extension(0, yields=job.job_id)
         room = min(room, promised)
@@ -101,11 +101,17 @@ def extend_or_yield(
     return Extension(0, yields=min(able)[1])
 
 
-def _room_beside(waiting: Candidate, job: Running, others: Sequence[Running], budget: Budget) -> int | None:
-    """Blocks that it may grow by without postponing the one it overtook; None: its end is waited for."""
+def _room_without_delay(
+    waiting: Candidate, job: Running, others: Sequence[Running], budget: Budget
+) -> int | None:
+    """Count the blocks that it may grow by without postponing the one it overtook.
+
+    Returns:
+        None if the overtaken job waits for this one's end.
+    """
     ended = Budget(budget.free_slots + 1, budget.free_blocks + job.blocks, idle=not others)
-    beside = shadow_of(waiting, others, budget)
+    shadow = shadow_of(waiting, others, budget)
     enough = waiting.blocks <= budget.free_blocks + sum(each.blocks for each in others)
-    if waiting.alone or not enough or beside.steps > shadow_of(waiting, others, ended).steps:
+    if waiting.alone or not enough or shadow.steps > shadow_of(waiting, others, ended).steps:
         return None
-    return beside.free_blocks
+    return shadow.free_blocks

@@ -1,4 +1,4 @@
-"""What a job books on an engine: its prompt and the output that its peers make likely."""
+"""The size of a job's reservation: its prompt and the output that its peers make likely."""
 
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -14,20 +14,20 @@ from jobs.scheduling.prediction import PredictionPolicy
 from jobs.scheduling.segments import next_segment, whole_blocks
 from jobs.settings import Settings
 
-# Prompt tokens that an engine reads in one iteration; only the order of expected ends depends on it.
+# Prompt tokens that an engine reads in one iteration; affects only the order of expected ends.
 _CHUNK_TOKENS = 8192
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimPolicy:
-    """What a worker claims under.
+    """The policy that a worker claims under.
 
     Attributes:
         lease: how long without renewal until the job may be rescued.
-        max_rescues: a job rescued so often runs alone.
-        packing: what may be done to a job that waits.
-        prediction: how boldly outputs are predicted; None: every job books its whole `max_tokens`.
-        history: what predictions are made from.
+        max_rescues: a job rescued this often runs alone.
+        packing: what the packing may do to a job that waits.
+        prediction: how boldly outputs are predicted; None: every job reserves its whole `max_tokens`.
+        history: the source of predictions.
         preempts: batch jobs make room for interactive ones; False: ending one early would free nothing.
     """
 
@@ -40,7 +40,7 @@ class ClaimPolicy:
 
     @classmethod
     def of(cls, settings: Settings, *, history: History) -> Self:
-        """What workers with these settings claim under."""
+        """Build the policy of workers with these settings."""
         prediction = PredictionPolicy(reuses_prefix=settings.engine.reuses_prefix)
         return cls(
             lease=timedelta(seconds=settings.jobs.lease_seconds),
@@ -51,37 +51,37 @@ class ClaimPolicy:
 
 
 class Sizable(Protocol):
-    """What a prediction needs to know of a job; a row of `jobs` says it."""
+    """What a prediction needs to know of a job; a row of `jobs` has it."""
 
     @property
     def tenant_id(self) -> UUID:
-        """Whose."""
+        """Owner of the job."""
 
     @property
     def task(self) -> str:
-        """What is asked of the model."""
+        """Task of the job; jobs of one task have outputs of similar length."""
 
     @property
     def prompt_tokens(self) -> int | None:
-        """Counted."""
+        """Tokens of the prompt, once counted."""
 
     @property
     def max_tokens(self) -> int:
-        """All that it may generate."""
+        """Most tokens that it may generate."""
 
     @property
     def num_yields(self) -> int:
-        """Times it left the engine to let others go on."""
+        """Times it left the engine so that others could continue."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReservationSize:
-    """Blocks and what they cover.
+    """The size of a reservation and what it covers.
 
     Attributes:
         blocks: of the KV cache.
-        output_tokens: generated tokens in all, those of earlier runs included.
-        steps: engine iterations until the end of the booking.
+        output_tokens: generated tokens in all, including those of earlier runs.
+        steps: engine iterations until its expected end.
     """
 
     blocks: int
@@ -91,7 +91,7 @@ class ReservationSize:
 
 @dataclass(slots=True)
 class Sizer:
-    """Predicts within one transaction; what peers generated is read once for each tenant and task."""
+    """Sizes reservations within one transaction; reads each tenant's outputs of a task only once."""
 
     session: Session
     capacity: Capacity
@@ -99,11 +99,14 @@ class Sizer:
     _peers: PeersOnce = field(init=False)
 
     def __post_init__(self) -> None:
-        """Nothing was read yet."""
+        """Start without any peers read."""
         self._peers = PeersOnce(self.session, self.policy.history)
 
     def size(self, job: Sizable, *, produced: int) -> ReservationSize:
-        """What this job books with so many tokens generated: at least one more, at most all it may need."""
+        """Size the reservation of a job that has generated `produced` tokens.
+
+        Covers at least one more token, and at most all it may need.
+        """
         prompt_tokens, left = job.prompt_tokens or 0, job.max_tokens - produced
         if self.policy.prediction is None or job.num_yields:
             segment = whole_blocks(
@@ -126,5 +129,5 @@ class Sizer:
 
 
 def steps(prompt_tokens: int, new_tokens: int) -> int:
-    """Engine iterations that reading so much and generating so much takes."""
+    """Count the engine iterations needed to read and generate this many tokens."""
     return -(-prompt_tokens // _CHUNK_TOKENS) + new_tokens
