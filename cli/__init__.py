@@ -1,1 +1,1 @@
-"""The command line `longbatch` and the local stack that it can start."""
+"""The command `longbatch`, and the local stack that it can start."""

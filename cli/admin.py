@@ -1,4 +1,4 @@
-"""What the verbs for tenants and keys share: a transaction in the database, and times on the command line."""
+"""What the commands for tenants and keys share: a database transaction, and times on the command line."""
 
 import re
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ _SPAN: Final = re.compile(r"(\d{1,6})([mhd])")
 
 @contextmanager
 def transaction() -> Iterator[Session]:
-    """One transaction in the database; errors end the verb with one line and exit code 1."""
+    """Open a transaction. Its errors end the command with one line and an exit code."""
     try:
         engine = database.make_engine(local.find_database(), pool_size=1, name="longbatch-admin")
         try:
@@ -32,27 +32,27 @@ def transaction() -> Iterator[Session]:
         output.complain(error.message)
         raise typer.Exit(1) from error
     except OperationalError as error:
-        output.complain("the database does not answer")
+        output.complain("cannot connect to the database")
         raise typer.Exit(output.EXIT_UNREACHABLE) from error
     except ProgrammingError as error:
-        output.complain("the database's schema is not this version's, or its login may not do this")
+        output.complain("the database schema belongs to another version, or its login lacks permission")
         raise typer.Exit(1) from error
 
 
 def parse_span(text: str, *, option: str) -> timedelta:
-    """`30m`, `12h`, `7d` as a span; `0` as none.
+    """Parse `30m`, `12h`, `7d` or `0` into a span.
 
     Raises:
-        typer.BadParameter: it is none of these.
+        typer.BadParameter: the text has another form.
     """
     if text == "0":
         return timedelta(0)
     found = _SPAN.fullmatch(text)
     if found is None:
-        raise typer.BadParameter("give 30m, 12h or 7d", param_hint=option)
+        raise typer.BadParameter("must look like 30m, 12h or 7d", param_hint=option)
     return timedelta(**{_UNITS[found.group(2)]: int(found.group(1))})
 
 
 def shown(moment: datetime | None) -> str:
-    """The moment in local time; empty: there is none."""
+    """Format the moment in local time; return an empty string for None."""
     return moment.astimezone().strftime("%Y-%m-%d %H:%M") if moment else ""

@@ -1,4 +1,4 @@
-"""A small client of the HTTP API: retries what can be repeated, and puts every error into one line."""
+"""A small client of the HTTP API: retries what is safe to repeat, and puts every error on one line."""
 
 import json
 import time
@@ -15,18 +15,18 @@ from jobs.states import TERMINAL
 from jobs.views import JobObject, SeenJobObject
 
 _TIMEOUT_SECONDS: Final = 30.0
-# One long poll; the server allows 60 s, but proxies in between often end a request after a minute.
+# Length of a long poll; the server allows 60 s, but proxies in between often end a request after a minute.
 _POLL_SECONDS: Final = 25
 _MAX_TRIES: Final = 2
 _BACKOFF_SECONDS: Final = 0.5  # doubles with every try
-# A wait goes on over a restart of the server, which takes seconds.
+# Enough to wait through a restart of the server, which takes seconds.
 _MAX_WAIT_TRIES: Final = 8
 _UNAVAILABLE: Final = 503
 _MAX_PAUSE_SECONDS: Final = 5.0
 
 
 class ServerUnreachableError(LongbatchError):
-    """No server answers; start one with `longbatch up`, or check --api-url."""
+    """No server is responding; start one with `longbatch up`, or check --api-url."""
 
     code = "server_unreachable"
 
@@ -35,9 +35,9 @@ class RefusedError(LongbatchError):
     """The server refused the request.
 
     Attributes:
-        status: of HTTP.
-        server_code: the error's code in the server's words.
-        retry_after: seconds after which to ask again; None: the server names none.
+        status: HTTP status.
+        server_code: the error's `code` in the server's reply.
+        retry_after: seconds to wait before the next try; None if the server gave none.
     """
 
     code = "refused"
@@ -58,7 +58,7 @@ class RefusedError(LongbatchError):
 
 
 class Client:
-    """A server's jobs. Every call can be repeated without harm, and is while the server is away."""
+    """A client of one server. Repeats safe calls while the server is unavailable."""
 
     def __init__(self, api_url: str, api_key: str | None = None) -> None:
         self._api_url = api_url
@@ -68,7 +68,7 @@ class Client:
                 base_url=api_url, timeout=_TIMEOUT_SECONDS, trust_env=False, headers=headers
             )
         except (httpx2.InvalidURL, ValueError) as error:
-            raise ServerUnreachableError(f"{api_url!r} is no URL of a server") from error
+            raise ServerUnreachableError(f"{api_url!r} is not a valid server URL") from error
 
     def __enter__(self) -> Self:
         return self
@@ -82,18 +82,18 @@ class Client:
         self._http.close()
 
     def submit(self, body: Mapping[str, object], *, key: str | None = None) -> JobObject:
-        """The job, submitted once although the request may be sent several times."""
+        """Submit a job. An idempotency key keeps retries from creating a second one."""
         headers = {"Idempotency-Key": key or str(uuid7())}
         job: JobObject = self._send("POST", "/v1/jobs", json=body, headers=headers)
         return job
 
     def job(self, job_id: str) -> SeenJobObject:
-        """The job as it is now."""
+        """Fetch the job in its current state."""
         job: SeenJobObject = self._send("GET", f"/v1/jobs/{_quoted(job_id)}")
         return job
 
     def wait(self, job_id: str, *, on_change: Callable[[SeenJobObject], None]) -> SeenJobObject:
-        """The job once it has ended; `on_change` hears about it at each answer before."""
+        """Poll until the job ends and return it; `on_change` gets every earlier reply."""
         path = f"/v1/jobs/{_quoted(job_id)}"
         job = self.job(job_id)
         while job["state"] not in TERMINAL:
@@ -108,10 +108,12 @@ class Client:
         return job
 
     def events(self, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
-        """The name and data of each event until they end, also over a restart of the server.
+        """Yield the name and data of each event until the stream ends.
+
+        Reconnects after a restart of the server; text continues after what was received.
 
         Args:
-            path: of the events; text goes on behind what was received.
+            path: the path of the event stream.
         """
         last_id, tries = "", 0
         while True:
@@ -134,34 +136,38 @@ class Client:
                 return
 
     def result(self, job_id: str) -> dict[str, Any]:
-        """What the ended job produced."""
+        """Fetch the output of a job that has ended."""
         found: dict[str, Any] = self._send("GET", f"/v1/jobs/{_quoted(job_id)}/result")
         return found
 
     def list_jobs(self, query: Mapping[str, str | int]) -> dict[str, Any]:
-        """A page of jobs, newest first."""
+        """Fetch a page of jobs, newest first."""
         page: dict[str, Any] = self._send("GET", "/v1/jobs", params=query)
         return page
 
     def cancel(self, job_id: str) -> JobObject:
-        """The job, cancelled or asked to stop; one that has ended stays as it is."""
+        """Cancel a job, or ask a running one to stop; an ended one stays as it is."""
         job: JobObject = self._send("POST", f"/v1/jobs/{_quoted(job_id)}/cancel")
         return job
 
     def cancel_matching(self, filters: Mapping[str, object]) -> int:
-        """How many jobs that match all filters were cancelled or asked to stop."""
+        """Cancel the jobs that match all filters; running ones are asked to stop.
+
+        Returns:
+            How many were cancelled or asked to stop.
+        """
         cancelled: int = self._send("POST", "/v1/jobs/cancel", json=filters)["cancelled"]
         return cancelled
 
     def webhooks(self, method: str, *path: str, **request: Any) -> dict[str, Any]:  # noqa: ANN401  # JSON
-        """What a route of webhooks answers: its name, and what follows behind it. Only reads are repeated."""
-        whole = "/v1/" + "/".join(_quoted(each) for each in path)
+        """Call a webhook route, `/v1/` and the parts of `path`. Retries reads only."""
+        route = "/v1/" + "/".join(_quoted(each) for each in path)
         max_tries = _MAX_TRIES if method == "GET" else 1
-        found: dict[str, Any] = self._send(method, whole, max_tries=max_tries, **request)
+        found: dict[str, Any] = self._send(method, route, max_tries=max_tries, **request)
         return found
 
     def send_document(self, path: Path, *, kind: str | None = None) -> dict[str, Any]:
-        """The document of this file, streamed; sent again it is the same document."""
+        """Upload a file and return its document; a second upload gives the same one."""
         params = {"filename": path.name} | ({} if kind is None else {"kind": kind})
         for tries in range(1, _MAX_TRIES + 1):
             with path.open("rb") as content:
@@ -184,13 +190,13 @@ class Client:
         raise AssertionError("the last try returns or raises")
 
     def documents(self, method: str, *path: str, **request: Any) -> dict[str, Any]:  # noqa: ANN401  # JSON
-        """What a route of documents answers; `path` follows behind its name."""
-        whole = "/".join(["/v1/documents", *(_quoted(each) for each in path)])
-        found: dict[str, Any] = self._send(method, whole, **request)
+        """Call a document route, `/v1/documents/` and the parts of `path`."""
+        route = "/".join(["/v1/documents", *(_quoted(each) for each in path)])
+        found: dict[str, Any] = self._send(method, route, **request)
         return found
 
     def document_text(self, document_id: str, params: Mapping[str, int]) -> Iterator[bytes]:
-        """The text of a document in UTF-8, as it arrives."""
+        """Yield the UTF-8 text of a document as it arrives."""
         path = f"/v1/documents/{_quoted(document_id)}/text"
         try:
             with self._http.stream("GET", path, params=params) as answer:
@@ -202,12 +208,12 @@ class Client:
             raise self._unreachable(error) from error
 
     def version(self) -> dict[str, Any]:
-        """The server's version and model."""
+        """Fetch the server's version and model."""
         found: dict[str, Any] = self._send("GET", "/v1/version", max_tries=1)
         return found
 
     def readiness(self) -> dict[str, Any]:
-        """Every part of the server by name, with `ready` and `detail`."""
+        """Fetch each component of the server by name, with `ready` and `detail`."""
         try:
             answer = self._http.get("/health/ready")
         except httpx2.TransportError as error:
@@ -216,11 +222,11 @@ class Client:
         return found
 
     def send_once(self, method: str, path: str, **request: Any) -> Any:  # noqa: ANN401  # JSON
-        """What the server answers; for callers who have their own mind about trying again.
+        """Send a request without retries, for callers with a retry policy of their own.
 
         Raises:
-            ServerUnreachableError: no whole answer came.
-            RefusedError: the answer is an error.
+            ServerUnreachableError: no complete reply arrived.
+            RefusedError: the reply is an error.
         """
         return self._send(method, path, max_tries=1, **request)
 
@@ -241,15 +247,15 @@ class Client:
         reason = str(error) or type(error).__name__
         return ServerUnreachableError(
             f"no Longbatch server answers at {self._api_url} ({reason}): start one with `longbatch up`,"
-            " or name yours with --api-url or LONGBATCH_API_URL"
+            " or point to yours with --api-url or LONGBATCH_API_URL"
         )
 
 
 def _content(answer: httpx2.Response) -> Any:  # noqa: ANN401  # JSON
-    """The answer's JSON.
+    """Return the JSON of a reply.
 
     Raises:
-        RefusedError: it is an error, or no answer of a Longbatch server at all.
+        RefusedError: the reply is an error, or does not come from a Longbatch server.
     """
     try:
         content = answer.json()
@@ -264,17 +270,17 @@ def _content(answer: httpx2.Response) -> Any:  # noqa: ANN401  # JSON
             retry_after=_seconds(answer.headers.get("retry-after")),
         )
     except (ValueError, KeyError, TypeError):
-        message = f"status {answer.status_code} from something that is no Longbatch server"
+        message = f"status {answer.status_code} from something that is not a Longbatch server"
         raise RefusedError(message, status=answer.status_code, server_code="unknown") from None
 
 
 def _seconds(header: str | None) -> float | None:
-    """What Retry-After says, as far as it names seconds."""
+    """Parse a Retry-After header in seconds; return None for a date or no header."""
     return float(header) if header is not None and header.isdecimal() else None
 
 
 def _events(lines: Iterator[str]) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """The id, name and data of each whole event."""
+    """Yield the id, name and data of each complete event."""
     fields: dict[str, str] = {}
     for line in lines:
         if line.startswith(":"):
@@ -288,5 +294,5 @@ def _events(lines: Iterator[str]) -> Iterator[tuple[str, str, dict[str, Any]]]:
 
 
 def _quoted(job_id: str) -> str:
-    """The id as one part of a path; anything that cannot be one is left to the server's 404."""
+    """Make the id safe as one path segment; an invalid id gets the server's 404."""
     return "".join(char if char.isalnum() or char in "_-" else "." for char in job_id) or "."

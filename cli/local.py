@@ -1,4 +1,4 @@
-"""Where verbs find their server and its database: named by the environment, else the local stack."""
+"""Where commands find their server and database: in the environment, otherwise in the local stack."""
 
 import json
 import os
@@ -15,7 +15,7 @@ DEFAULT_API_URL: Final = "http://127.0.0.1:8080"
 
 
 class NoDatabaseError(LongbatchError):
-    """No database is named: set LONGBATCH_DATABASE__URL, or start the local stack with `longbatch up`."""
+    """No database is configured: set LONGBATCH_DATABASE__URL, or start a local stack with `longbatch up`."""
 
     code = "no_database"
 
@@ -25,7 +25,7 @@ class Server:
     """A server and the key to send to it.
 
     Attributes:
-        api_key: None: none is known; the server will say that it wants one.
+        api_key: None if no key is known; the server then answers that it needs one.
     """
 
     url: str
@@ -33,9 +33,9 @@ class Server:
 
 
 def find_server(api_url: str | None) -> Server:
-    """The given server, else the running local stack in its default directory.
+    """Find the given server, or the local stack in the default directory.
 
-    The stack's own key goes to the stack alone; to another server goes LONGBATCH_API_KEY, if it is set.
+    The stack's own key is sent to the stack alone; any other server gets LONGBATCH_API_KEY, if set.
     """
     ready = _ready()
     url = api_url or ready.get("api_url") or DEFAULT_API_URL
@@ -44,10 +44,10 @@ def find_server(api_url: str | None) -> Server:
 
 
 def find_database() -> DatabaseSettings:
-    """The database that the environment names, else that of the running local stack.
+    """Find the database in the environment, or that of the running local stack.
 
     Raises:
-        NoDatabaseError: there is neither.
+        NoDatabaseError: neither exists.
     """
     url = os.environ.get("LONGBATCH_DATABASE__URL") or _ready().get("database_url")
     if not url:
@@ -56,10 +56,12 @@ def find_database() -> DatabaseSettings:
 
 
 def find_engine(url: str | None, *, metrics_url: str | None = None, model: str | None = None) -> EngineSide:
-    """How an engine is fed: by the options, else by the environment, else that of the running local stack.
+    """Build an engine's settings.
+
+    The options come first, then the environment, then the running local stack.
 
     Raises:
-        ValueError: a value of the environment is wrong.
+        ValueError: an environment variable has an invalid value.
     """
     ready = {} if url or "LONGBATCH_TRITON__URL" in os.environ else _ready()
     given = {
@@ -69,22 +71,22 @@ def find_engine(url: str | None, *, metrics_url: str | None = None, model: str |
     }
     named: dict[str, str | None] = {name: value for name, value in given.items() if value}
     if url and not metrics_url:
-        named["metrics_url"] = None  # another server's would mislead
+        named["metrics_url"] = None  # another server's metrics would mislead
     side = EngineSide()
-    # As the stack tells its worker: the local engine keeps nothing of a request that has ended.
-    told = {"reuses_prefix": False} if ready.get("triton_grpc") else {}
+    # The same setting the stack gives its worker: the local engine keeps nothing of an ended request.
+    features = {"reuses_prefix": False} if ready.get("triton_grpc") else {}
     return side.model_copy(
         update={
             "triton": side.triton.model_copy(update=named),
-            "engine": side.engine.model_copy(update=told),
+            "engine": side.engine.model_copy(update=features),
         }
     )
 
 
 def _ready() -> dict[str, Any]:
-    """What the local stack wrote when it was ready; empty: none runs."""
+    """Read the ready file of the local stack; return an empty dict if no stack runs."""
     try:
         found = json.loads((default_directory() / "ready.json").read_text())
-    except (OSError, ValueError, RuntimeError):  # RuntimeError: this user has no home
+    except (OSError, ValueError, RuntimeError):  # RuntimeError: this user has no home directory
         return {}
     return found if isinstance(found, dict) else {}

@@ -1,4 +1,4 @@
-"""The command `longbatch`: its verbs, and how errors end it."""
+"""The command `longbatch`: its subcommands, and how errors end it."""
 
 import sys
 from typing import Annotated
@@ -61,18 +61,18 @@ def _root(
     *,
     _version: Annotated[
         bool,
-        typer.Option("--version", is_eager=True, callback=_show_version, help="Say which release this is."),
+        typer.Option("--version", is_eager=True, callback=_show_version, help="Show the version and exit."),
     ] = False,
 ) -> None:
-    # Typer takes an application's only command for the application itself, unless it has a callback.
-    """Summarize documents in bulk, and run other long-context batch jobs, on an LLM on NVIDIA Triton.
+    # Without a callback, Typer treats an application's only command as the application itself.
+    """Summarize documents in bulk and run other long-context batch jobs with an LLM on NVIDIA Triton.
 
-    First `longbatch up`, then `longbatch summarize FOLDER` in another terminal.
+    Start with `longbatch up`, then run `longbatch summarize FOLDER` in another terminal.
     """
 
 
 def main() -> None:
-    """Runs the verb on the command line; an expected error is one line and exit code 1."""
+    """Run the command line. An expected error prints one line and exits with code 1."""
     try:
         app()
     except LongbatchError as error:

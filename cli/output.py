@@ -1,4 +1,4 @@
-"""What the client verbs share: the server's address, how values are printed, and how errors end a verb."""
+"""What the client commands share: the server's address, printing, and how an error ends a command."""
 
 import json
 import sys
@@ -20,7 +20,7 @@ EXIT_USAGE: Final = 2
 EXIT_UNREACHABLE: Final = 3
 EXIT_REFUSED: Final = 4
 EXIT_CODES: Final = (
-    "Exit codes: 0 done, 1 the job did not complete, 2 wrong usage, 3 no server answers,"
+    "Exit codes: 0 done, 1 the job did not complete, 2 usage error, 3 no server answers,"
     " 4 the server refused the request."
 )
 
@@ -29,7 +29,7 @@ ApiUrl = Annotated[
     typer.Option(
         "--api-url",
         envvar="LONGBATCH_API_URL",
-        help="The server; its key is LONGBATCH_API_KEY.",
+        help="URL of the server; its key comes from LONGBATCH_API_KEY.",
         show_default="the local stack",
     ),
 ]
@@ -42,7 +42,7 @@ notes = Console(stderr=True, highlight=False, soft_wrap=True)
 
 @contextmanager
 def client_of(api_url: str | None) -> Iterator[Client]:
-    """A client of this server; its errors end the verb with one line and their exit code."""
+    """Open a client. Its errors end the command with one line and an exit code."""
     server = local.find_server(api_url)
     try:
         with Client(server.url, server.api_key) as client:
@@ -54,31 +54,31 @@ def client_of(api_url: str | None) -> Iterator[Client]:
         complain(f"{error.message} [{error.server_code}]")
         if error.status == HTTPStatus.UNAUTHORIZED:
             notes.print(
-                "Set LONGBATCH_API_KEY: `longbatch up` shows the first key, `keys create` makes others."
+                "Set LONGBATCH_API_KEY: `longbatch up` prints the first key, `keys create` makes more."
             )
         raise typer.Exit(EXIT_REFUSED) from error
 
 
 def complain(message: str) -> None:
-    """One line on standard error."""
+    """Print an error on one line of standard error."""
     notes.print(f"[red]error:[/] {escape(message)}")
 
 
 def print_json(value: object) -> None:
-    """The value as indented JSON, the same on a terminal and in a pipe."""
+    """Print the value as indented JSON, the same on a terminal and in a pipe."""
     sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
 def print_text(text: str) -> None:
-    """The text as it is: no markup, no wrapping, one line feed at its end."""
+    """Print the text verbatim: no markup, no wrapping, a line feed at the end."""
     sys.stdout.write(text if text.endswith("\n") else text + "\n")
 
 
 def pairs(given: list[str] | None, *, option: str) -> dict[str, str]:
-    """`KEY=VALUE` options as a mapping.
+    """Parse `KEY=VALUE` options into a mapping.
 
     Raises:
-        typer.BadParameter: one has no equals sign.
+        typer.BadParameter: an option has no equals sign.
     """
     found: dict[str, str] = {}
     for each in given or []:
@@ -90,7 +90,7 @@ def pairs(given: list[str] | None, *, option: str) -> dict[str, str]:
 
 
 class Priority(StrEnum):
-    """Order among your own jobs."""
+    """Order among the jobs of one tenant."""
 
     LOW = "low"
     NORMAL = "normal"

@@ -1,4 +1,4 @@
-"""A job's place in the queue in words."""
+"""A job's queue position in words."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -7,15 +7,15 @@ from jobs.states import WaitReason
 from jobs.views import QueueObject
 
 _WORDS: Final[dict[str, str]] = {
-    WaitReason.DEPENDENCY: "waits for other jobs",
+    WaitReason.DEPENDENCY: "waiting for other jobs",
     WaitReason.PREPARING: "its tokens are being counted",
-    WaitReason.RETRY_BACKOFF: "waits before its next attempt",
-    WaitReason.ENGINE_DOWN: "no engine that could hold it takes jobs now",
+    WaitReason.RETRY_BACKOFF: "waiting before its next attempt",
+    WaitReason.ENGINE_DOWN: "no engine large enough for it is taking jobs",
     WaitReason.NO_ENGINE_FITS: "every engine is too small for it",
-    WaitReason.RESERVATION: "there is room, but it is kept for a job with a better right to it",
-    WaitReason.SLOTS: "waits for a batch slot",
-    WaitReason.BLOCKS: "waits for free KV-cache blocks",
-    WaitReason.ALONE: "waits for an idle engine, to run alone",
+    WaitReason.RESERVATION: "there is room, but it is reserved for a job ahead of it",
+    WaitReason.SLOTS: "waiting for a batch slot",
+    WaitReason.BLOCKS: "waiting for free KV-cache blocks",
+    WaitReason.ALONE: "waiting for an idle engine, to run alone",
     WaitReason.BEHIND: "others go first",
 }
 _MINUTE: Final = timedelta(minutes=1)
@@ -24,7 +24,7 @@ _DAY: Final = timedelta(days=1)
 
 
 def in_words(queue: QueueObject, *, now: datetime) -> str:
-    """`number 3, starts in about 4 min: others go first`."""
+    """Describe a queue position: `number 3, starts in about 4 min: others go first`."""
     reason = queue["reason"]
     why = "starts any moment" if reason is None else _WORDS.get(reason, reason)
     known = []
@@ -37,12 +37,12 @@ def in_words(queue: QueueObject, *, now: datetime) -> str:
 
 
 def utc_now() -> datetime:
-    """The time by the clock of the machine that shows it."""
+    """Return the time by this machine's clock."""
     return datetime.now(UTC)
 
 
 def _span(left: timedelta) -> str:
-    """As exact as an estimate is worth."""
+    """Format a duration, no more exact than an estimate deserves."""
     for unit, name in ((_DAY, "d"), (_HOUR, "h"), (_MINUTE, "min")):
         if left >= 2 * unit:
             return f"{left / unit:.0f} {name}"

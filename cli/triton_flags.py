@@ -1,8 +1,8 @@
-"""The flags without which tritonserver cuts connections that Longbatch's worker keeps alive."""
+"""The flags that keep tritonserver from closing connections that Longbatch's worker keeps alive."""
 
 from typing import Final
 
-# Triton's defaults kill a connection that pings during a long silent prefill; these let it ping every 5 s
+# Triton's defaults close a connection that pings during a long silent prefill; these allow a ping every 5 s
 # (docs/operations.md).
 KEEPALIVE: Final = (
     "--grpc-keepalive-time=10000",

@@ -1,4 +1,4 @@
-"""`longbatch bench engine`: load from independent callers, and what each of them waited for."""
+"""`longbatch bench engine`: load from independent callers, and the latency each one sees."""
 
 from dataclasses import asdict
 from typing import Annotated, Final, Literal
@@ -20,7 +20,7 @@ def _root() -> None:
 
 
 def register(parent: typer.Typer) -> None:
-    """The application has the verbs."""
+    """Add the command to the application."""
     app.command("engine", epilog="Exit codes: 0 every request was answered, 1 some were not.")(engine)
     parent.add_typer(app, name="bench")
 
@@ -28,7 +28,8 @@ def register(parent: typer.Typer) -> None:
 def engine(  # noqa: PLR0913  # one for each option
     *,
     through: Annotated[
-        Literal["triton", "api"], typer.Option(help="Ask the server itself, or Longbatch's API before it.")
+        Literal["triton", "api"],
+        typer.Option(help="Send to the server directly, or through Longbatch's API."),
     ] = "triton",
     url: Url = None,
     metrics_url: MetricsUrl = None,
@@ -37,21 +38,25 @@ def engine(  # noqa: PLR0913  # one for each option
     num_requests: Annotated[int, typer.Option("--requests", min=1, max=MAX_REQUESTS)] = 32,
     rate: Annotated[
         float | None,
-        typer.Option(min=0.001, help="Requests a second, at random times (Poisson); else --concurrency."),
+        typer.Option(
+            min=0.001, help="Requests per second at random times (Poisson), instead of --concurrency."
+        ),
     ] = None,
     concurrency: Annotated[
-        int, typer.Option(min=1, max=256, help="Callers; each asks again when it is answered.")
+        int, typer.Option(min=1, max=256, help="Callers; each sends its next request after a reply.")
     ] = 4,
-    prompt_tokens: Annotated[int, typer.Option(min=16, max=1_000_000, help="Of every prompt, about.")] = 512,
+    prompt_tokens: Annotated[
+        int, typer.Option(min=16, max=1_000_000, help="Approximate length of each prompt.")
+    ] = 512,
     max_tokens: Annotated[int, typer.Option(min=1, max=100_000, help="Output tokens at most.")] = 128,
     limit_seconds: Annotated[
-        float, typer.Option("--limit", min=1, max=86_400, help="After so many seconds nothing more is sent.")
+        float, typer.Option("--limit", min=1, max=86_400, help="Seconds after which no new request is sent.")
     ] = 600,
-    seed: Annotated[int, typer.Option(help="Of arrival times and prompts.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of arrival times and prompts.")] = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Send independent requests and stream their answers: TTFT, TPOT, latency, output tokens/s."""
-    from cli.load import run  # gRPC and httpx2 take a moment to import; other verbs need none of it
+    """Send independent requests, stream the replies, and report TTFT, TPOT, latency, output tokens/s."""
+    from cli.load import run  # gRPC and httpx2 take a moment to import; other commands need neither
 
     plan = run.Plan(
         num_requests=num_requests,

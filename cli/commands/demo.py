@@ -5,26 +5,31 @@ from typing import Annotated
 
 import typer
 
-# Makes a prompt of 90,000 tokens, 46 s of an A6000, a matter of seconds.
+# A prompt of 90,000 tokens, 46 s on an A6000, then takes seconds.
 DEFAULT_TIME_SCALE = 8.0
 
 
 def register(app: typer.Typer) -> None:
-    """The application has the verb."""
+    """Add the command to the application."""
     app.command()(demo)
 
 
 def demo(
     docs: Annotated[
         Path | None,
-        typer.Option(exists=True, file_okay=False, help="Your documents.", show_default="Python's reference"),
+        typer.Option(
+            exists=True,
+            file_okay=False,
+            help="Folder with your documents.",
+            show_default="Python's reference",
+        ),
     ] = None,
     time_scale: Annotated[
         float, typer.Option(min=0.1, help="How much faster than an A6000 the local engine runs.")
     ] = DEFAULT_TIME_SCALE,
 ) -> None:
-    """Summarize documents on a stack of its own, from nothing to a table; exit 1 unless all complete."""
-    from cli.demo import run  # the stack takes most of a second to import; other verbs need none of it
+    """Start a stack of its own, summarize documents on it and print a table; exit 1 unless all complete."""
+    from cli.demo import run  # the stack takes most of a second to import; other commands do not need it
 
     try:
         all_completed = run.run(docs, time_scale=time_scale)

@@ -1,4 +1,4 @@
-"""`longbatch doctor`: every part checked by name, in words, with what to do about it."""
+"""`longbatch doctor`: checks each component and says what to do about a failure."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace
@@ -26,25 +26,25 @@ from jobs.tenants import isolation
 
 _TIMEOUT_SECONDS: Final = 3.0
 _KEEPALIVE: Final = (
-    "cannot be seen from outside; a Triton without --grpc-http2-min-recv-ping-interval-without-data=5000"
-    " --grpc-keepalive-permit-without-calls=1 ends silent streams after 30 s: start it with them,"
+    "not visible from outside; a Triton without --grpc-http2-min-recv-ping-interval-without-data=5000"
+    " --grpc-keepalive-permit-without-calls=1 closes silent streams after 30 s: start it with these flags,"
     " or set LONGBATCH_TRITON__FAST_KEEPALIVE=false"
 )
 _ADVICE: Final = {
-    "database": "LONGBATCH_DATABASE__URL; `alembic upgrade head` brings the schema up to date",
-    "broker": "LONGBATCH_BROKER__URL; jobs move without it too, some seconds later",
-    "triton": "LONGBATCH_TRITON__URL and __HTTP_URL, and the inference worker's log",
-    "tokenizer": "LONGBATCH_TOKENIZER__PATH, or the extra `local`",
+    "database": "check LONGBATCH_DATABASE__URL; `alembic upgrade head` brings the schema up to date",
+    "broker": "check LONGBATCH_BROKER__URL; jobs also run without it, some seconds later",
+    "triton": "check LONGBATCH_TRITON__URL and __HTTP_URL, and the inference worker's log",
+    "tokenizer": "set LONGBATCH_TOKENIZER__PATH, or install the extra `local`",
 }
 
 
 def register(app: typer.Typer) -> None:
-    """The application has the verb."""
-    app.command("doctor", epilog="Exit codes: 0 every part works, 1 one does not.")(doctor)
+    """Add the command to the application."""
+    app.command("doctor", epilog="Exit codes: 0 no check failed, 1 a check failed.")(doctor)
 
 
 def doctor(*, as_json: AsJson = False, api_url: ApiUrl = None) -> None:
-    """Check every part by name: API, database, broker, Triton, tokenizer."""
+    """Check each component: API, database, broker, Triton, tokenizer."""
     findings = list(_examine(local.find_server(api_url)))
     if as_json:
         print_json([asdict(finding) for finding in findings])
@@ -56,25 +56,25 @@ def doctor(*, as_json: AsJson = False, api_url: ApiUrl = None) -> None:
 
 
 def _examine(server: Server) -> Iterator[Finding]:
-    """The server's own view; where no server answers, this machine's by its settings."""
+    """Report the server's own view; without a server, check by this shell's settings."""
     try:
         with Client(server.url, server.api_key) as client:
-            yield _look_at_api(server, client)
-            yield from _as_the_server_sees_it(client.readiness())
+            yield _check_api(server, client)
+            yield from _server_findings(client.readiness())
     except (ServerUnreachableError, RefusedError) as error:
-        yield Finding("api", "failed", error.message, "`longbatch up` starts one; else see --api-url")
-        yield from _as_seen_from_here()
-    yield from _engine()
-    yield _look_at_open_files()
+        yield Finding("api", "failed", error.message, "start one with `longbatch up`, or set --api-url")
+        yield from _local_findings()
+    yield from _check_engine()
+    yield _check_open_files()
     yield Finding("triton keepalive", "unknown", _KEEPALIVE)
 
 
-def _engine() -> Iterator[Finding]:
-    """What is wrong with the engine, as far as it is known from here which one it is."""
+def _check_engine() -> Iterator[Finding]:
+    """Probe the engine, if its address is known here."""
     side = local.find_engine(None)
-    if side.triton == TritonSettings():  # nobody has named one
+    if side.triton == TritonSettings():  # no address is configured
         return
-    from worker.engine.probe import probe  # gRPC takes a moment to import; other verbs need none of it
+    from worker.engine.probe import probe  # gRPC takes a moment to import; other commands do not need it
 
     try:
         found = list(probe(side, Tokenizer.load(side.tokenizer.path)))
@@ -88,7 +88,7 @@ def _engine() -> Iterator[Finding]:
     )
 
 
-def _look_at_api(server: Server, client: Client) -> Finding:
+def _check_api(server: Server, client: Client) -> Finding:
     try:
         version = client.version()
     except RefusedError as error:
@@ -100,54 +100,54 @@ def _look_at_api(server: Server, client: Client) -> Finding:
     return Finding("api", "ok", detail)
 
 
-def _as_the_server_sees_it(components: Mapping[str, Mapping[str, object]]) -> Iterator[Finding]:
+def _server_findings(components: Mapping[str, Mapping[str, object]]) -> Iterator[Finding]:
     for name, component in components.items():
         yield _finding(name, is_ready=bool(component["ready"]), detail=str(component["detail"]))
 
 
-def _as_seen_from_here() -> Iterator[Finding]:
+def _local_findings() -> Iterator[Finding]:
     try:
         found = settings.load()
     except ValidationError as error:
         wrong = ", ".join(".".join(map(str, each["loc"])) for each in error.errors(include_input=False))
-        yield Finding("settings", "unknown", f"this shell has none to look further with: {wrong}")
+        yield Finding("settings", "unknown", f"this shell lacks the settings for further checks: {wrong}")
         return
     except ValueError as error:
         yield Finding("settings", "failed", str(error))
         return
-    yield from _look_at_webhooks(found)
-    looks: dict[str, Callable[[Settings], str]] = {
-        "database": _look_at_database,
-        "broker": _look_at_broker,
-        "triton": _look_at_triton,
-        "tokenizer": _look_at_tokenizer,
+    yield from _check_webhooks(found)
+    checks: dict[str, Callable[[Settings], str]] = {
+        "database": _check_database,
+        "broker": _check_broker,
+        "triton": _check_triton,
+        "tokenizer": _check_tokenizer,
     }
-    for name, look in looks.items():
+    for name, check in checks.items():
         try:
-            yield _finding(name, is_ready=True, detail=look(found))
+            yield _finding(name, is_ready=True, detail=check(found))
         except (LongbatchError, SQLAlchemyError, httpx2.HTTPError, OSError, ValueError) as error:
             reason = error.message if isinstance(error, LongbatchError) else type(error).__name__
             yield _finding(name, is_ready=False, detail=reason)
 
 
-def _look_at_webhooks(found: Settings) -> Iterator[Finding]:
-    """Warn where webhooks have a secret to sign with, but no key to seal secrets under."""
+def _check_webhooks(found: Settings) -> Iterator[Finding]:
+    """Warn if webhooks have a signing secret, but no key to encrypt secrets with."""
     if found.webhooks.secret is not None and found.webhooks.encryption_key is None:
-        detail = "endpoints and secrets of callers are refused: there is no key to seal them under"
+        detail = "requests for endpoints and secrets are refused: there is no key to encrypt them with"
         key = "LONGBATCH_WEBHOOKS__ENCRYPTION_KEY=$(openssl rand -base64 32)"
         advice = f"set {key}, the same for API and service workers"
         yield Finding("webhooks", "warning", detail, advice)
 
 
-def _look_at_open_files() -> Finding:
-    """Compare the limit of this account here with what an API process needs by its settings."""
+def _check_open_files() -> Finding:
+    """Compare this account's limit on open files with what an API process needs."""
     soft, hard = open_files.limits()
     try:
         api, pool_size = settings.load().api, settings.load().database.pool_size
-    except ValueError:  # this shell has none; the defaults are told
+    except ValueError:  # this shell has no settings: report the defaults
         api, pool_size = ApiSettings(), DatabaseSettings.model_fields["pool_size"].default
     needed = api.max_connections + pool_size + open_files.RESERVE
-    detail = f"this account may have {hard} here (soft limit {soft}, raised at start); the API needs {needed}"
+    detail = f"this account may open {hard} here (soft limit {soft}, raised at start); the API needs {needed}"
     if hard >= needed:
         return Finding("open files", "ok", detail)
     advice = "raise the hard limit (ulimit -Hn, LimitNOFILE=), or lower LONGBATCH_API__MAX_CONNECTIONS"
@@ -158,7 +158,7 @@ def _finding(name: str, *, is_ready: bool, detail: str) -> Finding:
     return Finding(name, "ok" if is_ready else "failed", detail, "" if is_ready else _ADVICE.get(name, ""))
 
 
-def _look_at_database(found: Settings) -> str:
+def _check_database(found: Settings) -> str:
     engine: Engine = database.make_engine(found.database, pool_size=1, name="longbatch-doctor")
     try:
         with Session(engine) as session:
@@ -171,22 +171,20 @@ def _look_at_database(found: Settings) -> str:
     return f"its schema is at {current}; {binding}"
 
 
-def _look_at_broker(found: Settings) -> str:
+def _check_broker(found: Settings) -> str:
     broker = doorbell.connect(found.broker.url.get_secret_value(), socket_timeout=_TIMEOUT_SECONDS)
     if not doorbell.answers(broker):
         raise LongbatchError("it does not answer")
     return "it answers"
 
 
-def _look_at_triton(found: Settings) -> str:
+def _check_triton(found: Settings) -> str:
     if found.triton.http_url is None:
-        raise LongbatchError(
-            f"set LONGBATCH_TRITON__HTTP_URL to have it asked; gRPC is at {found.triton.url}"
-        )
+        raise LongbatchError(f"set LONGBATCH_TRITON__HTTP_URL to check it; gRPC is at {found.triton.url}")
     url = f"{found.triton.http_url.rstrip('/')}/v2/health/ready"
     httpx2.get(url, timeout=_TIMEOUT_SECONDS, trust_env=False).raise_for_status()
     return "it is ready"
 
 
-def _look_at_tokenizer(found: Settings) -> str:
+def _check_tokenizer(found: Settings) -> str:
     return f"it loads, fingerprint {Tokenizer.load(found.tokenizer.path).fingerprint}"

@@ -1,4 +1,4 @@
-"""The verbs for documents: add, list, show, text, delete."""
+"""The commands for documents: add, list, show, text, delete."""
 
 import sys
 import time
@@ -15,19 +15,19 @@ from cli.client import Client, RefusedError
 from cli.output import ApiUrl, AsJson, client_of, complain, notes, output, print_json, print_text
 from jobs.states.document import DocumentKind
 
-app = typer.Typer(no_args_is_help=True, help="Documents, their text, and what is known about them.")
+app = typer.Typer(no_args_is_help=True, help="Manage documents and read their text.")
 
 Document = Annotated[str, typer.Argument(metavar="DOCUMENT", help="doc_…")]
 
 _COLOURS: Final = {"ready": "green", "failed": "red", "extracting": "cyan"}
-_FIRST_PAUSE_SECONDS: Final = 0.05  # most texts are there by then; doubles
+_FIRST_PAUSE_SECONDS: Final = 0.05  # most texts are ready by then; doubles
 _LONGEST_PAUSE_SECONDS: Final = 1.0
 
 
 def register(parent: typer.Typer) -> None:
-    """The application has the verbs."""
-    for name, verb in _VERBS.items():
-        app.command(name, epilog=verbs.EXIT_CODES)(verb)
+    """Add the commands to the application."""
+    for name, command in _COMMANDS.items():
+        app.command(name, epilog=verbs.EXIT_CODES)(command)
     parent.add_typer(app, name="documents")
 
 
@@ -36,14 +36,14 @@ def add(
         list[Path], typer.Argument(metavar="FILE...", exists=True, dir_okay=False, readable=True)
     ],
     *,
-    kind: Annotated[DocumentKind | None, typer.Option(help="What the files must be.")] = None,
-    wait: Annotated[bool, typer.Option("--wait", help="Until their text is there.")] = False,
+    kind: Annotated[DocumentKind | None, typer.Option(help="Require this kind of file.")] = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until the text is extracted.")] = False,
     as_json: AsJson = False,
     api_url: ApiUrl = None,
 ) -> None:
-    """Send files as documents and print their ids; the same bytes are the same document.
+    """Upload files as documents and print their ids; the same bytes are the same document.
 
-    A file that is refused does not keep the others from being sent.
+    If the server refuses a file, the others are still sent.
     """
     sent: list[Mapping[str, Any]] = []
     with client_of(api_url) as client:
@@ -69,8 +69,8 @@ def add(
 def list_documents(
     *,
     state: Annotated[str | None, typer.Option(help="extracting, ready or failed.")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=100, help="At most so many.")] = 20,
-    after: Annotated[str | None, typer.Option(help="Go on behind this document.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=100, help="Documents to list at most.")] = 20,
+    after: Annotated[str | None, typer.Option(help="Start after this document.")] = None,
     as_json: AsJson = False,
     api_url: ApiUrl = None,
 ) -> None:
@@ -94,17 +94,17 @@ def list_documents(
         )
     output.print(table)
     if page["has_more"]:
-        notes.print(f"There are more: --after {page['last_id']}")
+        notes.print(f"More with --after {page['last_id']}")
 
 
 def show(
     document: Document,
     *,
-    wait: Annotated[bool, typer.Option("--wait", help="Until its text is there.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until the text is extracted.")] = False,
     as_json: AsJson = False,
     api_url: ApiUrl = None,
 ) -> None:
-    """Show what is known about a document."""
+    """Show a document's details."""
     with client_of(api_url) as client:
         found: Mapping[str, Any] = client.documents("GET", document)
         if wait:
@@ -123,15 +123,17 @@ def show(
 def text(
     document: Document,
     *,
-    start: Annotated[int, typer.Option(min=0, help="The first character.")] = 0,
-    end: Annotated[int | None, typer.Option(min=0, help="Behind the last one.")] = None,
+    start: Annotated[int, typer.Option(min=0, help="First character to print.")] = 0,
+    end: Annotated[
+        int | None, typer.Option(min=0, help="Character to stop before.", show_default="the end")
+    ] = None,
     api_url: ApiUrl = None,
 ) -> None:
-    """Print a document's text, or the part of it, as it is."""
+    """Print a document's text, or a part of it, unchanged."""
     params = {"start": start} | ({} if end is None else {"end": end})
     with client_of(api_url) as client:
-        for piece in client.document_text(document, params):
-            sys.stdout.buffer.write(piece)
+        for block in client.document_text(document, params):
+            sys.stdout.buffer.write(block)
     sys.stdout.buffer.flush()
 
 
@@ -140,13 +142,13 @@ def delete(
     *,
     api_url: ApiUrl = None,
 ) -> None:
-    """Delete documents and their texts."""
+    """Delete documents and their text."""
     with client_of(api_url) as client:
         for document in documents:
             client.documents("DELETE", document)
 
 
-_VERBS: Final[dict[str, Callable[..., None]]] = {
+_COMMANDS: Final[dict[str, Callable[..., None]]] = {
     "add": add,
     "list": list_documents,
     "show": show,
@@ -156,7 +158,7 @@ _VERBS: Final[dict[str, Callable[..., None]]] = {
 
 
 def _wait(client: Client, document: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The document once its text is there, or never will be."""
+    """Poll until the document's text is extracted or extraction fails."""
     pause = _FIRST_PAUSE_SECONDS
     while document["state"] == "extracting":
         time.sleep(pause)
@@ -166,7 +168,7 @@ def _wait(client: Client, document: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _in_words(value: object) -> str:
-    """A field on one line."""
+    """Format a field on one line."""
     match value:
         case {"message": message, "code": code}:
             return f"{message} [{code}]"

@@ -1,4 +1,4 @@
-"""The verbs for engines: what a profile holds, the files that follow from it, and whether they agree."""
+"""The commands for engines: plan a profile, render its files, and check files against it."""
 
 from collections.abc import Callable
 from dataclasses import asdict
@@ -20,26 +20,26 @@ from cli.output import AsJson, output, print_json
 
 EXIT_DRIFT: Final = 1
 
-app = typer.Typer(no_args_is_help=True, help="Plan, render and examine a TensorRT-LLM engine.")
+app = typer.Typer(no_args_is_help=True, help="Plan, render, check and inspect a TensorRT-LLM engine.")
 
 ProfileName = Annotated[
     str, typer.Argument(metavar="PROFILE", help="A name in triton/profiles, or a .toml file.")
 ]
 Weights = Annotated[
-    Precision | None, typer.Option("--precision", help="Of the weights, in place of the profile's.")
+    Precision | None, typer.Option("--precision", help="Precision of the weights, overriding the profile.")
 ]
 Folder = Annotated[Path, typer.Argument(metavar="OUT", help="The rendered folder.", file_okay=False)]
 
 
 def register(parent: typer.Typer) -> None:
-    """The application has the verbs."""
-    for name, verb in _VERBS.items():
-        app.command(name)(verb)
+    """Add the commands to the application."""
+    for name, command in _COMMANDS.items():
+        app.command(name)(command)
     parent.add_typer(app, name="engine")
 
 
 def plan(name: ProfileName, *, precision: Weights = None, as_json: AsJson = False) -> None:
-    """Say what fits into an engine, what binds, how fast it can be, and which traps it runs into."""
+    """Report what fits into an engine, the binding limit, the best possible speed, and known pitfalls."""
     found = plans.plan(_load(name, precision))
     if as_json:
         print_json(asdict(found))
@@ -52,9 +52,9 @@ def render_files(
     out: Folder,
     *,
     precision: Weights = None,
-    check: Annotated[bool, typer.Option("--check", help="Write nothing; tell what differs.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Write nothing; report differences.")] = False,
 ) -> None:
-    """Write everything that a deployment needs: model configurations, commands, settings."""
+    """Write the files of a deployment: model configurations, commands, settings."""
     profile = _load(name, precision)
     if check:
         _check(profile, out)
@@ -83,11 +83,15 @@ def check_files(
     *,
     precision: Weights = None,
 ) -> None:
-    """Tell where a rendered folder, a model repository or a built engine differs from its profile."""
+    """Report where a rendered folder, a model repository or a built engine differs from its profile."""
     _check(_load(name, precision), folder)
 
 
-_VERBS: Final[dict[str, Callable[..., None]]] = {"plan": plan, "render": render_files, "check": check_files}
+_COMMANDS: Final[dict[str, Callable[..., None]]] = {
+    "plan": plan,
+    "render": render_files,
+    "check": check_files,
+}
 
 
 def _load(name: str, precision: Precision | None) -> Profile:
@@ -108,29 +112,29 @@ def _check(profile: Profile, folder: Path) -> None:
         output.print(f"[red]✗[/] {escape(each.sentence())}")
     if found:
         raise typer.Exit(EXIT_DRIFT)
-    output.print(f"[green]✓[/] {escape(str(folder))} is what {escape(profile.name)} says")
+    output.print(f"[green]✓[/] {escape(str(folder))} matches {escape(profile.name)}")
 
 
 def _show(found: Plan) -> None:
     table = Table(
-        "part", "GiB", "", box=None, title=f"{found.profile}, {found.weights} weights", title_justify="left"
+        "memory", "GiB", "", box=None, title=f"{found.profile}, {found.weights} weights", title_justify="left"
     )
     per_token = f"{found.kv_bytes_per_token // 1024} KiB per token"
     gpus = f"{found.gpu_gib:.1f} of {found.gpu_memory_gib:.1f} on each of {found.gpu_count} GPU"
     table.add_row("weights", f"{found.weights_gib:.1f}", "")
     table.add_row("KV pool", f"{found.pool_gib:.1f}", f"{found.pool_tokens} tokens, {per_token}")
-    table.add_row("the rest", f"{found.runtime_gib:.1f}", "context, workspaces, activations")
-    table.add_row("in all", f"{found.total_gib:.1f}", gpus)
+    table.add_row("runtime", f"{found.runtime_gib:.1f}", "context, workspaces, activations")
+    table.add_row("total", f"{found.total_gib:.1f}", gpus)
     output.print(table)
     pace = found.pace
     output.print(f"the longest prompt takes {found.full_prompt_gib:.1f} GiB of the pool")
     output.print(
-        f"full-length jobs together: {found.full_length_jobs}; what binds is {found.binds['full_length']}"
+        f"full-length jobs at once: {found.full_length_jobs}; limited by {found.binds['full_length']}"
     )
-    output.print(f"typical jobs together: {found.typical_jobs}; what binds is {found.binds['typical']}")
-    output.print(f"the memory would hold a pool of {found.largest_pool_tokens} tokens")
+    output.print(f"typical jobs at once: {found.typical_jobs}; limited by {found.binds['typical']}")
+    output.print(f"the memory could hold a pool of {found.largest_pool_tokens} tokens")
     output.print(
-        f"at best: the longest prompt is read in {pace.full_prefill_seconds:g} s, a typical one in"
+        f"at best: prefill of the longest prompt takes {pace.full_prefill_seconds:g} s, of a typical one"
         f" {pace.typical_prefill_seconds:g} s; {pace.full_decode_tokens_per_second:g} tokens/s at full"
         f" length, {pace.typical_decode_tokens_per_second:g} in a full batch of typical jobs"
     )

@@ -1,4 +1,4 @@
-"""The verb `estimate`: what summaries of documents would take, before any is made."""
+"""The command `estimate`: what summaries of documents would cost, before any is made."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -37,12 +37,12 @@ from cli.summaries.results import Result
 from cli.summaries.run import Run, in_threads
 from cli.summaries.sources import Source
 
-_MAX_DOCUMENTS: Final = 1000  # of one request
+_MAX_DOCUMENTS: Final = 1000  # in one request
 _SUMMED: Final = ("chunks", "jobs", "prompt_tokens")
 
 
 def register(app: typer.Typer) -> None:
-    """The application has the verb."""
+    """Add the command to the application."""
     app.command("estimate", epilog=verbs.EXIT_CODES)(estimate)
 
 
@@ -57,12 +57,14 @@ def estimate(  # noqa: PLR0913  # every field of a plan is an option
     chunk_tokens: ChunkOption = None,
     overlap_tokens: OverlapOption = None,
     model: ModelOption = None,
-    combine: Annotated[bool, typer.Option("--combine", help="One summary over all.")] = False,
+    combine: Annotated[
+        bool, typer.Option("--combine", help="Estimate one summary of all documents.")
+    ] = False,
     concurrency: ConcurrencyOption = DEFAULT_CONCURRENCY,
     as_json: AsJson = False,
     api_url: ApiUrl = None,
 ) -> None:
-    """Send documents and tell what their summaries would take; `summarize` need not send them again."""
+    """Upload documents and estimate their summaries; `summarize` does not upload them again."""
     fields = options.request(
         style=style,
         length=length,
@@ -88,7 +90,7 @@ def estimate(  # noqa: PLR0913  # every field of a plan is an option
             read = dict(in_threads(run.read, found, num_threads=concurrency))
         ready = {source: each for source, each in _in_order(found, read) if not isinstance(each, Result)}
         ids = list(dict.fromkeys(each["id"] for each in ready.values()))
-        # One summary over more documents than a request may have is refused, as it would be by `summarize`.
+        # A combined summary of more documents than a request may have is refused, as `summarize` would.
         step = max(1, len(ids)) if combine else _MAX_DOCUMENTS
         parts = [server.estimate(ids[at : at + step], fields) for at in range(0, len(ids), step)]
         queued = server.queued_seconds(fields) if len(parts) > 1 else None
@@ -113,13 +115,13 @@ def _in_order(found: Sequence[Source], read: Mapping[int, Any]) -> list[tuple[So
 def joined(
     parts: Sequence[Mapping[str, Any]], paths: Mapping[str, str], *, queued_seconds: int | None = None
 ) -> dict[str, Any]:
-    """The estimates of the parts as one; each document with its path.
+    """Join the estimates of several requests into one, each document with its path.
 
     Args:
-        parts: as the server estimates each alone, behind all that is queued.
-        paths: of the documents, by id.
-        queued_seconds: what is queued takes so long, once for all parts; None: no engine is up, or not asked
-            for, as there is but one part.
+        parts: the server's estimate of each request alone, after all that is queued.
+        paths: the documents' paths by id.
+        queued_seconds: time for all that is queued, counted once for all parts; None if no engine is up, or
+            if it was not requested because there is only one part.
     """
     summed: Counter[str] = Counter()
     completion: Counter[str] = Counter()
@@ -140,7 +142,10 @@ def joined(
 
 
 def _seconds(times: Sequence[int | None], queued: int | None) -> int | None:
-    """One behind the other."""
+    """Add up the times of requests that run one after the other.
+
+    Each time includes the queue, which counts only once. Returns None if a time is unknown.
+    """
     known = [each for each in times if each is not None]
     if len(known) < len(times) or (queued is None and len(times) > 1):
         return None
@@ -160,4 +165,4 @@ def _show(whole: Mapping[str, Any]) -> None:
         table.add_row(escape(each["path"]), *("" if cell is None else f"{cell:,}" for cell in cells))
     output.print(table)
     seconds = whole["estimated_seconds"]
-    output.print("no engine is up" if seconds is None else f"about {seconds:,} s, behind all that is queued")
+    output.print("no engine is up" if seconds is None else f"about {seconds:,} s, after all that is queued")

@@ -28,13 +28,13 @@ Url = Annotated[
 ]
 MetricsUrl = Annotated[str | None, typer.Option("--metrics-url", help="http://host:8002/metrics")]
 ModelName = Annotated[
-    str | None, typer.Option("--model", help="The entry point.", show_default="tensorrt_llm")
+    str | None, typer.Option("--model", help="Model to send requests to.", show_default="tensorrt_llm")
 ]
 
 
 def register(app: typer.Typer) -> None:
-    """The application of engine verbs has this one."""
-    app.command("inspect", epilog="Exit codes: 0 nothing is wrong, 1 something is.")(inspect)
+    """Add the command to the engine application."""
+    app.command("inspect", epilog="Exit codes: 0 no problem found, 1 a check failed.")(inspect)
 
 
 def inspect(
@@ -43,11 +43,11 @@ def inspect(
     metrics_url: MetricsUrl = None,
     model: ModelName = None,
     keepalive: Annotated[
-        bool, typer.Option("--keepalive", help="Also try the server's keepalive flags, for 32 s.")
+        bool, typer.Option("--keepalive", help="Also test the server's keepalive flags; takes 32 s.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Say what an engine's server offers and what is wrong with it: batch, KV cache, tokenizer, metrics."""
+    """Report what an engine's server offers and what is wrong: batch size, KV cache, tokenizer, metrics."""
     findings = []
     side = local.find_engine(url, metrics_url=metrics_url, model=model)
     for finding in _examine(side, keepalive=keepalive):
@@ -62,7 +62,7 @@ def inspect(
 
 def _examine(side: EngineSide, *, keepalive: bool) -> Iterator[Finding]:
     from worker.engine.keepalive import (
-        try_keepalive,  # gRPC takes a moment to import; other verbs need none of it
+        try_keepalive,  # gRPC takes a moment to import; other commands do not need it
     )
     from worker.engine.probe import probe
 
@@ -74,6 +74,6 @@ def _examine(side: EngineSide, *, keepalive: bool) -> Iterator[Finding]:
 
 
 def show(finding: Finding) -> None:
-    """One line, with what to do behind an arrow."""
+    """Print a finding on one line, with the advice after an arrow."""
     advice = f" [dim]→ {escape(finding.advice)}[/]" if finding.advice and finding.status != "ok" else ""
     output.print(f"{SYMBOLS[finding.status]} [bold]{finding.name}[/]: {escape(finding.detail)}{advice}")

@@ -1,4 +1,4 @@
-"""The verbs for jobs: submit, list, show, result, cancel."""
+"""The commands for jobs: submit, list, show, result, cancel."""
 
 import sys
 from collections.abc import Callable
@@ -42,35 +42,41 @@ class Task(StrEnum):
 
 
 Metadata = Annotated[
-    list[str] | None, typer.Option("--metadata", metavar="KEY=VALUE", help="May be given several times.")
+    list[str] | None, typer.Option("--metadata", metavar="KEY=VALUE", help="Can be repeated.")
 ]
 
 
 def register(app: typer.Typer) -> None:
-    """The application has the verbs."""
-    for name, verb in _VERBS.items():
-        app.command(name, epilog=verbs.EXIT_CODES)(verb)
+    """Add the commands to the application."""
+    for name, command in _COMMANDS.items():
+        app.command(name, epilog=verbs.EXIT_CODES)(command)
 
 
 def submit(  # noqa: PLR0913  # every field of a job is an option
-    file: Annotated[str, typer.Argument(metavar="FILE|-", help="A UTF-8 text, or - for standard input.")],
+    file: Annotated[
+        str, typer.Argument(metavar="FILE|-", help="A UTF-8 text file, or - for standard input.")
+    ],
     *,
     task: Annotated[Task, typer.Option(help="summarize frames the text as one document.")] = Task.GENERATE,
-    instructions: Annotated[str | None, typer.Option(help="Replaces the task's own.")] = None,
+    instructions: Annotated[str | None, typer.Option(help="Replace the task's instructions.")] = None,
     max_tokens: Annotated[
-        int | None, typer.Option(help="Tokens generated at most.", show_default="1024")
+        int | None, typer.Option(help="Tokens to generate at most.", show_default="1024")
     ] = None,
     temperature: Annotated[float | None, typer.Option(help="0 to 2.")] = None,
     top_p: Annotated[float | None, typer.Option(help="Above 0, up to 1.")] = None,
     top_k: Annotated[int | None, typer.Option(help="1 to 1024.")] = None,
     seed: Annotated[int | None, typer.Option(help="The same seed gives the same text.")] = None,
-    stop: Annotated[list[str] | None, typer.Option(help="Ends the output; up to four.")] = None,
-    priority: Annotated[Priority, typer.Option(help="Among your own jobs.")] = Priority.NORMAL,
+    stop: Annotated[list[str] | None, typer.Option(help="End the output at this text; up to four.")] = None,
+    priority: Annotated[Priority, typer.Option(help="Priority among your own jobs.")] = Priority.NORMAL,
     custom_id: Annotated[str | None, typer.Option(help="Your own name for the job.")] = None,
     metadata: Metadata = None,
-    completion_window: Annotated[str | None, typer.Option(help="1h, 24h or 7d; expires after it.")] = None,
-    webhook_url: Annotated[str | None, typer.Option(help="Told when the job has ended.")] = None,
-    idempotency_key: Annotated[str | None, typer.Option(help="The same key never makes two jobs.")] = None,
+    completion_window: Annotated[
+        str | None, typer.Option(help="1h, 24h or 7d; the job expires after it.")
+    ] = None,
+    webhook_url: Annotated[str | None, typer.Option(help="URL to notify when the job ends.")] = None,
+    idempotency_key: Annotated[
+        str | None, typer.Option(help="Requests with the same key create one job.")
+    ] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait, then print the output.")] = False,
     as_json: AsJson = False,
     api_url: ApiUrl = None,
@@ -106,11 +112,11 @@ def submit(  # noqa: PLR0913  # every field of a job is an option
 
 def list_jobs(
     *,
-    state: Annotated[JobState | None, typer.Option(help="Only these.")] = None,
-    task: Annotated[Task | None, typer.Option(help="Only these.")] = None,
-    custom_id: Annotated[str | None, typer.Option(help="Only these.")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=100, help="At most so many.")] = 20,
-    after: Annotated[str | None, typer.Option(help="Go on behind this job.")] = None,
+    state: Annotated[JobState | None, typer.Option(help="Only jobs in this state.")] = None,
+    task: Annotated[Task | None, typer.Option(help="Only jobs with this task.")] = None,
+    custom_id: Annotated[str | None, typer.Option(help="Only jobs with this custom id.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=100, help="Jobs to list at most.")] = 20,
+    after: Annotated[str | None, typer.Option(help="Start after this job.")] = None,
     as_json: AsJson = False,
     api_url: ApiUrl = None,
 ) -> None:
@@ -122,7 +128,7 @@ def list_jobs(
         print_json(page)
         return
     table = Table(box=None, pad_edge=False)
-    table.add_column("job", min_width=len(ids.job_id(UUID(int=0))))  # an id cut short is of no use
+    table.add_column("job", min_width=len(ids.job_id(UUID(int=0))))  # a truncated id is of no use
     for heading in ("state", "task", "custom id", "in", "out", "created"):
         table.add_column(heading, overflow="fold")
     for job in page["data"]:
@@ -137,17 +143,17 @@ def list_jobs(
         )
     output.print(table)
     if page["has_more"]:
-        notes.print(f"There are more: --after {page['last_id']}")
+        notes.print(f"More with --after {page['last_id']}")
 
 
 def show(
     job_id: JobId,
     *,
-    wait: Annotated[bool, typer.Option("--wait", help="Wait until it has ended.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until the job ends.")] = False,
     as_json: AsJson = False,
     api_url: ApiUrl = None,
 ) -> None:
-    """Show a job's state, what is known about it, and why it waits."""
+    """Show a job's state and details, and why it is waiting."""
     with client_of(api_url) as client:
         job = _wait(client, job_id) if wait else client.job(job_id)
     if as_json:
@@ -169,11 +175,11 @@ def show(
 def result(
     job_id: JobId,
     *,
-    wait: Annotated[bool, typer.Option("--wait", help="Wait until it has ended.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until the job ends.")] = False,
     as_json: AsJson = False,
     api_url: ApiUrl = None,
 ) -> None:
-    """Print a job's output; what there is of it when it did not complete."""
+    """Print a job's output, or the part produced so far if it did not complete."""
     with client_of(api_url) as client:
         if wait:
             _wait(client, job_id)
@@ -183,19 +189,19 @@ def result(
 def cancel(
     job_ids: Annotated[list[str] | None, typer.Argument(metavar="[JOB]...", help="job_…")] = None,
     *,
-    state: Annotated[JobState | None, typer.Option(help="Filter; instead of ids.")] = None,
-    task: Annotated[Task | None, typer.Option(help="Filter; instead of ids.")] = None,
-    custom_id: Annotated[str | None, typer.Option(help="Filter; instead of ids.")] = None,
+    state: Annotated[JobState | None, typer.Option(help="Filter by state, instead of ids.")] = None,
+    task: Annotated[Task | None, typer.Option(help="Filter by task, instead of ids.")] = None,
+    custom_id: Annotated[str | None, typer.Option(help="Filter by custom id, instead of ids.")] = None,
     metadata: Metadata = None,
     as_json: AsJson = False,
     api_url: ApiUrl = None,
 ) -> None:
-    """Cancel jobs by id, or all that match every filter; jobs that have ended stay as they are."""
+    """Cancel jobs by id, or all that match every filter. Jobs that have ended stay as they are."""
     labels = pairs(metadata, option="--metadata") or None
     given = {"state": state, "task": task, "custom_id": custom_id, "metadata": labels}
     filters = {name: value for name, value in given.items() if value is not None}
     if bool(job_ids) == bool(filters):
-        raise typer.BadParameter("give ids or filters, one of both")
+        raise typer.BadParameter("give either ids or filters")
     with client_of(api_url) as client:
         if filters:
             num_cancelled = client.cancel_matching(filters)
@@ -209,7 +215,7 @@ def cancel(
             print_json(job) if as_json else print_text(f"{job['id']} {shown_state}")
 
 
-_VERBS: Final[dict[str, Callable[..., None]]] = {
+_COMMANDS: Final[dict[str, Callable[..., None]]] = {
     "submit": submit,
     "list": list_jobs,
     "show": show,
@@ -218,8 +224,8 @@ _VERBS: Final[dict[str, Callable[..., None]]] = {
 }
 
 
-_PDF: Final = b"%PDF-"  # one without pictures may be text by its bytes, but no prompt
-_NO_TEXT: Final = "{} is not UTF-8 text; `longbatch summarize` reads documents"
+_PDF: Final = b"%PDF-"  # a PDF without pictures may decode as UTF-8, but makes no prompt
+_NO_TEXT: Final = "{} is not UTF-8 text; use `longbatch summarize` for documents"
 
 
 def _read(file: str) -> str:
@@ -235,7 +241,7 @@ def _read(file: str) -> str:
 
 
 def _wait(client: Client, job_id: str) -> SeenJobObject:
-    """The job once it has ended; meanwhile its state is shown where somebody can see it."""
+    """Wait until the job ends; meanwhile show its state on a terminal."""
     with notes.status(escape(job_id)) as status:
         return client.wait(job_id, on_change=lambda job: status.update(_progress(job)))
 
@@ -247,7 +253,7 @@ def _progress(job: SeenJobObject) -> str:
 
 
 def _print_result(client: Client, job_id: str, *, as_json: bool) -> None:
-    """The output is printed; ends the verb with exit code 1 unless the job completed."""
+    """Print the output; exit with code 1 unless the job completed."""
     found = client.result(job_id)
     if as_json:
         print_json(found)

@@ -1,4 +1,4 @@
-"""The verbs for API keys: create, list, revoke, rotate; they work on the database itself."""
+"""The commands for API keys: create, list, revoke, rotate; they use the database directly."""
 
 from collections.abc import Sequence
 from typing import Annotated
@@ -18,28 +18,28 @@ from jobs.tenants import keys
 from jobs.tenants.keys import NewKey, Scope
 from jobs.views import rfc3339
 
-app = typer.Typer(no_args_is_help=True, help="API keys, in the database of LONGBATCH_DATABASE__URL.")
+app = typer.Typer(no_args_is_help=True, help="Manage API keys in the database LONGBATCH_DATABASE__URL.")
 
 KeyName = Annotated[str, typer.Argument(metavar="KEY", help="lb_ and 16 digits, as `keys list` shows it.")]
 
 
 def register(parent: typer.Typer) -> None:
-    """The application has the verbs."""
+    """Add the commands to the application."""
     parent.add_typer(app, name="keys")
 
 
 @app.command()
 def create(
     *,
-    tenant: Annotated[str, typer.Option(help="Whom the key speaks for.")] = "default",
-    name: Annotated[str, typer.Option(help="For yourself.")] = "",
+    tenant: Annotated[str, typer.Option(help="Tenant that owns the key.")] = "default",
+    name: Annotated[str, typer.Option(help="A name for yourself.")] = "",
     scope: Annotated[
-        list[Scope] | None, typer.Option(help="May be given several times.", show_default="submit and read")
+        list[Scope] | None, typer.Option(help="Can be repeated.", show_default="submit and read")
     ] = None,
-    expires_in: Annotated[str | None, typer.Option(help="30m, 12h or 7d; never without it.")] = None,
+    expires_in: Annotated[str | None, typer.Option(help="30m, 12h or 7d.", show_default="never")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a key and print it: this once, it is stored as a hash."""
+    """Create a key and print it. It is shown only once: the database stores a hash."""
     span = parse_span(expires_in, option="--expires-in") if expires_in else None
     with transaction() as session:
         made = keys.create(
@@ -58,7 +58,7 @@ def list_keys(
     tenant: Annotated[str | None, typer.Option(help="Only this tenant's.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List keys, never their secrets."""
+    """List keys without their secrets."""
     with transaction() as session:
         rows = keys.list_keys(session, tenant_id=tenants.named(session, tenant).id if tenant else None)
         names = _tenant_names(session, rows)
@@ -84,7 +84,7 @@ def list_keys(
 
 @app.command()
 def revoke(key: KeyName) -> None:
-    """Revoke a key; servers that saw it lately learn it within seconds."""
+    """Revoke a key; servers that cached it stop accepting it within seconds."""
     with transaction() as session:
         row = keys.named(session, key)
         keys.revoke(session, row)
@@ -95,10 +95,12 @@ def revoke(key: KeyName) -> None:
 def rotate(
     key: KeyName,
     *,
-    overlap: Annotated[str, typer.Option(help="The old key stays valid: 30m, 12h, 7d, or 0.")] = "1d",
+    overlap: Annotated[
+        str, typer.Option(help="How long the old key stays valid: 30m, 12h, 7d, or 0.")
+    ] = "1d",
     as_json: AsJson = False,
 ) -> None:
-    """Make a key like this one and print it; the old one ends after a while."""
+    """Create a key like this one and print it; the old key expires after the overlap."""
     span = parse_span(overlap, option="--overlap")
     with transaction() as session:
         row = keys.named(session, key)

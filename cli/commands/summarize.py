@@ -1,4 +1,4 @@
-"""The verb `summarize`: documents in, summaries out; the same command again goes on where it was."""
+"""The command `summarize`: documents in, summaries out; a repeated command resumes where it stopped."""
 
 import sys
 from collections import Counter
@@ -38,24 +38,22 @@ from cli.summaries.results import Result
 from cli.summaries.run import Run, in_threads
 from cli.summaries.sources import Source
 
-EXIT_INTERRUPTED: Final = 130  # 128 and SIGINT, as shells count
-PATIENCE_SECONDS: Final = 180.0  # a server that is restarted and migrated is back by then
+EXIT_INTERRUPTED: Final = 130  # 128 + SIGINT, the shells' convention
+PATIENCE_SECONDS: Final = 180.0  # a restart with a migration is over by then
 _PRINT: Final = "-"
 EXIT_CODES: Final = (
-    "Exit codes: 0 all are summarized, 1 one is not, 2 wrong usage, 3 no server answers,"
+    "Exit codes: 0 all documents summarized, 1 a document failed, 2 usage error, 3 no server answers,"
     " 4 the server refused all, 130 interrupted."
 )
 
 Paths = Annotated[
     list[str],
-    typer.Argument(
-        metavar="PATH...", help="Files, and folders with all documents below them.", show_default=False
-    ),
+    typer.Argument(metavar="PATH...", help="Files, and folders to search for documents.", show_default=False),
 ]
 
 
 def register(app: typer.Typer) -> None:
-    """The application has the verb."""
+    """Add the command to the application."""
     app.command("summarize", epilog=EXIT_CODES)(summarize)
 
 
@@ -73,22 +71,22 @@ def summarize(  # noqa: PLR0913  # every field of a summary is an option
     model: ModelOption = None,
     priority: PriorityOption = None,
     combine: Annotated[
-        bool, typer.Option("--combine", help="One summary over all, at most 1,000 documents.")
+        bool, typer.Option("--combine", help="Make one summary of all, at most 1,000 documents.")
     ] = False,
     output: Annotated[
-        str, typer.Option("--output", metavar="DIR|-", help="A file for each document, or print.")
+        str, typer.Option("--output", metavar="DIR|-", help="Write a file for each document here; - prints.")
     ] = _PRINT,
     kind: FormatOption = Format.MD,
     watch: Annotated[
-        bool, typer.Option("--watch", help="Tell how far each document is, also where no terminal is.")
+        bool, typer.Option("--watch", help="Show each document's progress, also without a terminal.")
     ] = False,
     again: Annotated[
-        bool, typer.Option("--again", help="Do not go on with an earlier run, start a new one.")
+        bool, typer.Option("--again", help="Start a new run instead of resuming an earlier one.")
     ] = False,
     concurrency: ConcurrencyOption = DEFAULT_CONCURRENCY,
     api_url: ApiUrl = None,
 ) -> None:
-    """Summarize documents of any length. The same files with the same options go on where they were."""
+    """Summarize documents of any length. The same files with the same options resume an earlier run."""
     fields = options.request(
         style=style,
         length=length,
@@ -125,26 +123,30 @@ def summarize(  # noqa: PLR0913  # every field of a summary is an option
 
 @contextmanager
 def stopping() -> Iterator[Event]:
-    """Set when the block has ended, however; Ctrl-C ends the verb with a word about how to go on."""
+    """Yield an event, set when the block ends. Ctrl-C prints how to resume and exits."""
     stop = Event()
     try:
         yield stop
     except KeyboardInterrupt:
-        notes.print("interrupted: the server goes on; the same command picks it up")
+        notes.print("interrupted: the server continues; run the same command to resume")
         raise typer.Exit(EXIT_INTERRUPTED) from None
     finally:
         stop.set()
 
 
 def tell_others(others: Mapping[str, int]) -> None:
-    """A line about the files in folders that are of no kind that is read, if there are any."""
+    """Print how many files the folders hold of unsupported kinds, if there are any."""
     if others:
         kinds = ", ".join(f"{number:,} {escape(suffix)}" for suffix, number in sorted(others.items()))
-        notes.print(f"left out, of other kinds: {kinds}")
+        notes.print(f"skipped files of other kinds: {kinds}")
 
 
 def conclude(run: Run, *, num_completed: int, total: int) -> None:
-    """Nothing, if all has gone well; else the verb ends with a line and its exit code."""
+    """Print why documents failed and exit with its code; return if all completed.
+
+    Raises:
+        LongbatchError: the error that stopped the run.
+    """
     if run.lost is not None:
         raise run.lost
     if num_completed < total:
@@ -153,7 +155,7 @@ def conclude(run: Run, *, num_completed: int, total: int) -> None:
 
 
 def _each(run: Run, found: Iterator[Source], output: Output, shown: Progress, concurrency: int) -> int:
-    """How many of the documents completed; each has its own summary."""
+    """Summarize each document on its own; return how many completed."""
     num_completed = 0
     try:
         with shown:
@@ -167,7 +169,7 @@ def _each(run: Run, found: Iterator[Source], output: Output, shown: Progress, co
 def _combined(
     run: Run, found: list[Source], folder: Path | None, kind: Format, shown: Progress, concurrency: int
 ) -> int:
-    """How many of the documents are in the one summary."""
+    """Make one summary of all documents; return how many it covers."""
     with shown:
         sent = dict(in_threads(run.add, found, num_threads=concurrency))
         results: list[Result] = []
@@ -178,7 +180,7 @@ def _combined(
         try:
             Written(folder, kind).write_combined(results)
         except OSError as error:
-            output.complain(f"the summary cannot be written: {error}")
+            output.complain(f"cannot write the summary: {error}")
             return 0
     return sum(result.error is None for result in results)
 
@@ -188,40 +190,42 @@ def _output(folder: Path | None, kind: Format, shown: Progress) -> Output:
 
 
 def check_paths(paths: Sequence[str]) -> None:
-    """Something is where the command line says; what is missing beside it is told as any unreadable file.
+    """Check that one of the paths exists.
+
+    If only some are missing, those are reported later as unreadable files.
 
     Raises:
-        typer.BadParameter: nothing is.
+        typer.BadParameter: none of the paths exists.
     """
     if not any(sources.is_there(path) for path in paths):
         name = sources.printable(paths[0])
-        raise typer.BadParameter(f"there is no file or folder {name}", param_hint="PATH")
+        raise typer.BadParameter(f"no such file or folder: {name}", param_hint="PATH")
 
 
 def check_folders(paths: Sequence[str], folder: Path) -> None:
-    """Nothing that is written becomes something to read.
+    """Check that no summary becomes an input.
 
     Raises:
         typer.BadParameter: the folder is one of the paths.
     """
     if any(sources.is_same(sources.absolute(path), folder) for path in paths):
-        raise typer.BadParameter("the summaries would be documents themselves", param_hint="--output")
+        raise typer.BadParameter("must not be an input: summaries would be summarized", param_hint="--output")
 
 
 def _check_places(paths: Sequence[str], folder: Path, kind: Format, *, combine: bool) -> None:
-    """No document is written over, or taken away for the failure file of an earlier run.
+    """Check that no document is overwritten.
+
+    Nor may one be deleted as the failure file of an earlier run.
 
     Raises:
-        typer.BadParameter: one would be.
+        typer.BadParameter: a document would be.
     """
     named = {sources.absolute(path).resolve() for path in paths}
     if not any(each.is_relative_to(folder.resolve()) for each in named):
-        return  # what folders give is never below this one
+        return  # documents that come from folders are never below the output folder
     written = Written(folder, kind)
     found = sources.find(paths, left_out=folder)
     places = [written.combined_place] if combine else (each for one in found for each in written.places(one))
     for place in places:
         if place.resolve() in named:
-            raise typer.BadParameter(
-                f"{place} is a document and would be written over", param_hint="--output"
-            )
+            raise typer.BadParameter(f"{place} is a document and would be overwritten", param_hint="--output")

@@ -1,4 +1,4 @@
-"""The verbs for tenants: create, list, set; they work on the database itself."""
+"""The commands for tenants: create, list, set; they use the database directly."""
 
 from typing import Annotated
 
@@ -13,25 +13,26 @@ from jobs.models import Tenant
 from jobs.models.tenant import TenantLimit
 from jobs.views import rfc3339
 
-app = typer.Typer(no_args_is_help=True, help="Tenants, in the database of LONGBATCH_DATABASE__URL.")
+app = typer.Typer(no_args_is_help=True, help="Manage tenants in the database LONGBATCH_DATABASE__URL.")
 
 _LIMITS = ("max_enqueued_tokens", "max_jobs", "max_requests")
 
-TenantName = Annotated[str, typer.Argument(metavar="TENANT", help="Its name.")]
+TenantName = Annotated[str, typer.Argument(metavar="TENANT", help="Name of the tenant.")]
 MaxTokens = Annotated[
-    int | None, typer.Option("--max-enqueued-tokens", min=-1, help="Prompts and max_tokens; -1: the default.")
+    int | None,
+    typer.Option("--max-enqueued-tokens", min=-1, help="Prompt tokens plus max_tokens; -1: the default."),
 ]
-MaxJobs = Annotated[int | None, typer.Option("--max-jobs", min=-1, help="Unfinished ones; -1: the default.")]
+MaxJobs = Annotated[int | None, typer.Option("--max-jobs", min=-1, help="Unfinished jobs; -1: the default.")]
 MaxRequests = Annotated[
-    int | None, typer.Option("--max-requests", min=-1, help="In a minute; -1: the default.")
+    int | None, typer.Option("--max-requests", min=-1, help="Requests per minute; -1: the default.")
 ]
 Weight = Annotated[
-    float | None, typer.Option("--weight", min=0.001, help="Its share of an engine relative to others'.")
+    float | None, typer.Option("--weight", min=0.001, help="Share of an engine relative to other tenants.")
 ]
 
 
 def register(parent: typer.Typer) -> None:
-    """The application has the verbs."""
+    """Add the commands to the application."""
     parent.add_typer(app, name="tenants")
 
 
@@ -44,7 +45,7 @@ def create(
     max_requests: MaxRequests = None,
     weight: Weight = None,
 ) -> None:
-    """Make a tenant; `keys create --tenant` gives it a key."""
+    """Create a tenant; `keys create --tenant` gives it a key."""
     with transaction() as session:
         row = tenants.create(session, name)
         tenants.set_limits(session, row.id, _given(max_enqueued_tokens, max_jobs, max_requests))
@@ -61,7 +62,7 @@ def set_(
     max_requests: MaxRequests = None,
     weight: Weight = None,
 ) -> None:
-    """Change a tenant's limits or weight; what is not given stays as it is."""
+    """Change a tenant's limits or weight; options left out change nothing."""
     with transaction() as session:
         row = tenants.named(session, name)
         tenants.set_limits(session, row.id, _given(max_enqueued_tokens, max_jobs, max_requests))
@@ -70,7 +71,7 @@ def set_(
 
 @app.command("list")
 def list_tenants(*, as_json: AsJson = False) -> None:
-    """List tenants with the limits of their own."""
+    """List tenants with their own limits."""
     with transaction() as session:
         rows = tenants.list_tenants(session)
     if as_json:
@@ -78,7 +79,7 @@ def list_tenants(*, as_json: AsJson = False) -> None:
         return
     table = Table(box=None, pad_edge=False)
     longest = max((len(tenant.name) for tenant, _ in rows), default=0)
-    table.add_column("tenant", min_width=longest)  # a name cut short is of no use
+    table.add_column("tenant", min_width=longest)  # a truncated name is of no use
     for heading in ("weight", "enqueued tokens", "jobs", "requests a minute", "created"):
         table.add_column(heading, overflow="fold")
     for tenant, limit in rows:
@@ -89,7 +90,7 @@ def list_tenants(*, as_json: AsJson = False) -> None:
 
 
 def _given(*values: int | None) -> dict[str, int | None]:
-    """The limits that were given; -1 takes a limit of the tenant's own away."""
+    """Collect the given limits; -1 becomes None, which removes the tenant's own."""
     given = zip(_LIMITS, values, strict=True)
     return {name: None if value == -1 else value for name, value in given if value is not None}
 

@@ -7,25 +7,27 @@ import typer
 
 
 def register(app: typer.Typer) -> None:
-    """The application has the verb."""
+    """Add the command to the application."""
     app.command()(up)
 
 
 def up(
     *,
     data_dir: Annotated[
-        Path | None, typer.Option(help="Data, logs, ready.json.", show_default="~/.local/share/longbatch")
+        Path | None,
+        typer.Option(help="Folder for data, logs and ready.json.", show_default="~/.local/share/longbatch"),
     ] = None,
     port: Annotated[
         int | None,
-        typer.Option(min=1, max=65535, help="Of the API.", show_default="8080, a random one if taken"),
+        typer.Option(min=1, max=65535, help="Port of the API.", show_default="8080, a random one if taken"),
     ] = None,
-    ready_file: Annotated[Path | None, typer.Option(help="JSON with URLs and process ids.")] = None,
+    ready_file: Annotated[Path | None, typer.Option(help="Write URLs and process ids here as JSON.")] = None,
     time_scale: Annotated[
         float, typer.Option(min=0.001, help="How much faster than an A6000 the local engine runs.")
     ] = 1,
     engine_mode: Annotated[
-        Literal["extractive", "synthetic", "oracle"], typer.Option(help="What the local engine answers.")
+        Literal["extractive", "synthetic", "oracle"],
+        typer.Option(help="How the local engine makes its answers."),
     ] = "extractive",
     text_models: Annotated[
         bool,
@@ -37,7 +39,7 @@ def up(
     model: Annotated[
         Path | None,
         typer.Option(
-            help="A Hugging Face model's directory, served with transformers in place of the local engine.",
+            help="Directory of a Hugging Face model to serve with transformers instead of the local engine.",
             file_okay=False,
             exists=True,
         ),
@@ -46,7 +48,7 @@ def up(
 ) -> None:
     """Run Longbatch here: database, broker, Triton, API and workers, until Ctrl-C."""
     from cli.stack import (
-        foreground,  # the stack takes most of a second to import; other verbs need none of it
+        foreground,  # the stack takes most of a second to import; other commands do not need it
     )
 
     engine: foreground.EngineWish | foreground.ModelWish

@@ -1,4 +1,4 @@
-"""The verb `watch`: a job or a batch as a progress bar, until it has ended."""
+"""The command `watch`: a progress bar for a job or a batch, until it ends."""
 
 import sys
 import time
@@ -15,19 +15,19 @@ _COMPLETED: Final = "completed"
 
 
 def register(app: typer.Typer) -> None:
-    """The application has the verb."""
+    """Add the command to the application."""
     app.command("watch", epilog=output.EXIT_CODES)(watch)
 
 
 def watch(
     subject: Annotated[str, typer.Argument(metavar="JOB|BATCH", help="job_… or batch_…")],
     *,
-    text: Annotated[bool, typer.Option("--text", help="Print a job's output as it comes.")] = False,
+    text: Annotated[bool, typer.Option("--text", help="Print a job's output as it is generated.")] = False,
     api_url: ApiUrl = None,
 ) -> None:
-    """Follow a job or a batch until it has ended: how far it is, how fast, and how long it may still take."""
+    """Follow a job or a batch until it ends: progress, speed, and estimated time left."""
     if not subject.startswith(("job_", "batch_")):
-        raise typer.BadParameter("it is neither job_… nor batch_…", param_hint="JOB|BATCH")
+        raise typer.BadParameter("must be job_… or batch_…", param_hint="JOB|BATCH")
     kind = "batches" if subject.startswith("batch_") else "jobs"
     identifier = "".join(char if char.isalnum() or char == "_" else "." for char in subject)
     query = "?text=true" if text and kind == "jobs" else ""
@@ -38,15 +38,15 @@ def watch(
     if query:
         sys.stdout.write("\n")
     if shown.state != _COMPLETED:
-        output.complain(f"it is {shown.state}")
+        output.complain(f"the {'batch' if kind == 'batches' else 'job'} is {shown.state}")
         raise typer.Exit(output.EXIT_NOT_COMPLETED)
 
 
 class _Shown:
-    """What the bar shows.
+    """The progress bar of one job or batch.
 
     Attributes:
-        state: of the job or batch, as last told.
+        state: the latest state of the job or batch.
     """
 
     def __init__(self, bar: Progress, task: TaskID) -> None:
@@ -56,7 +56,7 @@ class _Shown:
         self.state = "unknown"
 
     def show(self, name: str, fields: dict[str, Any]) -> None:
-        """What this event tells."""
+        """Update the bar, or print the text, from one event."""
         match name:
             case "text":
                 sys.stdout.write(fields["text"])
@@ -83,7 +83,7 @@ class _Shown:
         speed = ""
         if self._first is not None and num_tokens > self._first[1]:
             speed = f", {(num_tokens - self._first[1]) / (now - self._first[0]):,.0f} a second"
-        # An answer may end long before its limit.
+        # An output may end long before its limit.
         total = num_tokens if self.state == _COMPLETED else max_tokens
         detail = f"{self.state}, {num_tokens:,} tokens{speed}"
         self._bar.update(self._task, total=total, completed=num_tokens, detail=detail)

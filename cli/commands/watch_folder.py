@@ -1,4 +1,4 @@
-"""The verb `watch-folder`: whatever arrives in a folder has its summary in another one."""
+"""The command `watch-folder`: summarizes what arrives in one folder into another one."""
 
 import json
 import signal
@@ -35,17 +35,21 @@ from cli.summaries.remote import Summaries
 from cli.summaries.run import Ended, Run, in_threads
 from cli.summaries.watched_folder import Arrival, Ledger, Watched
 
-_FOREVER: Final = float("inf")  # a server that is away is waited for
+_FOREVER: Final = float("inf")  # wait for an unavailable server
 
 
 def register(app: typer.Typer) -> None:
-    """The application has the verb."""
+    """Add the command to the application."""
     app.command("watch-folder", epilog=output.EXIT_CODES)(watch_folder)
 
 
 def watch_folder(  # noqa: PLR0913  # every field of a summary is an option
-    folder: Annotated[Path, typer.Argument(metavar="IN", exists=True, file_okay=False, help="Looked at.")],
-    results: Annotated[Path, typer.Argument(metavar="OUT", file_okay=False, help="Written into.")],
+    folder: Annotated[
+        Path, typer.Argument(metavar="IN", exists=True, file_okay=False, help="Folder to watch.")
+    ],
+    results: Annotated[
+        Path, typer.Argument(metavar="OUT", file_okay=False, help="Folder for the summaries.")
+    ],
     *,
     style: StyleOption = None,
     length: LengthOption = None,
@@ -58,15 +62,15 @@ def watch_folder(  # noqa: PLR0913  # every field of a summary is an option
     model: ModelOption = None,
     priority: PriorityOption = None,
     kind: FormatOption = Format.MD,
-    poll: Annotated[float, typer.Option("--poll", min=0.05, help="Seconds between two looks.")] = 2.0,
+    poll: Annotated[float, typer.Option("--poll", min=0.05, help="Seconds between two scans.")] = 2.0,
     settle: Annotated[
-        float, typer.Option("--settle", min=0, help="Seconds for which a file must not change to count.")
+        float, typer.Option("--settle", min=0, help="Seconds without a change before a file is read.")
     ] = 4.0,
-    once: Annotated[bool, typer.Option("--once", help="End when all that is there has its result.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Exit when every file has its result.")] = False,
     concurrency: ConcurrencyOption = DEFAULT_CONCURRENCY,
     api_url: ApiUrl = None,
 ) -> None:
-    """Summarize what arrives in a folder, until stopped. A file that fails has an error file instead."""
+    """Summarize what arrives in a folder, until stopped. A file that fails gets an error file instead."""
     fields = options.request(
         style=style,
         length=length,
@@ -81,7 +85,7 @@ def watch_folder(  # noqa: PLR0913  # every field of a summary is an option
     )
     watched_folder, out = sources.absolute(str(folder)), sources.absolute(str(results))
     if watched_folder.resolve().is_relative_to(out.resolve()):
-        raise typer.BadParameter("the summaries would be documents themselves", param_hint="OUT")
+        raise typer.BadParameter("must not contain IN: summaries would be summarized", param_hint="OUT")
     with client_of(api_url) as client, _until_stopped() as stop:
         server = Summaries(client, patience=_FOREVER, stop=stop)
         with Ledger(out, options=json.dumps([fields, kind])) as ledger:
@@ -99,7 +103,10 @@ def watch_folder(  # noqa: PLR0913  # every field of a summary is an option
 
 
 def _serve(run: Run, watched: Watched, written: Written, *, once: bool, concurrency: int) -> int:
-    """How many files have an error; ends when nothing is left, if `once`, or when nothing can be had."""
+    """Summarize files as they arrive; return how many failed.
+
+    Ends when no file is left, if `once`, or when the server is lost.
+    """
     num_failed = 0
 
     def work(arrival: Arrival) -> tuple[Arrival, Ended]:
@@ -107,8 +114,8 @@ def _serve(run: Run, watched: Watched, written: Written, *, once: bool, concurre
 
     arrivals = watched.arrivals(until=lambda is_idle: run.lost is not None or (once and is_idle))
     for _, (arrival, ended) in in_threads(work, arrivals, num_threads=concurrency):
-        is_gone = not ended.is_completed and not arrival.source.path.exists()
-        is_done = ended.is_final and not is_gone and written.take(0, ended.fetch)
+        is_deleted = not ended.is_completed and not arrival.source.path.exists()
+        is_done = ended.is_final and not is_deleted and written.take(0, ended.fetch)
         watched.end(arrival, is_done=is_done and run.lost is None)
         num_failed += is_done and not ended.is_completed
     return num_failed
@@ -116,13 +123,13 @@ def _serve(run: Run, watched: Watched, written: Written, *, once: bool, concurre
 
 @contextmanager
 def _until_stopped() -> Iterator[threading.Event]:
-    """The block ends well on Ctrl-C and SIGTERM; what it waits for is told so."""
+    """Yield an event, set when the block ends; stop cleanly on Ctrl-C and SIGTERM."""
     stop = threading.Event()
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield stop
     except KeyboardInterrupt:
-        notes.print("stopped; the same command goes on")
+        notes.print("stopped; run the same command to resume")
     finally:
         stop.set()

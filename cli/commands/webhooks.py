@@ -1,4 +1,4 @@
-"""The verbs for webhooks: list, add, remove, enable, test, rotate, log, secret, replay."""
+"""The commands for webhooks: list, add, remove, enable, test, rotate, log, secret, replay."""
 
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Final
@@ -10,20 +10,20 @@ from rich.table import Column, Table
 from cli import output as verbs
 from cli.output import ApiUrl, AsJson, client_of, notes, output, print_json, print_text
 
-app = typer.Typer(no_args_is_help=True, help="Webhook endpoints, and what was sent to them.")
+app = typer.Typer(no_args_is_help=True, help="Manage webhook endpoints and their deliveries.")
 
 Endpoint = Annotated[str, typer.Argument(metavar="ENDPOINT", help="whep_…")]
 
 
 def register(parent: typer.Typer) -> None:
-    """The application has the verbs."""
-    for name, verb in _VERBS.items():
-        app.command(name, epilog=verbs.EXIT_CODES)(verb)
+    """Add the commands to the application."""
+    for name, command in _COMMANDS.items():
+        app.command(name, epilog=verbs.EXIT_CODES)(command)
     parent.add_typer(app, name="webhooks")
 
 
 def list_endpoints(*, as_json: AsJson = False, api_url: ApiUrl = None) -> None:
-    """List the endpoints, newest first."""
+    """List endpoints, newest first."""
     with client_of(api_url) as client:
         page = client.webhooks("GET", "webhook_endpoints", params={"limit": 100})
     if as_json:
@@ -41,18 +41,18 @@ def add(
     event: Annotated[
         list[str] | None,
         typer.Option(
-            help="job.completed, batch.failed, summary.completed, …; may be given several times.",
-            show_default="* is all but job.started",
+            help="job.completed, batch.failed, summary.completed, …; can be repeated.",
+            show_default="*, all but job.started",
         ),
     ] = None,
     include_output: Annotated[
-        bool, typer.Option("--include-output", help="Send small outputs along.")
+        bool, typer.Option("--include-output", help="Include small outputs in the event.")
     ] = False,
-    description: Annotated[str, typer.Option(help="For yourself.")] = "",
+    description: Annotated[str, typer.Option(help="A note for yourself.")] = "",
     as_json: AsJson = False,
     api_url: ApiUrl = None,
 ) -> None:
-    """Add an endpoint; its secret is printed this once."""
+    """Add an endpoint and print its secret, which is shown only once."""
     sent = {
         "url": url,
         "events": event or ["*"],
@@ -65,26 +65,26 @@ def add(
 
 
 def remove(endpoint: Endpoint, *, api_url: ApiUrl = None) -> None:
-    """Delete an endpoint and what waits for it."""
+    """Delete an endpoint and its pending deliveries."""
     with client_of(api_url) as client:
         client.webhooks("DELETE", "webhook_endpoints", endpoint)
 
 
 def enable(endpoint: Endpoint, *, api_url: ApiUrl = None) -> None:
-    """Tell an endpoint again that was disabled; `replay` sends what it missed."""
+    """Enable a disabled endpoint; `replay` sends what it missed."""
     with client_of(api_url) as client:
         client.webhooks("PATCH", "webhook_endpoints", endpoint, json={"enabled": True})
 
 
 def rotate(endpoint: Endpoint, *, as_json: AsJson = False, api_url: ApiUrl = None) -> None:
-    """Give an endpoint a new secret; the old one signs too for a day."""
+    """Give an endpoint a new secret; the old one also signs deliveries for a day."""
     with client_of(api_url) as client:
         made = client.webhooks("POST", "webhook_endpoints", endpoint, "rotate")
     _show_secret(made, as_json=as_json)
 
 
 def send_test(endpoint: Endpoint, *, api_url: ApiUrl = None) -> None:
-    """Send a test event and print its id; `log` tells what came of it."""
+    """Send a test event and print its id; `log` shows its delivery."""
     with client_of(api_url) as client:
         print_text(client.webhooks("POST", "webhook_endpoints", endpoint, "test")["id"])
 
@@ -92,27 +92,27 @@ def send_test(endpoint: Endpoint, *, api_url: ApiUrl = None) -> None:
 def replay(
     endpoint: Endpoint,
     *,
-    since: Annotated[str | None, typer.Option(help="RFC 3339; without it: all that is kept.")] = None,
+    since: Annotated[str | None, typer.Option(help="RFC 3339 time.", show_default="all that is kept")] = None,
     api_url: ApiUrl = None,
 ) -> None:
-    """Send again what the endpoint was to be told since then; print how much it is."""
+    """Deliver the endpoint's past events again and print how many."""
     query = {"since": since} if since else {}
     with client_of(api_url) as client:
         found = client.webhooks("POST", "webhook_endpoints", endpoint, "replay", params=query)
     print_text(str(found["num_deliveries"]))
     if found["next_since"]:
-        notes.print(f"there is more: go on with --since {found['next_since']}")
+        notes.print(f"there are more: continue with --since {found['next_since']}")
 
 
 def log(
     *,
-    endpoint: Annotated[str | None, typer.Option(help="Only to this one.")] = None,
-    event: Annotated[str | None, typer.Option(help="Only of this one.")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=100, help="At most so many.")] = 20,
+    endpoint: Annotated[str | None, typer.Option(help="Only deliveries to this endpoint.")] = None,
+    event: Annotated[str | None, typer.Option(help="Only deliveries of this event.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=100, help="Deliveries to list at most.")] = 20,
     as_json: AsJson = False,
     api_url: ApiUrl = None,
 ) -> None:
-    """List what was sent, newest first."""
+    """List deliveries, newest first."""
     given = {"endpoint_id": endpoint, "event_id": event, "limit": limit}
     query = {name: value for name, value in given.items() if value is not None}
     with client_of(api_url) as client:
@@ -135,13 +135,13 @@ def log(
 
 
 def secret(*, api_url: ApiUrl = None) -> None:
-    """Print what signs deliveries to URLs that jobs and batches name."""
+    """Print the secret that signs deliveries to the webhook URLs of jobs and batches."""
     with client_of(api_url) as client:
         print_text(client.webhooks("GET", "webhook_secret")["secret"])
 
 
 def _id(kind: str) -> Column:
-    """A column of ids, which are there to be copied: they are never cut."""
+    """Make a column of ids. Users copy them, so they are never truncated."""
     return Column(kind, min_width=37)
 
 
@@ -159,7 +159,7 @@ def _show_secret(made: dict[str, Any], *, as_json: bool) -> None:
     notes.print("keep the secret: it is not shown again")
 
 
-_VERBS: Final[Mapping[str, Callable[..., None]]] = {
+_COMMANDS: Final[Mapping[str, Callable[..., None]]] = {
     "list": list_endpoints,
     "add": add,
     "remove": remove,

@@ -102,7 +102,7 @@ def test_list_and_show_say_what_is_known(run: Run, http: httpx2.Client) -> None:
     assert job["id"] in listed.stdout
     assert "[red]c" in listed.stdout
     assert json.loads(run("list", "--state", "completed", "--json").stdout)["data"] == []
-    eventually(lambda: "no engine that could hold it takes jobs now" in run("show", job["id"]).stdout)
+    eventually(lambda: "no engine large enough for it is taking jobs" in run("show", job["id"]).stdout)
     assert "queued" in run("show", job["id"]).stdout
     seen = json.loads(run("show", job["id"], "--json").stdout)
     assert seen.pop("queue") == {"position": None, "reason": "engine_down", "estimated_start_at": None}

@@ -50,7 +50,7 @@ def test_every_file_is_listed_with_its_error(run: Run, empty: Path) -> None:
         str(missing): "file_unreadable",
     }
     assert "4 of 4 documents did not complete" in done.stderr
-    assert "left out, of other kinds: 1 .jpg" in done.stderr
+    assert "skipped files of other kinds: 1 .jpg" in done.stderr
 
 
 def test_a_mistyped_path_is_wrong_usage(run: Run, tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_a_mistyped_path_is_wrong_usage(run: Run, tmp_path: Path) -> None:
     for verb in ("summarize", "estimate"):
         done = run(verb, mistyped)
         assert (done.exit_code, done.stdout) == (2, "")
-        assert "there is no file or folder" in done.stderr
+        assert "no such file or folder" in done.stderr
         assert run(verb, mistyped, tmp_path / "other").exit_code == 2
 
 
@@ -147,7 +147,7 @@ def test_no_document_is_written_over(run: Run, tmp_path: Path) -> None:
         for out in (tmp_path, tmp_path / "link"):
             done = run("summarize", first, tmp_path / name, *options, "--output", out)
             assert (done.exit_code, done.stdout) == (2, ""), done
-            assert "written over" in done.stderr.replace("\n", " ")
+            assert "overwritten" in done.stderr.replace("\n", " ")
     assert run("summarize", tmp_path, "--output", tmp_path / "link").exit_code == 2
     assert {each.read_text() for each in tmp_path.iterdir() if each.is_file()} == {"mine"}
 

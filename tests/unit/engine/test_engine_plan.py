@@ -210,6 +210,6 @@ def test_the_documentation_s_table_is_what_the_planner_says(
 def test_the_command_says_the_same_in_words() -> None:
     answer = CliRunner().invoke(app, ["engine", "plan", "llama-3.1-8b-a6000", "--precision", "float16"])
     assert answer.exit_code == 0
-    for words in ("128 KiB per token", "34.0", "full-length jobs together: 1", "11.7 GiB"):
+    for words in ("128 KiB per token", "34.0", "full-length jobs at once: 1", "11.7 GiB"):
         assert words in answer.stdout
     assert CliRunner().invoke(app, ["engine", "plan", "nothing"]).exit_code == 2
