@@ -1,7 +1,7 @@
-"""Token ids into text, as TensorRT-LLM's `postprocessing` does it: each response by itself.
+"""Decoding token ids to text as TensorRT-LLM's `postprocessing` does: each response on its own.
 
-So a character that is spread over the tokens of two responses becomes two replacement characters. That is
-a trait of the real one, and the reason why clients let it decode whole answers or do so themselves.
+So a character that spans the tokens of two responses becomes two replacement characters. The real model does
+so too, which is why clients let it decode whole answers or decode them themselves.
 """
 
 import threading
@@ -15,10 +15,10 @@ from .texts import PbRequest, PbResponse, load_tokenizer, parameters_of
 
 
 class TritonPythonModel:
-    """Decodes tokens; remembers nothing between requests."""
+    """The model that decodes tokens, without state between requests."""
 
     def initialize(self, args: dict[str, str]) -> None:
-        """The tokenizer is loaded."""
+        """Load the tokenizer."""
         self._closing = threading.Event()
         die_with_server(self._closing)
         parameters = parameters_of(args)
@@ -26,15 +26,15 @@ class TritonPythonModel:
         self._skips = parameters["skip_special_tokens"].lower() == "true"
 
     def execute(self, requests: list[PbRequest]) -> list[PbResponse]:
-        """The text of every request."""
+        """Decode every request."""
         return [self._decode(request) for request in requests]
 
     def finalize(self) -> None:
-        """No thread runs any more."""
+        """Stop all threads."""
         self._closing.set()
 
     def _decode(self, request: PbRequest) -> PbResponse:
-        """One text per beam.
+        """Decode one text per beam.
 
         Shapes:
             TOKENS_BATCH: INT32 `[1, beams, tokens]`; SEQUENCE_LENGTH: INT32 `[1, beams]`.
@@ -52,7 +52,7 @@ class TritonPythonModel:
 
 
 def _passed_on(request: PbRequest) -> list[Any]:
-    """The log probabilities as they came, or one zero for each, as the real one does."""
+    """Pass the log probabilities on, or one zero for each as the real model does."""
     found = []
     for name, num_dims in (("CUM_LOG_PROBS", 2), ("OUTPUT_LOG_PROBS", 3)):
         given = pb_utils.get_input_tensor_by_name(request, name)

@@ -1,4 +1,4 @@
-"""Text into token ids, as TensorRT-LLM's `preprocessing` does it."""
+"""Encoding text to token ids as TensorRT-LLM's `preprocessing` does."""
 
 import json
 import threading
@@ -11,15 +11,15 @@ import triton_python_backend_utils as pb_utils
 from .server import die_with_server
 from .texts import PbRequest, PbResponse, load_tokenizer, parameters_of
 
-# Of numpy, which Triton's stub hands over without types.
+# A numpy array, which Triton's stub passes without types.
 Array: TypeAlias = Any
 
 
 class TritonPythonModel:
-    """Encodes prompts, and lists of words that end an answer or may not be in it."""
+    """The model that encodes prompts, and lists of words that end an answer or must not occur in it."""
 
     def initialize(self, args: dict[str, str]) -> None:
-        """The tokenizer is loaded."""
+        """Load the tokenizer."""
         self._closing = threading.Event()
         die_with_server(self._closing)
         parameters = parameters_of(args)
@@ -32,7 +32,7 @@ class TritonPythonModel:
         self._begin = [] if bos_id < 0 else [bos_id]
 
     def execute(self, requests: list[PbRequest]) -> list[PbResponse]:
-        """The tensors of every request, or its error."""
+        """Encode every request, or return its error."""
         responses = []
         for request in requests:
             try:
@@ -42,14 +42,14 @@ class TritonPythonModel:
         return responses
 
     def finalize(self) -> None:
-        """No thread runs any more."""
+        """Stop all threads."""
         self._closing.set()
 
     def _encode(self, request: PbRequest) -> PbResponse:
         query = _array(request, "QUERY")
         if query.shape[0] != 1:
             raise ValueError("inflight batching takes requests with a batch size of 1")
-        # Control tokens in the text become control tokens, as with the real one.
+        # Control tokens in the text become control tokens, as in the real model.
         ids = self._begin + self._tokenizer.encode(_text(query.ravel()[0]), add_special_tokens=False).ids
         values = {
             "INPUT_ID": [ids],
@@ -65,7 +65,7 @@ class TritonPythonModel:
         )
 
     def _words(self, request: PbRequest, name: str) -> Array:
-        """The words' ids one after the other, and below them where each ends, padded with -1.
+        """Encode words: their ids one after the other, then where each ends, padded with -1.
 
         Shapes:
             returns `[1, 2, ids]`.

@@ -1,4 +1,4 @@
-"""What the models between text and tokens are started with: their parameters and the tokenizer."""
+"""The parameters and the tokenizer of the models between text and tokens."""
 
 import json
 from pathlib import Path
@@ -6,17 +6,17 @@ from typing import Any, TypeAlias
 
 from tokenizers import Tokenizer
 
-# Made by Triton's stub, which has no types.
+# Objects of Triton's stub, which has no types.
 PbRequest: TypeAlias = Any
 PbResponse: TypeAlias = Any
 
 
 def parameters_of(args: dict[str, str]) -> dict[str, str]:
-    """The parameters of config.pbtxt, from what Triton hands to `initialize`."""
+    """Read config.pbtxt's parameters from the arguments of `initialize`."""
     given = json.loads(args["model_config"])["parameters"]
     return {name: value["string_value"] for name, value in given.items()}
 
 
 def load_tokenizer(parameters: dict[str, str]) -> Tokenizer:
-    """The tokenizer of the directory that the parameters name."""
+    """Load the tokenizer from the directory in the parameters."""
     return Tokenizer.from_file(str(Path(parameters["tokenizer_dir"]) / "tokenizer.json"))

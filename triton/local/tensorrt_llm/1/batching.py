@@ -1,4 +1,4 @@
-"""The engine's loop: one thread that carries iterations out, in the time that the modelled GPU would take."""
+"""The engine's loop: one thread that runs iterations in the time that the modelled GPU would take."""
 
 import threading
 import time
@@ -12,13 +12,13 @@ from .server import ServerWatch
 from .spoken import Spoken
 from .trace import Trace
 
-_CANCEL_PERIOD = 0.05  # seconds between looks at the clients' cancels; TensorRT-LLM's default is 0.1
-_MAX_LAG = 0.05  # seconds that the loop may be late and still catch up; more is lost time
+_CANCEL_PERIOD = 0.05  # seconds between polls of the clients' cancels; TensorRT-LLM's default is 0.1
+_MAX_LAG = 0.05  # seconds that the loop may lag and still catch up; more is lost time
 _MIN_SLEEP = 0.0003  # seconds; a shorter wait costs more than it lasts
 
 
 class BatchingLoop:
-    """Runs every request that is submitted, until closed; its public methods are for any thread."""
+    """The loop that runs every submitted request until closed. Its public methods are thread-safe."""
 
     def __init__(
         self,
@@ -46,22 +46,22 @@ class BatchingLoop:
         self._thread = threading.Thread(target=self._run, name="batching", daemon=True)
 
     def start(self) -> None:
-        """The loop runs, and the gauges show an idle engine."""
+        """Start the loop, with gauges that show an idle engine."""
         self._gauges.show(self._scheduler, None)
         self._thread.start()
 
     def submit(self, request: Spoken) -> None:
-        """The request joins the queue at the next iteration boundary."""
+        """Queue the request at the next iteration boundary."""
         self._trace.note("came", request)
         self._post(lambda: self._add(request))
         request.speech.add_done_callback(lambda _: self._post(lambda: self._resume(request)))
 
     def stop(self, request_id: str) -> None:
-        """Every request with this id ends at the next iteration boundary, as if it had said all."""
+        """End every request with this id at the next iteration boundary, as if complete."""
         self._post(lambda: self._stop(request_id))
 
     def close(self) -> None:
-        """Nothing runs any more; open requests have failed."""
+        """Stop the loop and fail open requests."""
         self._closing.set()
         with self._wake:
             self._wake.notify()
@@ -76,7 +76,7 @@ class BatchingLoop:
         self._fail(list(self._requests.values()), "the engine is shutting down")
 
     def _turn(self) -> None:
-        """From one iteration boundary to the next."""
+        """Run from one iteration boundary to the next."""
         while self._inbox:
             self._inbox.popleft()()
         self._drop_cancelled()
@@ -92,17 +92,17 @@ class BatchingLoop:
         self._pace(self._roofline.seconds(step) / self._time_scale)
         self._scheduler.advance(step)
         for sequence in step.yielding:
-            if sequence in self._requests:  # else another one's fault has ended it
+            if sequence in self._requests:  # otherwise another request's fault has ended it
                 self._speak(self._requests[sequence])
 
     def _admit(self) -> None:
-        """Every sequence that may start now is active."""
+        """Activate every sequence that can start now."""
         num_started = self._scheduler.admit()
         for sequence in self._scheduler.active[-num_started:] if num_started else ():
             self._trace.note("began", self._requests[sequence], lost=self._lost)
 
     def _pace(self, seconds: float) -> None:
-        """The iteration's time has passed; small delays of this thread are made up for."""
+        """Wait for the iteration's time to pass. Small delays of this thread are made up."""
         now = time.monotonic()
         self._lost += max(0.0, now - _MAX_LAG - self._due)
         self._due = max(self._due, now - _MAX_LAG) + seconds
@@ -110,7 +110,7 @@ class BatchingLoop:
             self._closing.wait(self._due - now)
 
     def _rest(self) -> None:
-        """Something has happened, or it is time to look at cancels and silences again."""
+        """Wait for an event, or until cancels and silences are due for a check."""
         with self._wake:
             if not self._inbox and not self._closing.is_set():
                 self._wake.wait(_CANCEL_PERIOD if self._requests else None)
@@ -131,7 +131,7 @@ class BatchingLoop:
             request.end_with_end_token()
 
     def _speak(self, request: Spoken) -> None:
-        """The request has said the token that it generated, or has ended, or is stalled until it can."""
+        """Append the token that the request generated, or end or stall the request."""
         speech = request.speech
         if not speech.done():
             request.sequence.is_stalled = True
@@ -146,9 +146,9 @@ class BatchingLoop:
             failing = self._requests.values() if fault.spreads else [request]
             self._fail(list(failing), "the engine failed, as it was configured to")
         else:
-            self._say(request, speech.result().token(request.num_said), speech.result().stop_at)
+            self._append(request, speech.result().token(request.num_said), speech.result().stop_at)
 
-    def _say(self, request: Spoken, token: int | None, stop_at: int | None) -> None:
+    def _append(self, request: Spoken, token: int | None, stop_at: int | None) -> None:
         if token is None:
             self._forget(request)
             request.end_with_end_token()
@@ -161,7 +161,7 @@ class BatchingLoop:
             request.send()
 
     def _resume(self, request: Spoken) -> None:
-        """A request that had to wait for its words says the token that it owes."""
+        """Append the owed token of a request that had to wait for its answer."""
         if request.sequence in self._requests and request.sequence.is_stalled and request.wakes_at is None:
             request.sequence.is_stalled = False
             self._speak(request)
@@ -175,7 +175,7 @@ class BatchingLoop:
                 self._resume(request)
 
     def _drop_cancelled(self) -> None:
-        """Sequences whose clients have gone hold nothing."""
+        """Remove the sequences whose clients cancelled."""
         for sequence in self._looks.due():
             request = self._requests[sequence]
             if request.reply.is_cancelled():

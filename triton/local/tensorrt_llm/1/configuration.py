@@ -1,4 +1,4 @@
-"""What every engine's config.pbtxt says: how much it may hold, and values that are read as what they are."""
+"""Values of every engine's config.pbtxt: its capacity and typed parameters."""
 
 from dataclasses import dataclass
 from typing import Any, Self
@@ -15,7 +15,7 @@ class Configuration:
 
     @classmethod
     def of(cls, model_config: dict[str, Any]) -> Self:
-        """The parameters in the model configuration that Triton hands over."""
+        """Read the parameters of the model configuration that Triton passes."""
         given = model_config["parameters"]
         return cls(
             max_batch_size=model_config["max_batch_size"],

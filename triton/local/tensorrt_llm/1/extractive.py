@@ -1,4 +1,4 @@
-"""The default speaker: it answers with an extract of the last message that a user wrote."""
+"""The default speaker: answers with an extract of the last user message."""
 
 import re
 from itertools import pairwise
@@ -9,25 +9,25 @@ from tokenizers import Tokenizer
 from . import summary
 from .speech import Ask, Markup, Script, TokenIds
 
-# The lines that frame a document inside a message; they are no part of it.
+# The lines that frame a document inside a message; they are not part of it.
 _FRAME = re.compile(r"^\s*</?document(?:-\d+)?>\s*$", re.MULTILINE)
 
 
 class ExtractiveSpeaker:
-    """Says the most telling sentences of the document in the prompt; a request that samples draws them."""
+    """A speaker of the most informative sentences of the prompt's document; sampling requests draw them."""
 
     def __init__(self, tokenizer_dir: Path) -> None:
         self._tokenizer = Tokenizer.from_file(str(tokenizer_dir / "tokenizer.json"))
         self.markup = markup_of(self._tokenizer)
 
     def script(self, asked: TokenIds, ask: Ask) -> Script:
-        """An extract of the document; about 60 to 250 tokens."""
+        """Extract about 60 to 250 tokens from the document."""
         draws = summary.Draws(ask.generator(), ask.temperature)
         ids = self.encode(summary.summarize(self.document(asked), draws))
         return Script(ids=ids, length=len(ids))
 
     def document(self, asked: TokenIds) -> str:
-        """The text of the last user message, or the whole prompt where it has no turns."""
+        """Return the text of the last user message, or the whole prompt if it has no turns."""
         content = asked
         headers = self.markup.headers(asked)
         for (header, role_end, start), (following, _, _) in pairwise(headers):
@@ -38,12 +38,12 @@ class ExtractiveSpeaker:
         return _FRAME.sub("", text)
 
     def encode(self, text: str) -> tuple[int, ...]:
-        """The tokens of a text, without any that marks a beginning or an end."""
+        """Encode a text without tokens that mark its beginning or end."""
         return tuple(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
 
 def markup_of(tokenizer: Tokenizer) -> Markup:
-    """The ids of Llama 3's markup in this tokenizer; ids that never occur where it has none."""
+    """Look up the ids of Llama 3's markup. A token that the tokenizer lacks gets an id that never occurs."""
 
     def known(token: str) -> int:
         found = tokenizer.token_to_id(token)

@@ -7,14 +7,14 @@ from .wire import PbMetric
 
 
 class GaugeFamilies:
-    """Makes gauges; a family is registered when its first gauge is made."""
+    """A factory of gauges; it registers a family with the family's first gauge."""
 
     def __init__(self, labels: dict[str, str]) -> None:
         self._labels = labels
         self._families: dict[str, PbMetric] = {}
 
     def gauge(self, name: str, description: str, labels: dict[str, str]) -> Gauge:
-        """A new gauge with the model's labels and these."""
+        """Create a gauge with the model's labels and these."""
         if name not in self._families:
             self._families[name] = pb_utils.MetricFamily(
                 name=name, description=description, kind=pb_utils.MetricFamily.GAUGE

@@ -12,12 +12,12 @@ from .speech import Ask, Fault, Script, TokenIds
 
 @dataclass(frozen=True)
 class FaultRates:
-    """How often what goes wrong; all rates are shares of requests.
+    """The rates of faults, as shares of requests unless noted.
 
     Attributes:
-        seed: of all draws.
+        seed: seed of all draws.
         error_rate: requests that fail at a random token.
-        crash_rate: requests that fail there and take all active ones with them.
+        crash_rate: requests that fail there and make all active ones fail too.
         silence_rate: requests that fall silent once, for `silence_seconds` of wall time.
         gap_rate: share of tokens before which up to `gap_seconds` pass.
     """
@@ -32,7 +32,7 @@ class FaultRates:
 
 
 class OracleSpeaker:
-    """Says `expected_text`; the same prompt meets other faults each time it comes."""
+    """A speaker of `expected_text`; the same prompt meets different faults each time it arrives."""
 
     def __init__(self, tokenizer_dir: Path, rates: FaultRates) -> None:
         self._voice = ExtractiveSpeaker(tokenizer_dir)
@@ -41,28 +41,30 @@ class OracleSpeaker:
         self.markup = self._voice.markup
 
     def script(self, asked: TokenIds, ask: Ask) -> Script:
-        """The expected text, with the faults drawn for this arrival of the prompt."""
+        """Write the expected text, with faults drawn for this arrival of the prompt."""
         prompt = asked.tolist()
         ids = self._voice.encode(expected_text(prompt))
         key = digest(prompt)
         self._arrivals[key] += 1
         random = Random(f"{self._rates.seed}/{key}/{self._arrivals[key]}")  # noqa: S311 reproducible on purpose
-        said = range(len(ask.ids) - len(asked), len(ids))
+        indices = range(len(ask.ids) - len(asked), len(ids))
         return Script(
-            ids=ids, length=len(ids), pauses=self._pauses(random, said), fault=self._fault(random, said)
+            ids=ids, length=len(ids), pauses=self._pauses(random, indices), fault=self._fault(random, indices)
         )
 
-    def _pauses(self, random: Random, said: range) -> dict[int, float]:
+    def _pauses(self, random: Random, indices: range) -> dict[int, float]:
         rates = self._rates
         pauses = {
-            index: random.uniform(0, rates.gap_seconds) for index in said if random.random() < rates.gap_rate
+            index: random.uniform(0, rates.gap_seconds)
+            for index in indices
+            if random.random() < rates.gap_rate
         }
-        if said and random.random() < rates.silence_rate:
-            pauses[random.choice(said)] = rates.silence_seconds
+        if indices and random.random() < rates.silence_rate:
+            pauses[random.choice(indices)] = rates.silence_seconds
         return pauses
 
-    def _fault(self, random: Random, said: range) -> Fault | None:
+    def _fault(self, random: Random, indices: range) -> Fault | None:
         draw = random.random()
-        if not said or draw >= self._rates.error_rate + self._rates.crash_rate:
+        if not indices or draw >= self._rates.error_rate + self._rates.crash_rate:
             return None
-        return Fault(index=random.choice(said), spreads=draw < self._rates.crash_rate)
+        return Fault(index=random.choice(indices), spreads=draw < self._rates.crash_rate)

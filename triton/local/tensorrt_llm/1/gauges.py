@@ -1,4 +1,4 @@
-"""The engine's Prometheus gauges, named as TensorRT-LLM's backend names them."""
+"""The engine's Prometheus gauges, with the names of TensorRT-LLM's backend."""
 
 import time
 from collections.abc import Callable
@@ -6,11 +6,11 @@ from typing import Protocol
 
 from .scheduler import Iteration, Scheduler
 
-_PERIOD = 0.1  # seconds between refreshes while busy, as the real backend's; a change costs an IPC round trip
+_PERIOD = 0.1  # seconds between refreshes while busy, like the real backend; a change costs an IPC round trip
 _REQUESTS = ("nv_trt_llm_request_metrics", "request_type")
 _BLOCKS = ("nv_trt_llm_kv_cache_block_metrics", "kv_cache_block_type")
 _BATCHER = ("nv_trt_llm_inflight_batcher_metrics", "inflight_batcher_specific_metric")
-# Not in the real backend: what tests of admission need to see.
+# Not in the real backend: tests of admission need them.
 _LOCAL = ("longbatch_local_engine_metrics", "local_engine_metric")
 _HELP = {
     _REQUESTS: "Requests inside the executor; those beyond the batch are not counted",
@@ -27,7 +27,7 @@ class Gauge(Protocol):
 
 
 class Gauges:
-    """Shows the scheduler's state; while busy at most every 100 ms, when idle at once."""
+    """The gauges of the scheduler's state, refreshed at most every 100 ms while busy, at once when idle."""
 
     def __init__(self, make: Callable[[str, str, dict[str, str]], Gauge]) -> None:
         """Args: make(name, help, labels) creates a gauge."""
@@ -37,7 +37,7 @@ class Gauges:
         self._next = 0.0
 
     def show(self, scheduler: Scheduler, step: Iteration | None) -> None:
-        """The gauges tell this state, soon; at once when there is nothing to iterate on."""
+        """Show this state, at once if there is nothing to iterate on, otherwise soon."""
         now = time.monotonic()
         if step is not None and now < self._next:
             return
@@ -58,8 +58,8 @@ class Gauges:
 
 def _readings(scheduler: Scheduler, step: Iteration | None) -> dict[tuple[tuple[str, str], str], float]:
     capacity = scheduler.capacity
-    # The executor fetches no more requests than the batch has slots; one that was fetched but does not fit
-    # into the pool waits.
+    # The executor fetches no more requests than the batch has slots; a fetched request that does not fit into
+    # the pool waits.
     fetched = min(capacity.max_batch_size, len(scheduler.active) + len(scheduler.waiting))
     scheduled = len(scheduler.active)
     used = scheduler.used_blocks

@@ -1,4 +1,4 @@
-"""What becomes of a request from Triton: the engine gets it, it ends another one, or it is refused."""
+"""The intake of Triton's requests: submit to the engine, stop another request, or refuse."""
 
 from collections.abc import Callable
 
@@ -15,14 +15,14 @@ def take(
     begin: Callable[[Ask], None],
     stop: Callable[[str], None],
 ) -> None:
-    """The request has been handed over, or its stream has ended.
+    """Submit the request to the engine, or carry out or refuse it and end its stream.
 
     Args:
-        request: any.
+        request: a generation or a stop request.
         stream: its responses.
-        capacity: of the engine.
-        begin: takes what the request asks for; may refuse it by a BadRequestError.
-        stop: takes the id of requests that are to end.
+        capacity: the engine's capacity.
+        begin: starts the request; raises BadRequestError to refuse it.
+        stop: ends the requests with an id.
     """
     try:
         if is_stop(request):

@@ -18,15 +18,15 @@ from .trace import Trace
 
 
 class TritonPythonModel:
-    """Takes requests from Triton and hands them to the batching loop; never blocks on one."""
+    """The model that passes Triton's requests to the batching loop; it never blocks on one."""
 
     def initialize(self, args: dict[str, str]) -> None:
-        """The engine is idle and ready."""
+        """Start the engine, idle and ready."""
         parameters = Parameters.of(json.loads(args["model_config"]))
         self._capacity = parameters.capacity
         self._tokens_per_response = parameters.tokens_per_response
         self._always_log_probs = parameters.always_log_probs
-        # One thread: what is said is worked out beside the loop, in the order of arrival.
+        # One thread: answers are computed next to the loop, in order of arrival.
         self._author = ThreadPoolExecutor(max_workers=1, thread_name_prefix="author")
         self._speaker = self._author.submit(parameters.speaker)
         labels = {"model": args["model_name"], "version": args["model_version"]}
@@ -43,12 +43,12 @@ class TritonPythonModel:
         self._loop.start()
 
     def execute(self, requests: list[wire.PbRequest]) -> None:
-        """Every request has been handed over or refused; responses come later."""
+        """Submit or refuse every request. Responses come later."""
         for request in requests:
             self._take(request)
 
     def finalize(self) -> None:
-        """No thread runs any more."""
+        """Stop all threads."""
         self._author.shutdown(wait=False, cancel_futures=True)
         self._loop.close()
         self._closing.set()

@@ -1,4 +1,4 @@
-"""The stand-in's own configuration: how fast it is, and what it says."""
+"""The stand-in's own configuration: its speed and its answers."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ class Parameters(Configuration):
 
     @property
     def roofline(self) -> Roofline:
-        """Seconds of the modelled GPU."""
+        """Cost of an iteration on the modelled GPU, in seconds."""
         return Roofline(
             iteration=self._float("local_iteration_seconds"),
             kv_token=self._float("local_kv_token_seconds"),
@@ -22,12 +22,12 @@ class Parameters(Configuration):
 
     @property
     def time_scale(self) -> float:
-        """How much faster than the modelled GPU time runs."""
+        """How many times faster than the modelled GPU the engine runs."""
         return self._float("local_time_scale")
 
     @property
     def http_port(self) -> int:
-        """Where the server listens, 0 when that is not to be watched."""
+        """The server's HTTP port; 0 if it must not be watched."""
         return self._int("local_http_port")
 
     @property
@@ -37,11 +37,11 @@ class Parameters(Configuration):
 
     @property
     def always_log_probs(self) -> bool:
-        """Whether every response holds them, as an ensemble needs it; the real engine's always do."""
+        """True if every response has log probabilities, which an ensemble needs. The real engine's do."""
         return self._bool("local_always_log_probs")
 
     def speaker(self) -> Speaker:
-        """What decides the answers; loading its tokenizer takes about half a second."""
+        """Create the speaker, which decides the answers. Loading its tokenizer takes about half a second."""
         directory = self.values["local_tokenizer_dir"]
         if self.values["local_mode"] == "synthetic":
             from .synthetic import OutputLength, SyntheticSpeaker

@@ -1,4 +1,4 @@
-"""A request inside an engine: a sequence, how far its client was told, and whether that client is there."""
+"""A request inside an engine: its sequence, the tokens sent to its client, and that client's cancels."""
 
 import time
 from dataclasses import dataclass, field
@@ -6,40 +6,40 @@ from typing import Protocol
 
 from .scheduler import Scheduler, Sequence
 
-_WAITING_LOOKS = 8  # queued requests looked at each time: a look is a round trip to the server process
+_WAITING_LOOKS = 8  # queued requests polled each time: a poll is a round trip to the server process
 
 
 class Reply(Protocol):
-    """The response stream of one request. After its last response it takes nothing more."""
+    """The response stream of one request. It accepts nothing after its last response."""
 
     def send(self, ids: list[int], *, final: bool) -> None:
-        """The client gets these tokens; none with `final` is the sign of the end token."""
+        """Send these tokens to the client. None with `final` signals the end token."""
         ...
 
     def fail(self, message: str) -> None:
-        """The stream has ended with an error."""
+        """End the stream with an error."""
         ...
 
     def cancel(self) -> None:
-        """The stream has ended because its client asked for that."""
+        """End the stream because its client cancelled."""
         ...
 
     def is_cancelled(self) -> bool:
-        """Whether the client has gone or cancelled."""
+        """Return True if the client cancelled or disconnected."""
         ...
 
 
 @dataclass(eq=False, kw_only=True)
 class Request:
-    """One request and how far its client has been told.
+    """One request and the tokens that its client has received.
 
     Attributes:
         request_id: the client's name for it; may be empty and need not be unique.
-        sequence: what the scheduler knows of it.
-        reply: where its tokens go.
+        sequence: its state in the scheduler.
+        reply: the stream that its tokens go to.
         tokens_per_response: tokens gathered into one response; None gathers all into one at the end.
-        num_said: tokens so far.
-        pending: of those, the last ones, which were not sent.
+        num_said: tokens generated so far.
+        pending: the last of those tokens, not sent yet.
     """
 
     request_id: str
@@ -50,44 +50,44 @@ class Request:
     pending: list[int] = field(default_factory=list)
 
     def say(self, token: int) -> None:
-        """The token will be sent."""
+        """Append a token to be sent."""
         self.pending.append(token)
         self.num_said += 1
 
     def send(self) -> None:
-        """What was said is sent when there is enough of it; the first token at once."""
+        """Send the pending tokens once there are enough. The first token is sent at once."""
         has_sent = self.num_said > len(self.pending)
         if self.tokens_per_response and (not has_sent or len(self.pending) >= self.tokens_per_response):
             self.flush()
 
     def flush(self) -> None:
-        """Nothing that was said is held back; a request that does not stream holds all back to its end."""
+        """Send all pending tokens, unless the request does not stream: then they wait for its end."""
         if self.pending and self.tokens_per_response:
             self.reply.send(self.pending, final=False)
             self.pending = []
 
     def end(self) -> None:
-        """The final response is sent, with the last tokens."""
+        """Send the final response with the last tokens."""
         self.reply.send(self.pending, final=True)
 
     def end_with_end_token(self) -> None:
-        """The final response is sent; in a stream it holds no token, which is the end token's only trace."""
+        """Send a final response. In a stream it holds no token, which is the only sign of an end token."""
         self.flush()
         self.end()
 
 
 class Looks:
-    """Whose clients are asked whether they have gone: all active ones', and a long queue's in turns."""
+    """The choice of requests to poll for cancels: all active ones, and a long queue's in turns."""
 
     def __init__(self, scheduler: Scheduler, period: float) -> None:
-        """Args: period: seconds between looks."""
+        """Args: period: seconds between polls."""
         self._scheduler = scheduler
         self._period = period
         self._next = 0.0
         self._looked = 0
 
     def due(self) -> list[Sequence]:
-        """Those to be asked now; none until the period has passed."""
+        """Return the sequences to poll now; none until the period has passed."""
         now = time.monotonic()
         if now < self._next:
             return []

@@ -1,10 +1,10 @@
-"""Which sequences an iteration works on: in-flight batching over paged KV blocks, as pure arithmetic.
+"""The choice of each iteration's sequences: in-flight batching over paged KV blocks, as pure arithmetic.
 
 The rules are those of TensorRT-LLM's executor with `guaranteed_no_evict` and chunked context:
 
 - at most `max_batch_size` sequences are active; the rest wait in arrival order;
-- a sequence starts when every block it can ever need is free, so nothing started is ever evicted;
-- the first sequence that does not fit holds up all behind it;
+- a sequence starts when every block it can ever need is free, so no started sequence is ever evicted;
+- the first sequence that does not fit holds up all after it;
 - an iteration gives each generating sequence one token and fills the rest of its token budget with prompt
   chunks, oldest prompt first; the chunk that ends a prompt also yields that sequence's first token.
 """
@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Capacity:
-    """What the engine was built for.
+    """The limits of the engine.
 
     Attributes:
         max_batch_size: sequences that may be active at once.
         max_blocks: KV blocks in the pool.
-        tokens_per_block: tokens that one block holds.
+        tokens_per_block: tokens in one block.
         max_num_tokens: tokens that one iteration may process, prompt chunks and generated ones together.
         max_seq_len: prompt and output tokens that one sequence may have.
     """
@@ -33,22 +33,22 @@ class Capacity:
 
     def __post_init__(self) -> None:
         if self.max_num_tokens <= self.max_batch_size:
-            message = "max_num_tokens must exceed max_batch_size, else no prompt ever advances"
+            message = "max_num_tokens must exceed max_batch_size, otherwise no prompt ever advances"
             raise ValueError(message)
 
     def blocks(self, tokens: int) -> int:
-        """The number of blocks that hold so many tokens."""
+        """Return the number of blocks that hold `tokens` tokens."""
         return -(-tokens // self.tokens_per_block)
 
     @property
     def longest_sequence(self) -> int:
-        """Tokens of the longest sequence that is ever started; the pool may hold less than the model."""
+        """Tokens of the longest sequence that ever starts; the pool may hold less than the model."""
         return min(self.max_seq_len, self.max_blocks * self.tokens_per_block)
 
 
 @dataclass(frozen=True)
 class Roofline:
-    """What an iteration costs, in seconds: `w + c·resident_kv + a·prefill_tokens + q·attention_pairs`."""
+    """The cost of an iteration, in seconds: `w + c·resident_kv + a·prefill_tokens + q·attention_pairs`."""
 
     iteration: float
     kv_token: float
@@ -56,7 +56,7 @@ class Roofline:
     attention_pair: float
 
     def seconds(self, step: "Iteration") -> float:
-        """The time that the modelled GPU takes for this iteration."""
+        """Return the time that the modelled GPU takes for this iteration."""
         return (
             self.iteration
             + self.kv_token * step.resident_kv
@@ -71,10 +71,10 @@ class Sequence:
 
     Attributes:
         prompt_tokens: length of the prompt, at least 1.
-        max_tokens: output tokens after which it ends at the latest, at least 1.
+        max_tokens: the maximum number of output tokens, at least 1.
         num_prefilled: prompt tokens processed so far.
-        num_generated: output tokens so far.
-        is_stalled: whether iterations pass it by (it keeps its slot and its blocks).
+        num_generated: output tokens generated so far.
+        is_stalled: iterations skip it (it keeps its slot and its blocks).
     """
 
     prompt_tokens: int
@@ -85,18 +85,18 @@ class Sequence:
 
     @property
     def is_generating(self) -> bool:
-        """Whether its whole prompt is processed."""
+        """True once its whole prompt is processed."""
         return self.num_prefilled == self.prompt_tokens
 
     @property
     def kv_tokens(self) -> int:
-        """Tokens whose keys and values it keeps in the cache."""
+        """Number of tokens whose keys and values are in the cache."""
         return self.num_prefilled + self.num_generated
 
 
 @dataclass(frozen=True)
 class Iteration:
-    """One forward pass, chosen but not yet carried out.
+    """One forward pass, planned but not yet run.
 
     Attributes:
         chunks: prompt tokens to process, by sequence.
@@ -112,20 +112,20 @@ class Iteration:
 
     @property
     def prefill_tokens(self) -> int:
-        """Prompt tokens processed."""
+        """Number of prompt tokens to process."""
         return sum(self.chunks.values())
 
 
 @dataclass
 class Scheduler:
-    """The sequences inside the engine and the blocks they hold; not safe for several threads."""
+    """The sequences inside the engine and the blocks they hold. Not thread-safe."""
 
     capacity: Capacity
     active: list[Sequence] = field(default_factory=list)
     waiting: deque[Sequence] = field(default_factory=deque)
 
     def add(self, sequence: Sequence) -> None:
-        """The sequence waits at the end of the queue; its output limit is cut, in silence, to what fits."""
+        """Append a sequence to the queue, silently cutting its output limit to what fits."""
         room = self.capacity.longest_sequence - sequence.prompt_tokens
         if room < 1:
             message = f"a prompt of {sequence.prompt_tokens} tokens leaves no room for output"
@@ -134,14 +134,14 @@ class Scheduler:
         self.waiting.append(sequence)
 
     def remove(self, sequence: Sequence) -> None:
-        """The sequence holds neither slot nor block, nor a place in the queue."""
+        """Remove a sequence, freeing its slot and blocks or its place in the queue."""
         if sequence in self.active:
             self.active.remove(sequence)
         else:
             self.waiting.remove(sequence)
 
     def admit(self) -> int:
-        """Every sequence that may start now is active; returns how many were started."""
+        """Activate every sequence that can start now. Returns how many started."""
         free = self.capacity.max_blocks - self.reserved_blocks
         num_started = 0
         while self.waiting and len(self.active) < self.capacity.max_batch_size:
@@ -154,7 +154,7 @@ class Scheduler:
         return num_started
 
     def next_iteration(self) -> Iteration | None:
-        """The work of the next forward pass; None when every active sequence is stalled or none is there."""
+        """Plan the next forward pass. Returns None if no active sequence can run."""
         running = [sequence for sequence in self.active if not sequence.is_stalled]
         if not running:
             return None
@@ -180,22 +180,22 @@ class Scheduler:
 
     @staticmethod
     def advance(step: Iteration) -> None:
-        """The iteration is done: its prompt chunks are in the cache, its sequences have a token more."""
+        """Record a finished iteration: prompt chunks are cached, its sequences have one more token."""
         for sequence, chunk in step.chunks.items():
             sequence.num_prefilled += chunk
         for sequence in step.yielding:
             sequence.num_generated += 1
 
     def reservation(self, sequence: Sequence) -> int:
-        """Blocks set aside for a sequence while it is active: for its prompt and all it may ever say."""
+        """Return the blocks reserved for an active sequence: its prompt and all its output."""
         return self.capacity.blocks(sequence.prompt_tokens + sequence.max_tokens)
 
     @property
     def reserved_blocks(self) -> int:
-        """Blocks set aside for the active sequences."""
+        """Number of blocks reserved for the active sequences."""
         return sum(map(self.reservation, self.active))
 
     @property
     def used_blocks(self) -> int:
-        """Blocks in use: a sequence's whole prompt from its start, one more whenever the last is full."""
+        """Blocks in use: a sequence's whole prompt from the start, one more whenever the last is full."""
         return sum(self.capacity.blocks(each.prompt_tokens + each.num_generated) for each in self.active)

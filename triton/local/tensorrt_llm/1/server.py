@@ -1,4 +1,4 @@
-"""The server that this engine lives in: whether it is being stopped, and whether it is gone."""
+"""The server that runs this engine: detecting its shutdown and its death."""
 
 import ctypes
 import os
@@ -8,26 +8,26 @@ import threading
 import time
 from pathlib import Path
 
-_PERIOD = 0.5  # seconds between looks
+_PERIOD = 0.5  # seconds between polls
 _TIMEOUT = 0.2  # seconds
-_ARMING_PERIOD = 0.05  # seconds between looks for the moment when the server's loading thread has ended
+_ARMING_PERIOD = 0.05  # seconds between polls for the end of the server's loading thread
 _PR_SET_PDEATHSIG = 1
 
 
 class ServerWatch:
-    """Looks at the server's HTTP port, which Triton closes first when it is told to stop.
+    """A watch on the server's HTTP port, which Triton closes first when it stops.
 
-    It does not tell its models, and waits for streams that last minutes; then it hangs while it exits.
+    Triton does not notify its models, and waits for streams that last minutes; then it hangs while it exits.
     """
 
     def __init__(self, http_port: int) -> None:
-        """Args: http_port: on the loopback address; 0 for none, and then nothing is ever noticed."""
+        """Args: http_port: on the loopback address; with 0 nothing is ever detected."""
         self._port = http_port
         self._has_answered = False
         self._next = 0.0
 
     def is_stopping(self) -> bool:
-        """Whether the port was open and is no longer; looked at every half second."""
+        """Return True if the port was open and is closed now. Polls it every half second at most."""
         now = time.monotonic()
         if not self._port or now < self._next:
             return False
@@ -35,7 +35,7 @@ class ServerWatch:
         try:
             socket.create_connection(("127.0.0.1", self._port), _TIMEOUT).close()
         except ConnectionRefusedError:
-            return self._has_answered  # while starting it opens the port last
+            return self._has_answered  # a starting server opens the port last
         except OSError:
             return False
         self._has_answered = True
@@ -43,12 +43,13 @@ class ServerWatch:
 
 
 def die_with_server(released: threading.Event) -> None:
-    """From soon on this process ends when its server dies suddenly, until `released` is set.
+    """End this process when its server dies suddenly, until `released` is set.
 
-    Triton's stub wants to end then too, but hangs when one of its threads waits for the dead server's answer:
-    setting a gauge does so with the interpreter's lock held, and then no thread can notice anything. So the
-    kernel is asked to kill it. That signal is bound to one thread of the server: not to the one that loads
-    models, which ends in peace, but to the main one, which inherits this process from it.
+    It takes effect soon after the call. Triton's stub tries to end then too, but hangs if one of its threads
+    waits for the dead server's answer: setting a gauge does so while holding the interpreter lock, and then
+    no thread can detect anything. So the kernel must kill the process. Its signal is bound to one thread of
+    the server: not to the one that loads models, which ends normally, but to the main thread, which inherits
+    this process from it.
     """
     server = os.getppid()
 
@@ -63,10 +64,10 @@ def die_with_server(released: threading.Event) -> None:
 
 
 def _arm(server: int) -> bool:
-    """Whether the kernel will kill this process together with the server's main thread."""
+    """Ask the kernel to kill this process with the server's main thread. Returns True if it will."""
     try:
         inherited = Path(f"/proc/{server}/task/{server}/children").read_text().split()
-    except OSError:  # a kernel that does not tell
+    except OSError:  # a kernel without this file
         return False
     if str(os.getpid()) not in inherited:
         return False

@@ -1,4 +1,4 @@
-"""What a sequence is to say, and where in its prompt the answer begins."""
+"""The scripted answer of a sequence, and where in its prompt the answer begins."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ TokenIds = NDArray[np.int32]
 
 @dataclass(frozen=True)
 class Markup:
-    """How a chat template marks turns: `<start> role <end> blank line … `; the defaults are Llama 3's ids."""
+    """A chat template's markup of turns: `<start> role <end> blank line …`; by default Llama 3's ids."""
 
     start_header: int = 128006
     end_header: int = 128007
@@ -21,7 +21,7 @@ class Markup:
     blank_line: tuple[int, ...] = (271,)
 
     def headers(self, ids: TokenIds) -> list[tuple[int, int, int]]:
-        """For each turn: where its header starts, where its role's name ends, where its content starts."""
+        """Find each turn: the positions where its header starts, its role ends and its content starts."""
         ends = np.flatnonzero(ids == self.end_header)
         found = []
         for start in np.flatnonzero(ids == self.start_header):
@@ -34,10 +34,10 @@ class Markup:
         return found
 
     def answer_start(self, ids: TokenIds) -> int:
-        """The position after the last header: what comes there is what the assistant has already said.
+        """Return the position after the last header, where the assistant's answer starts.
 
-        Documents cannot hold header tokens, so the last header is the one that asks the assistant to speak.
-        Without any header the whole prompt is the question.
+        Documents cannot contain header tokens, so the last header is the assistant's. Without any header the
+        whole prompt is the question.
         """
         headers = self.headers(ids)
         return headers[-1][2] if headers else len(ids)
@@ -45,14 +45,14 @@ class Markup:
 
 @dataclass(frozen=True)
 class Ask:
-    """What a request asks for.
+    """The values that a request asks for.
 
     Attributes:
         ids: prompt token ids `[tokens]`.
-        max_tokens: output tokens at most.
-        seed: the request's random seed, None when it gave none.
-        temperature: of the draws; 0 is greedy, whatever the request says: nothing is drawn.
-        ends: whether it names an end token; without one the model never stops by itself.
+        max_tokens: the maximum number of output tokens.
+        seed: the request's random seed; None if it has none.
+        temperature: temperature of the draws; 0 if the request is greedy for any reason: nothing is drawn.
+        ends: it names an end token; without one the model never stops by itself.
         stop_words: token sequences after which the answer ends.
     """
 
@@ -64,16 +64,16 @@ class Ask:
     stop_words: tuple[tuple[int, ...], ...] = ()
 
     def generator(self) -> Random | None:
-        """Make the generator of this request's draws; None: it is greedy.
+        """Create the random generator of this request. Returns None if it is greedy.
 
-        Without a seed it is always the same one, as TensorRT-LLM's is.
+        Without a seed it is always the same one, like TensorRT-LLM's.
         """
         return Random(self.seed or 0) if self.temperature else None  # noqa: S311 reproducible on purpose
 
 
 @dataclass(frozen=True)
 class Fault:
-    """The request fails instead of saying its token at `index`; `spreads` means all active ones fail too."""
+    """A failure in place of the token at `index`; with `spreads` all active requests fail too."""
 
     index: int
     spreads: bool = False
@@ -81,13 +81,13 @@ class Fault:
 
 @dataclass(frozen=True)
 class Script:
-    """A whole answer, from right after the assistant's header.
+    """A whole answer, starting right after the assistant's header.
 
     Attributes:
-        ids: its tokens; repeated for ever where `length` is None.
-        length: tokens before the end token.
-        pauses: seconds of silence before the token at this index.
-        fault: a failure to act out.
+        ids: its tokens; repeated forever if `length` is None.
+        length: number of tokens before the end token.
+        pauses: seconds of silence by the index of the token that follows.
+        fault: a failure to simulate.
     """
 
     ids: tuple[int, ...]
@@ -97,24 +97,24 @@ class Script:
 
 
 class Speaker(Protocol):
-    """Decides what is said; called from one thread."""
+    """A source of answers, called from one thread."""
 
     markup: Markup
 
     def script(self, asked: TokenIds, ask: Ask) -> Script:
-        """The whole answer to the prompt up to and including the assistant's header."""
+        """Write the whole answer to a prompt that ends with the assistant's header."""
         ...
 
 
 @dataclass(frozen=True)
 class Speech:
-    """What is left to say: a script from the place where the prompt leaves off.
+    """The rest of an answer: a script from the point where the prompt ends.
 
     Attributes:
         script: the whole answer.
-        start: how many of its tokens the prompt already holds.
-        stop_at: tokens left until a stop word is complete; that token is said, and is the last. None: never.
-        ends: whether the end token stops it.
+        start: number of its tokens that the prompt already holds.
+        stop_at: tokens left up to and including the one that completes a stop word; None if none does.
+        ends: the end token stops it.
     """
 
     script: Script
@@ -123,24 +123,24 @@ class Speech:
     ends: bool
 
     def token(self, index: int) -> int | None:
-        """The token to say after `index` others, None for the end token."""
+        """Return the token after `index` others, or None for the end token."""
         place = self.start + index
         if self.ends and self.script.length is not None and place >= self.script.length:
             return None
         return self.script.ids[place % len(self.script.ids)]
 
     def pause(self, index: int, rested_at: int) -> float:
-        """Seconds of silence before this token; 0 when it was already preceded by one."""
+        """Return the seconds of silence before this token; 0 if that silence is over."""
         return 0.0 if index == rested_at else self.script.pauses.get(self.start + index, 0.0)
 
     def fault(self, index: int) -> Fault | None:
-        """The failure that takes this token's place."""
+        """Return the failure that takes this token's place, or None."""
         fault = self.script.fault
         return fault if fault is not None and fault.index == self.start + index else None
 
 
 def prepare(speaker: Speaker, ask: Ask) -> Speech:
-    """What to say: a function of the prompt up to the last header, continued after what follows it."""
+    """Compute the answer to the prompt up to its last header, less what the prompt holds."""
     boundary = speaker.markup.answer_start(ask.ids)
     script = speaker.script(ask.ids[:boundary], ask)
     speech = Speech(script=script, start=len(ask.ids) - boundary, stop_at=None, ends=ask.ends)
@@ -150,17 +150,17 @@ def prepare(speaker: Speaker, ask: Ask) -> Speech:
 
 
 def _first_stop(speech: Speech, ask: Ask) -> int | None:
-    said: list[int] = []
+    spoken: list[int] = []
     for index in range(ask.max_tokens):
         token = speech.token(index)
         if token is None:
             return None
-        said.append(token)
-        if any(ends_with(said, word) for word in ask.stop_words):
+        spoken.append(token)
+        if any(ends_with(spoken, word) for word in ask.stop_words):
             return index + 1
     return None
 
 
-def ends_with(said: Sequence[int], word: tuple[int, ...]) -> bool:
-    """Whether the word is the last that was said; an empty one never is."""
-    return len(word) > 0 and tuple(said[-len(word) :]) == word
+def ends_with(tokens: Sequence[int], word: tuple[int, ...]) -> bool:
+    """Return True if the tokens end with this word. An empty word never matches."""
+    return len(word) > 0 and tuple(tokens[-len(word) :]) == word

@@ -1,4 +1,4 @@
-"""A request of the stand-in: what it says is known before it is said."""
+"""A request of the stand-in, whose answer is computed in advance."""
 
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -9,12 +9,12 @@ from .speech import Speech
 
 @dataclass(eq=False, kw_only=True)
 class Spoken(Request):
-    """A request and its words.
+    """A request and its answer.
 
     Attributes:
-        speech: what it says, once that is worked out.
-        wakes_at: monotonic time at which a silence ends, None when not silent.
-        rested_at: the index before which the last silence was.
+        speech: its answer, once computed.
+        wakes_at: monotonic time at which a silence ends; None while not silent.
+        rested_at: index of the token before which the last silence was.
     """
 
     speech: "Future[Speech]"

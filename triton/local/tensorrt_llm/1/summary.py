@@ -1,4 +1,4 @@
-"""An extract of a document: its most telling sentences in their own order, found in linear time."""
+"""An extract of a document: its most informative sentences in their own order, in linear time."""
 
 import math
 import re
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from random import Random
 
-# A sentence ends at its mark and white space (none needed after a CJK mark) or at an empty line.
+# A sentence ends at its mark and white space (not needed after a CJK mark) or at an empty line.
 _CJK_MARKS = "\u3002\uff01\uff1f"  # ideographic full stop, full-width exclamation and question mark
 _SENTENCE_END = re.compile(rf"(?<=[.!?])[\"')\]]*\s+(?=[\"'(\[]?[^\W_])|(?<=[{_CJK_MARKS}])|\n\s*\n")
 _WORD = re.compile(r"[^\W\d_][\w'-]*")
@@ -23,7 +23,7 @@ who whom why will with within without would yet you your
 _STOP_WORDS = frozenset(_STOP_WORDS_TEXT.split())
 _MIN_WORDS, _MAX_WORDS = 6, 45  # shorter ones are headings and fragments, longer ones lists and tables
 _TINY = 1e-300  # in place of 0, which has no logarithm
-_OVERLAP = 0.5  # a sentence that shares more of its content words with the extract says nothing new
+_OVERLAP = 0.5  # a sentence that shares more of its content words with the extract adds nothing new
 
 
 @dataclass(frozen=True)
@@ -37,18 +37,18 @@ class _Sentence:
 
 @dataclass(frozen=True)
 class Draws:
-    """How the sentences of an extract are picked.
+    """The random choice of an extract's sentences.
 
     Attributes:
-        random: None picks the best ones.
-        temperature: above 0; the higher, the less the scores matter.
+        random: None picks the best sentences.
+        temperature: above 0; the higher it is, the less the scores matter.
     """
 
     random: Random | None = None
     temperature: float = 1.0
 
     def rank(self, score: float) -> float:
-        """Return the score, or with chance in it: the best ranks are a draw in proportion to the scores.
+        """Return the score, randomized so that the best are drawn in proportion to it.
 
         Source: the Gumbel-max trick, as in sampling tokens from logits.
         """
@@ -62,7 +62,7 @@ _BEST = Draws()
 
 
 def summarize(document: str, draws: Draws = _BEST) -> str:
-    """Readable prose of about 60 to 250 tokens taken from the document; never empty, never reworded."""
+    """Extract about 60 to 250 tokens of readable prose, never empty and never reworded."""
     frequencies = Counter(_content_words(document))
     sentences = list(_candidates(document, frequencies))
     if not sentences:
@@ -73,7 +73,7 @@ def summarize(document: str, draws: Draws = _BEST) -> str:
 
 
 def words_wanted(num_content_words: int) -> int:
-    """Words of an extract: 45 for a page, growing with the logarithm of the length up to 180."""
+    """Compute the words of an extract: 45 for a page, growing with the log of the length up to 180."""
     return round(min(180.0, 45 + 15 * math.log2(max(1.0, num_content_words / 150))))
 
 
@@ -82,11 +82,11 @@ def _content_words(text: str) -> list[str]:
 
 
 def _candidates(document: str, frequencies: Counter[str]) -> Iterator[_Sentence]:
-    """The sentences that read as prose, scored: frequent content words, and standing early or late."""
-    pieces = [piece for piece in _SENTENCE_END.split(document) if piece]
+    """Score the sentences of prose by frequent content words and an early or late position."""
+    stretches = [stretch for stretch in _SENTENCE_END.split(document) if stretch]
     seen: set[str] = set()
-    for place, piece in enumerate(pieces):
-        text = " ".join(piece.split())
+    for place, stretch in enumerate(stretches):
+        text = " ".join(stretch.split())
         if not text or text in seen or not _is_prose(text):
             continue
         seen.add(text)
@@ -94,7 +94,7 @@ def _candidates(document: str, frequencies: Counter[str]) -> Iterator[_Sentence]
         length = _num_words(text)
         weight = sum(1 + math.log(frequencies[word]) for word in words if frequencies[word] > 1)
         # Dividing by the root favours neither short sentences nor long ones.
-        score = weight / math.sqrt(length) * _position_factor(place / len(pieces), place)
+        score = weight / math.sqrt(length) * _position_factor(place / len(stretches), place)
         yield _Sentence(place, text, words, length, score)
 
 
@@ -120,7 +120,7 @@ def _position_factor(share: float, place: int) -> float:
 
 
 def _choose(ranked: list[_Sentence], wanted: int) -> list[_Sentence]:
-    """The first sentences that do not repeat each other, up to the wanted words, in the document's order."""
+    """Choose the best sentences that do not repeat each other. Returns them in the document's order."""
     chosen: list[_Sentence] = []
     covered: set[str] = set()
     length = 0
@@ -137,7 +137,7 @@ def _choose(ranked: list[_Sentence], wanted: int) -> list[_Sentence]:
 
 
 def _beginning(document: str) -> str:
-    """The first words of a text without sentences."""
+    """Return the first words of a text without sentences."""
     text = " ".join(document[:4000].split())
     if not text:
         return "The document is empty."

@@ -1,4 +1,4 @@
-"""The speaker of load tests: cheap tokens, as many as the test asks for."""
+"""The speaker for load tests: cheap tokens, as many as the test wants."""
 
 import hashlib
 import re
@@ -11,7 +11,7 @@ from .speech import Ask, Markup, Script, TokenIds
 
 _TEXT = "The load runs through the engine and every word of this line is as good as any other one here. "
 _LENGTH_MARK = re.compile(r"\[\[tokens=(\d+)\]\]")
-_MARK_TOKENS = 64  # how far from the question's end a length mark is looked for
+_MARK_TOKENS = 64  # how far from the question's end a length mark may be
 
 
 @dataclass(frozen=True)
@@ -23,11 +23,11 @@ class OutputLength:
 
 
 class SyntheticSpeaker:
-    """Says words that depend on the prompt's hash, and on its seed where the request samples.
+    """A speaker whose words depend on the prompt's hash, and on the seed if the request samples.
 
-    The length of the answer is, in this order: what a mark `[[tokens=N]]` near the end of the question says
-    (read only with a tokenizer); a lognormal draw from the request's seed, or from the prompt without one;
-    the request's limit.
+    The length of the answer is the first of these: the N of a mark `[[tokens=N]]` near the end of the
+    question (read only with a tokenizer); a lognormal draw from the request's seed, or from the prompt
+    without one; the request's limit.
     """
 
     def __init__(self, tokenizer_dir: Path | None, length: OutputLength) -> None:
@@ -37,7 +37,7 @@ class SyntheticSpeaker:
         self.markup = self._voice.markup if self._voice else Markup()
 
     def script(self, asked: TokenIds, ask: Ask) -> Script:
-        """A rotation of one line of text; the end token comes only where a length is given."""
+        """Rotate one line of text. The end token comes only if a length is given."""
         key = hashlib.sha256(asked.tobytes()).hexdigest()
         shift = int(key[:8], 16)
         if (random := ask.generator()) is not None:
@@ -54,6 +54,6 @@ class SyntheticSpeaker:
 
 
 def lognormal_length(seed: int | str, length: OutputLength) -> int:
-    """The output tokens drawn for a seed; at least 1."""
+    """Draw the number of output tokens for a seed, at least 1."""
     factor: float = Random(seed).lognormvariate(0, length.sigma)  # noqa: S311 reproducible on purpose
     return max(1, round(length.median * factor))

@@ -1,4 +1,4 @@
-"""When each request came, began and ended: what benchmarks read, written only where a file is named."""
+"""A trace of when each request came, began and ended, for benchmarks; written only if a file is named."""
 
 import json
 import os
@@ -6,27 +6,27 @@ import time
 
 from .requests import Request
 
-VARIABLE = "LOCAL_ENGINE_TRACE"  # in the server's environment: the file, appended to
+VARIABLE = "LOCAL_ENGINE_TRACE"  # in the server's environment: path of the file to append to
 
 
 class Trace:
-    """Lines of JSON: `[monotonic seconds, event, request id, prompt, limit, generated, lost seconds]`.
+    """A file of JSON lines: `[monotonic seconds, event, request id, prompt, limit, generated, lost seconds]`.
 
-    The events are `came`, `began` (its first iteration starts), `ended` (its slot is free, its final
-    response is about to leave). `lost` is how far, in all, the loop has fallen behind the modelled GPU.
+    The events are `came`, `began` (its first iteration starts) and `ended` (its slot is free, its final
+    response is about to be sent). `lost` is the total time by which the loop lags the modelled GPU.
     """
 
     def __init__(self, path: str) -> None:
-        """Args: path: of the file; empty writes nothing."""
+        """Args: path: path of the file; empty writes nothing."""
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644) if path else None
 
     @classmethod
     def of_environment(cls) -> "Trace":
-        """Into the file that the environment names, if it does."""
+        """Create the trace that the environment names. Without one it writes nothing."""
         return cls(os.environ.get(VARIABLE, ""))
 
     def note(self, event: str, request: Request, *, lost: float = 0.0) -> None:
-        """It happened now; for any thread, a line is written whole."""
+        """Write an event that happened now. Thread-safe: each line is written whole."""
         if self._file is None:
             return
         sequence = request.sequence

@@ -1,4 +1,4 @@
-"""The tensors of TensorRT-LLM's backend, read from requests and written into responses."""
+"""The tensors of TensorRT-LLM's backend: read from requests, written to responses."""
 
 from itertools import pairwise
 from typing import Any, TypeAlias
@@ -8,7 +8,7 @@ import triton_python_backend_utils as pb_utils
 
 from .speech import Ask
 
-# Made by Triton's stub, which has no types.
+# Objects of Triton's stub, which has no types.
 PbRequest: TypeAlias = Any
 PbSender: TypeAlias = Any
 PbResponse: TypeAlias = Any
@@ -17,8 +17,8 @@ PbMetric: TypeAlias = Any
 PbTensor: TypeAlias = Any
 Array: TypeAlias = Any
 
-# Triton's stub is built for numpy 1 and misreads arrays of numpy 2. Only the transformers engine runs beside
-# that, on machines made for torch, and there torch hands the tensors over.
+# Triton's stub is built for numpy 1 and misreads arrays of numpy 2. Only the transformers engine runs with
+# numpy 2, on machines made for torch, and there torch passes the tensors.
 _IS_NUMPY_1 = np.lib.NumpyVersion(np.__version__) < "2.0.0"
 
 
@@ -27,7 +27,7 @@ class BadRequestError(ValueError):
 
 
 def read_ask(request: PbRequest) -> Ask:
-    """What the request asks for.
+    """Read what the request asks for.
 
     Shapes:
         input_ids: INT32 `[1, tokens]`; input_lengths, request_output_len, end_id: INT32 `[1, 1]`.
@@ -35,7 +35,7 @@ def read_ask(request: PbRequest) -> Ask:
         stop_words_list: INT32 `[1, 2, n]`, row 0 token ids, row 1 the words' ends, padded with -1.
 
     Raises:
-        BadRequestError: a value makes no sense.
+        BadRequestError: a value is invalid; refuse the request.
     """
     given = read_input(request, "input_ids")
     if given.shape[0] != 1:
@@ -61,22 +61,22 @@ def read_ask(request: PbRequest) -> Ask:
 
 
 def is_stop(request: PbRequest) -> bool:
-    """Whether the request only ends another one of the same id."""
+    """Return True if the request only stops another one with the same id."""
     return bool(_scalar(request, "stop", 0))
 
 
 def streams(request: PbRequest) -> bool:
-    """Whether the tokens are wanted as they come."""
+    """Return True if the tokens must be sent as they come."""
     return bool(_scalar(request, "streaming", 0))
 
 
 def wants_log_probs(request: PbRequest) -> bool:
-    """Whether log probabilities are asked for; this engine has none and answers zeros."""
+    """Return True if log probabilities are requested. This engine has none and returns zeros."""
     return bool(_scalar(request, "return_log_probs", 0))
 
 
 class ResponseStream:
-    """The response sender of one request. A client that has gone counts as cancelled."""
+    """The response stream of one request. A disconnected client counts as cancelled."""
 
     def __init__(self, sender: PbSender, *, with_log_probs: bool) -> None:
         self._sender = sender
@@ -84,7 +84,7 @@ class ResponseStream:
         self._is_broken = False
 
     def send(self, ids: list[int], *, final: bool) -> None:
-        """The client gets these tokens.
+        """Send these tokens to the client.
 
         Shapes:
             output_ids: INT32 `[1, 1, tokens]`; sequence_length: INT32 `[1, 1]`, the tokens of this response.
@@ -101,28 +101,28 @@ class ResponseStream:
         self._send(pb_utils.InferenceResponse(tensors), final=final)
 
     def fail(self, message: str) -> None:
-        """The stream has ended with an internal error."""
+        """End the stream with an internal error."""
         self._end(pb_utils.TritonError(message))
 
     def refuse(self, message: str) -> None:
-        """The stream has ended because its request is wrong."""
+        """End the stream because its request is invalid."""
         self._end(pb_utils.TritonError(message, pb_utils.TritonError.INVALID_ARG))
 
     def cancel(self) -> None:
-        """The stream has ended as its client wished."""
+        """End the stream because its client cancelled."""
         self._end(pb_utils.TritonError("the request was cancelled", pb_utils.TritonError.CANCELLED))
 
     def finish(self) -> None:
-        """The stream has ended without any response."""
+        """End the stream without a response."""
         self._sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 
     def is_cancelled(self) -> bool:
-        """Whether nobody reads any more."""
+        """Return True if the client cancelled or disconnected."""
         return self._is_broken or bool(self._sender.is_cancelled())
 
     def _end(self, error: PbError) -> None:
-        # The end by itself: models that call this one (BLS) would wait for ever for what follows an error
-        # that is marked final.
+        # Send the end separately: models that call this one (BLS) would wait forever after an error that is
+        # marked final.
         self._send(pb_utils.InferenceResponse(error=error), final=False)
         if not self._is_broken:
             self.finish()
@@ -136,7 +136,7 @@ class ResponseStream:
 
 
 def read_input(request: PbRequest, name: str) -> Array | None:
-    """The values of an input; None: it was not given."""
+    """Read the values of an input. Returns None if it is absent."""
     found = pb_utils.get_input_tensor_by_name(request, name)
     if found is None:
         return None
@@ -148,8 +148,8 @@ def read_input(request: PbRequest, name: str) -> Array | None:
 
 
 def _made(name: str, values: Array) -> PbTensor:
-    """An output."""
-    if _IS_NUMPY_1 or values.size == 0:  # an array of numpy 2 is taken for an empty one
+    """Create an output tensor."""
+    if _IS_NUMPY_1 or values.size == 0:  # the stub takes an array of numpy 2 for an empty one
         return pb_utils.Tensor(name, values)
     from torch import from_numpy
 
@@ -162,7 +162,7 @@ def _scalar(request: PbRequest, name: str, absent: int) -> int:
 
 
 def read_number(request: PbRequest, name: str, absent: float) -> float:
-    """Return the one value of an input, or `absent` where it was not given."""
+    """Return the one value of an input, or `absent` if it is missing."""
     found = read_input(request, name)
     return absent if found is None or found.size == 0 else float(found.ravel()[0])
 
@@ -173,7 +173,7 @@ def _temperature(request: PbRequest) -> float:
     As in TensorRT-LLM's sampling layers: top-k and top-p are 0 unless given, and both at 0 mean top-k 1.
 
     Raises:
-        BadRequestError: top-p is no share.
+        BadRequestError: top-p is not between 0 and 1; refuse the request.
     """
     top_k, top_p = read_number(request, "runtime_top_k", 0), read_number(request, "runtime_top_p", 0)
     if not 0 <= top_p <= 1:

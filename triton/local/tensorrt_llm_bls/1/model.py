@@ -1,6 +1,6 @@
-"""Text in, text out by calls of the other models, as TensorRT-LLM's `tensorrt_llm_bls` does it.
+"""Text in, text out by calling the other models, as TensorRT-LLM's `tensorrt_llm_bls` does.
 
-As there, a request is followed to its end even when its client has gone: cancelling does not reach the
+As there, a request is followed to its end even if its client disconnects: cancelling does not reach the
 engine.
 """
 
@@ -14,7 +14,7 @@ import triton_python_backend_utils as pb_utils
 
 from .server import die_with_server
 
-# Made by Triton's stub, which has no types.
+# Objects of Triton's stub, which has no types.
 PbRequest: TypeAlias = Any
 PbResponse: TypeAlias = Any
 PbTensor: TypeAlias = Any
@@ -62,17 +62,17 @@ _GENERATED = ("output_ids", "sequence_length", "cum_log_probs", "output_log_prob
 
 
 class TritonPythonModel:
-    """One request at a time in each instance."""
+    """The model; each of its instances handles one request at a time."""
 
     def initialize(self, args: dict[str, str]) -> None:
-        """Nothing is loaded: the work is done elsewhere."""
+        """Read the parameters. Other models do the work, so nothing is loaded."""
         self._closing = threading.Event()
         die_with_server(self._closing)
         given = json.loads(args["model_config"])["parameters"]
         self._accumulates = given["accumulate_tokens"]["string_value"].lower() == "true"
 
     def execute(self, requests: list[PbRequest]) -> None:
-        """Every request has been answered to its end."""
+        """Answer every request to its end."""
         for request in requests:
             sender = request.get_response_sender()
             try:
@@ -80,15 +80,15 @@ class TritonPythonModel:
                     sender.send(pb_utils.InferenceResponse(tensors))
             except pb_utils.TritonModelException as error:
                 sender.send(pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error))))
-            # As the real one: the end is a response of its own, without any tensor.
+            # As in the real model, the end is a separate response without a tensor.
             sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 
     def finalize(self) -> None:
-        """No thread runs any more."""
+        """Stop all threads."""
         self._closing.set()
 
     def _answers(self, request: PbRequest) -> Iterator[list[PbTensor]]:
-        """The tensors for each response of the engine; with `accumulate_tokens` of all so far."""
+        """Yield the tensors for each engine response; with `accumulate_tokens`, for all tokens so far."""
         preprocessed = _call("preprocessing", _renamed(request, _TO_PREPROCESSING), list(_PREPROCESSED))
         inputs = [
             pb_utils.Tensor(_PREPROCESSED[tensor.name()], tensor.as_numpy())
@@ -114,7 +114,7 @@ class TritonPythonModel:
 
 
 def _renamed(request: PbRequest, names: dict[str, str]) -> list[PbTensor]:
-    """The request's tensors under the names that another model has for them."""
+    """Return the request's tensors under another model's names."""
     found = ((pb_utils.get_input_tensor_by_name(request, name), to) for name, to in names.items())
     return [pb_utils.Tensor(to, tensor.as_numpy()) for tensor, to in found if tensor is not None]
 
@@ -133,7 +133,7 @@ def _stream(model: str, tensors: list[PbTensor]) -> Iterator[PbResponse]:
 
 
 def _log_probs(response: PbResponse) -> list[PbTensor]:
-    """What the engine tells of them, under the names that postprocessing has for them."""
+    """Return the engine's log probabilities under the names that postprocessing uses."""
     return [
         pb_utils.Tensor(tensor.name().upper(), tensor.as_numpy())
         for tensor in response.output_tensors()
@@ -142,10 +142,10 @@ def _log_probs(response: PbResponse) -> list[PbTensor]:
 
 
 def _ids(response: PbResponse) -> Array:
-    """The token ids of one of the engine's responses.
+    """Read the token ids of an engine response.
 
     Raises:
-        TritonModelException: it holds none. In Triton 2.51 that is all that a caller sees of an error.
+        TritonModelException: it holds none. In Triton 2.51 that is the only sign of an error.
     """
     found = pb_utils.get_output_tensor_by_name(response, "output_ids")
     if found is None:

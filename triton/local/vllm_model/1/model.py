@@ -1,4 +1,4 @@
-"""A stand-in for Triton's vLLM backend: its tensors and its ways, around the local `tensorrt_llm`."""
+"""A stand-in for Triton's vLLM backend: its tensors and behaviour, around the local `tensorrt_llm`."""
 
 import json
 import threading
@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 
 from .server import die_with_server
 
-# Made by Triton's stub, which has no types.
+# Objects of Triton's stub, which has no types.
 PbRequest: TypeAlias = Any
 PbResponse: TypeAlias = Any
 PbTensor: TypeAlias = Any
@@ -22,10 +22,10 @@ _REPLACEMENT = "\ufffd"
 
 
 class TritonPythonModel:
-    """Follows every request in a thread of its own; a client that goes away ends its request."""
+    """The model that follows every request in its own thread; a client that disconnects ends its request."""
 
     def initialize(self, args: dict[str, str]) -> None:
-        """The tokenizer is loaded."""
+        """Load the tokenizer."""
         self._closing = threading.Event()
         die_with_server(self._closing)
         given = json.loads(args["model_config"])["parameters"]
@@ -36,12 +36,12 @@ class TritonPythonModel:
         self._end_id = self._tokenizer.token_to_id(named["eos_token"])
 
     def execute(self, requests: list[PbRequest]) -> None:
-        """Every request is under way."""
+        """Start a thread for every request."""
         for request in requests:
             threading.Thread(target=self._follow, args=(request,), daemon=True).start()
 
     def finalize(self) -> None:
-        """No thread of ours looks at the server any more."""
+        """Stop watching the server."""
         self._closing.set()
 
     def _follow(self, request: PbRequest) -> None:
@@ -49,21 +49,21 @@ class TritonPythonModel:
         final = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
         try:
             is_streaming = bool(_value(request, "stream", absent=False))
-            pieces = self._answer(request, sender)
+            deltas = self._answer(request, sender)
             if not is_streaming:
-                pieces = iter([_whole(list(pieces), _prompt_shown(request))])
+                deltas = iter([_whole(list(deltas), _prompt_shown(request))])
             held = None
-            for piece in pieces:
+            for delta in deltas:
                 if held is not None:
                     sender.send(_response(request, held))
-                held = piece
+                held = delta
             sender.send(_response(request, held or ("", 0, "stop")), final)
         except (pb_utils.TritonModelException, ValueError) as error:
             failed = pb_utils.TritonError(f"Error generating stream: {error}")
             sender.send(pb_utils.InferenceResponse(error=failed), final)
 
     def _answer(self, request: PbRequest, sender: Any) -> Iterator[tuple[str, int, str | None]]:  # noqa: ANN401
-        """New text, new tokens and, once it has ended, why."""
+        """Yield new text, the number of new tokens and, at the end, the finish reason."""
         asked = json.loads(_value(request, "sampling_parameters", absent=b"{}"))
         max_tokens = int(asked.get("max_tokens", 16))
         stops = [asked["stop"]] if isinstance(asked.get("stop"), str) else asked.get("stop") or []
@@ -71,28 +71,28 @@ class TritonPythonModel:
         ids: list[int] = []
         held = max(map(len, stops), default=1) - 1  # characters that may begin a stop string
         text, counted = "", 0
-        # As with vLLM, no end token comes before so many tokens; the engine behind knows all or nothing.
+        # As in vLLM, no end token comes before this many tokens; the inner engine can only do all or nothing.
         end_id = -1 if int(asked.get("min_tokens", 0)) >= max_tokens else self._end_id
         prompt = _value(request, "text_input", absent=b"").decode()
         for new in self._generate(prompt, max_tokens, end_id, request_id, _sampling(asked)):
             if sender.is_cancelled():
                 _stop(request_id)
             ids += new
-            said = self._tokenizer.decode(ids, skip_special_tokens=True).rstrip(_REPLACEMENT)
-            if (at := min((said.find(stop) for stop in stops if stop in said), default=-1)) >= 0:
+            visible = self._tokenizer.decode(ids, skip_special_tokens=True).rstrip(_REPLACEMENT)
+            if (at := min((visible.find(stop) for stop in stops if stop in visible), default=-1)) >= 0:
                 _stop(request_id)
-                yield said[len(text) : at], len(ids) - counted, "stop"
+                yield visible[len(text) : at], len(ids) - counted, "stop"
                 return
-            said = said[: max(len(text), len(said) - held)]
-            yield said[len(text) :], len(ids) - counted, None
-            text, counted = said, len(ids)
+            visible = visible[: max(len(text), len(visible) - held)]
+            yield visible[len(text) :], len(ids) - counted, None
+            text, counted = visible, len(ids)
         rest = self._tokenizer.decode(ids, skip_special_tokens=True)[len(text) :]
         yield rest, 0, "length" if len(ids) >= max_tokens else "stop"
 
     def _generate(
         self, prompt: str, max_tokens: int, end_id: int, request_id: str, sampling: list[PbTensor]
     ) -> Iterator[list[int]]:
-        """The tokens of each of the engine's responses; as with vLLM the text begins with a mark."""
+        """Yield the tokens of each engine response. As in vLLM, the prompt starts with the bos token."""
         ids = [] if self._bos_id is None else [self._bos_id]
         ids += self._tokenizer.encode(prompt, add_special_tokens=False).ids
         values = {
@@ -108,13 +108,13 @@ class TritonPythonModel:
             if response.has_error():
                 raise pb_utils.TritonModelException(response.error().message())
             new = pb_utils.get_output_tensor_by_name(response, "output_ids")
-            if new is None:  # all that a caller sees of an error in Triton 2.51
+            if new is None:  # the only sign of an error in Triton 2.51
                 raise pb_utils.TritonModelException("the engine failed")
             yield new.as_numpy().ravel().tolist()
 
 
 def _sampling(asked: dict[str, Any]) -> list[PbTensor]:
-    """Build the engine's tensors of vLLM's parameters: absent, its temperature is 1 and its seed random."""
+    """Convert vLLM's parameters to the engine's tensors. By default temperature is 1, the seed random."""
     temperature = asked.get("temperature", 1.0)
     if temperature == 0:
         return [pb_utils.Tensor("runtime_top_k", np.array([[1]], dtype=np.int32))]
@@ -129,7 +129,7 @@ def _sampling(asked: dict[str, Any]) -> list[PbTensor]:
 
 
 def _stop(request_id: str) -> None:
-    """The engine ends the request of this id."""
+    """Stop the engine's request with this id."""
     one = np.array([[1]], dtype=np.int32)
     names = ("input_ids", "input_lengths", "request_output_len")
     tensors = [pb_utils.Tensor(name, one) for name in names]
@@ -145,9 +145,9 @@ def _to_engine(tensors: list[PbTensor], request_id: str) -> Any:  # noqa: ANN401
     )
 
 
-def _whole(pieces: list[tuple[str, int, str | None]], prompt: str) -> tuple[str, int, str | None]:
-    """All pieces as one, behind the prompt if that is to be shown."""
-    return prompt + "".join(text for text, _, _ in pieces), sum(num for _, num, _ in pieces), pieces[-1][2]
+def _whole(deltas: list[tuple[str, int, str | None]], prompt: str) -> tuple[str, int, str | None]:
+    """Join all deltas into one, after the prompt if it must be shown."""
+    return prompt + "".join(text for text, _, _ in deltas), sum(num for _, num, _ in deltas), deltas[-1][2]
 
 
 def _prompt_shown(request: PbRequest) -> str:
@@ -155,8 +155,8 @@ def _prompt_shown(request: PbRequest) -> str:
     return "" if excluded else _value(request, "text_input", absent=b"").decode()
 
 
-def _response(request: PbRequest, piece: tuple[str, int, str | None]) -> PbResponse:
-    text, num_tokens, reason = piece
+def _response(request: PbRequest, delta: tuple[str, int, str | None]) -> PbResponse:
+    text, num_tokens, reason = delta
     tensors = [pb_utils.Tensor("text_output", np.array([text.encode()], dtype=np.object_))]
     if _value(request, "return_finish_reason", absent=False):
         tensors.append(pb_utils.Tensor("finish_reason", np.array([str(reason).encode()], dtype=np.object_)))

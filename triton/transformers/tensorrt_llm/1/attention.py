@@ -1,8 +1,8 @@
 """Attention over packed sequences of different lengths: torch's own flash kernel, no mask, no extra package.
 
-Transformers has for continuous batching either flash-attention, which is a package to build, or SDPA with a
-dense mask over all sequences, in which each prompt pays for the KV cache of all others. Torch carries a flash
-kernel for sequences of different lengths; here it is registered with transformers under a name of its own.
+For continuous batching transformers offers either flash-attention, a package that must be built, or SDPA with
+a dense mask over all sequences, where each prompt pays for the KV cache of all others. Torch includes a flash
+kernel for sequences of different lengths; this module registers it with transformers under its own name.
 """
 
 import inspect
@@ -16,7 +16,7 @@ NAME: Final = "longbatch_varlen"
 
 
 def use(model: Any) -> None:  # noqa: ANN401  transformers' model
-    """The model attends so; to be called once its batching is set up, which insists on names it knows."""
+    """Switch the model to this attention. Call it after batching is set up, which rejects unknown names."""
     AttentionInterface.register(NAME, attend)
     model.set_attn_implementation(NAME)
 
@@ -26,12 +26,12 @@ def attend(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    attention_mask: torch.Tensor | None,  # noqa: ARG001  the lengths say it all
+    attention_mask: torch.Tensor | None,  # noqa: ARG001  the lengths are enough
     dropout: float = 0.0,  # noqa: ARG001  inference
     scaling: float | None = None,
     **kwargs: Any,  # noqa: ANN401  the packed batch, as transformers describes it
 ) -> tuple[torch.Tensor, None]:
-    """Each query sees its own sequence, up to itself.
+    """Attend from each query to its own sequence, up to itself.
 
     Shapes:
         query: `[1, heads, queries, dim]`; key, value: `[1, kv_heads, queries, dim]`, the new tokens' alone.
@@ -63,7 +63,7 @@ def attend(
 def _cached(
     module: torch.nn.Module, key: torch.Tensor, value: torch.Tensor, kwargs: dict[str, Any]
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The keys and values of all sequences, new tokens included: `[tokens, kv_heads, dim]`."""
+    """Return the keys and values of all sequences with the new tokens: `[tokens, kv_heads, dim]`."""
     update = kwargs["cache"].update
     if "kwargs" in inspect.signature(update).parameters:  # transformers 5.22
         key, value = update(key_states=key, value_states=value, layer_idx=module.layer_idx, kwargs=kwargs)
@@ -88,7 +88,7 @@ def _one_by_one(
     lengths_k: torch.Tensor,
     scaling: float | None,
 ) -> torch.Tensor:
-    """The same without the kernel: one sequence after the other, on a CPU."""
+    """Attend without the kernel: one sequence after the other, on a CPU."""
     answer = torch.empty_like(query)
     bounds_q, bounds_k = lengths_q.tolist(), lengths_k.tolist()
     for place in range(len(bounds_q) - 1):

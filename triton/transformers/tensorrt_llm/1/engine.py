@@ -1,7 +1,7 @@
 """The engine's loop: one thread between Triton's requests and the process that generates.
 
-Transformers books blocks as a sequence grows and evicts when none is left. TensorRT-LLM's
-`guaranteed_no_evict` is kept above it: a sequence begins only when all that it may ever need is free.
+Transformers allocates blocks as a sequence grows and evicts when none is left. This loop keeps TensorRT-LLM's
+`guaranteed_no_evict` on top: a sequence starts only when every block it may ever need is free.
 """
 
 import itertools
@@ -20,22 +20,22 @@ from .scheduler import Iteration, Scheduler, Sequence
 from .server import ServerWatch
 from .speech import ends_with
 
-_CANCEL_PERIOD = 0.1  # seconds between looks at the clients' cancels, as TensorRT-LLM's default is
+_CANCEL_PERIOD = 0.1  # seconds between polls of the clients' cancels, TensorRT-LLM's default
 _BUSY = Iteration(chunks={}, yielding=[], resident_kv=0, attention_pairs=0)
 
 
 @dataclass(eq=False, kw_only=True)
 class Generated(Request):
-    """A request and how its tokens are made.
+    """A request and the parameters of its generation.
 
     Attributes:
         ids: its prompt.
-        end_id: the token that ends it, -1 for none.
-        sampling: how its tokens are picked.
+        end_id: the token that ends it; -1 for none.
+        sampling: its sampling parameters.
         stop_words: token sequences after which it ends.
-        ends_after: tokens after which it ends as if the last were the end token; None: never.
+        ends_after: number of tokens after which it ends as if the last were the end token; None for never.
         name: the generator's name for it.
-        said: all its tokens so far.
+        said: all its tokens so far, without the end token.
     """
 
     ids: list[int]
@@ -48,7 +48,7 @@ class Generated(Request):
 
 
 class Engine:
-    """Runs every request that is submitted, until closed; its public methods are for any thread."""
+    """The loop that runs every submitted request until closed. Its public methods are thread-safe."""
 
     def __init__(
         self, scheduler: Scheduler, generator: RemoteGenerator, gauges: Gauges, server: ServerWatch
@@ -66,20 +66,20 @@ class Engine:
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
     def start(self) -> None:
-        """The loop runs, and the gauges show an idle engine."""
+        """Start the loop, with gauges that show an idle engine."""
         self._gauges.show(self._scheduler, None)
         self._thread.start()
 
     def submit(self, request: Generated) -> None:
-        """The request joins the queue at the next iteration boundary."""
+        """Queue the request at the next iteration boundary."""
         self._generator.events.put(lambda: self._add(request))
 
     def stop(self, request_id: str) -> None:
-        """Every request with this id ends soon, as if it had said all."""
+        """End every request with this id soon, as if it were complete."""
         self._generator.events.put(lambda: self._stop(request_id))
 
     def close(self) -> None:
-        """Nothing runs any more; open requests have failed."""
+        """Stop the loop and the generating process, and fail open requests."""
         self._closing.set()
         self._generator.events.put(lambda: None)
         self._thread.join()
@@ -94,14 +94,14 @@ class Engine:
         self._fail_all("the engine is shutting down")
 
     def _turn(self) -> None:
-        """From one thing that happens to the next, or a look at what tells nobody."""
-        for event in self._happened():
+        """Handle events, then poll for what sends no event: cancels and a stopping server."""
+        for event in self._events():
             self._take(event)
-        self._look()
+        self._poll()
         self._admit()
         self._gauges.show(self._scheduler, _BUSY if self._scheduler.active else None)
 
-    def _happened(self) -> Iterable[object]:
+    def _events(self) -> Iterable[object]:
         events = self._generator.events
         try:
             yield events.get(timeout=_CANCEL_PERIOD if self._requests else None)
@@ -115,7 +115,7 @@ class Engine:
         self._scheduler.add(request.sequence)
 
     def _admit(self) -> None:
-        """Every sequence that may start now has begun."""
+        """Start every sequence that can start now."""
         num_started = self._scheduler.admit()
         for sequence in self._scheduler.active[-num_started:] if num_started else ():
             request = self._requests[sequence]
@@ -132,7 +132,7 @@ class Engine:
     def _take(self, event: object) -> None:
         match event:
             case Said(name, tokens, error):
-                self._hear(name, tokens, error)
+                self._receive(name, tokens, error)
             case Gone(name):
                 self._let_go(name)
             case Died(reason):
@@ -142,15 +142,15 @@ class Engine:
                 event()
 
     def _restart(self) -> None:
-        """A new process generates; without one this process ends, which Triton notices."""
+        """Start a new generating process. If that fails, end this process, which Triton detects."""
         try:
             self._generator.restart()
         except RuntimeError as error:
             print(f"the engine does not start again: {error}", file=sys.stderr, flush=True)  # noqa: T201  the log
             os._exit(1)
 
-    def _hear(self, name: str, tokens: list[int], error: str | None) -> None:
-        """What was said has reached the request's client."""
+    def _receive(self, name: str, tokens: list[int], error: str | None) -> None:
+        """Send a sequence's new tokens or error to the request's client."""
         request = self._running.get(name)
         if request is None or request in self._leaving:
             return
@@ -159,12 +159,12 @@ class Engine:
             request.reply.fail(f"the engine failed: {error}")
             return
         for token in tokens:
-            if self._say(request, token):
+            if self._append(request, token):
                 return
         request.send()
 
-    def _say(self, request: Generated, token: int) -> bool:
-        """Whether this token was the last."""
+    def _append(self, request: Generated, token: int) -> bool:
+        """Append a token. Returns True if it was the last."""
         sequence = request.sequence
         sequence.num_prefilled, sequence.num_generated = sequence.prompt_tokens, len(request.said) + 1
         if token == request.end_id or sequence.num_generated == request.ends_after:
@@ -187,7 +187,7 @@ class Engine:
             self._leave(request, request.end_with_end_token)
 
     def _leave(self, request: Generated, farewell: Callable[[], None]) -> None:
-        """The request ends before its time; its client hears of it once its blocks are free."""
+        """End the request early. Its client gets the final response once its blocks are free."""
         if request in self._leaving:
             return
         if not request.name:
@@ -198,15 +198,15 @@ class Engine:
         self._generator.cancel(request.name)
 
     def _let_go(self, name: str) -> None:
-        """The client of a request that left hears of it."""
+        """Send the final response of a request that ended early. Its blocks are free now."""
         request = self._running.get(name)
         if request is not None and request in self._leaving:
             farewell = self._leaving.pop(request)
             self._forget(request)
             farewell()
 
-    def _look(self) -> None:
-        """Requests whose clients have gone leave; all do when the server stops."""
+    def _poll(self) -> None:
+        """End the requests whose clients cancelled. Fail all of them if the server is stopping."""
         if self._requests and self._server.is_stopping():
             self._fail_all("the server is shutting down")
         for sequence in self._looks.due():

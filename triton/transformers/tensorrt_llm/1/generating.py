@@ -1,8 +1,8 @@
 """The process that generates: `python -m 1.generating`, in the model's folder, started by `remote.py`.
 
-It is none of Triton's: their stub runs Python from a shared library, slower than the interpreter itself, and
-what it does for each response would hold up the thread that feeds the GPU. A fault on the GPU, too, ends only
-this process, and a new one begins afresh.
+It runs outside Triton's stub, which runs Python from a shared library, slower than the interpreter itself,
+and whose work for each response would delay the thread that feeds the GPU. A GPU fault, too, ends only this
+process, and a new one starts over.
 """
 
 import ctypes
@@ -20,40 +20,42 @@ from .parameters import Parameters
 from .sampling import Sampling
 
 _PR_SET_PDEATHSIG = 1
-_LEAVE_PERIOD = 0.005  # seconds between looks at whether cancelled sequences have left
-_ALIVE_PERIOD = 0.5  # seconds between looks at whether transformers' thread still runs
+_LEAVE_PERIOD = 0.005  # seconds between checks for cancelled sequences that have left
+_ALIVE_PERIOD = 0.5  # seconds between checks that transformers' thread still runs
 
 
 @dataclass(frozen=True)
 class _Leave:
-    """The sequence was cancelled, and is told of when it is gone."""
+    """A cancelled sequence, to be reported once it holds no block."""
 
     name: str
 
 
 class Generating:
-    """Commands in, tokens out; both as lists of tuples."""
+    """The generating process: commands in, tokens out, as tuples."""
 
     def __init__(self, parameters: Parameters, commands: Connection, answers: Connection) -> None:
         self._generator = Generator(parameters)
         self._commands = commands
         self._answers = answers
-        self._told: dict[str, int] = {}
+        self._num_sent: dict[str, int] = {}
         self._leaving: set[str] = set()
 
     def run(self) -> None:
-        """The parent has gone, or nothing can be generated any more."""
+        """Generate until the parent ends or the generator fails."""
         self._answers.send([("ready", self._generator.vocabulary, self._generator.max_positions)])
         threading.Thread(target=self._obey, name="commands", daemon=True).start()
         while self._generator.is_alive:
-            said = [answer for output in self._outputs() if (answer := self._tell(output)) is not None]
-            gone = {name for name in self._leaving if not self._generator.holds(name)}
-            self._leaving -= gone
-            if said or gone:
-                self._answers.send([*said, *(("gone", name) for name in gone)])
+            answers = [
+                answer for output in self._outputs() if (answer := self._answer_of(output)) is not None
+            ]
+            left = {name for name in self._leaving if not self._generator.holds(name)}
+            self._leaving -= left
+            if answers or left:
+                self._answers.send([*answers, *(("gone", name) for name in left)])
 
     def _outputs(self) -> list[Any]:
-        """What came since the last look, waited for a while; a step of the GPU brings several."""
+        """Wait a while for new outputs and return them all. A step of the GPU brings several."""
         outputs = self._generator.outputs
         found = []
         try:
@@ -63,22 +65,22 @@ class Generating:
         except queue.Empty:
             return found
 
-    def _tell(self, output: Any) -> tuple[Any, ...] | None:  # noqa: ANN401  transformers' output, or a `_Leave`
+    def _answer_of(self, output: Any) -> tuple[Any, ...] | None:  # noqa: ANN401  transformers' output, or a `_Leave`
         if isinstance(output, _Leave):
             self._leaving.add(output.name)
-            self._told.pop(output.name, None)
+            self._num_sent.pop(output.name, None)
             return None
         name = output.request_id
         if name in self._leaving:
             return None
-        tokens = output.generated_tokens[self._told.get(name, 0) :]
-        self._told[name] = len(output.generated_tokens)
+        tokens = output.generated_tokens[self._num_sent.get(name, 0) :]
+        self._num_sent[name] = len(output.generated_tokens)
         if output.error is not None or output.is_finished():
-            del self._told[name]
+            del self._num_sent[name]
         return "said", name, tokens, output.error
 
     def _obey(self) -> None:
-        """Commands are carried out as they come; without the parent this process ends at once."""
+        """Carry out commands as they come. When the parent ends, exit at once."""
         try:
             while True:
                 name, *rest = self._commands.recv()
@@ -97,14 +99,17 @@ class Generating:
 
 
 def main() -> None:
-    """Args: the file descriptors of commands and answers; the first command holds the parameters."""
+    """Generate until the parent ends.
+
+    Args: the file descriptors of commands and answers; the first command holds the parameters.
+    """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     commands, answers = (Connection(int(each)) for each in sys.argv[1:])
     parameters = Parameters(*commands.recv())
     try:
         Generating(parameters, commands, answers).run()
         answers.send([("failed", "the generation has ended")])
-    except Exception as error:  # noqa: BLE001 the entry point: the parent is to know
+    except Exception as error:  # noqa: BLE001 the entry point: the parent must learn of it
         answers.send([("failed", repr(error))])
     finally:
         os._exit(1)  # transformers' thread may hang on a broken device

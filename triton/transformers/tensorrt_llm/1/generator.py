@@ -1,4 +1,4 @@
-"""Transformers' continuous batching over one language model: what of it this engine uses."""
+"""The parts of transformers' continuous batching that this engine uses, over one language model."""
 
 import queue
 from collections.abc import Sequence
@@ -16,22 +16,22 @@ Manager: TypeAlias = Any  # transformers' ContinuousBatchingManager
 Model: TypeAlias = Any
 ModelConfig: TypeAlias = Any
 
-# Transformers may hold this many blocks more for a sequence than its tokens fill.
+# Transformers may hold this many more blocks for a sequence than its tokens fill.
 _SPARE_BLOCKS: Final = 2
 _FIRST_ANSWER_SECONDS: Final = 300.0
 
 
 class Generator:
-    """Generates tokens for sequences that fit together; the caller sees to it that they do.
+    """A generator of tokens for sequences that fit together, which the caller must ensure.
 
-    `outputs` brings transformers' outputs: one for each token of each sequence, in order.
+    `outputs` yields transformers' outputs: one for each token of each sequence, in order.
     """
 
     def __init__(self, parameters: Parameters) -> None:
-        """The model is in memory and has answered once, so there is room for all that it may hold.
+        """Load the model and run one request, so that its memory for the pool is proven.
 
         Raises:
-            RuntimeError: it does not run.
+            RuntimeError: the model does not run.
         """
         self._samples = parameters.samples
         model = load_model(parameters)
@@ -46,7 +46,7 @@ class Generator:
     def begin(
         self, name: str, ids: Sequence[int], *, max_tokens: int, end_id: int, sampling: Sampling
     ) -> None:
-        """The sequence takes part from the next iteration on."""
+        """Add a sequence from the next iteration on."""
         self._manager.add_request(
             ids,
             request_id=name,
@@ -57,11 +57,11 @@ class Generator:
         )
 
     def cancel(self, name: str) -> None:
-        """The sequence leaves at the next iteration boundary, without a word."""
+        """Remove a sequence at the next iteration boundary, without an output."""
         self._manager.cancel_request(name)
 
     def holds(self, name: str) -> bool:
-        """Whether the sequence may still hold blocks."""
+        """Return True if the sequence may still hold blocks."""
         if not self._manager.cancel_queue.empty():
             return True
         scheduler = self._manager.batch_processor.scheduler
@@ -69,11 +69,11 @@ class Generator:
 
     @property
     def is_alive(self) -> bool:
-        """Whether it generates; if not, all that ran has failed."""
+        """True while it generates; if False, every running sequence has failed."""
         return bool(self._manager.is_running())
 
     def close(self) -> None:
-        """Nothing is generated any more."""
+        """Stop generating."""
         self._manager.stop(block=True, timeout=5, hard_stop=True)
 
     def _try_out(self) -> None:
@@ -94,7 +94,7 @@ class Generator:
 
 
 def load_model(parameters: Parameters) -> Model:
-    """The language model, ready to generate on its device."""
+    """Load the language model on its device, ready to generate."""
     device = parameters.device
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -114,7 +114,7 @@ def load_model(parameters: Parameters) -> Model:
 
 
 def make_manager(model: Model, parameters: Parameters, config: ContinuousBatchingConfig) -> Manager:
-    """Batching over the model, not yet started."""
+    """Create the model's batching manager, not yet started."""
     manager = model.init_continuous_batching(
         generation_config=_generation_config(model, samples=parameters.samples),
         continuous_batching_config=config,
@@ -125,10 +125,10 @@ def make_manager(model: Model, parameters: Parameters, config: ContinuousBatchin
 
 
 def batching_config(parameters: Parameters, config: ModelConfig) -> ContinuousBatchingConfig:
-    """The pool as it is told, and a little more, since transformers rounds up twice; nothing is evicted."""
+    """Configure the pool. It is a little larger, since transformers rounds up twice: nothing is evicted."""
     capacity = parameters.capacity
     names = {each.name for each in fields(ContinuousBatchingConfig)}
-    # Our attention is none that transformers would record in a CUDA graph.
+    # Transformers cannot record our attention in a CUDA graph.
     graphs = False if runs_varlen(parameters.attention, config) else None
     return ContinuousBatchingConfig(
         **{"page_size" if "page_size" in names else "block_size": capacity.tokens_per_block},
@@ -144,7 +144,7 @@ def batching_config(parameters: Parameters, config: ModelConfig) -> ContinuousBa
 
 
 def runs_varlen(chosen: str, config: ModelConfig) -> bool:
-    """Whether our attention runs: on demand, or for a model without windows and caps on scores."""
+    """Return True if our attention runs: on request, or for a model without windows and score caps."""
     text = config.get_text_config()
     layers = set(getattr(text, "layer_types", None) or ["full_attention"])
     window = getattr(text, "sliding_window", None) and getattr(text, "use_sliding_window", True)
@@ -154,7 +154,7 @@ def runs_varlen(chosen: str, config: ModelConfig) -> bool:
 
 
 def _generation_config(model: Model, *, samples: bool) -> GenerationConfig:
-    """Greedy, or what makes transformers build a warper for each parameter, which requests always give."""
+    """Configure greedy, or make transformers build a warper for each parameter; requests always set them."""
     if not samples:
         return GenerationConfig(do_sample=False, eos_token_id=-1)
     top_k = max(1, model.config.get_text_config().vocab_size - 1)
@@ -162,7 +162,7 @@ def _generation_config(model: Model, *, samples: bool) -> GenerationConfig:
 
 
 def _dtype(name: str, config: ModelConfig) -> torch.dtype:
-    """The type of this name; `auto` is what the model was saved in."""
+    """Return the type with this name; `auto` is the type that the model was saved in."""
     found = getattr(config, "dtype", None) if name == "auto" else name
     if isinstance(found, str):
         found = getattr(torch, found)

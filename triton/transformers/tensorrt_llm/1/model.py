@@ -18,10 +18,10 @@ from .wishes import read_end_id, read_sampling
 
 
 class TritonPythonModel:
-    """Takes requests from Triton and hands them to the engine; never blocks on one."""
+    """The model that passes Triton's requests to the engine; it never blocks on one."""
 
     def initialize(self, args: dict[str, str]) -> None:
-        """The language model is loaded, has answered once, and is idle."""
+        """Load the language model, then start the engine. The model has answered one request."""
         parameters = Parameters.of(json.loads(args["model_config"]))
         self._closing = threading.Event()
         die_with_server(self._closing)
@@ -42,12 +42,12 @@ class TritonPythonModel:
         self._engine.start()
 
     def execute(self, requests: list[wire.PbRequest]) -> None:
-        """Every request has been handed over or refused; responses come later."""
+        """Submit or refuse every request. Responses come later."""
         for request in requests:
             self._take(request)
 
     def finalize(self) -> None:
-        """No thread runs any more."""
+        """Stop all threads."""
         self._engine.close()
         self._closing.set()
 
@@ -82,5 +82,5 @@ class TritonPythonModel:
 
     def _check_vocabulary(self, ask: Ask) -> None:
         if ask.ids.min() < 0 or ask.ids.max() >= self._vocabulary:
-            # It would end the kernel, and with it all that runs.
+            # It would crash the kernel, and with it every running request.
             raise wire.BadRequestError(f"the model has {self._vocabulary} tokens in its vocabulary")

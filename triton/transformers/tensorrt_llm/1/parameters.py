@@ -1,4 +1,4 @@
-"""The transformers engine's own configuration: which language model it runs how."""
+"""The transformers engine's own configuration: its language model and how to run it."""
 
 from pathlib import Path
 
@@ -10,32 +10,32 @@ class Parameters(Configuration):
 
     @property
     def model_dir(self) -> Path:
-        """A Hugging Face directory; with random weights its config.json is all that is read."""
+        """A Hugging Face directory; with random weights only its config.json is read."""
         return Path(self.values["transformers_model_dir"])
 
     @property
     def random_weights(self) -> bool:
-        """Whether the weights are drawn, not read: for measurements without a model."""
+        """True if the weights are random, for measurements without a model."""
         return self._bool("transformers_random_weights")
 
     @property
     def device(self) -> str:
-        """Torch's name of the device; `auto` is the first GPU, else the CPU."""
+        """Torch's name of the device; `auto` is the first GPU, or the CPU if there is none."""
         return self.values["transformers_device"]
 
     @property
     def dtype(self) -> str:
-        """Torch's name of the weights' and the cache's type; `auto` is what the model was saved in."""
+        """Torch's name of the type of weights and cache; `auto` is the type that the model was saved in."""
         return self.values["transformers_dtype"]
 
     @property
     def attention(self) -> str:
-        """`varlen`, or one of transformers' own; `auto` is `varlen` where the model allows it."""
+        """`varlen` or one of transformers' own; `auto` is `varlen` if the model allows it."""
         return self.values["transformers_attention"]
 
     @property
     def samples(self) -> bool:
-        """Whether requests may sample; without it all are greedy, and a step is a little faster."""
+        """True if requests may sample; otherwise all are greedy, and a step is a little faster."""
         return self._bool("transformers_sampling")
 
     @property
@@ -45,7 +45,7 @@ class Parameters(Configuration):
 
     @property
     def seed_is_length(self) -> bool:
-        """Whether a request's seed says after how many tokens it ends, the end token counted.
+        """True if a request's seed is its number of tokens, including the end token.
 
         For measurements: a model with random weights never ends an answer by itself.
         """
@@ -53,5 +53,5 @@ class Parameters(Configuration):
 
     @property
     def http_port(self) -> int:
-        """Where the server listens, 0 when that is not to be watched."""
+        """The server's HTTP port; 0 if it must not be watched."""
         return self._int("transformers_http_port")

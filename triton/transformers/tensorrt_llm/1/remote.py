@@ -1,4 +1,4 @@
-"""The generating process as its parent, Triton's stub, sees it."""
+"""The parent's side of the generating process, in Triton's stub."""
 
 import os
 import queue
@@ -13,12 +13,12 @@ from pathlib import Path
 from .parameters import Parameters
 from .sampling import Sampling
 
-_GRACE = 5.0  # seconds to end after the pipe was closed
+_GRACE = 5.0  # seconds that the process has to end once its pipe is closed
 
 
 @dataclass(frozen=True)
 class Said:
-    """Tokens of a sequence; with an `error` they are its last."""
+    """New tokens of a sequence; with an `error` they are its last."""
 
     name: str
     tokens: list[int]
@@ -27,53 +27,53 @@ class Said:
 
 @dataclass(frozen=True)
 class Gone:
-    """A cancelled sequence holds no block any more."""
+    """The event that a cancelled sequence no longer holds any block."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class Died:
-    """Nothing is generated any more, and all that ran is lost."""
+    """The event that the process has died and every running sequence is lost."""
 
     reason: str
 
 
 class RemoteGenerator:
-    """Starts the process and speaks to it; not safe for several threads, but for `events`.
+    """The handle of the generating process. Not thread-safe, except for `events`.
 
-    `events` brings `Said`, `Gone` and `Died` in their order, and whatever else was put there.
+    `events` yields `Said`, `Gone` and `Died` in order, and anything else that was put there.
     """
 
     def __init__(self, parameters: Parameters) -> None:
-        """The process runs and its model has answered once.
+        """Start the process and wait until its model has answered once.
 
         Raises:
-            RuntimeError: it does not, for the reason in the message.
+            RuntimeError: it does not start, for the reason in the message.
         """
         self.events: queue.Queue[object] = queue.Queue()
         self._parameters = parameters
         self._start()
 
     def begin(self, name: str, ids: list[int], *, max_tokens: int, end_id: int, sampling: Sampling) -> None:
-        """The sequence takes part from the next iteration on."""
+        """Add a sequence from the next iteration on."""
         self._send((name, ids, max_tokens, end_id, astuple(sampling)))
 
     def cancel(self, name: str) -> None:
-        """The sequence leaves at the next iteration boundary; `Gone` says when it has."""
+        """Remove a sequence at the next iteration boundary. `Gone` reports when it has left."""
         self._send((name,))
 
     def restart(self) -> None:
-        """A new process runs, which knows no sequence.
+        """Replace the process by a new one without sequences.
 
         Raises:
-            RuntimeError: it does not.
+            RuntimeError: it does not start.
         """
         self.close()
         self._start()
 
     def close(self) -> None:
-        """The process has ended."""
+        """End the process and wait for it."""
         self._commands.close()
         try:
             self._process.wait(_GRACE)
@@ -84,7 +84,7 @@ class RemoteGenerator:
     def _start(self) -> None:
         (commands_in, commands_out), (answers_in, answers_out) = os.pipe(), os.pipe()
         folder = Path(__file__).resolve().parent
-        # The interpreter itself, not the library that the stub holds; the stub found its packages by it.
+        # The interpreter itself, not the library inside the stub; the stub finds its packages through it.
         command = [shutil.which("python3") or "python3", "-m", f"{folder.name}.generating"]
         self._process = subprocess.Popen(
             [*command, str(commands_in), str(answers_out)],
@@ -115,11 +115,11 @@ class RemoteGenerator:
         raise RuntimeError(f"the language model cannot be served: {rest[0]}")
 
     def _send(self, command: tuple[object, ...]) -> None:
-        with suppress(OSError):  # it has died, of which `events` tells
+        with suppress(OSError):  # the process has died, which `events` reports
             self._commands.send(command)
 
     def _listen(self, answers: Connection) -> None:
-        """Everything that this process says has come, and then that it died."""
+        """Turn the process's answers into events until it ends, then report that it died."""
         reason = "its process ended"
         try:
             while True:

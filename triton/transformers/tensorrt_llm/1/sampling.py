@@ -1,16 +1,16 @@
-"""How the next token of a sequence is picked."""
+"""The sampling parameters of a sequence."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """What transformers can do for each request alone.
+    """The parameters that transformers supports per request.
 
     Attributes:
         temperature: above 0.
-        top_k: tokens to choose from; 1 is greedy, 0 is all.
-        top_p: share of the probability to choose from, above 0, up to 1.
+        top_k: number of tokens to choose from; 1 is greedy, 0 means all.
+        top_p: share of the probability to choose from, above 0 and up to 1.
     """
 
     temperature: float = 1.0
@@ -19,5 +19,5 @@ class Sampling:
 
     @property
     def is_greedy(self) -> bool:
-        """Whether nothing is left to chance."""
+        """True if the sampling is deterministic."""
         return self.top_k == 1

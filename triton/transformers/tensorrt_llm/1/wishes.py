@@ -1,11 +1,11 @@
-"""What a request wishes beyond its prompt and its length, as far as transformers can do it for one alone."""
+"""Request options beyond prompt and length that transformers supports per request."""
 
 from typing import Final
 
 from .sampling import Sampling
 from .wire import BadRequestError, PbRequest, read_input, read_number
 
-# What continuous batching cannot do for one request among others, and the value that asks for nothing.
+# Options that continuous batching does not support per request, with the value that means "off".
 _UNSUPPORTED: Final = {
     "repetition_penalty": 1.0,
     "presence_penalty": 0.0,
@@ -16,12 +16,12 @@ _UNSUPPORTED: Final = {
 
 
 def read_sampling(request: PbRequest) -> Sampling:
-    """How its tokens are to be picked; as in TensorRT-LLM, top-k is 1 where top-k and top-p are absent or 0.
+    """Read the sampling parameters. As in TensorRT-LLM, top-k is 1 if top-k and top-p are absent or 0.
 
-    A seed is taken and has no effect: requests that run together draw from one generator.
+    A seed is accepted but has no effect: requests that run together share one random generator.
 
     Raises:
-        BadRequestError: it asks for something that this engine cannot do.
+        BadRequestError: it asks for an option that this engine does not support; refuse the request.
     """
     for name, neutral in _UNSUPPORTED.items():
         if read_number(request, name, neutral) != neutral:
@@ -41,20 +41,20 @@ def read_sampling(request: PbRequest) -> Sampling:
 
 
 def read_end_id(request: PbRequest) -> int:
-    """The token that ends the answer; -1 when none does."""
+    """Read the token that ends the answer; -1 if none does."""
     return int(read_number(request, "end_id", -1))
 
 
 def _check(sampling: Sampling) -> None:
     if not sampling.temperature > 0:
-        raise BadRequestError(f"temperature must not be negative, as {sampling.temperature} is")
+        raise BadRequestError(f"temperature is {sampling.temperature} but must not be negative")
     if sampling.top_k < 0:
-        raise BadRequestError(f"runtime_top_k must not be negative, as {sampling.top_k} is")
+        raise BadRequestError(f"runtime_top_k is {sampling.top_k} but must not be negative")
     if not 0 < sampling.top_p <= 1:
         raise BadRequestError(f"runtime_top_p must be between 0 and 1, not {sampling.top_p}")
 
 
 def _holds_words(request: PbRequest, name: str) -> bool:
-    """Whether a word list holds a word: the ends in its second row are padded with -1."""
+    """Return True if a word list holds a word: the ends in its second row are padded with -1."""
     found = read_input(request, name)
     return found is not None and bool((found.reshape(2, -1)[1] > 0).any())
