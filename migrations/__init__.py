@@ -1,1 +1,1 @@
-"""The schema's history: expand, backfill, contract."""
+"""History of the schema: expand, backfill, contract."""

@@ -1,4 +1,4 @@
-"""Alembic's entry: one upgrade at a time, each migration in a transaction of its own, short lock waits."""
+"""Alembic's entry point: one upgrade at a time, one transaction per migration, short waits for locks."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,8 +17,8 @@ from jobs.settings import load_database
 from migrations import isolation
 
 _LOCK_POLL_SECONDS: Final = 0.1
-# DDL that cannot get its lock in 5 s gives up: everything that asks for the table queues up behind it. Work
-# that holds no such lock (filling, validating) may take as long as it takes.
+# DDL gives up if it cannot get its lock in 5 s, as every statement on the table queues up after it. Work that
+# holds no such lock (filling, validating) may take any time.
 _LIMITS: Final = (
     "SET LOCAL lock_timeout = '5s'; SET LOCAL statement_timeout = 0;"
     " SET LOCAL idle_in_transaction_session_timeout = 0"
@@ -32,7 +32,7 @@ _HOLDS_LOCK: Final = text(
 def run(connection: Connection) -> None:
     """Run every pending migration, then bring roles and policies up to date.
 
-    A migration that fails, or dies, leaves those before it applied: the next run goes on from there.
+    A migration that fails, or dies, leaves those before it applied: the next run continues from there.
     """
     with _alone(connection), _limits(connection):
         context.configure(
@@ -53,8 +53,8 @@ def run(connection: Connection) -> None:
 def _alone(connection: Connection) -> Iterator[None]:
     """Hold the advisory lock of migrations for the session.
 
-    Asked for again and again, not waited for: a statement that waits has a snapshot, and CREATE INDEX
-    CONCURRENTLY of the process that holds the lock would wait for it in turn.
+    It polls instead of waiting: a statement that waits has a snapshot, and CREATE INDEX CONCURRENTLY of the
+    process that holds the lock would in turn wait for that.
     """
     while True:
         with connection.begin():
@@ -87,15 +87,15 @@ def _limits(connection: Connection) -> Iterator[None]:
 
 
 def _check_lock(*, ctx: MigrationContext, **_: object) -> None:
-    """Refuse to go on where a pooler gave the transaction another session than the lock's."""
+    """Refuse to continue if a pooler gave the transaction another session than the one that holds the lock."""
     if ctx.connection is None or not ctx.connection.scalar(_HOLDS_LOCK, {"key": MIGRATIONS}):
         raise RuntimeError(
-            "migrations need a direct connection to Postgres: this one changes its session between transactions"
+            "migrations need a direct connection to Postgres: this one changes sessions between transactions"
         )
 
 
 def main() -> None:
-    """Run on the connection that the caller gave, else on LONGBATCH_DATABASE__URL."""
+    """Run on the connection that the caller passed, otherwise on LONGBATCH_DATABASE__URL."""
     given = context.config.attributes.get("connection")
     if given is not None:
         run(given)

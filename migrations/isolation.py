@@ -1,7 +1,7 @@
-"""Who may see which rows: roles, grants and row-level security, brought up to date after every upgrade.
+"""Which rows each role may see: roles, grants and row-level security, brought up to date after every upgrade.
 
-Not a revision: it must hold for tables that later revisions add, and for roles that are made later.
-Nothing is locked or written where everything is in place already.
+Not a revision, as it must cover tables that later revisions add and roles that are created later. It locks
+and writes nothing if everything is in place.
 """
 
 from sqlalchemy import Connection, text
@@ -9,20 +9,20 @@ from sqlalchemy import Connection, text
 from jobs.tenants.isolation import APP_ROLE, TENANT_SETTING, WORKER_ROLE
 
 _MINE = f"ANY ((SELECT string_to_array(nullif(current_setting('{TENANT_SETTING}', true), ''), ','))::uuid[])"
-# Tables without tenant_id: whose rows they are stands in another table, where the policy holds already.
+# Tables without tenant_id: another table, which has its policy already, names the owner of a row.
 _THROUGH_ANOTHER = {
     "tenants": f"id = {_MINE}",
     "results": "EXISTS (SELECT FROM jobs WHERE jobs.id = job_id)",
     "checkpoints": "EXISTS (SELECT FROM jobs WHERE jobs.id = job_id)",
     "webhook_deliveries": "EXISTS (SELECT FROM webhook_events WHERE webhook_events.id = event_id)",
 }
-# Nobody's, and the API may read them.
+# Tables that belong to no tenant; the API may read them.
 SHARED = ("engines",)
 _ROLES = (APP_ROLE, WORKER_ROLE)
 
 
 def apply(connection: Connection) -> None:
-    """Every table with a tenant has its policies, and the roles, where they exist, their rights."""
+    """Give every table with a tenant its policies, and the roles, where they exist, their rights."""
     if connection.scalar(text("SELECT to_regclass('tenants')")) is None:
         return
     existing = [role for role in _ROLES if _ensure_role(connection, role)]
@@ -48,7 +48,11 @@ def apply(connection: Connection) -> None:
 
 
 def _ensure_role(connection: Connection, role: str) -> bool:
-    """Whether the role exists; it is made if this login may. Roles belong to the whole server: never dropped."""
+    """Create the role if it is missing and this login may. Roles belong to the whole server: never dropped.
+
+    Returns:
+        True if the role exists now.
+    """
     known = text("SELECT EXISTS (SELECT FROM pg_roles WHERE rolname = :role)")
     if not connection.scalar(known, {"role": role}):
         may = "SELECT rolsuper OR rolcreaterole FROM pg_roles WHERE rolname = current_user"
@@ -57,7 +61,7 @@ def _ensure_role(connection: Connection, role: str) -> bool:
         connection.execute(
             text(f"DO $$ BEGIN CREATE ROLE {role} NOLOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END $$")
         )
-        # So that one login for everything can take it, if it is no superuser.
+        # So that a single login for everything can take the role even if it is no superuser.
         connection.execute(text(f"GRANT {role} TO CURRENT_USER"))
     usable = text("SELECT has_schema_privilege(:role, current_schema()::text, 'USAGE')")
     if not connection.scalar(usable, {"role": role}):
@@ -86,7 +90,7 @@ def _protect(connection: Connection, table: str, condition: str, roles: list[str
 
 
 def _rights_of_app(table: str) -> list[str]:
-    """What the API does to a tenant's rows in the tenant's name; keys and limits are given by others."""
+    """Return what the API may do to a tenant's rows; operators write keys and limits."""
     match table:
         case "tenants" | "tenant_limits" | "usage_days" | "accounts":
             return ["SELECT"]
@@ -97,7 +101,7 @@ def _rights_of_app(table: str) -> list[str]:
 
 
 def _grant(connection: Connection, rights: str, table: str, role: str) -> None:
-    """The role has the rights; written only where one is missing."""
+    """Grant the rights to the role if it lacks one of them."""
     if "(" not in rights:
         has_all = " AND ".join(
             f"has_table_privilege(:role, to_regclass(:table), '{right}')" for right in rights.split(", ")

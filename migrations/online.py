@@ -1,9 +1,9 @@
-"""Steps of migrations that leave a live system its reads and writes; each may be run again after a crash.
+"""Steps of migrations that let a live system read and write; each may run again after a crash.
 
-They commit what the migration did before them. So a migration that uses them does nothing else, or what it
-does before them may be done twice (`IF NOT EXISTS`). A table that others write gets:
+They commit what the migration did before them. So a migration that uses them does nothing else, or only what
+may be done twice (`IF NOT EXISTS`). A table that live processes write gets:
 
-- columns that are nullable or have a constant default: a change of the catalog alone;
+- columns that are nullable or have a constant default: this changes the catalog alone;
 - CHECKs and foreign keys with `postgresql_not_valid=True`, and `validate` in a later migration or after it;
 - indexes by `create_index`, a UNIQUE constraint by `create_unique`.
 """
@@ -30,7 +30,10 @@ def create_index(
     include: Sequence[str] | None = None,
     is_unique: bool = False,
 ) -> None:
-    """Build an index while its table is written; what an earlier try left half built makes room first."""
+    """Build an index while its table is written.
+
+    Drops what an earlier attempt left half built.
+    """
     with _patiently():
         if op.get_bind().scalar(_IS_INVALID, {"name": name}):
             op.drop_index(name, table, postgresql_concurrently=True, if_exists=True)
@@ -47,7 +50,7 @@ def create_index(
 
 
 def create_unique(name: str, table: str, columns: Sequence[str]) -> None:
-    """Add a UNIQUE constraint whose index is built while its table is written."""
+    """Add a UNIQUE constraint, building its index while the table is written."""
     if op.get_bind().scalar(_HAS_CONSTRAINT, {"table": table, "name": name}):
         return
     create_index(name, table, columns, is_unique=True)
@@ -55,19 +58,19 @@ def create_unique(name: str, table: str, columns: Sequence[str]) -> None:
 
 
 def drop_index(name: str, table: str) -> None:
-    """Drop an index, if it is there, while its table is read and written."""
+    """Drop an index, if it exists, while its table is read and written."""
     with _patiently():
         op.drop_index(name, table, postgresql_concurrently=True, if_exists=True)
 
 
 def validate(table: str, constraint: str) -> None:
-    """Check the rows that were there before a constraint that was added `NOT VALID`."""
+    """Check a constraint that was added `NOT VALID` against the rows that existed before it."""
     with _patiently():
         op.execute(f"ALTER TABLE {table} VALIDATE CONSTRAINT {constraint}")
 
 
 def commit() -> None:
-    """Commit what the migration did so far, and so let go of the tables that it changed."""
+    """Commit what the migration did so far, which releases its locks."""
     with op.get_context().autocommit_block():
         pass
 
@@ -80,7 +83,7 @@ def execute(statement: str) -> None:
 
 @contextmanager
 def _patiently() -> Iterator[None]:
-    """Run outside of a transaction, without time limits: these locks stop nobody but other migrations.
+    """Run outside of a transaction, without time limits: these locks block only other migrations.
 
     A concurrent index waits for every transaction that is older than it, however long those take.
     """
@@ -90,6 +93,6 @@ def _patiently() -> Iterator[None]:
         try:
             yield
         finally:
-            with suppress(SQLAlchemyError):  # the connection is lost: its settings are too
+            with suppress(SQLAlchemyError):  # if the connection is lost, so are its settings
                 op.execute("RESET statement_timeout")
                 op.execute("RESET lock_timeout")

@@ -1,6 +1,6 @@
 """The first schema: tenants, texts, jobs, results, engines, reservations, webhook events, idempotency keys.
 
-Compressed bodies are stored EXTERNAL: the server must not try to compress them again.
+Compressed bodies are stored EXTERNAL, so that the server does not try to compress them again.
 """
 
 import sqlalchemy as sa

@@ -1,4 +1,4 @@
-"""Checkpoints: an unfinished job goes on from what it has generated, whoever runs it next.
+"""Checkpoints: an unfinished job goes on from what it has generated, on any engine.
 
 A table of its own, so that saving every few seconds bloats neither jobs nor results.
 """

@@ -1,6 +1,6 @@
-"""Segments: bookings cover a predicted output and grow; nobody is overtaken for long any more.
+"""Segments: reservations cover a predicted output and grow; no job is overtaken for long.
 
-`passed_over_at` goes: the head of the queue has a reservation from the start, whatever others did before.
+Drops `passed_over_at`: the head of the queue has a shadow time from the start, whatever overtook it before.
 """
 
 import sqlalchemy as sa
@@ -22,7 +22,7 @@ def upgrade() -> None:
         ["tenant_id", "task", "finalized_at"],
         postgresql_where=sa.text("state = 'completed'"),
     )
-    # Bookings of running jobs covered all that they may generate.
+    # Reservations of running jobs covered all that they may generate.
     op.add_column("reservations", sa.Column("output_tokens", sa.Integer(), nullable=True))
     op.execute(
         "UPDATE reservations SET output_tokens ="

@@ -1,4 +1,4 @@
-"""Lanes, tenants' accounts, and an index that shows a claim the first jobs of each size of each tenant."""
+"""Lanes, tenants' accounts, and an index that gives a claim the first jobs of each size of each tenant."""
 
 import sqlalchemy as sa
 from alembic import op

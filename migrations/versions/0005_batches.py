@@ -1,7 +1,7 @@
-"""Files and batches; jobs know their batch, and events can be a batch's.
+"""Files and batches; jobs know their batch, and events can be about a batch.
 
-Expand only: code of the revision before goes on beside this one, as jobs and events without a batch stay as
-they were.
+Expand only: code of the revision before keeps running next to this one, as jobs and events without a batch
+do not change.
 """
 
 import sqlalchemy as sa

@@ -1,6 +1,6 @@
-"""Keys and limits of tenants, usage by day, quotas of unfinished jobs; idempotency keys for anything that is made.
+"""Keys and limits of tenants, usage by day, quotas of unfinished jobs; idempotency keys for all that is made.
 
-Who may see which rows stands in `migrations/isolation.py`, which runs after every upgrade.
+`migrations/isolation.py`, which runs after every upgrade, defines which rows each role may see.
 """
 
 import sqlalchemy as sa
@@ -63,7 +63,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    # What is not a job's has no place in the older table.
+    # The older table has no place for keys of anything but jobs.
     op.execute("DELETE FROM idempotency_keys WHERE subject_type <> 'job' OR subject_id IS NULL")
     op.execute("DELETE FROM idempotency_keys WHERE NOT EXISTS (SELECT FROM jobs WHERE jobs.id = subject_id)")
     op.drop_column("idempotency_keys", "answer")

@@ -1,7 +1,7 @@
-"""Webhook endpoints, secrets, and one row per event and destination that says what still has to be told.
+"""Webhook endpoints, secrets, and a row per event and destination that records what must be delivered.
 
-Everything is added beside what is there: processes of the release before go on, and what they leave pending
-in `webhook_events` is taken over by service workers of this one.
+Only adds: processes of the release before keep running, and service workers of this one take over what those
+leave pending in `webhook_events`.
 """
 
 import sqlalchemy as sa

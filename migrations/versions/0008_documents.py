@@ -1,6 +1,6 @@
 """Documents and their texts.
 
-Expand only: nothing of the release before knows the new tables.
+Expand only: the release before does not know the new tables.
 """
 
 import sqlalchemy as sa
@@ -98,7 +98,7 @@ def upgrade() -> None:
 def downgrade() -> None:
     op.drop_table("document_texts")
     op.drop_table("documents")
-    # Bytes that waited to be extracted; nothing of the release before would ever look at them.
+    # Bytes that wait to be extracted; the release before would never read them.
     op.execute(
         "UPDATE files SET state = 'deleted', deleted_at = clock_timestamp()"
         " WHERE purpose = 'document' AND state <> 'deleted'"

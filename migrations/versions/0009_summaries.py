@@ -1,8 +1,8 @@
 """Summaries: trees of jobs over documents; a job that waits for others has no prompt yet.
 
-Expand only: jobs without a summary stay as they were, and code of the revision before makes no others.
-Every step that takes a lock on `jobs` or `webhook_events` is a change of the catalog alone; what reads these
-tables (indexes, validation) comes in 0010, beside their writers.
+Expand only: jobs without a summary do not change, and code of the revision before creates no others. Every
+step that locks `jobs` or `webhook_events` changes the catalog alone; what reads these tables (indexes,
+validation) follows in 0010, while they are written.
 """
 
 import sqlalchemy as sa
@@ -22,7 +22,7 @@ def upgrade() -> None:
     _create_tree()
     op.add_column("jobs", sa.Column("summary_id", sa.Uuid(), nullable=True))
     op.alter_column("jobs", "text_id", existing_type=sa.Uuid(), nullable=True)
-    # Not validated: every row that is there has a text.
+    # Not validated: every existing row has a text.
     op.execute(
         "ALTER TABLE jobs ADD CONSTRAINT ck_jobs_text_unless_waiting CHECK (text_id IS NOT NULL OR"
         " (summary_id IS NOT NULL AND state NOT IN ('queued', 'running', 'completed'))) NOT VALID"
@@ -33,11 +33,11 @@ def upgrade() -> None:
 
 def downgrade() -> None:
     op.execute("DELETE FROM webhook_events WHERE summary_id IS NOT NULL")
-    # Made here by an earlier form of this revision.
+    # An earlier form of this revision made these.
     op.drop_constraint(op.f("uq_webhook_events_summary_id_type"), "webhook_events", if_exists=True)
     _replace_subject("num_nonnulls(job_id, batch_id, endpoint_id) = 1")
     op.drop_column("webhook_events", "summary_id")
-    # Jobs of trees mean nothing without their trees.
+    # Jobs of trees are meaningless without their trees.
     op.execute("DELETE FROM reservations WHERE job_id IN (SELECT id FROM jobs WHERE summary_id IS NOT NULL)")
     op.execute("DELETE FROM jobs WHERE summary_id IS NOT NULL")
     op.drop_index("ix_jobs_blocked", "jobs", if_exists=True)

@@ -1,6 +1,6 @@
 """Indexes and validated constraints of 0009, built while jobs run.
 
-A database that had an earlier form of 0009 has the indexes already, which is then found and left alone.
+A database that had an earlier form of 0009 already has the indexes, which then stay as they are.
 """
 
 from alembic import op

@@ -1,9 +1,9 @@
-"""Numbers of webhook tries beyond 32,767, and bounds on lost senders and replays.
+"""Numbers of webhook attempts beyond 32,767, and bounds on lost senders and replays.
 
 `webhook_deliveries.attempt` was a smallint. Changing its type would rewrite the log and its indexes under an
 exclusive lock. Renaming it and adding an integer under its name only changes the catalog: processes of the
-release before go on inserting into `attempt`, and see no number in rows that they wrote earlier until they
-are replaced. The log keeps rows as long as their events (30 days), so nothing is copied; a later release
+release before keep inserting into `attempt`, and until they are replaced they see no number in rows that they
+wrote earlier. The log keeps rows as long as their events (30 days), so nothing is copied; a later release
 drops `attempt_before`.
 """
 

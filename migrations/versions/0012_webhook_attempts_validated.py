@@ -1,4 +1,4 @@
-"""Every row of the delivery log has one number: checked beside its writers."""
+"""Every row of the delivery log has one number: checked while the log is written."""
 
 from migrations import online
 

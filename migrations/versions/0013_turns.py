@@ -1,7 +1,7 @@
-"""Turns: leases, counters of attempts and times to wait for the work that serves all tenants.
+"""Turns: leases, attempt counters and waiting times for the work that serves all tenants.
 
-Expand only: workers of the release before take their rows without a lease, and go on to. Each table is
-changed in a transaction of its own: with two of them locked, one that is in use would hold up writers of both.
+Expand only: workers of the release before keep taking their rows without a lease. Each table is changed in a
+transaction of its own: with two of them locked, one that is busy would hold up writers of both.
 """
 
 import sqlalchemy as sa
@@ -14,7 +14,7 @@ down_revision = "0012"
 branch_labels = None
 depends_on = None
 
-# The columns of each table, nullable or with a constant default; then what state its rows wait in.
+# The columns of each table, nullable or with a constant default; then the state in which its rows wait.
 _COLUMNS = {
     "jobs": "num_preparations smallint NOT NULL DEFAULT 0",
     "summaries": "num_plannings smallint NOT NULL DEFAULT 0, lease_id uuid, lease_expires_at timestamptz",
@@ -49,7 +49,7 @@ def upgrade() -> None:
         if_not_exists=True,
     )
     for table in _COLUMNS:
-        online.commit()  # what was done to the table before: no two are locked at once
+        online.commit()  # the changes to the table before, so that no two are locked at once
         _add(table)
     for name, (table, _) in _CHECKS.items():
         online.validate(table, name)
@@ -69,7 +69,7 @@ def downgrade() -> None:
     for table in _WAITS:
         for name in ("put_off", "held", "waiting"):
             online.drop_index(f"ix_{table}_{name}", table)
-    # A lease on a job that is being counted means nothing to the release before.
+    # The release before does not know leases on jobs that are being counted.
     online.execute("UPDATE jobs SET lease_id = NULL, lease_expires_at = NULL WHERE state = 'preparing'")
     for table, columns in _COLUMNS.items():
         checks = [f"DROP CONSTRAINT IF EXISTS {name}" for name, (its, _) in _CHECKS.items() if its == table]
@@ -80,7 +80,7 @@ def downgrade() -> None:
 
 
 def _add(table: str) -> None:
-    """Add the table's columns, and its CHECKs for what is written from now on."""
+    """Add the table's columns, and its CHECKs for rows written from now on."""
     for column in _COLUMNS[table].split(", "):
         op.execute(f"ALTER TABLE {table} ADD COLUMN IF NOT EXISTS {column}")
     for name, (its, condition) in _CHECKS.items():
@@ -90,7 +90,7 @@ def _add(table: str) -> None:
 
 
 def _abandon_growing_inputs() -> None:
-    """Delete files that a retried batch was to fill and that has ended: nobody could remove them."""
+    """Delete input files of retried batches that ended before filling them: no request could remove those."""
     online.execute(
         "UPDATE files SET state = 'deleted', deleted_at = clock_timestamp() FROM batches"
         " WHERE files.state = 'growing' AND batches.input_file_id = files.id"

@@ -1,7 +1,7 @@
-"""Destinations of webhooks with the time at which they are due, so that a claim reads those due first alone.
+"""Webhook destinations with the time at which they are due, so that a claim reads only those due first.
 
-Nothing is copied: what waits is unnoticed by the new column's constant default, and claims notice it.
-Processes of the release before know neither; service workers look every few minutes for what they left.
+Copies nothing: the new column's constant default marks what waits as unnoticed, and claims notice it.
+Processes of the release before know neither; service workers check every few minutes for what those left.
 """
 
 import sqlalchemy as sa
@@ -36,7 +36,7 @@ def upgrade() -> None:
     )
     op.create_index("ix_webhook_destinations_tenant", "webhook_destinations", ["tenant_id"])
     op.create_index("ix_webhook_destinations_server", "webhook_destinations", ["server_id"])
-    # Every claim changes the times of what it looks at: its index must not keep what is dead.
+    # Every claim changes the times of the rows that it reads: the index must not keep dead entries.
     op.execute(
         "ALTER TABLE webhook_destinations"
         " SET (autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 2000)"

@@ -1,4 +1,4 @@
-"""The index of dispatches that no claim has noticed yet, built beside their writers."""
+"""The index of dispatches that no claim has noticed yet, built while they are written."""
 
 from migrations import online
 

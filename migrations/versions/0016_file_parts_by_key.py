@@ -1,4 +1,4 @@
-"""Parts are looked up by their keys: bytes that no row names are swept."""
+"""Parts are found by their keys, so that bytes which no row names can be swept."""
 
 from migrations import online
 

@@ -1,4 +1,4 @@
-"""Large summaries and endpoints are deleted in parts: marked first, so that nobody sees them.
+"""Large summaries and endpoints are deleted in parts: first marked, which hides them.
 
 Expand only: code of the revision before shows what is marked until it is swept.
 """
@@ -27,7 +27,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    # What was deleted must not be seen again.
+    # Deleted rows must not reappear.
     op.execute("DELETE FROM jobs WHERE summary_id IN (SELECT id FROM summaries WHERE deleted_at IS NOT NULL)")
     for table, (name, _) in _CHECKS.items():
         op.execute(f"DELETE FROM {table} WHERE deleted_at IS NOT NULL")

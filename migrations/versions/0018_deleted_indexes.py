@@ -1,4 +1,4 @@
-"""What is deleted in parts is found at once."""
+"""Indexes that find at once what is deleted in parts."""
 
 from migrations import online
 

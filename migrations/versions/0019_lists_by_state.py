@@ -1,8 +1,9 @@
 """Indexes of filtered lists: a page never reads a tenant's whole history.
 
 A list of the few failed jobs of a tenant read all of its jobs: 55 ms for each 200,000. Two indexes hold jobs
-that have ended and are written once per job. That of unfinished jobs has the state and the id too now, so that
-it serves lists beside quotas; under a new name, since quotas need the old one until the new one is whole.
+that have ended and are written once per job. The index of unfinished jobs now has the state and the id too,
+so it serves lists as well as quotas; it gets a new name, as quotas need the old one until the new one is
+complete.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
-"""Queued jobs by size and need, so that an engine passes over those that never fit it.
+"""Queued jobs by size and need, so that an engine skips those that never fit it.
 
-The indexes of before go afterwards: workers of the release before claim correctly without them, but slowly
-where the queue is long, until they end.
+The former indexes are dropped afterwards: until they stop, workers of the release before claim correctly
+without them, but slowly where the queue is long.
 """
 
 import sqlalchemy as sa

@@ -1,4 +1,4 @@
-"""The installation's random name, and notes of parts that no row names: they wait a week for their removal.
+"""The installation's random name, and notes of parts that no row names: each goes a week after its note.
 
 Expand only: service workers of the release before sweep without notes, until a worker of this one has
 claimed the store under the new name.

@@ -1,4 +1,4 @@
-"""What a summary's draft takes of a full quota, so that its documents are not cut again at every look.
+"""What a summary's draft takes of a full quota, so that its documents are not cut again at every poll.
 
 Expand only: workers of the release before neither read nor write it.
 """

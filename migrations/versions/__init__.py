@@ -1,1 +1,1 @@
-"""One file per step; each says at its top why it is there."""
+"""One file per step; its first lines give the reason."""
