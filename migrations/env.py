@@ -87,7 +87,10 @@ def _limits(connection: Connection) -> Iterator[None]:
 
 
 def _check_lock(*, ctx: MigrationContext, **_: object) -> None:
-    """Refuse to continue if a pooler gave the transaction another session than the one that holds the lock."""
+    """Refuse to continue in another session than the one that holds the lock.
+
+    A pooler may give the transaction such a session.
+    """
     if ctx.connection is None or not ctx.connection.scalar(_HOLDS_LOCK, {"key": MIGRATIONS}):
         raise RuntimeError(
             "migrations need a direct connection to Postgres: this one changes sessions between transactions"
@@ -95,7 +98,7 @@ def _check_lock(*, ctx: MigrationContext, **_: object) -> None:
 
 
 def main() -> None:
-    """Run on the connection that the caller passed, otherwise on LONGBATCH_DATABASE__URL."""
+    """Run on the caller's connection, otherwise on LONGBATCH_DATABASE__URL."""
     given = context.config.attributes.get("connection")
     if given is not None:
         run(given)

@@ -22,7 +22,10 @@ _ROLES = (APP_ROLE, WORKER_ROLE)
 
 
 def apply(connection: Connection) -> None:
-    """Give every table with a tenant its policies, and the roles, where they exist, their rights."""
+    """Give tables their policies, and roles their rights.
+
+    Every table with a tenant has policies then; a role that does not exist is skipped.
+    """
     if connection.scalar(text("SELECT to_regclass('tenants')")) is None:
         return
     existing = [role for role in _ROLES if _ensure_role(connection, role)]
@@ -48,7 +51,9 @@ def apply(connection: Connection) -> None:
 
 
 def _ensure_role(connection: Connection, role: str) -> bool:
-    """Create the role if it is missing and this login may. Roles belong to the whole server: never dropped.
+    """Create the role if it is missing and this login may.
+
+    Roles belong to the whole server, so they are never dropped.
 
     Returns:
         True if the role exists now.

@@ -64,7 +64,7 @@ def drop_index(name: str, table: str) -> None:
 
 
 def validate(table: str, constraint: str) -> None:
-    """Check a constraint that was added `NOT VALID` against the rows that existed before it."""
+    """Check the existing rows against a constraint that was added `NOT VALID`."""
     with _patiently():
         op.execute(f"ALTER TABLE {table} VALIDATE CONSTRAINT {constraint}")
 
@@ -83,7 +83,9 @@ def execute(statement: str) -> None:
 
 @contextmanager
 def _patiently() -> Iterator[None]:
-    """Run outside of a transaction, without time limits: these locks block only other migrations.
+    """Run outside of a transaction, without time limits.
+
+    These locks block only other migrations.
 
     A concurrent index waits for every transaction that is older than it, however long those take.
     """

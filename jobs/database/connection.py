@@ -62,14 +62,14 @@ def database_now(session: Session) -> datetime:
 
 
 def sqlalchemy_url(settings: DatabaseSettings) -> URL:
-    """Return the configured URL with psycopg 3 as its driver, whatever driver it names."""
+    """Return the configured URL with the driver psycopg 3, whatever driver it names."""
     return make_url(settings.url.get_secret_value()).set(drivername="postgresql+psycopg")
 
 
 def _keep_limits(engine: Engine, settings: DatabaseSettings) -> None:
-    """Apply the time limits even where a pooler drops those that a connection asks for at its start.
+    """Apply the time limits even if a pooler drops those that a connection asks for.
 
-    A connection that got them at its start keeps them. On any other, each transaction sets them for itself,
+    A connection that got them when it started keeps them. On any other, each transaction sets them itself,
     as behind a transaction pooler the next one may run in another session. Limits of a role would not do:
     they hold for the role that logs in, and the login is the operator's.
     """

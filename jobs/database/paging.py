@@ -63,7 +63,7 @@ def within(session: Session, query: Query, keys: Keys, wanted: Range, *, kind: s
 
 
 def check(session: Session, keys: Keys, wanted: Range, *, kind: str) -> None:
-    """Refuse a range that starts after a row which its tenant does not have. Raises as `within` does."""
+    """Refuse a range after a row that its tenant does not have; raise as `within` does."""
     row_id, owner = keys
     if wanted.after is not None:
         known = select(row_id).where(row_id == wanted.after, owner == wanted.tenant_id)
@@ -72,7 +72,10 @@ def check(session: Session, keys: Keys, wanted: Range, *, kind: str) -> None:
 
 
 def part(query: Query, keys: Keys, wanted: Range) -> Query:
-    """Limit a query to the range, whose start the caller has checked, and one more row."""
+    """Limit a query to the range and one more row.
+
+    The caller has checked the start of the range.
+    """
     row_id, _ = keys
     if wanted.after is not None:
         query = query.where(row_id < wanted.after if wanted.descending else row_id > wanted.after)

@@ -101,7 +101,7 @@ def look(session: Session) -> tuple[datetime, dict[str, list[Capacity]]]:
 
 
 def served_models(session: Session, *, always: str) -> dict[str, datetime]:
-    """Return the models of registered engines by name, each with the time when one was last seen.
+    """Return the models of registered engines, each with when one was last seen.
 
     `always` is among them even if no engine serves it; its time is then now.
     """

@@ -14,15 +14,15 @@ _SETTLED = (Reservation.job_id, Reservation.output_tokens, Reservation.state)
 
 
 def close(session: Session, lease_id: UUID, *, produced: int | None = None) -> None:
-    """Delete the reservation: the engine confirmed that its request ended, or never got it.
+    """Delete the reservation, as its request ended or never reached the engine.
 
     Args:
         session: the caller's transaction.
         lease_id: whose reservation; nothing happens if it is already deleted.
         produced: tokens that the job has generated in all; None: what its row says.
     """
-    gone = delete(Reservation).where(Reservation.lease_id == lease_id).returning(*_SETTLED).cte("gone")
-    held = select(gone).where(gone.c.state == "held").cte("held")
+    deleted = delete(Reservation).where(Reservation.lease_id == lease_id).returning(*_SETTLED).cte("deleted")
+    held = select(deleted).where(deleted.c.state == "held").cte("held")
     served_tokens.settle(session, held, produced=produced)
 
 
@@ -57,16 +57,18 @@ def drained(session: Session, lease_ids: Sequence[UUID]) -> int:
     Returns:
         How many were deleted.
     """
-    gone = session.execute(
+    deleted = session.execute(
         delete(Reservation)
         .where(Reservation.lease_id.in_(lease_ids), Reservation.state == "draining")
         .returning(Reservation.lease_id)
     )
-    return len(gone.all())
+    return len(deleted.all())
 
 
 def convert(session: Session, engine_name: str, *, old_tokens: int, new_tokens: int) -> None:
-    """Convert the engine's reservations to blocks of another size; they cover as many tokens as before.
+    """Convert the engine's reservations to blocks of another size.
+
+    They cover as many tokens as before.
 
     Args:
         session: the caller's transaction, which holds the engine's row.

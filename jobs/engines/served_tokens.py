@@ -42,7 +42,7 @@ def charge(session: Session, tenant_id: UUID, model: str, num_tokens: int) -> No
 
 
 def settle(session: Session, released: CTE, *, produced: int | None = None) -> None:
-    """Correct accounts by what jobs generated, instead of what their reservations covered.
+    """Correct accounts from what reservations covered to what jobs generated.
 
     Args:
         session: the caller's transaction.

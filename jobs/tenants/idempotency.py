@@ -82,7 +82,7 @@ def run_once(
 
 
 def _lock(session: Session, tenant_id: UUID, key: str) -> datetime:
-    """Let no other transaction use the key until this one ends; return the database's clock."""
+    """Lock the key until this transaction ends; return the database's clock."""
     advisory_locks.hold_key(session, f"{tenant_id}\n{key}")
     return database_now(session)
 

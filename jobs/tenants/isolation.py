@@ -35,18 +35,24 @@ class TenantSession(Session):
 
 
 def enter(session: Session, tenant_ids: Collection[UUID]) -> None:
-    """Bind the transaction to the rows of these tenants. Call it at the beginning."""
+    """Bind the transaction to the rows of these tenants.
+
+    Call it at the beginning.
+    """
     session.info[_BOUND_TO] = frozenset(tenant_ids)
     _take(session, APP_ROLE, _SET_TENANTS, tenant_ids=",".join(str(each) for each in tenant_ids))
 
 
 def enter_across(session: Session) -> None:
-    """Let the transaction read the rows of all tenants and write nothing. Call it at the beginning."""
+    """Let the transaction read the rows of all tenants and write nothing.
+
+    Call it at the beginning.
+    """
     _take(session, WORKER_ROLE, _SET_TENANTS + _SET_READ_ONLY, tenant_ids="")
 
 
 def is_bound(session: Session) -> bool:
-    """Tell whether this login may take both roles, so that row-level security binds the API."""
+    """Tell whether row-level security binds the API: this login may take both roles."""
     return len(_roles(session)) == len({APP_ROLE, WORKER_ROLE})
 
 
@@ -80,7 +86,7 @@ def _roles(session: Session) -> frozenset[str]:
 
 @event.listens_for(TenantSession, "do_orm_execute")
 def _add_conditions(state: ORMExecuteState) -> None:
-    """Add the condition to the tables whose rows the statement selects, updates or deletes.
+    """Add the condition to tables whose rows the statement reads or changes.
 
     Tables that it only mentions have the second wall.
     """

@@ -119,7 +119,7 @@ def find(session: Session, secret: str) -> ApiKey | None:
 
 
 def find_all(session: Session, secrets: Collection[str]) -> dict[str, ApiKey]:
-    """Find the rows of these keys in one query, even of keys that have expired or were revoked.
+    """Find the rows of these keys in one query, even of expired and revoked ones.
 
     The public parts find them; the secrets are compared in constant time.
     """
@@ -157,7 +157,9 @@ def is_use_noted(row: ApiKey, now: datetime) -> bool:
 
 
 def named(session: Session, name: str) -> ApiKey:
-    """Find the key that an operator names: by its handle, with or without `lb_`, or by the whole key.
+    """Find the key that an operator names.
+
+    By its handle, with or without `lb_`, or by the whole key.
 
     Raises:
         NotFoundError: there is none.
@@ -187,9 +189,9 @@ def revoke(session: Session, row: ApiKey) -> None:
 
 
 def rotate(session: Session, row: ApiKey, *, overlap: timedelta) -> NewKey:
-    """Create a successor of this key; the old key stays valid for `overlap`, but not beyond its own expiry.
+    """Create a successor of this key; the old key stays valid for `overlap`.
 
-    The successor of a key that expires lives as long as that key did.
+    Its own expiry still holds. The successor of a key that expires lives as long as that key did.
 
     Raises:
         KeyNotUsableError: the key has expired or was revoked, so it has no successor.

@@ -89,7 +89,7 @@ def read_limits(session: Session, tenant_id: UUID, settings: LimitSettings) -> L
 
 
 def admit(session: Session, tenant_id: UUID, more: QuotaUsage, *, limits: Limits) -> QuotaUsage:
-    """Take this much more of the tenant's quota in this transaction; return what it holds then.
+    """Take this much more of the tenant's quota; return what it holds then.
 
     Exact: another transaction that wants to take of this tenant's quota waits until this one ends.
 

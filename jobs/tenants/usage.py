@@ -75,9 +75,9 @@ def add_up(session: Session, *, limit: int = 5000, only: Sequence[UUID] | None =
     """
     some = noted() if only is None else noted().where(UsageEntry.id.in_(only))
     taken = session.scalars(some.limit(limit).with_for_update(skip_locked=True)).all()
-    gone = delete(UsageEntry).where(UsageEntry.id.in_(taken)).returning(*_columns(UsageEntry)).cte("gone")
-    keys = [gone.c[name] for name in _KEYS]
-    sums = [func.sum(gone.c[name]) for name in _SUMS]
+    notes = delete(UsageEntry).where(UsageEntry.id.in_(taken)).returning(*_columns(UsageEntry)).cte("notes")
+    keys = [notes.c[name] for name in _KEYS]
+    sums = [func.sum(notes.c[name]) for name in _SUMS]
     # In one order, so that two rounds cannot deadlock.
     summed = select(*keys, *sums).group_by(*keys).order_by(*keys)
     statement = insert(UsageDay).from_select([*_KEYS, *_SUMS], summed)

@@ -143,7 +143,9 @@ def claim(session: Session, kind: Kind, *, lease: timedelta) -> Turn | None:
 
 
 def renew(session: Session, turns: Sequence[Turn], *, lease: timedelta) -> set[UUID]:
-    """Prolong the leases of these turns, all of one kind. Never revives a lease that has run out.
+    """Prolong the leases of these turns, which are all of one kind.
+
+    Never revives a lease that has run out.
 
     Returns:
         The lease ids that still hold; the others are lost.
@@ -157,7 +159,9 @@ def renew(session: Session, turns: Sequence[Turn], *, lease: timedelta) -> set[U
 
 
 def release(session: Session, turn: Turn, *, after: timedelta | None = None) -> bool:
-    """Give the row and its attempt back, as it was not the row's fault that the work did not end.
+    """Give the row and its attempt back.
+
+    For work that did not end through no fault of the row.
 
     Args:
         session: the caller's transaction.
@@ -171,7 +175,9 @@ def release(session: Session, turn: Turn, *, after: timedelta | None = None) -> 
 
 
 def back_off(session: Session, turn: Turn) -> bool:
-    """Put the row off after a failure, each time for twice as long; the attempt is spent.
+    """Put the row off after a failure, each time for twice as long.
+
+    The attempt is spent.
 
     Returns:
         False if the lease is lost; nothing was written.

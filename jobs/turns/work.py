@@ -53,7 +53,9 @@ class Watch:
             on_end()
 
     def on_end(self, call: Callable[[], None]) -> None:
-        """Register what to call when the work should end; call it at once if it should already.
+        """Register what to call when the work should end.
+
+        Calls it at once if the work should end already.
 
         Args:
             call: must return at once; any thread may call it.
@@ -86,7 +88,9 @@ class Work(Protocol[T_co]):
         """How long a lease lasts without renewal; then another worker may take the row."""
 
     def do(self, sessions: Sessions, turn: Turn, watch: Watch) -> T_co | None:
-        """Do the work in short transactions, with none open between them, and write its end under the fence.
+        """Do the work in short transactions, and write its end under the fence.
+
+        No transaction is open between two of them.
 
         Returns:
             None if the lease was lost or the row ended meanwhile; nothing was written.

@@ -90,7 +90,10 @@ def _add(table: str) -> None:
 
 
 def _abandon_growing_inputs() -> None:
-    """Delete input files of retried batches that ended before filling them: no request could remove those."""
+    """Delete input files of retried batches that ended before filling them.
+
+    No request could remove those.
+    """
     online.execute(
         "UPDATE files SET state = 'deleted', deleted_at = clock_timestamp() FROM batches"
         " WHERE files.state = 'growing' AND batches.input_file_id = files.id"
