@@ -1,1 +1,1 @@
-"""What lives as long as the process: connections, caches and loops that requests share."""
+"""The process's runtime: connections, caches and loops that all requests share."""

@@ -1,4 +1,4 @@
-"""Who sends a request: keys verified against the database, and remembered for a few seconds."""
+"""Verifies API keys against the database, and caches the result for a few seconds."""
 
 import asyncio
 import contextlib
@@ -19,8 +19,8 @@ from jobs.tenants import keys, quotas
 from jobs.tenants.keys import Scope
 from jobs.tenants.quotas import Limits
 
-# Keys that are remembered; above it the oldest are looked up again. Wrong ones are kept apart, so that
-# guessing does not push out the good ones.
+# Cached keys; beyond this number the oldest are looked up again. Wrong keys have their own cache, so that
+# guessing does not evict valid ones.
 _MAX_KNOWN: Final = 10_000
 _MAX_UNKNOWN: Final = 1_000
 _BEARER: Final = "bearer "
@@ -28,7 +28,7 @@ _BEARER: Final = "bearer "
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """A key that may be used now, and whom it speaks for."""
+    """A key that is valid now, and its tenant."""
 
     key_id: UUID
     tenant_id: UUID
@@ -38,11 +38,12 @@ class Caller:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What the database said about a key.
+    """A cached look-up of a key.
 
     Attributes:
-        until: it is believed so long, in monotonic seconds.
-        expires: when the key does by the database's clock, in monotonic seconds of ours; None: never.
+        row: None if there is no such key.
+        until: when the cache entry expires, in monotonic seconds.
+        expires: when the key expires by the database's clock, in our monotonic seconds; None: never.
     """
 
     row: ApiKey | None
@@ -52,30 +53,30 @@ class _Found:
 
 
 class Callers:
-    """Verifies keys. What changes about one is seen after `api.key_cache_seconds` at most."""
+    """Verifies keys. A change to a key takes effect within `api.key_cache_seconds`."""
 
     def __init__(self, transactions: Transactions, settings: Settings) -> None:
         self._transactions = transactions
         self._seconds = settings.api.key_cache_seconds
         self._limits = settings.limits
-        # By the hash of what was sent: whoever reads this process's memory later finds no key here.
+        # By the hash of the key, so that a later dump of this process's memory contains no key.
         self._known: dict[bytes, _Found] = {}
         self._unknown: dict[bytes, _Found] = {}
         self._asking: dict[bytes, asyncio.Task[_Found]] = {}
         self._lookups = KeyLookups(transactions)
 
     async def verify(self, authorization: str | None) -> Caller:
-        """The caller whose key stands in the header.
+        """Verify the key in the Authorization header and return its caller.
 
         Raises:
-            AuthenticationError: there is no usable key in it.
-            UnavailableError: the database does not answer.
+            AuthenticationError: the header has no valid key; its message says why.
+            UnavailableError: the database does not answer; try again.
         """
         if authorization is None:
             raise AuthenticationError
         secret = authorization[len(_BEARER) :].strip()
         if not authorization.lower().startswith(_BEARER) or keys.handle_of(secret) is None:
-            raise AuthenticationError("This is no API key; send `Authorization: Bearer lb_…`.")
+            raise AuthenticationError("This is not an API key; send `Authorization: Bearer lb_…`.")
         found = await self._find(secret)
         row = found.row
         if row is None:
@@ -88,7 +89,7 @@ class Callers:
         return Caller(row.id, row.tenant_id, scopes, found.limits)
 
     async def _find(self, secret: str) -> _Found:
-        """What is known about this key; whoever asks for the same one at the same time shares the look."""
+        """Return the cached key, or look it up; concurrent calls for one key share the look-up."""
         digest = sha256(secret.encode()).digest()
         found = self._known.get(digest) or self._unknown.get(digest)
         if found is not None and time.monotonic() < found.until:
@@ -124,12 +125,12 @@ class Callers:
         def note(session: Session) -> None:
             keys.note_use(session, row.id, now=seen.now)
 
-        with contextlib.suppress(LongbatchError):  # it is for people to look at; the request goes on
+        with contextlib.suppress(LongbatchError):  # only informative, so the request goes on without it
             await self._transactions.run(note, tenant_ids=[row.tenant_id])
 
 
 def _keep(where: dict[bytes, _Found], digest: bytes, found: _Found, *, at_most: int) -> None:
-    """It is the newest; the oldest goes when there are too many."""
+    """Add the newest entry, and evict the oldest when there are too many."""
     if len(where) >= at_most:
         del where[next(iter(where))]
     where[digest] = found

@@ -1,4 +1,4 @@
-"""A value that many ask for and one makes: good for a while, then made anew when somebody asks."""
+"""A value that many callers share: valid for a while, then made again on the next request."""
 
 import asyncio
 import contextlib
@@ -7,20 +7,20 @@ from collections.abc import Awaitable, Callable
 from typing import Final, Generic, TypeVar
 
 T = TypeVar("T")
-# Making takes at most this share of the time, however dear it is.
+# Making the value takes at most this share of the time, however expensive it is.
 _DUTY: Final = 0.05
 
 
 class Shared(Generic[T]):
-    """The value; one task at a time makes it, on the event loop that asks."""
+    """A cached value, made by one task at a time on the caller's event loop."""
 
     def __init__(self, make: Callable[[], Awaitable[T]], *, seconds: float, old_seconds: float) -> None:
-        """Nothing is made before somebody asks.
+        """Prepare the cache; the first `get` makes the value.
 
         Args:
-            make: makes it.
-            seconds: that it is good for, or longer if it is dear.
-            old_seconds: after these it is still given, while a new one is made.
+            make: makes the value.
+            seconds: how long it is valid; longer if making it is expensive.
+            old_seconds: how long after that it is still returned while a new one is made.
         """
         self._make = make
         self._seconds = seconds
@@ -30,23 +30,23 @@ class Shared(Generic[T]):
         self._making: asyncio.Task[T] | None = None
 
     async def get(self) -> T:
-        """The value.
+        """Return the value, and make it if it is no longer valid.
 
         Raises:
-            Exception: what making it raised; the next caller has it made again.
+            Exception: whatever making it raised; the next call makes it again.
         """
         over = time.monotonic() - self._good_until
         if self._value is not None and over < 0:
             return self._value
         if self._making is None or self._making.done():
             self._making = asyncio.create_task(self._renew())
-            self._making.add_done_callback(_look_at)
+            self._making.add_done_callback(_retrieve_error)
         if self._value is not None and over < self._old_seconds:
             return self._value
         return await asyncio.shield(self._making)
 
     async def close(self) -> None:
-        """Nothing is being made any more."""
+        """Cancel making the value and wait until that has stopped."""
         if self._making is not None:
             self._making.cancel()
             with contextlib.suppress(Exception, asyncio.CancelledError):
@@ -60,7 +60,7 @@ class Shared(Generic[T]):
         return value
 
 
-def _look_at(made: asyncio.Task[T]) -> None:
-    """A failure that nobody waited for is no news for the event loop."""
+def _retrieve_error(made: asyncio.Task[T]) -> None:
+    """Retrieve the task's error, so that the event loop does not log one without a waiter."""
     if not made.cancelled():
         made.exception()

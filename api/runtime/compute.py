@@ -1,4 +1,4 @@
-"""Threads and a process for parsing, counting and compressing: all requests share them, tenants in turns."""
+"""Threads and a process for parsing, counting and compressing, shared fairly between tenants."""
 
 import asyncio
 import os
@@ -18,31 +18,31 @@ P = ParamSpec("P")
 Ts = TypeVarTuple("Ts")
 T = TypeVar("T")
 
-# What a thread does with fewer bytes takes a few milliseconds.
+# Work on fewer bytes takes a thread a few milliseconds.
 LONG_BYTES: Final = 256 * 1024
-# One is computed while the other waits: more would only wait longer.
+# One runs while the other waits; more would only wait longer.
 _MAX_ESTIMATES: Final = 2
 _RETRY_SECONDS: Final = 5
-# It starts with the first long body, and takes about as much memory as the API itself.
+# The process starts with the first long body, and takes about as much memory as the API itself.
 _NUM_PROCESSES: Final = 1
-# Below that of the process which answers everybody.
+# Lower priority than the process that answers requests.
 _NICENESS: Final = 5
-# They wait rather than compute.
+# These threads wait for I/O rather than compute.
 _STORAGE_THREADS: Final = 16
 
 
 class EstimateLimitError(LimitError):
-    """You have as many estimates under way as you may; wait for one."""
+    """You have reached your limit of concurrent estimates; wait for one to finish."""
 
     code = "estimate_limit_exceeded"
     limited = "estimates"
 
 
 class Compute:
-    """Gives tenants turns on the threads: those with the fewest under way first, then the longest waiting.
+    """Threads that serve the tenant with the least running work first, then the one waiting longest.
 
-    Short and long work wait in lines of their own, and long work leaves one thread to short work. Reads and
-    writes of stored bytes, which wait for disks and networks, have other threads.
+    Short and long work queue separately, and long work leaves one thread to short work. Reads and writes of
+    stored bytes, which wait for disks and networks, have threads of their own.
     """
 
     def __init__(self, num_threads: int | None = None) -> None:
@@ -57,9 +57,9 @@ class Compute:
     async def run(
         self, tenant_id: UUID, num_bytes: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """Run `work` in a thread when it is the tenant's turn, and return what it returns.
+        """Run `work` in a thread when it is the tenant's turn, and return its result.
 
-        It works on about `num_bytes`, and cannot be stopped.
+        It works on about `num_bytes`, and cannot be interrupted.
         """
         line = self._long if num_bytes > LONG_BYTES else self._short
         async with line.turn(tenant_id):
@@ -72,16 +72,18 @@ class Compute:
         work: Callable[[Unpack[Ts]], T],
         *args: *Ts,
     ) -> T:
-        """As `run`, but long work runs in another process: no other request waits for its interpreter.
+        """Run `work` as `run` does, but in another process if it is long.
+
+        Long work thus does not hold the interpreter lock that other requests need.
 
         Args:
-            tenant_id: whose turn it takes.
-            num_bytes: that it works on, about.
-            work: a module's function; it, what it takes, returns and raises are pickled.
+            tenant_id: the tenant whose turn it takes.
+            num_bytes: approximate size of the input.
+            work: a module-level function; it, its arguments, result and errors are pickled.
             args: of `work`.
 
         Raises:
-            UnavailableError: the process ended before `work` did.
+            UnavailableError: the process died before `work` returned; try again.
         """
         if num_bytes <= LONG_BYTES:
             return await self.run(tenant_id, num_bytes, work, *args)
@@ -89,10 +91,10 @@ class Compute:
             try:
                 return await anyio.to_process.run_sync(_run_nicely, work, args, limiter=self._processes)
             except BrokenWorkerProcess as error:
-                raise UnavailableError("The process that reads long requests ended; try again.") from error
+                raise UnavailableError("The process that parses long requests died; try again.") from error
 
     async def store(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run `work`, which waits for stored bytes, in a thread, and return what it returns."""
+        """Run `work`, which waits for stored bytes, in a thread, and return its result."""
         return await anyio.to_thread.run_sync(lambda: work(*args, **kwargs), limiter=self._storage)
 
     @asynccontextmanager
@@ -100,11 +102,11 @@ class Compute:
         """Hold one of the tenant's places for estimates.
 
         Raises:
-            EstimateLimitError: all are taken.
+            EstimateLimitError: all of them are taken; the caller should wait for an estimate to finish.
         """
         if self._num_estimates[tenant_id] >= _MAX_ESTIMATES:
             raise EstimateLimitError(
-                f"You have {_MAX_ESTIMATES} estimates under way, as many as you may; wait for one.",
+                f"You may run {_MAX_ESTIMATES} estimates at once; wait for one to finish.",
                 limit=_MAX_ESTIMATES,
                 remaining=0,
                 retry_after_seconds=_RETRY_SECONDS,
@@ -117,7 +119,7 @@ class Compute:
 
 
 class _Line:
-    """So many places, and tenants that wait for one."""
+    """A number of places, and the tenants that wait for one."""
 
     def __init__(self, num_places: int) -> None:
         self._num_free = num_places
@@ -126,7 +128,7 @@ class _Line:
 
     @asynccontextmanager
     async def turn(self, tenant_id: UUID) -> AsyncIterator[None]:
-        """Hold a place."""
+        """Wait for a place and hold it."""
         place = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(tenant_id, deque()).append(place)
         self._give()
@@ -147,28 +149,28 @@ class _Line:
         self._give()
 
     def _give(self) -> None:
-        """Give free places away."""
+        """Give free places to waiting tenants."""
         while self._num_free and self._waiting:
-            # Of equals the first in the line, at whose end a tenant is again once it is served.
+            # Among equals the first in line; a tenant rejoins at the end once it is served.
             tenant_id = min(self._waiting, key=lambda each: self._running[each])
             line = self._waiting.pop(tenant_id)
             place = line.popleft()
             if line:
                 self._waiting[tenant_id] = line
-            if not place.done():  # its caller left
+            if not place.done():  # it is done if its caller left
                 self._num_free -= 1
                 self._running[tenant_id] += 1
                 place.set_result(None)
 
 
 def _run_nicely(work: Callable[[Unpack[Ts]], T], args: tuple[*Ts]) -> T:
-    """Run `work` in this process, which was made for that."""
+    """Lower this worker process's priority and run `work` in it."""
     os.setpriority(os.PRIO_PROCESS, 0, _NICENESS)
     return work(*args)
 
 
 def _count_down(numbers: Counter[UUID], tenant_id: UUID) -> None:
-    """Take one away; nothing is kept of tenants without any."""
+    """Subtract one, and drop the tenant when none are left."""
     numbers[tenant_id] -= 1
     if not numbers[tenant_id]:
         del numbers[tenant_id]

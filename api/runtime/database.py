@@ -1,6 +1,6 @@
-"""Transactions of the event loop: a domain verb runs in one and is committed, or the caller may try again.
+"""Transactions of the event loop: each runs one domain verb and commits, or the caller may try again.
 
-Each is bound: to the tenant of the request in which it runs, to tenants that its caller names, or to reading.
+Each is bound to the tenant of its request, to tenants that its caller names, or to reading only.
 """
 
 import asyncio
@@ -22,12 +22,12 @@ from jobs.tenants.isolation import TenantSession
 
 T = TypeVar("T")
 
-# Whose request this task answers; set once, before any code of a route runs.
+# The tenant whose request this task answers; set once, before any code of a route runs.
 request_tenant: ContextVar[UUID] = ContextVar("request_tenant")
 
 
 class _LostBeforeCommitError(Exception):
-    """The connection was lost while a transaction could not have been committed yet."""
+    """The connection was lost before the transaction could have been committed."""
 
 
 class Transactions:
@@ -35,7 +35,7 @@ class Transactions:
 
     def __init__(self, settings: DatabaseSettings) -> None:
         self._engine: AsyncEngine = database.make_async_engine(settings)
-        # The server's own limits end every statement; this one is for a server that is frozen.
+        # The server's own limits end every statement; this one is for a frozen server.
         self._max_seconds = (
             settings.pool_timeout_seconds
             + settings.connect_timeout_seconds
@@ -43,23 +43,23 @@ class Transactions:
         )
 
     async def run(self, verb: Callable[[Session], T], *, tenant_ids: Collection[UUID] | None = None) -> T:
-        """What `verb` returned, committed; its objects stay readable.
+        """Run `verb` in a transaction, commit, and return its result; its objects stay readable.
 
-        When the connection turns out to be gone before `verb` has returned, nothing can have been
-        committed, and `verb` is called once more on a new one.
+        If the connection turns out to be lost before `verb` returns, nothing can be committed yet, and
+        `verb` runs once more on a new connection.
 
         Args:
-            verb: reaches no rows but those of the tenants.
+            verb: can reach only rows of the tenants.
             tenant_ids: at least one; None: the tenant of the request that this task answers.
 
         Raises:
-            UnavailableError: no connection is free, or Postgres cannot be reached or does not answer.
+            UnavailableError: no connection is free, or Postgres is unreachable or does not answer; try again.
         """
         bound_to = [request_tenant.get()] if tenant_ids is None else tenant_ids
         return await self._run(lambda session: isolation.enter(session, bound_to), verb)
 
     async def run_across(self, verb: Callable[[Session], T]) -> T:
-        """What `verb` read, from the rows of all tenants; it can write nothing.
+        """Run `verb` read-only on the rows of all tenants, and return its result.
 
         Raises:
             UnavailableError: as `run`.
@@ -93,5 +93,5 @@ class Transactions:
                 raise
 
     async def close(self) -> None:
-        """The connections are closed."""
+        """Close the connections."""
         await self._engine.dispose()

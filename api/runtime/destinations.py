@@ -1,4 +1,4 @@
-"""Where a webhook's name leads when it is registered; each delivery looks again, and that look decides."""
+"""Checks where a webhook's host leads when it is registered; each delivery checks again, and that decides."""
 
 import asyncio
 import socket
@@ -20,16 +20,20 @@ Resolve = Callable[[str], Collection[str]]
 
 
 def resolve_host(host: str) -> Collection[str]:
-    """Ask the system for the addresses of a host; OSError where there are none."""
+    """Resolve a host with the system's resolver.
+
+    Raises:
+        OSError: the host has no address.
+    """
     found = socket.getaddrinfo(host, 443, type=socket.SOCK_STREAM)
     return {str(address[0]) for *_, address in found}
 
 
 class Destinations:
-    """Refuses names that lead to private addresses, and remembers for a minute what it found."""
+    """Refuses hosts that resolve to private addresses, and caches each answer for a minute."""
 
     def __init__(self, resolve: Resolve = resolve_host, *, timeout_seconds: float = _TIMEOUT_SECONDS) -> None:
-        """Args: resolve: blocks; timeout_seconds: how long a caller waits for it."""
+        """Args: resolve: may block; timeout_seconds: how long a caller waits for it."""
         self._lookups = Lookups(resolve)
         self._timeout_seconds = timeout_seconds
         self._private: OrderedDict[str, tuple[bool, float]] = OrderedDict()
@@ -38,25 +42,25 @@ class Destinations:
     async def check(
         self, url: str | None, *, allowed_hosts: Collection[str], param: str, tenant_id: Hashable
     ) -> None:
-        """Return when the URL's name may be registered.
+        """Check that the URL's host may be registered.
 
-        A name that has no address now may have one later. One that is not answered for in time, or that finds
-        no free thread, is taken unseen: no delivery is made without a look of its own.
+        A host without an address now may have one later. A host that is not resolved in time, or finds no
+        free thread, is accepted unchecked: each delivery resolves and checks it again.
 
         Args:
-            url: that keeps the rules of `webhooks.check_destination`; None: there is nothing to check.
+            url: follows the rules of `webhooks.check_destination`; None: there is nothing to check.
             allowed_hosts: hosts that may be private.
-            param: the field to name.
-            tenant_id: who registers it.
+            param: the field to name in the error.
+            tenant_id: the tenant that registers it.
 
         Raises:
-            WebhookUrlError: it breaks a rule, or an address of the name is not public.
+            WebhookUrlError: the URL breaks a rule, or the host has an address that is not public.
         """
         if url is None:
             return
         parsed = check_url(url, allowed_hosts=allowed_hosts)
         if not parsed.is_allowed_host and await self._is_private(parsed.host, tenant_id):
-            raise WebhookUrlError("The URL's name leads to a private address.", param=param)
+            raise WebhookUrlError("The URL's host resolves to a private address.", param=param)
 
     async def _is_private(self, host: str, tenant_id: Hashable) -> bool:
         known = self._private.get(host)
@@ -73,7 +77,7 @@ class Destinations:
         return known is not None and known[0]
 
     def _note(self, host: str, found: "asyncio.Future[Collection[str]]") -> None:
-        """Remember what a look-up found, also when nobody waited for it any more."""
+        """Cache what a look-up found, even if no caller waits for it any longer."""
         self._asking.pop(host, None)
         if found.cancelled():
             return

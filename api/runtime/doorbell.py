@@ -1,4 +1,4 @@
-"""The doorbell as the API rings it: from a thread of its own, so that a frozen broker delays no answer."""
+"""Rings doorbells from a thread of its own, so that a frozen broker delays no response."""
 
 import threading
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ from jobs.states import TERMINAL, JobState
 
 
 class Doorbell:
-    """Rings that wait for a thread; several of one bell are one."""
+    """Doorbells to ring, collected for one thread; several rings of one doorbell count as one."""
 
     def __init__(self, settings: BrokerSettings) -> None:
         self._settings = settings
@@ -24,25 +24,25 @@ class Doorbell:
         self._thread = threading.Thread(target=self._run, name="doorbell", daemon=True)
 
     def start(self) -> Self:
-        """Rings are carried out from now on."""
+        """Start the thread that rings."""
         self._thread.start()
         return self
 
     def ring(self, bell: str) -> None:
-        """Whom this bell calls will look soon, if the broker works; returns at once."""
+        """Wake the workers of this doorbell soon, if the broker works; return at once."""
         with self._changed:
             self._wanted.add(bell)
             self._changed.notify()
 
     def ring_for(self, accepted: Iterable[Job]) -> None:
-        """Whoever has work with these new jobs will look soon, if the broker works; returns at once."""
+        """Wake the workers that these new jobs need soon, if the broker works; return at once."""
         wanted = {bell for job in accepted if (bell := _bell_for(job)) is not None}
         with self._changed:
             self._wanted |= wanted
             self._changed.notify()
 
     def close(self) -> None:
-        """No ring is carried out any more."""
+        """Stop ringing."""
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -76,7 +76,7 @@ def _publisher(settings: BrokerSettings) -> doorbell.Publish:
         task_ignore_result=True,
         broker_pool_limit=1,
         broker_connection_timeout=seconds,
-        # Without these a ring would wait for a broker that is gone, and block for ever on a frozen one.
+        # Without these a ring would wait for an unreachable broker, and block forever on a frozen one.
         broker_transport_options={
             "socket_timeout": seconds,
             "socket_connect_timeout": seconds,

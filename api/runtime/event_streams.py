@@ -1,4 +1,4 @@
-"""Open streams of server-sent events: how many a tenant may have, and whether their keys still open them."""
+"""Open streams of server-sent events: limits their number per tenant, and rechecks their keys."""
 
 import asyncio
 from collections import Counter
@@ -16,23 +16,23 @@ from jobs.settings import ApiSettings
 from jobs.tenants import keys
 from jobs.tenants.keys import Scope
 
-# Streams end at any time, but a tenant with as many as this has more likely forgotten them.
+# A stream may end at any time, but a tenant at the limit has more likely forgotten to close some.
 _RETRY_SECONDS: Final = 10
 
 
 class StreamLimitError(LimitError):
-    """You follow as many streams of events as you may."""
+    """You have reached your limit of open event streams."""
 
     code = "stream_limit_exceeded"
     limited = "streams"
 
 
 class OpenStream:
-    """A stream's place among those of its tenant, from before its first event until after its last.
+    """A stream's place among those of its tenant, held from before its first event until after its last.
 
     Attributes:
-        needed: the scope that its caller's key must keep; None: not known yet.
-        is_refused: whether the key lost it, so that no further event may be sent.
+        needed: the scope that the caller's key must keep; None: not known yet.
+        is_refused: whether the key lost that scope, so that no further event may be sent.
     """
 
     def __init__(self, caller: Caller, release: "Callable[[OpenStream], None]") -> None:
@@ -42,12 +42,12 @@ class OpenStream:
         self._release = release
 
     def release(self) -> None:
-        """Give the place back; a second time changes nothing."""
+        """Release the place; idempotent."""
         self._release(self)
 
 
 class EventStreams:
-    """All open streams of this process."""
+    """The open streams of this process."""
 
     def __init__(self, transactions: Transactions, settings: ApiSettings) -> None:
         self._transactions = transactions
@@ -58,13 +58,13 @@ class EventStreams:
 
     @contextmanager
     def opening(self, caller: Caller) -> Iterator[OpenStream]:
-        """Take a place for a stream that is answered after this; an error inside gives it back.
+        """Take a place for a stream that outlives this context; an error inside it releases the place.
 
         Raises:
-            StreamLimitError: the tenant has all of its places taken.
+            StreamLimitError: all of the tenant's places are taken.
         """
         if self._num_of[caller.tenant_id] >= self._max_streams:
-            message = f"You may follow {self._max_streams} streams of events at once; close one, or poll."
+            message = f"You may have {self._max_streams} event streams open at once; close one, or poll."
             raise StreamLimitError(
                 message, limit=self._max_streams, remaining=0, retry_after_seconds=_RETRY_SECONDS
             )
@@ -78,7 +78,7 @@ class EventStreams:
             raise
 
     async def run(self) -> None:
-        """Look at the keys of all open streams now and then, until cancelled."""
+        """Recheck the keys of all open streams periodically, until cancelled."""
         while True:
             await asyncio.sleep(self._recheck_seconds)
             try:
@@ -94,7 +94,7 @@ class EventStreams:
             return
         scopes = await self._transactions.run_across(partial(keys.usable_scopes, key_ids=key_ids))
         for stream in self._open:
-            # Its key was asked for, or verified a moment ago.
+            # A stream opened since the query has a key verified a moment ago.
             if stream.caller.key_id in key_ids and stream.needed is not None:
                 stream.is_refused = stream.needed not in scopes.get(stream.caller.key_id, frozenset())
 

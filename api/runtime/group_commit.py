@@ -1,7 +1,7 @@
-"""Submissions: those that arrive together are stored together, in one transaction.
+"""Group commit of submissions: stores jobs that arrive together in one transaction.
 
 A job alone costs half a dozen round trips and a flush of Postgres' log to disk; fifty together cost the same.
-Nobody waits for company: a submission starts at once when fewer than two are on their way, and those that
+No submission waits for others: a transaction starts at once when fewer than two are in flight, and jobs that
 arrive meanwhile form the next one.
 """
 
@@ -19,7 +19,7 @@ from jobs.models import Job
 from jobs.submission import JobSpec
 from jobs.tenants.quotas import Admit
 
-# One transaction is on its way to the disk while the next is being filled.
+# One transaction is being flushed to disk while the next is being filled.
 NUM_LANES: Final = 2
 _MAX_JOBS: Final = 100
 _MAX_BYTES: Final = 4 * 2**20  # of compressed text in one transaction
@@ -43,11 +43,11 @@ class Intake:
         self._arrived = asyncio.Event()
 
     async def submit(self, spec: JobSpec, *, tenant_id: UUID, admit: Admit) -> Job:
-        """The job, committed.
+        """Store the job and return it, committed.
 
         Raises:
-            LimitError: `admit` says no.
-            UnavailableError: the database does not answer.
+            LimitError: `admit` refuses it.
+            UnavailableError: the database does not answer; try again.
         """
         entry = _Entry(spec, tenant_id, admit, asyncio.get_running_loop().create_future())
         self._waiting.append(entry)
@@ -55,7 +55,7 @@ class Intake:
         return await entry.answer
 
     async def run(self) -> None:
-        """Stores what arrives until cancelled; several may run beside each other."""
+        """Store submissions as they arrive, until cancelled; several tasks may run this at once."""
         while True:
             await self._arrived.wait()
             together = self._take()
@@ -64,7 +64,7 @@ class Intake:
             await self._store(together)
 
     def _take(self) -> list[_Entry]:
-        """The next entries of one tenant, in the order of their arrival."""
+        """Take the next entries of one tenant, in order of arrival."""
         taken: list[_Entry] = []
         num_bytes = 0
         for entry in self._waiting[:_MAX_JOBS]:
@@ -87,7 +87,7 @@ class Intake:
         )
         try:
             jobs = await self._transactions.run(submit, tenant_ids=[together[0].tenant_id])
-        except Exception as error:  # noqa: BLE001  # whatever it is, it belongs to those who wait
+        except Exception as error:  # noqa: BLE001  # any error goes to the waiting callers
             await self._store_apart(together, error)
             return
         for entry, job in zip(together, jobs, strict=True):
@@ -95,7 +95,7 @@ class Intake:
                 entry.answer.set_result(job)
 
     async def _store_apart(self, together: list[_Entry], error: Exception) -> None:
-        """One job that cannot be stored must not take the others with it."""
+        """Store each job by itself, so that one that cannot be stored does not fail the others."""
         if len(together) > 1 and not isinstance(error, UnavailableError):
             for entry in together:
                 await self._store([entry])

@@ -1,4 +1,4 @@
-"""Looking at jobs: whoever asks at the same time shares a query, and one every 100 ms serves all who wait."""
+"""Polls jobs for all callers: concurrent reads share a query, and one query per 100 ms serves all waits."""
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
@@ -13,15 +13,15 @@ from jobs import queries, telemetry
 from jobs.errors import LongbatchError, UnavailableError
 from jobs.models import Job
 
-INTERVAL: Final = 0.1  # seconds; how much later than it happened a waiting caller learns of an end
+INTERVAL: Final = 0.1  # seconds; longest delay between a job's end and the response to a waiting caller
 
 
 @dataclass(eq=False, slots=True)
 class _Ask:
-    """A caller who wants to know about a job.
+    """A caller's request for a job.
 
     Attributes:
-        waits: until the job has ended; else for whatever its row says now.
+        waits: True: answer once the job has ended; False: answer with its row now.
         answer: the row; None: the tenant has no such job.
     """
 
@@ -32,7 +32,7 @@ class _Ask:
 
 
 class Watch:
-    """Reads jobs for everybody who asks, with one connection at a time."""
+    """Reads jobs for all callers, with one connection at a time."""
 
     def __init__(self, transactions: Transactions) -> None:
         self._transactions = transactions
@@ -40,21 +40,27 @@ class Watch:
         self._waiting: set[_Ask] = set()
         self._asked = asyncio.Event()
         self._released = False
-        self._looked_at = 0.0
+        self._polled_at = 0.0
 
     async def now(self, job_id: UUID, *, tenant_id: UUID) -> Job | None:
-        """The job as it is; None: the tenant has no such job.
+        """Read the job now.
+
+        Returns:
+            None: the tenant has no such job.
 
         Raises:
-            UnavailableError: the database does not answer.
+            UnavailableError: the database does not answer; try again.
         """
         return await self._ask(job_id, tenant_id, waits=False).answer
 
     async def until_ended(self, job_id: UUID, *, tenant_id: UUID, seconds: float) -> Job | None:
-        """The job once it has ended or the time is up; None: the tenant has no such job.
+        """Wait until the job has ended or the time is up, and return it.
+
+        Returns:
+            None: the tenant has no such job.
 
         Raises:
-            UnavailableError: the database does not answer.
+            UnavailableError: the database does not answer; try again.
         """
         ask = self._ask(job_id, tenant_id, waits=True)
         try:
@@ -66,13 +72,13 @@ class Watch:
             self._waiting.discard(ask)
 
     def hurry(self, job_ids: Collection[UUID]) -> None:
-        """These jobs have ended: whoever waits for one of them learns it at once."""
+        """Poll at once if a caller waits for one of these jobs, which have ended."""
         if any(ask.job_id in job_ids for ask in self._waiting):
-            self._looked_at = 0.0
+            self._polled_at = 0.0
             self._asked.set()
 
     def release(self) -> None:
-        """Everybody's time is up, now and from now on; used when the server stops."""
+        """End all waits, now and from now on; used when the server stops."""
         self._released = True
         self._new += self._waiting
         self._waiting.clear()
@@ -80,16 +86,16 @@ class Watch:
 
     @property
     def is_released(self) -> bool:
-        """Whether nobody waits any more."""
+        """Whether all waits have been ended for good."""
         return self._released
 
     async def run(self) -> None:
-        """Answers until cancelled."""
+        """Answer requests until cancelled."""
         while True:
             await self._until_due()
             asks, self._new = [ask for ask in self._new if not ask.answer.done()], []
             try:
-                await self._look(asks)
+                await self._poll(asks)
             except Exception as error:  # noqa: BLE001  # the loop must outlive any one failure
                 _fail(asks, error)
                 await asyncio.sleep(INTERVAL)
@@ -101,8 +107,8 @@ class Watch:
         return ask
 
     async def _until_due(self) -> None:
-        """Returns at once when somebody new has asked, else when those who wait are to be looked after."""
-        timeout = self._looked_at + INTERVAL - asyncio.get_running_loop().time() if self._waiting else None
+        """Return at once if there is a new request, otherwise when the next poll for waits is due."""
+        timeout = self._polled_at + INTERVAL - asyncio.get_running_loop().time() if self._waiting else None
         try:
             async with asyncio.timeout(timeout):
                 await self._asked.wait()
@@ -110,27 +116,27 @@ class Watch:
             pass
         self._asked.clear()
 
-    async def _look(self, asks: Sequence[_Ask]) -> None:
+    async def _poll(self, asks: Sequence[_Ask]) -> None:
         now = asyncio.get_running_loop().time()
-        due = list(self._waiting) if now >= self._looked_at + INTERVAL else []
+        due = list(self._waiting) if now >= self._polled_at + INTERVAL else []
         if due:
-            self._looked_at = now
+            self._polled_at = now
         tenant_ids = {ask.tenant_id for ask in (*asks, *due)}
         if not tenant_ids:
             return
 
-        def look(session: Session) -> None:
+        def read(session: Session) -> None:
             found = queries.find_jobs(
                 session,
                 job_ids=list({ask.job_id for ask in asks}),
                 ended_ids=list({ask.job_id for ask in due}),
             )
-            # Before the commit, which changes nothing: while Postgres confirms it, answers are on their way.
-            self._tell(asks, due, found)
+            # Before the commit, which changes nothing: callers need not wait for Postgres to confirm it.
+            self._resolve(asks, due, found)
 
-        await self._transactions.run(look, tenant_ids=tenant_ids)
+        await self._transactions.run(read, tenant_ids=tenant_ids)
 
-    def _tell(self, asks: Sequence[_Ask], due: Sequence[_Ask], found: Mapping[UUID, Job]) -> None:
+    def _resolve(self, asks: Sequence[_Ask], due: Sequence[_Ask], found: Mapping[UUID, Job]) -> None:
         for ask in asks:
             job = _of_its_tenant(found, ask)
             if ask.waits and job is not None and job.finalized_at is None and not self._released:
@@ -145,7 +151,7 @@ class Watch:
 
 
 def _of_its_tenant(found: Mapping[UUID, Job], ask: _Ask) -> Job | None:
-    """The job that was asked for, unless it is another tenant's: several share the query."""
+    """Return the requested job, unless it is another tenant's: several tenants share the query."""
     job = found.get(ask.job_id)
     return job if job is not None and job.tenant_id == ask.tenant_id else None
 

@@ -1,6 +1,6 @@
-"""API keys looked up in the database: all that are asked for at the same time share a query.
+"""Looks API keys up in the database; concurrent look-ups share a query.
 
-A key that was never seen waits no longer beside hundreds of guesses than alone, wherever they come from.
+A key that was never seen thus waits no longer among hundreds of guesses than alone, wherever they come from.
 """
 
 import asyncio
@@ -19,19 +19,19 @@ from jobs.database import database_now
 from jobs.models.tenant import ApiKey, TenantLimit
 from jobs.tenants import keys
 
-# Two, so that one connection that was lost in silence does not hold up all keys.
-_MAX_LOOKS: Final = 2
-_MAX_KEYS_OF_A_LOOK: Final = 1000
+# Two, so that one silently lost connection does not hold up all keys.
+_MAX_QUERIES: Final = 2
+_MAX_KEYS_OF_A_QUERY: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What the database says about a key.
+    """The database's answer about a key.
 
     Attributes:
-        row: None: there is no such key.
-        own: limits of its tenant, where it has its own.
-        now: by the database's clock.
+        row: None if there is no such key.
+        own: the tenant's own limits; None: the defaults apply.
+        now: the time by the database's clock.
     """
 
     row: ApiKey | None
@@ -40,12 +40,12 @@ class Seen:
 
 
 class KeyLookups:
-    """Looks keys up, with two connections at most."""
+    """Looks keys up, with at most two connections."""
 
     def __init__(self, transactions: Transactions) -> None:
         self._transactions = transactions
         self._waiting: dict[str, asyncio.Future[Seen]] = {}
-        self._looks: set[asyncio.Task[None]] = set()
+        self._queries: set[asyncio.Task[None]] = set()
 
     async def find(self, secret: str) -> Seen:
         """Find a key.
@@ -56,24 +56,24 @@ class KeyLookups:
         if secret not in self._waiting:
             self._waiting[secret] = asyncio.get_running_loop().create_future()
         answer = self._waiting[secret]
-        if len(self._looks) < _MAX_LOOKS:
-            look = asyncio.create_task(self._look_while_asked())
-            self._looks.add(look)
-            look.add_done_callback(self._looks.discard)
+        if len(self._queries) < _MAX_QUERIES:
+            query = asyncio.create_task(self._query_waiting())
+            self._queries.add(query)
+            query.add_done_callback(self._queries.discard)
         return await asyncio.shield(answer)
 
-    async def _look_while_asked(self) -> None:
+    async def _query_waiting(self) -> None:
         while self._waiting:
             asked = {
                 secret: self._waiting.pop(secret)
-                for secret in list(islice(self._waiting, _MAX_KEYS_OF_A_LOOK))
+                for secret in list(islice(self._waiting, _MAX_KEYS_OF_A_QUERY))
             }
             try:
                 seen = await self._transactions.run_across(partial(_read, secrets=asked.keys()))
-            except Exception as error:  # noqa: BLE001  # handed on to all who asked
+            except Exception as error:  # noqa: BLE001  # passed on to all callers
                 for answer in asked.values():
                     answer.set_exception(error)
-                    answer.exception()  # who asked may have left
+                    answer.exception()  # retrieved here, as the caller may have left
             else:
                 for secret, answer in asked.items():
                     answer.set_result(seen[secret])

@@ -1,4 +1,4 @@
-"""Output as it is generated: one reader for everybody who listens, and the job's row when Redis is silent."""
+"""Output as it is generated: one reader of Redis streams serves all listeners of this process."""
 
 import asyncio
 from collections import defaultdict
@@ -24,19 +24,19 @@ _START: Final = b"0"
 
 @dataclass(eq=False, slots=True)
 class _Listener:
-    """Somebody who follows a job; is told each piece once, so that a slow reader holds no output twice."""
+    """A follower of a job; gets each delta once, so that a slow reader holds no output twice."""
 
     pieces: "asyncio.Queue[Piece]" = field(default_factory=asyncio.Queue)
-    heard_to: tuple[int, int] = (-1, 0)
+    read_to: tuple[int, int] = (-1, 0)
 
 
 class LiveReader:
-    """Reads the streams of jobs that somebody listens to, and which jobs have ended, on one connection."""
+    """Reads the streams of followed jobs, and the stream of ended jobs, on one connection."""
 
     def __init__(
         self, settings: BrokerSettings, *, on_ended: Callable[[Collection[UUID]], None] = lambda _: None
     ) -> None:
-        """Args: on_ended: told of jobs whose rows say now how they ended; of some perhaps never."""
+        """Args: on_ended: called with jobs whose rows show their end; best effort, some may be missed."""
         url, seconds = settings.url.get_secret_value(), settings.socket_timeout_seconds
         options: Any = {"socket_connect_timeout": seconds, "health_check_interval": 0}
         self._broker = redis.asyncio.Redis.from_url(url, socket_timeout=seconds + _BLOCK_MS / 1000, **options)
@@ -44,25 +44,25 @@ class LiveReader:
         self._read_to: dict[UUID, bytes] = {}
         # A blocked read is woken by an entry in a stream of this process's own.
         self._bell = f"longbatch:live:bell:{uuid7().hex}"
-        self._heard = b"$"
+        self._bell_read_to = b"$"
         self._on_ended = on_ended
         self._ended_to: bytes | None = None
         self._is_away = False
         self._ringing: asyncio.Task[None] | None = None
-        self._is_unheard = False
+        self._is_ring_due = False
 
     @property
     def num_listeners(self) -> int:
-        """How many follow some job."""
+        """Number of followers of all jobs."""
         return sum(map(len, self._listeners.values()))
 
     async def pieces(self, job_id: UUID) -> AsyncGenerator[Piece, None]:
-        """What the job has generated since it began and goes on to generate; without end.
+        """Yield the job's output from its beginning and as it is generated, without end.
 
-        Nothing comes while Redis is away, and pieces may overlap: see `live.Piece`.
+        Yields nothing while Redis is unreachable, and deltas may overlap: see `jobs.live_output`.
         """
         mine = _Listener()
-        # Who comes later reads from the beginning too; the others are not told the old pieces again.
+        # A later follower reads from the beginning too; the others do not get the old deltas again.
         self._listeners[job_id].add(mine)
         self._read_to[job_id] = _START
         self._ring()
@@ -75,10 +75,10 @@ class LiveReader:
                 del self._listeners[job_id], self._read_to[job_id]
 
     async def run(self) -> None:
-        """Reads until cancelled."""
+        """Read the streams until cancelled."""
         me = asyncio.current_task()
         try:
-            # The client can lose a cancellation that comes while it connects or hears an answer.
+            # The client can lose a cancellation that arrives while it connects or reads a response.
             while me is None or not me.cancelling():
                 try:
                     await self._read()
@@ -97,14 +97,14 @@ class LiveReader:
             await self._broker.aclose()
 
     def _ring(self) -> None:
-        """The reader looks again, soon: who follows a job never waits for the broker itself."""
-        self._is_unheard = True
+        """Wake the reader soon from a task of its own, so that no follower waits for the broker."""
+        self._is_ring_due = True
         if self._ringing is None or self._ringing.done():
             self._ringing = asyncio.create_task(self._ring_all())
 
     async def _ring_all(self) -> None:
-        while self._is_unheard:
-            self._is_unheard = False
+        while self._is_ring_due:
+            self._is_ring_due = False
             with suppress(RedisError, OSError):
                 await self._broker.xadd(self._bell, {"": ""}, maxlen=1)
                 await self._broker.expire(self._bell, live_output.EXPIRES)
@@ -115,7 +115,7 @@ class LiveReader:
             self._ended_to = newest[0][0] if newest else _START
         asked = dict(self._read_to)
         streams: Any = {live_output.stream_key(job_id): position for job_id, position in asked.items()}
-        streams |= {self._bell: self._heard, live_output.ENDED_KEY: self._ended_to}
+        streams |= {self._bell: self._bell_read_to, live_output.ENDED_KEY: self._ended_to}
         job_ids = {live_output.stream_key(job_id).encode(): job_id for job_id in asked}
         found: Any = await self._broker.xread(streams, count=_MAX_PIECES, block=_BLOCK_MS)
         for key, entries in found or ():
@@ -124,21 +124,21 @@ class LiveReader:
                 self._ended_to = entries[-1][0]
                 self._on_ended({UUID(fields[b"job"].decode()) for _, fields in entries})
             elif job_id is None:
-                self._heard = entries[-1][0]
-            # Somebody who came meanwhile has asked for the beginning again.
+                self._bell_read_to = entries[-1][0]
+            # Otherwise a follower who came meanwhile has asked for the beginning again.
             elif self._read_to.get(job_id) == asked[job_id]:
                 self._read_to[job_id] = entries[-1][0]
                 for entry_id, fields in entries:
-                    self._tell(job_id, _place(entry_id), live_output.decode(fields))
+                    self._deliver(job_id, _position(entry_id), live_output.decode(fields))
 
-    def _tell(self, job_id: UUID, place: tuple[int, int], piece: Piece) -> None:
+    def _deliver(self, job_id: UUID, place: tuple[int, int], piece: Piece) -> None:
         for listener in self._listeners.get(job_id, ()):
-            if place > listener.heard_to:
-                listener.heard_to = place
+            if place > listener.read_to:
+                listener.read_to = place
                 listener.pieces.put_nowait(piece)
 
 
-def _place(entry_id: bytes) -> tuple[int, int]:
-    """Where an entry stands in its stream."""
+def _position(entry_id: bytes) -> tuple[int, int]:
+    """Parse an entry's id into its position in the stream."""
     milliseconds, _, number = entry_id.partition(b"-")
     return int(milliseconds), int(number)

@@ -1,4 +1,4 @@
-"""Look-ups that block, each in a thread of its own, few at once: the event loop's threads stay free."""
+"""Runs blocking look-ups in a few threads of their own, so that the event loop's threads stay free."""
 
 import asyncio
 import threading
@@ -14,12 +14,12 @@ _MAX_THREADS_OF_ONE: Final = 2
 
 
 class Lookups(Generic[T]):
-    """A few places for threads; one is free again when its thread has ended, however long that takes."""
+    """A few places for threads; a place is free again once its thread ends, however long that takes."""
 
     def __init__(self, work: Callable[[str], T]) -> None:
         self._work = work
         self._places = asyncio.Semaphore(_MAX_THREADS)
-        # Whoever asks for names that nobody answers for leaves places to others.
+        # An owner whose names do not resolve leaves places to others.
         self._places_of: WeakValueDictionary[Hashable, asyncio.Semaphore] = WeakValueDictionary()
 
     async def start(self, name: str, *, owner: Hashable) -> "asyncio.Future[T]":
@@ -27,10 +27,10 @@ class Lookups(Generic[T]):
 
         Args:
             name: what to look up.
-            owner: who asks; of the places it gets half at most.
+            owner: on whose behalf; it gets at most half of the places.
 
         Returns:
-            What the thread will return or raise; the look-up goes on when nobody waits for it any more.
+            A future of what the thread returns or raises; the look-up goes on even if no caller waits.
         """
         mine = self._places_of.setdefault(owner, asyncio.Semaphore(_MAX_THREADS_OF_ONE))
         await mine.acquire()
@@ -56,9 +56,9 @@ class Lookups(Generic[T]):
             result, error = None, None
             try:
                 result = self._work(name)
-            except Exception as raised:  # noqa: BLE001  # handed on to whoever waits
+            except Exception as raised:  # noqa: BLE001  # passed on to the waiting caller
                 error = raised
-            with suppress(RuntimeError):  # the service has ended meanwhile
+            with suppress(RuntimeError):  # the service ended meanwhile
                 loop.call_soon_threadsafe(end, result, error)
 
         try:

@@ -1,4 +1,4 @@
-"""Where queued jobs stand: one look at a model's queue each second answers everybody who asks."""
+"""Queue positions of waiting jobs: one snapshot of a model's queue per second serves all callers."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -30,26 +30,26 @@ from jobs.tenants import isolation
 from jobs.views import QueuePlace
 
 T = TypeVar("T")
-# Everybody's look at one moment; a place seldom changes within it.
+# How long callers share a snapshot; a position seldom changes within it.
 _SNAPSHOT_SECONDS: Final = 1.0
-# Far back in the queue a place changes slowly, and counting is dearer.
+# Far back in the queue a position changes slowly, and counting is more expensive.
 _DEPTH_SECONDS: Final = 10.0
 _HISTORY_KEPT: Final = timedelta(seconds=5)
-# A caller gets the job without its place when looking takes longer.
+# A caller gets the job without its position if finding it takes longer.
 _PATIENCE_SECONDS: Final = 2.0
 _WAITING: Final = frozenset({JobState.BLOCKED, JobState.PREPARING, JobState.QUEUED})
-# One look at the head, and one count of what stands behind it.
+# One for the snapshot of the head, one for the count of the jobs after it.
 _CONNECTIONS: Final = 2
 
 
 class Places:
-    """Looks in threads of its own, on connections of its own: neither the event loop nor requests wait."""
+    """Finds positions on threads and connections of its own, so neither event loop nor requests wait."""
 
     def __init__(self, settings: Settings) -> None:
         self._policy = ClaimPolicy.of(settings, history=History(keep=_HISTORY_KEPT))
         self._unmeasured = A6000.faster(settings.engine.time_scale)
         engine = database.make_engine(settings.database, pool_size=_CONNECTIONS, name="longbatch-api-places")
-        # All statements of a look see one moment.
+        # All statements of a snapshot see the same moment.
         self._engine = engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
         self._sessions = database.make_sessions(self._engine)
         self._threads = CapacityLimiter(_CONNECTIONS)
@@ -57,7 +57,11 @@ class Places:
         self._depths: dict[str, Shared[Depth]] = {}
 
     async def of(self, job: Job) -> QueuePlace | None:
-        """Where this job stands; None: it runs or has ended, or nothing can be said now."""
+        """Find the queue position of this job.
+
+        Returns:
+            None: the job runs or has ended, or its position cannot be found now.
+        """
         if job.state not in _WAITING:
             return None
         if job.state != JobState.QUEUED:
@@ -69,15 +73,18 @@ class Places:
                     await self._depth(job.model).get() if queue_position.is_far_back(snapshot, job) else None
                 )
             return queue_position.explain(job, snapshot, depth)
-        except Exception as error:  # noqa: BLE001  # callers came for the job, which they get all the same
+        except Exception as error:  # noqa: BLE001  # callers want the job above all, and get it without
             telemetry.logger().error(telemetry.LOOP_FAILED, loop="places", error=type(error).__name__)
             return None
 
     async def seconds_until_done(self, estimate: Estimate, model: str) -> float | None:
-        """Until lines like these had run behind all that is queued; None: no engine runs.
+        """Estimate the seconds until such lines have run after all jobs queued now.
+
+        Returns:
+            None: no engine runs.
 
         Raises:
-            UnavailableError: the database does not answer.
+            UnavailableError: the database does not answer; try again.
         """
         try:
             async with asyncio.timeout(_PATIENCE_SECONDS):
@@ -89,7 +96,7 @@ class Places:
             raise UnavailableError("The database does not answer at the moment; try again.") from error
 
     async def close(self) -> None:
-        """No look is under way, and the connections are closed."""
+        """Stop all look-ups and close the connections."""
         for snapshot in self._snapshots.values():
             await snapshot.close()
         for depth in self._depths.values():
@@ -98,7 +105,7 @@ class Places:
 
     def _snapshot(self, model: str) -> Shared[Snapshot]:
         if model not in self._snapshots:
-            make = partial(self._in_thread, partial(self._look, model))
+            make = partial(self._in_thread, partial(self._read_snapshot, model))
             self._snapshots[model] = Shared(make, seconds=_SNAPSHOT_SECONDS, old_seconds=_SNAPSHOT_SECONDS)
         return self._snapshots[model]
 
@@ -108,7 +115,7 @@ class Places:
             self._depths[model] = Shared(make, seconds=_DEPTH_SECONDS, old_seconds=_DEPTH_SECONDS)
         return self._depths[model]
 
-    def _look(self, model: str) -> Snapshot:
+    def _read_snapshot(self, model: str) -> Snapshot:
         with database.transaction(self._sessions) as session:
             isolation.enter_across(session)
             view = outlooks.look(session, model, self._policy, unmeasured=self._unmeasured)

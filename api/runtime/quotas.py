@@ -1,4 +1,4 @@
-"""Quotas at the speed of submissions: summed at most once a second while a tenant is far from its limits."""
+"""Quota checks fast enough for submissions: summed once a second while a tenant is far from its limits."""
 
 import time
 from dataclasses import dataclass
@@ -11,19 +11,19 @@ from jobs.tenants import quotas
 from jobs.tenants.quotas import Admit, Limits, QuotaUsage
 
 _BELIEVED_SECONDS: Final = 1.0
-# Up to this part of a limit a sum of the last second is believed; beyond it every submission sums, one after
-# another. So one or two API processes keep the limit exactly; n of them let n/2 times the limit in at worst,
-# by a tenant that fills it within one second.
+# Up to this fraction of a limit, a sum from the last second is trusted; beyond it every submission sums, one
+# after another. So one or two API processes keep the limit exactly; n of them admit at worst n/2 times the
+# limit, from a tenant that fills it within one second.
 _FAR: Final = 0.5
 _MAX_TENANTS: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What a tenant held when it was last summed, with what it took here since.
+    """A tenant's usage when it was last summed, plus what this process admitted since.
 
     Attributes:
-        until: monotonic seconds; not believed any more from then on.
+        until: when it is no longer trusted, in monotonic seconds.
     """
 
     held: QuotaUsage
@@ -31,13 +31,13 @@ class _Known:
 
 
 class Allowances:
-    """What this process knows of tenants' quotas."""
+    """Cache of tenants' quota usage in this process."""
 
     def __init__(self) -> None:
         self._known: dict[UUID, _Known] = {}
 
     def admit_for(self, tenant_id: UUID, limits: Limits) -> Admit:
-        """What decides whether a submission of this tenant may go on."""
+        """Return the function that admits or refuses a submission of this tenant."""
 
         def admit(session: Session, more: QuotaUsage) -> None:
             known = self._known.get(tenant_id)
@@ -51,7 +51,7 @@ class Allowances:
         return admit
 
     def headers(self, tenant_id: UUID, limits: Limits) -> dict[str, str]:
-        """What is left of the tenant's tokens as OpenAI names it; empty: nothing is known here just now."""
+        """Return the tenant's remaining tokens in OpenAI's headers; empty if not cached now."""
         known = self._known.get(tenant_id)
         if known is None or time.monotonic() >= known.until:
             return {}

@@ -1,4 +1,4 @@
-"""How often a tenant may ask: counted in Redis for all API processes, here alone while it is away."""
+"""Rate limits of tenants: counted in Redis for all API processes, or in this process while it is down."""
 
 import math
 import time
@@ -19,26 +19,27 @@ from jobs import telemetry
 from jobs.errors import RequestRateError
 from jobs.settings import BrokerSettings
 
-# A request waits no longer than this for Redis, and after a failure none waits for so long.
+# A request waits at most this long for Redis; after a failure, none waits for the second span.
 _TIMEOUT_SECONDS: Final = 0.25
 _AWAY_SECONDS: Final = 5.0
 _CONNECTIONS: Final = 8
-# What is left is asked for so often, and counted down in between.
-_LOOK_SECONDS: Final = 1.0
+# How often the remainder is read from Redis; it is counted down in between.
+_REFRESH_SECONDS: Final = 1.0
 _MAX_TENANTS: Final = 10_000
-# Counted ahead at most, and as a part of what is left: near the limit each request is counted by itself.
+# Permits counted ahead: at most 64, and 1/100 of the remainder, so near the limit each request counts alone.
 _MAX_PERMITS: Final = 64
-_PART: Final = 100
+_REMAINDER_DIVISOR: Final = 100
 _PREFIX: Final = "longbatch"
 
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """Where a tenant stands after a request.
+    """A tenant's rate limit after a request.
 
     Attributes:
+        limit: requests per minute.
         remaining: requests that it may send now.
-        reset_at: seconds since the epoch; when more will be allowed.
+        reset_at: when more will be allowed, in seconds since the epoch.
     """
 
     limit: int
@@ -46,7 +47,7 @@ class Rate:
     reset_at: float
 
     def headers(self) -> Mapping[str, str]:
-        """As OpenAI names them."""
+        """Return the rate limit in OpenAI's headers."""
         return {
             "x-ratelimit-limit-requests": str(self.limit),
             "x-ratelimit-remaining-requests": str(self.remaining),
@@ -58,7 +59,7 @@ class Rates:
     """Requests of each tenant in the last minute."""
 
     def __init__(self, settings: BrokerSettings) -> None:
-        pool: Any = BlockingConnectionPool.from_url(  # the library's types know no pools
+        pool: Any = BlockingConnectionPool.from_url(  # the library's types do not cover pools
             settings.url.get_secret_value(),
             max_connections=_CONNECTIONS,
             timeout=_TIMEOUT_SECONDS,
@@ -76,10 +77,10 @@ class Rates:
         self._held: dict[UUID, _Held] = {}
 
     async def hit(self, tenant_id: UUID, max_requests: int) -> Rate:
-        """The request counts.
+        """Count a request against the tenant's rate limit.
 
         Raises:
-            RequestRateError: it is one too many, and does not count.
+            RequestRateError: the request exceeds the limit, and does not count.
         """
         item = RateLimitItemPerMinute(max_requests)
         if time.monotonic() >= self._away_until:
@@ -91,13 +92,13 @@ class Rates:
         return await self._hit(self._own, item, tenant_id)
 
     async def close(self) -> None:
-        """The connections are closed."""
+        """Close the connections."""
         await self._pool.aclose()
 
     async def _hit(
         self, limiter: SlidingWindowCounterRateLimiter, item: RateLimitItemPerMinute, tenant_id: UUID
     ) -> Rate:
-        """The request counts; of many in a second most are counted ahead, so that few ask Redis."""
+        """Count a request; under load most are counted ahead, so that few need Redis."""
         held = self._held.get(tenant_id)
         if held is not None and held.rate.limit == item.amount and held.is_fresh():
             if held.num_permits:
@@ -113,10 +114,10 @@ class Rates:
         if held is None:
             stats = await limiter.get_window_stats(item, key)
             rate = Rate(item.amount, stats.remaining + 1, stats.reset_time)
-            held = _Held(rate, until=time.monotonic() + _LOOK_SECONDS)
+            held = _Held(rate, until=time.monotonic() + _REFRESH_SECONDS)
             self._hold(tenant_id, held)
         held.num_permits += num_permits
-        held.num_next = min(2 * num_permits, _MAX_PERMITS, max(1, held.rate.remaining // _PART))
+        held.num_next = min(2 * num_permits, _MAX_PERMITS, max(1, held.rate.remaining // _REMAINDER_DIVISOR))
         return held.spend()
 
     async def _refusal(
@@ -138,11 +139,11 @@ class Rates:
 
 @dataclass(slots=True)
 class _Held:
-    """What is known of a tenant for a second, and requests of it that were counted ahead.
+    """A tenant's rate limit, cached for a second, and its requests counted ahead.
 
     Attributes:
-        num_permits: counted and not spent yet; those that are left after the second are lost.
-        num_next: how many to count next: more each time within the second, few when little is left.
+        num_permits: counted and not spent yet; those left after the second are lost.
+        num_next: how many to count next: more each time within the second, few when little remains.
     """
 
     rate: Rate

@@ -1,4 +1,4 @@
-"""Whether each part of the service works, by name."""
+"""Checks whether each component of the service works."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -18,22 +18,22 @@ from jobs.errors import LongbatchError
 from jobs.settings import Settings
 from jobs.tenants import isolation
 
-# A probe's caller (a container runtime, a load balancer) gives up after a few seconds itself.
+# The caller of a probe (a container runtime, a load balancer) gives up after a few seconds.
 _TIMEOUT_SECONDS: Final = 2.0
-# Inference workers note that they saw their engine every few seconds.
+# Inference workers record every few seconds that they saw their engine.
 _SEEN_WITHIN: Final = timedelta(seconds=30)
 
 
 @dataclass(frozen=True, slots=True)
 class Component:
-    """One part: whether it works, and in words what is the matter."""
+    """One component: whether it works, and details in words."""
 
     ready: bool
     detail: str
 
 
 class Readiness:
-    """Looks at every part, each within two seconds, all at once."""
+    """Checks all components at once, each within two seconds."""
 
     def __init__(self, settings: Settings, transactions: Transactions, tokenizer: LoadedTokenizer) -> None:
         self._settings = settings
@@ -42,17 +42,17 @@ class Readiness:
         self._head = schema.head()
 
     async def look(self) -> dict[str, Component]:
-        """Every component by its name."""
+        """Check every component; return them by name."""
         triton = self._triton_over_http if self._settings.triton.http_url else self._triton_by_its_worker
-        looks = {"database": self._database(), "broker": self._broker(), "triton": triton()}
+        checks = {"database": self._database(), "broker": self._broker(), "triton": triton()}
         found = dict(
-            zip(looks, await asyncio.gather(*(_bounded(each) for each in looks.values())), strict=True)
+            zip(checks, await asyncio.gather(*(_bounded(each) for each in checks.values())), strict=True)
         )
         loaded = self._tokenizer.current is not None
         return found | {"tokenizer": Component(loaded, self._tokenizer.detail)}
 
     async def _database(self) -> Component:
-        revision, is_bound = await self._transactions.run_across(_look_at_database)
+        revision, is_bound = await self._transactions.run_across(_check_database)
         if revision != self._head:
             return Component(ready=False, detail=f"schema is at {revision}, this version needs {self._head}")
         return Component(ready=True, detail=f"schema is at {revision}; {isolation.describe(is_bound)}")
@@ -77,12 +77,12 @@ class Readiness:
         return await self._transactions.run_across(_engines_seen)
 
 
-def _look_at_database(session: Session) -> tuple[str | None, bool]:
+def _check_database(session: Session) -> tuple[str | None, bool]:
     return schema.current(session), isolation.is_bound(session)
 
 
 def _engines_seen(session: Session) -> Component:
-    """What inference workers last noted about their engines; one that works is enough."""
+    """Check what inference workers last recorded about their engines; one that works is enough."""
     now = database_now(session)
     engines = [load.engine for load in queries.engine_usages(session)]
     for engine in engines:
@@ -92,19 +92,19 @@ def _engines_seen(session: Session) -> Component:
     return Component(ready=False, detail="; ".join(reasons) or "no engine has registered")
 
 
-async def _bounded(look: Coroutine[None, None, Component]) -> Component:
-    """What the look found, or that it did not end in time; its own clean-up may take longer than that."""
-    task = asyncio.create_task(look)
+async def _bounded(check: Coroutine[None, None, Component]) -> Component:
+    """Run the check, or report that it did not end in time; its clean-up may take longer than that."""
+    task = asyncio.create_task(check)
     done, _ = await asyncio.wait({task}, timeout=_TIMEOUT_SECONDS)
     if not done:
         task.add_done_callback(
             lambda late: late.cancelled() or late.exception()
-        )  # else it is complained about
+        )  # retrieves its error, which asyncio would log otherwise
         task.cancel()
         return Component(ready=False, detail=f"no answer within {_TIMEOUT_SECONDS:g} s")
     try:
         return task.result()
     except LongbatchError as error:
         return Component(ready=False, detail=error.message)
-    except Exception as error:  # noqa: BLE001  # each client has its own kinds; all mean: not ready
+    except Exception as error:  # noqa: BLE001  # each client has its own errors; all mean: not ready
         return Component(ready=False, detail=f"cannot be reached ({type(error).__name__})")

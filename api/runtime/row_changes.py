@@ -1,4 +1,4 @@
-"""What many callers follow is looked up for all of them at once, twice a second."""
+"""Row changes for many followers: one query, twice a second, serves all of them."""
 
 import asyncio
 from collections import defaultdict
@@ -19,10 +19,10 @@ INTERVAL: Final = 0.5
 
 
 class Followers(Generic[Seen]):
-    """Tells each follower of a row when what is seen of it has changed; one query serves all."""
+    """Publishes a row's visible state to each follower whenever it changes; one query serves all."""
 
     def __init__(self, transactions: Transactions, read: "Read[Seen]") -> None:
-        """Args: read: what is seen of rows, by id; rows that are gone are left out."""
+        """Args: read: returns the visible state of rows by id, without rows that no longer exist."""
         self._transactions = transactions
         self._read = read
         self._listeners: dict[UUID, set[asyncio.Queue[Seen | None]]] = defaultdict(set)
@@ -31,7 +31,7 @@ class Followers(Generic[Seen]):
         self._released = False
 
     async def changes(self, row_id: UUID) -> AsyncGenerator[Seen, None]:
-        """What is seen of the row, at first and whenever it has changed; ends when it is gone."""
+        """Yield the row's visible state at the start and whenever it changes, until it is deleted."""
         mine: asyncio.Queue[Seen | None] = asyncio.Queue()
         self._listeners[row_id].add(mine)
         if row_id in self._seen:
@@ -47,39 +47,39 @@ class Followers(Generic[Seen]):
                 self._seen.pop(row_id, None)
 
     def release(self) -> None:
-        """Nobody is told anything any more; used when the server stops."""
+        """End all followers' streams; used when the server stops."""
         self._released = True
         for row_id in list(self._listeners):
-            self._tell(row_id, None)
+            self._publish(row_id, None)
 
     async def run(self) -> None:
-        """Looks until cancelled."""
+        """Poll the followed rows until cancelled."""
         while True:
             if not self._listeners:
                 self._wanted.clear()
                 await self._wanted.wait()
             try:
-                await self._look()
+                await self._poll()
             except Exception as error:  # noqa: BLE001  # the loop must outlive any one failure
                 telemetry.logger().warning(
                     telemetry.LOOP_FAILED, loop="followers", error=type(error).__name__
                 )
             await asyncio.sleep(INTERVAL)
 
-    async def _look(self) -> None:
+    async def _poll(self) -> None:
         asked = list(self._listeners)
-        # Of several tenants: who follows a row has been found to be its owner before.
+        # Across tenants: the route checked earlier that the follower owns the row.
         found = await self._transactions.run_across(partial(self._read_rows, row_ids=asked))
         for row_id in asked:
             seen = found.get(row_id)
             if row_id in self._listeners and (seen is None or seen != self._seen.get(row_id)):
                 if seen is not None:
                     self._seen[row_id] = seen
-                self._tell(row_id, seen)
+                self._publish(row_id, seen)
 
     def _read_rows(self, session: Session, *, row_ids: Sequence[UUID]) -> Mapping[UUID, Seen]:
         return self._read(session, row_ids)
 
-    def _tell(self, row_id: UUID, seen: Seen | None) -> None:
+    def _publish(self, row_id: UUID, seen: Seen | None) -> None:
         for listener in self._listeners.get(row_id, ()):
             listener.put_nowait(seen)

@@ -1,4 +1,4 @@
-"""What a running service is made of: opened together, closed together."""
+"""The services of a running API, opened together and closed together."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection
@@ -39,12 +39,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Acceptance:
-    """What decides whether and how a request becomes a job.
+    """Everything that turns a request into a job.
 
     Attributes:
         settings: of this process.
-        tokenizer: counts short prompts at once; None: not loaded yet, all are counted later.
-        max_inline_chars: prompts up to this length are counted at once.
+        tokenizer: counts short prompts at once; None: not loaded yet, so all are counted later.
+        max_inline_chars: longest prompt that is counted at once.
     """
 
     settings: Settings
@@ -54,7 +54,7 @@ class Acceptance:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Everything that routes use.
+    """The services that routes use.
 
     Attributes:
         cpu: threads that parse, count and compress; more would only hold more bodies in memory.
@@ -80,26 +80,26 @@ class Parts:
     cpu: Compute
 
     def acceptance(self, *, max_inline_chars: int | None = None) -> Acceptance:
-        """What turns requests into jobs at this moment."""
+        """Return what turns requests into jobs, with the tokenizer if it is loaded by now."""
         chars = self.settings.api.inline_count_chars if max_inline_chars is None else max_inline_chars
         return Acceptance(self.settings, self.tokenizer.current, chars)
 
     async def check_destination(self, url: str | None, *, param: str = "webhook_url") -> None:
-        """Return when events may be told there, as far as its name leads to a public address now.
+        """Check that events may be delivered there: its host must resolve to public addresses now.
 
         Raises:
-            WebhookUrlError: it does not.
+            WebhookUrlError: it breaks a rule, or resolves to a private address.
         """
         allowed = self.settings.webhooks.allowed_hosts
         await self.destinations.check(url, allowed_hosts=allowed, param=param, tenant_id=request_tenant.get())
 
     async def name_destinations(self, urls: Collection[str], *, tenant_id: UUID) -> None:
-        """Count where webhooks will go among the tenant's destinations.
+        """Add these URLs to the tenant's webhook destinations.
 
-        In a transaction of its own: a claim of webhooks must never wait for one that stores jobs.
+        Uses its own transaction: a claim of webhooks must never wait for one that stores jobs.
 
         Raises:
-            DestinationLimitError: they would be too many.
+            DestinationLimitError: the tenant would have too many destinations.
         """
         if urls:
             limit = self.settings.webhooks.max_destinations
@@ -107,24 +107,27 @@ class Parts:
             await self.transactions.run(name)
 
     def release(self) -> None:
-        """Nobody waits any more; used when the server stops."""
+        """End all waits and streams; used when the server stops."""
         self.watch.release()
         self.job_followers.release()
         self.batch_followers.release()
         self.summary_followers.release()
 
     async def compute(self, num_bytes: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run `work`, on about so many bytes, in a thread when it is the turn of the request's tenant."""
+        """Run `work` on about `num_bytes` in a thread, when it is the turn of the request's tenant."""
         return await self.cpu.run(request_tenant.get(), num_bytes, work, *args, **kwargs)
 
     async def compute_apart(self, num_bytes: int, work: Callable[[Unpack[Ts]], T], *args: *Ts) -> T:
-        """As `compute`; what works on a long body does so in another process: see `Compute.run_apart`."""
+        """Run `work` as `compute` does, but in another process for a long body: see `Compute.run_apart`."""
         return await self.cpu.run_apart(request_tenant.get(), num_bytes, work, *args)
 
 
 @asynccontextmanager
 async def open_parts(settings: Settings) -> AsyncIterator[Parts]:
-    """The parts, working; connections are made when they are first needed, so no server must be up yet."""
+    """Open all services and start their loops; close them at exit.
+
+    Connections open on first use, so no server has to be up yet.
+    """
     transactions = Transactions(settings.database)
     tokenizer = LoadedTokenizer(settings.tokenizer)
     watch = Watch(transactions)
@@ -158,13 +161,13 @@ async def open_parts(settings: Settings) -> AsyncIterator[Parts]:
         parts.event_streams.run(),
         *(parts.intake.run() for _ in range(NUM_LANES)),
     ]
-    beside = [asyncio.create_task(loop) for loop in loops]
+    tasks = [asyncio.create_task(loop) for loop in loops]
     try:
         yield parts
     finally:
-        for task in beside:
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*beside, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         await parts.places.close()
         parts.doorbell.close()
         await parts.rates.close()

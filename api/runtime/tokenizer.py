@@ -1,4 +1,4 @@
-"""The served model's tokenizer, loaded beside the first requests."""
+"""The served model's tokenizer, loaded in the background while the first requests run."""
 
 import asyncio
 
@@ -8,11 +8,11 @@ from jobs.settings import TokenizerSettings
 
 
 class LoadedTokenizer:
-    """The tokenizer once it is there; until then, or without one, prompts are counted by a worker.
+    """The tokenizer once loaded; until then, or without one, a worker counts prompts.
 
     Attributes:
         current: None until it is loaded.
-        detail: how that went, in words.
+        detail: state of loading, in words.
     """
 
     def __init__(self, settings: TokenizerSettings) -> None:
@@ -21,7 +21,10 @@ class LoadedTokenizer:
         self.detail = "loading"
 
     async def load(self) -> None:
-        """It is loaded, or `detail` says why not; takes half a second, and some more on a first start."""
+        """Load the tokenizer; on failure `detail` has the reason.
+
+        Takes half a second, and somewhat longer on a first start.
+        """
         try:
             self.current = await asyncio.to_thread(load_configured, self._settings)
         except (LongbatchError, OSError, ValueError) as error:
