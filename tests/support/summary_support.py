@@ -23,7 +23,7 @@ from jobs.states import FinishReason
 from jobs.states.document import DocumentKind, DocumentState
 from jobs.summaries import SummarySpec
 from jobs.summaries.planning import Planning, PlanningTools
-from support import ENGINE, MODEL, TERMS, output_of, prepare_next, register_engine, taker_of, within
+from support import ENGINE, MODEL, POLICY, output_of, prepare_next, register_engine, taker_of, within
 from worker.turns import Taken
 
 # Chunks of about 300 words, three summaries joined at once.
@@ -145,7 +145,7 @@ def prepare_all(session: Session) -> list[Job]:
 
 def claim_next(session: Session) -> Claim | None:
     """The next job runs, if one may."""
-    found = claim(session, ENGINE, TERMS)
+    found = claim(session, ENGINE, POLICY)
     return found if isinstance(found, Claim) else None
 
 

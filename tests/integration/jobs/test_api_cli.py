@@ -21,7 +21,7 @@ from jobs.engines.registry import register
 from jobs.scheduling import claims
 from jobs.states import FinishReason, JobState
 from jobs.transitions import Lease
-from support import API_KEY, ENGINE, TERMS, eventually, job_in, output_of, register_engine
+from support import API_KEY, ENGINE, POLICY, eventually, job_in, output_of, register_engine
 
 # The command line with these arguments; `stdin` and `api_url` by name.
 Run = Callable[..., Result]
@@ -46,7 +46,7 @@ def claim(sessions: sessionmaker[Session]) -> Lease | None:
             max_batch_size=4, max_blocks=2048, tokens_per_block=64, max_input_len=96_000, max_seq_len=131_072
         )
         register(session, ENGINE, SERVED_MODEL, capacity, now=database_now(session))
-        claimed = claims.claim(session, ENGINE, TERMS)
+        claimed = claims.claim(session, ENGINE, POLICY)
         return claimed.lease if claimed else None
 
 
