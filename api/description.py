@@ -63,7 +63,7 @@ def describe(app: FastAPI) -> dict[str, Any]:
 
 
 def _add_key(operation: dict[str, Any]) -> None:
-    """Document that the operation needs a key, and how requests without a valid one end."""
+    """Document that the operation needs a key, and how authentication can fail."""
     operation["security"] = [{_SCHEME: []}]
     content = {"application/json": {"schema": {"$ref": REF.format(model=ErrorReply.__name__)}}}
     for status in _AUTH_STATUSES:

@@ -13,7 +13,7 @@ from jobs.states.batch import TERMINAL as ENDED_BATCH
 async def batch_events(
     parts: Parts, batch: Batch, read: Callable[[], Awaitable[Batch]]
 ) -> AsyncGenerator[bytes, None]:
-    """Yield the batch at the start and whenever its state or counts change, until it ends.
+    """Yield the batch first and whenever its state or counts change, until it ends.
 
     Args:
         parts: of the application.

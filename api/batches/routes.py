@@ -133,7 +133,10 @@ async def get_batch(batch_id: BatchIdDep, parts: PartsDep, tenant_id: TenantDep)
     responses=answers(200, BatchReply, "The batch, cancelling", 404, 409, 503),
 )
 async def cancel_batch(batch_id: BatchIdDep, parts: PartsDep, tenant_id: TenantDep) -> JSONResponse:
-    """Cancel the batch. Finished lines stay in the result files; the others end within seconds."""
+    """Cancel the batch.
+
+    Finished lines stay in the result files; the others end within seconds.
+    """
     batch = await parts.transactions.run(partial(batches.cancel, batch_id=batch_id, tenant_id=tenant_id))
     parts.doorbell.ring(SERVICE)
     return JSONResponse(batch_object(batch))
@@ -147,7 +150,7 @@ async def cancel_batch(batch_id: BatchIdDep, parts: PartsDep, tenant_id: TenantD
 async def retry_batch(
     batch_id: BatchIdDep, parts: PartsDep, tenant_id: TenantDep, promise: PromiseDep
 ) -> JSONResponse:
-    """Create a batch from every line in the error file of this one, which must have ended."""
+    """Run the lines in an ended batch's error file again, as a new batch."""
     make = partial(batches.retry, batch_id=batch_id, tenant_id=tenant_id)
 
     def retry(session: Session) -> Batch:

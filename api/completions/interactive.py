@@ -123,7 +123,7 @@ async def submit(parts: Parts, ask: Ask, *, caller: Caller) -> Job:
 
 
 async def follow(parts: Parts, job_id: UUID, *, tenant_id: UUID) -> AsyncGenerator[str | Ended, None]:
-    """Yield new text as it arrives, in order and each character once, then the end of the job.
+    """Yield new text in order, each character once, then the end of the job.
 
     Text that Redis did not deliver comes just before the end.
     """

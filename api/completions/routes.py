@@ -57,7 +57,10 @@ _PLAIN_EVENTS: Final = {
     openapi_extra=json_body(ChatRequest),
 )
 async def create_chat_completion(request: Request, parts: PartsDep, caller: CallerDep) -> Response:
-    """Generate an answer while you wait, ahead of batch work. Closing the connection cancels it."""
+    """Generate an answer while you wait, ahead of batch work.
+
+    Closing the connection cancels it.
+    """
     raw = await read_body(request, max_bytes=parts.settings.api.max_body_bytes)
     ask = await interactive.understand(parts, Endpoint.CHAT, raw)
     return await _answer(request, parts, ask, formats.CHAT, caller)

@@ -108,7 +108,7 @@ async def get_text(
     tenant_id: TenantDep,
     query: Annotated[DocumentTextQuery, Query()],
 ) -> StreamingResponse:
-    """Read the text in UTF-8, whole or from character `start` up to but excluding `end`."""
+    """Read the text in UTF-8, whole or from character `start` to before `end`."""
     body = await parts.transactions.run(partial(_read, document_id=document_id, tenant_id=tenant_id))
     pieces = documents.iterate_text(body, start=query.start, end=query.end)
     headers = {"X-Content-Type-Options": "nosniff"}
@@ -121,7 +121,7 @@ async def get_text(
     responses=answers(200, DocumentDeletedReply, "The document was deleted", 404, 409, 503),
 )
 async def delete_document(document_id: DocumentIdDep, parts: PartsDep, tenant_id: TenantDep) -> JSONResponse:
-    """Delete the document and its text, and stop its extraction if that is still pending."""
+    """Delete the document and its text, and stop an extraction still pending."""
     remove = partial(
         documents.remove,
         document_id=document_id,

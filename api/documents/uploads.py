@@ -82,7 +82,7 @@ class _Passed:
 async def receive(
     request: Request, parts: Parts, *, tenant_id: UUID, promise: Promise, filename: str, kind: str
 ) -> Received:
-    """Store the document of this request: a form with the field `file`, or the file as the body.
+    """Store the document in the form's field `file`, or in the whole body.
 
     Args:
         request: not read yet.

@@ -79,7 +79,10 @@ async def get_file(file_id: FileIdDep, parts: PartsDep, tenant_id: TenantDep) ->
     responses=answers(200, None, "The bytes so far", 404, 503, raw={_BYTES: _LINE}),
 )
 async def get_content(file_id: FileIdDep, parts: PartsDep, tenant_id: TenantDep) -> StreamingResponse:
-    """Read the file's bytes, whatever Accept says; `X-Incomplete: true` while its batch still writes."""
+    """Read the file's bytes, whatever Accept says.
+
+    The header `X-Incomplete: true` shows that its batch still writes to it.
+    """
     file = await _get(parts, file_id, tenant_id)
     headers = {
         "Content-Length": str(file.num_bytes),
@@ -108,7 +111,7 @@ async def _get(parts: Parts, file_id: UUID, tenant_id: UUID) -> File:
 
 
 async def _read(parts: Parts, file: File) -> AsyncIterator[bytes]:
-    """Yield the bytes that the file had when it was looked up, one file part at a time."""
+    """Yield the bytes that the file had when it was read, one file part at a time."""
     store = make_store(parts.settings.files)
     offset = 0
     while offset < file.num_bytes:

@@ -87,7 +87,7 @@ async def _hashed(pieces: AsyncIterator[bytes], digest: "hashlib._Hash") -> Asyn
 def _finish_once(
     session: Session, *, finish: Callable[[Session], File], once: Once | None, file_id: UUID, tenant_id: UUID
 ) -> File:
-    """Complete the file, or discard its bytes and return the file that an earlier request made."""
+    """Complete the file, or discard it for the one that an earlier request made."""
     if once is None:
         return finish(session)
     file, is_replay = run_once(session, once, finish, tenant_id=tenant_id, kind=_FILE)

@@ -54,7 +54,7 @@ class _Passed:
     allowances: Allowances
 
     def adding_headers(self, send: Send) -> Send:
-        """Wrap `send` to add the caller's remaining limits to responses that do not report them yet."""
+        """Wrap `send` to add the caller's remaining limits where a response lacks them."""
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":

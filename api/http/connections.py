@@ -108,7 +108,7 @@ class Connection(HttpToolsProtocol):
             self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "headers_too_large", message)
 
     def on_message_begin(self) -> None:
-        """Wait for the head of a request that may have arrived together with the one before."""
+        """Wait for the head of a request, which may arrive together with the one before."""
         if self._head_since is None:
             self._head_since = self.loop.time()
         super().on_message_begin()

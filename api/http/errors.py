@@ -129,7 +129,7 @@ def envelope(
 
 
 def _framework_response(request: Request, error: HTTPException) -> JSONResponse:
-    """Render the router's 404 and 405, and the few other errors that the framework raises."""
+    """Render the router's 404 and 405 and the framework's few other errors."""
     path = request.url.path[:_MAX_PATH_CHARS]
     match error.status_code:
         case HTTPStatus.NOT_FOUND:

@@ -24,7 +24,7 @@ def error_event(error: LongbatchError) -> bytes:
 
 
 async def merged(*sources: AsyncIterator[T]) -> AsyncGenerator[T | None, None]:
-    """Yield the items of all sources until one of them ends, and None after a silent interval.
+    """Yield items of all sources until one ends, and None after a silent interval.
 
     Raises:
         Exception: a source's own error, raised after all items that came before it.

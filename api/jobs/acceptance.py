@@ -22,13 +22,13 @@ _SAMPLING: Final = ("temperature", "top_p", "top_k", "seed", "stop")
 
 
 def request_sha256(request: JobRequest) -> bytes:
-    """Hash what the request means; white space, field order and explicit defaults do not matter."""
+    """Hash the request's meaning: white space, order and written defaults are ignored."""
     fields = request.model_dump(mode="json")
     return sha256(json.dumps(fields, sort_keys=True).encode()).digest()
 
 
 def specification(request: JobRequest, acceptance: Acceptance) -> JobSpec:
-    """Build the job to submit, with its prompt rendered, hashed, compressed and, if short, counted.
+    """Build the job, its prompt rendered, hashed, compressed and, if short, counted.
 
     Raises:
         InvalidRequestError: its webhook cannot be used.

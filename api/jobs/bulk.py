@@ -98,7 +98,7 @@ async def submit_lines(
 
 
 async def _within_limit(lines: AsyncIterator[Line], report: Report, *, max_lines: int) -> AsyncIterator[Line]:
-    """Yield the non-empty lines up to the limit, and reject all further ones with one error."""
+    """Yield non-empty lines up to the limit, and reject the others with one error."""
     num_lines = 0
     try:
         async for line in lines:
@@ -202,7 +202,7 @@ def _store(
     fallback: Capacity,
     admit: Admit,
 ) -> tuple[list[UUID], list[Job]]:
-    """Store the jobs once; return all their ids in line order, and the jobs that are new."""
+    """Store the jobs once; return all ids in line order, and the jobs that are new."""
     if once is not None:
         return submission.submit_part_once(
             session, specs, once, tenant_id=tenant_id, fallback=fallback, admit=admit
@@ -229,7 +229,7 @@ def _once(promise: Promise, lines: Sequence[Line], *, number: int) -> Once | Non
 def _parse_lines(
     lines: Sequence[Line], acceptance: Acceptance
 ) -> tuple[dict[int, JobSpec], list[tuple[int, LongbatchError]]]:
-    """Parse lines into specifications by line number, and the errors of the invalid ones."""
+    """Parse lines into specifications and errors, by line number."""
     specs: dict[int, JobSpec] = {}
     errors: list[tuple[int, LongbatchError]] = []
     for line in lines:

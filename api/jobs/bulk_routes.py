@@ -34,10 +34,11 @@ router = APIRouter(tags=["many jobs"])
 async def create_jobs(
     request: Request, parts: PartsDep, caller: CallerDep, promise: PromiseDep
 ) -> JSONResponse:
-    """Submit one job per line of JSON, stored as the lines arrive; an invalid line affects no other.
+    """Submit one job per line of JSON; an invalid line affects no other.
 
-    Lines are stored in slices of a few hundred. If the connection breaks, the slices stored before remain:
-    send the same lines again with the same Idempotency-Key, and only the missing ones become jobs.
+    Lines are stored as they arrive, in slices of a few hundred. If the connection breaks, the slices stored
+    before remain: send the same lines again with the same Idempotency-Key, and only the missing ones become
+    jobs.
     """
     limits = parts.settings.api
     lines = read_lines(request, max_line_bytes=limits.max_body_bytes, max_bytes=limits.max_bulk_bytes)
@@ -60,7 +61,7 @@ async def create_jobs(
     openapi_extra=json_body(CancelRequest),
 )
 async def cancel_jobs(request: Request, parts: PartsDep, tenant_id: TenantDep) -> JSONResponse:
-    """Cancel every unfinished job that matches all filters; at least one filter is required.
+    """Cancel every unfinished job that matches all filters; give at least one.
 
     Jobs submitted during the call are not cancelled.
     """
@@ -78,9 +79,9 @@ async def cancel_jobs(request: Request, parts: PartsDep, tenant_id: TenantDep) -
 async def cancel_matching(
     transactions: Transactions, which: Sequence[ColumnElement[bool]], *, tenant_id: UUID
 ) -> int:
-    """Cancel the tenant's matching jobs that existed at the start, in slices; return their number.
+    """Cancel the tenant's matching jobs in slices, and return their number.
 
-    Without that cut-off the call would run for as long as others submit jobs.
+    Only jobs that exist at the start count: otherwise it would run for as long as others submit jobs.
     """
     began = await transactions.run(database_now, tenant_ids=[tenant_id])
     conditions = [*which, Job.created_at <= began]

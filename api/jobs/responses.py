@@ -22,7 +22,7 @@ def job_response(job: Job, *, status: int = 200, headers: Mapping[str, str] | No
 async def seen_job_response(
     job: Job, find_place: Callable[[Job], Awaitable[QueuePlace | None]], *, if_none_match: str | None = None
 ) -> Response:
-    """Render the job and its queue position, or 304 if the caller has this version of the job.
+    """Render the job and its queue position, or 304 if the job is unchanged.
 
     The tag covers the job alone: a position changes all the time and is not looked up for a 304.
     """
@@ -40,7 +40,7 @@ def _json(shown: JobObject) -> bytes:
 
 
 def _tag(body: bytes) -> str:
-    """Return a weak tag (RFC 9110, 8.8.1): bodies with the same tag may differ in queue position."""
+    """Return a weak tag (RFC 9110, 8.8.1), as the queue position may differ."""
     return f'W/"{sha256(body).hexdigest()[:32]}"'
 
 
@@ -49,6 +49,6 @@ def _tagged(tag: str) -> dict[str, str]:
 
 
 def _matches(if_none_match: str, tag: str) -> bool:
-    """Compare as RFC 9110, 13.1.2 asks: a list of tags, weakly, or `*` for any version."""
+    """Compare weakly with a list of tags, or `*` for any version (RFC 9110, 13.1.2)."""
     given = [each.strip().removeprefix("W/") for each in if_none_match.split(",")]
     return tag.removeprefix("W/") in given or "*" in given

@@ -51,7 +51,7 @@ IfNoneMatch = Annotated[
     openapi_extra=json_body(JobRequest),
 )
 async def create_job(request: Request, parts: PartsDep, caller: CallerDep, promise: PromiseDep) -> Response:
-    """Submit a job. It is durable once this returns; a short prompt is counted at once."""
+    """Submit a job, durable once this returns; a short prompt is counted at once."""
     raw = await read_body(request, max_bytes=parts.settings.api.max_body_bytes)
     if len(raw) <= _SMALL_BYTES:
         spec, once = _parse_job(raw, parts.acceptance(), promise)
@@ -150,7 +150,10 @@ async def get_result(job_id: JobIdDep, parts: PartsDep, tenant_id: TenantDep) ->
     responses=answers(200, JobReply, "The job", 404, 503),
 )
 async def cancel_job(job_id: JobIdDep, parts: PartsDep, tenant_id: TenantDep) -> Response:
-    """Cancel the job; a running one stops within a second. A job that has ended stays as it is."""
+    """Cancel the job; a running one stops within a second.
+
+    A job that has ended stays as it is.
+    """
     job = await parts.transactions.run(partial(lifecycle.cancel, job_id=job_id, tenant_id=tenant_id))
     parts.doorbell.ring_for([job])
     return job_response(job)
@@ -162,7 +165,7 @@ async def cancel_job(job_id: JobIdDep, parts: PartsDep, tenant_id: TenantDep) ->
     responses=answers(200, DeletedReply, "The job was deleted", 404, 409, 503),
 )
 async def delete_job(job_id: JobIdDep, parts: PartsDep, tenant_id: TenantDep) -> JSONResponse:
-    """Delete a job that has ended, with its result and texts; texts that other jobs share stay."""
+    """Delete a job that has ended, with its result and the texts no other job shares."""
     deleted = await parts.transactions.run(partial(deletion.remove, job_id=job_id, tenant_id=tenant_id))
     if not deleted:
         raise JobNotFinishedError("Only a job that has ended can be deleted; cancel it first.")

@@ -89,7 +89,7 @@ class Callers:
         return Caller(row.id, row.tenant_id, scopes, found.limits)
 
     async def _find(self, secret: str) -> _Found:
-        """Return the cached key, or look it up; concurrent calls for one key share the look-up."""
+        """Return the cached key, or look it up once for all concurrent calls."""
         digest = sha256(secret.encode()).digest()
         found = self._known.get(digest) or self._unknown.get(digest)
         if found is not None and time.monotonic() < found.until:

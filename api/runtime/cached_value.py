@@ -61,6 +61,6 @@ class Shared(Generic[T]):
 
 
 def _retrieve_error(made: asyncio.Task[T]) -> None:
-    """Retrieve the task's error, so that the event loop does not log one without a waiter."""
+    """Retrieve the task's error, which the event loop would log without a waiter."""
     if not made.cancelled():
         made.exception()

@@ -43,7 +43,7 @@ class Transactions:
         )
 
     async def run(self, verb: Callable[[Session], T], *, tenant_ids: Collection[UUID] | None = None) -> T:
-        """Run `verb` in a transaction, commit, and return its result; its objects stay readable.
+        """Run `verb` in a transaction and commit; its result's objects stay readable.
 
         If the connection turns out to be lost before `verb` returns, nothing can be committed yet, and
         `verb` runs once more on a new connection.

@@ -35,7 +35,7 @@ class Doorbell:
             self._changed.notify()
 
     def ring_for(self, accepted: Iterable[Job]) -> None:
-        """Wake the workers that these new jobs need soon, if the broker works; return at once."""
+        """Wake the workers of these new jobs soon, if the broker works; return at once."""
         wanted = {bell for job in accepted if (bell := _bell_for(job)) is not None}
         with self._changed:
             self._wanted |= wanted

@@ -58,7 +58,7 @@ class EventStreams:
 
     @contextmanager
     def opening(self, caller: Caller) -> Iterator[OpenStream]:
-        """Take a place for a stream that outlives this context; an error inside it releases the place.
+        """Take a place for a stream that outlives this context; an error releases it.
 
         Raises:
             StreamLimitError: all of the tenant's places are taken.

@@ -55,7 +55,7 @@ class Intake:
         return await entry.answer
 
     async def run(self) -> None:
-        """Store submissions as they arrive, until cancelled; several tasks may run this at once."""
+        """Store submissions as they arrive, until cancelled; several tasks may run this."""
         while True:
             await self._arrived.wait()
             together = self._take()
@@ -95,7 +95,7 @@ class Intake:
                 entry.answer.set_result(job)
 
     async def _store_apart(self, together: list[_Entry], error: Exception) -> None:
-        """Store each job by itself, so that one that cannot be stored does not fail the others."""
+        """Store each job by itself, so that one failure does not fail the others."""
         if len(together) > 1 and not isinstance(error, UnavailableError):
             for entry in together:
                 await self._store([entry])

@@ -107,7 +107,7 @@ class Watch:
         return ask
 
     async def _until_due(self) -> None:
-        """Return at once if there is a new request, otherwise when the next poll for waits is due."""
+        """Return on a new request, or when the next poll for waiting callers is due."""
         timeout = self._polled_at + INTERVAL - asyncio.get_running_loop().time() if self._waiting else None
         try:
             async with asyncio.timeout(timeout):
@@ -151,7 +151,7 @@ class Watch:
 
 
 def _of_its_tenant(found: Mapping[UUID, Job], ask: _Ask) -> Job | None:
-    """Return the requested job, unless it is another tenant's: several tenants share the query."""
+    """Return the requested job unless it is another tenant's; tenants share a query."""
     job = found.get(ask.job_id)
     return job if job is not None and job.tenant_id == ask.tenant_id else None
 

@@ -36,7 +36,7 @@ class LiveReader:
     def __init__(
         self, settings: BrokerSettings, *, on_ended: Callable[[Collection[UUID]], None] = lambda _: None
     ) -> None:
-        """Args: on_ended: called with jobs whose rows show their end; best effort, some may be missed."""
+        """Args: on_ended: called with ended jobs, once their rows show it; may miss some."""
         url, seconds = settings.url.get_secret_value(), settings.socket_timeout_seconds
         options: Any = {"socket_connect_timeout": seconds, "health_check_interval": 0}
         self._broker = redis.asyncio.Redis.from_url(url, socket_timeout=seconds + _BLOCK_MS / 1000, **options)
@@ -97,7 +97,7 @@ class LiveReader:
             await self._broker.aclose()
 
     def _ring(self) -> None:
-        """Wake the reader soon from a task of its own, so that no follower waits for the broker."""
+        """Wake the reader from a task of its own, so that no follower waits for Redis."""
         self._is_ring_due = True
         if self._ringing is None or self._ringing.done():
             self._ringing = asyncio.create_task(self._ring_all())
@@ -125,7 +125,7 @@ class LiveReader:
                 self._on_ended({UUID(fields[b"job"].decode()) for _, fields in entries})
             elif job_id is None:
                 self._bell_read_to = entries[-1][0]
-            # Otherwise a follower who came meanwhile has asked for the beginning again.
+            # Unless a new follower has reset the position to the beginning meanwhile.
             elif self._read_to.get(job_id) == asked[job_id]:
                 self._read_to[job_id] = entries[-1][0]
                 for entry_id, fields in entries:

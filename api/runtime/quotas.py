@@ -51,7 +51,7 @@ class Allowances:
         return admit
 
     def headers(self, tenant_id: UUID, limits: Limits) -> dict[str, str]:
-        """Return the tenant's remaining tokens in OpenAI's headers; empty if not cached now."""
+        """Return the tenant's remaining tokens as OpenAI's headers; empty if not cached."""
         known = self._known.get(tenant_id)
         if known is None or time.monotonic() >= known.until:
             return {}

@@ -82,7 +82,7 @@ def _check_database(session: Session) -> tuple[str | None, bool]:
 
 
 def _engines_seen(session: Session) -> Component:
-    """Check what inference workers last recorded about their engines; one that works is enough."""
+    """Check the engines as their workers last recorded them; one working is enough."""
     now = database_now(session)
     engines = [load.engine for load in queries.engine_usages(session)]
     for engine in engines:
@@ -93,7 +93,7 @@ def _engines_seen(session: Session) -> Component:
 
 
 async def _bounded(check: Coroutine[None, None, Component]) -> Component:
-    """Run the check, or report that it did not end in time; its clean-up may take longer than that."""
+    """Run the check within the time limit; its clean-up may take longer."""
     task = asyncio.create_task(check)
     done, _ = await asyncio.wait({task}, timeout=_TIMEOUT_SECONDS)
     if not done:

@@ -22,7 +22,7 @@ class Followers(Generic[Seen]):
     """Publishes a row's visible state to each follower whenever it changes; one query serves all."""
 
     def __init__(self, transactions: Transactions, read: "Read[Seen]") -> None:
-        """Args: read: returns the visible state of rows by id, without rows that no longer exist."""
+        """Args: read: returns the visible state of existing rows by id."""
         self._transactions = transactions
         self._read = read
         self._listeners: dict[UUID, set[asyncio.Queue[Seen | None]]] = defaultdict(set)
@@ -31,7 +31,7 @@ class Followers(Generic[Seen]):
         self._released = False
 
     async def changes(self, row_id: UUID) -> AsyncGenerator[Seen, None]:
-        """Yield the row's visible state at the start and whenever it changes, until it is deleted."""
+        """Yield the row's visible state first and on each change, until it is deleted."""
         mine: asyncio.Queue[Seen | None] = asyncio.Queue()
         self._listeners[row_id].add(mine)
         if row_id in self._seen:

@@ -85,7 +85,7 @@ class Parts:
         return Acceptance(self.settings, self.tokenizer.current, chars)
 
     async def check_destination(self, url: str | None, *, param: str = "webhook_url") -> None:
-        """Check that events may be delivered there: its host must resolve to public addresses now.
+        """Check that the URL's host, as it resolves now, may receive webhooks.
 
         Raises:
             WebhookUrlError: it breaks a rule, or resolves to a private address.
@@ -114,11 +114,11 @@ class Parts:
         self.summary_followers.release()
 
     async def compute(self, num_bytes: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run `work` on about `num_bytes` in a thread, when it is the turn of the request's tenant."""
+        """Run `work` on about `num_bytes` in a thread, on the request's tenant's turn."""
         return await self.cpu.run(request_tenant.get(), num_bytes, work, *args, **kwargs)
 
     async def compute_apart(self, num_bytes: int, work: Callable[[Unpack[Ts]], T], *args: *Ts) -> T:
-        """Run `work` as `compute` does, but in another process for a long body: see `Compute.run_apart`."""
+        """Run `work` as `compute` does, but long work in another process."""
         return await self.cpu.run_apart(request_tenant.get(), num_bytes, work, *args)
 
 

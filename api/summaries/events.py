@@ -13,7 +13,7 @@ from jobs.states.summary import TERMINAL as ENDED_SUMMARY
 async def summary_events(
     parts: Parts, summary_id: UUID, read: Callable[[], Awaitable[Mapping[str, Any]]]
 ) -> AsyncGenerator[bytes, None]:
-    """Yield the summary at the start and whenever its state or counts change, until it ends.
+    """Yield the summary first and whenever its state or counts change, to its end.
 
     Args:
         parts: of the application.

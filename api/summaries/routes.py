@@ -75,7 +75,10 @@ ChunksLimit = Annotated[
 async def create_summaries(
     request: Request, parts: PartsDep, tenant_id: TenantDep, promise: PromiseDep
 ) -> JSONResponse:
-    """Summarize each document, or with `combine` all of them in one; they need not be ready yet."""
+    """Summarize each document, or all in one with `combine`.
+
+    The documents need not be ready yet.
+    """
     asked = parse(SummaryRequest, await read_body(request, max_bytes=_MAX_BYTES))
     if asked.urls:
         message = "This server does not fetch URLs; upload the documents instead."
@@ -191,7 +194,7 @@ async def get_result(
     tenant_id: TenantDep,
     form: Annotated[Literal["json", "md", "csv"], Query(alias="format")] = "json",
 ) -> Response:
-    """Get the result of a summary that has ended: JSON, Markdown with links to the sources, or CSV."""
+    """Get an ended summary's result: JSON, Markdown with links to sources, or CSV."""
 
     def read(session: Session) -> tuple[SummaryWithChunks, dict[str, str]]:
         summary = summaries.get(session, summary_id, tenant_id=tenant_id)
@@ -214,7 +217,7 @@ async def get_result(
     responses=event_answers('id: 0\nevent: summary\ndata: {"id":"sum_…","state":"running"}\n\n'),
 )
 async def follow_summary(summary_id: SummaryIdDep, parts: PartsDep, caller: CallerDep) -> EventResponse:
-    """Stream server-sent events until the summary ends: the summary, whenever its counts change."""
+    """Stream the summary as server-sent events, on each change of its counts."""
     read = partial(_read, summary_id=summary_id, tenant_id=caller.tenant_id)
     again = partial(parts.transactions.run, read, tenant_ids=[caller.tenant_id])
     with parts.event_streams.opening(caller) as stream:

@@ -33,7 +33,7 @@ async def live() -> LiveReply:
     },
 )
 async def ready(parts: PartsDep) -> JSONResponse:
-    """Check each component: database (at the newest revision), broker, Triton and tokenizer."""
+    """Check the database (at the newest revision), broker, Triton and tokenizer."""
     components = await parts.readiness.look()
     missing = [name for name, component in components.items() if not component.ready]
     body: dict[str, object] = {
@@ -53,7 +53,7 @@ async def ready(parts: PartsDep) -> JSONResponse:
     responses={200: {"content": {"text/plain": {"example": 'longbatch_jobs{state="queued"} 3.0'}}}},
 )
 async def scrape(request: Request, parts: PartsDep) -> Response:
-    """Get metrics of this process's requests, and of the queue and the engines from Postgres."""
+    """Get metrics of this process's requests and, from Postgres, queue and engines."""
     counted: HttpMetrics = request.app.state.http_metrics
     snapshot: metrics.Snapshot | None = None
     with contextlib.suppress(UnavailableError):

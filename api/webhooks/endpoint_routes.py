@@ -56,7 +56,7 @@ Overlap = Annotated[
     openapi_extra=json_body(EndpointRequest),
 )
 async def create_endpoint(request: Request, parts: PartsDep, tenant_id: TenantDep) -> JSONResponse:
-    """Create an endpoint that receives all events from now on. Only this response shows its secret."""
+    """Create an endpoint for events from now on. Only this response has its secret."""
     settings = parts.settings.webhooks
     asked = parse(EndpointRequest, await read_body(request, max_bytes=_MAX_BYTES))
     vault = require_vault(settings)
@@ -117,7 +117,10 @@ async def get_endpoint(endpoint_id: EndpointIdDep, parts: PartsDep, tenant_id: T
 async def update_endpoint(
     request: Request, endpoint_id: EndpointIdDep, parts: PartsDep, tenant_id: TenantDep
 ) -> JSONResponse:
-    """Update the fields given. `enabled: true` also ends a pause and re-enables a disabled endpoint."""
+    """Update the fields given.
+
+    `enabled: true` also ends a pause and re-enables a disabled endpoint.
+    """
     find = partial(endpoints.get, endpoint_id=endpoint_id, tenant_id=tenant_id)
     raw = await read_body(request, max_bytes=_MAX_BYTES)
     await parts.transactions.run(find)  # an absent endpoint is 404, whatever the body is
@@ -159,7 +162,7 @@ async def rotate_endpoint(
     tenant_id: TenantDep,
     overlap_seconds: Overlap = DEFAULT_OVERLAP_SECONDS,
 ) -> JSONResponse:
-    """Replace the endpoint's secret. Deliveries are signed with both until the old one expires."""
+    """Replace the endpoint's secret; both sign deliveries until the old one expires."""
 
     def rotate(session: Session) -> dict[str, Any]:
         endpoint = endpoints.get(session, endpoint_id, tenant_id=tenant_id)
@@ -178,7 +181,7 @@ async def rotate_endpoint(
     responses=answers(202, QueuedEventReply, "Queued; the delivery log shows the outcome", 404, 409, 503),
 )
 async def send_test(endpoint_id: EndpointIdDep, parts: PartsDep, tenant_id: TenantDep) -> JSONResponse:
-    """Send an event of type `webhook_endpoint.test` to this endpoint, whatever its filter."""
+    """Send a `webhook_endpoint.test` event to this endpoint, whatever its filter."""
 
     def send(session: Session) -> UUID:
         endpoint = endpoints.get(session, endpoint_id, tenant_id=tenant_id)
@@ -201,7 +204,10 @@ async def replay_since(
     tenant_id: TenantDep,
     query: Annotated[ReplayQuery, Query()],
 ) -> JSONResponse:
-    """Redeliver all events since then that pass the endpoint's filter, delivered before or not; same ids."""
+    """Send all events since then that pass the endpoint's filter.
+
+    Events keep their ids, and those delivered before are sent again.
+    """
 
     def replay(session: Session) -> Replayed:
         endpoint = endpoints.get(session, endpoint_id, tenant_id=tenant_id)

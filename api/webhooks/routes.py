@@ -41,7 +41,7 @@ router = APIRouter(tags=["webhooks"])
     responses=answers(200, SecretReply, "The secret", 400, 503),
 )
 async def get_secret(parts: PartsDep, tenant_id: TenantDep) -> JSONResponse:
-    """Get the secret that signs deliveries to a `webhook_url` given without a `webhook_secret`."""
+    """Get the secret for deliveries to a `webhook_url` without a `webhook_secret`."""
     settings = parts.settings.webhooks
     vault = require_vault(settings)
 
@@ -60,7 +60,7 @@ async def get_secret(parts: PartsDep, tenant_id: TenantDep) -> JSONResponse:
 async def rotate_secret(
     parts: PartsDep, tenant_id: TenantDep, overlap_seconds: Overlap = DEFAULT_OVERLAP_SECONDS
 ) -> JSONResponse:
-    """Replace the default secret. Deliveries are signed with both until the old one expires."""
+    """Replace the default secret; both sign deliveries until the old one expires."""
     settings = parts.settings.webhooks
     vault = require_vault(settings)
     overlap = timedelta(seconds=overlap_seconds)
@@ -80,7 +80,10 @@ async def rotate_secret(
 async def list_deliveries(
     parts: PartsDep, tenant_id: TenantDep, query: Annotated[DeliveryListQuery, Query()]
 ) -> JSONResponse:
-    """List every delivery attempt, newest first. They are kept as long as events, 30 days by default."""
+    """List delivery attempts, newest first.
+
+    They are kept as long as events, 30 days by default.
+    """
     which = DeliveryFilter(
         endpoint_id=_parsed(query.endpoint_id, ids.parse_endpoint_id, param="endpoint_id"),
         event_id=_parsed(query.event_id, ids.parse_event_id, param="event_id"),
@@ -99,7 +102,10 @@ async def list_deliveries(
     responses=answers(202, ReplayReply, "Queued", 404, 409, 503),
 )
 async def replay_event(event_id: EventIdDep, parts: PartsDep, tenant_id: TenantDep) -> JSONResponse:
-    """Redeliver the event, with the same id, to its receivers and to endpoints that now want its type."""
+    """Send the event again, with the same id.
+
+    It goes to all its previous receivers and to endpoints that want its type now.
+    """
     replay = partial(endpoints.replay_event, event_id=event_id, tenant_id=tenant_id)
     replayed = await parts.transactions.run(replay)
     parts.doorbell.ring(EVENTS)

@@ -31,7 +31,7 @@ def endpoint_object(endpoint: WebhookEndpoint, breaker: WebhookBreaker | None) -
 
 
 def delivery_object(logged: LoggedDelivery) -> dict[str, Any]:
-    """Render a delivery attempt as its tenant sees it: of the response only status and size."""
+    """Render a delivery attempt; of the response only its status and size."""
     delivery = logged.delivery
     return {
         "id": ids.delivery_id(delivery.id),
