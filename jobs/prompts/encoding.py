@@ -139,10 +139,7 @@ class PlainEncoder:
         return normalizer is not None and json.loads(normalizer.__getstate__()) == {"type": "NFC"}
 
     def _spells(self, token_id: int) -> bool:
-        """Return True if the model may produce this control token from ordinary text.
-
-        It may if the token is also an ordinary piece of the vocabulary and its text is a single pre-token.
-        """
+        """Return True if text can become this token: it is a piece and one pre-token."""
         content = self._tokenizer.id_to_token(token_id) or ""
         pre_tokenizer = self._tokenizer.pre_tokenizer
         if self._tokenizer.model.token_to_id(content) is None or pre_tokenizer is None:
@@ -240,10 +237,8 @@ def _within(limit: int | None, parts: Iterable[Part], take: Callable[[Part], T])
 
 
 def _is_nfc_boundary(character: str) -> bool:
-    """Return True if NFC never joins this character with one before it.
-
-    NFC may join marks, Hangul vowels and unknown characters.
-    """
+    """Return True if NFC never joins this character with one before it."""
+    # It may join marks, Hangul vowels and unknown characters.
     return unicodedata.category(character)[0] not in "MC" and not "\u1160" <= character <= "\u11ff"
 
 

@@ -180,16 +180,7 @@ def understand(endpoint: Endpoint, body: Mapping[str, Any]) -> Generation:
 def chat_completion(
     *, identifier: str, created: int, model: str, text: str, finish_reason: str, usage: JsonObject
 ) -> JsonObject:
-    """Build a `chat.completion` object.
-
-    Args:
-        identifier: the id without its prefix.
-        created: seconds since 1970.
-        model: its name.
-        text: the answer.
-        finish_reason: in OpenAI's words.
-        usage: as `usage_object` builds it.
-    """
+    """Build a `chat.completion`; `identifier` has no prefix, `created` is Unix time."""
     choice: JsonObject = {
         "index": 0,
         "message": {"role": "assistant", "content": text, "refusal": None},
@@ -202,7 +193,7 @@ def chat_completion(
 def text_completion(
     *, identifier: str, created: int, model: str, text: str, finish_reason: str, usage: JsonObject
 ) -> JsonObject:
-    """Build a `text_completion` object; the arguments are those of `chat_completion`."""
+    """Build a `text_completion`; the arguments are those of `chat_completion`."""
     choice: JsonObject = {"index": 0, "text": text, "logprobs": None, "finish_reason": finish_reason}
     return _object("text_completion", f"cmpl-{identifier}", created, model, choice, usage)
 

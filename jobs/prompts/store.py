@@ -67,13 +67,10 @@ class NewText:
 
 
 def store(session: Session, texts: Sequence[NewText], *, tenant_id: UUID) -> dict[bytes, UUID]:
-    """Store these texts and hold them until this transaction ends.
+    """Store these texts, held until this transaction ends; return ids by SHA-256.
 
     Equal texts share a row. Rows are locked FOR KEY SHARE, so a concurrent `drop_unused` waits and then sees
     the job that this transaction inserts.
-
-    Returns:
-        The id of each text, by its SHA-256.
     """
     wanted = {text.sha256: text for text in texts}
     found: dict[bytes, UUID] = {}
@@ -125,13 +122,10 @@ def keep_count(session: Session, text: PromptText, found: CountedPrompt) -> None
 
 
 def drop_unused(session: Session, text_ids: Sequence[UUID]) -> int:
-    """Delete these texts, except those that a job still refers to.
+    """Delete these texts unless a job still refers to them; return how many.
 
     Two statements: the first waits for writers that hold the rows, the second sees what they committed.
     Locks rows in the same order as `store`, so that the two cannot deadlock.
-
-    Returns:
-        The number of texts deleted.
     """
     if not text_ids:
         return 0

@@ -117,8 +117,6 @@ class _Window:
     """A window of a text, with its tokens and their positions.
 
     Attributes:
-        start, end: the window, in characters of the text.
-        ids: the token ids.
         bounds: number of bytes before each token, then the total.
         leads: for each byte, whether a character begins with it.
     """
@@ -361,11 +359,7 @@ class _BlankRuns:
 
 
 def _shared(window: _Window, token: int, following: _Window, most_bytes: int) -> tuple[int, int] | None:
-    """Find the first token with the same bytes in both windows.
-
-    Returns:
-        Its index in each; None if there is none within `most_bytes`.
-    """
+    """Find the first token at the same bytes in both; return its indexes, or None."""
     ours = window.bounds[token:] - window.bounds[token]
     theirs = following.bounds
     ours, theirs = ours[ours <= most_bytes], theirs[theirs <= most_bytes]

@@ -76,10 +76,7 @@ def _sentence_piece(piece: str) -> bytes:
 
 
 def _bytes_of_characters() -> dict[str, int]:
-    """Return GPT-2's spelling of bytes.
-
-    Printable Latin-1 spells itself; the other 68 bytes follow from U+0100 on, in order.
-    """
+    """Return GPT-2's spelling of bytes: printable Latin-1, 68 others from U+0100 on."""
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {chr(0x100 + n): byte for n, byte in enumerate(others)}

@@ -169,10 +169,7 @@ def _choose_end(atoms: _Atoms, first: int, room: int) -> int:
 
 
 def _overlap_start(atoms: _Atoms, first: int, overlap_tokens: int) -> int:
-    """Return the index of the bound where the overlap before `first` begins.
-
-    At most `overlap_tokens` lie between the two.
-    """
+    """Return the first bound with at most `overlap_tokens` from there to `first`."""
     return min(first, bisect_left(atoms.before, atoms.before[first] - overlap_tokens, hi=first))
 
 
@@ -208,11 +205,7 @@ def _split(
 
 
 def _inner_bounds(text: str, start: int, end: int, level: int) -> tuple[list[int], int, int]:
-    """Cut the stretch at the strongest kind of boundary inside it.
-
-    Returns:
-        The bounds, the strength of those inside, and the level at which to cut the pieces.
-    """
+    """Cut at the strongest inner boundaries; return bounds, strength and next level."""
     for place, (pattern, strength) in enumerate(_FINER[level:], start=level):
         ends = [match.end() for match in pattern.finditer(text, start, end)]
         inner = [each for each in ends if start < each < end]

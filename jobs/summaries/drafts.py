@@ -61,11 +61,7 @@ class Draft:
         return {"tokens": self.demand.tokens, "jobs": self.demand.jobs, "made_from": self._made_from()}
 
     def known_demand(self, noted: JsonObject | None) -> QuotaUsage:
-        """Read the demand that an equal draft noted.
-
-        Returns:
-            The demand; zero if `noted` is of other documents, sizes, or another tokenizer.
-        """
+        """Read a noted demand: zero if documents, sizes or tokenizer were different."""
         match noted:
             case {"tokens": int(tokens), "jobs": int(jobs), "made_from": found} if found == self._made_from():
                 return QuotaUsage(tokens, jobs)

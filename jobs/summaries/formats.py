@@ -56,10 +56,7 @@ def as_line(found: SummaryWithChunks) -> str:
 
 
 def as_csv(found: SummaryWithChunks) -> str:
-    """Write the final summary (without an index) and one row per chunk as CSV.
-
-    Cells that look like formulas are quoted.
-    """
+    """Write the summary (no index) and its chunks as CSV rows; quote formulas."""
     out = io.StringIO()
     rows = csv.writer(out, lineterminator="\r\n")
     rows.writerow(_CSV_COLUMNS)

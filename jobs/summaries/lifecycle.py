@@ -146,11 +146,7 @@ def cancel(session: Session, summary_id: UUID, *, tenant_id: UUID) -> Summary:
 
 
 def stop_jobs(session: Session, summary_id: UUID, *, tenant_id: UUID) -> int:
-    """Cancel some jobs of a stopping summary, or ask them to stop.
-
-    Returns:
-        The number of jobs; 0 when none is left.
-    """
+    """Cancel or stop some jobs of a stopping summary; return how many, 0 at the end."""
     return lifecycle.cancel_where(session, [Job.summary_id == summary_id], tenant_id=tenant_id)
 
 
@@ -232,12 +228,9 @@ def ended_before(before: datetime) -> Select[UUID]:
 
 
 def prune(session: Session, *, before: datetime, only: Sequence[UUID] | None = None) -> int:
-    """Remove some jobs of one summary that ended before this moment.
+    """Remove some jobs of one summary that ended before this moment; count the rows.
 
     Its text lasts as long as the summary: the root goes with the last jobs, and the summary with the root.
-
-    Returns:
-        The number of rows removed; 0 if no summary is old enough.
     """
     query = (
         select(Summary)

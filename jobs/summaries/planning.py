@@ -180,10 +180,7 @@ class Planning:
             draft.put(tree.tree(leaves, sizes, whole=whole))
 
     def _exceeds_quota(self, sessions: Sessions, turn: Turn, draft: Draft, least: QuotaUsage) -> bool:
-        """Return True if the quota has no room for `least`; note that on the draft.
-
-        Called before costly work, with the least that the plan may need.
-        """
+        """Return True, and note it on the draft, if the quota cannot hold even `least`."""
         if not least.jobs:
             return False
         draft.demand = least

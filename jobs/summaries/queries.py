@@ -105,14 +105,7 @@ def titles(session: Session, summary_id: UUID) -> dict[str, str]:
 def list_chunks(
     session: Session, summary_id: UUID, *, start: int = 0, limit: int | None = None
 ) -> list[ChunkObject]:
-    """List the tree's leaves in the order of the text, with the summary of each.
-
-    Args:
-        session: to read with.
-        summary_id: the summary.
-        start: number of the first leaf.
-        limit: the most leaves; None means all.
-    """
+    """List leaves in text order from number `start` on, each with its summary."""
     rows = session.execute(
         select(SummaryNode, Job.state, Job.error, Result.output)
         .join(Job, Job.id == SummaryNode.job_id)
@@ -245,10 +238,7 @@ def _read_gaps(session: Session, by_id: dict[UUID, Summary], details: dict[UUID,
 
 
 def _leaves_below(session: Session, top: SummaryNode) -> list[SummaryNode]:
-    """Return the leaves whose summaries are lost because this join failed.
-
-    Leaves that failed themselves are not among them: they are listed separately.
-    """
+    """Return the leaves lost with this failed join, without those that failed alone."""
     query = (
         select(SummaryNode, Job.state)
         .join(Job, Job.id == SummaryNode.job_id)

@@ -36,9 +36,6 @@ class Extraction:
     """The `turns.work.Work` that extracts one document.
 
     Args:
-        settings: limits of the sandbox, lease and retention.
-        tokenizer: counts the tokens.
-        store: holds the bytes.
         on_ended: called after a document becomes ready or fails; returns at once.
     """
 
