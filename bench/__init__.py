@@ -1,1 +1,1 @@
-"""Benchmarks: what the product reaches, beside a peer or a limit measured in the same run."""
+"""Benchmarks: the product's figures next to a peer or a limit, measured in the same run."""

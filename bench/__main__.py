@@ -1,7 +1,7 @@
 """`python -m bench`: every target, simulated and on real servers, as one table.
 
-A missed goal is said in the table. The exit status is 1 where a run did what must never be: a job lost or
-done twice, more asked of the engine than it has, or faster than any policy can be.
+A missed goal only shows in the table. The exit status is 1 if a run did something impossible or forbidden:
+lost a job or ran it twice, asked more of the engine than it has, or beat the bound of any policy.
 """
 
 import argparse
@@ -30,7 +30,7 @@ _LONG_ONLY = {"overcommit", "starvation", "shares"}
 
 
 def main() -> None:
-    """The table is printed; the files that were asked for, and those of the runs, are written."""
+    """Print the table, and write the requested files and the runs."""
     asked = _arguments()
     rows: list[Row] = []
     if "simulation" in asked.parts:
@@ -85,7 +85,7 @@ def _packing(stand: Stand, asked: argparse.Namespace, scope: Scope) -> Iterator[
 
 
 def _draw(runs: Runs, stand: Stand) -> None:
-    """The product and the plain pool on the same jobs."""
+    """Draw the occupancy of the product and the plain pool on the same jobs."""
     workload, names = _DRAWN
     found = {run.contender: run for run in reversed(runs.all) if run.workload == workload}
     if set(names) <= set(found):
@@ -102,9 +102,9 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("--long", action="store_true", help="all workloads, deep tables, N=300")
     parser.add_argument("--parts", nargs="*", choices=PARTS, help="only these")
-    parser.add_argument("--workload", nargs="*", default=(), help="only these, of packing")
-    parser.add_argument("--jobs", type=int, help="of each workload on real servers")
-    parser.add_argument("--seeds", type=int, default=1, help="of each workload on real servers")
+    parser.add_argument("--workload", nargs="*", default=(), help="only these packing workloads")
+    parser.add_argument("--jobs", type=int, help="jobs of each workload on real servers")
+    parser.add_argument("--seeds", type=int, default=1, help="seeds of each workload on real servers")
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument(
         "--scale", type=float, default=20, help="how much faster than an A6000 the engine runs"

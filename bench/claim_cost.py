@@ -1,4 +1,4 @@
-"""Target 6: what a claim costs in a long-used table with a deep queue, and beside an old snapshot."""
+"""Target 6: what a claim costs in a long-used table with a deep queue, and during an old snapshot."""
 
 import time
 from collections.abc import Iterator
@@ -31,13 +31,13 @@ _WARM_UP = 50  # claims
 
 @dataclass(frozen=True, slots=True)
 class Depth:
-    """How much stands in the table.
+    """How many jobs the tables hold.
 
     Attributes:
-        completed: jobs that ended, in the large table.
-        queued: jobs that wait, in the large table.
-        few_queued: jobs that wait, in the small table; nothing else stands there.
-        num_claims: that are timed in each table.
+        completed: finished jobs in the large table.
+        queued: waiting jobs in the large table.
+        few_queued: waiting jobs in the small table, which holds nothing more.
+        num_claims: timed in each table.
     """
 
     completed: int = 1_000_000
@@ -47,7 +47,7 @@ class Depth:
 
 
 def claim_cost(stand: Stand, depth: Depth) -> Iterator[Row]:
-    """The small table, the large one, the large one under a snapshot, the small one again."""
+    """Time the small table, the large one, that with a snapshot, the small one again."""
     connections = database.make_engine(
         DatabaseSettings(url=SecretStr(stand.url("database_url"))), name="bench"
     )
@@ -83,7 +83,7 @@ def _at(seconds: list[float], percentile: float) -> float:
 def _timed(
     stand: Stand, sessions: sessionmaker[Session], num_claims: int, *, queued: int, completed: int = 0
 ) -> list[float]:
-    """Seconds of each claim in a table with so much in it."""
+    """Time each claim in a table with this many jobs; seconds."""
     stand.ledger.clear()
     fill(stand.ledger.database, completed=completed, queued=queued)
     with database.transaction(sessions) as session:
@@ -92,7 +92,7 @@ def _timed(
 
 
 def _loop(sessions: sessionmaker[Session], num_claims: int) -> list[float]:
-    """As a worker goes on: three slots stay taken, in the fourth one job after the other runs and ends."""
+    """Claim like a worker: three slots stay taken, the fourth runs job after job."""
     taken: list[Claim] = []
     while len(taken) < 3 and isinstance(claim := _claim(sessions)[0], Claim):
         taken.append(claim)
@@ -109,7 +109,7 @@ def _loop(sessions: sessionmaker[Session], num_claims: int) -> list[float]:
 
 
 def _claim(sessions: sessionmaker[Session]) -> tuple[object, float]:
-    """The claim and its time, without its commit, whose fsync costs the same everywhere."""
+    """Time a claim without its commit, whose fsync costs the same everywhere."""
     with database.transaction(sessions) as session:
         began = time.perf_counter()
         claim = claims.claim(session, _ENGINE, _POLICY)
@@ -125,7 +125,7 @@ def _end(sessions: sessionmaker[Session], claim: Claim) -> None:
 
 @contextmanager
 def _snapshot(stand: Stand) -> Iterator[None]:
-    """A transaction that sees the database as it is now is open, so nothing it sees can be cleaned up."""
+    """Hold a snapshot open for the block, so that nothing it sees can be cleaned up."""
     with psycopg.connect(stand.url("database_url")) as connection:
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         connection.execute("SELECT count(*) FROM engines")

@@ -1,6 +1,6 @@
-"""What counting and cutting a text take: memory per megabyte of text, and the time of cutting over counting.
+"""Cost of counting and splitting a text: memory per megabyte, and time to split relative to counting.
 
-`python -m bench.counting [--chars 2000000] [--kinds numbers,kanji]`; each kind runs in a process of its own.
+`python -m bench.counting [--chars 2000000] [--kinds numbers,kanji]`; each kind runs in its own process.
 """
 
 import argparse
@@ -22,7 +22,7 @@ _KINDS: Final = ("english", "numbers", "kanji", "emoji", "base64", "one letter")
 
 
 def text_of(kind: str, num_chars: int) -> str:
-    """Make the same text of a kind each time."""
+    """Make a text of this kind, the same one each time."""
     chance = random.Random(1)  # noqa: S311  # no secret
     if kind == "numbers":
         return ",".join(f"{chance.random() * 1000:.4f}" for _ in range(num_chars // 8))[:num_chars]
@@ -41,10 +41,10 @@ def text_of(kind: str, num_chars: int) -> str:
 
 
 def measure(kind: str, *, cuts: bool) -> dict[str, object]:
-    """Count the text of standard input, cut it if that is asked for, and say what that took."""
+    """Count the text on standard input, optionally split it, and report the cost."""
     tokenizer = Tokenizer.load()
     tokenizer.count_text("A first text, so that everything is loaded. " * 3000)
-    Path("/proc/self/clear_refs").write_text("5")  # loading the tokenizer is no part of the peak
+    Path("/proc/self/clear_refs").write_text("5")  # exclude loading the tokenizer from the peak
     before = _peak_mib()
     text = sys.stdin.buffer.read().decode()
     started = time.process_time()
@@ -71,7 +71,7 @@ def measure(kind: str, *, cuts: bool) -> dict[str, object]:
 
 
 def _peak_mib() -> float:
-    """Read the most memory that this process held since its peak was cleared."""
+    """Read this process's peak memory since the peak was last cleared."""
     found = re.search(r"^VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
     return int(found[1]) / 1024 if found else 0.0
 

@@ -1,8 +1,8 @@
-"""`python -m bench.depth_first`: when the summaries of many documents come, in either order of their jobs.
+"""`python -m bench.depth_first`: when the summaries of many documents finish, in either order of their jobs.
 
-The same documents are summarized twice by the real stack with the local engine: with the jobs in the order
-in which they are planned (depth-first), and with their ids exchanged, before anything runs, so that all
-chunks come before all joins, as a queue that knows nothing of documents would have them (breadth-first).
+The real stack with the local engine summarizes the same documents twice: with the jobs in the order in which
+they are planned (depth-first), and with their ids exchanged before anything runs, so that all chunks come
+before all joins, as a queue that knows nothing of documents would order them (breadth-first).
 """
 
 import argparse
@@ -47,7 +47,7 @@ class Times:
 
 
 def main() -> None:
-    """Both orders are run, and the times of the first, the median and the last summary printed."""
+    """Run both orders; print the times of the first, the median and the last summary."""
     asked = _arguments()
     reference = "\n\n".join(topics[name] for name in sorted(topics))
     num_chars = int(asked.tokens * _CHARS_PER_TOKEN)
@@ -80,7 +80,7 @@ def _print(found: dict[str, Times], asked: argparse.Namespace) -> None:
 def _run(stack: Stack, texts: Sequence[str], chunk_tokens: int, *, name: str) -> Times:
     urls = stack.urls
     headers = {"Authorization": f"Bearer {urls.api_key}"}
-    stack.hold(INFERENCE_WORKER)  # everything is planned and counted before the first job runs
+    stack.hold(INFERENCE_WORKER)  # plan and count everything before the first job runs
     with (
         httpx2.Client(base_url=urls.api_url or "", headers=headers, timeout=60, trust_env=False) as http,
         psycopg.connect(urls.database_url or "", autocommit=True) as database,
@@ -115,7 +115,7 @@ _ENDS = "SELECT extract(epoch FROM finalized_at) FROM summaries WHERE id = ANY(%
 
 
 def _reorder(database: psycopg.Connection, made: Sequence[UUID]) -> None:
-    """All jobs have new ids, by level and then chunk by chunk over all documents."""
+    """Give all jobs new ids, by level and then chunk by chunk across all documents."""
     ordered = database.execute(
         "SELECT job_id FROM summary_nodes WHERE summary_id = ANY(%s)"
         " ORDER BY level, coalesce(chunk, number), summary_id",
@@ -131,11 +131,11 @@ def _reorder(database: psycopg.Connection, made: Sequence[UUID]) -> None:
 
 
 def _until(database: psycopg.Connection, query: str, made: Sequence[UUID]) -> None:
-    """Returns when the count is 0."""
+    """Wait until the count is 0."""
     deadline = time.monotonic() + _LIMIT_SECONDS
     while (database.execute(query, [made]).fetchone() or (0,))[0]:
         if time.monotonic() > deadline:
-            raise TimeoutError("the stack does not get on")
+            raise TimeoutError("the stack makes no progress")
         time.sleep(_POLL_SECONDS)
 
 
@@ -168,8 +168,8 @@ def _stack(directory: Path, scale: float) -> Stack:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.depth_first", description=__doc__)
     parser.add_argument("--documents", type=int, default=50)
-    parser.add_argument("--tokens", type=int, default=20_000, help="of each document")
-    parser.add_argument("--chunk", type=int, default=5000, help="tokens of a chunk")
+    parser.add_argument("--tokens", type=int, default=20_000, help="tokens of each document")
+    parser.add_argument("--chunk", type=int, default=5000, help="tokens of each chunk")
     parser.add_argument("--scale", type=float, default=8, help="how much faster than an A6000 the engine is")
     return parser.parse_args()
 

@@ -1,4 +1,4 @@
-"""A picture of how full an engine was over time: slots above, KV blocks below, for each contender."""
+"""Plot how full an engine was over time: slots above, KV blocks below, for each contender."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,7 +15,7 @@ _FILLS = ((38, 110, 180), (196, 98, 40))
 
 
 def draw(contenders: Mapping[str, Sequence[Moment]], capacity: Capacity, *, title: str, file: Path) -> None:
-    """The file is a PNG; all panels share one time axis, so that who ends earlier is seen at a glance."""
+    """Draw a PNG whose panels share one time axis, so that makespans compare easily."""
     end_s = max(moments[-1].at_s for moments in contenders.values())
     panel = _GAP + _SLOTS_HEIGHT + 8 + _BLOCKS_HEIGHT
     image = Image.new("RGB", (_WIDTH, _MARGIN + panel * len(contenders) + 30), "white")
@@ -25,7 +25,7 @@ def draw(contenders: Mapping[str, Sequence[Moment]], capacity: Capacity, *, titl
     for (name, moments), fill in zip(contenders.items(), _FILLS, strict=False):
         slots = average(moments, lambda moment: moment.slots) / capacity.max_batch_size
         blocks = average(moments, lambda moment: moment.booked_blocks) / capacity.max_blocks
-        words = f"{name}: {moments[-1].at_s:.0f} s, slots {slots:.0%} full, blocks booked {blocks:.0%}"
+        words = f"{name}: {moments[-1].at_s:.0f} s, slots {slots:.0%} full, blocks reserved {blocks:.0%}"
         canvas.text((_MARGIN, top + 12), words, fill=_INK, font=ImageFont.load_default(16))
         top += _GAP
         steps = [(moment.at_s, moment.slots / capacity.max_batch_size) for moment in moments]
@@ -49,7 +49,7 @@ def _panel(
     fill: tuple[int, int, int],
     label: str,
 ) -> None:
-    """Shares of a whole over time, as filled steps; what is empty stays pale."""
+    """Draw shares of a whole over time as filled steps on a pale background."""
     right = _WIDTH - _MARGIN // 2
     canvas.rectangle((_MARGIN, top, right, top + height), fill=_PALE)
     canvas.text((6, top + height // 2 - 8), label, fill=_INK, font=ImageFont.load_default(14))

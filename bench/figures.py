@@ -1,4 +1,4 @@
-"""What the small benchmarks share: the lines that they print, bare servers, and processes to measure."""
+"""Helpers of the small benchmarks: the lines they print, bare servers, and processes to measure."""
 
 import argparse
 import json
@@ -29,7 +29,7 @@ _MET = {None: "", True: "met", False: "MISSED"}
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One line of the table; `goal` is empty where nothing is asked, `met` None then."""
+    """One line of the table; without a goal, `goal` is empty and `met` None."""
 
     name: str
     measured: float
@@ -40,7 +40,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Servers:
-    """Postgres with our schema, and a server of Redis's protocol."""
+    """Postgres with our schema, and a Redis-compatible server."""
 
     postgres_url: str
     valkey_url: str
@@ -52,17 +52,17 @@ def run(
     measure: Callable[[Path, argparse.Namespace], list[Figure]],
     arguments: Sequence[str] | None,
 ) -> None:
-    """The figures are printed, and kept as JSON where asked.
+    """Run the measurement, print its figures, and store them as JSON if asked.
 
     Args:
         parser: without `--json`.
-        measure: is given an empty directory and what was asked.
+        measure: receives an empty directory and the parsed arguments.
         arguments: None: the process's own.
 
     Raises:
-        SystemExit: 1, a goal was missed.
+        SystemExit: 1 if a goal was missed.
     """
-    parser.add_argument("--json", type=Path, help="where to keep the figures")
+    parser.add_argument("--json", type=Path, help="where to store the figures")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as directory:
         figures = measure(Path(directory), options)
@@ -79,7 +79,7 @@ def run(
 
 @contextmanager
 def servers(directory: Path, *, pool_size: int) -> Iterator[Servers]:
-    """Servers for the block, their data in this directory."""
+    """Run the servers for the block, with their data in this directory."""
     postgres = EmbeddedPostgres(directory / "postgres")
     valkey = EmbeddedValkey(directory / "valkey")
     postgres.start()
@@ -96,20 +96,20 @@ def servers(directory: Path, *, pool_size: int) -> Iterator[Servers]:
 
 @contextmanager
 def api(servers: Servers, **variables: str) -> Iterator[tuple[int, int]]:
-    """Run the API without a rate limit; yields its port and its process id."""
+    """Run the API without a rate limit; yield its port and process id."""
     ours = {
         "LONGBATCH_DATABASE__URL": servers.postgres_url,
         "LONGBATCH_BROKER__URL": servers.valkey_url,
         "LONGBATCH_API__PORT": "0",
         "LONGBATCH_LIMITS__MAX_REQUESTS": "100000000",
     }
-    # The shell tells its process id, which is the API's after `exec`.
+    # The shell prints its process id, which becomes the API's after `exec`.
     command = ["/bin/sh", "-c", 'echo "pid $$"; exec "$@"', "sh", sys.executable, "-m", "api"]
     with process(command, **ours, **variables) as log:
         pid = int(log.readline().split()[1])
         for line in log:
             if '"api.ready"' in line:
-                # A log that nobody reads would stop it in the end.
+                # An unread pipe would fill up and block the API.
                 threading.Thread(target=log.read, daemon=True).start()
                 yield int(str(json.loads(line)["url"]).rsplit(":", 1)[1]), pid
                 return
@@ -118,7 +118,7 @@ def api(servers: Servers, **variables: str) -> Iterator[tuple[int, int]]:
 
 @contextmanager
 def process(command: list[str], **variables: str) -> Iterator[IO[str]]:
-    """What a process prints, which is killed behind the block."""
+    """Run a process for the block and yield its output; kill it afterwards."""
     running = subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
@@ -126,7 +126,7 @@ def process(command: list[str], **variables: str) -> Iterator[IO[str]]:
         text=True,
         env={**os.environ, **variables},
     )
-    assert running.stdout is not None  # noqa: S101  # a pipe was asked for
+    assert running.stdout is not None  # noqa: S101  # it is a pipe
     try:
         yield running.stdout
     finally:

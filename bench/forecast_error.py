@@ -1,7 +1,7 @@
 """`python -m bench.forecast_error`: how far estimated starts are from the real ones, on the simulator.
 
-Every so often during a run all jobs that wait are told when they will start, from what the service sees:
-which jobs run, what they and those before them produced, how long that took. Nothing is taken from the
+Every so often during a run, all waiting jobs get an estimate of their start from what the service sees:
+which jobs run, what they and earlier jobs produced, and how long that took. Nothing is taken from the
 engine's model.
 """
 
@@ -23,7 +23,7 @@ from jobs.forecast.simulation import Length, Outlook
 from jobs.forecast.start_times import expected_tokens, forecast, later_s
 from jobs.scheduling.prediction import PredictionPolicy
 
-# As the service does it: starts that are played forward, and services that are measured.
+# The service's own values: starts simulated ahead, and services measured.
 HORIZON, MEASURED = 128, 64
 EVERY_S = 120.0
 
@@ -34,9 +34,9 @@ class Told:
 
     Attributes:
         at: when it was made, in seconds since the start.
-        job: whom it was told.
-        place: in the order of the estimates, 1 is next.
-        seconds: to wait from then on.
+        job: whose start it estimates.
+        place: in the order of the estimates; 1 is next.
+        seconds: estimated wait from then on.
     """
 
     at: float
@@ -46,17 +46,17 @@ class Told:
 
     @property
     def waited_s(self) -> float:
-        """What it came to."""
+        """Actual wait."""
         return (self.job.started_at or 0.0) - self.at
 
     @property
     def error(self) -> float:
-        """Relative to what it came to; waits below a second count as one."""
+        """Error relative to the actual wait; waits below a second count as one."""
         return (self.seconds - self.waited_s) / max(self.waited_s, 1)
 
 
 class TimedEngine(VirtualEngine):
-    """Remembers when each job's first token came."""
+    """Records when each job's first token was generated."""
 
     def __init__(self, model: EngineModel) -> None:
         super().__init__(model)
@@ -72,13 +72,13 @@ class TimedEngine(VirtualEngine):
 
 @dataclass(slots=True)
 class Teller:
-    """The product's policy, which tells everybody beside.
+    """The product's policy, which also makes estimates.
 
     Attributes:
         policy: the product's.
-        engine: that it runs on.
+        engine: runs the jobs.
         jobs: of the workload.
-        told: so far.
+        told: estimates so far.
         speeds: measured so far.
     """
 
@@ -91,18 +91,18 @@ class Teller:
 
     @property
     def book(self) -> Sizing:
-        """As the product."""
+        """The product's sizing."""
         return self.policy.book
 
     def pick(self, world: World) -> SimulatedJob | None:
-        """What the product picks; when nothing more starts and it is time, everybody is told."""
+        """Pick as the product does; once nothing more starts and it is time, estimate."""
         picked = self.policy.pick(world)
         if picked is None and world.now >= self.next_at and world.queue:
             self.next_at = world.now + EVERY_S
-            self.told += self._tell(world)
+            self.told += self._estimate(world)
         return picked
 
-    def _tell(self, world: World) -> Iterator[Told]:
+    def _estimate(self, world: World) -> Iterator[Told]:
         speed = measure(list(self._services(world)), otherwise=UNMEASURED)
         self.speeds.append(speed)
         lengths = {each.job_id: _length(world, each) for each in (*world.queue, *world.running)}
@@ -139,7 +139,7 @@ class Teller:
 
 
 def tell(specs: Iterable[Spec], model: EngineModel) -> Teller:
-    """The workload has run, and everybody was told."""
+    """Run the workload with estimates."""
     policy = policies()[LONGBATCH]
     if not isinstance(policy, Packed):
         raise TypeError
@@ -163,7 +163,7 @@ def _length(world: World, job: SimulatedJob) -> Length:
 
 
 def main() -> None:
-    """One line for each workload."""
+    """Print one line for each workload and range of places."""
     parser = argparse.ArgumentParser(prog="python -m bench.forecast_error", description=__doc__)
     parser.add_argument(
         "--workload", nargs="*", choices=WORKLOADS, default=["MIX-20", "MIX-40", "MOON", "TINY"]

@@ -43,7 +43,7 @@ class Scope:
     Attributes:
         num_jobs: of each workload.
         seeds: of each workload.
-        say: told of every run.
+        say: receives every run.
     """
 
     num_jobs: int
@@ -54,7 +54,7 @@ class Scope:
 def packing(
     stand: Stand, scope: Scope, workload: str, max_tokens: int, *, peers: Sequence[str] = (POOL, DIRECT)
 ) -> Iterator[Row]:
-    """Targets 1 and 2: all at t=0."""
+    """Measure targets 1 and 2: efficiency and speed-up with all jobs at t=0."""
     contenders = {name: _PEERS[name] for name in (PRODUCT, *peers)}
     runs = contest(
         stand,
@@ -81,9 +81,10 @@ def packing(
 
 
 def refill(stand: Stand, scope: Scope, *, completed: int) -> Iterator[Row]:
-    """Target 3: a slot's becoming free until its successor, in a long-used table; and in a pool.
+    """Measure target 3: how long slots stay free, in a long-used table and in a pool.
 
-    Slots of SMALL become free one by one. Those of TINY do all at once, so the last waits for four claims.
+    Slots of SMALL become free one by one. Those of TINY become free together, so the last waits for four
+    claims.
     """
     contenders = {name: _PEERS[name] for name in (PRODUCT, CLAIMING_POOL)}
     stand.ledger.clear()
@@ -109,9 +110,10 @@ def refill(stand: Stand, scope: Scope, *, completed: int) -> Iterator[Row]:
 
 
 def _gaps(runs: Sequence[Run], contender: str, where: str, *, is_judged: bool) -> Iterator[Row]:
-    """How long slots were free; what is judged is what a dispatcher decides: when the next request comes.
+    """Build rows of how long slots were free; judge only what a dispatcher decides.
 
-    Its prefill begins at the engine's next iteration, which may be in the middle of another one's prompt.
+    That is when the next request comes: its prefill begins at the engine's next iteration, which may be in
+    the middle of another prompt.
     """
     gaps = np.array([gap for run in _valid(runs, contender) for gap in run.refills_s]).reshape(-1, 2) * 1000
     for column, what in enumerate(("next request", "next prefill")) if len(gaps) else ():
@@ -127,7 +129,7 @@ def _gaps(runs: Sequence[Run], contender: str, where: str, *, is_judged: bool) -
 
 
 def overcommit(stand: Stand, scope: Scope) -> Iterator[Row]:
-    """Target 4: long answers of unknown length, on an engine that keeps no prefix."""
+    """Measure target 4: long answers of unknown length, without a prefix cache."""
     runs: list[Run] = []
     for seed in scope.seeds:
         specs = make("REASON", seed=seed, num_jobs=scope.num_jobs, max_tokens=32_768)
@@ -146,7 +148,7 @@ def overcommit(stand: Stand, scope: Scope) -> Iterator[Row]:
 
 
 def starvation(stand: Stand, scope: Scope) -> Iterator[Row]:
-    """Target 5: the longest wait for a first token when jobs arrive at 0.9 of what the engine can serve."""
+    """Measure target 5: the longest wait for a first token at 0.9 load."""
     runs: list[Run] = []
     for seed in scope.seeds:
         specs = make("STARVE", seed=seed, num_jobs=scope.num_jobs, max_tokens=2048)
@@ -163,7 +165,7 @@ def starvation(stand: Stand, scope: Scope) -> Iterator[Row]:
 
 
 def shares(stand: Stand, scope: Scope) -> Iterator[Row]:
-    """Target 5: tokens served to two tenants, one with ten times the backlog, while both have one."""
+    """Measure target 5: tokens served to two tenants, one with ten times the backlog."""
     for weights in ({"small": 1.0, "large": 1.0}, WEIGHTS):
         runs: list[Run] = []
         contenders = {PRODUCT: Longbatch(weights=weights)}
@@ -174,7 +176,7 @@ def shares(stand: Stand, scope: Scope) -> Iterator[Row]:
         off = [
             abs(run.span.served["small"] / sum(run.span.served.values()) / wanted - 1)
             for run in _valid(runs, PRODUCT)
-            if any(run.span.served.values())  # not where the small tenant's only job started first
+            if any(run.span.served.values())  # not if the small tenant's only job started first
         ]
         where = f"MIX-20, 10:1 backlog, N={scope.num_jobs}, weights {weights['small']:g}:1"
         yield from _row(runs, "5 share off its weight", where, off, goal="<= 0.1", peer="weights")
@@ -188,7 +190,7 @@ def _efficiency(runs: Sequence[Run], contender: str, name: str, where: str, goal
 def _row(
     runs: Sequence[Run], name: str, where: str, values: Sequence[float], *, peer: str, goal: str = ""
 ) -> Iterator[Row]:
-    """The line, unless no run counts."""
+    """Build the row, unless no run counts."""
     if values:
         scale = f"S={runs[0].scale:g}"
         yield judge(name, where, values, peer=peer, scale=scale, seeds=len(values), goal=goal)
@@ -199,7 +201,7 @@ def _valid(runs: Iterable[Run], contender: str) -> Iterator[Run]:
 
 
 def _ratios(runs: Sequence[Run], above: str, below: str) -> list[float]:
-    """Makespans of one by those of the other, on the same seeds."""
+    """Return makespans of one divided by those of the other, on the same seeds."""
     return [one.makespan_s / other.makespan_s for one, other in _pairs(runs, above, below)]
 
 

@@ -1,4 +1,4 @@
-"""Target 9: what the product adds to one job on an idle engine, before its start and after its end."""
+"""Target 9: the latency the product adds to one job on an idle engine, before its start and after its end."""
 
 import threading
 import time
@@ -17,7 +17,7 @@ from bench.stand import trace
 from bench.stand.documents import Prompt
 from bench.stand.stand import Stand, job_line
 
-# What the stand's service worker must be told so that it delivers to the receiver here.
+# Lets the stand's service worker deliver to the receiver here.
 SETTINGS = {"LONGBATCH_WEBHOOKS__ALLOWED_HOSTS": '["127.0.0.1"]'}
 SMALL = Spec(prompt_tokens=1_000, output_tokens=64, max_tokens=256, template="small")
 _LIMIT_S = 30.0
@@ -26,14 +26,14 @@ _PAUSE_S = 0.05  # between two jobs, so that the engine and the worker are idle
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """Seconds of one job.
+    """Latencies of one job, in seconds.
 
     Attributes:
-        to_engine: from before it is sent until its prefill starts.
-        to_claim: of that, until a worker has claimed it.
-        to_record: from its slot's becoming free until its end is in the database.
-        to_get: from its slot's becoming free until the waiting GET has its answer.
-        to_webhook: from there until the receiver has its event.
+        to_engine: from just before the request until the job's prefill starts.
+        to_claim: of that, until a worker has claimed the job.
+        to_record: from the free slot until the database has the job's end.
+        to_get: from the free slot until the waiting GET returns.
+        to_webhook: from the free slot until the receiver has its event.
     """
 
     to_engine: float
@@ -45,7 +45,7 @@ class Timed:
 
 @dataclass(slots=True)
 class Receiver:
-    """A webhook's other end.
+    """The receiver of a webhook.
 
     Attributes:
         url: where it listens.
@@ -58,7 +58,7 @@ class Receiver:
 
 
 def latency(stand: Stand, spec: Spec, *, repeats: int) -> Iterator[Row]:
-    """The product and a direct client in turns, one small job at a time."""
+    """Alternate between the product and a direct client, one small job at a time."""
     prompts = stand.author.write([spec] * (2 * repeats), seed=9)
     ours: list[Timed] = []
     direct: list[float] = []
@@ -103,7 +103,7 @@ def _through_us(stand: Stand, prompt: Prompt, receiver: Receiver) -> Timed:
     answer = stand.http.get(f"/v1/jobs/{job_id}", params={"wait": _LIMIT_S})
     got_at = time.monotonic()
     if answer.json()["state"] != "completed" or not receiver.heard.wait(_LIMIT_S):
-        raise TimeoutError(f"no answer or no webhook within {_LIMIT_S:g} s: {answer.text[:200]}")
+        raise TimeoutError(f"no response or no webhook within {_LIMIT_S:g} s: {answer.text[:200]}")
     request = _last(stand, since=sent_at)
     return Timed(
         to_engine=request.began - sent_at,
@@ -121,7 +121,7 @@ def _straight(stand: Stand, prompt: Prompt, engine: EngineClient) -> float:
 
 
 def _last(stand: Stand, *, since: float) -> trace.Request:
-    """The one request since then."""
+    """Return the only request since then."""
     seen = stand.until(
         lambda: trace.read(stand.trace, since=since, until=time.monotonic()).requests, seconds=1, every=0.01
     )
@@ -130,7 +130,7 @@ def _last(stand: Stand, *, since: float) -> trace.Request:
 
 @contextmanager
 def _receiver() -> Iterator[Receiver]:
-    """A server that notes when it is told something."""
+    """Run a server that records when an event arrives."""
     made: list[Receiver] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -142,10 +142,10 @@ def _receiver() -> Iterator[Receiver]:
             made[0].heard.set()
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # http.server's name
-            """Nothing is said."""
+            """Log nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        made.append(Receiver(f"http://127.0.0.1:{server.server_port}/told"))
+        made.append(Receiver(f"http://127.0.0.1:{server.server_port}/events"))
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:

@@ -1,8 +1,8 @@
-"""`python -m bench.noisy_neighbour`: small submits of one tenant beside long bodies of another.
+"""`python -m bench.noisy_neighbour`: small submits of one tenant during long bodies of another.
 
-Three callers of one tenant post chats of 8 MB of emoji, which no engine takes, one after another. Another
-tenant submits a short job again and again. Postgres, Redis, the API, the callers and the client run here, in
-processes of their own, so on few cores the callers take some of the processor as well.
+Three callers of one tenant post chats of 8 MB of emoji, which no engine accepts, one after another. Another
+tenant submits a short job again and again. Postgres, Redis, the API, the callers and the client run here,
+each in its own process, so on few cores the callers take some of the processor as well.
 """
 
 import argparse
@@ -38,7 +38,7 @@ _NO_QUOTAS: Final = {
     "LONGBATCH_LIMITS__MAX_ENQUEUED_TOKENS": "1000000000000",
 }
 _GOAL: Final = 3.0
-# Posts one long chat after another over several connections; prints how many were answered by each status.
+# Posts one long chat after another over several connections; prints the number of responses by status.
 _CALLERS: Final = """
 import collections, http.client, json, sys, threading, time
 port, key, num_callers, seconds = int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
@@ -61,9 +61,9 @@ print(json.dumps(statuses))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Print the figures, and keep them as JSON where asked; exit 1 if the goal was missed."""
+    """Print the figures, and store them as JSON if asked; exit 1 on a missed goal."""
     parser = argparse.ArgumentParser(prog="python -m bench.noisy_neighbour", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=30, help="of each of the two turns")
+    parser.add_argument("--seconds", type=float, default=30, help="length of each of the two phases")
     figures.run(parser, _measure, arguments)
 
 
@@ -76,23 +76,23 @@ def _measure(directory: Path, asked: argparse.Namespace) -> list[Figure]:
             registry.register(session, _NAME, _NAME, _CAPACITY, now=database_now(session))
         with figures.api(servers, **_NO_QUOTAS) as (port, pid):
             _wait_until_ready(port)
-            _submit_for(port, 2)  # everything is loaded
+            _submit_for(port, 2)  # warm up
             idle, idle_mb = _submit_for(port, asked.seconds), _peak_mb(pid)
             with _callers(port, asked.seconds) as callers:
-                beside, beside_mb = _submit_for(port, asked.seconds), _peak_mb(pid)
+                busy, busy_mb = _submit_for(port, asked.seconds), _peak_mb(pid)
                 statuses: dict[str, int] = json.loads(callers.communicate()[0])
     if set(statuses) != {"400"}:
-        raise RuntimeError(f"the long chats were answered by {statuses}")
-    ratio = _p99(beside) / _p99(idle)
+        raise RuntimeError(f"the long chats got statuses {statuses}")
+    ratio = _p99(busy) / _p99(idle)
     return [
-        Figure("submits of 3.5 kB while nobody else calls", len(idle) / asked.seconds, "/s"),
+        Figure("submits of 3.5 kB without other callers", len(idle) / asked.seconds, "/s"),
         Figure("p99", _p99(idle), "ms"),
         Figure("long chats refused meanwhile", sum(statuses.values()), ""),
-        Figure("submits beside them", len(beside) / asked.seconds, "/s"),
-        Figure("p99", _p99(beside), "ms"),
-        Figure("p99 against that while nobody else calls", ratio, "x", f"< {_GOAL:g}", ratio < _GOAL),
+        Figure("submits during them", len(busy) / asked.seconds, "/s"),
+        Figure("p99", _p99(busy), "ms"),
+        Figure("p99 relative to that without other callers", ratio, "x", f"< {_GOAL:g}", ratio < _GOAL),
         Figure("largest memory of the API before the long chats", idle_mb, "MiB"),
-        Figure("and with them", beside_mb, "MiB"),
+        Figure("and with them", busy_mb, "MiB"),
     ]
 
 
@@ -113,7 +113,7 @@ def _callers(port: int, seconds: float) -> Iterator["subprocess.Popen[str]"]:
     command = [sys.executable, "-c", _CALLERS, str(port), _KEYS["noisy"], str(_NUM_CALLERS), str(seconds)]
     running = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
-        assert running.stdout is not None  # noqa: S101  # a pipe was asked for
+        assert running.stdout is not None  # noqa: S101  # it is a pipe
         running.stdout.readline()
         yield running
     finally:
@@ -122,7 +122,7 @@ def _callers(port: int, seconds: float) -> Iterator["subprocess.Popen[str]"]:
 
 
 def _submit_for(port: int, seconds: float) -> list[float]:
-    """Submit one short job after another over one connection; milliseconds each."""
+    """Submit short jobs one by one over one connection; return milliseconds of each."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
     headers = {"Authorization": f"Bearer {_KEYS['quiet']}", "Content-Type": "application/json"}
     times: list[float] = []
@@ -133,7 +133,7 @@ def _submit_for(port: int, seconds: float) -> list[float]:
         answer = connection.getresponse()
         answer.read()
         if answer.status != http.client.ACCEPTED:
-            raise RuntimeError(f"a small submit was answered by {answer.status}")
+            raise RuntimeError(f"a small submit got status {answer.status}")
         times.append((time.monotonic() - began) * 1000)
     connection.close()
     return times
@@ -144,7 +144,7 @@ def _p99(times: Sequence[float]) -> float:
 
 
 def _peak_mb(pid: int) -> float:
-    """Add up the largest memory of a process and of those that it started, in MiB."""
+    """Add up the peak memory of a process and its children, in MiB."""
     started = (file.read_text(encoding="ascii") for file in Path(f"/proc/{pid}/task").glob("*/children"))
     return sum(map(_high_water_mb, [pid, *map(int, " ".join(started).split())]))
 

@@ -34,14 +34,14 @@ _POLL_SECONDS: Final = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """A stack and how to speak to it."""
+    """A stack and the connections to it."""
 
     stack: Stack
     http: httpx2.Client
     rows: Engine
 
     def upload(self, content: Callable[[], Iterator[bytes]], num_bytes: int) -> str:
-        """The id of a new file with this content."""
+        """Upload a file with this content, and return its id."""
         head = (
             b'--xx\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n--xx\r\n'
             b'Content-Disposition: form-data; name="file"; filename="in.jsonl"\r\n\r\n'
@@ -61,7 +61,7 @@ class Bench:
         return str(answer.raise_for_status().json()["id"])
 
     def accept(self, file_id: str) -> tuple[str, float]:
-        """A batch of the file and the seconds from its request until it is in progress."""
+        """Create a batch of the file; return its id and its seconds to `in_progress`."""
         asked = {
             "input_file_id": file_id,
             "endpoint": "/v1/chat/completions",
@@ -77,7 +77,7 @@ class Bench:
         return batch["id"], time.monotonic() - began
 
     def wait_for_jobs(self, batch_id: str, num_lines: int) -> float:
-        """Seconds until every line is a job."""
+        """Wait until every line is a job; return the seconds."""
         began = time.monotonic()
         count = text("SELECT count(*) FROM jobs WHERE batch_id = CAST(:id AS uuid)")
         while True:
@@ -86,28 +86,28 @@ class Bench:
                     return time.monotonic() - began
             time.sleep(_POLL_SECONDS)
 
-    def memory(self, part: str, *, peak: bool) -> float:
-        """Resident memory of a part in MiB, now or at its peak since `forget_peak`."""
-        status = Path(f"/proc/{self.stack.pids[part]}/status").read_text()
+    def memory(self, service: str, *, peak: bool) -> float:
+        """Read a service's resident memory in MiB, now or at its peak since the reset."""
+        status = Path(f"/proc/{self.stack.pids[service]}/status").read_text()
         found = re.search(rf"^{'VmHWM' if peak else 'VmRSS'}:\s+(\d+) kB", status, re.MULTILINE)
         return int(found[1]) / 1024 if found else 0.0
 
     @contextmanager
-    def growth(self, part: str, found: list[Figure], name: str, *, goal: int) -> Iterator[None]:
-        """How far the part's memory was above its size at the beginning, at the most."""
-        pid = self.stack.pids[part]
-        before = self.memory(part, peak=False)
+    def growth(self, service: str, found: list[Figure], name: str, *, goal: int) -> Iterator[None]:
+        """Measure how far the service's memory grows during the block, at its peak."""
+        pid = self.stack.pids[service]
+        before = self.memory(service, peak=False)
         Path(f"/proc/{pid}/clear_refs").write_text("5")
         yield
-        grown = self.memory(part, peak=True) - before
+        grown = self.memory(service, peak=True) - before
         found.append(Figure(name, grown, "MiB", f"< {goal}", grown < goal))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The figures are printed, and kept as JSON where asked; exit 1 if a goal was missed."""
+    """Print the figures, and store them as JSON if asked; exit 1 on a missed goal."""
     parser = argparse.ArgumentParser(prog="python -m bench.openai_batches", description=__doc__)
     parser.add_argument("--lines", type=int, default=10_000, help="small lines of the first batch")
-    parser.add_argument("--bytes", type=int, default=200_000_000, help="size of the second one's file")
+    parser.add_argument("--bytes", type=int, default=200_000_000, help="size of the second batch's file")
     figures.run(parser, _measure, arguments)
 
 
@@ -120,7 +120,7 @@ def _small_lines(bench: Bench, num_lines: int) -> list[Figure]:
     found: list[Figure] = []
     lines = [_line(number, f"What is {number} times seven?") for number in range(num_lines)]
     content = b"".join(lines)
-    bench.accept(bench.upload(lambda: iter(lines[:100]), sum(map(len, lines[:100]))))  # all is loaded now
+    bench.accept(bench.upload(lambda: iter(lines[:100]), sum(map(len, lines[:100]))))  # warm up
     began = time.monotonic()
     file_id = bench.upload(lambda: iter([content]), len(content))
     found.append(Figure(f"upload of {num_lines:,} lines", num_lines / (time.monotonic() - began), "lines/s"))

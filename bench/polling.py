@@ -1,7 +1,7 @@
-"""`python -m bench.polling`: status polls against a bare single-row GET, and a thousand callers that wait.
+"""`python -m bench.polling`: status polls against a bare single-row GET, and a thousand waiting callers.
 
-Postgres, Redis, the API process, the peer and the clients run here, in processes of their own. The peer is a
-FastAPI application of one route that reads one row by its id through psycopg and its pool, and returns it.
+Postgres, Redis, the API process, the peer and the clients run here, each in its own process. The peer is a
+FastAPI application with one route that reads one row by its id through psycopg and its pool, and returns it.
 """
 
 import argparse
@@ -43,7 +43,7 @@ _KEY: Final = "lb_0123456789abcdef_" + "b" * 43  # opens nothing outside this ru
 _NAME: Final = "bench"  # of the engine and its model
 _NUM_CLIENTS: Final = 16
 _NUM_WAITING: Final = 1000
-_NUM_ENDS: Final = 50  # jobs that they wait for, ending one after another
+_NUM_ENDS: Final = 50  # jobs they wait for, ending one after another
 _CAPACITY: Final = Capacity(
     max_batch_size=64, max_blocks=2048, tokens_per_block=64, max_input_len=96_000, max_seq_len=131_072
 )
@@ -69,7 +69,7 @@ print(listener.getsockname()[1], flush=True)
 config = uvicorn.Config(app, log_level="warning", access_log=False, loop="uvloop", http="httptools")
 uvicorn.Server(config).run([listener])
 """
-# Keeps each connection busy with one request after another; prints requests a second.
+# Keeps each connection busy with one request after another; prints requests per second.
 _CLIENT: Final = """
 import asyncio, sys, time
 port, path, key = int(sys.argv[1]), sys.argv[2], sys.argv[3]
@@ -99,9 +99,9 @@ asyncio.run(main())
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The figures are printed, and kept as JSON where asked; exit 1 if a goal was missed."""
+    """Print the figures, and store them as JSON if asked; exit 1 on a missed goal."""
     parser = argparse.ArgumentParser(prog="python -m bench.polling", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=4, help="of each of the four turns")
+    parser.add_argument("--seconds", type=float, default=4, help="length of each of the four turns")
     figures.run(parser, _measure, arguments)
 
 
@@ -121,7 +121,7 @@ def _measure(directory: Path, asked: argparse.Namespace) -> list[Figure]:
     return [
         Figure("bare single-row GET", bare, "/s"),
         Figure("GET /v1/jobs/{id}, with key, tenant, rate limit, ETag", polls, "/s"),
-        Figure("polls against the bare GET", polls / bare, "x", ">= .8", polls >= 0.8 * bare),
+        Figure("polls relative to the bare GET", polls / bare, "x", ">= .8", polls >= 0.8 * bare),
         Figure(
             f"connections of the API while {_NUM_WAITING} callers wait",
             num_connections,
@@ -142,7 +142,7 @@ def _peer(servers: Servers) -> Iterator[int]:
 
 
 def _rate(port: int, name: str, *, seconds: float) -> float:
-    """Requests a second over a few connections, by a client in a process of its own."""
+    """Measure requests per second over a few connections, from a client process."""
     command = [
         sys.executable, "-c", _CLIENT, str(port), f"/v1/jobs/{name}", _KEY, str(_NUM_CLIENTS), str(seconds),
     ]  # fmt: skip
@@ -151,7 +151,7 @@ def _rate(port: int, name: str, *, seconds: float) -> float:
 
 
 async def _wait_for_many(sessions: sessionmaker[Session], port: int) -> tuple[int, list[float]]:
-    """Connections of the API to the database while all wait, and seconds from each commit to its answer."""
+    """Count the API's connections while all wait; time each commit to its response."""
     leases = [_running_job(sessions) for _ in range(_NUM_ENDS)]
     arrived: list[tuple[int, float]] = []
 
@@ -164,7 +164,7 @@ async def _wait_for_many(sessions: sessionmaker[Session], port: int) -> tuple[in
         writer.write(head.encode())
         answer = await reader.readuntil(b"\r\n\r\n")
         arrived.append((which, time.monotonic()))
-        assert answer.startswith(b"HTTP/1.1 200"), answer  # noqa: S101  # else nothing was measured
+        assert answer.startswith(b"HTTP/1.1 200"), answer  # noqa: S101  # otherwise nothing was measured
         writer.close()
 
     waiting = [asyncio.create_task(wait(number % len(leases))) for number in range(_NUM_WAITING)]
@@ -181,7 +181,7 @@ async def _wait_for_many(sessions: sessionmaker[Session], port: int) -> tuple[in
 
 
 def _num_busy_connections(sessions: sessionmaker[Session]) -> int:
-    """That the API used in the last second, of those it keeps open."""
+    """Count the API's database connections that it used in the last second."""
     with sessions() as session:
         query = text(
             "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'longbatch-api'"
@@ -197,7 +197,7 @@ def _finished_job(sessions: sessionmaker[Session]) -> UUID:
 
 
 def _running_job(sessions: sessionmaker[Session]) -> Lease:
-    """A job of which the worker, this process, says nothing more."""
+    """Start a job as a worker that then does nothing with it."""
     prompt = f"prompt {uuid7()}"
     counted = CountedPrompt(packed_ids=sha256(prompt.encode()).digest(), num_tokens=100, fingerprint="bench")
     asked = JobSpec(text=NewText(prompt, counted), task="generate", model=_NAME, max_tokens=64)

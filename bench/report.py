@@ -1,4 +1,4 @@
-"""Measured against what was asked: the lines of the table of targets, printed and kept as JSON."""
+"""Measurements against their goals: the lines of the table of targets, printed and stored as JSON."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -18,14 +18,14 @@ class Row:
     """One line of the table.
 
     Attributes:
-        target: its number and name; without a number: shown for comparison.
+        target: its number and name; without a number it is shown for comparison.
         workload: its name, and what of it.
         measured: the median over the seeds.
-        goal: what it should be; empty: nothing is asked.
-        met: whether it is; None without goal.
+        goal: limit to reach; empty: none.
+        met: True if the goal is reached; None without a goal.
         peer: what it was measured against.
         scale: how much faster than the modelled engine it ran.
-        seeds: how many workloads, or repetitions.
+        seeds: number of workloads, or of repetitions.
     """
 
     target: str
@@ -41,7 +41,7 @@ class Row:
 def judge(
     target: str, workload: str, values: Sequence[float], *, peer: str, scale: str, seeds: int, goal: str = ""
 ) -> Row:
-    """The median of these values as a line; the goal is written as `>= 0.96` or `<= 1.1`."""
+    """Compare the median of these values with a goal such as `>= 0.96` or `<= 1.1`."""
     measured, met = round(median(values), 4), None
     if goal:
         sign, limit = goal.split()
@@ -50,7 +50,7 @@ def judge(
 
 
 def print_table(rows: Iterable[Row], title: str) -> None:
-    """The table is on standard output."""
+    """Print the table on standard output."""
     table = Table(title=title)
     for heading in _HEADINGS:
         table.add_column(heading, justify="right" if heading in {"measured", "goal", "seeds"} else "left")
@@ -69,6 +69,6 @@ def print_table(rows: Iterable[Row], title: str) -> None:
 
 
 def write_json(rows: Iterable[Row], file: Path) -> None:
-    """The rows as a list of objects."""
+    """Write the rows as a list of objects."""
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")

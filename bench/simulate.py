@@ -1,4 +1,4 @@
-"""`python -m bench.simulate`: the table of targets in virtual time, and how full the engine was."""
+"""`python -m bench.simulate`: the table of targets in virtual time, and the engine's occupancy."""
 
 import argparse
 import json
@@ -14,7 +14,7 @@ from bench.targets import Plan, rows
 
 
 def main() -> None:
-    """The table is printed and the files that were asked for are written; exit 1 if a target was missed."""
+    """Print the table and write the requested files; exit 1 if a target was missed."""
     asked = _arguments()
     plan = Plan(
         num_jobs=asked.jobs, seeds=asked.seeds, first_seed=asked.first_seed, only=frozenset(asked.workload)
@@ -30,7 +30,7 @@ def main() -> None:
 
 
 def occupancy(num_jobs: int) -> dict[str, dict[str, list[float]]]:
-    """Slots and blocks over time on one MIX-20, for the product and for the plain pool."""
+    """Simulate one MIX-20 with the product and the plain pool; return occupancies."""
     specs = make("MIX-20", seed=0, num_jobs=num_jobs, max_tokens=2048)
     named = policies()
     return {
@@ -42,10 +42,10 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.simulate", description=__doc__)
     parser.add_argument("--workload", nargs="*", choices=WORKLOADS, default=(), help="only these")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--first-seed", type=int, default=0, help="from 5 on the policy has not seen them")
-    parser.add_argument("--jobs", type=int, default=300, help="of each workload")
-    parser.add_argument("--json", type=Path, help="write the table here")
-    parser.add_argument("--occupancy", type=Path, help="write slots and blocks over time here")
+    parser.add_argument("--first-seed", type=int, default=0, help="not tuned on from 5 on")
+    parser.add_argument("--jobs", type=int, default=300, help="jobs of each workload")
+    parser.add_argument("--json", type=Path, help="write the table to this file")
+    parser.add_argument("--occupancy", type=Path, help="write slots and blocks over time to this file")
     return parser.parse_args()
 
 

@@ -1,4 +1,4 @@
-"""The targets that a simulation can show, each beside its peer or limit on the same seeded workloads."""
+"""The targets that a simulation can show, each next to its peer or limit on the same seeded workloads."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -33,7 +33,7 @@ class Plan:
     Attributes:
         num_jobs: of each workload; efficiency is judged at 300 or more.
         seeds: of each workload.
-        first_seed: of them; the policy was tuned on 0 to 4.
+        first_seed: lowest seed; the policy was tuned on 0 to 4.
         only: names of workloads; empty: all.
     """
 
@@ -44,20 +44,20 @@ class Plan:
 
     @property
     def each_seed(self) -> range:
-        """Of every workload."""
+        """Seeds of every workload."""
         return range(self.first_seed, self.first_seed + self.seeds)
 
     def row(self, target: str, workload: str, values: Sequence[float], *, peer: str, goal: str = "") -> Row:
-        """The median of these values as a line; the goal is written as `>= 0.96` or `<= 1.1`."""
+        """Compare the median of these values with a goal such as `>= 0.96` or `<= 1.1`."""
         return judge(target, workload, values, peer=peer, goal=goal, scale="virtual time", seeds=self.seeds)
 
     def wants(self, workload: str) -> bool:
-        """Whether the workload was asked for."""
+        """Return True if the workload is to be simulated."""
         return not self.only or workload in self.only
 
 
 def rows(plan: Plan) -> Iterator[Row]:
-    """All that was asked for, as it gets ready."""
+    """Yield all requested rows as they are ready."""
     for workload, max_tokens in PACKED_SIZES:
         if plan.wants(workload):
             yield from efficiency(plan, workload, max_tokens)
@@ -74,7 +74,7 @@ def rows(plan: Plan) -> Iterator[Row]:
 
 
 def efficiency(plan: Plan, workload: str, max_tokens: int) -> Iterator[Row]:
-    """Target 1: lower bound by makespan, all at t=0; the product first, then every peer."""
+    """Measure target 1, lower bound by makespan at t=0, also of every peer."""
     size = f"{workload} {max_tokens}"
     workloads = _workloads(plan, workload, max_tokens)
     reached = {
@@ -96,7 +96,7 @@ def efficiency(plan: Plan, workload: str, max_tokens: int) -> Iterator[Row]:
 
 
 def gaps(plan: Plan) -> Iterator[Row]:
-    """What a gap between a slot's becoming free and its next prefill costs, by the speed of the engine."""
+    """Measure the cost of a gap between a free slot and its next prefill, by engine."""
     workloads = _workloads(plan, "MOON", 2048)
     policy = policies()[known.LONGBATCH]
     for name, model in (("A6000", A6000), ("H200", H200)):
@@ -110,7 +110,7 @@ def gaps(plan: Plan) -> Iterator[Row]:
 
 
 def overcommit(plan: Plan) -> Iterator[Row]:
-    """Target 4: long answers of unknown length."""
+    """Measure target 4: long answers of unknown length."""
     workloads = _workloads(plan, "REASON", 32_768)
     for reuses, where in ((True, "REASON"), (False, "REASON, no prefix cache")):
         conditions = Conditions(A6000, reuses_prefix=reuses)
@@ -132,7 +132,7 @@ def overcommit(plan: Plan) -> Iterator[Row]:
 
 
 def starvation(plan: Plan) -> Iterator[Row]:
-    """Target 5: the longest wait at 0.9 load, and what it costs in time."""
+    """Measure target 5: the longest wait at 0.9 load, and what it costs in time."""
     workloads = _arriving(plan, "STARVE", poisson, load=0.9)
     run = {name: [_run(specs, policy) for specs in workloads] for name, policy in policies().items()}
     ours, fcfs, unfair = run.pop(known.LONGBATCH), run.pop(known.FCFS), run[known.UNFAIR]
@@ -153,7 +153,7 @@ def starvation(plan: Plan) -> Iterator[Row]:
 
 
 def arrivals(plan: Plan) -> Iterator[Row]:
-    """Waits on MIX-20 when jobs arrive at 0.9 load, one by one and in bursts."""
+    """Measure waits on MIX-20 when jobs arrive at 0.9 load, one by one and in bursts."""
     for how in (poisson, bursty):
         workloads = _arriving(plan, "MIX-20", how, load=0.9)
         named = policies()
@@ -164,7 +164,7 @@ def arrivals(plan: Plan) -> Iterator[Row]:
 
 
 def fairness(plan: Plan) -> Iterator[Row]:
-    """Target 5: tokens served to two tenants, one with ten times the backlog, while both have one."""
+    """Measure target 5: tokens served to two tenants, one with ten times the backlog."""
     for weights in ({}, WEIGHTS):
         wanted = weights.get("small", 1) / (weights.get("small", 1) + weights.get("large", 1))
         off = []
@@ -178,7 +178,7 @@ def fairness(plan: Plan) -> Iterator[Row]:
 
 
 def two_tenants(seed: int, num_jobs: int) -> list[Spec]:
-    """One tenant with so many jobs and one with a tenth, all at t=0."""
+    """Make `num_jobs` jobs of one tenant and a tenth of that of another, all at t=0."""
     backlogs = (("large", num_jobs), ("small", max(1, num_jobs // 10)))
     return [
         replace(spec, tenant=tenant)
@@ -193,7 +193,7 @@ def _workloads(plan: Plan, name: str, max_tokens: int) -> list[list[Spec]]:
 
 
 def _arriving(plan: Plan, name: str, how: Arrivals, *, load: float) -> list[list[Spec]]:
-    """The workloads arriving at this share of what the lower bound could serve."""
+    """Let the workloads arrive at this share of what the lower bound could serve."""
     return [
         how(specs, seed=seed, mean_gap_s=lower_bound_s(A6000, specs) / len(specs) / load)
         for seed, specs in enumerate(_workloads(plan, name, 2048))

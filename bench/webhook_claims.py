@@ -1,7 +1,7 @@
-"""`python -m bench.webhook_claims`: what a claim of webhooks costs beside destinations that wait.
+"""`python -m bench.webhook_claims`: what a claim of webhooks costs with many waiting destinations.
 
-Every destination has one event that is due later; a hundred more are due now, of which each claim takes some.
-The goal is a ratio: 50 times as many destinations must not double the time of a claim.
+Every destination has one event that is due later; a hundred more are due now, of which each claim takes
+some. The goal is a ratio: 50 times as many destinations must not double the time of a claim.
 """
 
 import argparse
@@ -43,7 +43,7 @@ _FILL: Final = """
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Print the figures, and keep them as JSON where asked; exit 1 if the goal was missed."""
+    """Print the figures, and store them as JSON if asked; exit 1 on a missed goal."""
     parser = argparse.ArgumentParser(prog="python -m bench.webhook_claims", description=__doc__)
     parser.add_argument("--waiting", type=int, nargs="+", default=[2_000, 20_000, 100_000])
     figures.run(parser, _measure, arguments)
@@ -53,17 +53,17 @@ def _measure(directory: Path, asked: argparse.Namespace) -> list[Figure]:
     numbers: list[int] = asked.waiting
     with figures.servers(directory, pool_size=2) as servers:
         times = {number: [_claim_ms(servers.sessions, number)] for number in numbers}
-        for number in reversed(numbers):  # A B C C B A: what else the machine does falls on all
+        for number in reversed(numbers):  # A B C C B A: other load on the machine affects all alike
             times[number].append(_claim_ms(servers.sessions, number))
     means = {number: statistics.mean(each) for number, each in times.items()}
     ratio = means[max(numbers)] / means[min(numbers)]
-    found = [Figure(f"claim beside {number:,} destinations", mean, "ms") for number, mean in means.items()]
+    found = [Figure(f"claim with {number:,} waiting", mean, "ms") for number, mean in means.items()]
     name = f"{max(numbers):,} against {min(numbers):,}"
     return [*found, Figure(name, ratio, "x", f"<= {_GOAL}", ratio <= _GOAL)]
 
 
 def fill(session: Session, *, waiting: int, due: int) -> None:
-    """Make so many destinations with an event that is due in an hour, and so many with one due now."""
+    """Insert `waiting` destinations due in an hour and `due` ones due now."""
     for statement in _FILL.split(";")[:-1]:
         values = {"tenant": DEFAULT_TENANT, "waiting": waiting, "due": due}
         wanted = {name: value for name, value in values.items() if f":{name}" in statement}

@@ -1,6 +1,6 @@
-"""`python -m bench.webhooks`: webhook deliveries against Celery's own no-op rate, and beside one that hangs.
+"""`python -m bench.webhooks`: webhook deliveries against Celery's own no-op rate, and while a receiver hangs.
 
-Postgres, Redis, a service worker and the receivers run here, in processes of their own. The peer is a Celery
+Postgres, Redis, a service worker and the receivers run here, each in its own process. The peer is a Celery
 worker of one process with a thread pool that runs a task which does nothing.
 """
 
@@ -34,9 +34,7 @@ from jobs.webhooks.vault import Vault, new_key
 from worker.celery_app import make_app, publisher
 
 _NUM_ENDPOINTS: Final = 20
-_PERIOD_SECONDS: Final = (
-    0.25  # an event for each endpoint in it: what is measured is waiting, not being overrun
-)
+_PERIOD_SECONDS: Final = 0.25  # one event per endpoint in each period: this measures waiting, not overload
 _PEER: Final = """
 import sys, threading, celery
 app = celery.Celery(broker=sys.argv[1], set_as_current=False)
@@ -82,7 +80,7 @@ asyncio.run(main())
 
 @dataclass(frozen=True, slots=True)
 class Rig:
-    """A database, and the bell of a service worker that delivers from it."""
+    """A database, and the doorbell of a service worker that delivers from it."""
 
     sessions: sessionmaker[Session]
     ring: Callable[[], object]
@@ -90,7 +88,7 @@ class Rig:
 
 @dataclass
 class Receivers:
-    """A process with a server and a path for each endpoint; when each event arrived first."""
+    """A process with a server and a path for each endpoint; records the first arrival of each event."""
 
     ports: Sequence[int]
     arrived: dict[str, float] = field(default_factory=dict)
@@ -98,7 +96,7 @@ class Receivers:
 
 @contextmanager
 def receiving(*, hangs: str = "") -> Iterator[Receivers]:
-    """Receivers for the block; the one at this path never answers."""
+    """Run receivers for the block; the one at this path never responds."""
     with figures.process([sys.executable, "-c", _RECEIVER, hangs, str(_NUM_ENDPOINTS)]) as lines:
         receivers = Receivers([int(port) for port in lines.readline().split()])
 
@@ -112,7 +110,7 @@ def receiving(*, hangs: str = "") -> Iterator[Receivers]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The figures are printed, and kept as JSON where asked; exit 1 if a goal was missed."""
+    """Print the figures, and store them as JSON if asked; exit 1 on a missed goal."""
     parser = argparse.ArgumentParser(prog="python -m bench.webhooks", description=__doc__)
     parser.add_argument("--events", type=int, default=3000)
     figures.run(parser, _measure, arguments)
@@ -125,23 +123,23 @@ def _measure(directory: Path, asked: argparse.Namespace) -> list[Figure]:
         with _service(servers) as rig:
             rates += [_delivery_rate(rig, num_events) for _ in range(2)]
             calms = [_p99(rig, num_events // 2, hangs="")]
-            besides = [_p99(rig, num_events // 2, hangs="/0") for _ in range(2)]
+            hangings = [_p99(rig, num_events // 2, hangs="/0") for _ in range(2)]
             calms.append(_p99(rig, num_events // 2, hangs=""))
         peers.append(_celery_rate(servers.valkey_url, num_events))
-    # Each pair was measured in the order A B B A, so that what else the machine does falls on both.
-    peer, rate, calm, beside = (statistics.mean(each) for each in (peers, rates, calms, besides))
+    # Each pair was measured in the order A B B A, so that other load on the machine affects both alike.
+    peer, rate, calm, hanging = (statistics.mean(each) for each in (peers, rates, calms, hangings))
     return [
         Figure("Celery no-op tasks", peer, "/s"),
         Figure("webhook deliveries, whole exchanges", rate, "/s"),
-        Figure("deliveries against Celery's no-op", rate / peer, "x", ">= 1.0", rate >= peer),
+        Figure("deliveries relative to Celery's no-op", rate / peer, "x", ">= 1.0", rate >= peer),
         Figure(f"p99 of {_NUM_ENDPOINTS - 1} endpoints, event to arrival", calm * 1000, "ms"),
-        Figure("the same beside one that hangs", beside * 1000, "ms"),
-        Figure("p99 raised by one that hangs", beside / calm, "x", "<= 1.5", beside <= 1.5 * calm),
+        Figure("the same while one hangs", hanging * 1000, "ms"),
+        Figure("p99 raised by one that hangs", hanging / calm, "x", "<= 1.5", hanging <= 1.5 * calm),
     ]
 
 
 def _celery_rate(url: str, num_tasks: int) -> float:
-    """Tasks a second from the first one sent to the last one done, the worker waiting."""
+    """Measure tasks per second from the first one sent to the last one done."""
     sender = celery.Celery(broker=url, set_as_current=False)
     peer = figures.process([sys.executable, "-c", _PEER, url, str(num_tasks + 1)])
     with peer as lines, sender.connection_for_write() as connection:
@@ -156,12 +154,12 @@ def _celery_rate(url: str, num_tasks: int) -> float:
 
 
 def _delivery_rate(rig: Rig, num_events: int) -> float:
-    """Deliveries a second from the first event written to the last one recorded, over all endpoints."""
+    """Measure deliveries per second, first event written to last one recorded."""
     with receiving() as receivers:
         endpoints = _endpoints(rig.sessions, receivers)
         began = time.monotonic()
         for _ in range(num_events // len(endpoints)):
-            _tell(rig.sessions, endpoints)
+            _write_events(rig.sessions, endpoints)
             rig.ring()
         _wait(lambda: _num_open(rig.sessions) == 0)
         taken = time.monotonic() - began
@@ -170,13 +168,13 @@ def _delivery_rate(rig: Rig, num_events: int) -> float:
 
 
 def _p99(rig: Rig, num_events: int, *, hangs: str) -> float:
-    """Seconds from before an event's commit to its arrival where nothing hangs, at a steady pace."""
+    """Measure p99 seconds from an event's commit to its arrival at healthy endpoints."""
     with receiving(hangs=hangs) as receivers:
         endpoints = _endpoints(rig.sessions, receivers)
         written: dict[str, float] = {}
         for _ in range(num_events // _NUM_ENDPOINTS):
             at = time.monotonic()
-            written |= dict.fromkeys(_tell(rig.sessions, endpoints), at)
+            written |= dict.fromkeys(_write_events(rig.sessions, endpoints), at)
             rig.ring()
             time.sleep(max(0, at + _PERIOD_SECONDS - time.monotonic()))
         wanted = [each for each in written if not each.startswith("/0 ")]
@@ -188,7 +186,7 @@ def _p99(rig: Rig, num_events: int, *, hangs: str) -> float:
 
 @contextmanager
 def _service(servers: Servers) -> Iterator[Rig]:
-    """A service worker in a process of its own, which has begun to look."""
+    """Run a service worker for the block, once it delivers."""
     assert _SETTINGS.encryption_key is not None  # noqa: S101  # there is one
     sessions = servers.sessions
     broker = doorbell.connect(servers.valkey_url, socket_timeout=3)
@@ -203,7 +201,7 @@ def _service(servers: Servers) -> Iterator[Rig]:
     ) as log:
         threading.Thread(target=log.read, daemon=True).start()
         with receiving() as receivers:
-            _tell(sessions, _endpoints(sessions, receivers))
+            _write_events(sessions, _endpoints(sessions, receivers))
             _wait(lambda: _num_open(sessions) == 0)
         _clear(sessions)
         yield rig
@@ -229,8 +227,8 @@ def _endpoints(sessions: sessionmaker[Session], receivers: Receivers) -> list[We
         ]
 
 
-def _tell(sessions: sessionmaker[Session], endpoints: Sequence[WebhookEndpoint]) -> list[str]:
-    """An event for each endpoint is committed; `path id` of each."""
+def _write_events(sessions: sessionmaker[Session], endpoints: Sequence[WebhookEndpoint]) -> list[str]:
+    """Commit an event for each endpoint, and return `path id` of each."""
     ids = [uuid7() for _ in endpoints]
     printed = [f"evt_{each.hex}" for each in ids]
     events = [
@@ -263,7 +261,7 @@ def _num_open(sessions: sessionmaker[Session]) -> int:
 def _clear(sessions: sessionmaker[Session]) -> None:
     with transaction(sessions) as session:
         for table in ("webhook_events", "webhook_endpoints", "webhook_breakers"):
-            session.execute(text(f"DELETE FROM {table}"))  # noqa: S608  # no TRUNCATE beside claims
+            session.execute(text(f"DELETE FROM {table}"))  # noqa: S608  # TRUNCATE would block claims
 
 
 def _wait(is_done: Callable[[], bool]) -> None:

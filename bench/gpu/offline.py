@@ -1,7 +1,7 @@
 """`python -m bench.gpu.offline`: transformers' own continuous batching over a list, without a server.
 
-It does what `generate_batch` does (all requests at once, in order, results as they end), with the one thing
-more that the list needs and `generate_batch` has not: a limit for each request.
+It does what `generate_batch` does (all requests at once, in order, results as they end), plus the one thing
+that the list needs and `generate_batch` lacks: a limit for each request.
 """
 
 import argparse
@@ -20,7 +20,7 @@ _MODULES = Path(__file__).resolve().parents[2] / "triton" / "transformers" / "te
 
 
 def main() -> None:
-    """The whole list was generated; a line of JSON says how it went."""
+    """Generate the whole list, and print a JSON report."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("options", help="JSON: the engine's options")
     parser.add_argument("manifest", type=Path)
@@ -31,7 +31,7 @@ def main() -> None:
     manager = _manager(options)
     manager.start()
     sizes = sorted((ids for ids, _ in prompts), key=len)
-    _run(manager, [(sizes[0], 8), (sizes[-1], 8)])  # as the server is; the first builds the cache
+    _run(manager, [(sizes[0], 8), (sizes[-1], 8)])  # warm up like the server; the first builds the cache
     began = time.monotonic()
     tokens = _run(manager, prompts)
     json.dump({"began": began, "ended": time.monotonic(), "tokens": tokens}, sys.stdout)
@@ -39,7 +39,7 @@ def main() -> None:
 
 
 def _manager(options: TransformersOptions) -> Any:  # noqa: ANN401  transformers' manager
-    """As the engine sets it up, with the pool as told and transformers' own rules of admission."""
+    """Set up a manager like the engine's, with our pool and transformers' admission."""
     generator, parameters = _module("generator"), _module("parameters")
     given = parameters.Parameters(
         options.max_batch_size,
@@ -59,7 +59,7 @@ def _manager(options: TransformersOptions) -> Any:  # noqa: ANN401  transformers
 
 
 def _run(manager: Any, prompts: list[tuple[list[int], int]]) -> list[int]:  # noqa: ANN401  see above
-    """Tokens of each answer.
+    """Generate every answer, and return the tokens of each.
 
     Raises:
         RuntimeError: a request failed.
@@ -80,7 +80,7 @@ def _run(manager: Any, prompts: list[tuple[list[int], int]]) -> list[int]:  # no
 
 
 def _module(name: str) -> ModuleType:
-    """A module of the engine, as Triton loads it: from its folder, inside a package of its own."""
+    """Load a module of the engine as Triton does, from its folder in its own package."""
     package = "transformers_engine_modules"
     if package not in sys.modules:
         made = ModuleType(package)

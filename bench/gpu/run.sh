@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Runs target G on a GPU machine without package registries, from what bench/gpu/pack.sh packed into .gpu/.
-# usage: bench/gpu/run.sh OUT 'SEED ORDER'...   (say: bench/gpu/run.sh gpu.jsonl '1 abc' '2 bca')
+# usage: bench/gpu/run.sh OUT 'SEED ORDER'...   (e.g. bench/gpu/run.sh gpu.jsonl '1 abc' '2 bca')
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 out=$(realpath -m "$1")
 shift
 
-# Postgres runs as another user, who must be able to read its programs and our code.
+# Postgres runs as another user, which must be able to read its programs and our code.
 home=$(mktemp -d)
 chmod 755 "$home"
 mkdir "$home/site" "$home/code"

@@ -1,4 +1,4 @@
-"""Language models without weights: a configuration, from which the engine draws them at random."""
+"""Language models without weights: the engine initializes them at random from a configuration."""
 
 import json
 from pathlib import Path
@@ -47,7 +47,7 @@ TINY: Final[dict[str, Any]] = LLAMA_8B | {
 
 
 def write(directory: Path, shape: dict[str, Any]) -> Path:
-    """The directory holds the configuration, as a model's directory does."""
+    """Write the configuration to the directory, as a model's directory has it."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "config.json").write_text(json.dumps(shape, indent=2))
     return directory

@@ -1,13 +1,13 @@
-"""`python -m bench.gpu.target_g`: the product on a GPU against what the engine does with the same list alone.
+"""`python -m bench.gpu.target_g`: the product on a GPU against the engine alone with the same list.
 
-Three run one list on one engine, a Llama-3.1-8B shape with random weights over transformers:
+Three contenders run one list on one engine, a Llama-3.1-8B shape with random weights over transformers:
 
-- a: transformers' own continuous batching, offline, in the list's order, told each answer's length;
-- b: a script that sends the list to Triton at once, in its order, telling each answer's length;
+- a: transformers' own continuous batching, offline, in the list's order, with each answer's length known;
+- b: a script that sends the list to Triton at once, in its order, with each answer's length known;
 - c: Longbatch: jobs in Postgres, its worker, its order, `max_tokens` 2048 and the lengths unknown to it.
 
 Random weights end no answer, so for c the engine ends it after as many tokens as the job's seed says.
-`--tiny` does the same on a CPU with lengths divided by 64, to try the script out.
+`--tiny` does the same on a CPU with lengths divided by 64, to test the script.
 """
 
 import argparse
@@ -33,13 +33,13 @@ from bench.stand.stand import Stand
 from cli.stack.servers.transformers_options import TransformersOptions
 
 _ROOT = Path(__file__).resolve().parents[2]
-_TINY = 64  # lengths are divided by it
+_TINY = 64  # divisor of lengths
 _LEAST_PROMPT = 64  # tokens; the chat template's markup needs about 50
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What to measure."""
+    """Parsed arguments."""
 
     jobs: int
     seed: int
@@ -54,12 +54,12 @@ class GpuStand(Stand):
     """Real servers over the transformers engine."""
 
     def fields(self, prompt: Prompt) -> dict[str, object]:
-        """The seed says after how many tokens the answer ends."""
+        """Return the seed, which sets the number of tokens after which the answer ends."""
         return {"seed": prompt.spec.output_tokens}
 
 
 def main() -> None:
-    """The contenders ran in the order asked for; each run is told as it ends, and kept."""
+    """Run the contenders in the requested order; print and store each run as it ends."""
     asked = _asked()
     specs = _specs(asked)
     with tempfile.TemporaryDirectory(prefix="longbatch-gpu-") as name:
@@ -68,7 +68,7 @@ def main() -> None:
         options = _options(directory, tiny=asked.tiny)
         began = time.monotonic()
         with GpuStand(directory / "stand", environment=_settings(), engine=options) as stand:
-            _say(f"servers up after {time.monotonic() - began:.0f} s")
+            _print(f"servers up after {time.monotonic() - began:.0f} s")
             prompts = stand.author.write(specs, seed=asked.seed)
             known = [
                 replace(each, spec=replace(each.spec, max_tokens=each.spec.output_tokens)) for each in prompts
@@ -91,7 +91,7 @@ def _asked() -> Asked:
 
 
 def _specs(asked: Asked) -> list[Spec]:
-    """The workload with shorter answers, so that a run is shorter, and one prompt as long as may be."""
+    """Make the workload with shorter answers, to save time, and one longest prompt."""
     specs = make(asked.workload, seed=asked.seed, num_jobs=asked.jobs, max_tokens=2048)
     longest = max(range(len(specs)), key=lambda place: specs[place].prompt_tokens)
     specs[longest] = replace(specs[longest], prompt_tokens=MAX_PROMPT_TOKENS)
@@ -126,13 +126,13 @@ def _options(directory: Path, *, tiny: bool) -> TransformersOptions:
 
 
 def _settings() -> dict[str, str]:
-    """The tokenizer, where one is named; the rest of the product is as it comes."""
+    """Pass on a configured tokenizer; the product keeps its defaults otherwise."""
     name = "LONGBATCH_TOKENIZER__PATH"
     return {name: os.environ[name]} if name in os.environ else {}
 
 
 def _warm_up(stand: Stand, known: list[Prompt]) -> None:
-    """Kernels are loaded and clocks are up."""
+    """Load kernels and raise clocks."""
     sizes = sorted(known, key=lambda each: each.spec.prompt_tokens)
     Direct().run(
         stand, [replace(each, spec=replace(each.spec, max_tokens=8)) for each in (sizes[0], sizes[-1])]
@@ -150,7 +150,7 @@ def _run(
 
 
 def _offline(directory: Path, options: TransformersOptions, prompts: list[Prompt]) -> Span:
-    """Transformers alone, in a process of its own beside the idle server."""
+    """Run transformers alone in its own process, while the server is idle."""
     sized = [(each.ids, each.spec.max_tokens, 0.0) for each in prompts]
     listed = manifest.write(directory / "offline", sized)
     values = json.dumps(asdict(options), default=str)
@@ -179,10 +179,10 @@ def _note(asked: Asked, letter: str, specs: list[Spec], span: Span) -> None:
     asked.out.parent.mkdir(parents=True, exist_ok=True)
     with asked.out.open("a") as file:
         file.write(json.dumps(record) + "\n")
-    _say(json.dumps(record))
+    _print(json.dumps(record))
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     print(text, flush=True)  # noqa: T201  a command prints
 
 

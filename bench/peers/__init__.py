@@ -1,1 +1,1 @@
-"""What people use today, written honestly and small; each gets its prompts as token ids, counted before."""
+"""Today's alternatives, written fairly and small; each gets its prompts as token ids, already tokenized."""

@@ -11,7 +11,7 @@ from bench.peers.engine_client import EngineClient
 
 
 def main() -> None:
-    """All requests were sent, at once or one after the other; a line of JSON says how it went."""
+    """Send all requests, at once or one after the other, and print a JSON report."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("url", help="Triton's gRPC address")
     parser.add_argument("manifest", type=Path)

@@ -1,4 +1,4 @@
-"""Runs the peers: their processes started, warm and gated like the product's."""
+"""Run the peers: start and warm up their processes, and gate them like the product's."""
 
 import json
 import os
@@ -23,17 +23,17 @@ _SLOTS = 4
 
 @dataclass(frozen=True, slots=True)
 class Direct:
-    """A script with one stream to Triton, which keeps nothing.
+    """A script with one stream to Triton that keeps nothing.
 
     Attributes:
-        one_at_a_time: it waits for each answer before it sends the next prompt.
+        one_at_a_time: wait for each answer before sending the next prompt.
     """
 
     one_at_a_time: bool = False
     admits: bool = False
 
     def run(self, stand: Stand, prompts: Sequence[Prompt]) -> Span:
-        """The script's process has ended."""
+        """Run the script's process to its end."""
         listed = _write(stand, prompts)
         mode = ["--one-at-a-time"] if self.one_at_a_time else []
         command = [sys.executable, "-m", "bench.peers.direct", stand.url("triton_grpc"), str(listed), *mode]
@@ -54,7 +54,7 @@ class Pool:
     admits: bool = False
 
     def run(self, stand: Stand, prompts: Sequence[Prompt]) -> Span:
-        """Every task has ended; prompts that arrive later than at once are sent then."""
+        """Run every task to its end; send prompts at their arrival times."""
         items = manifest.read(_write(stand, prompts))
         if self.claims:
             _fill(stand, len(items))
@@ -77,7 +77,7 @@ class Pool:
 
 
 def _fill(stand: Stand, num_jobs: int) -> None:
-    """The pool's own table holds these jobs, queued."""
+    """Fill the pool's own table with queued jobs."""
     stand.ledger.database.execute(plain_pool.TABLE)
     stand.ledger.database.execute("TRUNCATE plain_pool_jobs")
     rows = "INSERT INTO plain_pool_jobs SELECT n, 'queued' FROM generate_series(0, %s) n"
@@ -86,7 +86,7 @@ def _fill(stand: Stand, num_jobs: int) -> None:
 
 @contextmanager
 def _worker(stand: Stand, pool: Pool) -> Iterator[tuple["subprocess.Popen[bytes]", Any]]:
-    """A worker whose children have all run a task, and the application to send with."""
+    """Run a worker whose children are all warm; yield it and an app to send tasks."""
     broker_url = stand.url("broker_url")
     env = {**os.environ, "PEER_BROKER": broker_url, "PEER_TRITON": stand.url("triton_grpc")}
     if pool.claims:

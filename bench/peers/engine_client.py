@@ -1,4 +1,4 @@
-"""One request to Triton as a short script sends it: tritonclient, a stream, tokens to the final response."""
+"""A minimal Triton client, as a short script has it: tritonclient, a stream, tokens to the final response."""
 
 import queue
 import time
@@ -13,7 +13,7 @@ _MODEL = "tensorrt_llm"
 
 
 class EngineClient:
-    """A connection with one stream; any number of requests may be open on it."""
+    """A connection with one stream that carries any number of requests."""
 
     def __init__(self, url: str) -> None:
         self._client = triton.InferenceServerClient(url)
@@ -27,7 +27,7 @@ class EngineClient:
         self.close()
 
     def send(self, ids: npt.NDArray[np.int32], limit: int, *, request_id: str) -> None:
-        """The request is on its way.
+        """Send the request.
 
         Shapes:
             ids: INT32 `[tokens]`.
@@ -44,7 +44,7 @@ class EngineClient:
         )
 
     def next(self) -> tuple[str, list[int], bool]:
-        """The next response: its request, its token ids, and whether it is the last.
+        """Return the next response: request id, token ids, and True if it is the last.
 
         Raises:
             tritonclient.utils.InferenceServerException: the engine or the connection failed.
@@ -58,17 +58,17 @@ class EngineClient:
         return response.id, ids, response.parameters["triton_final_response"].bool_param
 
     def ask(self, ids: npt.NDArray[np.int32], limit: int, *, request_id: str) -> tuple[list[int], float]:
-        """The whole answer to one prompt, and the monotonic time of its first response."""
+        """Return the answer to one prompt, and the monotonic time of its first response."""
         self.send(ids, limit, request_id=request_id)
-        _, said, is_final = self.next()
+        _, generated, is_final = self.next()
         first_at = time.monotonic()
         while not is_final:
             _, more, is_final = self.next()
-            said += more
-        return said, first_at
+            generated += more
+        return generated, first_at
 
     def close(self) -> None:
-        """The connection is gone."""
+        """Cancel open requests and close the connection."""
         self._client.stop_stream(cancel_requests=True)
         self._client.close()
 

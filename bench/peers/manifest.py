@@ -1,4 +1,4 @@
-"""What a peer is to send, as files that its own process reads."""
+"""The requests that a peer sends, as files for its process."""
 
 import json
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ class Item:
     Attributes:
         ids: file with the prompt's token ids.
         limit: output tokens that it may generate.
-        at_s: when, in seconds after the start.
+        at_s: when to send it, in seconds after the start.
     """
 
     ids: Path
@@ -24,13 +24,13 @@ class Item:
     at_s: float = 0.0
 
     def load(self) -> npt.NDArray[np.int32]:
-        """The prompt's token ids."""
+        """Load the prompt's token ids."""
         found: npt.NDArray[np.int32] = np.load(self.ids)
         return found
 
 
 def write(directory: Path, prompts: Sequence[tuple[npt.NDArray[np.int32], int, float]]) -> Path:
-    """The manifest's file; the prompts stand beside it."""
+    """Write the prompts and their manifest, and return the manifest's file."""
     directory.mkdir(parents=True, exist_ok=True)
     lines = []
     for number, (ids, limit, at_s) in enumerate(prompts):
@@ -43,7 +43,7 @@ def write(directory: Path, prompts: Sequence[tuple[npt.NDArray[np.int32], int, f
 
 
 def read(manifest: Path) -> list[Item]:
-    """The requests in their order."""
+    """Read the requests in order."""
     return [
         Item(manifest.parent / name, limit, at_s) for name, limit, at_s in json.loads(manifest.read_text())
     ]

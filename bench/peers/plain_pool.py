@@ -1,8 +1,8 @@
-"""A plain Celery pool: each task sends its prompt straight to Triton; what people build today.
+"""A plain Celery pool: each task sends its prompt straight to Triton, as people do today.
 
 Nothing about it is slow on purpose: prompts are tokenized before the clock starts, children connect before
-their first task, results go to Redis as they are. With a database it also claims a row and stores the result
-in it, as those do who need to know what became of a job.
+their first task, results go to Redis unchanged. With a database it also claims a row and stores the result
+in it, as anyone does who needs to know the fate of a job.
 """
 
 import os
@@ -27,33 +27,33 @@ TABLE = """
 
 
 def make_app(broker_url: str) -> celery.Celery:
-    """The application, with results in Redis and everything else as it comes."""
+    """Create the application, with results in Redis and defaults for everything else."""
     app = celery.Celery("plain_pool", broker=broker_url, backend=broker_url, set_as_current=False)
     app.conf.update(task_default_queue=QUEUE, broker_connection_retry_on_startup=True)
     return app
 
 
 class Child:
-    """What a pool process keeps between its tasks."""
+    """State that a pool process keeps between tasks."""
 
     def __init__(self) -> None:
         self._engine: EngineClient | None = None
         self._database: psycopg.Connection | None = None
 
     def connect(self) -> None:
-        """No task has to wait for a connection."""
+        """Connect now, so that no task waits for a connection."""
         _, _ = self.engine, self.database
 
     @property
     def engine(self) -> EngineClient:
-        """Its connection to Triton."""
+        """Connection to Triton."""
         if self._engine is None:
             self._engine = EngineClient(os.environ["PEER_TRITON"])
         return self._engine
 
     @property
     def database(self) -> psycopg.Connection | None:
-        """Its connection to Postgres; None: results are in Redis only."""
+        """Connection to Postgres; None: results are in Redis only."""
         if self._database is None and (url := os.environ.get("PEER_DATABASE")):
             self._database = psycopg.connect(url, autocommit=True)
         return self._database
@@ -70,23 +70,23 @@ def _connect(**_: object) -> None:
 
 @app.task(name=READY)  # type: ignore[untyped-decorator]
 def ready(seconds: float) -> int:
-    """The process that ran it; it is busy so long, so that each of several falls to another one."""
+    """Stay busy, so that such tasks reach different processes; return the pid."""
     time.sleep(seconds)
     return os.getpid()
 
 
 @app.task(name=TASK)  # type: ignore[untyped-decorator]
 def generate(number: int, ids_file: str, limit: int) -> tuple[int, float, float]:
-    """How many tokens the answer has, when the first of them came, and when the last was stored."""
+    """Generate an answer; return its token count, its first token's time and its end."""
     database = child.database
     if database is not None:
         claimed = "UPDATE plain_pool_jobs SET state = 'running' WHERE id = %s AND state = 'queued'"
         if database.execute(claimed, [number]).rowcount != 1:
             return 0, time.monotonic(), time.monotonic()
-    said, first_at = child.engine.ask(Item(Path(ids_file), limit).load(), limit, request_id=str(number))
+    generated, first_at = child.engine.ask(Item(Path(ids_file), limit).load(), limit, request_id=str(number))
     if database is not None:
         ended = (
             "UPDATE plain_pool_jobs SET state = 'done', output_ids = %s, finished_at = now() WHERE id = %s"
         )
-        database.execute(ended, [said, number])
-    return len(said), first_at, time.monotonic()
+        database.execute(ended, [generated, number])
+    return len(generated), first_at, time.monotonic()

@@ -1,1 +1,1 @@
-"""Engines, workloads and policies in virtual time, and the limits they are measured by."""
+"""Engines, workloads and policies in virtual time, and the limits they are measured against."""

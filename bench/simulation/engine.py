@@ -13,10 +13,10 @@ class Sequence:
     """One request inside the engine.
 
     Attributes:
-        job: its number, the caller's.
-        prompt_tokens: to be in the cache before the first new token.
+        job: the caller's number for it.
+        prompt_tokens: must be in the cache before the first new token.
         max_new: tokens that it will generate before it ends.
-        blocks: booked, as guaranteed_no_evict does: prompt and asked output, rounded up.
+        blocks: reserved as guaranteed_no_evict does: prompt and maximum output, rounded up.
         kv: tokens in the cache; starts at what a prefix cache still holds.
         produced: tokens generated.
         ready_at: when it reaches the engine, in seconds.
@@ -34,23 +34,23 @@ class Sequence:
 
     @property
     def prefilling(self) -> bool:
-        """Part of its prompt is still to be computed."""
+        """True while part of the prompt is still to be computed."""
         return self.kv < self.prompt_tokens
 
     @property
     def finished(self) -> bool:
-        """It generated all that it will."""
+        """True once it has generated all its tokens."""
         return self.produced >= self.max_new
 
 
 @dataclass(slots=True)
 class VirtualEngine:
-    """Requests in order of arrival: the front is active as far as it fits, the first that does not stops all.
+    """Serves requests in order of arrival: the first one that does not fit holds up all later ones.
 
     Attributes:
         now: seconds since the start.
         iterations: done so far.
-        occupancy: a moment whenever a request joined or left.
+        occupancy: a moment for every request that joins or leaves.
     """
 
     model: EngineModel
@@ -61,11 +61,11 @@ class VirtualEngine:
     occupancy: list[Moment] = field(default_factory=list)
 
     def submit(self, sequence: Sequence) -> None:
-        """The request is on its way: it queues at the engine at its `ready_at`."""
+        """Send the request: it queues at the engine at its `ready_at`."""
         self.waiting.append(sequence)
 
     def withdraw(self, job: int) -> Sequence:
-        """The request of this job is out of the engine, its blocks free."""
+        """Take this job's request out of the engine and free its blocks."""
         sequence = next(each for each in [*self.active, *self.waiting] if each.job == job)
         if sequence in self.active:
             self.active.remove(sequence)
@@ -75,7 +75,7 @@ class VirtualEngine:
         return sequence
 
     def advance(self, until: float) -> list[Sequence]:
-        """Run to the first iteration boundary at which a request ended, or at or after `until`.
+        """Run to the first iteration boundary at which a request ended, or to `until`.
 
         Returns:
             The requests that ended, no longer active; the clock never stops inside an iteration.
@@ -115,7 +115,7 @@ class VirtualEngine:
             self._note()
 
     def _prefill_iteration(self) -> None:
-        """One iteration: up to `chunk` prompt tokens in order of admission, a token for each that decodes."""
+        """Prefill up to `chunk` tokens in order; decode a token of every other request."""
         model, budget = self.model, self.model.chunk
         took = model.weights_s
         for each in self.active:
@@ -134,7 +134,7 @@ class VirtualEngine:
         self._pass(took, iterations=1)
 
     def _decode(self, limit: float) -> None:
-        """All iterations up to the first end of a request, or the first boundary at or after `limit`."""
+        """Decode to the first end of a request, or the first boundary at or after `limit`."""
         kv_tokens = sum(each.kv for each in self.active)
         num_sequences = len(self.active)
         most = min(each.max_new - each.produced for each in self.active)

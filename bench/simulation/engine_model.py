@@ -33,7 +33,7 @@ class EngineModel:
 
 
 def roofline(*, bytes_per_s: float, flops_per_s: float) -> EngineModel:
-    """The model of a GPU that reaches this much of its bandwidth and of its fp16 arithmetic."""
+    """Model a GPU that reaches this much of its bandwidth and of its fp16 arithmetic."""
     return EngineModel(
         capacity=CAPACITY,
         chunk=8192,
@@ -44,27 +44,27 @@ def roofline(*, bytes_per_s: float, flops_per_s: float) -> EngineModel:
     )
 
 
-# The deployment that the product is made for: 131,072 tokens of KV in blocks of 64.
+# The deployment the product is made for: 131,072 tokens of KV in blocks of 64.
 CAPACITY = Capacity(
     max_batch_size=4, max_blocks=2048, tokens_per_block=64, max_input_len=96_000, max_seq_len=131_072
 )
-# Data-sheet figures times the share that large kernels reach; to be refitted on a real GPU.
+# Data-sheet figures times the share that large kernels reach; not yet fitted to a real GPU.
 A6000 = roofline(bytes_per_s=768e9 * 0.85, flops_per_s=155e12 * 0.5)
 H200 = roofline(bytes_per_s=4.8e12 * 0.75, flops_per_s=990e12 * 0.55)
 
 
 def chunk_pairs(num_tokens: int, *, cached: int) -> int:
-    """Query-key pairs of a chunk's causal attention: each token sees all before it and itself."""
+    """Count a chunk's query-key pairs: each token sees itself and all before."""
     return num_tokens * cached + num_tokens * (num_tokens + 1) // 2
 
 
 def decode_s(model: EngineModel, steps: int, *, num_sequences: int, kv_tokens: int) -> float:
-    """Seconds of `steps` iterations without prefill, in closed form.
+    """Compute the seconds of `steps` iterations without prefill, in closed form.
 
     Args:
         model: of the engine.
         steps: iterations, all with the same sequences.
-        num_sequences: that decode; each adds one token to the cache in each iteration, and reads it.
+        num_sequences: decoding; each adds one token to the cache in each iteration, and reads it.
         kv_tokens: resident before the first iteration.
     """
     read = steps * kv_tokens + num_sequences * steps * (steps + 1) // 2

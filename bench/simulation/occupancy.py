@@ -1,4 +1,4 @@
-"""How full an engine was over time: what a plot of slots and blocks draws, and its averages."""
+"""How full an engine was over time: data for a plot of slots and blocks, and averages."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class Moment:
 
 
 def columns(moments: Sequence[Moment]) -> dict[str, list[float]]:
-    """One list per quantity, of equal length, the last moment of each time only: the steps of a plot."""
+    """Return one list per quantity, the steps of a plot: each time's last moment."""
     last = {each.at_s: each for each in moments}.values()
     return {
         "at_s": [round(each.at_s, 3) for each in last],
@@ -34,6 +34,6 @@ def columns(moments: Sequence[Moment]) -> dict[str, list[float]]:
 
 
 def average(moments: Sequence[Moment], quantity: Callable[[Moment], float]) -> float:
-    """The quantity's mean over time, from the first moment to the last."""
+    """Average the quantity over time, from the first moment to the last."""
     total = sum((after.at_s - before.at_s) * quantity(before) for before, after in pairwise(moments))
     return total / (moments[-1].at_s - moments[0].at_s)

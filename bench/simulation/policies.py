@@ -1,4 +1,4 @@
-"""Who starts next, and how much it books: the peers, and the product's own policy with its oracle."""
+"""Which job starts next, and how much it reserves: the peers, the product's own policy, and its oracle."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -14,10 +14,10 @@ from jobs.scheduling.segments import Segment, next_segment, whole_blocks
 
 
 class Sizing(Protocol):
-    """What a job asks for in its next segment."""
+    """Decides what a job reserves for its next segment."""
 
     def __call__(self, world: World, job: SimulatedJob) -> Segment:
-        """From one new token to all that it may still generate."""
+        """Size a segment of one new token up to all that the job may still generate."""
 
 
 class Policy(Protocol):
@@ -25,35 +25,35 @@ class Policy(Protocol):
 
     @property
     def book(self) -> Sizing:
-        """How much a segment books."""
+        """How much a segment reserves."""
 
     def pick(self, world: World) -> SimulatedJob | None:
-        """The job to start now; None: none until something changes."""
+        """Pick the job to start now; None: no job until something changes."""
 
 
 def book_tokens(world: World, job: SimulatedJob, new_tokens: int) -> Segment:
-    """A segment of so many new tokens."""
+    """Size a segment of `new_tokens` new tokens."""
     return whole_blocks(world.capacity, held_tokens=job.held_tokens, new_tokens=new_tokens, left=job.left)
 
 
 def book_max(world: World, job: SimulatedJob) -> Segment:
-    """All that the caller allows."""
+    """Reserve all that the caller allows."""
     return book_tokens(world, job, job.left)
 
 
 def book_truth(world: World, job: SimulatedJob) -> Segment:
-    """What it will generate, which nobody knows."""
+    """Reserve what the job will generate, which only an oracle knows."""
     return book_tokens(world, job, job.spec.output_tokens - job.produced)
 
 
 @dataclass(frozen=True, slots=True)
 class BookQuantile:
-    """A fixed quantile of the outputs of those who got as far; while too few are known, 2048."""
+    """Reserves a fixed quantile of the outputs of jobs that got as far; while too few are known, 2048."""
 
     quantile: float
 
     def __call__(self, world: World, job: SimulatedJob) -> Segment:
-        """All that it may, after it yielded."""
+        """Size the next segment; after a yield, reserve the maximum."""
         if job.num_yields:
             return book_max(world, job)
         peers = [output for output in world.peers(job) if output > job.produced]
@@ -64,12 +64,12 @@ class BookQuantile:
 
 @dataclass(frozen=True, slots=True)
 class BookPredicted:
-    """The product's prediction; on an engine without prefix cache it has to be told so."""
+    """The product's prediction; it must know if the engine has no prefix cache."""
 
     policy: PredictionPolicy = field(default_factory=PredictionPolicy)
 
     def __call__(self, world: World, job: SimulatedJob) -> Segment:
-        """All that it may, after it yielded."""
+        """Size the next segment; after a yield, reserve the maximum."""
         if job.num_yields:
             return book_max(world, job)
         return next_segment(
@@ -84,56 +84,56 @@ class BookPredicted:
 
 @dataclass(frozen=True, slots=True)
 class OneAtATime:
-    """The next when the last has ended: a client in a loop."""
+    """Starts the next job when the last has ended: a client in a loop."""
 
     book: Sizing = book_max
 
     def pick(self, world: World) -> SimulatedJob | None:
-        """The oldest, if nothing runs."""
+        """Pick the oldest if nothing runs."""
         return None if world.running or not world.queue else world.queue[0]
 
 
 @dataclass(frozen=True, slots=True)
 class IntoTheEngine:
-    """Everything in order of arrival, the engine queues: what a Celery pool of as many as slots comes to."""
+    """Starts everything in order of arrival; the engine queues, as with a Celery pool of a task per slot."""
 
     book: Sizing = book_max
 
     def pick(self, world: World) -> SimulatedJob | None:
-        """The oldest, whether it fits or not."""
+        """Pick the oldest, whether it fits or not."""
         return world.queue[0] if world.queue else None
 
 
 @dataclass(frozen=True, slots=True)
 class FirstFit:
-    """The oldest that fits; large jobs wait for luck."""
+    """Starts the oldest that fits; large jobs wait for luck."""
 
     book: Sizing = book_max
 
     def pick(self, world: World) -> SimulatedJob | None:
-        """The oldest that fits."""
+        """Pick the oldest that fits."""
         return next((job for job, _ in fitting(self, world)), None)
 
 
 @dataclass(frozen=True, slots=True)
 class SmallestFirst:
-    """The smallest that fits; large jobs starve."""
+    """Starts the smallest that fits; large jobs starve."""
 
     book: Sizing = book_max
 
     def pick(self, world: World) -> SimulatedJob | None:
-        """The smallest that fits."""
+        """Pick the smallest that fits."""
         return min(fitting(self, world), key=lambda each: each[1].blocks, default=(None, None))[0]
 
 
 @dataclass(frozen=True, slots=True)
 class Easy:
-    """Strict order, and whoever does not postpone the head may start before it; written on its own."""
+    """Strict order, except for jobs that do not delay the head; implemented independently of the product."""
 
     book: Sizing = field(default_factory=lambda: BookQuantile(0.95))
 
     def pick(self, world: World) -> SimulatedJob | None:
-        """The head, or the oldest that ends before the head can start or leaves it enough."""
+        """Pick the head, or the oldest job that cannot delay it."""
         if not world.queue:
             return None
         head, budget = world.queue[0], world.budget
@@ -151,13 +151,13 @@ class Easy:
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """The product: `fair_share.rank`, then `packing.choose`, on the values that its worker gives them."""
+    """The product: `fair_share.rank`, then `packing.choose`, on the values its worker passes."""
 
     book: Sizing = field(default_factory=BookPredicted)
     packing: PackingPolicy = field(default_factory=PackingPolicy)
 
     def pick(self, world: World) -> SimulatedJob | None:
-        """What the packing chooses among the head of the ranking."""
+        """Pick what the packing chooses among the head of the ranking."""
         if world.budget.free_slots < 1 or not world.queue:
             return None
         window = self.ranked(world)
@@ -176,7 +176,7 @@ class Packed:
         return start
 
     def ranked(self, world: World) -> list[SimulatedJob]:
-        """The head of the queue, the tenants by what they were served."""
+        """Rank the head of the queue, tenants by what they were served."""
         queues: dict[str, list[SimulatedJob]] = {}
         for job in world.queue:
             queues.setdefault(job.spec.tenant, []).append(job)
@@ -189,14 +189,14 @@ class Packed:
 
 
 def fitting(policy: Policy, world: World) -> Iterable[tuple[SimulatedJob, Segment]]:
-    """Queued jobs that fit now, the oldest first, with what they would book."""
+    """Yield queued jobs that fit now, the oldest first, with the segment of each."""
     budget = world.budget
     booked = ((job, policy.book(world, job)) for job in world.queue if budget.free_slots >= 1)
     return (each for each in booked if each[1].blocks <= budget.free_blocks)
 
 
 def candidate(policy: Policy, world: World, job: SimulatedJob) -> Candidate:
-    """A queued job as the packing sees it."""
+    """Describe a queued job to the packing."""
     segment = policy.book(world, job)
     return Candidate(
         job_id=job.job_id,
@@ -208,12 +208,12 @@ def candidate(policy: Policy, world: World, job: SimulatedJob) -> Candidate:
 
 
 def running(world: World) -> list[Running]:
-    """The running jobs as the packing sees them."""
+    """Describe the running jobs to the packing."""
     return [running_one(world, job) for job in world.running]
 
 
 def running_one(world: World, job: SimulatedJob) -> Running:
-    """One of them: its end by its booking; it may yield once."""
+    """Describe a running job: it ends when its reservation does, and may yield once."""
     return Running(
         job_id=job.job_id,
         blocks=job.blocks,
@@ -234,7 +234,7 @@ LONGBATCH = "longbatch"
 
 
 def policies(*, reuses_prefix: bool = True) -> dict[str, Policy]:
-    """All of them by name, the product's told whether its engine has a prefix cache."""
+    """Build all policies by name; ours knows whether its engine has a prefix cache."""
     prediction = BookPredicted(PredictionPolicy(reuses_prefix=reuses_prefix))
     return {
         ONE_AT_A_TIME: OneAtATime(),

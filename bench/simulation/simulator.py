@@ -1,4 +1,4 @@
-"""The simulation: jobs arrive, a policy starts them, the virtual engine runs them, segments go on."""
+"""The simulation: jobs arrive, a policy starts them, the virtual engine runs them, segments continue."""
 
 import math
 from collections import Counter
@@ -18,12 +18,12 @@ from jobs.scheduling.segments import Segment, extend_or_yield
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """What is the same for every policy of a run.
+    """Conditions that are the same for every policy of a run.
 
     Attributes:
         model: of the engine.
-        gap_s: between a slot's becoming free, or a job's arrival, and the next request's reaching the engine.
-        reuses_prefix: the engine still has a job's tokens when the job goes on at once.
+        gap_s: from a free slot, or a job's arrival, until the next request reaches the engine.
+        reuses_prefix: the engine still has a job's tokens if the job continues at once.
         weights: of tenants that differ from 1.
     """
 
@@ -35,15 +35,15 @@ class Conditions:
 
 @dataclass(slots=True)
 class Outcome:
-    """What a policy made of a workload.
+    """The result of a policy on a workload.
 
     Attributes:
-        jobs: all of them, ended.
-        makespan_s: when the last ended.
-        iterations: that the engine took.
-        longest_queueing_s: that a request waited inside the engine before its first iteration.
-        most_slots: booked at any time.
-        most_blocks: booked at any time.
+        jobs: all of them, finished.
+        makespan_s: when the last one ended.
+        iterations: of the engine.
+        longest_queueing_s: longest wait of a request inside the engine before its first iteration.
+        most_slots: reserved at any time.
+        most_blocks: reserved at any time.
         occupancy: of the engine over time.
         shares: of each tenant: the tokens that every tenant was served up to when its last job started.
     """
@@ -59,18 +59,18 @@ class Outcome:
 
     @property
     def waits_s(self) -> list[float]:
-        """From arrival to the first iteration, of each job."""
+        """Wait of each job from arrival to its first iteration."""
         return [(job.started_at or 0.0) - job.spec.arrives_at for job in self.jobs]
 
     @property
     def recomputed_share(self) -> float:
-        """Tokens read again, of all tokens of the workload."""
+        """Recomputed tokens as a share of all tokens of the workload."""
         total = sum(job.spec.prompt_tokens + job.produced for job in self.jobs)
         return sum(job.recomputed_tokens for job in self.jobs) / total
 
 
 def simulate(specs: Iterable[Spec], policy: Policy, conditions: Conditions) -> Outcome:
-    """Every job of the workload has run to its end under this policy."""
+    """Run every job of the workload to its end under this policy."""
     jobs = [SimulatedJob(number=number, spec=spec) for number, spec in enumerate(specs)]
     return _Simulation(jobs, policy, conditions).run()
 
@@ -93,11 +93,11 @@ class _Simulation:
             self._arrive()
             while (job := self.policy.pick(self.world)) is not None:
                 self._start(job)
-            self._note_bookings()
+            self._note_reservations()
             self._advance()
             for job in tuple(self.world.running):
                 if job.sequence is None and job in self.world.running:
-                    self._go_on(job)
+                    self._continue(job)
         self.outcome.makespan_s = self.engine.now
         self.outcome.iterations = self.engine.iterations
         self.outcome.occupancy = self.engine.occupancy
@@ -117,7 +117,7 @@ class _Simulation:
                 self.outcome.shares[tenant] = self._served()
 
     def _advance(self) -> None:
-        """Time has passed to the next end or arrival, and what ended is recorded."""
+        """Advance to the next end or arrival, and record the ended segments."""
         next_arrival = self.arriving[-1].spec.arrives_at if self.arriving else math.inf
         ended = {sequence.job: sequence for sequence in self.engine.advance(next_arrival)}
         self.world.now = self.engine.now
@@ -129,7 +129,7 @@ class _Simulation:
                     job.finished_at = self.engine.now
 
     def _send(self, job: SimulatedJob, *, cached: int) -> None:
-        """The job's segment is on its way to the engine, which still has so many of its tokens."""
+        """Send the job's segment to the engine, which still has `cached` of its tokens."""
         known = job.held_tokens - 1 if job.produced else 0  # the last token was never in the cache
         job.recomputed_tokens += max(0, known - cached)
         job.num_segments += 1
@@ -144,7 +144,7 @@ class _Simulation:
         self.engine.submit(job.sequence)
 
     def _record(self, job: SimulatedJob, sequence: Sequence) -> None:
-        """What the segment produced is kept; the job is between segments."""
+        """Add what the segment produced to the job, which is between segments then."""
         job.produced += sequence.produced
         job.sequence = None
         if sequence.started_at is None:
@@ -154,8 +154,8 @@ class _Simulation:
         if job.started_at is None:
             job.started_at = sequence.started_at
 
-    def _go_on(self, job: SimulatedJob) -> None:
-        """The job continues in a larger booking, waits in its place, or goes back to the queue."""
+    def _continue(self, job: SimulatedJob) -> None:
+        """Extend the job's reservation, keep it waiting in its slot, or requeue it."""
         wanted = self.policy.book(self.world, job)
         while True:
             running = [running_one(self.world, each) for each in self.world.running if each is not job]
@@ -185,7 +185,7 @@ class _Simulation:
             return None
         return candidate(self.policy, self.world, waiting)
 
-    def _note_bookings(self) -> None:
+    def _note_reservations(self) -> None:
         blocks = sum(job.blocks for job in self.world.running)
         self.outcome.most_blocks = max(self.outcome.most_blocks, blocks)
         self.outcome.most_slots = max(self.outcome.most_slots, len(self.world.running))
@@ -196,7 +196,7 @@ class _Simulation:
         self.world.give_back(job)
 
     def _served(self) -> Counter[str]:
-        """Tokens that each tenant was served so far: read or generated for the first time."""
+        """Count tokens served to each tenant: read or generated for the first time."""
         served: Counter[str] = Counter()
         for job in self.outcome.jobs:
             known = job.held_tokens if job.produced else 0

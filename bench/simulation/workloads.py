@@ -12,14 +12,14 @@ MAX_PROMPT_TOKENS = 96_000
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """One job as the world knows it.
+    """One job with its true sizes.
 
     Attributes:
         prompt_tokens: exact.
-        output_tokens: how many it will generate; no policy but the oracle sees it.
-        max_tokens: what its caller allows.
-        template: which kind of task it is; outputs are predicted per tenant and template.
-        tenant: whose it is.
+        output_tokens: that it will generate; no policy but the oracle sees it.
+        max_tokens: allowed by its caller.
+        template: kind of task; outputs are predicted per tenant and template.
+        tenant: owner of the job.
         arrives_at: seconds after the start.
     """
 
@@ -65,17 +65,17 @@ class Arrivals(Protocol):
     __name__: str
 
     def __call__(self, specs: list[Spec], *, seed: int, mean_gap_s: float) -> list[Spec]:
-        """The same jobs, so many seconds apart on average."""
+        """Return the same jobs, `mean_gap_s` seconds apart on average."""
 
 
 def make(name: str, *, seed: int, num_jobs: int, max_tokens: int) -> list[Spec]:
-    """The named workload's jobs, all at t=0; the same for the same seed, whatever the policy."""
+    """Make the named workload's jobs, all at t=0; equal seeds give equal jobs."""
     rng = np.random.default_rng([seed, *name.encode()])
     return WORKLOADS[name](rng, num_jobs, max_tokens)
 
 
 def mix(rng: np.random.Generator, num_jobs: int, max_tokens: int, *, share_long: float) -> list[Spec]:
-    """Books among papers: so many uniform 32k-96k prompts, the rest summaries of three corpora."""
+    """Mix long books (uniform 32k-96k prompts) with papers of three corpora."""
     specs = []
     for _ in range(num_jobs):
         if rng.random() < share_long:
@@ -90,17 +90,17 @@ def mix(rng: np.random.Generator, num_jobs: int, max_tokens: int, *, share_long:
 
 
 def mix20(rng: np.random.Generator, num_jobs: int, max_tokens: int) -> list[Spec]:
-    """One prompt in five is long."""
+    """Make one prompt in five long."""
     return mix(rng, num_jobs, max_tokens, share_long=0.2)
 
 
 def mix40(rng: np.random.Generator, num_jobs: int, max_tokens: int) -> list[Spec]:
-    """Two prompts in five are long."""
+    """Make two prompts in five long."""
     return mix(rng, num_jobs, max_tokens, share_long=0.4)
 
 
 def moon(rng: np.random.Generator, num_jobs: int, max_tokens: int) -> list[Spec]:
-    """Conversations: input and output independent, each by its inverse CDF."""
+    """Make conversations: input and output independent, each by its inverse CDF."""
     prompts = np.interp(rng.uniform(0, 100, num_jobs), MOON_QUANTILES, MOON_PROMPTS)
     outputs = np.interp(rng.uniform(0, 100, num_jobs), MOON_QUANTILES, MOON_OUTPUTS)
     return [
@@ -110,12 +110,12 @@ def moon(rng: np.random.Generator, num_jobs: int, max_tokens: int) -> list[Spec]
 
 
 def tiny(_rng: np.random.Generator, num_jobs: int, max_tokens: int) -> list[Spec]:
-    """Nothing but overhead: all the same size."""
+    """Make jobs of one size that are nothing but overhead."""
     return [_spec("tiny", 4_000, 256, max_tokens)] * num_jobs
 
 
 def small(rng: np.random.Generator, num_jobs: int, max_tokens: int) -> list[Spec]:
-    """Small jobs whose slots become free one by one, not all at once as those of TINY."""
+    """Make small jobs whose slots become free one by one, unlike those of TINY."""
     return [
         _spec("small", int(rng.integers(2_000, 6_000)), _lognormal(rng, 256, 0.5), max_tokens)
         for _ in range(num_jobs)
@@ -123,14 +123,14 @@ def small(rng: np.random.Generator, num_jobs: int, max_tokens: int) -> list[Spec
 
 
 def reason(rng: np.random.Generator, num_jobs: int, max_tokens: int) -> list[Spec]:
-    """Long answers of unknown length to prompts of one size."""
+    """Make long answers of unknown length to prompts of one size."""
     return [
         _spec("reason", 24_000, _lognormal(rng, 5_000, REASON_SIGMA), max_tokens) for _ in range(num_jobs)
     ]
 
 
 def starve(rng: np.random.Generator, num_jobs: int, max_tokens: int) -> list[Spec]:
-    """A stream of small jobs that a policy without memory lets past the few large ones for ever."""
+    """Make a stream of small jobs that starves the few large ones if unfair."""
     specs = []
     for _ in range(num_jobs):
         low, high = (90_000, MAX_PROMPT_TOKENS) if rng.random() < 0.04 else (24_000, 30_000)
@@ -139,7 +139,7 @@ def starve(rng: np.random.Generator, num_jobs: int, max_tokens: int) -> list[Spe
     return specs
 
 
-# Of the long answers; with it, booking max_tokens and EASY reach .68 and .87 of the lower bound.
+# Of the long answers; with it, reserving max_tokens and EASY reach .68 and .87 of the lower bound.
 REASON_SIGMA = 0.6
 BURST = 20  # jobs
 WORKLOADS: dict[str, Maker] = {
@@ -154,13 +154,13 @@ WORKLOADS: dict[str, Maker] = {
 
 
 def poisson(specs: list[Spec], *, seed: int, mean_gap_s: float) -> list[Spec]:
-    """The same jobs, arriving one by one at random, so many seconds apart on average."""
+    """Let the jobs arrive one by one at random, `mean_gap_s` seconds apart on average."""
     gaps = np.random.default_rng([seed, 1]).exponential(mean_gap_s, len(specs))
     return _arriving(specs, np.cumsum(gaps))
 
 
 def bursty(specs: list[Spec], *, seed: int, mean_gap_s: float) -> list[Spec]:
-    """The same jobs at the same average rate, arriving in bursts of `BURST`."""
+    """Let the jobs arrive at the same average rate in bursts of `BURST`."""
     num_bursts = -(-len(specs) // BURST)
     gaps = np.random.default_rng([seed, 2]).exponential(mean_gap_s * BURST, num_bursts)
     return _arriving(specs, np.repeat(np.cumsum(gaps), BURST)[: len(specs)])

@@ -1,4 +1,4 @@
-"""What a policy sees when it chooses: the queue, the engine's bookings, what peers produced, the accounts."""
+"""What a policy sees when it chooses: the queue, the reservations, outputs of similar jobs, the accounts."""
 
 from collections import abc, defaultdict
 from dataclasses import dataclass, field
@@ -11,28 +11,28 @@ from jobs.scheduling.fair_share import Account, charge, lift
 from jobs.scheduling.prediction import Peers
 from jobs.scheduling.segments import Segment
 
-_RECENT = 200  # as `jobs.scheduling.output_history` reads
+_RECENT = 200  # as in `jobs.scheduling.output_history`
 NOTHING = Segment(new_tokens=0, blocks=0)
 
 
 @dataclass(slots=True, eq=False)
 class SimulatedJob:
-    """One job on its way through the simulation; times in seconds since the start.
+    """A job during the simulation; times in seconds since the start.
 
     Attributes:
         number: its place in the workload.
-        spec: what the world knows of it; only the oracle may look at its output.
-        produced: tokens generated, in ended segments.
-        segment: that runs, or ran last.
-        blocks: booked while it is on the engine.
-        sequence: its request inside the engine; None: it waits, in the queue or in its place.
-        overtakes: the job whose reservation it respects.
+        spec: its true sizes; only the oracle may look at its output.
+        produced: tokens generated in ended segments.
+        segment: the running or last segment.
+        blocks: reserved while it is on the engine.
+        sequence: its request inside the engine; None: it waits, in the queue or in its slot.
+        overtakes: the job whose shadow time it respects.
         started_at: when its first iteration began.
-        finished_at: when its last token came.
-        num_segments: requests that it took.
-        num_yields: times it went back to the queue.
-        charged: tokens on its tenant's account for it.
-        recomputed_tokens: that the engine read again because it went on.
+        finished_at: when its last token was generated.
+        num_segments: requests so far.
+        num_yields: times it returned to the queue.
+        charged: tokens charged to its tenant's account.
+        recomputed_tokens: that the engine read again because it continued.
     """
 
     number: int
@@ -51,7 +51,7 @@ class SimulatedJob:
 
     @property
     def job_id(self) -> UUID:
-        """Its number as the domain names jobs."""
+        """Job id for the domain's functions."""
         return UUID(int=self.number)
 
     @property
@@ -86,11 +86,11 @@ class World:
 
     @property
     def budget(self) -> Budget:
-        """What the bookings leave free."""
+        """What the reservations leave free."""
         return free_budget(self.capacity, [ReservedBlocks(each.blocks) for each in self.running])
 
     def peers(self, job: SimulatedJob) -> abc.Sequence[int]:
-        """Outputs of the newest ended jobs of the same tenant and template with such prompts, ascending."""
+        """Return recent outputs of the tenant and template for such prompts, ascending."""
         key = (job.spec.tenant, job.spec.template)
         ended = self.outputs[key]
         if key not in self._peers or self._peers[key][0] != len(ended):
@@ -98,18 +98,18 @@ class World:
         return self._peers[key][1].near(job.spec.prompt_tokens)
 
     def steps(self, job: SimulatedJob, segment: Segment) -> int:
-        """Iterations of a segment that starts now: its chunks, then one a token."""
+        """Count the iterations of a segment: its chunks, then one per token."""
         return -(-job.held_tokens // self.chunk) + segment.new_tokens
 
     def steps_left(self, job: SimulatedJob) -> int:
-        """Iterations until a job on the engine reaches the end of its booking; 0 when it waits there."""
+        """Count the iterations left in a job's reservation; 0 while it waits there."""
         if job.sequence is None:
             return 0
         chunks = -(-max(0, job.sequence.prompt_tokens - job.sequence.kv) // self.chunk)
         return chunks + job.segment.new_tokens - job.sequence.produced
 
     def join(self, job: SimulatedJob) -> None:
-        """The job is in the queue; a tenant that had none takes up where the others stand."""
+        """Queue the job; lift a returning tenant's account to the level of the others."""
         tenant = job.spec.tenant
         active = {each.spec.tenant for each in (*self.queue, *self.running)}
         if tenant not in active:
@@ -118,27 +118,27 @@ class World:
         self.queue.append(job)
 
     def start(self, job: SimulatedJob, segment: Segment) -> None:
-        """The job is on the engine, its booking charged."""
+        """Start the job on the engine and charge its reservation."""
         self.queue.remove(job)
         self.running.append(job)
         job.segment, job.blocks = segment, segment.blocks
         self._charge(job, job.held_tokens + segment.new_tokens)
 
     def give_back(self, job: SimulatedJob) -> None:
-        """The job waits again at its old place, its tokens kept."""
+        """Return the job to its old place in the queue, keeping its tokens."""
         self.running.remove(job)
         self.queue.append(job)
         self.queue.sort(key=lambda each: (each.spec.arrives_at, each.number))
         job.num_yields += 1
 
     def end(self, job: SimulatedJob) -> None:
-        """The job ended: its output is known, its account settled."""
+        """End the job, record its output and settle its account."""
         self.running.remove(job)
         self._charge(job, job.held_tokens)
         self.outputs[job.spec.tenant, job.spec.template].append((job.spec.prompt_tokens, job.produced))
 
     def _charge(self, job: SimulatedJob, num_tokens: int) -> None:
-        """So many tokens in all are on its tenant's account for this job."""
+        """Set the tokens charged to the job's tenant for this job to `num_tokens` in all."""
         tenant = job.spec.tenant
         self.accounts[tenant] = charge(self.accounts[tenant], num_tokens - job.charged)
         job.charged = num_tokens

@@ -1,4 +1,4 @@
-"""Those who compete: the product and its peers, each run from an open gate to its last stored result."""
+"""The contenders: the product and its peers, each run from an open gate to its last stored result."""
 
 import threading
 import time
@@ -19,14 +19,14 @@ _LONGEST_S = 3000.0
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """What a contender reports.
+    """A contender's report.
 
     Attributes:
         began: monotonic time at which its gate opened.
         ended: monotonic time at which its last result was stored.
-        tokens: output tokens that it has of each job; 0 for a job that it lost.
-        waits_s: of each job, from its being sent to its first token; empty where all were sent at once.
-        served: tokens by tenant, while each of them had jobs that waited; empty where there is one tenant.
+        tokens: output tokens of each job; 0 for a lost job.
+        waits_s: of each job from its submission to its first token; empty if all were submitted at once.
+        served: tokens by tenant while each of them had waiting jobs; empty for a single tenant.
     """
 
     began: float
@@ -37,19 +37,19 @@ class Span:
 
     @property
     def seconds(self) -> float:
-        """The makespan."""
+        """Makespan."""
         return self.ended - self.began
 
 
 class Contender(Protocol):
-    """A way to get a workload done."""
+    """A way to run a workload."""
 
     @property
     def admits(self) -> bool:
-        """Whether it promises to ask no more of the engine than it has."""
+        """True if it promises never to ask more of the engine than it has."""
 
     def run(self, stand: Stand, prompts: Sequence[Prompt]) -> Span:
-        """Every job has ended."""
+        """Run every job to its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Longbatch:
 
     Attributes:
         settings: of its inference worker, as environment variables.
-        weights: of the tenants that the specs name; empty: all jobs are one tenant's.
+        weights: of the tenants that the specs name; empty: all jobs belong to one tenant.
     """
 
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -66,7 +66,7 @@ class Longbatch:
     admits: bool = True
 
     def run(self, stand: Stand, prompts: Sequence[Prompt]) -> Span:
-        """Jobs that arrive at once are queued before the worker goes on; others are sent one by one."""
+        """Queue all jobs before the worker resumes, or submit each at its arrival time."""
         if not stand.keeps_jobs:
             stand.ledger.clear()
         with stand.worker(self.settings) as worker:
@@ -82,7 +82,7 @@ class Longbatch:
 
 
 def _arriving(stand: Stand, prompts: Sequence[Prompt]) -> Span:
-    """Each job sent at its time, on a connection that is not kept waiting by the one before."""
+    """Submit each job at its time, on its own connection so that none waits."""
     ids = [""] * len(prompts)
     sent = [0.0] * len(prompts)
 

@@ -1,9 +1,9 @@
 """One workload, several contenders, the same engine: makespans from the open gate to the last stored result.
 
-The clock starts when everything is in place: the product's jobs are queued in Postgres and its worker, frozen
-until then, goes on; the plain pool's tasks are queued in Redis and its worker goes on; a direct client has
-its prompts in memory and is connected. It stops when the last result is stored: in Postgres, in Redis, or,
-with a direct client, received.
+The clock starts when everything is in place: the product's jobs are queued in Postgres and its worker,
+frozen until then, resumes; the plain pool's tasks are queued in Redis and its worker resumes; a direct
+client has its prompts in memory and is connected. It stops when the last result is stored in Postgres or in
+Redis or, with a direct client, received.
 """
 
 import os
@@ -20,7 +20,7 @@ from bench.stand.documents import Prompt
 from bench.stand.stand import Stand
 
 MAX_ENGINE_CPU = 0.1  # of a core
-MAX_LOST = 0.01  # of the makespan; the engine's thread was kept from its pace by other programs
+MAX_LOST = 0.01  # of the makespan, by which other programs may slow down the engine's thread
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,18 +31,18 @@ class Run:
         contender: its name.
         workload: its name and max_tokens.
         seed: of the workload.
-        num_jobs: in it.
+        num_jobs: of the workload.
         scale: how much faster than the modelled GPU the engine ran.
         makespan_s: wall clock.
-        bound_s: the clairvoyant least makespan at that scale.
-        engine_cpu: of a core, that the engine took.
-        lost_s: how far the engine fell behind its model.
-        load: the machine's load average when it began.
-        faults: what must never be: jobs lost, work done twice, more asked than the engine has.
-        noise: why its times do not count.
-        recomputed: prompt tokens that the engine read again, of all tokens.
-        span: what the contender itself reported.
-        refills_s: from each slot's becoming free to the next request, and to its prefill; where slots bind.
+        bound_s: lower bound of the makespan at that scale.
+        engine_cpu: cores that the engine used.
+        lost_s: how far the engine lagged its model.
+        load: the machine's load average when the run began.
+        faults: forbidden results: lost jobs, work done twice, more asked than the engine has.
+        noise: reasons why its times do not count.
+        recomputed: prompt tokens that the engine read again, as a share of all tokens.
+        span: the contender's own report.
+        refills_s: from each free slot to the next request and to its prefill; only if slots bind.
         occupancy: of the engine over time.
     """
 
@@ -65,12 +65,12 @@ class Run:
 
     @property
     def efficiency(self) -> float:
-        """Lower bound by makespan."""
+        """Lower bound divided by makespan."""
         return self.bound_s / self.makespan_s
 
     @property
     def counts(self) -> bool:
-        """Whether it broke no gate."""
+        """True if it has neither faults nor noise."""
         return not self.faults and not self.noise
 
 
@@ -87,7 +87,7 @@ def contest(
     contenders: Mapping[str, Contender],
     say: Say,
 ) -> list[Run]:
-    """Every contender on every seed; the order turns round from seed to seed: drift harms all."""
+    """Run every contender on every seed; alternate the order, so that drift hits all."""
     runs = []
     for seed in seeds:
         specs = make(workload, seed=seed, num_jobs=num_jobs, max_tokens=max_tokens)
@@ -104,7 +104,7 @@ def rounds(
     contenders: Mapping[str, Contender],
     say: Say,
 ) -> list[Run]:
-    """Every contender once on these jobs."""
+    """Run every contender once on these jobs."""
     prompts = stand.author.write(specs, seed=seed)
     runs = []
     for name in list(contenders)[:: -1 if seed % 2 else 1]:
@@ -117,14 +117,14 @@ def rounds(
 def compete(
     stand: Stand, name: str, contender: Contender, prompts: Sequence[Prompt], *, workload: str, seed: int
 ) -> Run:
-    """One run, judged by what the engine saw of it."""
+    """Run one contender, and judge it by the engine's trace."""
     load, cpu_before = os.getloadavg()[0], stand.engine_cpu_s()
     span = contender.run(stand, prompts)
     engine_cpu = (stand.engine_cpu_s() - cpu_before) / span.seconds
     seen = trace.read(stand.trace, since=span.began, until=time.monotonic())
     specs = [prompt.spec for prompt in prompts]
     capacity = stand.model.capacity
-    bound_s = lower_bound_s(stand.model, specs)  # with arrivals it holds all the more
+    bound_s = lower_bound_s(stand.model, specs)  # holds all the more with arrivals
     needed = sum(spec.prompt_tokens for spec in specs)
     sent = sum(each.prompt_tokens for each in seen.requests)
     faults = _faults(span, seen, prompts)

@@ -1,4 +1,4 @@
-"""Prompts of exactly so many tokens whose answers have exactly so many, and never two alike."""
+"""Distinct prompts with an exact number of tokens whose answers have an exact number, too."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,7 +9,7 @@ from bench.simulation.workloads import Spec
 from jobs.prompts.messages import Message
 from jobs.prompts.tokenizer import TokenIds, Tokenizer
 
-_NUM_WORDS = 2048  # different ones; four characters each with their space, as English has a token
+_NUM_WORDS = 2048  # distinct words of four characters with their space, like an English token
 _FIRST_WORD_IDS = 20_000  # common tokens come first in a vocabulary
 
 
@@ -18,8 +18,8 @@ class Prompt:
     """One job's prompt.
 
     Attributes:
-        text: what a caller of the product sends.
-        ids: the same as the engine gets it, chat template included.
+        text: as a caller of the product sends it.
+        ids: as the engine gets it, chat template included.
         spec: its sizes; the end token counts as the last of the output, since it takes an iteration too.
     """
 
@@ -29,18 +29,18 @@ class Prompt:
 
     @property
     def answer_tokens(self) -> int:
-        """Tokens of the answer before its end token, as the local engine in synthetic mode gives them."""
+        """Tokens of the answer without its end token, as the local engine in synthetic mode generates it."""
         return answer_tokens(self.spec)
 
 
 @dataclass(frozen=True)
 class Author:
-    """Writes prompts out of words that are one token each."""
+    """Writes prompts from words that are one token each."""
 
     tokenizer: Tokenizer
 
     def write(self, specs: list[Spec], *, seed: int) -> list[Prompt]:
-        """One prompt for each spec; the same for the same seed.
+        """Write one prompt for each spec; equal seeds give equal prompts.
 
         Raises:
             ValueError: a spec asks for a prompt that is shorter than its markup.
@@ -54,13 +54,13 @@ class Author:
         head, tail = self._around(mark)
         num_words = spec.prompt_tokens - len(head) - len(tail)
         if num_words < 1:
-            raise ValueError(f"a prompt of {spec.prompt_tokens} tokens has no room for its markup")
+            raise ValueError(f"a prompt of {spec.prompt_tokens} tokens is too short for its markup")
         chosen = rng.integers(len(words), size=num_words)
         text = "".join([words[place] for place in chosen]) + mark
         return Prompt(text, np.concatenate([head, word_ids[chosen], tail]), spec)
 
     def _around(self, mark: str) -> tuple[TokenIds, TokenIds]:
-        """What the template puts before the words, and what stands behind them."""
+        """Return the ids that the template puts before and after the words."""
         words, word_ids = self._words
         ids = self.tokenizer.encode_messages([Message("user", words[0] + mark)])
         (place,) = np.flatnonzero(ids == word_ids[0])[:1]
@@ -68,7 +68,7 @@ class Author:
 
     @cached_property
     def _words(self) -> tuple[list[str], TokenIds]:
-        """Words with a space before, and their ids: lower-case tokens that the tokenizer finds again."""
+        """Words with a leading space, and their ids: lower-case tokens that survive a round trip."""
         texts = {token_id: self.tokenizer.decode([token_id]) for token_id in range(_FIRST_WORD_IDS)}
         words = {
             text: token_id
@@ -78,10 +78,10 @@ class Author:
         ids = np.array(list(words.values()), dtype=np.int32)
         found = self.tokenizer.encode_text("".join(words))
         if found.tolist() != ids.tolist():
-            raise ValueError("this tokenizer does not give its own words back")
+            raise ValueError("the tokenizer does not encode its own words to the same ids")
         return list(words)[:_NUM_WORDS], ids[:_NUM_WORDS]
 
 
 def answer_tokens(spec: Spec) -> int:
-    """Without the end token; an empty answer is none."""
+    """Return the answer's length without the end token; at least one."""
     return max(1, spec.output_tokens - 1)

@@ -1,4 +1,4 @@
-"""A table of a million jobs: rows by plain SQL, as years of use leave them."""
+"""Fill the table with a million jobs by plain SQL, as years of use would."""
 
 from uuid import UUID
 
@@ -35,7 +35,7 @@ _TEXT_ID = UUID(int=0xB)
 
 
 def fill(database: psycopg.Connection, *, completed: int = 0, queued: int = 0, model: str = MODEL) -> None:
-    """So many jobs more of ten tenants stand in the table; what comes later is younger than they are."""
+    """Add jobs of ten tenants to the table, older than any job submitted later."""
     database.execute(_TENANTS, [NUM_TENANTS - 1])
     tenant_id = database.execute("SELECT id FROM tenants ORDER BY id DESC LIMIT 1").fetchone()
     database.execute(_TEXT, {"id": _TEXT_ID, "tenant": tenant_id[0] if tenant_id else None})

@@ -1,4 +1,4 @@
-"""What the product's database says of a run: read beside it, so that no contender reports on itself."""
+"""The product's database during a run, read independently, so that no contender reports on itself."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ import psycopg
 from bench.stand.documents import Prompt
 from jobs.ids import parse_job_id
 
-# Everything but tenants, engines and the texts, which are counted once and are the same in each run.
+# Everything but tenants, engines and texts, which are counted once and are the same in each run.
 _EMPTY = "TRUNCATE jobs, results, checkpoints, reservations, accounts, webhook_events CASCADE"
 
 _MOST_TRIES = 5
@@ -24,37 +24,37 @@ class Ledger:
         self.database = psycopg.connect(url, autocommit=True)
 
     def close(self) -> None:
-        """The connection is gone."""
+        """Close the connection."""
         self.database.close()
 
     def clear(self) -> None:
-        """No job is in the database, and no doorbell rings."""
+        """Remove all jobs."""
         for _ in range(_MOST_TRIES - 1):
-            # Whoever looks at two of the tables meanwhile may hold the one and want the other.
+            # A transaction that reads two of the tables meanwhile may hold one and want the other.
             with suppress(psycopg.errors.DeadlockDetected):
                 self.database.execute(_EMPTY)
                 return
         self.database.execute(_EMPTY)
 
     def count(self, table: str, condition: str) -> int:
-        """Rows that meet it."""
+        """Count the rows of a table that meet the condition."""
         row = self.database.execute(f"SELECT count(*) FROM {table} WHERE {condition}").fetchone()  # noqa: S608  # ours
         return int(row[0]) if row else 0
 
     def unfinished(self) -> int:
-        """Jobs that have not ended; each count reads a partial index."""
+        """Count jobs that have not ended; each state's count reads a partial index."""
         return sum(self.count("jobs", f"state = '{state}'") for state in ("preparing", "queued", "running"))
 
     def last_end(self, ids: Sequence[str]) -> float:
-        """When the last of these jobs was recorded as ended, on the monotonic clock."""
+        """Return when the last of these jobs was recorded as ended, in monotonic seconds."""
         return max(self._ages(ids, "finalized_at"))
 
     def starts(self, ids: Sequence[str]) -> list[float]:
-        """When each of these jobs was first claimed, on the monotonic clock."""
+        """Return when each of these jobs was first claimed, in monotonic seconds."""
         return self._ages(ids, "started_at")
 
     def first_tokens(self, ids: Sequence[str]) -> list[float]:
-        """When each of these jobs had its first token, on the monotonic clock."""
+        """Return when each of these jobs had its first token, in monotonic seconds."""
         return self._ages(ids, "first_token_at")
 
     def _ages(self, ids: Sequence[str], column: str) -> list[float]:
@@ -63,7 +63,7 @@ class Ledger:
         return [now - ages[parse_job_id(each)] for each in ids]
 
     def outputs(self, ids: Sequence[str]) -> list[int]:
-        """Output tokens of these jobs that are completed and have their one result; 0 for all others."""
+        """Return the output tokens of each job; 0 unless it completed with its one result."""
         found = self._by_id(
             ids,
             "CASE WHEN state = 'completed' AND EXISTS (SELECT FROM results WHERE job_id = jobs.id)"
@@ -76,7 +76,7 @@ class Ledger:
         return dict(self.database.execute(query, [[parse_job_id(each) for each in ids]]).fetchall())
 
     def assign(self, ids: Sequence[str], prompts: Sequence[Prompt], weights: Mapping[str, float]) -> None:
-        """Each queued job is its spec's tenant's, which has this weight."""
+        """Give each queued job to its spec's tenant, and each tenant its weight."""
         for name, weight in weights.items():
             self.database.execute(
                 "INSERT INTO tenants (id, name, weight) VALUES (gen_random_uuid(), %s, %s)"
@@ -90,9 +90,9 @@ class Ledger:
             )
 
     def served(self, weights: Mapping[str, float]) -> dict[str, float]:
-        """Tokens that each of these tenants was served up to the last start of the first to run out of jobs.
+        """Count tokens served to each tenant until one has no job left to start.
 
-        A job that ran then counts by the share of its time that had passed.
+        A job that was running then counts by the share of its time that had passed.
         """
         rows = self.database.execute(
             "SELECT t.name, extract(epoch FROM j.started_at)::float8,"

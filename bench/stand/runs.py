@@ -1,4 +1,4 @@
-"""The runs on real servers: said as they come, and kept, small, as JSON."""
+"""The runs on real servers: printed as they end, and stored in short form as JSON."""
 
 import json
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ class Runs:
     """All runs so far.
 
     Attributes:
-        file: where they are kept; None: nowhere.
+        file: where to store them; None: nowhere.
     """
 
     file: Path | None = None
@@ -23,11 +23,11 @@ class Runs:
 
     @property
     def invalid(self) -> int:
-        """Runs that broke a gate."""
+        """Number of runs that do not count."""
         return sum(not run.counts for run in self.all)
 
     def note(self, run: Run) -> None:
-        """The run is said and kept."""
+        """Print and store the run."""
         self.all.append(run)
         broken = "".join(f"; does not count: {each}" for each in (*run.faults, *run.noise))
         Console(stderr=True, soft_wrap=True).print(
@@ -41,7 +41,7 @@ class Runs:
 
 
 def _record(run: Run) -> dict[str, object]:
-    """What is worth keeping of a run."""
+    """Build the stored form of a run."""
     found: dict[str, object] = {
         name: getattr(run, name)
         for name in ("contender", "workload", "seed", "num_jobs", "scale", "faults", "noise", "load")

@@ -1,4 +1,4 @@
-"""The test stand: real servers and the product's processes, a gate before its worker, and meters."""
+"""The test stand: real servers and the product's processes, a gate for its worker, and meters."""
 
 import json
 import os
@@ -30,13 +30,13 @@ from jobs.prompts.tokenizer_files import tokenizer_directory
 
 T = TypeVar("T")
 _TRACE = "LOCAL_ENGINE_TRACE"  # triton/local/tensorrt_llm/1/trace.py
-# The local engine keeps nothing of a request that has ended.
+# The local engine keeps nothing of a finished request.
 _SETTINGS = {"LONGBATCH_ENGINE__REUSES_PREFIX": "false"}
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Stand:
-    """Postgres, Valkey, Triton with an engine, API, service worker; inference workers come and go."""
+    """Postgres, Valkey, Triton with an engine, the API and a service worker; inference workers on demand."""
 
     def __init__(
         self,
@@ -46,13 +46,13 @@ class Stand:
         environment: Mapping[str, str] | None = None,
         engine: TransformersOptions | None = None,
     ) -> None:
-        """The servers' directory is chosen; nothing runs yet.
+        """Choose the servers' directories without starting anything.
 
         Args:
             directory: for all data.
             time_scale: how much faster than an A6000 the local engine runs.
             environment: settings of the product that differ from its defaults.
-            engine: runs in place of the local one.
+            engine: replaces the local one.
         """
         self.directory = directory
         self.time_scale = time_scale
@@ -95,12 +95,12 @@ class Stand:
         del os.environ[_TRACE]
 
     def url(self, name: str) -> str:
-        """Of a part, as `Urls` names it."""
+        """Return the URL of a service, as `Urls` names it."""
         return str(getattr(self.stack.urls, name))
 
     @property
     def model(self) -> EngineModel:
-        """The constants of the engine at its time scale, in seconds of the wall clock."""
+        """Constants of the engine at its time scale, in seconds of the wall clock."""
         options, scale = self.options, self.time_scale
         return EngineModel(
             capacity=Capacity(
@@ -119,7 +119,7 @@ class Stand:
 
     @contextmanager
     def worker(self, environment: Mapping[str, str] | None = None) -> Iterator["Worker"]:
-        """An inference worker that has found its engine; it has ended when the block is left."""
+        """Run an inference worker for the block, once it has found its engine."""
         urls = self.stack.urls
         env = programs.environment(
             {**self._environment, WEBHOOK_SECRET: self.stack.webhook_secret, **(environment or {})},
@@ -135,14 +135,14 @@ class Stand:
         try:
             running.wait_ready(timedelta(seconds=60))
             self.until(lambda: self.ledger.count("engines", "paused_reason IS NULL"), seconds=60)
-            time.sleep(1.0)  # its consumer connects to the broker beside
+            time.sleep(1.0)  # meanwhile its consumer connects to the broker
             yield Worker(running)
         finally:
             running.send(signal.SIGCONT)
             running.stop()
 
     def submit(self, prompts: Sequence[Prompt]) -> list[str]:
-        """Ids of jobs that are all queued, their prompts counted.
+        """Submit jobs, wait until all are counted and queued, and return their ids.
 
         Raises:
             ValueError: a line was refused.
@@ -156,55 +156,55 @@ class Stand:
         return ids
 
     def fields(self, _prompt: Prompt) -> dict[str, object]:
-        """What a job asks for beside its prompt and its limit."""
+        """Return further fields of a job besides its prompt and its limit."""
         return {}
 
     def post(self, body: str) -> str:
-        """The id of a job that was submitted by itself."""
+        """Submit a single job, and return its id."""
         answer = self.http.post(
             "/v1/jobs", content=body.encode(), headers={"Content-Type": "application/json"}
         )
         job_id: str = answer.raise_for_status().json()["id"]
         return job_id
 
-    def until(self, look: Callable[[], T], *, seconds: float, every: float = 0.2) -> T:
-        """The first truthy answer.
+    def until(self, check: Callable[[], T], *, seconds: float, every: float = 0.2) -> T:
+        """Poll `check` for a truthy value, and return it.
 
         Raises:
             TimeoutError: there was none in time.
         """
         deadline = time.monotonic() + seconds
-        while not (answer := look()):
+        while not (answer := check()):
             if time.monotonic() > deadline:
                 raise TimeoutError(f"nothing within {seconds} s")
             time.sleep(every)
         return answer
 
     def engine_cpu_s(self) -> float:
-        """CPU seconds that the engine has taken so far: the process that runs the model, not the server."""
+        """Add up the CPU seconds of the process that runs the model, not of the server."""
         server = self.stack.pids[TRITON]
         return sum(_cpu_s(pid) for pid in _descendants(server or 0))
 
 
 class Worker:
-    """An inference worker behind a gate."""
+    """An inference worker that can be frozen."""
 
     def __init__(self, running: SupervisedServer) -> None:
         self._running = running
 
     def freeze(self) -> None:
-        """It does nothing until `thaw`, as if the machine had stopped it."""
+        """Stop the process until `thaw`, as if the machine had stopped it."""
         self._running.send(signal.SIGSTOP)
 
     def thaw(self) -> float:
-        """It goes on; returns the monotonic time of that."""
+        """Resume the process, and return the monotonic time."""
         now = time.monotonic()
         self._running.send(signal.SIGCONT)
         return now
 
 
 def job_line(prompt: Prompt, **fields: object) -> str:
-    """The job as a request's body, or as a line of a bulk request."""
+    """Build the job's request body, which is also a line of a bulk request."""
     asked: dict[str, Any] = {"input": prompt.text, "max_tokens": prompt.spec.max_tokens, **fields}
     return json.dumps(asked)
 

@@ -1,4 +1,4 @@
-"""What the local engine saw: its trace as requests, how full they kept it, and the gaps between them."""
+"""The local engine's trace as requests, the occupancy over time, and the gaps between requests."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -14,11 +14,11 @@ class Request:
     """One request on the engine; times are the machine's monotonic seconds.
 
     Attributes:
-        request_id: its sender's name for it; the segments of a job share one.
-        prompt_tokens: that were sent.
-        limit: output tokens that it was allowed.
+        request_id: the sender's id; the segments of a job share one.
+        prompt_tokens: sent.
+        limit: output tokens allowed.
         generated: output tokens when it ended.
-        came: when the engine had it.
+        came: when it reached the engine.
         began: when its first iteration started.
         ended: when its slot was free and its final response left.
     """
@@ -34,12 +34,12 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """All requests that came within a span of time.
+    """All requests that arrived within a span of time.
 
     Attributes:
-        requests: those that ended, in the order in which they came.
-        num_open: those that did not.
-        lost_s: how far the engine fell behind the modelled GPU meanwhile.
+        requests: finished ones, in order of arrival.
+        num_open: unfinished ones.
+        lost_s: how far the engine lagged the modelled GPU meanwhile.
     """
 
     requests: list[Request]
@@ -48,7 +48,7 @@ class Seen:
 
 
 def read(path: Path, *, since: float, until: float) -> Seen:
-    """What the trace says of the time between two monotonic moments."""
+    """Read the trace between two monotonic moments."""
     opened: dict[str, list[Request]] = {}
     ended: list[Request] = []
     lost: list[float] = []
@@ -75,7 +75,7 @@ def read(path: Path, *, since: float, until: float) -> Seen:
 
 
 def occupancy(requests: Iterable[Request], capacity: Capacity, *, since: float) -> list[Moment]:
-    """Slots and blocks over time, from 0 at `since`, as the engine had them booked."""
+    """Compute the slots and blocks reserved on the engine, from 0 at `since`."""
     changes = []
     for each in requests:
         blocks = -(-(each.prompt_tokens + each.limit) // capacity.tokens_per_block)
@@ -92,9 +92,9 @@ def occupancy(requests: Iterable[Request], capacity: Capacity, *, since: float) 
 
 
 def most_asked(requests: Iterable[Request], capacity: Capacity) -> tuple[int, int]:
-    """The most slots and the most blocks that were asked of the engine at any instant, whether free or not.
+    """Return the most slots and the most blocks asked of the engine at once.
 
-    A request that came at the instant at which another ended counts after it.
+    They count whether free or not. A request that arrives just as another ends counts after it.
     """
     changes = []
     for each in requests:
@@ -108,10 +108,10 @@ def most_asked(requests: Iterable[Request], capacity: Capacity) -> tuple[int, in
 
 
 def refills(requests: Sequence[Request], *, slots: int) -> list[tuple[float, float]]:
-    """For each slot that became free, seconds until a successor came, and until its prefill began.
+    """Return seconds from each freed slot to its next request, and to its prefill.
 
-    Only where slots are what binds: then the n-th end makes room for the request that comes `slots` later.
-    Ends that nobody follows any more are left out.
+    Only meaningful if slots are what binds: then the n-th end makes room for the request that arrives
+    `slots` later. Ends without a successor are left out.
     """
     ends = sorted(each.ended for each in requests)
     in_order = sorted(requests, key=lambda each: each.came)
