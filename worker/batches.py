@@ -56,11 +56,7 @@ class Moved:
 
 
 def validate_next(taker: TurnTaker, work: Validation) -> bool:
-    """Accept or refuse the next new batch.
-
-    Returns:
-        False if none waits.
-    """
+    """Accept or refuse the next new batch. Returns False if none waits."""
     return taker.take(work) is not None
 
 
@@ -138,10 +134,8 @@ def sweep_stray_parts(
     """Drop the bytes in these folders that no row has referred to for a week.
 
     Drops nothing if the store belongs to another database: two databases sharing a store would delete
-    each other's bytes, and a freshly created database would delete all of them.
-
-    Returns:
-        How many objects were dropped.
+    each other's bytes, and a freshly created database would delete all of them. Returns how many objects
+    it dropped.
     """
     with transaction(sessions) as session:
         name = stray_parts.owner(session)

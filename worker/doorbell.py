@@ -10,7 +10,7 @@ from worker.loop import Loop
 
 
 class Bell:
-    """Rings doorbells from its own thread; pending rings of one doorbell are merged.
+    """A thread that rings doorbells; pending rings of one doorbell are merged.
 
     Attributes:
         broker: the client that the rings go through.

@@ -75,11 +75,7 @@ class Rounds:
         return rescued
 
     def expire(self) -> int:
-        """Expire jobs whose window is over, or ask their workers to stop them.
-
-        Returns:
-            How many jobs were expired or asked to stop.
-        """
+        """Expire jobs whose window is over, or ask their workers to stop them. Returns how many."""
         now = self._now()
 
         def move(session: Session, job_ids: Sequence[UUID]) -> int:
@@ -99,11 +95,7 @@ class Rounds:
         return [job for jobs in moved for job in jobs]
 
     def prune(self, settings: JobSettings, *, is_stopping: Callable[[], bool] = _never) -> dict[str, int]:
-        """Remove rows older than their retention, until none is left or the worker stops.
-
-        Returns:
-            The number of removed rows by kind.
-        """
+        """Remove all rows past their retention, as far as there is time. Returns their number by kind."""
         now = self._now()
         kept_since = now - timedelta(days=settings.retention_days)
         keys_since = now - timedelta(hours=settings.idempotency_hours)
@@ -151,11 +143,7 @@ def has_queued(session: Session) -> bool:
 
 
 def sweep_deleted(sessions: Sessions) -> int:
-    """Remove some of the rows that were too many for the request that deleted them.
-
-    Returns:
-        The number of removed rows.
-    """
+    """Remove some rows that were too many for the request that deleted them. Returns their number."""
     removed: list[int] = []
 
     def run(sweep: Callable[[Session], int]) -> None:

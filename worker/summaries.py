@@ -39,11 +39,7 @@ class Rounds:
         self._old = Poisoned("summaries-prune")
 
     def stop(self, *, is_stopping: Callable[[], bool]) -> int:
-        """Cancel the jobs of summaries that end early, or ask running ones to stop.
-
-        Returns:
-            How many jobs were cancelled or asked to stop.
-        """
+        """Cancel the jobs of summaries that end early, or ask running ones to stop. Returns how many."""
         with transaction(self._sessions) as session:
             found = verbs.find_stopping(session, without=self._stopping.ids())
         num_stopped = 0

@@ -50,7 +50,7 @@ class _Held:
 
 
 class TurnTaker:
-    """Claims waiting rows, works on them, and keeps the leases of all work under way in this process.
+    """A runner of work on waiting rows, which keeps the leases of all work under way in this process.
 
     Attributes:
         loop: renews the leases; stop it after every thread that takes turns.
@@ -158,11 +158,7 @@ class TurnTaker:
         return None
 
     def _put_off(self, turn: Turn) -> int:
-        """Release the row without spending its attempt, for longer each time.
-
-        Returns:
-            How many consecutive rows of its kind had to be postponed.
-        """
+        """Release the row for longer each time. Returns how many rows of its kind in a row were postponed."""
         with self._lock:
             num_times = self._unavailable.pop(turn.row_id, 0)
             self._unavailable[turn.row_id] = num_times + 1

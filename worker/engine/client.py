@@ -80,10 +80,7 @@ class EngineClient:
         return read_gauges(self._triton.metrics_url, self._gauged_name)
 
     def offer(self) -> Offer | None:
-        """Read the configurations of the model and of its inner models.
-
-        Returns:
-            None if the server has no such model.
+        """Read the configurations of the model and its inner models, None if there is no such model.
 
         Raises:
             EngineUnavailableError: the server cannot be reached; try again later.

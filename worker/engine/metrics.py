@@ -43,11 +43,7 @@ class Gauges:
 
 
 def read_gauges(metrics_url: str | None, model_name: str) -> Gauges | None:
-    """Read the model's gauges now.
-
-    Returns:
-        None if no URL is set, the server does not answer, or it has no such gauges.
-    """
+    """Read the model's gauges. Returns None without a URL, an answer or such gauges."""
     if metrics_url is None:
         return None
     try:

@@ -106,10 +106,9 @@ class Dispatcher:
         return found
 
     def _fill(self, ended: Sequence[FreedSlot]) -> bool:
-        """Start jobs in the slots of ended requests, whose results are recorded later.
+        """Start jobs in the slots of ended requests. Returns True if the engine then has no free slot.
 
-        Returns:
-            True if the engine has no free slot left.
+        The results of the ended requests are recorded later.
         """
         if self._runner.stopping.is_set():
             return False

@@ -78,11 +78,7 @@ def follow(
 
 
 def wait_for_stop(held: HeldLease, *, seconds: float) -> Outcome | None:
-    """Wait for an event that ends a job without a running stream.
-
-    Returns:
-        How the run ends; None if nothing ends it within `seconds`.
-    """
+    """Wait for an event that ends a job without a running stream. Returns None if none comes in time."""
     if time.monotonic() >= held.valid_until:
         return LeaseLost()
     try:

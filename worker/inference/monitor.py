@@ -153,13 +153,10 @@ class EngineMonitor:
         self._seen_at, self._spare = time.monotonic(), spare
 
     def _spare_blocks(self, session: Session, gauges: Gauges | None) -> int | None:
-        """Return the engine's free blocks while others use it too.
+        """Return the engine's free blocks while others use it too, None while all of it is ours.
 
         Only two consecutive readings prove that it is shared. While we reserve nothing, the gauges may be
         stale and are ignored.
-
-        Returns:
-            None while all of the engine is ours.
         """
         reserved = session.scalar(
             select(func.sum(Reservation.blocks)).where(Reservation.engine_name == self._settings.name)

@@ -52,7 +52,7 @@ class LookAhead:
         self._looked_at = float("-inf")
 
     def look(self) -> None:
-        """Load the prompts of the jobs that would start next. Calls in quick succession do nothing."""
+        """Load the prompts of the jobs that would start next, unless the last preview is recent."""
         if time.monotonic() - self._looked_at < _LOOK_SECONDS:
             return
         with transaction(self._sessions) as session:

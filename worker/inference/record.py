@@ -76,7 +76,7 @@ class Recorder:
     stopping: threading.Event
 
     def end(self, run: Run, outcome: Outcome, stream: Stream | None, *, is_confirmed: bool) -> None:
-        """Record the outcome of a run, and wait a little for a late confirmation.
+        """Record the outcome of a run. A late confirmation still deletes its draining reservation.
 
         Args:
             run: the run that has ended.

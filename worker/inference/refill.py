@@ -46,11 +46,7 @@ class Refill:
         self._filling = threading.Lock()
 
     def after(self, ended: FreedSlot) -> bool:
-        """Refill the slot of an ended request, together with any others that became free.
-
-        Returns:
-            True if the slot was refilled, or another thread has taken it on.
-        """
+        """Refill the slot of an ended request. Returns True if it was, or if another thread takes it on."""
         self._hurry.begin()
         try:
             with self._lock:

@@ -33,8 +33,8 @@ def seed_of(job: Job, *, start: int, is_random: bool) -> int | None:
     rescued job continues as it would have.
 
     Returns:
-        The caller's own seed for the first segment; for later ones, a seed derived from it or from the job's
-        id and attempt. None for a greedy request without a caller's seed: it draws nothing.
+        The caller's own seed for the first segment, and one derived from it for later segments. Without one,
+        a seed derived from the job's id and attempt; None for a greedy request, which draws nothing.
     """
     seed = _int(job.sampling.get("seed"))
     if not is_random or (seed is not None and start == 0):
