@@ -8,15 +8,17 @@ from pydoc_data.topics import topics
 
 # Long enough that the engine's pool of 131,072 tokens never holds two of them.
 LONG_PROMPT_TOKENS = 90_000
-# Twice what an engine reads at once.
+# Twice the engine's context.
 BOOK_TOKENS = 200_000
 NUM_TOPICS = 24
 
 
 def write(folder: Path, count: Callable[[str], int]) -> None:
-    """The folder holds a book longer than the context, one that nearly fills it, and texts of all lengths.
+    """Write a book above the context, one just below it, and texts of all lengths.
 
-    `count` gives the tokens of a text.
+    Args:
+        folder: an existing folder.
+        count: counts the tokens of a text.
     """
     longest_first = sorted(topics, key=lambda name: -len(topics[name]))
     reference = _joined((topics[name] for name in longest_first), count, at_least=LONG_PROMPT_TOKENS)
@@ -24,14 +26,14 @@ def write(folder: Path, count: Callable[[str], int]) -> None:
     parts = [*(topics[name] for name in longest_first), *_docstrings()]
     book = _joined(iter(parts), count, at_least=BOOK_TOKENS)
     (folder / "python-book.txt").write_text(book, encoding="utf-8")
-    # Spread over all lengths, so that packing has something to do.
+    # Spread over all lengths, so that packing has work to do.
     step = max(1, len(longest_first) // NUM_TOPICS)
     for name in longest_first[::step][:NUM_TOPICS]:
         (folder / f"topic-{name.lower()}.txt").write_text(topics[name], encoding="utf-8")
 
 
 def _joined(texts: Iterator[str], count: Callable[[str], int], *, at_least: int) -> str:
-    """As many of the texts as have more than so many tokens."""
+    """Join the first texts that together exceed `at_least` tokens."""
     parts: list[str] = []
     num_tokens = 0
     for text in texts:
@@ -43,14 +45,14 @@ def _joined(texts: Iterator[str], count: Callable[[str], int], *, at_least: int)
 
 
 def _docstrings() -> Iterator[str]:
-    """What each module of the standard library says of itself and of what it holds; nothing is imported."""
+    """Yield the docstrings of each standard library module without importing it."""
     for file in sorted(Path(sysconfig.get_path("stdlib")).glob("*.py")):
         tree = ast.parse(file.read_bytes())
-        said = [f"# {file.stem}"]
+        parts = [f"# {file.stem}"]
         for node in ast.walk(tree):
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
                 found = ast.get_docstring(node)
                 name = file.stem if isinstance(node, ast.Module) else node.name
-                said += [f"## {name}\n\n{found}"] if found else []
-        if len(said) > 1:
-            yield "\n\n".join(said)
+                parts += [f"## {name}\n\n{found}"] if found else []
+        if len(parts) > 1:
+            yield "\n\n".join(parts)

@@ -1,4 +1,4 @@
-"""The demo: a stack of its own, real documents summarized, a table printed, all of it stopped."""
+"""The demo: starts a stack of its own, summarizes real documents, prints a table, and cleans up."""
 
 import sys
 import tempfile
@@ -38,12 +38,12 @@ _COLOURS = {"completed": "green", "failed": "red", "cancelled": "yellow", "expir
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One document and what became of it.
+    """One document and its outcome.
 
     Attributes:
-        summary: as the server has it; None: there is none, and `error` says why.
-        tokens: of the document's text.
-        times: of the jobs that made its summary.
+        summary: as the server returns it; None if there is none, and `error` says why.
+        tokens: length of the document's text; None if it is not known.
+        times: of the jobs that made its summary; None if none ran.
     """
 
     source: Source
@@ -54,19 +54,19 @@ class Row:
 
 
 def run(docs: Path | None, *, time_scale: float) -> bool:
-    """Whether every document was summarized; the stack is gone again.
+    """Run the demo and remove its stack; return True if every document was summarized.
 
     Raises:
-        ValueError: the folder holds no document.
+        ValueError: the folder contains no documents.
     """
     # A pipe has no width of its own, and 80 columns would hide the figures.
     console = Console(highlight=False, width=None if sys.stdout.isatty() else _PIPE_WIDTH)
     tokenizer = tokenizer_directory(None)
     with tempfile.TemporaryDirectory(prefix="longbatch-demo-") as folder:
-        looked = sources.find([str(docs or _own_documents(Path(folder), tokenizer))])
-        found = [replace(source, shown=str(source.name)) for source in looked]
+        in_folder = sources.find([str(docs or _own_documents(Path(folder), tokenizer))])
+        found = [replace(source, shown=str(source.name)) for source in in_folder]
         if not found:
-            raise ValueError(f"{docs} holds no document ({', '.join(sorted(sources.SUFFIXES))})")
+            raise ValueError(f"{docs} contains no documents ({', '.join(sorted(sources.SUFFIXES))})")
         engine = EngineOptions(tokenizer_dir=tokenizer, time_scale=time_scale)
         stack = Stack(replace(StackOptions(directory=Path(folder) / "data"), engine=engine))
         began = time.monotonic()
@@ -90,7 +90,7 @@ def _own_documents(folder: Path, tokenizer: Path) -> Path:
 
 
 def _summarize(urls: Urls, found: Sequence[Source]) -> list[Row]:
-    """Every document was sent and followed to its end, as `longbatch summarize` does it."""
+    """Upload every document and wait for its summary, as `longbatch summarize` does."""
     stop = Event()
     shown = progress.progress(notes, total=len(found), live=False)
     with Client(urls.api_url or "", urls.api_key) as client:
@@ -121,7 +121,7 @@ def _print_outcome(console: Console, rows: Sequence[Row], *, time_scale: float) 
     for name in ("Tokens", "Parts", "Waited", "First\ntoken", "Output\ntokens", "Done\nafter"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("Summary begins", overflow="ellipsis", no_wrap=True, ratio=1)
-    width = max(16, console.width - 100)  # of a summary's beginning, so that each stays on one line
+    width = max(16, console.width - 100)  # of the start of a summary, so that each row stays on one line
     for row in rows:
         table.add_row(*_cells(row, width))
     console.print(table)
@@ -139,8 +139,8 @@ def _print_outcome(console: Console, rows: Sequence[Row], *, time_scale: float) 
         style="dim",
     )
     console.print(
-        "The demo keeps nothing: `longbatch up` keeps the stack, `longbatch summarize FOLDER --output DIR`"
-        " the summaries.",
+        "The demo keeps nothing: to keep a stack, run `longbatch up`; to keep summaries, run"
+        " `longbatch summarize FOLDER --output DIR`.",
         style="dim",
     )
 
@@ -168,7 +168,7 @@ def _state(row: Row) -> str:
 
 
 def _took(rows: Sequence[Row]) -> str:
-    """` in 20.1 s; first output after 1.2 s`, from the first submission on."""
+    """Describe the time taken: ` in 20.1 s; first output after 1.2 s`."""
     summaries = [row.summary for row in rows if row.summary is not None]
     if not summaries:
         return ""

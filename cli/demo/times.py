@@ -1,4 +1,4 @@
-"""When the jobs of summaries started and spoke: what a table of the demo shows, and no caller asks for."""
+"""When the jobs of summaries started and produced output: shown by the demo, not part of the API."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,11 +16,11 @@ from jobs.settings import DatabaseSettings
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Of all jobs that make one summary.
+    """The times of the jobs that make one summary.
 
     Attributes:
         started_at: when the first of them started.
-        first_token_at: when the first of them had said something.
+        first_token_at: when the first token of any of them arrived.
     """
 
     started_at: datetime
@@ -28,7 +28,7 @@ class Times:
 
 
 def times_of(database_url: str) -> Mapping[str, Times]:
-    """The times of every summary, by its id."""
+    """Read the times of every summary, by its id."""
     engine = make_engine(DatabaseSettings(url=SecretStr(database_url)), name="demo")
     query = (
         select(Job.summary_id, func.min(Job.started_at), func.min(Job.first_token_at))

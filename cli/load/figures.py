@@ -1,4 +1,4 @@
-"""What a load test measures: each request's times, and their percentiles by the field's definitions."""
+"""What a load test measures: each request's times, and their percentiles by the standard definitions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,13 +9,13 @@ from jobs.errors import LongbatchError
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """One request that was answered; all times in seconds.
+    """The times of one completed request, in seconds.
 
     Attributes:
-        ttft: time to first token: from sending to the first piece of the answer.
-        latency: from sending to the end of the answer.
-        output_tokens: generated.
-        is_counted: the server told how many; else they are those of the text.
+        ttft: time to first token, from sending to the first delta.
+        latency: from sending to the end of the output.
+        output_tokens: tokens generated.
+        is_counted: True if the server reported the number; otherwise the output text was counted.
     """
 
     ttft: float
@@ -25,13 +25,13 @@ class Timing:
 
     @property
     def tpot(self) -> float | None:
-        """Time per output token: what came after the first, over how many came after it; None: none did."""
+        """Time per output token after the first; None if there was only one."""
         return (self.latency - self.ttft) / (self.output_tokens - 1) if self.output_tokens > 1 else None
 
 
 @dataclass(frozen=True, slots=True)
 class Percentiles:
-    """Of one measure, in seconds; nearest rank, so each value was really observed."""
+    """Percentiles of one measure, in seconds; by nearest rank, so each value was observed."""
 
     mean: float
     p50: float
@@ -41,7 +41,7 @@ class Percentiles:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> "Percentiles | None":
-        """None: there are no values."""
+        """Compute the percentiles; return None if there are no values."""
         if not values:
             return None
         ranked = sorted(values)
@@ -54,18 +54,18 @@ class Percentiles:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """One load test.
+    """The results of one load test.
 
     Attributes:
-        entry: what was asked.
-        num_requests: sent; `num_failed` of them were not answered.
-        seconds: from the first request's sending to the last answer's end.
-        output_tokens: of all answers; `output_tokens_per_second` over `seconds`.
-        tokens_are_counted: the server told them; else they are those of the answers' texts.
-        ttft: time to first token. Where answers come whole it is their latency.
-        tpot: time per output token after the first, a mean of each request.
+        entry: the target of the requests.
+        num_requests: requests sent; `num_failed` of them failed.
+        seconds: from sending the first request to the end of the last output.
+        output_tokens: sum over all requests; `output_tokens_per_second` is over `seconds`.
+        tokens_are_counted: True if the server reported them; otherwise the output texts were counted.
+        ttft: time to first token; the latency, if outputs arrive whole.
+        tpot: time per output token after the first, one mean for each request.
         latency: of whole requests.
-        errors: the first few, each once.
+        errors: the first few distinct messages.
     """
 
     entry: str
@@ -87,6 +87,6 @@ class Report:
 
 
 class LoadError(LongbatchError):
-    """The request was not answered."""
+    """The request failed."""
 
     code = "load_failed"

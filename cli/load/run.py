@@ -1,4 +1,4 @@
-"""Callers that know nothing of each other: at random times, or each again when it is answered."""
+"""Independent callers: at random times, or each sending its next request after a reply."""
 
 import threading
 import time
@@ -16,7 +16,7 @@ from cli.local import Server
 from jobs.prompts.tokenizer import Tokenizer
 from jobs.settings import EngineSide
 
-# Says what it asked and waits for the whole answer.
+# Sends a prompt and waits for the whole output.
 Ask = Callable[[str], Timing]
 _MAX_ERRORS: Final = 5
 _MAX_OPEN: Final = 1024  # requests at once, however fast they arrive
@@ -28,11 +28,11 @@ _WORDS: Final = (
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What is sent.
+    """The load to send.
 
     Attributes:
-        rate: arrivals a second; None: `concurrency` callers, each with one request at a time.
-        limit_seconds: after it nothing more is sent.
+        rate: arrivals per second; None for `concurrency` callers, each with one request at a time.
+        limit_seconds: no request is sent after this time.
     """
 
     num_requests: int
@@ -45,7 +45,7 @@ class Plan:
 
 
 class _Results:
-    """What came of the requests, from many threads."""
+    """The outcomes of requests, collected from many threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -70,7 +70,7 @@ class _Results:
 def target(
     through: Literal["triton", "api"], side: EngineSide, server: Server, *, max_tokens: int
 ) -> Iterator["Target"]:
-    """How one request is sent."""
+    """Open the target that requests are sent to."""
     if through == "api":
         from cli.load.through_api import ApiTarget
 
@@ -82,7 +82,7 @@ def target(
 
 
 def measure(plan: Plan, target: Target, *, tokenizer_path: str | None) -> Report:
-    """What the callers met; their requests are open at the same time, and none waits for another."""
+    """Send the planned requests and report their times; no caller waits for another."""
     tokenizer = Tokenizer.load(tokenizer_path)
     prompts = _prompts(plan, tokenizer)
     results = _Results()
@@ -117,7 +117,7 @@ def measure(plan: Plan, target: Target, *, tokenizer_path: str | None) -> Report
 
 
 def table(report: Report) -> Table:
-    """The report for reading."""
+    """Format the report as a table."""
     how = f"{report.rate:g} requests/s" if report.rate else f"{report.concurrency} callers"
     title = f"{report.entry}: {report.num_requests} requests, {how}, {report.seconds:g} s"
     found = Table(
@@ -133,14 +133,18 @@ def table(report: Report) -> Table:
             each = (values.mean, values.p50, values.p90, values.p99, values.max)
             found.add_row(name, *(f"{1000 * value:.1f}" for value in each))
     found.caption_justify = "left"
-    counted = "" if report.tokens_are_counted else " (of the texts: the server does not count)"
+    counted = "" if report.tokens_are_counted else " (counted in the texts: the server reports no count)"
     tokens = f"{report.output_tokens_per_second:g} output tokens/s{counted}"
     found.caption = f"{tokens}, {report.requests_per_second:g} requests/s"
     return found
 
 
 def _at_random_times(plan: Plan, take: Callable[[int], None]) -> int:
-    """How many were sent; the gaps between them are exponential, whether or not earlier ones have ended."""
+    """Send requests at exponential intervals, whether or not earlier ones have ended.
+
+    Returns:
+        How many were sent.
+    """
     random = Random(plan.seed)  # noqa: S311  # reproducible on purpose
     room = threading.Semaphore(_MAX_OPEN)
     threads: list[threading.Thread] = []
@@ -167,7 +171,7 @@ def _at_random_times(plan: Plan, take: Callable[[int], None]) -> int:
 
 
 def _one_after_another(plan: Plan, take: Callable[[int], None]) -> int:
-    """How many were sent, by so many callers, each one at a time."""
+    """Send requests from `concurrency` callers, one at a time each; return the number."""
     ends_at = time.monotonic() + plan.limit_seconds
     lock = threading.Lock()
     left = iter(range(plan.num_requests))
@@ -191,7 +195,10 @@ def _one_after_another(plan: Plan, take: Callable[[int], None]) -> int:
 
 
 def _prompts(plan: Plan, tokenizer: Tokenizer) -> list[str]:
-    """Different texts of about so many tokens: no prefix cache helps beyond the chat template."""
+    """Make prompts of about the planned size.
+
+    They differ, so that a prefix cache saves only the chat template.
+    """
     random = Random(plan.seed + 1)  # noqa: S311  # see above
     sample = " ".join(random.choices(_WORDS, k=1000))
     num_words = max(1, round(plan.prompt_tokens * 1000 / tokenizer.count_text(sample)))

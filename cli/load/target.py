@@ -1,22 +1,22 @@
-"""What a load test sends its prompts to."""
+"""The target of a load test."""
 
 from cli.load.figures import Timing
 from jobs.prompts.tokenizer import Tokenizer
 
 
 class Target:
-    """Something that answers prompts.
+    """A server that answers prompts.
 
     Attributes:
-        name: for the report.
+        name: shown in the report.
     """
 
     name: str
 
     def ask(self, prompt: str, tokenizer: Tokenizer) -> Timing:
-        """The times of one answer.
+        """Send one request and time it.
 
         Raises:
-            LoadError: there is none.
+            LoadError: the request failed.
         """
         raise NotImplementedError

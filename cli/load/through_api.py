@@ -1,4 +1,4 @@
-"""One request of a load test to Longbatch's API: a chat completion that streams."""
+"""One request of a load test to Longbatch's API: a streaming chat completion."""
 
 import json
 import time
@@ -17,7 +17,7 @@ _DONE: Final = "[DONE]"
 
 
 class ApiTarget(Target):
-    """The interactive endpoint of a server."""
+    """The chat completions endpoint of a server."""
 
     def __init__(self, server: Server, *, max_tokens: int) -> None:
         self._server = server
@@ -26,7 +26,7 @@ class ApiTarget(Target):
         self._model = self._first_model()
 
     def ask(self, prompt: str, tokenizer: Tokenizer) -> Timing:
-        """The times of one answer on a connection of its own."""
+        """Send one request on a connection of its own and time it."""
         began = time.monotonic()
         first: float | None = None
         usage, text = 0, ""

@@ -1,4 +1,4 @@
-"""One request of a load test straight to Triton, by the adapter that a worker would use."""
+"""One request of a load test straight to Triton, through the adapter that a worker would use."""
 
 import queue
 import time
@@ -23,14 +23,19 @@ _SILENCE_SECONDS: Final = 600.0  # after which a request counts as failed
 
 
 class TritonTarget(Target):
-    """An entry point of a server."""
+    """A model of a Triton server."""
 
     def __init__(self, side: EngineSide, *, max_tokens: int) -> None:
-        """Raises EngineError or EngineUnavailableError where a worker would not start either."""
-        # Streaming is on wherever it can be: a load test looks at times, not at characters.
+        """Find the adapter.
+
+        Raises:
+            EngineError: as for a worker, which would not start either.
+            EngineUnavailableError: likewise.
+        """
+        # Streaming is on wherever possible: a load test measures times and ignores characters.
         self._triton = side.triton.model_copy(update={"streams_fragments": True})
         self._max_tokens = max_tokens
-        # The capacity is not needed, so a server that does not tell it is none the worse.
+        # The capacity is not needed, so a server that does not report it is fine.
         client = EngineClient(self._triton, side.engine, end_id=0)
         try:
             self._adapter = client.adapter()
@@ -39,7 +44,10 @@ class TritonTarget(Target):
         self.name = f"{self._adapter.model_name} at {side.triton.url}"
 
     def ask(self, prompt: str, tokenizer: Tokenizer) -> Timing:
-        """The times of one answer on a connection of its own, as a worker has it; connecting is not timed."""
+        """Send one request on a connection of its own, like a worker, and time it.
+
+        The time to connect does not count.
+        """
         ids = tokenizer.encode_messages([Message("user", prompt)])
         came: queue.SimpleQueue[tuple[float, Piece | Ended]] = queue.SimpleQueue()
         adapter = self._adapter
@@ -60,7 +68,7 @@ class TritonTarget(Target):
             return _timing(came, began, tokenizer)
         except queue.Empty as error:
             stream.stop()
-            raise LoadError("no answer") from error
+            raise LoadError(f"no output for {_SILENCE_SECONDS:g} s") from error
         finally:
             stream.close()
 
@@ -69,7 +77,7 @@ def _timing(
     came: "queue.SimpleQueue[tuple[float, Piece | Ended]]", began: float, tokenizer: Tokenizer
 ) -> Timing:
     first: float | None = None
-    num_ids, told, is_told, text = 0, 0, False, ""
+    num_ids, num_reported, has_count, text = 0, 0, False, ""
     while True:
         at, event = came.get(timeout=_SILENCE_SECONDS)
         match event:
@@ -79,10 +87,10 @@ def _timing(
                 first = first or at
                 text = event.text if event.is_whole else text + event.text
                 if event.num_tokens is not None:
-                    told, is_told = told + event.num_tokens, True
+                    num_reported, has_count = num_reported + event.num_tokens, True
             case Ended(error):
                 if error is not None:
                     raise LoadError(error.said or error.message)
-                counted = num_ids or told
+                counted = num_ids or num_reported
                 num_tokens = counted if counted or not text else tokenizer.count_text(text)
-                return Timing((first or at) - began, at - began, num_tokens, is_told or bool(num_ids))
+                return Timing((first or at) - began, at - began, num_tokens, has_count or bool(num_ids))

@@ -1,4 +1,4 @@
-"""What the verbs that summarize are told, and what of it the server is sent."""
+"""The options of the commands that summarize, and the request fields made of them."""
 
 import hashlib
 import json
@@ -15,14 +15,14 @@ __all__ = ["OnGap", "Priority", "Style"]
 
 
 class Format(StrEnum):
-    """How summaries are printed or written."""
+    """File format of summaries."""
 
     MD = "md"
     JSON = "json"
     CSV = "csv"
 
 
-# The server's own defaults hold for whatever is not given.
+# The server's own defaults apply to options that are not given.
 StyleOption = Annotated[Style | None, typer.Option("--style", help="Form of the summary.")]
 LengthOption = Annotated[
     int | None,
@@ -30,17 +30,19 @@ LengthOption = Annotated[
         "--length",
         min=16,
         max=8192,
-        help="Tokens that the summary should have, roughly.",
+        help="Approximate length of the summary in tokens.",
         show_default="400",
     ),
 ]
 LanguageOption = Annotated[
-    str | None, typer.Option("--language", help="Of the summary.", show_default="the document's")
+    str | None, typer.Option("--language", help="Language of the summary.", show_default="the document's")
 ]
-FocusOption = Annotated[str | None, typer.Option("--focus", help="What to look for above all.")]
-InstructionsOption = Annotated[str | None, typer.Option("--instructions", help="More for the model to heed.")]
+FocusOption = Annotated[str | None, typer.Option("--focus", help="What to concentrate on.")]
+InstructionsOption = Annotated[
+    str | None, typer.Option("--instructions", help="Further instructions for the model.")
+]
 OnGapOption = Annotated[
-    OnGap | None, typer.Option("--on-gap", help="A part fails: leave it out and name it, or fail.")
+    OnGap | None, typer.Option("--on-gap", help="If a part fails: leave it out and list it, or fail.")
 ]
 ChunkOption = Annotated[
     int | None,
@@ -48,31 +50,31 @@ ChunkOption = Annotated[
         "--chunk-tokens",
         min=64,
         max=131_072,
-        help="Tokens of a part of a long document.",
-        show_default="what suits the engine",
+        help="Chunk size in tokens for long documents.",
+        show_default="to suit the engine",
     ),
 ]
 OverlapOption = Annotated[
-    int | None, typer.Option("--overlap-tokens", min=0, help="Tokens that neighbours have in common.")
+    int | None, typer.Option("--overlap-tokens", min=0, help="Tokens that neighbouring chunks share.")
 ]
 ModelOption = Annotated[
-    str | None, typer.Option("--model", help="Which reads.", show_default="the one served")
+    str | None, typer.Option("--model", help="Model to use.", show_default="the one served")
 ]
 PriorityOption = Annotated[
-    Priority | None, typer.Option("--priority", help="Among your own.", show_default="normal")
+    Priority | None, typer.Option("--priority", help="Priority among your own jobs.", show_default="normal")
 ]
-FormatOption = Annotated[Format, typer.Option("--format", help="What is printed or written.")]
+FormatOption = Annotated[Format, typer.Option("--format", help="Output format.")]
 ConcurrencyOption = Annotated[
-    int, typer.Option("--concurrency", min=1, max=64, help="Documents at the server at once.")
+    int, typer.Option("--concurrency", min=1, max=64, help="Documents to process at once.")
 ]
-DEFAULT_CONCURRENCY: Final = 16  # four times a batch of 4: packing has something to choose from
+DEFAULT_CONCURRENCY: Final = 16  # four times a batch of 4, so that packing has a choice
 
-# What changes when and how a summary is made, but not what it says.
+# Fields that change when and how a summary is made, but not its text.
 _NOT_OF_THE_RESULT: Final = frozenset({"priority"})
 
 
 def request(**given: object) -> dict[str, object]:
-    """The fields of a request for summaries that were given, in the order of their names."""
+    """Collect the given fields of a summary request, sorted by name."""
     return {
         name: str(value) if isinstance(value, StrEnum) else value
         for name, value in sorted(given.items())
@@ -81,7 +83,13 @@ def request(**given: object) -> dict[str, object]:
 
 
 def digest(contents: Sequence[str], fields: dict[str, object], *, model: str) -> str:
-    """The same for the same files (by their SHA-256), options and served model; names a run."""
+    """Compute the name of a run: the same for the same files, options and model.
+
+    Args:
+        contents: SHA-256 of each file.
+        fields: of the request.
+        model: the served model.
+    """
     kept = {name: value for name, value in fields.items() if name not in _NOT_OF_THE_RESULT}
     whole = json.dumps([1, contents, kept, model], sort_keys=True, ensure_ascii=True)
     return "cli-" + hashlib.sha256(whole.encode()).hexdigest()[:40]

@@ -1,4 +1,4 @@
-"""Where results go: to standard output in the order of the files, or into a folder, a file for each."""
+"""Where results go: to standard output in the order of the files, or into a folder, one file each."""
 
 import os
 import sys
@@ -19,23 +19,28 @@ _COMBINED: Final = "summary"
 
 
 class Output(Protocol):
-    """Takes results as they come."""
+    """A destination for results in any order."""
 
     def take(self, place: int, fetch: Callable[[], Result]) -> bool:
-        """The result of the file at this place is written, now or when its turn comes; False: it cannot be.
+        """Write the result of the file at this place, now or when its turn comes.
 
-        `fetch` gives the result and is called at most once: what waits for its turn needs no memory.
+        Args:
+            place: index of the file, from 0.
+            fetch: returns the result and is called at most once, so a waiting result takes no memory.
+
+        Returns:
+            False if it cannot be written.
         """
 
     def close(self) -> None:
-        """What was taken is whole, also when some files are missing."""
+        """Complete the output, even if results are missing."""
 
 
 class Printed:
-    """Prints the results in the order of their places.
+    """An output that prints the results in the order of their places.
 
     Args:
-        aside: keeps what else is on the terminal away while something is printed.
+        aside: hides the progress bars on the terminal while a result is printed.
     """
 
     def __init__(self, kind: Format, aside: Callable[[], AbstractContextManager[None]]) -> None:
@@ -47,7 +52,7 @@ class Printed:
         sys.stdout.write(summary_results.heading(kind))
 
     def take(self, place: int, fetch: Callable[[], Result]) -> bool:
-        """Printed once all before it are."""
+        """Print the result as soon as all before it are printed."""
         self._waiting[place] = fetch
         while self._next in self._waiting:
             self._print(self._waiting.pop(self._next)())
@@ -55,7 +60,7 @@ class Printed:
         return True
 
     def close(self) -> None:
-        """What waits for others that never came is printed too, and the list has its end."""
+        """Print the results that wait for missing ones, and end the list."""
         for place in sorted(self._waiting):
             self._print(self._waiting.pop(place)())
         sys.stdout.write(summary_results.ending(self._kind, num_results=self._num_printed))
@@ -69,30 +74,30 @@ class Printed:
 
 
 class Written:
-    """Writes a file for each result below a folder, named as its source is below the sources' folder."""
+    """An output that writes each result to a file, in the same subfolder as its source, under its name."""
 
     def __init__(self, folder: Path, kind: Format) -> None:
         self._folder = folder
         self._kind = kind
 
     def take(self, place: int, fetch: Callable[[], Result]) -> bool:  # noqa: ARG002  # each has its own file
-        """Its file is whole, and none is left that said otherwise before."""
+        """Write the result's file and delete a contrary one of an earlier run."""
         result = fetch()
         try:
             self.write(result)
         except OSError as error:
-            output.complain(f"{result.source.shown} cannot be written: {error}")
+            output.complain(f"cannot write the result of {result.source.shown}: {error}")
             return False
         return True
 
     def close(self) -> None:
-        """Nothing waits."""
+        """Do nothing: every result is already written."""
 
     def write(self, result: Result) -> Path:
-        """The file of this result.
+        """Write the result and return the path of its file.
 
         Raises:
-            OSError: it cannot be written.
+            OSError: the file cannot be written.
         """
         good, bad = self.places(result.source)
         path, stale, kind = (good, bad, self._kind) if result.error is None else (bad, good, Format.JSON)
@@ -102,10 +107,10 @@ class Written:
         return path
 
     def write_combined(self, results: list[Result]) -> Path:
-        """The one file of results that share a summary.
+        """Write the one file of results that share a summary and return its path.
 
         Raises:
-            OSError: it cannot be written.
+            OSError: the file cannot be written.
         """
         path = self.combined_place
         write_whole(path, summary_results.combined(results, self._kind, _from(self._folder)))
@@ -113,13 +118,13 @@ class Written:
 
     @property
     def combined_place(self) -> Path:
-        """Where results that share a summary are written."""
+        """Path of the file for results that share a summary."""
         return self._folder / f"{_COMBINED}.{self._kind}"
 
     def places(self, source: Source) -> tuple[Path, Path]:
-        """Where the document's summary is written, and where the reason why there is none."""
+        """Return the paths of the document's summary and of its failure file."""
         good = self._path(source, f".{self._kind}")
-        # A failure in JSON has the shape of any result; elsewhere it must not pass for a summary.
+        # In JSON a failure has the shape of any result; in other formats it must not look like a summary.
         return good, good if self._kind is Format.JSON else self._path(source, _ERROR_SUFFIX)
 
     def _path(self, source: Source, suffix: str) -> Path:
@@ -131,7 +136,7 @@ def _from(folder: Path) -> Link:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """The file holds exactly this text; a reader never sees half of it."""
+    """Write the text to the file atomically: a reader never sees half of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, name = tempfile.mkstemp(prefix=".longbatch-", suffix=".tmp", dir=path.parent)
     temporary = Path(name)
@@ -148,7 +153,7 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def _umask() -> int:
-    """What the user keeps from others; asking sets it, for an instant."""
+    """Read the process's umask, which is only possible by setting it for an instant."""
     found = os.umask(0o077)
     os.umask(found)
     return found

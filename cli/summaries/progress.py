@@ -1,4 +1,4 @@
-"""How far each document is, on standard error: bars on a terminal, lines elsewhere."""
+"""The progress of each document on standard error: bars on a terminal, lines elsewhere."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -20,43 +20,45 @@ _QUIET_POLL_SECONDS: Final = 20
 
 
 class Progress(Protocol):
-    """Hears of every document; any thread may tell.
+    """A display of every document's progress; any thread may update it.
 
     Attributes:
-        poll_seconds: how often a document that runs is worth a look.
+        poll_seconds: how often to poll a running document.
     """
 
     poll_seconds: int
 
     def __enter__(self) -> Self:
-        """Something is shown from now on."""
+        """Start the display."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Nothing is shown any more."""
+        """Stop the display."""
 
     def began(self, source: Source) -> None:
-        """The document is being worked on."""
+        """Show that work on the document begins."""
 
     def seen(self, source: Source, summary: Mapping[str, Any]) -> None:
-        """The document's summary looks like this now."""
+        """Show the current state of the document's summary."""
 
     def seen_whole(self, summary: Mapping[str, Any]) -> None:
-        """The one summary over all documents looks like this now."""
+        """Show the current state of the one summary of all documents."""
 
     def ended(self, source: Source, result: Result | None) -> None:
-        """The document has come to its end; the result only where it did not complete."""
+        """Show that the document ended; `result` is None if it completed."""
 
     def aside(self) -> AbstractContextManager[None]:
-        """Nothing is shown while the block runs, which writes to the same terminal."""
+        """Hide the display while the block writes to the same terminal."""
 
 
 def progress(console: Console, *, total: int | None, live: bool) -> Progress:
-    """What suits this console.
+    """Choose the display that suits this console.
 
-    `total` is the number of documents, if it is known; `live` tells also elsewhere than on a terminal how far
-    each of them is.
+    Args:
+        console: where to show it.
+        total: number of documents; None if it is not known.
+        live: show each document's progress even if the console is not a terminal.
     """
     return _Barred(console, total) if console.is_terminal else _Lines(console, total, live=live)
 
@@ -81,14 +83,14 @@ class _Lines:
 
     def began(self, source: Source) -> None:
         if self._live:
-            self._tell(source.shown, "begun")
+            self._report(source.shown, "started")
 
     def seen(self, source: Source, summary: Mapping[str, Any]) -> None:
         if self._live:
-            self._tell(source.shown, _words(summary))
+            self._report(source.shown, _words(summary))
 
     def seen_whole(self, summary: Mapping[str, Any]) -> None:
-        self._tell("all", _words(summary))
+        self._report("all", _words(summary))
 
     def ended(self, source: Source, result: Result | None) -> None:
         with self._lock:
@@ -100,8 +102,8 @@ class _Lines:
     def aside(self) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def _tell(self, name: str, words: str) -> None:
-        """One line for each change."""
+    def _report(self, name: str, words: str) -> None:
+        """Print one line for each change."""
         with self._lock:
             if self._last.get(name) != words:
                 self._last[name] = words
@@ -122,7 +124,7 @@ class _Barred:
             TimeElapsedColumn(),
             console=console,
             transient=True,
-            redirect_stdout=False,  # what is printed there is the result
+            redirect_stdout=False,  # standard output is for the results
             redirect_stderr=False,
         )
         self._lock = Lock()
@@ -168,17 +170,17 @@ class _Barred:
             self._bars.start()
 
     def _show(self, task: TaskID, summary: Mapping[str, Any]) -> None:
-        told = summary["progress"]
+        counts = summary["progress"]
         self._bars.update(
-            task, total=told["jobs"] or None, completed=told["completed"], detail=_words(summary)
+            task, total=counts["jobs"] or None, completed=counts["completed"], detail=_words(summary)
         )
 
 
 def _words(summary: Mapping[str, Any]) -> str:
-    """`running, 3 of 12 parts, 1 failed`."""
-    told = summary["progress"]
-    parts = f", {told['completed']:,} of {told['jobs']:,} parts" if (told["jobs"] or 0) > 1 else ""
-    failed = f", {told['failed']:,} failed" if told["failed"] else ""
+    """Describe the progress: `running, 3 of 12 parts, 1 failed`."""
+    counts = summary["progress"]
+    parts = f", {counts['completed']:,} of {counts['jobs']:,} parts" if (counts["jobs"] or 0) > 1 else ""
+    failed = f", {counts['failed']:,} failed" if counts["failed"] else ""
     return f"{summary['state']}{parts}{failed}"
 
 

@@ -1,4 +1,4 @@
-"""The server's documents and summaries, asked for with patience: a restart or a full queue is waited out."""
+"""The server's documents and summaries, with retries that outlast a restart or a full queue."""
 
 import hashlib
 import os
@@ -20,31 +20,31 @@ _POLL_SECONDS: Final = 20  # one long poll
 _BLOCK_BYTES: Final = 2**20
 _FIRST_PAUSE_SECONDS: Final = 0.5  # doubles with every try
 _MAX_PAUSE_SECONDS: Final = 10.0
-_MAX_FAULTS: Final = 4  # of the server itself in a row; more of them are no accident
-_MAX_WANTED_SECONDS: Final = 60.0
+_MAX_FAULTS: Final = 4  # server errors in a row; that many are no accident
+_MAX_WANTED_SECONDS: Final = 60.0  # of a Retry-After
 _AWAY: Final = frozenset({502, 503, 504})
 _LATER: Final = 429  # too many requests, or too much queued
 
 
 class StoppedError(LongbatchError):
-    """The run was stopped before this was done."""
+    """The run was stopped before it finished."""
 
     code = "stopped"
 
 
 class FileChangedError(LongbatchError):
-    """The file changed while it was read; run the command again."""
+    """The file changed while it was being read; run the command again."""
 
     code = "file_changed"
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What the server knows of an earlier run.
+    """What the server has of earlier runs.
 
     Attributes:
-        summary: runs or has completed; None: there is none.
-        newest: id of the last one, whatever became of it.
+        summary: one that is running or completed; None if there is none.
+        newest: id of the latest summary in any state; None if there is none.
     """
 
     summary: dict[str, Any] | None
@@ -52,11 +52,11 @@ class Found:
 
 
 class Summaries:
-    """A server's documents and summaries; may be used by many threads.
+    """A client for a server's documents and summaries; safe to use from many threads.
 
     Args:
-        patience: seconds for which a server that does not answer is asked again.
-        stop: ends every wait with StoppedError once it is set.
+        patience: seconds to keep trying a server that does not answer.
+        stop: once set, ends every wait with StoppedError.
     """
 
     def __init__(self, client: Client, *, patience: float, stop: Event) -> None:
@@ -65,21 +65,24 @@ class Summaries:
         self._stop = stop
 
     def model(self) -> str:
-        """What is served, asked for once: whether there is a server at all shows at once."""
+        """Fetch the served model without retries, to report a missing server at once."""
         return str(self._client.version()["model"])
 
     def model_in_time(self) -> str:
-        """What is served, once there is a server."""
+        """Fetch the served model; wait for the server if necessary."""
         return str(self._get("/v1/version")["model"])
 
     def add(self, path: Path, name: str, content: str) -> dict[str, Any]:
-        """The document of this file, which has been sent; the same bytes are the same document.
+        """Upload the file and return its document; the same bytes are the same document.
 
-        `content` is the SHA-256 of the file in hex digits, as it was when it was named.
+        Args:
+            path: the file.
+            name: the file name to give to the server.
+            content: SHA-256 of the expected content in hex digits.
 
         Raises:
             OSError: the file cannot be read.
-            FileChangedError: it holds something else now.
+            FileChangedError: the content is no longer the expected one.
         """
 
         def upload() -> dict[str, Any]:
@@ -101,11 +104,11 @@ class Summaries:
         return document
 
     def document(self, document_id: str) -> dict[str, Any]:
-        """The document as it is now."""
+        """Fetch the document in its current state."""
         return self._get(f"/v1/documents/{document_id}")
 
     def extracted(self, document_id: str) -> dict[str, Any]:
-        """The document once its text is known, or could not be had."""
+        """Poll the document until its text is extracted or extraction fails."""
         pause = _FIRST_PAUSE_SECONDS / 4
         while True:
             document = self.document(document_id)
@@ -115,13 +118,13 @@ class Summaries:
             pause = min(pause * 1.5, 2)
 
     def find(self, custom_id: str) -> Found:
-        """What an earlier run left under this name."""
+        """Find the summaries of earlier runs under this name."""
         page = self._get("/v1/summaries", params={"custom_id": custom_id, "limit": 20})
         alive = (each for each in page["data"] if each["state"] in ("preparing", "running", "completed"))
         return Found(next(alive, None), page["data"][0]["id"] if page["data"] else None)
 
     def start(self, documents: Sequence[str], fields: dict[str, object], *, key: str) -> dict[str, Any]:
-        """The one summary that the request makes, made once however often it is sent."""
+        """Start a summary and return it; the idempotency key prevents a second one."""
         page = self._patiently(
             lambda: self._client.send_once(
                 "POST",
@@ -135,7 +138,7 @@ class Summaries:
         return summary
 
     def summary(self, summary_id: str) -> dict[str, Any]:
-        """The summary as it is now, with all its chunks."""
+        """Fetch the summary in its current state with all its chunks."""
         path = f"/v1/summaries/{summary_id}"
         found = self._get(path)
         while (start := found.pop("next_chunks_start", None)) is not None:
@@ -150,7 +153,7 @@ class Summaries:
         on_change: Callable[[dict[str, Any]], None],
         poll_seconds: int = _POLL_SECONDS,
     ) -> dict[str, Any]:
-        """The summary once it has ended; `on_change` hears of every look before."""
+        """Poll until the summary ends and return it; `on_change` gets every earlier reply."""
         while summary["state"] not in ENDED:
             on_change(summary)
             summary = self._get(
@@ -161,11 +164,15 @@ class Summaries:
         return summary
 
     def estimate(self, documents: Sequence[str], fields: dict[str, object]) -> dict[str, Any]:
-        """What summaries of these documents would take."""
+        """Estimate the summaries of these documents."""
         return self._estimate({"documents": list(documents), **fields})
 
     def queued_seconds(self, fields: dict[str, object]) -> int | None:
-        """How long what is queued now takes before the least of documents is done; None: no engine is up."""
+        """Estimate the seconds until a minimal document, queued now, would be done.
+
+        Returns:
+            None if no engine is up.
+        """
         found: int | None = self._estimate({"tokens": [1], **fields})["estimated_seconds"]
         return found
 
@@ -180,20 +187,20 @@ class Summaries:
         return found
 
     def _patiently(self, send: Callable[[], T]) -> T:
-        """What the server answers in the end.
+        """Call `send` until it succeeds.
 
-        A server that is away is asked again for as long as the patience lasts, one that asks to come later
-        for as long as it does so.
+        Retries an unavailable server for as long as the patience lasts, and a server that answers 429 without
+        limit.
         """
         pause, faults, away_since = _FIRST_PAUSE_SECONDS, 0, None
         while True:
             if self._stop.is_set():
                 raise StoppedError
-            wanted = None
+            requested = None
             try:
                 return send()
             except RefusedError as error:
-                is_away, wanted = error.status in _AWAY, error.retry_after
+                is_away, requested = error.status in _AWAY, error.retry_after
                 faults += not is_away
                 if not is_away and (error.status < 500 or faults >= _MAX_FAULTS) and error.status != _LATER:
                     raise
@@ -203,7 +210,7 @@ class Summaries:
             away_since = (away_since or time.monotonic()) if is_away else None
             if away_since is not None and time.monotonic() - away_since > self._patience:
                 raise unreachable
-            self._sleep(min(wanted or pause, _MAX_WANTED_SECONDS))
+            self._sleep(min(requested or pause, _MAX_WANTED_SECONDS))
             pause = min(2 * pause, _MAX_PAUSE_SECONDS)
 
     def _sleep(self, seconds: float) -> None:
@@ -212,10 +219,10 @@ class Summaries:
 
 
 def content_of(path: Path) -> str:
-    """The SHA-256 of the file in hex digits.
+    """Compute the SHA-256 of the file in hex digits.
 
     Raises:
-        OSError: it cannot be read, or is no file at all.
+        OSError: it cannot be read, or is not a file.
     """
     if path.is_dir():
         raise IsADirectoryError(21, os.strerror(21))

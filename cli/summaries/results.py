@@ -1,4 +1,4 @@
-"""What became of each document: a value of its own, and as JSON, Markdown and CSV."""
+"""The result of each document, as a value and as JSON, Markdown and CSV."""
 
 import csv
 import io
@@ -12,7 +12,7 @@ from cli.summaries.options import Format
 from cli.summaries.sources import Source
 from jobs.summaries.markdown import defused
 
-# Leads from where a result stands to its source.
+# Returns the link from a result's file to its source.
 Link = Callable[[Source], str]
 
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
@@ -30,16 +30,16 @@ _COLUMNS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What became of a document.
+    """The outcome of one document.
 
     Attributes:
         source: the file.
-        summary: the text; None: there is none, and `error` says why.
-        chunks: each part of the text with `pages`, `start`, `end` and its own `summary`; a part that could
-            not be summarized has none.
-        gaps: the parts that the summary leaves out, with `pages`, `start`, `end` and `error`.
-        usage: tokens; None: nothing was run.
-        error: `code` and `message`.
+        summary: the text; None on failure, and `error` says why.
+        chunks: each chunk of the text with `pages`, `start`, `end` and its own `summary`, None if it could
+            not be summarized.
+        gaps: the chunks that the summary leaves out, with `pages`, `start`, `end` and `error`.
+        usage: tokens; None if no job ran.
+        error: `code` and `message`; None if the document completed.
     """
 
     source: Source
@@ -51,17 +51,23 @@ class Result:
 
 
 def as_shown(source: Source) -> str:
-    """The link to a source from where the command was started."""
+    """Return the path of a source from the directory of the command."""
     return source.shown
 
 
 def failed(source: Source, code: str, message: str) -> Result:
-    """The result of a document that came to nothing."""
+    """Build the result of a document that failed."""
     return Result(source, error={"code": code, "message": message})
 
 
 def of_summary(source: Source, summary: Mapping[str, Any], *, document_id: str | None = None) -> Result:
-    """The result that an ended summary holds; of one that has several documents, for this one of them."""
+    """Build the result of an ended summary.
+
+    Args:
+        source: the file.
+        summary: as the server returns it.
+        document_id: take only this document's part of a combined summary; None takes all.
+    """
     chunks = [each for each in summary.get("chunks") or [] if document_id in (None, each["document_id"])]
     gaps = [each for each in summary.get("gaps") or [] if document_id in (None, each["document_id"])]
     text = summary["summary"] if summary["state"] == "completed" else None
@@ -88,7 +94,7 @@ def _error(summary: Mapping[str, Any]) -> dict[str, str]:
 
 
 def as_object(result: Result) -> dict[str, object]:
-    """The result as JSON."""
+    """Convert the result to a JSON object."""
     return {
         "path": result.source.shown,
         "summary": result.summary,
@@ -99,19 +105,19 @@ def as_object(result: Result) -> dict[str, object]:
 
 
 def heading(kind: Format) -> str:
-    """What stands before the first of several results."""
+    """Return the text that precedes the first of several results."""
     return {Format.JSON: "[\n", Format.CSV: _line(_COLUMNS), Format.MD: ""}[kind]
 
 
 def ending(kind: Format, *, num_results: int) -> str:
-    """What stands behind the last of them."""
+    """Return the text that follows the last of several results."""
     if kind is not Format.JSON:
         return ""
     return "\n]\n" if num_results else "]\n"
 
 
 def one_of_many(result: Result, kind: Format, *, place: int) -> str:
-    """The result as the one after `place` others."""
+    """Format the result that follows `place` others."""
     match kind:
         case Format.JSON:
             return (",\n" if place else "") + json.dumps(as_object(result), indent=2, ensure_ascii=False)
@@ -122,7 +128,7 @@ def one_of_many(result: Result, kind: Format, *, place: int) -> str:
 
 
 def alone(result: Result, kind: Format, link: Link) -> str:
-    """A whole file of one result."""
+    """Format a whole file of one result."""
     match kind:
         case Format.JSON:
             return json.dumps(as_object(result), indent=2, ensure_ascii=False) + "\n"
@@ -133,7 +139,7 @@ def alone(result: Result, kind: Format, link: Link) -> str:
 
 
 def combined(results: list[Result], kind: Format, link: Link) -> str:
-    """A whole file of all results, which share one summary."""
+    """Format a whole file of results that share one summary."""
     match kind:
         case Format.JSON:
             return json.dumps([as_object(each) for each in results], indent=2, ensure_ascii=False) + "\n"
@@ -144,7 +150,7 @@ def combined(results: list[Result], kind: Format, link: Link) -> str:
 
 
 def markdown(results: list[Result], link: Link) -> str:
-    """The summary under its title, and where its parts stand in their sources."""
+    """Format the summary under its title, with links from its parts to their sources."""
     is_combined = len(results) > 1
     title = f"{len(results)} documents" if is_combined else results[0].source.shown
     whole = next((each for each in results if each.summary is not None), results[0])
@@ -160,7 +166,7 @@ def markdown(results: list[Result], link: Link) -> str:
 
 
 def _sources(result: Result, address: str, *, with_name: bool) -> Iterable[str]:
-    """The list of the parts; the only text of a summary that was read whole and has no pages needs none."""
+    """Yield the list of parts; a single chunk without pages needs none."""
     if with_name:
         yield from ("", f"## {_plain(result.source.shown)}")
         if result.error and result.summary is None:
@@ -169,9 +175,11 @@ def _sources(result: Result, address: str, *, with_name: bool) -> Iterable[str]:
         return
     if with_name or len(result.chunks) > 1 or any(each["pages"] for each in result.chunks):
         yield from ("", "### Parts" if with_name else "## Parts", "")
-        # The summary of the only part is the whole one, which is above.
-        is_said = with_name or len(result.chunks) > 1
-        yield from (f"- {_place(each, address)}{_said(each) if is_said else ''}" for each in result.chunks)
+        # The summary of a single part is the whole summary, which is printed above.
+        has_texts = with_name or len(result.chunks) > 1
+        yield from (
+            f"- {_place(each, address)}{_part_text(each) if has_texts else ''}" for each in result.chunks
+        )
     if result.gaps:
         yield from ("", "### Left out" if with_name else "## Left out", "")
         for gap in result.gaps:
@@ -179,7 +187,10 @@ def _sources(result: Result, address: str, *, with_name: bool) -> Iterable[str]:
 
 
 def _place(part: Mapping[str, Any], address: str) -> str:
-    """`[pages 3-5](report.pdf#page=3), characters 100-200`; the range's end is outside of it."""
+    """Format a link: `[pages 3-5](report.pdf#page=3), characters 100-200`.
+
+    The end of the range is exclusive.
+    """
     start, end = part.get("start"), part.get("end")
     characters = f"characters {start:,}-{end:,}" if start is not None and end is not None else "all of it"
     target = quote(address)
@@ -190,12 +201,12 @@ def _place(part: Mapping[str, Any], address: str) -> str:
     return f"[{pages}]({target}#page={first}), {characters}"
 
 
-def _said(chunk: Mapping[str, Any]) -> str:
+def _part_text(chunk: Mapping[str, Any]) -> str:
     return f": {_plain(chunk['summary'])}" if chunk["summary"] else ": left out"
 
 
 def _plain(text: str) -> str:
-    """The text in one line, which leads nowhere."""
+    """Put the text on one line without links."""
     return defused(" ".join(text.split()))
 
 
@@ -222,6 +233,6 @@ def _line(values: Iterable[object]) -> str:
 
 
 def _cell(value: object) -> object:
-    """What no spreadsheet takes for a formula; `- 1+2`, which looks like a list, is one too."""
+    """Quote what a spreadsheet takes for a formula, even `- 1+2`, a list by its looks."""
     is_formula = isinstance(value, str) and value.startswith(_FORMULA)
     return f"'{value}" if is_formula else value

@@ -1,4 +1,4 @@
-"""A run over documents: each is hashed, found again or sent, summarized, and waited for."""
+"""A run over documents: hash each one, find it again or upload it, summarize it, wait for the result."""
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,17 +17,18 @@ from cli.summaries.sources import Source
 T = TypeVar("T")
 R = TypeVar("R")
 
-_REFUSED_FOR_ALL: Final = frozenset({401, 403})  # what is wrong with the key is wrong for every document
+_REFUSED_FOR_ALL: Final = frozenset({401, 403})  # a rejected key fails every document
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A document that has come to its end.
+    """The outcome of one document.
 
     Attributes:
-        is_final: the same file again would end the same way; False: the server was away, or the run stopped.
-        fetch: gives the result, from the server if need be: a finished document takes no memory.
-        summary_id: of its own summary; None: it has none.
+        is_final: True if the same file would end the same way again; False if the server was unavailable or
+            the run stopped.
+        fetch: returns the result, from the server if necessary, so a finished document takes no memory.
+        summary_id: id of the document's own summary; None if it has none.
     """
 
     source: Source
@@ -38,14 +39,14 @@ class Ended:
 
 
 class Run:
-    """Documents and one set of options; its methods may be called by many threads.
+    """A run over documents with one set of options; its methods are thread-safe.
 
     Attributes:
-        lost: why nothing can be had from the server any more; None: it can.
+        lost: the error that makes every further request pointless; None while the server is usable.
 
     Args:
         fields: of the request for each summary.
-        again: start anew where an earlier run has completed.
+        again: start a new summary even if an earlier run has one.
     """
 
     def __init__(
@@ -65,14 +66,14 @@ class Run:
         self.lost: ServerUnreachableError | RefusedError | None = None
 
     def one(self, source: Source) -> Ended:
-        """The document's own summary has ended, or it is known why there is none."""
+        """Summarize one document and wait for the outcome."""
         self._progress.began(source)
         ended = self._kept(source, lambda: self._summarize(source))
         self._progress.ended(source, ended.fetch() if not ended.is_completed else None)
         return ended
 
     def add(self, source: Source) -> dict[str, Any] | Result:
-        """The document at the server, or why there is none."""
+        """Upload one document; return it, or the failed result."""
         found: list[dict[str, Any]] = []
 
         def upload() -> Ended:
@@ -83,7 +84,7 @@ class Run:
         return found[0] if found else kept.fetch()
 
     def read(self, source: Source) -> dict[str, Any] | Result:
-        """The document at the server, its text read, or why it cannot be."""
+        """Upload one document and wait for its text; return it, or the failed result."""
         self._progress.began(source)
         document = self.add(source)
         if not isinstance(document, Result):
@@ -94,14 +95,14 @@ class Run:
         return document
 
     def combined(self, sent: Sequence[tuple[Source, dict[str, Any] | Result]]) -> list[Result]:
-        """What became of each document in the one summary over all that could be sent.
+        """Make one summary of all uploaded documents and return each one's result.
 
-        With `on_gap` `fail` all must have been.
+        With `on_gap=fail`, one document that could not be uploaded fails all of them.
         """
         documents = {source: each for source, each in sent if isinstance(each, dict)}
         missing = {source: each for source, each in sent if isinstance(each, Result)}
         if not documents or (missing and self._fields.get("on_gap") == "fail"):
-            code, message = "gap", "another document could not be read, and a gap is to be a failure"
+            code, message = "gap", "another document could not be read, and --on-gap is fail"
             return [missing.get(source) or results.failed(source, code, message) for source, _ in sent]
         found: list[dict[str, Any]] = []
 
@@ -123,10 +124,10 @@ class Run:
         ]
 
     def _whole(self, documents: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        """The ended summary over all of these."""
+        """Make one summary of these documents and wait until it ends."""
         fields = {**self._fields, "combine": True}
         ids = list(dict.fromkeys(each["id"] for each in documents))
-        # Together with the ids: a document that was sent again after its end is another one.
+        # The ids are part of the name: a document uploaded again after its deletion is another one.
         names = [each["sha256"] for each in documents] + ids
         started = self._running(names, fields, lambda: ids)
         ended = self._server.wait(started, on_change=self._progress.seen_whole)
@@ -154,7 +155,7 @@ class Run:
         )
 
     def _fetched(self, source: Source, summary_id: str) -> Result:
-        """What the ended summary holds, or why it cannot be had any more."""
+        """Fetch the result of an ended summary, or say why it is no longer available."""
         found: list[Result] = []
 
         def fetch() -> Ended:
@@ -167,9 +168,10 @@ class Run:
     def _running(
         self, contents: Sequence[str], fields: dict[str, object], add: Callable[[], list[str]]
     ) -> dict[str, Any]:
-        """The summary of these contents: an earlier run's, or one that is started now; it may have ended.
+        """Find or start the summary of these contents; an earlier one may have ended.
 
-        `add` gives the documents' ids. Two who start the same at the same time start one.
+        `add` uploads the documents and returns their ids. Two processes that start the same summary at the
+        same time start one.
         """
         name = options.digest(contents, fields, model=self._model)
         found = self._server.find(name)
@@ -180,7 +182,7 @@ class Run:
         return self._server.start(documents, {**fields, "custom_id": name}, key=key)
 
     def _kept(self, source: Source, work: Callable[[], Ended]) -> Ended:
-        """What the work comes to; its errors are the document's, and some are everybody's."""
+        """Run the work and turn its errors into the outcome; some end the whole run."""
         if self.lost is not None:
             return _failed(source, self.lost.code, self.lost.message, is_final=False)
         try:
@@ -205,28 +207,28 @@ def _failed(source: Source, code: str, message: str, *, is_final: bool = True) -
 
 
 def _ended(source: Source, document: dict[str, Any]) -> Ended:
-    """What the reading of a document came to."""
+    """Convert a document that is extracted, or failed to be, into an outcome."""
     if document["state"] == "ready":
         return Ended(source, is_completed=True, is_final=True, fetch=lambda: Result(source))
-    error = document["error"] or {"code": document["state"], "message": "it cannot be read"}
+    error = document["error"] or {"code": document["state"], "message": "the document cannot be read"}
     return _failed(source, error["code"], error["message"])
 
 
 def _never(source: Source) -> Ended:
-    """Stands for work that has its own way to tell what it found."""
+    """Return a placeholder for work that passes its result on in another way."""
     return _failed(source, "none", "")
 
 
 def _filename(source: Source) -> str:
-    """What the server may know of where the file stands: its name alone."""
+    """Return the file's name without its folders, which the server must not learn."""
     return source.path.name.encode(errors="replace").decode()
 
 
 def in_threads(work: Callable[[T], R], items: Iterable[T], *, num_threads: int) -> Iterator[tuple[int, R]]:
-    """What the work gives for each item, with the item's place, in the order in which they end.
+    """Run the work for each item in threads; yield place and result as each ends.
 
-    An item is taken when a thread is free for it. The threads end with the process: whoever is interrupted
-    waits for none of them.
+    Takes an item when a thread is free for it. The threads are daemons, so an interrupted process does not
+    wait for them.
     """
     waiting = enumerate(items)
     taking = Lock()
@@ -240,7 +242,7 @@ def in_threads(work: Callable[[T], R], items: Iterable[T], *, num_threads: int) 
                 if item is None:
                     return
                 ended.put((place, work(item)))
-        except BaseException as error:  # noqa: BLE001  # raised again where the results are taken
+        except BaseException as error:  # noqa: BLE001  # raised again by the consumer of the results
             ended.put(error)
         finally:
             ended.put(None)

@@ -1,4 +1,4 @@
-"""The documents that a command line names: files as they are, and folders with all below them."""
+"""The documents that a command line names: files as given, and folders with all files below them."""
 
 import os
 from collections import Counter
@@ -12,7 +12,7 @@ SUFFIXES: Final = frozenset(
     | {".docx", ".pptx", ".xlsx", ".epub", ".eml"}
 )
 
-NOTHING: Final = f"there is no document; folders give {' '.join(sorted(SUFFIXES))}"
+NOTHING: Final = f"found no documents; folders are searched for {' '.join(sorted(SUFFIXES))}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,9 +20,10 @@ class Source:
     """A file to summarize.
 
     Attributes:
-        path: opens it.
-        shown: as the caller named it, or the folder that holds it; always text that can be printed.
-        name: below the folder that all of a command's files have in common; names what is written of it.
+        path: absolute path to open.
+        shown: path as the caller gave it, or gave its folder; always printable text.
+        name: path relative to the folder that all of a command's files share; the result's file is named
+            after it.
     """
 
     path: Path
@@ -33,11 +34,14 @@ class Source:
 def find(
     paths: Sequence[str], *, left_out: Path | None = None, others: Counter[str] | None = None
 ) -> Iterator[Source]:
-    """Every file once, in the order of the paths, and folders in the order of their names.
+    """Yield every file once, in the order of the paths; in folders, by name.
 
-    Folders give files with a known suffix and no hidden ones; a file that was named itself is always given.
-    The folder `left_out` is not looked into: what is written there must not be read again.
-    `others` counts the files of folders that are of other kinds, by their suffix.
+    Folders yield files with a known suffix, but no hidden ones; a file named itself is always yielded.
+
+    Args:
+        paths: files and folders.
+        left_out: a folder to skip, because results written there must not become sources.
+        others: counts the files of other kinds in folders, by their suffix.
     """
     roots = [absolute(path) for path in paths]
     base = _common(roots)
@@ -46,7 +50,7 @@ def find(
     for given, root in zip(paths, roots, strict=True):
         for below in _below(root, excluded, others) if root.is_dir() else [None]:
             path = root / below if below else root
-            if len(paths) > 1:  # one path alone names no file twice
+            if len(paths) > 1:  # a single path names no file twice
                 if path in seen:
                     continue
                 seen.add(path)
@@ -55,17 +59,17 @@ def find(
 
 
 def printable(text: str) -> str:
-    """The name of a file as text; bytes that are no UTF-8 are replaced."""
+    """Return the name of a file as text; bytes that are not UTF-8 are replaced."""
     return os.fsencode(text).decode(errors="replace")
 
 
 def absolute(path: str) -> Path:
-    """The path from the root on, links as they are: a link has its own name, and its folder."""
+    """Make a path absolute without following links, which keep their name and folder."""
     return Path(os.path.abspath(path))  # noqa: PTH100  # Path.resolve follows links
 
 
 def is_there(path: str) -> bool:
-    """Whether there is such a file or folder; one that cannot be looked at may be."""
+    """Return True if the file or folder exists, or if that cannot be determined."""
     try:
         absolute(path).lstat()
     except (FileNotFoundError, NotADirectoryError):
@@ -76,7 +80,7 @@ def is_there(path: str) -> bool:
 
 
 def is_same(path: Path, other: Path | None) -> bool:
-    """Whether both are one file or folder, also where one of them is or goes through a link."""
+    """Return True if both are the same file or folder, even through a link."""
     if other is None or path == other:
         return path == other
     try:
@@ -86,12 +90,12 @@ def is_same(path: Path, other: Path | None) -> bool:
 
 
 def _common(roots: Sequence[Path]) -> Path:
-    """The folder below which all files are."""
+    """Return the deepest folder that contains all files."""
     return Path(os.path.commonpath([root if root.is_dir() else root.parent for root in roots]))
 
 
 def _below(folder: Path, left_out: Path | None, others: Counter[str] | None) -> Iterator[Path]:
-    """The files below the folder, as paths that start at it."""
+    """Yield the files below the folder, relative to it."""
     for where, folders, files in os.walk(folder):
         here = Path(where)
         folders[:] = sorted(

@@ -1,4 +1,4 @@
-"""A folder that is looked at again and again: its files once they are steady, and what was done with them."""
+"""A watched folder: yields files once they stop changing, and records which ones are done."""
 
 import sqlite3
 import time
@@ -14,21 +14,21 @@ from cli.summaries.sources import Source
 from jobs.errors import LongbatchError
 
 _LEDGER: Final = ".longbatch-watch.sqlite3"
-_RETRY_SECONDS: Final = 30.0  # after a failure that is not the file's own
+_RETRY_SECONDS: Final = 30.0  # after a failure that the file did not cause
 
 
 class FolderInUseError(LongbatchError):
-    """Another process watches a folder into the same one."""
+    """Another process writes summaries into this folder."""
 
     code = "folder_in_use"
 
 
 class Version(NamedTuple):
-    """What changes when a file does.
+    """A file's version: size and modification time.
 
     Attributes:
         size: bytes.
-        mtime: of its content, in nanoseconds.
+        mtime: last change of the content, in nanoseconds since the epoch.
     """
 
     size: int
@@ -44,12 +44,12 @@ class Arrival:
 
 
 class Ledger:
-    """Which version of each file is done with which options: in the folder of the results, on disk.
+    """The record, in the folder of the results, of which file version is done with which options.
 
-    Closed by the end of the block; while it is open no other process opens it.
+    A context manager. While it is open, no other process can open it.
 
     Raises:
-        FolderInUseError: another one has.
+        FolderInUseError: another process has it open.
     """
 
     def __init__(self, folder: Path, *, options: str) -> None:
@@ -65,11 +65,11 @@ class Ledger:
                 "CREATE TABLE IF NOT EXISTS done"
                 " (name TEXT PRIMARY KEY, size INTEGER, mtime INTEGER, options TEXT) WITHOUT ROWID"
             )
-            self._database.execute("BEGIN EXCLUSIVE")  # locks even what nobody writes
+            self._database.execute("BEGIN EXCLUSIVE")  # locks even without a write
             self._database.execute("COMMIT")
         except sqlite3.OperationalError as error:
             self._database.close()
-            raise FolderInUseError(f"{folder} is written by another process ({error})") from error
+            raise FolderInUseError(f"another process writes to {folder} ({error})") from error
 
     def __enter__(self) -> Self:
         return self
@@ -79,7 +79,7 @@ class Ledger:
             self._database.close()
 
     def is_done(self, arrival: Arrival) -> bool:
-        """Whether this very version has its result."""
+        """Return True if exactly this version has its result."""
         with self._lock:
             row = self._database.execute(
                 "SELECT 1 FROM done WHERE (name, size, mtime, options) = (?, ?, ?, ?)", self._row(arrival)
@@ -87,16 +87,16 @@ class Ledger:
         return row is not None
 
     def note(self, arrival: Arrival) -> None:
-        """Its result is written."""
+        """Record that the file's result is written."""
         with self._lock:
             self._database.execute("INSERT OR REPLACE INTO done VALUES (?, ?, ?, ?)", self._row(arrival))
 
     def forget_missing(self, folder: Path) -> None:
-        """Files that are no longer there take no room."""
+        """Delete the records of files that no longer exist."""
         with self._lock:
             names = [name for (name,) in self._database.execute("SELECT name FROM done")]
-            gone = [(name,) for name in names if not (folder / name).exists()]
-            self._database.executemany("DELETE FROM done WHERE name = ?", gone)
+            missing = [(name,) for name in names if not (folder / name).exists()]
+            self._database.executemany("DELETE FROM done WHERE name = ?", missing)
 
     def _row(self, arrival: Arrival) -> tuple[str, int, int, str]:
         name = str(arrival.source.name).encode(errors="surrogateescape").decode(errors="backslashreplace")
@@ -104,12 +104,12 @@ class Ledger:
 
 
 class Watched:
-    """A folder's files that are not done.
+    """The files of a folder that are not done.
 
     Args:
         left_out: the folder of the results.
-        settle: seconds for which a file's size and time stay the same before it counts.
-        poll: seconds between two looks.
+        settle: seconds for which a file's size and time must not change before it is yielded.
+        poll: seconds between two scans.
     """
 
     def __init__(
@@ -122,27 +122,27 @@ class Watched:
         self._poll = poll
         self._stop = stop
         self._lock = Lock()
-        self._seen: dict[Path, tuple[Version, float]] = {}  # since when it has been so
+        self._seen: dict[Path, tuple[Version, float]] = {}  # the version, and when it was first seen
         self._taken: set[Path] = set()
         self._not_before: dict[Path, float] = {}
 
     def arrivals(self, *, until: Callable[[bool], bool]) -> Iterator[Arrival]:
-        """Files that count, each once until `end` is told of it.
+        """Yield each settled file once, and again only after `end` reports it as not done.
 
-        `until` is asked after every look, and told whether nothing is left that has to be done.
+        Calls `until` after every scan, with True if no work is left, and ends when it returns True.
         """
         while not self._stop.is_set():
             is_idle = True
-            for arrival, counts in self._look(time.monotonic()):
+            for arrival, is_ready in self._scan(time.monotonic()):
                 is_idle = False
-                if counts:
+                if is_ready:
                     yield arrival
             if until(is_idle and not self._taken):
                 return
             self._stop.wait(self._poll)
 
     def end(self, arrival: Arrival, *, is_done: bool) -> None:
-        """The file's result is written; if not, the file comes again after a while."""
+        """Record the file as done; otherwise yield it again after a while."""
         path = arrival.source.path
         if is_done:
             self._ledger.note(arrival)
@@ -152,11 +152,11 @@ class Watched:
                 self._not_before[path] = time.monotonic() + _RETRY_SECONDS
             self._taken.discard(path)
 
-    def _look(self, now: float) -> Iterator[tuple[Arrival, bool]]:
-        """Every file that is neither done nor taken, and whether it counts; it is taken then."""
+    def _scan(self, now: float) -> Iterator[tuple[Arrival, bool]]:
+        """Yield each file that is neither done nor taken; take it if it is ready."""
         before, self._seen = self._seen, {}
         for source in sources.find([str(self._folder)], left_out=self._left_out):
-            with suppress(OSError):  # it may go at any time
+            with suppress(OSError):  # a file may vanish at any time
                 status = source.path.stat()
                 arrival = Arrival(source, Version(status.st_size, status.st_mtime_ns))
                 if source.path in self._taken or self._ledger.is_done(arrival):
@@ -165,8 +165,8 @@ class Watched:
                 since = since if version == arrival.version else now
                 self._seen[source.path] = (arrival.version, since)
                 is_due = self._not_before.get(source.path, now) <= now
-                counts = now - since >= self._settle and is_due
-                if counts:
+                is_ready = now - since >= self._settle and is_due
+                if is_ready:
                     with self._lock:
                         self._taken.add(source.path)
-                yield arrival, counts
+                yield arrival, is_ready

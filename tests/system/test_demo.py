@@ -60,4 +60,4 @@ def test_a_folder_without_documents_is_wrong_usage(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 2
-    assert "holds no document" in done.stderr
+    assert "contains no documents" in done.stderr

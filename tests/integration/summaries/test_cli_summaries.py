@@ -116,7 +116,7 @@ def test_wrong_usage_is_exit_code_2(run: Run, tmp_path: Path) -> None:
     folder = tmp_path / "in"
     folder.mkdir()
     (folder / "photo.jpg").touch()
-    assert run("summarize", folder).exit_code == 2, "there is no document"
+    assert run("summarize", folder).exit_code == 2, "found no documents"
     (folder / "a.txt").write_text("x")
     link = tmp_path / "link"
     link.symlink_to(folder)
