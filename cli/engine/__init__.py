@@ -1,1 +1,1 @@
-"""What is derived from a profile: the plan of an engine, and every file that its deployment needs."""
+"""What follows from a profile: the plan of an engine, and every file that its deployment needs."""

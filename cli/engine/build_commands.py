@@ -7,16 +7,16 @@ from cli.engine.hardware import GPUS
 from cli.engine.profile import Profile
 from cli.triton_flags import KEEPALIVE
 
-_REFERENCE: Final = GPUS["a6000"]  # what the worker's deadlines and first estimates are made for
+_REFERENCE: Final = GPUS["a6000"]  # the worker's deadlines and first estimates assume it
 
 
 def convert_script(profile: Profile) -> str:
-    """What is looked for in the image's examples: FP8 needs calibration, the rest a conversion."""
+    """Name the image's script: FP8 needs calibration, other formats a conversion."""
     return "quantize.py" if profile.precision.weights == "fp8" else "convert_checkpoint.py"
 
 
 def convert_options(profile: Profile) -> list[str]:
-    """Of the conversion from Hugging Face's weights, without --output_dir."""
+    """List the options that convert Hugging Face's weights, without --output_dir."""
     formats = profile.precision
     options = [f"--model_dir {values.model_dir(profile)}", f"--dtype {formats.dtype}"]
     if profile.gpu.count > 1:
@@ -33,7 +33,7 @@ def convert_options(profile: Profile) -> list[str]:
 
 
 def build_options(profile: Profile) -> list[str]:
-    """Of trtllm-build, without --output_dir."""
+    """List the options of trtllm-build, without --output_dir."""
     engine = profile.engine
     options = [
         f"--checkpoint_dir {values.checkpoint_dir(profile)}",
@@ -56,15 +56,15 @@ def build_options(profile: Profile) -> list[str]:
 
 
 def server_flags() -> list[str]:
-    """Of tritonserver, the same for every rank."""
+    """List the flags of tritonserver, the same for every rank."""
     return [f"--model-repository={values.REPOSITORY}", "--disable-auto-complete-config", *KEEPALIVE]
 
 
 def engine_settings(profile: Profile) -> dict[str, str]:
-    """What every process of Longbatch must know of the engine.
+    """Build the settings of the engine that every process of Longbatch needs.
 
-    Slots, blocks and tokens per block are not among them: the worker asks the running engine, which may have
-    made its pool smaller than it was told to.
+    Slots, blocks and tokens per block are not among them: the worker reads them from the running engine,
+    which may have made its pool smaller than configured.
     """
     return {
         "LONGBATCH_ENGINE__NAME": profile.name,
@@ -78,7 +78,10 @@ def engine_settings(profile: Profile) -> dict[str, str]:
 
 
 def time_scale(profile: Profile) -> float:
-    """How much faster than one A6000 it reads or writes, whichever is less; rounded down, at least 1."""
+    """Compute how much faster than one A6000 the engine is, at least 1.
+
+    Takes the lower of prefill and decode speed, rounded down to a tenth.
+    """
     gpu, count = profile.hardware, profile.gpu.count
     reading = gpu.flops * gpu.reached_flops * count / (_REFERENCE.flops * _REFERENCE.reached_flops)
     writing = gpu.bandwidth * gpu.reached_bandwidth * count

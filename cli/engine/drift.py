@@ -1,4 +1,4 @@
-"""Where files that were rendered, filled in or built differ from what their profile says."""
+"""Where rendered, filled-in or built files differ from their profile."""
 
 import json
 import shlex
@@ -12,7 +12,7 @@ from cli.engine.errors import RenderError
 from cli.engine.profile import Profile
 
 _CONFIG: Final = "config.pbtxt"
-# Tensors that only some cuts of the image declare.
+# Tensors that only some versions of the image declare.
 _OPTIONAL: Final = frozenset(
     {
         "input.prompt_embedding_table.data_type",
@@ -21,7 +21,7 @@ _OPTIONAL: Final = frozenset(
     }
 )
 
-# As TensorRT-LLM names them; none for 16 bits.
+# TensorRT-LLM's names; there is none for 16 bits.
 _ALGORITHMS: Final = {"int8": "W8A16", "fp8": "FP8"}
 _ALGORITHMS_OF_CACHE: Final = {"int8": "INT8", "fp8": "FP8"}
 
@@ -31,10 +31,10 @@ class Drift:
     """One difference.
 
     Attributes:
-        file: relative to the folder.
-        name: of the value; empty: the file itself.
-        found: what stands there; None: nothing; empty: it stands there, it has no value.
-        expected: what the profile says; None and empty as in `found`.
+        file: path relative to the folder.
+        name: of the value; empty for the file itself.
+        found: the value in the file; None if it is missing, empty for an option without a value.
+        expected: the value in the profile; None and empty as in `found`.
     """
 
     file: str
@@ -43,24 +43,24 @@ class Drift:
     expected: str | None
 
     def sentence(self) -> str:
-        """The difference in words."""
+        """Describe the difference in a sentence."""
         if not self.name:
             return f"{self.file} is missing" if self.found is None else f"{self.file}: {self.found}"
         if self.expected == "":
             return f"{self.file}: `{self.name}` is missing"
         if self.found == "":
-            return f"{self.file}: `{self.name}` is not the profile's"
+            return f"{self.file}: `{self.name}` is not in the profile"
         found = "is missing" if self.found is None else f"is {self.found}"
-        expected = "does not have it" if self.expected is None else f"says {self.expected}"
+        expected = "does not have it" if self.expected is None else f"has {self.expected}"
         return f"{self.file}: {self.name} {found}, the profile {expected}"
 
 
 def find(profile: Profile, folder: Path) -> list[Drift]:
-    """The differences between a folder and the profile; empty: there are none.
+    """List the differences between a folder and the profile.
 
     Args:
-        profile: what should be there.
-        folder: rendered by us, a model repository filled in by the image's tools, or a built engine.
+        profile: the expected values.
+        folder: a rendered folder, a model repository filled in by the image's tools, or a built engine.
 
     Raises:
         RenderError: the folder is none of these.
@@ -73,20 +73,20 @@ def find(profile: Profile, folder: Path) -> list[Drift]:
         return list(_in_engine(profile, folder))
     raise RenderError(
         f"{folder} is neither a rendered folder, nor a model repository with"
-        f" {values.model_names(profile)[0]}, nor an engine with its config.json"
+        f" {values.model_names(profile)[0]}, nor an engine with a config.json"
     )
 
 
 def _in_rendered(profile: Profile, folder: Path) -> Iterator[Drift]:
-    """The plan is told only when nothing else is: it repeats in figures what the other files say."""
+    """Compare all files; the plan only if no other differs, because it repeats them."""
     files = render.render(profile)
     plan = files.pop(render.PLAN)
-    found = [*_in_files(files, folder), *_beside(files, folder)]
+    found = [*_in_files(files, folder), *_extra_models(files, folder)]
     yield from found or _in_files({render.PLAN: plan}, folder)
 
 
-def _beside(files: Mapping[str, str], folder: Path) -> Iterator[Drift]:
-    """Models that the profile does not have."""
+def _extra_models(files: Mapping[str, str], folder: Path) -> Iterator[Drift]:
+    """Yield models that the profile does not have."""
     for path in sorted(folder.glob(f"{render.MODELS}/*/{_CONFIG}")):
         file = str(path.relative_to(folder))
         if file not in files:
@@ -105,22 +105,22 @@ def _in_files(files: Mapping[str, str], folder: Path) -> Iterator[Drift]:
 
 
 def _different(file: str, found: str, expected: str) -> Iterator[Drift]:
-    """The values that differ; where only words do, the first such line."""
+    """Yield the values that differ, or one difference for the file if no value does."""
     try:
-        has, says = _values(file, found), _values(file, expected)
+        has, wants = _values(file, found), _values(file, expected)
     except (RenderError, ValueError) as error:
         yield Drift(file, "", str(error), "")
         return
     differences = [
-        Drift(file, name, has.get(name), says.get(name))
-        for name in dict.fromkeys([*says, *has])
-        if has.get(name) != says.get(name)
+        Drift(file, name, has.get(name), wants.get(name))
+        for name in dict.fromkeys([*wants, *has])
+        if has.get(name) != wants.get(name)
     ]
-    yield from differences or [Drift(file, "", "its comments or its layout were changed", "")]
+    yield from differences or [Drift(file, "", "its comments or its layout differ", "")]
 
 
 def _in_repository(profile: Profile, folder: Path) -> Iterator[Drift]:
-    """Only what the profile decides: the image's templates say much more."""
+    """Compare the values that the profile sets; the image's templates have more."""
     for model in values.model_names(profile):
         file = f"{model}/{_CONFIG}"
         path = folder / file
@@ -132,24 +132,24 @@ def _in_repository(profile: Profile, folder: Path) -> Iterator[Drift]:
         except RenderError as error:
             yield Drift(file, "", error.message, "")
             continue
-        says = pbtxt.values(render.config_text(profile, model))
+        wants = pbtxt.values(render.config_text(profile, model))
         filled = pbtxt.values(render.template_text(model)).items()
-        for name in (name for name, value in filled if "${" in value and name in says):
+        for name in (name for name, value in filled if "${" in value and name in wants):
             if name in _OPTIONAL and name not in has:
                 continue
-            if has.get(name) != says[name]:
-                yield Drift(file, name, has.get(name), says[name])
+            if has.get(name) != wants[name]:
+                yield Drift(file, name, has.get(name), wants[name])
 
 
 def _in_engine(profile: Profile, folder: Path) -> Iterator[Drift]:
-    """What trtllm-build wrote beside the engine."""
+    """Compare the config.json that trtllm-build writes next to the engine."""
     try:
         has = _json_values(json.loads((folder / "config.json").read_text()))
     except ValueError as error:
-        yield Drift("config.json", "", f"it is no JSON: {error}", "")
+        yield Drift("config.json", "", f"it is not JSON: {error}", "")
         return
     engine = profile.engine
-    says = {
+    wants = {
         "build_config.max_batch_size": engine.max_batch_size,
         "build_config.max_input_len": engine.max_input_len,
         "build_config.max_seq_len": engine.max_seq_len,
@@ -163,13 +163,13 @@ def _in_engine(profile: Profile, folder: Path) -> Iterator[Drift]:
             profile.precision.kv_cache
         ),
     }
-    for name, value in says.items():
+    for name, value in wants.items():
         if has.get(name) != _text(value):
             yield Drift("config.json", name, has.get(name), _text(value))
 
 
 def _values(file: str, text: str) -> dict[str, str]:
-    """The named values of a rendered file of this kind."""
+    """Parse the named values of a rendered file, by its kind."""
     if file.endswith(".pbtxt"):
         return pbtxt.values(text)
     if file.endswith(".json"):
@@ -187,7 +187,7 @@ def _pairs(lines: list[str], separator: str) -> dict[str, str]:
 
 
 def _options(lines: list[str]) -> dict[str, str]:
-    """Of a script or a compose file: options by their name, other lines by their text."""
+    """Parse a script or compose file: options by name, other lines by their text."""
     found: dict[str, str] = {}
     for line in lines:
         bare = line.removesuffix("\\").strip()

@@ -1,4 +1,4 @@
-"""What can be wrong with a profile or with the folder that it is rendered to."""
+"""Errors of a profile, or of the folder that it is rendered to."""
 
 from jobs.errors import LongbatchError
 
@@ -10,6 +10,6 @@ class ProfileError(LongbatchError):
 
 
 class RenderError(LongbatchError):
-    """The folder is no place for rendered files."""
+    """The folder cannot hold rendered files."""
 
     code = "bad_render_folder"

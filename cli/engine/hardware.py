@@ -1,4 +1,4 @@
-"""What GPUs and models are: figures of data sheets and of published model configurations."""
+"""GPUs and models: figures from data sheets and from published model configurations."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -12,9 +12,9 @@ class Gpu:
 
     Attributes:
         memory_mib: as nvidia-smi reports it.
-        compute_capability: major and minor together, 86 for 8.6.
-        bandwidth: bytes a second of its memory, by the data sheet.
-        flops: dense 16-bit tensor operations a second, by the data sheet.
+        compute_capability: major and minor version as one number, 86 for 8.6.
+        bandwidth: memory bandwidth in bytes per second, from the data sheet.
+        flops: dense 16-bit tensor operations per second, from the data sheet.
         reached_bandwidth: share of the bandwidth that decoding reaches.
         reached_flops: share of the operations that prefill reaches.
     """
@@ -29,13 +29,13 @@ class Gpu:
 
     @property
     def memory_bytes(self) -> int:
-        """Of the whole GPU."""
+        """Memory of the whole GPU in bytes."""
         return self.memory_mib * 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """A decoder-only transformer with gated MLPs and untied embeddings, as its config.json has it.
+    """The dimensions of a decoder-only transformer with gated MLPs and untied embeddings.
 
     Attributes:
         max_positions: tokens that its position encoding was trained for.
@@ -63,13 +63,13 @@ class Shape:
 
     @property
     def activations_per_token(self) -> int:
-        """Values that one token has at once while a layer is computed."""
+        """Values held per token while a layer is computed."""
         projections = self.head_dim * (self.heads + 2 * self.kv_heads)
         return 4 * self.hidden + projections + 3 * self.intermediate
 
 
-# Data sheets; memory as nvidia-smi shows it. The cost model of cli/stack/servers/engine_options.py is made of
-# those of the A6000 and the H200; A100 and H100 are taken to reach what their successor does.
+# From data sheets; memory as nvidia-smi shows it. The cost model of cli/stack/servers/engine_options.py uses
+# the A6000 and the H200; A100 and H100 are assumed to reach what their successor does.
 GPUS: Final = {
     "a6000": Gpu(
         title="RTX A6000 48 GB",

@@ -1,4 +1,4 @@
-"""Model configurations in protobuf's text format, as values by name: as much as a config.pbtxt has of it."""
+"""Model configurations in protobuf's text format, as values by name; the subset that config.pbtxt uses."""
 
 import re
 from collections.abc import Iterator
@@ -19,13 +19,13 @@ Field = tuple[str, "str | list[Field]"]
 
 
 def values(text: str) -> dict[str, str]:
-    """Each value by its path: `max_batch_size`, `parameters.max_beam_width`, `input.stop.dims`.
+    """Parse a text into values by path, such as `parameters.max_beam_width`.
 
-    Messages that repeat are told apart by their key or name, else by their place. Words for truth are `true`
-    and `false`, however they are written.
+    The path of a repeated message contains its key or name, or else its index. Booleans become `true` and
+    `false`, however they are written.
 
     Raises:
-        RenderError: it is not in the text format.
+        RenderError: the text is not in the text format.
     """
     flat = _flat(_fields(_tokens(text), is_nested=False))
     return {name.removesuffix(".value.string_value"): value for name, value in flat}
@@ -43,13 +43,13 @@ def _tokens(text: str) -> Iterator[str]:
 
 
 def _fields(tokens: Iterator[str], *, is_nested: bool) -> list[Field]:
-    """The fields of a message, up to its closing brace."""
+    """Parse the fields of a message, up to its closing brace."""
     fields: list[Field] = []
     for name in tokens:
         if name == "}" and is_nested:
             return fields
         if name in "{}[]:":
-            raise RenderError(f"a field's name is expected, not {name}")
+            raise RenderError(f"expected the name of a field, not {name}")
         part = next(tokens, "")
         if part == ":":
             part = next(tokens, "")
@@ -60,7 +60,7 @@ def _fields(tokens: Iterator[str], *, is_nested: bool) -> list[Field]:
 
 
 def _values(part: str, tokens: Iterator[str]) -> Iterator["str | list[Field]"]:
-    """One value, or each of a list."""
+    """Yield one value, or each value of a list."""
     if part == "[":
         while (part := next(tokens, "]")) != "]":
             yield from _values(part, tokens)
@@ -79,7 +79,7 @@ def _plain(token: str) -> str:
 
 
 def _flat(fields: list[Field], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """The values of all fields; a list of plain values is one value."""
+    """Yield path and value of all fields; a list of plain values is one value."""
     plain: dict[str, list[str]] = {}
     seen: dict[str, int] = {}
     for name, value in fields:

@@ -1,4 +1,4 @@
-"""The known traps of TensorRT-LLM deployments, each told in a sentence when a profile runs into it."""
+"""The known pitfalls of TensorRT-LLM deployments, as a sentence for each one that a profile meets."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ _FP8_FROM = 89  # compute capability of Ada; Ampere (80, 86) has no FP8 tensor c
 def find(
     profile: Profile, *, pool_blocks: int, typical_blocks: int, largest_pool_tokens: int
 ) -> tuple[str, ...]:
-    """The traps that the profile runs into, the worst first."""
+    """List the pitfalls of the profile, the worst first."""
     return (
         *_memory(profile, largest_pool_tokens),
         *_context(profile),
@@ -46,7 +46,7 @@ def _context(profile: Profile) -> Iterator[str]:
         yield "paged context FMHA off: chunked context and KV cache reuse both need it"
     if engine.max_num_tokens % engine.tokens_per_block:
         yield (
-            f"max_num_tokens {engine.max_num_tokens} is no multiple of tokens_per_block"
+            f"max_num_tokens {engine.max_num_tokens} is not a multiple of tokens_per_block"
             f" {engine.tokens_per_block}: prompt chunks must be"
         )
     if engine.max_num_tokens <= engine.max_batch_size:
@@ -54,7 +54,7 @@ def _context(profile: Profile) -> Iterator[str]:
     if engine.max_seq_len > profile.shape.max_positions:
         yield (
             f"max_seq_len {engine.max_seq_len} is above the {profile.shape.max_positions} positions that the"
-            " model knows"
+            " model supports"
         )
 
 
@@ -68,7 +68,7 @@ def _formats(profile: Profile) -> Iterator[str]:
     if "fp8" in {formats.weights, formats.kv_cache} and profile.hardware.compute_capability < _FP8_FROM:
         yield (
             f"FP8 on sm{profile.hardware.compute_capability}: the {profile.hardware.title} has no FP8 tensor"
-            " cores; take int8 weights"
+            " cores; use int8 weights"
         )
     if formats.kv_cache == "fp8" and formats.weights != "fp8":
         yield "FP8 KV cache without FP8 weights: the FP8 context kernels need both"
@@ -83,7 +83,7 @@ def _pool(profile: Profile, pool_blocks: int, typical_blocks: int) -> Iterator[s
             " requests can never run"
         )
     if engine.kv_cache_tokens % engine.tokens_per_block:
-        yield f"kv_cache_tokens is no multiple of tokens_per_block: {pool} tokens can be used"
+        yield f"kv_cache_tokens is not a multiple of tokens_per_block: only {pool} tokens are usable"
     if (usable := pool_blocks // typical_blocks) < engine.max_batch_size:
         yield (
             f"batch larger than the pool can use: {engine.max_batch_size} slots, but the pool holds {usable}"
@@ -94,6 +94,6 @@ def _pool(profile: Profile, pool_blocks: int, typical_blocks: int) -> Iterator[s
 def _scheduling(profile: Profile) -> Iterator[str]:
     if profile.engine.scheduler_policy == "max_utilization":
         yield (
-            "max_utilization: when the pool runs full it pauses and recomputes requests, and what Longbatch"
-            " books is not what it reserves; take guaranteed_no_evict"
+            "max_utilization: when the pool is full it pauses and recomputes requests, and Longbatch's"
+            " reservations do not match the engine's; use guaranteed_no_evict"
         )

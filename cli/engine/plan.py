@@ -1,4 +1,4 @@
-"""What fits into an engine, and how fast it can be at best: arithmetic on a profile, without a GPU."""
+"""What fits into an engine, and how fast it can be at best, computed from a profile without a GPU."""
 
 from dataclasses import dataclass
 from math import ceil
@@ -8,21 +8,21 @@ from cli.engine import pitfalls
 from cli.engine.hardware import GIB
 from cli.engine.profile import EngineGroup, Profile
 
-# Beside weights and cache: CUDA context, kernels, cuBLAS and decoder workspaces. With the activations of a
-# chunk of 4096 tokens (0.5 GiB) it makes the 3 GiB that are allowed beside an 8B model: an estimate.
+# On top of weights and cache: CUDA context, kernels, cuBLAS and decoder workspaces. With the activations of a
+# chunk of 4096 tokens (0.5 GiB) this makes the 3 GiB allowed for an 8B model: an estimate.
 _FIXED_RUNTIME_BYTES: Final = int(2.5 * GIB)
 _BYTES: Final = {"float16": 2, "bfloat16": 2, "int8": 1, "fp8": 1}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """A lower bound of times and an upper bound of rates, by the roofline of the GPUs.
+    """Lower bounds of times and upper bounds of rates, by the roofline of the GPUs.
 
     Attributes:
-        full_prefill_seconds: the longest prompt is read.
-        typical_prefill_seconds: a typical prompt is read.
-        full_decode_tokens_per_second: one sequence at the longest prompt, alone.
-        typical_decode_tokens_per_second: all slots together, each with a typical prompt.
+        full_prefill_seconds: prefill of the longest prompt.
+        typical_prefill_seconds: prefill of a typical prompt.
+        full_decode_tokens_per_second: one sequence alone, with the longest prompt.
+        typical_decode_tokens_per_second: a full batch, each sequence with a typical prompt.
     """
 
     full_prefill_seconds: float
@@ -33,21 +33,21 @@ class Pace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The capacity of an engine. Sizes are sums over its GPUs unless they say otherwise; GiB are 2**30 bytes.
+    """The capacity of an engine. Sizes are sums over its GPUs unless noted; a GiB is 2**30 bytes.
 
     Attributes:
         weights: their number format.
         kv_bytes_per_token: in the cache: 2 · layers · KV heads · head size · bytes.
-        pool_tokens: in the whole cache, rounded down to blocks.
-        full_prompt_gib: the cache of the longest prompt.
-        runtime_gib: what is neither weights nor cache.
+        pool_tokens: size of the whole cache, rounded down to blocks.
+        full_prompt_gib: cache for the longest prompt.
+        runtime_gib: memory for everything except weights and cache.
         total_gib: weights, cache and runtime.
         gpu_gib: what one GPU needs of its `gpu_memory_gib`.
-        largest_pool_tokens: what the memory would hold.
-        full_length_jobs: jobs with the longest prompt that run together.
-        typical_jobs: typical jobs that run together.
-        binds: what keeps more jobs from running, for long and for typical ones.
-        warnings: traps that this profile runs into; empty: none.
+        largest_pool_tokens: the largest pool that fits into memory.
+        full_length_jobs: jobs with the longest prompt that run at once.
+        typical_jobs: typical jobs that run at once.
+        binds: the limit that keeps more jobs from running, for long and for typical ones.
+        warnings: pitfalls of this profile.
     """
 
     profile: str
@@ -73,7 +73,7 @@ class Plan:
 
 
 def plan(profile: Profile) -> Plan:
-    """What the profile's engine holds and what it would run into."""
+    """Compute the capacity, pace and pitfalls of the profile's engine."""
     engine, work = profile.engine, profile.workload
     per_token = kv_bytes_per_token(profile)
     blocks = engine.kv_cache_tokens // engine.tokens_per_block
@@ -111,24 +111,30 @@ def plan(profile: Profile) -> Plan:
 
 
 def kv_bytes_per_token(profile: Profile) -> int:
-    """Of one token in all layers. Its KV heads count; the hidden size would give four times as much."""
+    """Compute the cache bytes of one token in all layers.
+
+    Based on the number of KV heads; the hidden size would give four times as much.
+    """
     shape = profile.shape
     return 2 * shape.layers * shape.kv_heads * shape.head_dim * _BYTES[profile.precision.kv_cache]
 
 
 def weight_bytes(profile: Profile) -> int:
-    """Of all weights on all GPUs: quantization leaves embedding and output projection in 16 bits."""
+    """Compute the bytes of all weights; embedding and output projection keep 16 bits."""
     layers = profile.shape.layer_parameters * _BYTES[profile.precision.weights]
     return layers + profile.shape.table_parameters * _BYTES[profile.precision.dtype]
 
 
 def runtime_bytes(profile: Profile) -> int:
-    """Of one GPU, beside weights and cache."""
+    """Compute the bytes that one GPU needs on top of weights and cache."""
     return _FIXED_RUNTIME_BYTES + profile.engine.max_num_tokens * profile.shape.activations_per_token * 2
 
 
 def largest_pool_tokens(profile: Profile) -> int:
-    """What the executor would reserve at the most: a fraction of what the weights leave free on each GPU."""
+    """Compute the largest pool that the executor would reserve.
+
+    It takes a fraction of the memory that the weights leave free on each GPU.
+    """
     free = profile.hardware.memory_bytes - weight_bytes(profile) / profile.gpu.count - runtime_bytes(profile)
     share = free * profile.engine.free_gpu_memory_fraction * profile.gpu.count
     block = kv_bytes_per_token(profile) * profile.engine.tokens_per_block
@@ -136,7 +142,7 @@ def largest_pool_tokens(profile: Profile) -> int:
 
 
 def blocks_of(engine: EngineGroup, tokens: int) -> int:
-    """What guaranteed_no_evict reserves for a request of so many tokens, prompt and output."""
+    """Compute the blocks that guaranteed_no_evict reserves for prompt and output."""
     return ceil(tokens / engine.tokens_per_block)
 
 
@@ -160,9 +166,10 @@ def _pace(profile: Profile) -> Pace:
 
 
 def _prefill_seconds(profile: Profile, tokens: int) -> float:
-    """Matrix products of every token, and attention over all earlier ones (half of the square)."""
+    """Estimate prefill: matrix products, and attention to all earlier tokens."""
     shape = profile.shape
     products = 2 * shape.layer_parameters * tokens
+    # Half of the square: each token attends to the earlier ones.
     attention = 4 * shape.layers * shape.heads * shape.head_dim * tokens**2 / 2
     speed = profile.hardware.flops * profile.hardware.reached_flops * profile.gpu.count
     # FP8 doubles the products, not the attention, whose inputs stay in 16 bits with a 16-bit cache.
@@ -170,7 +177,7 @@ def _prefill_seconds(profile: Profile, tokens: int) -> float:
 
 
 def _step_seconds(profile: Profile, resident_tokens: int) -> float:
-    """One decoding step: every weight and every cached token is read once."""
+    """Estimate one decoding step, which reads each weight and cached token once."""
     embedding = profile.shape.vocabulary * profile.shape.hidden * _BYTES[profile.precision.dtype]
     read = weight_bytes(profile) - embedding + resident_tokens * kv_bytes_per_token(profile)
     return read / (profile.hardware.bandwidth * profile.hardware.reached_bandwidth * profile.gpu.count)

@@ -1,4 +1,4 @@
-"""A profile: the one file that says what an engine is, read from TOML and checked."""
+"""A profile: the one file that describes an engine, read from TOML and validated."""
 
 import re
 import tomllib
@@ -25,7 +25,7 @@ class _Group(BaseModel):
 
 
 class ModelGroup(_Group):
-    """What is served."""
+    """The model to serve."""
 
     repository: str = Field(pattern=r"^[\w.-]+/[\w.-]+$", description="on the Hugging Face hub, owner/name")
     served_name: str = Field(min_length=1, description="the name callers see in `model`")
@@ -33,19 +33,19 @@ class ModelGroup(_Group):
     triton_name: str = Field(
         default="tensorrt_llm",
         pattern=r"^[a-z][a-z0-9_]*$",
-        description="of the engine on its Triton; another than the default stands beside a first engine",
+        description="name of the engine on its Triton; any but the default runs next to a first engine",
     )
 
 
 class GpuGroup(_Group):
-    """On what; several GPUs share every layer (tensor parallelism)."""
+    """The GPUs; several of them share every layer (tensor parallelism)."""
 
     kind: Literal["a6000", "l40s", "a100-80", "h100", "h200"]
     count: int = Field(default=1, ge=1, le=8)
 
 
 class PrecisionGroup(_Group):
-    """In which number formats."""
+    """The number formats."""
 
     dtype: Dtype = Field(description="of activations, and of weights that are not quantized")
     weights: Precision = Field(description="int8: weights only (W8A16); fp8: weights and activations (W8A8)")
@@ -53,16 +53,16 @@ class PrecisionGroup(_Group):
 
 
 class EngineGroup(_Group):
-    """Limits of the engine, and how the executor schedules."""
+    """The limits of the engine, and how the executor schedules."""
 
-    max_batch_size: int = Field(ge=1, le=2048, description="sequences that decode together")
+    max_batch_size: int = Field(ge=1, le=2048, description="sequences that decode at once")
     max_input_len: int = Field(ge=1, description="tokens of a prompt; enforced by Longbatch alone")
-    max_seq_len: int = Field(ge=2, description="tokens of prompt and output; the engine clamps in silence")
-    max_num_tokens: int = Field(ge=1, description="tokens of an iteration, so also of a prompt chunk")
+    max_seq_len: int = Field(ge=2, description="tokens of prompt and output; the engine clamps silently")
+    max_num_tokens: int = Field(ge=1, description="tokens of an iteration, and so of a prompt chunk")
     kv_cache_tokens: int = Field(ge=1, description="tokens in the KV pool")
     tokens_per_block: Literal[16, 32, 64, 128]
     free_gpu_memory_fraction: float = Field(
-        gt=0, lt=1, description="of what weights leave free; caps the pool"
+        gt=0, lt=1, description="of the memory that weights leave free; caps the pool"
     )
     chunked_context: bool
     paged_context_fmha: bool
@@ -77,18 +77,18 @@ class EngineGroup(_Group):
 
 
 class WorkloadGroup(_Group):
-    """What the jobs are like; only the plan uses it."""
+    """The expected jobs; only the plan uses them."""
 
-    full_output_tokens: int = Field(ge=1, description="output beside the longest prompt")
+    full_output_tokens: int = Field(ge=1, description="output tokens with the longest prompt")
     typical_prompt_tokens: int = Field(ge=1)
     typical_output_tokens: int = Field(ge=1)
 
 
 class ImageGroup(_Group):
-    """Where TensorRT-LLM comes from.
+    """The image with TensorRT-LLM.
 
-    The names of two inputs differ between cuts of one release: `seed` was `random_seed`, `min_tokens` was
-    `min_length`. The image's own template says which they are.
+    The names of two inputs differ between builds of one release: `seed` was `random_seed`, `min_tokens` was
+    `min_length`. The image's own template shows which it uses.
     """
 
     name: str = Field(pattern=r"^[\w./:@-]+$", description="NVIDIA's image, without its registry")
@@ -97,7 +97,7 @@ class ImageGroup(_Group):
 
 
 class Profile(_Group):
-    """One engine. `name` is the name of its file."""
+    """The description of one engine. `name` is the name of its file."""
 
     name: str
     model: ModelGroup
@@ -121,31 +121,31 @@ class Profile(_Group):
 
     @property
     def shape(self) -> Shape:
-        """The dimensions of its model."""
+        """Dimensions of the model."""
         return SHAPES[self.model.shape]
 
     @property
     def hardware(self) -> Gpu:
-        """One of its GPUs."""
+        """Figures of one of the GPUs."""
         return GPUS[self.gpu.kind]
 
 
 def load(name: str, *, precision: Precision | None = None) -> Profile:
-    """The profile of this name, or in this file.
+    """Load and validate a profile.
 
     Args:
-        name: of one in triton/profiles, or a path that ends with .toml.
-        precision: of the weights, in place of the profile's.
+        name: a name in triton/profiles, or a path that ends in .toml.
+        precision: number format of the weights; None keeps the profile's.
 
     Raises:
-        ProfileError: there is no such profile, or it says something wrong.
+        ProfileError: there is no such profile, or it is invalid.
     """
     path = Path(name) if name.endswith(".toml") else PROFILES / f"{name}.toml"
     try:
         content = tomllib.loads(path.read_text())
     except OSError as error:
         known = ", ".join(sorted(each.stem for each in PROFILES.glob("*.toml"))) or "none"
-        raise ProfileError(f"there is no profile {name}; known are {known}, or give a .toml file") from error
+        raise ProfileError(f"there is no profile {name}; use one of {known}, or a .toml file") from error
     except tomllib.TOMLDecodeError as error:
         raise ProfileError(f"{path}: {error}") from error
     if not _NAME.fullmatch(path.stem):
@@ -158,7 +158,7 @@ def load(name: str, *, precision: Precision | None = None) -> Profile:
 
 
 def _precision(content: dict[str, object], weights: Precision | None) -> dict[str, object]:
-    """The group `precision` with other weights; a 16-bit format is that of activations and cache too."""
+    """Replace the weights' format; a 16-bit one applies to activations and cache too."""
     group = content.get("precision")
     if weights is None or not isinstance(group, dict):
         return {}

@@ -1,4 +1,4 @@
-"""Every file that a deployment needs, from its profile: no number is written by hand twice."""
+"""Every file that a deployment needs, rendered from its profile, so no number is typed twice."""
 
 import json
 import re
@@ -21,7 +21,7 @@ MODELS: Final = "repository"
 
 
 def render(profile: Profile) -> dict[str, str]:
-    """The text of each file, by its path in the rendered folder."""
+    """Render the text of each file, by its path in the rendered folder."""
     files: dict[str, str] = {}
     for model in values.model_names(profile):
         files[f"{MODELS}/{model}/config.pbtxt"] = config_text(profile, model)
@@ -34,12 +34,12 @@ def render(profile: Profile) -> dict[str, str]:
 
 
 def plan_text(profile: Profile) -> str:
-    """The plan as JSON."""
+    """Render the plan as JSON."""
     return json.dumps(asdict(plan.plan(profile)), indent=2) + "\n"
 
 
 def config_text(profile: Profile, model: str) -> str:
-    """The model's config.pbtxt, filled in."""
+    """Render the model's config.pbtxt."""
     text = template_text(model)
     if model not in {values.template_name(model), values.DEFAULT_NAME}:
         text = text.replace(f'name: "{values.DEFAULT_NAME}"', f'name: "{model}"', 1)
@@ -47,18 +47,20 @@ def config_text(profile: Profile, model: str) -> str:
 
 
 def template_text(model: str) -> str:
-    """The model's template, with the names of values in braces."""
+    """Read the model's template, with the names of values in braces."""
     return (TEMPLATES / values.template_name(model) / "config.pbtxt").read_text()
 
 
 def write(files: dict[str, str], folder: Path) -> None:
-    """The folder holds exactly these files; each model has the version folder that Triton wants.
+    """Write the files, and the version folder that Triton requires for each model.
+
+    Replaces the models of an earlier rendering.
 
     Raises:
-        RenderError: the folder holds something else than an earlier rendering.
+        RenderError: the folder contains files that are not from an earlier rendering.
     """
     if folder.exists() and any(folder.iterdir()) and not (folder / PLAN).is_file():
-        raise RenderError(f"{folder} holds other files: give an empty or a new folder")
+        raise RenderError(f"{folder} contains other files: use an empty or a new folder")
     for name in ("fill", MODELS):
         shutil.rmtree(folder / name, ignore_errors=True)
     for path, text in files.items():
@@ -77,7 +79,7 @@ _HEADER: Final = (
 
 
 def _texts(profile: Profile) -> dict[str, str]:
-    """What the templates of scripts and settings name."""
+    """Build the values that the templates of scripts and settings refer to."""
     settings = build_commands.engine_settings(profile)
     found = plan.plan(profile)
     return {

@@ -1,4 +1,4 @@
-"""The values of a profile: where things lie inside the image, and what fills the model configurations."""
+"""The values of a profile: paths inside the image, and what fills the model configurations."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -6,47 +6,47 @@ from typing import Final
 from cli.engine.profile import Profile
 
 DATA: Final = "/data"  # model, checkpoint and engine
-REPOSITORY: Final = "/models"  # what Triton loads
-RENDERED: Final = "/rendered"  # what this package wrote
+REPOSITORY: Final = "/models"  # loaded by Triton
+RENDERED: Final = "/rendered"  # written by this package
 DEFAULT_NAME: Final = "tensorrt_llm"
 
 
 def model_dir(profile: Profile) -> str:
-    """Where the Hugging Face model and its tokenizer lie."""
+    """Return the path of the Hugging Face model and its tokenizer."""
     return f"{DATA}/models/{profile.model.repository.partition('/')[2]}"
 
 
 def checkpoint_dir(profile: Profile) -> str:
-    """Where the converted weights lie."""
+    """Return the path of the converted weights."""
     return f"{DATA}/checkpoints/{profile.name}-{profile.precision.weights}"
 
 
 def engine_dir(profile: Profile) -> str:
-    """Where the built engine lies."""
+    """Return the path of the built engine."""
     return f"{DATA}/engines/{profile.name}-{profile.precision.weights}"
 
 
 def model_names(profile: Profile) -> tuple[str, ...]:
-    """The models of its repository: five, or the engine alone when it stands beside another one."""
+    """List the repository's models: five, or the engine alone next to another one."""
     if profile.model.triton_name != DEFAULT_NAME:
         return (profile.model.triton_name,)
     return ("preprocessing", DEFAULT_NAME, "postprocessing", "ensemble", "tensorrt_llm_bls")
 
 
 def template_name(model: str) -> str:
-    """The folder of the template of this model."""
+    """Return the name of the folder with the model's template."""
     return model if model in _FILLS and model != DEFAULT_NAME else DEFAULT_NAME
 
 
 def fill(profile: Profile, model: str) -> dict[str, str]:
-    """What fills the model's template: the image's own with its fill_template.py, and ours alike."""
+    """Build the template's values, for the image's fill_template.py and for ours."""
     return {"triton_max_batch_size": str(profile.engine.max_batch_size)} | dict(
         _FILLS[template_name(model)](profile)
     )
 
 
 def own_fill(profile: Profile, model: str) -> dict[str, str]:
-    """What our templates need beside: names that the image's templates have fixed."""
+    """Build the values of our own template, including names that the image's fixes."""
     names = {"seed_input": profile.image.seed_input, "min_tokens_input": profile.image.min_tokens_input}
     return fill(profile, model) | names
 

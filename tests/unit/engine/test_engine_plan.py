@@ -105,7 +105,7 @@ def test_two_gpus_share_weights_and_pool_and_hold_four_full_length_jobs() -> Non
         ),
         ("engine", {"scheduler_policy": "max_utilization"}, "max_utilization"),
         ("engine", {"kv_cache_tokens": 400_000}, "pool reduced at load"),
-        ("engine", {"max_num_tokens": 4100}, "no multiple of tokens_per_block"),
+        ("engine", {"max_num_tokens": 4100}, "not a multiple of tokens_per_block"),
         ("engine", {"max_seq_len": 200_000}, "above the 131072 positions"),
     ],
 )
