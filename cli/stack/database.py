@@ -1,4 +1,4 @@
-"""The stack's database made ready: its schema the newest, and a first key that opens the API."""
+"""Prepares the stack's database: the newest schema, and a first API key."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,23 +24,26 @@ KEY_FILE: Final = "api-key"
 
 @contextmanager
 def migrated(url: str) -> Iterator[Engine]:
-    """Connections to the database, whose schema is the newest.
+    """Upgrade the database to the newest schema and yield an engine for it.
 
     Raises:
-        StackError: it cannot be brought there.
+        StackError: the upgrade failed.
     """
     engine = database.make_engine(DatabaseSettings(url=SecretStr(url)), name="longbatch-migrate")
     try:
         schema.upgrade(engine)
         yield engine
     except DBAPIError as error:
-        raise StackError(f"The database cannot be brought to the newest schema: {error.orig}") from error
+        raise StackError(f"Cannot upgrade the database to the newest schema: {error.orig}") from error
     finally:
         engine.dispose()
 
 
 def first_key(engine: Engine, directory: Path) -> str:
-    """A key of the default tenant with every scope: the one kept in this directory while it is good."""
+    """Return the directory's key while valid, or create one.
+
+    It belongs to the default tenant and has every scope.
+    """
     file = directory / KEY_FILE
     with Session(engine) as session, session.begin():
         kept = file.read_text().strip() if file.exists() else ""

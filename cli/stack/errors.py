@@ -1,4 +1,4 @@
-"""What can go wrong with the local stack."""
+"""Errors of the local stack."""
 
 from jobs.errors import LongbatchError
 

@@ -1,7 +1,7 @@
-"""Becomes the given program, which the kernel will signal when the process that started it dies.
+"""Becomes the given program, which the kernel signals when the process that started it dies.
 
 Run by path, not imported: `exec_child.py PARENT_PID SIGNAL UID GID GUARD PROGRAM ARGUMENT…`. A function
-between fork and exec could do the same, but may deadlock when the parent has threads.
+between fork and exec could do the same, but may deadlock if the parent has threads.
 """
 
 import ctypes
@@ -10,11 +10,11 @@ import signal
 import sys
 
 _PR_SET_PDEATHSIG = 1
-_KEEP = -1  # of UID and GID: stay who we are
+_KEEP = -1  # for UID and GID: do not change user
 
 
 def main() -> None:
-    """Replaces this process by the program; never returns."""
+    """Replace this process with the program; never return."""
     parent, death_signal, uid, gid, guard = (int(word) for word in sys.argv[1:6])
     program = sys.argv[6:]
     if uid != _KEEP:
@@ -23,23 +23,23 @@ def main() -> None:
         os.setuid(uid)
     if guard:
         start_guard()
-    # After the change of user, which clears it.
+    # After the change of user, which clears the death signal.
     die_with_parent(parent, death_signal)
     try:
-        os.execvp(program[0], program)  # noqa: S606 no shell is wanted
+        os.execvp(program[0], program)  # noqa: S606 no shell needed
     except OSError as error:
         sys.exit(f"{program[0]}: {error.strerror}")
 
 
 def die_with_parent(parent: int, death_signal: int) -> None:
-    """We get the signal when our parent dies, or end now when that has happened already."""
+    """Request the signal at the parent's death; exit now if it is already dead."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, death_signal, 0, 0, 0)
     if os.getppid() != parent:
-        sys.exit("the process that started this one is gone")
+        sys.exit("the process that started this one has ended")
 
 
 def start_guard() -> None:
-    """A child of the program to come waits for its death, then kills what it left in its process group."""
+    """Fork a child that kills the program's process group when the program dies."""
     program = os.getpid()
     if os.fork():
         return

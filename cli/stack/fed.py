@@ -1,4 +1,4 @@
-"""Whether an inference worker has looked at its engine: only then does a ready stack run jobs at once."""
+"""Waits for an inference worker to see its engine ready; from then on the stack runs jobs at once."""
 
 import time
 from datetime import timedelta
@@ -12,13 +12,13 @@ _SEEN = "SELECT count(*) FROM engines WHERE paused_reason IS NULL AND seen_at >=
 
 
 def wait_until_fed(database_url: str, *, within: timedelta) -> None:
-    """A worker has seen an engine ready since this call began.
+    """Wait until a worker sees an engine ready after this call began.
 
     Raises:
-        StackError: none has within this time; the worker's log says why.
+        StackError: no worker does within this time; the worker's log says why.
     """
     began = time.monotonic()
-    # A caller's URL may name a driver of SQLAlchemy's, which psycopg itself does not understand.
+    # A caller's URL may name a SQLAlchemy driver, which psycopg itself does not understand.
     plain = make_url(database_url).set(drivername="postgresql").render_as_string(hide_password=False)
     with psycopg.connect(plain, autocommit=True) as connection:
         while True:

@@ -1,4 +1,4 @@
-"""Files that are whole whenever somebody reads them."""
+"""Files that are written atomically."""
 
 import os
 import tempfile
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def write_private(path: Path, text: str) -> None:
-    """The file holds exactly this text, readable by its owner alone; a reader never sees half of it."""
+    """Write a file atomically, readable by its owner alone."""
     descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     temporary = Path(name)
     try:

@@ -29,19 +29,19 @@ _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _TOKENIZER = "LONGBATCH_TOKENIZER__PATH"
 _STAND_IN = (
     "[yellow]The engine is a local stand-in on the CPU:[/] it behaves like TensorRT-LLM (batching, KV cache, "
-    "timing), but its answers are extracts of the prompt, not a language model's. For the real thing set "
+    "timing), but its answers are extracts of the prompt, not a language model's. To use the real thing, set "
     "LONGBATCH_TRITON__URL=host:8001 (and LONGBATCH_TRITON__METRICS_URL=http://host:8002/metrics) to your "
     "Triton server with TensorRT-LLM and start again."
 )
 
 
 class _StopRequestedError(BaseException):
-    """A signal asks us to end; no ordinary error, so that nothing on the way takes it for one."""
+    """A signal to stop; a BaseException, so that no error handler catches it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EngineWish:
-    """What the command line says of the local engine; see EngineOptions."""
+    """The command line's options for the local engine; see EngineOptions."""
 
     mode: EngineMode
     time_scale: float
@@ -50,7 +50,7 @@ class EngineWish:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelWish:
-    """What the command line says of a model for transformers; see TransformersOptions."""
+    """The command line's options for a model served by transformers; see TransformersOptions."""
 
     model_dir: Path
     kv_cache_tokens: int
@@ -59,11 +59,11 @@ class ModelWish:
 def run(
     *, data_dir: Path | None, port: int | None, ready_file: Path | None, engine: EngineWish | ModelWish
 ) -> None:
-    """The stack ran until a signal asked it to end."""
+    """Run the stack until a signal asks it to stop."""
     open_files.raise_limit()  # every server inherits it
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     options = StackOptions(directory=data_dir or default_directory(), api_port=port, ready_file=ready_file)
-    stack = Stack(_with_engine(options, engine), report=lambda event: _tell(console, event))
+    stack = Stack(_with_engine(options, engine), report=lambda event: _print_event(console, event))
     for number in _STOP_SIGNALS:
         signal.signal(number, _request_stop)
     try:
@@ -81,7 +81,7 @@ def run(
 
 
 def _with_engine(options: StackOptions, engine: EngineWish | ModelWish) -> StackOptions:
-    """The stack with this engine; prompts for a model are counted with the model's own tokenizer."""
+    """Add this engine to the options; a model's own tokenizer counts its prompts."""
     configured = options.environment.get(_TOKENIZER)
     if isinstance(engine, EngineWish):
         local = EngineOptions(tokenizer_dir=tokenizer_directory(configured), **asdict(engine))
@@ -110,7 +110,7 @@ def _show(console: Console, stack: Stack) -> None:
         table.add_row(f"[bold]{name}[/]", value)
     console.print("[green]Longbatch is ready.[/]", table, sep="\n")
     if urls.api_key:
-        # On a line of its own, which no table breaks; nothing works without it.
+        # On a line of its own, so that no table wraps it; nothing works without it.
         console.print(f"[bold]API key[/]: {urls.api_key}")
     if stack.runs_local_engine:
         console.print(_STAND_IN)
@@ -119,15 +119,15 @@ def _show(console: Console, stack: Stack) -> None:
 
 
 def _next(api_url: str, ready_file: Path) -> str:
-    """What to type now; verbs find by themselves only a stack in the default directory."""
-    verb = f"{shlex.quote(sys.argv[0])} summarize FOLDER"
+    """Suggest the next command; commands find only a stack in the default directory."""
+    command = f"{shlex.quote(sys.argv[0])} summarize FOLDER"
     if ready_file == default_directory() / "ready.json":
-        return verb
-    return f"LONGBATCH_API_URL={api_url} LONGBATCH_API_KEY=lb_… {verb}"
+        return command
+    return f"LONGBATCH_API_URL={api_url} LONGBATCH_API_KEY=lb_… {command}"
 
 
 def _rows(urls: Urls, stack: Stack) -> list[tuple[str, str]]:
-    """What to print; passwords are left to the ready file."""
+    """List what to print; passwords are only in the ready file."""
     found = {
         "API": urls.api_url,
         "API docs": f"{urls.api_url}/docs",
@@ -138,8 +138,8 @@ def _rows(urls: Urls, stack: Stack) -> list[tuple[str, str]]:
         "Triton HTTP": urls.triton_http,
         "Triton metrics": urls.triton_metrics,
         "Logs": str(stack.directory / "logs"),
-        "Webhooks are signed with": str(stack.directory / SECRET_FILE),
-        "Everything, with passwords": str(stack.ready_file),
+        "Webhook signing secret": str(stack.directory / SECRET_FILE),
+        "All of this, with passwords": str(stack.ready_file),
     }
     return [(name, value) for name, value in found.items() if value]
 
@@ -148,10 +148,10 @@ def _without_password(url: str | None) -> str | None:
     return make_url(url).render_as_string(hide_password=True) if url else None
 
 
-def _tell(console: Console, event: ServerStarted | ServerEnded) -> None:
+def _print_event(console: Console, event: ServerStarted | ServerEnded) -> None:
     if isinstance(event, ServerEnded):
         seconds = event.restart_in.total_seconds()
         reason = escape(event.reason)
-        console.print(f"[red]{event.name} ended[/] ({reason}), starts again in {seconds:g} s: {event.log}")
+        console.print(f"[red]{event.name} ended[/] ({reason}), restarts in {seconds:g} s: {event.log}")
     elif event.is_restart:
-        console.print(f"[green]{event.name} runs again[/] (pid {event.pid}).")
+        console.print(f"[green]{event.name} is running again[/] (pid {event.pid}).")

@@ -1,4 +1,4 @@
-"""A directory that one process at a time may use."""
+"""A lock that lets one process at a time use a directory."""
 
 import fcntl
 import os
@@ -8,7 +8,7 @@ from cli.stack.errors import DirectoryInUseError
 
 
 class DirectoryLock:
-    """Held until released; the kernel releases it when the process dies, however it dies."""
+    """A lock on a directory, held until released; the kernel releases it if the process dies."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / "lock"
@@ -16,11 +16,11 @@ class DirectoryLock:
 
     @property
     def is_held(self) -> bool:
-        """Whether the directory is ours."""
+        """True while this object holds the lock."""
         return self._descriptor is not None
 
     def acquire(self) -> None:
-        """The directory is ours; again is no error.
+        """Acquire the lock. Safe to repeat.
 
         Raises:
             DirectoryInUseError: another process holds it.
@@ -42,7 +42,7 @@ class DirectoryLock:
         self._descriptor = descriptor
 
     def release(self) -> None:
-        """Others may use the directory; again is no error."""
+        """Release the lock. Safe to repeat."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None

@@ -1,4 +1,4 @@
-"""What a local stack is to consist of."""
+"""The options of a local stack."""
 
 import os
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from cli.stack.servers.transformers_options import TransformersOptions
 
 
 def default_directory(environment: Mapping[str, str] = os.environ) -> Path:
-    """Where a user's stack keeps its data unless told otherwise."""
+    """Return the default data directory of a user's stack."""
     base = environment.get("XDG_DATA_HOME")
     return (Path(base) if base else Path.home() / ".local" / "share") / "longbatch"
 
@@ -22,18 +22,18 @@ def _environment() -> dict[str, str]:
 
 @dataclass(frozen=True, kw_only=True)
 class StackOptions:
-    """A stack in one data directory.
+    """The options of a stack in one data directory.
 
     Attributes:
-        directory: data, logs and the lock; made when missing.
-        engine: what Triton runs; None: the local engine, extractive at its natural speed, with the configured
-            tokenizer.
-        api_port: exactly this port, or None: 8080, and a random one when that is taken.
-        ready_file: written when the stack answers and whenever a process id changes; None: `ready.json` in
+        directory: holds data, logs and the lock; created if missing.
+        engine: the engine that Triton runs; None for the local engine, extractive at its natural speed, with
+            the configured tokenizer.
+        api_port: exactly this port; None for 8080, or a random one if that is taken.
+        ready_file: written when the stack answers and whenever a process id changes; None for `ready.json` in
             the data directory.
-        parts: the processes to run, of `ready.PARTS`. A server with a URL in the environment is not run.
-        environment: of the processes of our own; LONGBATCH_DATABASE__URL, LONGBATCH_BROKER__URL and
-            LONGBATCH_TRITON__URL in it name servers that are used in place of embedded ones.
+        parts: the processes to run, from `ready.PARTS`. A server with a URL in the environment does not run.
+        environment: of our own processes; LONGBATCH_DATABASE__URL, LONGBATCH_BROKER__URL and
+            LONGBATCH_TRITON__URL in it name servers to use instead of embedded ones.
     """
 
     directory: Path

@@ -9,15 +9,15 @@ from cli.stack.errors import StackError
 LOOPBACK = "127.0.0.1"
 _LOWEST = 10_240
 _EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
-# Ports that this process gave away; their servers may not have bound them yet.
+# Ports that this process handed out; their servers may not have bound them yet.
 _given: set[int] = set()
 
 
 def free_port() -> int:
-    """A port that nothing listens on and that this process has not given away before.
+    """Choose a port that is free and that this process has not handed out before.
 
-    It lies below the kernel's ephemeral range: from inside it, a client that retries while the server
-    restarts could be handed the server's own port as its source, and the server could never come back.
+    The port is below the kernel's ephemeral range. Inside that range, a client that retries while the server
+    restarts could get the server's own port as its source, and the server could never bind it again.
 
     Raises:
         StackError: a thousand tries found none.
@@ -30,13 +30,13 @@ def free_port() -> int:
         if port not in _given and is_free(port):
             _given.add(port)
             return port
-    raise StackError("There is no free TCP port on 127.0.0.1.")
+    raise StackError("Found no free TCP port on 127.0.0.1.")
 
 
 def is_free(port: int, host: str = LOOPBACK) -> bool:
-    """Whether a server could listen on this port now."""
+    """Return True if a server could listen on this port now."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        # As servers do it: connections of a former server in TIME_WAIT are no obstacle.
+        # As servers do: connections of an earlier server in TIME_WAIT do not block the port.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))

@@ -1,4 +1,4 @@
-"""One child process: in a session of its own, logged to a file, and never outliving its parent."""
+"""A child process in a session of its own, logged to a file, that never outlives its parent."""
 
 import os
 import signal
@@ -27,11 +27,11 @@ class Launch:
         argv: the program and its arguments.
         env: its whole environment.
         directory: its working directory.
-        account: the user it runs as; None: ours.
-        stop_signal: asks it to end.
-        grace: how long it may take to end before it is killed.
-        death_signal: what the kernel sends it when we die.
-        guarded: whether what it started dies with it even when nobody is left to see to that.
+        account: the user it runs as; None for the user of this process.
+        stop_signal: asks it to stop.
+        grace: how long it may take to stop before it is killed.
+        death_signal: sent by the kernel when this process dies.
+        guarded: True if its own children must die with it even after this process has died.
     """
 
     argv: tuple[str, ...]
@@ -45,7 +45,7 @@ class Launch:
 
 
 class ChildProcess:
-    """A started program. The thread that starts it must outlive it: its end counts as the parent's death."""
+    """A started program. The thread that starts it must outlive it: the kernel signals when it ends."""
 
     def __init__(self, launch: Launch, log: Path) -> None:
         self.launch = launch
@@ -67,46 +67,46 @@ class ChildProcess:
 
     @property
     def pid(self) -> int:
-        """The process id, which stays the program's own."""
+        """Process id of the program."""
         return self._process.pid
 
     @property
     def exit_code(self) -> int | None:
-        """None while it runs; negative: the signal that ended it."""
+        """Exit code; None while it runs, negative for the signal that ended it."""
         return self._process.poll()
 
     def wait(self) -> int:
-        """Its exit code, once it has ended."""
+        """Wait for its end and return the exit code."""
         return self._process.wait()
 
     def send(self, number: signal.Signals) -> None:
-        """The signal is delivered, unless the process has ended."""
+        """Send the signal, unless the process has ended."""
         self._process.send_signal(number)
 
     def stop(self) -> int:
-        """It and its whole process group have ended, by force after the grace; returns the exit code."""
+        """Stop it and its process group, by force after the grace; return the exit code."""
         self.send(self.launch.stop_signal)
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(self.launch.grace.total_seconds())
         return self.kill()
 
     def kill(self) -> int:
-        """It and its whole process group have ended at once; returns the exit code."""
+        """Kill it and its process group; return the exit code."""
         if not self._is_over:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
         exit_code = self._process.wait()
-        self._is_over = True  # its number may be another's from now on
+        self._is_over = True  # from now on another process may have its id
         return exit_code
 
 
 def wait_for_child(
     child: ChildProcess, is_ready: Callable[[], bool], *, name: str, timeout: timedelta
 ) -> None:
-    """The child answers.
+    """Wait until the child answers.
 
     Raises:
-        StackError: it ended, or did not answer in time; the message holds the end of its log.
+        StackError: it ended, or did not answer in time; the message has the end of its log.
     """
     deadline = time.monotonic() + timeout.total_seconds()
     while not is_ready():

@@ -1,4 +1,4 @@
-"""The processes of our own that a stack runs, and the environment that joins them to its servers."""
+"""Longbatch's own processes in a stack, and the environment that connects them to its servers."""
 
 import http.client
 import sys
@@ -16,20 +16,20 @@ _MODULES = {
     INFERENCE_WORKER: ("worker", "inference"),
     SERVICE_WORKER: ("worker", "service"),
 }
-# Together with the servers' own, below 10 s for the whole stack.
+# With the servers' own grace times, below 10 s for the whole stack.
 _GRACE = {
     API: timedelta(seconds=3),
     INFERENCE_WORKER: timedelta(seconds=5),
     SERVICE_WORKER: timedelta(seconds=5),
 }
-_SHUTDOWN_GRACE_SECONDS = "2"  # a worker's running jobs; the rest of its grace is for giving them back
+_SHUTDOWN_GRACE_SECONDS = "2"  # for a worker's running jobs; it needs the rest of its grace to release them
 
 
 def program(name: str, env: Mapping[str, str], *, api_port: int, directory: Path) -> Program:
-    """The process of this name. Only the API is asked whether it answers; workers have no address."""
+    """Describe a process of ours. Only the API is probed: workers have no address."""
     return Program(
         name=name,
-        # -P: nothing in the working directory may pass for a module.
+        # -P: no file in the working directory may shadow a module.
         argv=(sys.executable, "-P", "-m", *_MODULES[name]),
         env=env,
         directory=directory,
@@ -39,7 +39,7 @@ def program(name: str, env: Mapping[str, str], *, api_port: int, directory: Path
 
 
 def environment(base: Mapping[str, str], urls: Urls, *, api_port: int, time_scale: float) -> dict[str, str]:
-    """The base's variables and the addresses of this stack."""
+    """Add the addresses of this stack to the base's variables."""
     found = {
         "LONGBATCH_DATABASE__URL": urls.database_url,
         "LONGBATCH_BROKER__URL": urls.broker_url,
@@ -59,7 +59,7 @@ def environment(base: Mapping[str, str], urls: Urls, *, api_port: int, time_scal
 
 
 def not_ready(api_port: int) -> str | None:
-    """What the API says is not ready yet; None when everything is."""
+    """Ask the API what is not ready yet; return None if everything is."""
     answer = _get(api_port, "/health/ready")
     if answer is None:
         return "no answer"

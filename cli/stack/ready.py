@@ -1,4 +1,4 @@
-"""Where a running stack can be reached, and the file that says so."""
+"""The addresses of a running stack, and the ready file that lists them."""
 
 import json
 from dataclasses import asdict, dataclass, field
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from cli.stack.files import write_private
 
-# Every process of the stack, by the name it has in the ready file and in the logs.
+# Every process of the stack, by its name in the ready file and in the logs.
 API = "api"
 INFERENCE_WORKER = "inference_worker"
 SERVICE_WORKER = "service_worker"
@@ -18,13 +18,13 @@ PARTS = (API, INFERENCE_WORKER, SERVICE_WORKER, POSTGRES, REDIS, TRITON)
 
 @dataclass(frozen=True)
 class Urls:
-    """Addresses of the stack's servers; None: this stack has no such server.
+    """Addresses of the stack's servers; None if the stack has no such server.
 
     Attributes:
         api_key: the stack's first key; None also for a stack without a database.
-        triton_grpc: host:port, as gRPC clients want it.
-        triton_http: None also for a server of yours without LONGBATCH_TRITON__HTTP_URL.
-        triton_metrics: None also for a server of yours without LONGBATCH_TRITON__METRICS_URL.
+        triton_grpc: host:port, for gRPC clients.
+        triton_http: None also for an external server without LONGBATCH_TRITON__HTTP_URL.
+        triton_metrics: None also for an external server without LONGBATCH_TRITON__METRICS_URL.
     """
 
     api_url: str | None = None
@@ -37,6 +37,6 @@ class Urls:
 
 
 def write_ready_file(path: Path, urls: Urls, pids: dict[str, int | None]) -> None:
-    """The file tells these addresses and process ids; it holds secrets, so it is private."""
+    """Write addresses and process ids; private, because the URLs hold secrets."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_private(path, json.dumps({**asdict(urls), "pids": pids}, indent=2) + "\n")

@@ -1,4 +1,4 @@
-"""The local engine alone: `python -m cli.stack.serve_engine` becomes tritonserver, for containers."""
+"""The local engine alone, for containers: `python -m cli.stack.serve_engine` becomes tritonserver."""
 
 import os
 import tempfile
@@ -14,17 +14,19 @@ from jobs.prompts.tokenizer_files import tokenizer_directory
 
 def serve(
     *,
-    address: Annotated[str, typer.Option(help="Where to listen.")] = LOOPBACK,
+    address: Annotated[str, typer.Option(help="Address to listen on.")] = LOOPBACK,
     grpc_port: Annotated[int, typer.Option(min=1, max=65535)] = 8001,
     http_port: Annotated[int, typer.Option(min=1, max=65535)] = 8000,
     metrics_port: Annotated[int, typer.Option(min=1, max=65535)] = 8002,
-    time_scale: Annotated[float, typer.Option(min=0.001, help="How much faster than an A6000.")] = 1,
+    time_scale: Annotated[float, typer.Option(min=0.001, help="Speed relative to an A6000.")] = 1,
     text_models: Annotated[
         bool,
-        typer.Option("--text-models", help="Also preprocessing, postprocessing, ensemble, tensorrt_llm_bls."),
+        typer.Option(
+            "--text-models", help="Also serve preprocessing, postprocessing, ensemble, tensorrt_llm_bls."
+        ),
     ] = False,
 ) -> None:
-    """Run Triton with the local engine in place of this process."""
+    """Replace this process with Triton and the local engine."""
     launch = prepare(
         Path(tempfile.mkdtemp(prefix="longbatch-engine-")),
         engine=EngineOptions(
@@ -36,7 +38,7 @@ def serve(
         address=address,
     )
     os.chdir(launch.cwd)
-    os.execve(launch.argv[0], launch.argv, launch.env)  # noqa: S606  # no shell is wanted
+    os.execve(launch.argv[0], launch.argv, launch.env)  # noqa: S606  # no shell needed
 
 
 if __name__ == "__main__":

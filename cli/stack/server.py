@@ -1,4 +1,4 @@
-"""What the stack knows of a server: how to start it and whether it answers."""
+"""The stack's interface to a server: how to start it and whether it answers."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -11,28 +11,28 @@ from cli.stack.processes import ChildProcess, Launch, wait_for_child
 
 
 class Server(Protocol):
-    """Anything that can be launched again and again under one name and one address."""
+    """A server that can be launched repeatedly under one name and one address."""
 
     @property
     def name(self) -> str:
-        """Of the server, its log and its process id."""
+        """Name of the server, its log and its process id."""
 
     def launch(self) -> Launch:
-        """How to start it now; whatever it needs on disk is prepared.
+        """Prepare its files and return how to start it.
 
         Raises:
             LongbatchError: it cannot be started; the message says why.
         """
 
     def is_ready(self) -> bool:
-        """Whether it answers."""
+        """Return True if it answers."""
 
     def release(self) -> None:
-        """It has ended; what it held is free for others."""
+        """Release what it held, after it has ended."""
 
 
 class EmbeddedServer(Server, Protocol):
-    """A server that can also run by itself, without supervision, as tests want it."""
+    """A server that can also run by itself, without supervision, for tests."""
 
     directory: Path
     start_timeout: timedelta
@@ -41,48 +41,50 @@ class EmbeddedServer(Server, Protocol):
 
     @property
     def url(self) -> str:
-        """Where clients find it; good for the object's whole life."""
+        """Address for clients; valid for the object's whole life."""
 
     @property
     def pid(self) -> int | None:
-        """The process id, once started by `start`."""
+        """Process id; None before `start`."""
         return self._child.pid if self._child else None
 
     def start(self) -> str:
-        """It answers; returns its URL. The calling thread must live as long as the server.
+        """Start it, wait until it answers, and return its URL.
+
+        The calling thread must live as long as the server.
 
         Raises:
-            LongbatchError: it did not start; the message holds the end of its log.
+            LongbatchError: it did not start; the message has the end of its log.
         """
         self._child = ChildProcess(self.launch(), self.directory / f"{self.name}.log")
         wait_for_child(self._child, self.is_ready, name=self.name, timeout=self.start_timeout)
         return self.url
 
     def stop(self) -> None:
-        """It has ended, and others may use its directory."""
+        """Stop it and release its directory."""
         if self._child is not None:
             self._child.stop()
         self.release()
 
     def kill(self) -> None:
-        """It has died without a chance to do anything more."""
+        """Kill it without a chance to clean up."""
         if self._child is not None:
             self._child.kill()
 
     def release(self) -> None:
-        """Others may use its directory."""
+        """Release its directory."""
         if self._lock is not None:
             self._lock.release()
 
     def _hold(self, directory: Path) -> None:
-        """Nobody else uses this directory until the server's release."""
+        """Lock this directory until `release`."""
         self._lock = self._lock or DirectoryLock(directory)
         self._lock.acquire()
 
 
 @dataclass(frozen=True)
 class Program:
-    """A process of our own: always launched the same way."""
+    """A process of our own, always launched the same way."""
 
     name: str
     argv: tuple[str, ...]
@@ -92,12 +94,12 @@ class Program:
     answers: Callable[[], bool]
 
     def launch(self) -> Launch:
-        """How to start it."""
+        """Return how to start it."""
         return Launch(argv=self.argv, env=self.env, directory=self.directory, grace=self.grace)
 
     def is_ready(self) -> bool:
-        """Whether it answers."""
+        """Return True if it answers."""
         return self.answers()
 
     def release(self) -> None:
-        """It holds nothing."""
+        """Do nothing: it holds nothing."""

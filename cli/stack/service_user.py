@@ -22,13 +22,16 @@ class Account:
 
 
 def unprivileged_account(owned: Path | None = None) -> Account | None:
-    """Who a server that refuses to be root runs as; None when we are not root ourselves.
+    """Choose the user for a server that refuses to run as root.
 
     Args:
-        owned: files of an earlier run; their owner is taken again unless it is root.
+        owned: files of an earlier run; their owner is chosen again unless it is root.
+
+    Returns:
+        None if this process is not root, so that the server runs as the same user.
 
     Raises:
-        StackError: this machine has no such user.
+        StackError: this machine has no suitable user.
     """
     if os.geteuid() != 0:
         return None
@@ -53,7 +56,13 @@ def _name_of(uid: int) -> str:
 def run_as(
     account: Account | None, command: list[str], *, env: Mapping[str, str] | None = None, text: str = ""
 ) -> subprocess.CompletedProcess[str]:
-    """The command has ended, run as this account (None: ours) in `/` with `text` as its input.
+    """Run the command to its end as this account, in `/`, with `text` as its input.
+
+    Args:
+        account: None for the user of this process.
+        command: program and arguments.
+        env: its whole environment; None inherits ours.
+        text: its standard input.
 
     Raises:
         OSError: it could not be started as this account.
@@ -74,7 +83,10 @@ def run_as(
 
 
 def succeeds(account: Account | None, command: list[str], *, env: Mapping[str, str] | None = None) -> bool:
-    """Whether the command ends well as this account: the one test that knows ACLs and mount options."""
+    """Return True if the command succeeds as this account.
+
+    The only test that respects ACLs and mount options.
+    """
     try:
         return run_as(account, command, env=env).returncode == 0
     except OSError:
@@ -82,5 +94,5 @@ def succeeds(account: Account | None, command: list[str], *, env: Mapping[str, s
 
 
 def can_write(account: Account | None, directory: Path) -> bool:
-    """Whether the account can get into this directory and make files there."""
+    """Return True if the account can enter this directory and create files there."""
     return succeeds(account, ["/bin/sh", "-c", 'cd -- "$1" && test -w .', "sh", str(directory)])

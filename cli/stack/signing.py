@@ -1,4 +1,4 @@
-"""The secret that a stack signs webhooks with, and the key that seals others; kept in the data directory."""
+"""The secret that signs a stack's webhooks, and the key that encrypts others; in the data directory."""
 
 import base64
 import secrets
@@ -14,12 +14,12 @@ _KEY_FILE = "webhook-encryption-key"
 
 
 def webhook_secret(directory: Path, environment: Mapping[str, str]) -> str:
-    """The caller's own secret if there is one, else the one of this directory, made when it is new."""
+    """Return the environment's secret, or the directory's own, created if missing."""
     return environment.get(VARIABLE) or _kept(directory / FILE, prefix="whsec_")
 
 
 def encryption_key(directory: Path, environment: Mapping[str, str]) -> str:
-    """As `webhook_secret`, for the key that seals secrets in the database."""
+    """Return the key that encrypts the database's secrets, like `webhook_secret`."""
     return environment.get(KEY_VARIABLE) or _kept(directory / _KEY_FILE)
 
 

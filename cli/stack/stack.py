@@ -1,4 +1,4 @@
-"""The whole local stack: servers first, then the schema, then our own processes; stopped in reverse."""
+"""The whole local stack: starts servers, then the schema, then our own processes; stops in reverse."""
 
 import shutil
 import signal
@@ -49,21 +49,21 @@ from cli.stack.supervised import (
 _DEFAULT_API_PORT = 8080
 _SERVER_TIMEOUT = timedelta(seconds=60)
 _READY_TIMEOUT = timedelta(seconds=60)
-# What ends together; each group waits for the one before. Workers first: they give their jobs back.
+# Each group stops together, after the one before. Workers stop first, to release their jobs.
 _STOP_ORDER = ((API, INFERENCE_WORKER, SERVICE_WORKER), (TRITON, REDIS), (POSTGRES,))
 
 
 def _silent(_event: ServerStarted | ServerEnded) -> None:
-    """The report of somebody who does not listen."""
+    """Ignore the event."""
 
 
 class Stack:
-    """A stack in one data directory; a context manager that has started it and stops it.
+    """A stack in one data directory; a context manager that starts and stops it.
 
     Attributes:
-        directory: with data and logs.
-        ready_file: present while the stack is ready.
-        urls: good from `start` on, and kept when a process is started again.
+        directory: holds data and logs.
+        ready_file: exists while the stack is ready.
+        urls: valid from `start` on, and unchanged when a process restarts.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Stack:
         self.urls = Urls()
         self.directory = options.directory.absolute()
         self.ready_file = (options.ready_file or options.directory / "ready.json").absolute()
-        self._told = report
+        self._on_event = report
         self._backoff = backoff
         self._lock = DirectoryLock(self.directory)
         self._running: dict[str, SupervisedServer] = {}
@@ -88,10 +88,12 @@ class Stack:
         self.stop()
 
     def start(self) -> None:
-        """Every part answers and the ready file is written; whatever started is stopped on an error.
+        """Start every process, wait until all answer, and write the ready file.
+
+        On an error, stops everything that started.
 
         Raises:
-            LongbatchError: a part did not start; the message holds the end of its log.
+            LongbatchError: a process did not start; the message has the end of its log.
         """
         _make_directory(self.directory)
         self._lock.acquire()
@@ -109,9 +111,9 @@ class Stack:
             raise
 
     def stop(self) -> None:
-        """Every process has ended within 10 s, and the ready file is gone; again is no error."""
+        """Stop every process within 10 s and remove the ready file. Safe to repeat."""
         if not self._lock.is_held:
-            return  # the ready file may be that of the stack that holds it
+            return  # the ready file may belong to the stack that holds the lock
         self._is_ready = False
         for names in _STOP_ORDER:
             group = [self._running[name] for name in names if name in self._running]
@@ -124,38 +126,38 @@ class Stack:
 
     @property
     def pids(self) -> dict[str, int | None]:
-        """The serving process of every part; None for a part that this stack does not run."""
+        """Process ids by name; None for a process that this stack does not run."""
         return {name: self._running[name].pid if name in self._running else None for name in PARTS}
 
     @property
     def runs_local_engine(self) -> bool:
-        """Whether answers come from the stand-in instead of a language model."""
+        """True if answers come from the stand-in instead of a language model."""
         return TRITON in self._running and not isinstance(self.options.engine, TransformersOptions)
 
     @property
     def webhook_secret(self) -> str:
-        """What the stack signs webhooks with."""
+        """The secret that signs the stack's webhooks."""
         return webhook_secret(self.options.directory, self.options.environment)
 
     def answers(self, name: str) -> bool:
-        """Whether the part answers at this moment; not where this stack does not run it."""
+        """Return True if the process answers now; False if this stack does not run it."""
         return name in self._running and self._running[name].server.is_ready()
 
     def send(self, name: str, number: signal.Signals = signal.SIGKILL) -> None:
-        """The part's process gets the signal; should it end, it is started again after its back-off."""
+        """Send the signal to the process; if it ends, it restarts after its back-off."""
         self._running[name].send(number)
 
     def hold(self, name: str) -> None:
-        """The part has been stopped and stays so until `resume`."""
+        """Stop the process until `resume`."""
         self._running[name].stop()
 
     def resume(self, name: str) -> None:
-        """The part, held before, answers again."""
+        """Start a held process again and wait until it answers."""
         self._running[name].start()
         self._running[name].wait_ready(_SERVER_TIMEOUT)
 
     def remove_data(self) -> None:
-        """The stopped stack's files are gone, the database's too, wherever they were."""
+        """Delete the stopped stack's files, including the database's, wherever they are."""
         EmbeddedPostgres(self.directory / POSTGRES).remove()
         shutil.rmtree(self.directory, ignore_errors=True)
 
@@ -164,7 +166,7 @@ class Stack:
         if wanted is None:
             return _DEFAULT_API_PORT if is_free(_DEFAULT_API_PORT) else free_port()
         if not is_free(wanted):
-            raise PortInUseError(f"Port {wanted} is taken; choose another --port, or none for a free one.")
+            raise PortInUseError(f"Port {wanted} is taken; choose another --port, or omit it for a free one.")
         return wanted
 
     def _start_servers(self, api_port: int) -> None:
@@ -188,7 +190,7 @@ class Stack:
         )
 
     def _prepare_database(self, url: str) -> None:
-        """Its schema is the newest, and there is a key."""
+        """Upgrade the schema and make sure that a key exists."""
         from cli.stack.database import first_key, migrated
 
         with migrated(url) as engine:
@@ -197,7 +199,7 @@ class Stack:
     def _start_programs(self, api_port: int) -> None:
         engine = self.options.engine
         time_scale = engine.time_scale if isinstance(engine, EngineOptions) and self.runs_local_engine else 1
-        # The engines that we run keep nothing of a request that has ended.
+        # The stack's own engines keep nothing of a request that has ended.
         of_engine = {"LONGBATCH_ENGINE__REUSES_PREFIX": "false"} if TRITON in self._running else {}
         env = programs.environment(
             {
@@ -220,7 +222,7 @@ class Stack:
             self._running[name].check()
 
     def _supervise(self, servers: Sequence[Server]) -> None:
-        """These servers were started at the same time and all answer."""
+        """Start these servers at the same time and wait until all answer."""
         for server in servers:
             log = self.directory / "logs" / f"{server.name}.log"
             made = SupervisedServer(server, log, report=self._report, backoff=self._backoff)
@@ -244,7 +246,7 @@ class Stack:
     def _report(self, event: ServerStarted | ServerEnded) -> None:
         if self._is_ready and isinstance(event, ServerStarted):
             self._write_ready_file()
-        self._told(event)
+        self._on_event(event)
 
     def _write_ready_file(self) -> None:
         with self._writing:
@@ -258,10 +260,10 @@ class Stack:
 
 def _make_directory(directory: Path) -> None:
     try:
-        # Others may pass: as root Postgres is another user. What is private inside is guarded there.
+        # Other users may pass: under root, Postgres runs as another user. Private files have their own modes.
         directory.mkdir(mode=0o711, parents=True, exist_ok=True)
     except OSError as error:
-        raise StackError(f"The data directory {directory} cannot be made: {error.strerror}.") from error
+        raise StackError(f"Cannot create the data directory {directory}: {error.strerror}.") from error
 
 
 def _wait_until_api_is_ready(port: int) -> None:

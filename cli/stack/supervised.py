@@ -1,4 +1,4 @@
-"""One server kept alive: started again whenever it ends, until it is stopped."""
+"""A supervised server: restarted whenever it ends, until it is stopped."""
 
 import signal
 import threading
@@ -20,12 +20,12 @@ _MAX_ENDS = 3  # while the stack starts
 
 @dataclass(frozen=True)
 class Backoff:
-    """How long to wait before a start; doubles with each early end.
+    """The wait before a restart; doubles with each early end.
 
     Attributes:
-        first: before the first restart.
-        ceiling: never longer.
-        healthy: a server that ran this long starts from `first` again.
+        first: wait before the first restart.
+        ceiling: longest wait.
+        healthy: after running this long, a server starts from `first` again.
     """
 
     first: timedelta = timedelta(seconds=0.5)
@@ -33,7 +33,7 @@ class Backoff:
     healthy: timedelta = timedelta(minutes=1)
 
     def delay(self, num_early_ends: int) -> timedelta:
-        """The wait after this many early ends in a row, at least one."""
+        """Compute the wait after this many early ends in a row, at least one."""
         doublings = min(num_early_ends - 1, 30)  # far past any ceiling, and no overflow
         return min(self.ceiling, self.first * 2.0**doublings)
 
@@ -43,7 +43,7 @@ DEFAULT_BACKOFF = Backoff()
 
 @dataclass(frozen=True)
 class ServerStarted:
-    """A process runs now."""
+    """A process has started."""
 
     name: str
     pid: int
@@ -52,7 +52,7 @@ class ServerStarted:
 
 @dataclass(frozen=True)
 class ServerEnded:
-    """A process ended that should not have; it starts again after `restart_in`.
+    """A process ended unexpectedly; it restarts after `restart_in`.
 
     Attributes:
         reason: "exit code 1", "SIGKILL", or why it could not be started.
@@ -68,9 +68,9 @@ Report = Callable[[ServerStarted | ServerEnded], None]
 
 
 class SupervisedServer:
-    """A server and the thread that starts it, waits for its end and starts it again.
+    """A server and the thread that starts it, waits for its end and restarts it.
 
-    The thread lives as long as the server is wanted: the kernel takes its end for the parent's death.
+    The thread lives until `stop`: the kernel would take its end for the parent's death.
     """
 
     def __init__(self, server: Server, log: Path, *, report: Report, backoff: Backoff) -> None:
@@ -78,7 +78,7 @@ class SupervisedServer:
         self.log = log
         self._report = report
         self._backoff = backoff
-        self._guard = threading.Lock()  # of the two fields below: no child starts once stopping is set
+        self._guard = threading.Lock()  # for the next two fields: no child starts once stopping is set
         self._stopping = threading.Event()
         self._child: ChildProcess | None = None
         self._thread: threading.Thread | None = None
@@ -87,11 +87,11 @@ class SupervisedServer:
 
     @property
     def pid(self) -> int | None:
-        """Of the process that runs, or ran last; None before the first start."""
+        """Process id of the running or last process; None before the first start."""
         return self._child.pid if self._child else None
 
     def start(self) -> None:
-        """It is being started; see `wait_ready`."""
+        """Start the server in the background; see `wait_ready`."""
         rotate(self.log)
         self._stopping.clear()
         self._num_ends = 0
@@ -99,7 +99,7 @@ class SupervisedServer:
         self._thread.start()
 
     def wait_ready(self, timeout: timedelta) -> None:
-        """It answers.
+        """Wait until the server answers.
 
         Raises:
             StackError: it failed three times in a row, or did not answer in time.
@@ -115,21 +115,21 @@ class SupervisedServer:
             self._stopping.wait(_POLL_SECONDS)
 
     def check(self) -> None:
-        """It has not ended three times.
+        """Check that the server has not ended three times.
 
         Raises:
-            StackError: it has; the message holds the end of its log.
+            StackError: it has; the message has the end of its log.
         """
         if self._num_ends >= _MAX_ENDS:
             raise StackError(f"{self.server.name} does not start: {self._last_failure}.{log_tail(self.log)}")
 
     def send(self, number: signal.Signals) -> None:
-        """The running process gets this signal; should it end, it is started again."""
+        """Send the signal to the running process; if it ends, it restarts."""
         if self._child is not None:
             self._child.send(number)
 
     def stop(self) -> None:
-        """It has ended, within its grace or by force, and will not come back; again is no error."""
+        """Stop the server for good, by force after its grace. Safe to repeat."""
         with self._guard:
             self._stopping.set()
             child = self._child
@@ -155,7 +155,7 @@ class SupervisedServer:
             self._stopping.wait(delay.total_seconds())
 
     def _run_once(self) -> str:
-        """Why the server has ended, or could not be started."""
+        """Run the server until it ends; return why it ended or could not start."""
         try:
             launch = self.server.launch()
             with self._guard:
@@ -166,7 +166,7 @@ class SupervisedServer:
             return str(error)
         self._report(ServerStarted(self.server.name, child.pid, is_restart=self._num_ends > 0))
         child.wait()
-        return _reason(child.kill())  # what it left in its process group ends too
+        return _reason(child.kill())  # ends the rest of its process group too
 
 
 def _reason(exit_code: int) -> str:

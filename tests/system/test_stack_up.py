@@ -217,7 +217,7 @@ def test_a_taken_port_is_one_clear_line(directory: Path) -> None:
         )
     assert refused.returncode == 1
     assert refused.stderr.strip() == (
-        f"error: Port {taken.port} is taken; choose another --port, or none for a free one."
+        f"error: Port {taken.port} is taken; choose another --port, or omit it for a free one."
     )
 
 

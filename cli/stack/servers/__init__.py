@@ -1,1 +1,1 @@
-"""The servers that a local stack starts, and what each is told."""
+"""The servers that a local stack starts, and their configuration."""

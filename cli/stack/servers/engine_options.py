@@ -1,4 +1,4 @@
-"""What the local engine is built for, how fast it is, and what it says."""
+"""The options of the local engine: its limits, its speed, and its output."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,13 +16,13 @@ _ATTENTION_FLOPS_PER_PAIR: Final = 524_288  # 4 · 32 layers · 4096
 
 @dataclass(frozen=True, kw_only=True)
 class Roofline:
-    """What a GPU takes for one iteration, in seconds for each of what it works on.
+    """The cost of one iteration on a GPU, in seconds per unit of work.
 
     Attributes:
-        iteration: the iteration itself: the weights are read once.
-        kv_token: each token resident in the KV cache, read once.
-        prefill_token: each prompt token processed.
-        attention_pair: each (query, key) pair of its prompt chunks.
+        iteration: for the iteration itself, which reads the weights once.
+        kv_token: for each token in the KV cache, read once.
+        prefill_token: for each prompt token processed.
+        attention_pair: for each (query, key) pair of the prompt chunks.
     """
 
     iteration: float
@@ -32,7 +32,7 @@ class Roofline:
 
 
 def roofline(gpu: Gpu) -> Roofline:
-    """The cost model of this GPU, by what it reaches of its data sheet."""
+    """Build the cost model of this GPU from the speeds that it reaches."""
     bandwidth, flops = gpu.bandwidth * gpu.reached_bandwidth, gpu.flops * gpu.reached_flops
     return Roofline(
         iteration=_WEIGHT_BYTES / bandwidth,
@@ -48,7 +48,7 @@ H200: Final = roofline(GPUS["h200"])
 
 @dataclass(frozen=True, kw_only=True)
 class SyntheticOutput:
-    """How long synthetic answers are: lognormal, in tokens; `median` 0 means up to the request's limit."""
+    """The lognormal length of synthetic outputs in tokens; `median` 0 means up to the request's limit."""
 
     median: float = 0.0
     sigma: float = 0.5
@@ -56,14 +56,14 @@ class SyntheticOutput:
 
 @dataclass(frozen=True, kw_only=True)
 class OracleFaults:
-    """What goes wrong in oracle mode, drawn anew each time a prompt arrives; rates are shares of requests.
+    """The faults of oracle mode, drawn for each prompt that arrives; rates are shares of requests.
 
     Attributes:
         seed: of all draws.
-        error_rate: fail at a random token.
-        crash_rate: fail there together with all active requests.
-        silence_rate: say nothing for `silence_seconds` (wall time) once.
-        gap_rate: share of tokens before which up to `gap_seconds` pass.
+        error_rate: requests that fail at a random token.
+        crash_rate: requests that fail at a random token and take all active requests with them.
+        silence_rate: requests that send nothing for `silence_seconds` (wall time) once.
+        gap_rate: share of tokens that come up to `gap_seconds` late.
     """
 
     seed: int = 0
@@ -77,27 +77,27 @@ class OracleFaults:
 
 @dataclass(frozen=True, kw_only=True)
 class EngineOptions:
-    """The local engine, as TensorRT-LLM would be built and configured.
+    """The options of the local engine, named as TensorRT-LLM's are.
 
     Attributes:
         mode: `extractive` summarizes the prompt, `synthetic` makes load, `oracle` is for fault tests.
-        tokenizer_dir: holds tokenizer.json; only synthetic mode goes without.
-        time_scale: how much faster than the modelled GPU time runs.
+        tokenizer_dir: holds tokenizer.json; optional in synthetic mode alone.
+        time_scale: speed relative to the modelled GPU.
         max_batch_size: sequences active at once.
         kv_cache_tokens: tokens in the KV pool.
         tokens_per_block: tokens in a KV block.
-        max_input_len: prompt tokens; told to clients, enforced by none (as in TensorRT-LLM).
-        max_seq_len: prompt and output tokens; a request that asks for more is cut in silence.
-        max_num_tokens: tokens in one iteration, so also the size of a prompt chunk.
-        tokens_per_response: None means 1, and 8 above a time scale of 3, where responses would cost more than
+        max_input_len: prompt tokens; published to clients, but not enforced (as in TensorRT-LLM).
+        max_seq_len: prompt and output tokens; longer requests are truncated silently.
+        max_num_tokens: tokens in one iteration, and so the size of a prompt chunk.
+        tokens_per_response: None means 1, or 8 above a time scale of 3, where responses would cost more than
             the engine.
         gpu: the modelled GPU.
         synthetic: lengths in synthetic mode.
         faults: faults in oracle mode.
         text_models: also serve `preprocessing`, `postprocessing`, `ensemble` and `tensorrt_llm_bls`, so all
             five models of TensorRT-LLM's repository; six more processes.
-        accumulate_tokens: of `tensorrt_llm_bls`: each response is the whole text so far.
-        add_special_tokens: of `preprocessing`: a beginning-of-text token goes in front of every text.
+        accumulate_tokens: for `tensorrt_llm_bls`: each response is the whole text so far.
+        add_special_tokens: for `preprocessing`: put a beginning-of-text token before every text.
         vllm_model: also serve a stand-in for Triton's vLLM backend, for tests.
     """
 
@@ -125,12 +125,12 @@ class EngineOptions:
         if (self.text_models or self.vllm_model) and self.tokenizer_dir is None:
             raise ValueError("Models that take text need a tokenizer_dir.")
         if self.tokenizer_dir is not None and not (self.tokenizer_dir / "tokenizer.json").is_file():
-            raise ValueError(f"There is no tokenizer.json in {self.tokenizer_dir}.")
+            raise ValueError(f"No tokenizer.json in {self.tokenizer_dir}.")
         if self.time_scale <= 0:
             raise ValueError(f"time_scale must be above 0, not {self.time_scale}.")
 
     def local_parameters(self) -> dict[str, str]:
-        """The parameters of config.pbtxt that no real engine has; their names start with `local_`."""
+        """Build the config.pbtxt parameters that no real engine has, named `local_…`."""
         response = self.tokens_per_response or (8 if self.time_scale > 3 else 1)
         values: dict[str, object] = {
             "mode": self.mode,

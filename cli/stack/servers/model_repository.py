@@ -1,4 +1,4 @@
-"""The model repository of an engine of ours: the template of each model, filled in for one engine."""
+"""The model repository of a local engine: the template of each model, filled in."""
 
 import json
 import shutil
@@ -13,22 +13,22 @@ from cli.triton_files import TRITON_FILES
 Engine: TypeAlias = EngineOptions | TransformersOptions
 
 _ENGINE: Final = "tensorrt_llm"
-# In the order of TensorRT-LLM's own repository.
+# In the order of TensorRT-LLM's repository.
 _TEXT_MODELS: Final = ("preprocessing", "postprocessing", "ensemble", "tensorrt_llm_bls")
 _VLLM: Final = "vllm_model"
-# Every Python model ends with its server by this module of the engine's.
+# With this module of the engine, every Python model ends when its server does.
 _SHARED: Final = "server.py"
 
 
 def models_of(engine: Engine) -> list[str]:
-    """The models that this engine's server serves."""
+    """List the models that this engine's server serves."""
     if isinstance(engine, TransformersOptions):
         return [_ENGINE]
     return [_ENGINE, *(_TEXT_MODELS if engine.text_models else ()), *([_VLLM] if engine.vllm_model else ())]
 
 
 def render(engine: Engine, http_port: int, directory: Path) -> None:
-    """`directory` holds the model repository `models` and the engine's config.json; nothing older is left."""
+    """Write the repository `models` and the engine's config.json over older ones."""
     repository, engine_dir = directory / "models", directory / "engine"
     shutil.rmtree(repository, ignore_errors=True)
     engine_dir.mkdir(parents=True, exist_ok=True)
@@ -39,7 +39,7 @@ def render(engine: Engine, http_port: int, directory: Path) -> None:
 
 
 def _engine_config(engine: Engine) -> dict[str, object]:
-    """What `trtllm-build` leaves in an engine's config.json, as far as clients read it."""
+    """Build the part of trtllm-build's config.json that clients read."""
     return {
         "version": _template(engine),
         "build_config": {
@@ -54,7 +54,7 @@ def _engine_config(engine: Engine) -> dict[str, object]:
 
 
 def _template(engine: Engine) -> str:
-    """The folder of its models; also what it calls itself."""
+    """Return the folder of its models, which is also its version name."""
     return "transformers" if isinstance(engine, TransformersOptions) else "local"
 
 
@@ -69,7 +69,7 @@ def _render_model(template: Path, into: Path, values: dict[str, object]) -> None
 
 
 def _values(engine: Engine, engine_dir: Path) -> dict[str, object]:
-    """What every template leaves open."""
+    """Build the values that every template needs."""
     return {
         "engine_dir": _quoted(engine_dir.resolve()),
         "max_batch_size": engine.max_batch_size,
@@ -82,7 +82,7 @@ def _values(engine: Engine, engine_dir: Path) -> dict[str, object]:
 
 
 def _own_values(engine: Engine, http_port: int) -> dict[str, object]:
-    """What the templates of this engine leave open beside that."""
+    """Build the further values that the templates of this engine need."""
     if isinstance(engine, TransformersOptions):
         own = engine.transformers_parameters() | {"transformers_http_port": str(http_port)}
         return {"transformers_parameters": _parameters(own)}
@@ -96,7 +96,7 @@ def _own_values(engine: Engine, http_port: int) -> dict[str, object]:
 
 
 def _parameters(values: dict[str, str]) -> str:
-    """The lines of config.pbtxt that set them."""
+    """Format the lines of config.pbtxt that set these parameters."""
     return "\n".join(
         f"parameters {{ key: {json.dumps(name)} value {{ string_value: {json.dumps(value)} }} }}"
         for name, value in values.items()
@@ -104,5 +104,5 @@ def _parameters(values: dict[str, str]) -> str:
 
 
 def _quoted(path: Path) -> str:
-    """The path as it stands between the quotes of a text protobuf."""
+    """Escape the path for a quoted string in a text protobuf."""
     return json.dumps(str(path))[1:-1]

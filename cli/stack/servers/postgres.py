@@ -19,19 +19,19 @@ from cli.stack.server import EmbeddedServer
 from cli.stack.servers.postgres_home import PostgresHome, find_home, give_to
 from cli.stack.service_user import run_as
 
-NAME = "longbatch"  # of the superuser and of the database
+NAME = "longbatch"  # of the superuser and the database
 _MAJOR_VERSION = "18"
-_ORPHAN_PATIENCE = timedelta(seconds=5)  # a postmaster that lost its parent gets SIGINT from the kernel
+_ORPHAN_PATIENCE = timedelta(seconds=5)  # the kernel sends SIGINT to a postmaster that loses its parent
 _SETTINGS = {
     "listen_addresses": LOOPBACK,
-    "unix_socket_directories": "",  # a data directory's path may be longer than a socket's may
+    "unix_socket_directories": "",  # a data directory's path may be too long for a socket
     "max_connections": "100",
     "shared_buffers": "128MB",
     "fsync": "on",
     "synchronous_commit": "on",
     "timezone": "UTC",
     "log_timezone": "UTC",
-    # No prompt in the log: no parameters, and no DETAIL with the values of a row.
+    # Keep prompts out of the log: no parameters, and no DETAIL with the values of a row.
     "log_parameter_max_length": "0",
     "log_parameter_max_length_on_error": "0",
     "log_error_verbosity": "terse",
@@ -39,9 +39,9 @@ _SETTINGS = {
 
 
 class EmbeddedPostgres(EmbeddedServer):
-    """One server and its database `longbatch`; data and password are kept across restarts.
+    """A server and its database `longbatch`; data and password survive restarts.
 
-    The port is chosen when the object is made and stays, so that `url` is good for its whole life.
+    The constructor chooses the port, so `url` stays valid for the object's whole life.
     """
 
     name = "postgres"
@@ -55,7 +55,7 @@ class EmbeddedPostgres(EmbeddedServer):
 
     @property
     def url(self) -> str:
-        """Of the database, as its superuser.
+        """URL of the database for its superuser.
 
         Raises:
             StackError: the server was never launched, so it has no password yet.
@@ -65,7 +65,9 @@ class EmbeddedPostgres(EmbeddedServer):
         return f"postgresql://{NAME}:{self._password}@{LOOPBACK}:{self.port}/{NAME}"
 
     def launch(self) -> Launch:
-        """How to start it; its directory is locked, initialised and free of a former server's remains.
+        """Prepare its directory and return how to start it.
+
+        Locks and initialises the directory, and clears the remains of an earlier server.
 
         Raises:
             StackError: the directory cannot be used.
@@ -87,7 +89,7 @@ class EmbeddedPostgres(EmbeddedServer):
         )
 
     def is_ready(self) -> bool:
-        """Whether the database answers a query."""
+        """Return True if the database answers a query."""
         try:
             with psycopg.connect(self.url, connect_timeout=2) as connection:
                 connection.execute("SELECT 1")
@@ -96,14 +98,14 @@ class EmbeddedPostgres(EmbeddedServer):
         return True
 
     def remove(self) -> None:
-        """Its files are gone, wherever they were."""
+        """Stop it and delete its files, wherever they are."""
         self.stop()
         (self._home or find_home(self.directory)).remove()
         shutil.rmtree(self.directory, ignore_errors=True)
 
 
 def _password(directory: Path) -> str:
-    """The password of this directory, made when it is new."""
+    """Return the directory's password; create one for a new directory."""
     file = directory / "password"
     if not file.exists():
         write_private(file, secrets.token_urlsafe(24))
@@ -111,7 +113,7 @@ def _password(directory: Path) -> str:
 
 
 def _initialise(home: PostgresHome, password: str) -> None:
-    """There is a cluster with an empty database; half of one is never left under its name."""
+    """Create a cluster with an empty database; rename it into place when complete."""
     building = home.directory / "cluster.new"
     shutil.rmtree(building, ignore_errors=True)
     building.mkdir(mode=0o700)
@@ -143,16 +145,16 @@ def _check_version(cluster: Path) -> None:
     found = (cluster / "PG_VERSION").read_text().strip()
     if found != _MAJOR_VERSION:
         raise StackError(
-            f"{cluster} was made by Postgres {found}, this is {_MAJOR_VERSION}: dump it with the old one."
+            f"{cluster} was created by Postgres {found}, this is {_MAJOR_VERSION}: dump it with that version."
         )
 
 
 def _clear_remains(cluster: Path) -> None:
-    """Nothing is left of a server that died here.
+    """Remove what a dead server left in the cluster.
 
     The caller holds the directory's lock, so a server that still runs here has lost its parent. Without this,
-    Postgres refuses to start while a backend of a killed postmaster lives, and when another process has the
-    number that the stale pid file names.
+    Postgres refuses to start while a backend of a killed postmaster lives, or if another process has the id
+    in the stale pid file.
     """
     deadline = time.monotonic() + _ORPHAN_PATIENCE.total_seconds()
     while remaining := list(_processes_in(cluster)):
@@ -164,7 +166,7 @@ def _clear_remains(cluster: Path) -> None:
 
 
 def _processes_in(cluster: Path) -> Iterator[int]:
-    """Postmaster and backends work inside their cluster's directory; zombies have none."""
+    """Yield the processes of the cluster: postmaster and backends, but no zombies."""
     where = str(cluster.resolve())
     for process in Path("/proc").iterdir():
         if process.name.isdigit():

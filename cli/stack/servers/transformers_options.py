@@ -1,4 +1,4 @@
-"""What the transformers engine runs, and what it may hold."""
+"""The options of the transformers engine: its model and its limits."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,24 +9,24 @@ Attention = Literal["auto", "varlen", "sdpa", "eager", "flash_attention_2", "fla
 
 @dataclass(frozen=True, kw_only=True)
 class TransformersOptions:
-    """A Hugging Face causal language model behind the tensors of TensorRT-LLM.
+    """A Hugging Face causal language model that is served with TensorRT-LLM's tensors.
 
     Attributes:
-        model_dir: holds its config.json and its weights.
-        random_weights: weights are drawn, not read: measurements need no model.
-        device: torch's name of it; `auto` is the first GPU, else the CPU.
-        dtype: torch's name of the weights' and the cache's type; `auto` is what the model was saved in.
-        attention: `varlen` is ours over torch's flash kernel, the others are transformers' own; `auto` is
-            `varlen` where the model allows it.
-        sampling: whether requests may sample; without it all are greedy.
-        tokens_per_response: gathered into one response; each response costs the engine time.
-        seed_is_length: a request's seed says after how many tokens it ends, since random weights do not.
+        model_dir: holds the model's config.json and weights.
+        random_weights: draw the weights instead of reading them, for measurements without a model.
+        device: torch's name of the device; `auto` is the first GPU, or the CPU without one.
+        dtype: torch's name of the type of weights and cache; `auto` is the type in the saved model.
+        attention: `varlen` is ours on torch's flash kernel, the others are transformers' own; `auto` is
+            `varlen` if the model allows it.
+        sampling: True if requests may sample; otherwise all are greedy.
+        tokens_per_response: tokens collected into one response; each response costs the engine time.
+        seed_is_length: a request's seed sets its number of output tokens, because random weights do not end.
         max_batch_size: sequences active at once.
         kv_cache_tokens: tokens in the KV pool.
         tokens_per_block: tokens in a KV block.
-        max_input_len: prompt tokens; told to clients, not enforced (as in TensorRT-LLM).
-        max_seq_len: prompt and output tokens; a request that asks for more is cut in silence.
-        max_num_tokens: tokens in one iteration, so also the size of a prompt chunk.
+        max_input_len: prompt tokens; published to clients, but not enforced (as in TensorRT-LLM).
+        max_seq_len: prompt and output tokens; longer requests are truncated silently.
+        max_num_tokens: tokens in one iteration, and so the size of a prompt chunk.
     """
 
     model_dir: Path
@@ -46,10 +46,10 @@ class TransformersOptions:
 
     def __post_init__(self) -> None:
         if not (self.model_dir / "config.json").is_file():
-            raise ValueError(f"There is no config.json in {self.model_dir}.")
+            raise ValueError(f"No config.json in {self.model_dir}.")
 
     def transformers_parameters(self) -> dict[str, str]:
-        """The parameters of config.pbtxt that only this engine has; their names start so."""
+        """Build the config.pbtxt parameters of this engine alone, `transformers_…`."""
         values: dict[str, object] = {
             "model_dir": self.model_dir.resolve(),
             "random_weights": str(self.random_weights).lower(),

@@ -10,17 +10,17 @@ from cli.stack.servers import triton_server
 from cli.stack.servers.engine_options import EngineOptions
 from cli.stack.servers.transformers_options import TransformersOptions
 
-_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 where Linux keeps it
+_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 Linux's path
 
 
 class EmbeddedTriton(EmbeddedServer):
-    """One server. Its ports are chosen when the object is made and stay for its whole life."""
+    """A server whose ports are chosen by the constructor and stay for the object's whole life."""
 
     name = "triton"
 
     def __init__(self, directory: Path, engine: EngineOptions | TransformersOptions) -> None:
         self.directory = directory
-        # Weights come from a disk, perhaps a slow one.
+        # A model's weights may come from a slow disk.
         self.start_timeout = timedelta(seconds=900 if isinstance(engine, TransformersOptions) else 60)
         self._engine = engine
         self._shm_prefix: str | None = None
@@ -33,16 +33,16 @@ class EmbeddedTriton(EmbeddedServer):
 
     @property
     def http_url(self) -> str:
-        """The base of its HTTP addresses."""
+        """The base of its HTTP URLs."""
         return f"http://{LOOPBACK}:{self.http_port}"
 
     @property
     def metrics_url(self) -> str:
-        """Its gauges, for Prometheus."""
+        """URL of its Prometheus metrics."""
         return f"http://{LOOPBACK}:{self.metrics_port}/metrics"
 
     def launch(self) -> Launch:
-        """How to start it; backend and model repository are written anew.
+        """Write backend and model repository and return how to start it.
 
         Raises:
             LongbatchError: the directory is in use, or the server cannot run on this machine.
@@ -61,16 +61,16 @@ class EmbeddedTriton(EmbeddedServer):
             argv=tuple(prepared.argv),
             env=prepared.env,
             directory=prepared.cwd,
-            grace=timedelta(seconds=2),  # it often hangs after SIGTERM, and has nothing to lose
-            guarded=True,  # its stubs, which hold the models, outlive it by minutes
+            grace=timedelta(seconds=2),  # it often hangs after SIGTERM, and has no state to lose
+            guarded=True,  # its stubs, which hold the models, would outlive it by minutes
         )
 
     def is_ready(self) -> bool:
-        """Whether it and its model are ready."""
+        """Return True if the server and its model are ready."""
         return triton_server.is_ready(self.http_port, metrics_port=self.metrics_port)
 
     def release(self) -> None:
-        """Its shared memory is freed, which it leaves behind when killed, and its directory too."""
+        """Free the shared memory that a killed server leaves, and release its directory."""
         if self._shm_prefix is not None:
             for region in _SHARED_MEMORY.glob(f"{self._shm_prefix}*"):
                 region.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""How NVIDIA's tritonserver is started with an engine of ours, without Docker, GPU or root."""
+"""How to start NVIDIA's tritonserver with a local engine, without Docker, GPU or root."""
 
 import ctypes.util
 import http.client
@@ -22,8 +22,8 @@ from cli.stack.servers.transformers_options import TransformersOptions
 from cli.triton_flags import KEEPALIVE
 
 LOOPBACK: Final = ports.LOOPBACK
-# Seconds after SIGTERM, in which a model takes 1.5 to be unloaded, or twice that where the CPU is contended.
-# A client's idle open stream, or one cut while it was answered, holds the server for ever: kill it then.
+# Seconds after SIGTERM. Unloading a model takes 1.5 of them, or twice that on a busy CPU. A client's idle
+# stream, or one cut in the middle of a response, holds the server forever: kill it then.
 EXIT_TIMEOUT: Final = 4
 _PYTHON: Final = f"{sys.version_info.major}.{sys.version_info.minor}"
 
@@ -36,13 +36,13 @@ class TritonUnavailableError(StackError):
 
 @dataclass(frozen=True, slots=True)
 class TritonLaunch:
-    """A server that is ready to be started, and where it will listen.
+    """The command that starts a prepared server, and its ports.
 
     Attributes:
-        argv: the command; it holds relative paths, so it runs in `cwd` alone.
+        argv: the command; its relative paths require `cwd`.
         env: the whole environment.
         cwd: the directory that `prepare` filled.
-        shm_prefix: what the names of its shared memory start with.
+        shm_prefix: prefix of the names of its shared memory.
     """
 
     argv: list[str]
@@ -63,9 +63,9 @@ def prepare(
     metrics_port: int,
     address: str = LOOPBACK,
 ) -> TritonLaunch:
-    """`directory` holds all that the server needs: backend, model repository, engine description.
+    """Write backend, model repository and engine description into `directory`.
 
-    What an earlier launch left there, and its shared memory, is gone; call it again before each start.
+    Removes what an earlier launch left there, and its shared memory. Call it before each start.
 
     Raises:
         TritonUnavailableError: the wheel or libpython is missing; the message says what to install.
@@ -92,16 +92,16 @@ def prepare(
 def wait_ready(
     http_port: int, process: "subprocess.Popen[bytes]", timeout: float, *, metrics_port: int | None = None
 ) -> None:
-    """The server answers that it and its model are ready.
+    """Wait until the server and its model are ready.
 
     Args:
-        http_port: of its health.
+        http_port: of its health check.
         process: the server.
         timeout: seconds.
-        metrics_port: of its gauges, which it opens last; None does not wait for them.
+        metrics_port: of its metrics, which it opens last; None does not wait for them.
 
     Raises:
-        TritonUnavailableError: it has exited, or was not ready in time (it is left running).
+        TritonUnavailableError: it exited, or was not ready in time (then it keeps running).
     """
     deadline = time.monotonic() + timeout
     while not is_ready(http_port, metrics_port=metrics_port):
@@ -115,12 +115,12 @@ def wait_ready(
 
 
 def is_ready(http_port: int, *, metrics_port: int | None = None, timeout: float = 2) -> bool:
-    """Whether the server on this port of the loopback address is ready to serve its model.
+    """Return True if the server on this loopback port is ready to serve its model.
 
     Args:
-        http_port: of its health.
-        metrics_port: of its gauges, which it opens last; None does not wait for them.
-        timeout: seconds for each answer.
+        http_port: of its health check.
+        metrics_port: of its metrics, which it opens last; None does not check them.
+        timeout: seconds for each reply.
     """
     is_healthy = _answers(http_port, "/v2/health/ready", timeout)
     return is_healthy and (metrics_port is None or _answers(metrics_port, "/metrics", timeout))
@@ -138,10 +138,13 @@ def _answers(port: int, path: str, timeout: float) -> bool:
 
 
 def find_libpython(version: str = _PYTHON) -> Path | None:
-    """The directory with this Python version's shared library; None when the system's loader knows it.
+    """Find the directory with this Python version's shared library.
+
+    Returns:
+        None if the system's loader finds it.
 
     Raises:
-        TritonUnavailableError: there is none; the message says what to install.
+        TritonUnavailableError: it is missing; the message says what to install.
     """
     name = f"libpython{version}.so.1.0"
     libdir, multiarch = (sysconfig.get_config_var(variable) or "" for variable in ("LIBDIR", "MULTIARCH"))
@@ -159,7 +162,7 @@ def find_libpython(version: str = _PYTHON) -> Path | None:
 
 @dataclass(frozen=True)
 class _Wheel:
-    """Where the wheel nvidia-pytriton has its parts."""
+    """The paths inside the wheel nvidia-pytriton."""
 
     server: Path
     backend: Path
@@ -168,7 +171,7 @@ class _Wheel:
 
     @classmethod
     def find(cls) -> "_Wheel":
-        """The installed wheel, found without importing it."""
+        """Find the installed wheel without importing it."""
         try:
             site = Path(str(metadata.distribution("nvidia-pytriton").locate_file("")))
         except metadata.PackageNotFoundError as error:
@@ -225,7 +228,7 @@ def _environment(wheel: _Wheel, libpython: Path | None) -> dict[str, str]:
 
 
 def _copy_backend(wheel: _Wheel, into: Path) -> None:
-    """The backend's folder holds its library and the stub of this Python version, which may be run."""
+    """Copy the backend's library and an executable stub for this Python version."""
     _empty(into)
     for file in wheel.backend.iterdir():
         if file.is_file():
@@ -235,10 +238,10 @@ def _copy_backend(wheel: _Wheel, into: Path) -> None:
 
 
 def _remove_shared_memory(directory: Path) -> None:
-    """Shared memory that a killed server of this directory left behind is freed."""
+    """Free the shared memory that a killed server of this directory left."""
     noted = directory / "shm-prefix"
     if noted.is_file():
-        for region in Path("/dev/shm").glob(f"{noted.read_text()}*"):  # noqa: S108 where Linux keeps it
+        for region in Path("/dev/shm").glob(f"{noted.read_text()}*"):  # noqa: S108 Linux's path
             region.unlink(missing_ok=True)
 
 

