@@ -1,4 +1,4 @@
-"""What happens once to every job, in the transaction that ends it, whatever the reason."""
+"""What happens once to every job, in the transaction that ends it, however it ends."""
 
 from collections.abc import Sequence
 

@@ -146,7 +146,7 @@ def request_preemption(session: Session, job_ids: Sequence[UUID]) -> int:
     Skips a job whose end is being recorded right now: its slot is about to be free anyway.
 
     Returns:
-        How many jobs this asked.
+        How many jobs it asked.
     """
     free = select(Job.id).where(Job.id.in_(job_ids)).with_for_update(skip_locked=True)
     return transitions.request_stop(session, StopReason.PREEMPT, [Job.id.in_(session.scalars(free).all())])
@@ -226,8 +226,8 @@ def cancel_where(
 ) -> int:
     """Cancel the tenant's unfinished jobs that match, or ask them to stop.
 
-    Skips jobs of a tree that wait for others: they end with their summary. Takes the oldest first, and
-    jobs that another transaction is changing last: only for those it waits, when no other is left.
+    Skips jobs of a tree that wait for others: they end with their summary. Takes the oldest first. Jobs
+    that another transaction is changing come last: it waits for them only when no other is left.
 
     Args:
         session: the caller's transaction.

@@ -34,7 +34,7 @@ _Count = tuple[PromptText | NewText, CountedPrompt] | BaseException
 
 @dataclass(frozen=True, slots=True)
 class Counting:
-    """Counts one prompt: a `turn_work.Work`.
+    """Counts one prompt: a `turns.work.Work`.
 
     Queues the job, or fails it if its prompt never fits or cannot be rendered for its model. The job's row is
     not locked while its prompt is counted: a caller can cancel it without waiting, and the count is dropped.
@@ -80,7 +80,7 @@ class Counting:
             return prompt, store.count(prompt, self.counter, limit=limit)
         except _NOT_THE_PROMPT:
             raise
-        except BaseException as error:  # a tokenizer's panic is no Exception
+        except BaseException as error:  # a tokenizer's panic is not an Exception
             if isinstance(error, LongbatchError) and error.retryable:
                 raise
             return error
@@ -97,7 +97,7 @@ class Counting:
         job = session.scalar(held.with_for_update())
         if job is None:
             return None
-        now = database_now(session)  # before any change: it is a query, and would write the first alone
+        now = database_now(session)  # before any change: this query would flush the first one alone
         if isinstance(found, BaseException):
             _refuse(job, found, now=now)
         else:

@@ -129,7 +129,7 @@ def request_stop(session: Session, reason: StopReason, conditions: Sequence[Colu
     """Ask running jobs to stop; a stronger reason replaces a weaker one.
 
     Returns:
-        How many jobs this asked.
+        How many jobs it asked.
     """
     asked = session.execute(
         update(Job)

@@ -17,8 +17,8 @@ from pydantic_core import PydanticCustomError
 
 from jobs.errors import InvalidRequestError, MalformedJsonError, MissingFieldError, UnknownFieldError
 
-# Output of one request: with any prompt (16 million tokens are far more than fit) an integer of
-# four bytes.
+# Most output of one request: together with any prompt (16 million tokens are far more than fit), it fits
+# an integer of four bytes.
 MAX_OUTPUT_TOKENS: Final = 2**31 - 1 - 2**24
 MAX_TOP_K: Final = 1024  # TensorRT-LLM's sampling kernels take no more
 # An error repeats a caller's own field name, but no more of it than a real name would need.

@@ -68,7 +68,7 @@ def is_far_back(snapshot: Snapshot, job: Job) -> bool:
 
 
 def explain(job: Job, snapshot: Snapshot | None, depth: Depth | None) -> QueuePlace | None:
-    """Explain why an unfinished job waits, and where.
+    """Explain why an unfinished job waits, and find its queue position.
 
     Args:
         job: as it is now.

@@ -35,7 +35,7 @@ _MEASURED: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """An engine of the model, whether it takes jobs or not."""
+    """An engine of the model, whether or not it takes jobs."""
 
     capacity: Capacity
     is_up: bool

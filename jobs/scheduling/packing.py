@@ -135,9 +135,7 @@ def choose(
         max_batch_size: slots of the engine.
         policy: what the packing may do to a job that waits.
     """
-    ours = budget.free_blocks + sum(
-        each.blocks for each in running
-    )  # another user of the engine may hold the rest
+    ours = budget.free_blocks + sum(each.blocks for each in running)  # another user may hold the rest
     possible = [each for each in candidates if each.blocks <= ours]
     allowed = _within_lanes(possible, running, max_batch_size, policy)
     fitting = [each for each in allowed if fits(each, budget)]
