@@ -22,7 +22,8 @@ class Document(Base):
     Attributes:
         id: UUIDv7.
         tenant_id: the owner.
-        sha256: hash of the uploaded bytes, 32 bytes. With `kind` unique among the tenant's documents.
+        sha256: hash of the uploaded bytes, 32 bytes. With `kind` unique among the
+            tenant's documents, deleted ones aside.
         kind: a `DocumentKind`, found from the bytes and the name.
         filename: as first uploaded. Empty once deleted.
         num_bytes: size of the upload, at least 1.

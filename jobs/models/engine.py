@@ -20,11 +20,11 @@ class Engine(Base):
         tokens_per_block: tokens in one block.
         max_input_len: most prompt tokens of one job.
         max_seq_len: most prompt and output tokens of one job.
-        spare_blocks: free blocks by the engine's own gauge while it serves other clients too. Its monitor
-            keeps it. Null: no gauge, or all blocks are ours.
+        spare_blocks: free blocks by the engine's own gauge while it serves other clients too. The
+            worker's monitor writes it. Null: no gauge, or all blocks are ours.
         seen_at: when its worker last found it ready.
-        paused_reason: why nothing is claimed for it. Its monitor sets it while the engine is not ready. Null:
-            claims are made.
+        paused_reason: why nothing is claimed for it. The worker's monitor sets it while the engine is not
+            ready. Null: claims are made.
     """
 
     __tablename__ = "engines"

@@ -12,16 +12,19 @@ from jobs.states.file import FileState
 
 
 class File(Base):
-    """A file of a tenant: an upload, the results of a batch, or the bytes of a document until they are read.
+    """A file of a tenant: an upload, results of a batch, or a document's bytes until its text is extracted.
+
+    `files.lifecycle` writes it and prunes it some minutes after its deletion. Results, and the input of a
+    batch that retries another, grow in parts until they are complete.
 
     Attributes:
         id: UUIDv7.
         tenant_id: the owner.
         purpose: `batch`, `batch_output` for results, or `document`, which callers never see as a file.
-        filename: as uploaded; generated for results. Empty until an upload is complete.
+        filename: as uploaded; generated for files that grow. Empty until an upload is complete.
         state: a `FileState`.
         num_bytes: bytes that can be read by now. 0 until an upload is complete.
-        created_at: when it was created; for results, when they were completed.
+        created_at: when it was created; for a file that grew, when it was completed.
         expires_at: when it is deleted. Null while it grows or is uploaded, and for documents.
         deleted_at: when it was deleted. Null before. Its bytes stay for some minutes, for requests that read
             them.

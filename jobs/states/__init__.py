@@ -1,4 +1,4 @@
-"""The states of everything that has a life cycle, and the moves between them; this face shows a job's."""
+"""The states of everything that has a life cycle. This package exports those of a job."""
 
 from jobs.states.job import (
     ACTIVE,

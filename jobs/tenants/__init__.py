@@ -1,4 +1,4 @@
-"""Tenants: this face shows their verbs, the modules their keys, quotas, usage and isolation."""
+"""Tenants. This package exports their verbs; its modules hold keys, quotas, usage and isolation."""
 
 from jobs.tenants.lifecycle import (
     create,
