@@ -22,7 +22,10 @@ router = APIRouter(tags=["events"])
     responses=event_answers('id: 0\nevent: batch\ndata: {"id":"batch_…","status":"in_progress"}\n\n'),
 )
 async def follow_batch(batch_id: BatchIdDep, parts: PartsDep, caller: CallerDep) -> EventResponse:
-    """Stream the batch as server-sent events, on each change of its counts."""
+    """Stream server-sent events until the batch ends.
+
+    Each event is the batch, sent first and whenever its counts change.
+    """
     read = partial(batches.get, batch_id=batch_id, tenant_id=caller.tenant_id)
     again = partial(parts.transactions.run, read, tenant_ids=[caller.tenant_id])
     with parts.event_streams.opening(caller) as stream:

@@ -1,4 +1,4 @@
-"""Output as it is generated: one reader of Redis streams serves all listeners of this process."""
+"""Live output: one Redis reader serves all followers, who fall back to the job's row if Redis is silent."""
 
 import asyncio
 from collections import defaultdict

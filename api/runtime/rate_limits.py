@@ -19,7 +19,7 @@ from jobs import telemetry
 from jobs.errors import RequestRateError
 from jobs.settings import BrokerSettings
 
-# A request waits at most this long for Redis; after a failure, none waits for the second span.
+# A request waits at most the first span for Redis; after a failure, requests skip Redis for the second.
 _TIMEOUT_SECONDS: Final = 0.25
 _AWAY_SECONDS: Final = 5.0
 _CONNECTIONS: Final = 8

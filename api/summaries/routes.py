@@ -217,7 +217,10 @@ async def get_result(
     responses=event_answers('id: 0\nevent: summary\ndata: {"id":"sum_…","state":"running"}\n\n'),
 )
 async def follow_summary(summary_id: SummaryIdDep, parts: PartsDep, caller: CallerDep) -> EventResponse:
-    """Stream the summary as server-sent events, on each change of its counts."""
+    """Stream server-sent events until the summary ends.
+
+    Each event is the summary, sent first and whenever its counts change.
+    """
     read = partial(_read, summary_id=summary_id, tenant_id=caller.tenant_id)
     again = partial(parts.transactions.run, read, tenant_ids=[caller.tenant_id])
     with parts.event_streams.opening(caller) as stream:
