@@ -51,7 +51,7 @@ class Drift:
         if self.found == "":
             return f"{self.file}: `{self.name}` is not in the profile"
         found = "is missing" if self.found is None else f"is {self.found}"
-        expected = "does not have it" if self.expected is None else f"has {self.expected}"
+        expected = "does not have it" if self.expected is None else f"says {self.expected}"
         return f"{self.file}: {self.name} {found}, the profile {expected}"
 
 

@@ -109,7 +109,7 @@ def test_no_database_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     assert "LONGBATCH_DATABASE__URL" in CliRunner().invoke(app, ["keys", "list"]).stderr
     away = {"LONGBATCH_DATABASE__URL": f"postgresql://a:b@127.0.0.1:{free_port()}/c"}
     done = CliRunner().invoke(app, ["keys", "list"], env=away)
-    assert (done.exit_code, done.stderr) == (3, "error: the database does not answer\n")
+    assert (done.exit_code, done.stderr) == (3, "error: cannot connect to the database\n")
 
 
 def test_verbs_find_the_local_stack_and_give_its_key_to_nobody_else(

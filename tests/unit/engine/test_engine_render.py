@@ -333,7 +333,7 @@ def test_the_commands_render_and_check(tmp_path: Path) -> None:
     assert run(f"check llama-3.1-8b-a6000 {out / 'repository'}")[0] == 0
     code, words = run(f"render llama-3.1-8b-a6000 {out} --precision float16 --check")
     assert code == 1
-    assert "convert.sh: --use_weight_only is not the profile's" in words.replace("`", "")
+    assert "convert.sh: --use_weight_only is not in the profile" in words.replace("`", "")
     code, words = run(f"check llama-3.1-8b-h100 {out}")
     assert code == 1
     assert run(f"check llama-3.1-8b-h100 {tmp_path}")[0] == 2
