@@ -49,12 +49,12 @@ class Receiver:
 
     Attributes:
         url: where it listens.
-        heard_at: monotonic time of the last event.
+        arrived_at: monotonic time of the last event.
     """
 
     url: str
-    heard: threading.Event = field(default_factory=threading.Event)
-    heard_at: float = 0.0
+    arrived: threading.Event = field(default_factory=threading.Event)
+    arrived_at: float = 0.0
 
 
 def latency(stand: Stand, spec: Spec, *, repeats: int) -> Iterator[Row]:
@@ -97,12 +97,12 @@ def latency(stand: Stand, spec: Spec, *, repeats: int) -> Iterator[Row]:
 
 
 def _through_us(stand: Stand, prompt: Prompt, receiver: Receiver) -> Timed:
-    receiver.heard.clear()
+    receiver.arrived.clear()
     sent_at = time.monotonic()
     job_id = stand.post(job_line(prompt, webhook_url=receiver.url))
     answer = stand.http.get(f"/v1/jobs/{job_id}", params={"wait": _LIMIT_S})
     got_at = time.monotonic()
-    if answer.json()["state"] != "completed" or not receiver.heard.wait(_LIMIT_S):
+    if answer.json()["state"] != "completed" or not receiver.arrived.wait(_LIMIT_S):
         raise TimeoutError(f"no response or no webhook within {_LIMIT_S:g} s: {answer.text[:200]}")
     request = _last(stand, since=sent_at)
     return Timed(
@@ -110,7 +110,7 @@ def _through_us(stand: Stand, prompt: Prompt, receiver: Receiver) -> Timed:
         to_claim=stand.ledger.starts([job_id])[0] - sent_at,
         to_record=stand.ledger.last_end([job_id]) - request.ended,
         to_get=got_at - request.ended,
-        to_webhook=receiver.heard_at - request.ended,
+        to_webhook=receiver.arrived_at - request.ended,
     )
 
 
@@ -136,10 +136,10 @@ def _receiver() -> Iterator[Receiver]:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:  # the name that http.server calls
             self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            made[0].heard_at = time.monotonic()
+            made[0].arrived_at = time.monotonic()
             self.send_response(httpx2.codes.NO_CONTENT)
             self.end_headers()
-            made[0].heard.set()
+            made[0].arrived.set()
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # http.server's name
             """Log nothing."""

@@ -191,8 +191,8 @@ class Packed:
 def fitting(policy: Policy, world: World) -> Iterable[tuple[SimulatedJob, Segment]]:
     """Yield queued jobs that fit now, the oldest first, with the segment of each."""
     budget = world.budget
-    booked = ((job, policy.book(world, job)) for job in world.queue if budget.free_slots >= 1)
-    return (each for each in booked if each[1].blocks <= budget.free_blocks)
+    sized = ((job, policy.book(world, job)) for job in world.queue if budget.free_slots >= 1)
+    return (each for each in sized if each[1].blocks <= budget.free_blocks)
 
 
 def candidate(policy: Policy, world: World, job: SimulatedJob) -> Candidate:

@@ -100,8 +100,8 @@ class Ledger:
             " FROM jobs j JOIN tenants t ON t.id = j.tenant_id WHERE t.name = ANY(%s)",
             [list(weights)],
         ).fetchall()
-        until = min(max(start for who, start, _, _ in rows if who == name) for name in weights)
+        until = min(max(start for tenant, start, _, _ in rows if tenant == name) for name in weights)
         found = dict.fromkeys(weights, 0.0)
-        for who, start, end, tokens in rows:
-            found[who] += tokens * min(1.0, max(0.0, (until - start) / (end - start)))
+        for tenant, start, end, tokens in rows:
+            found[tenant] += tokens * min(1.0, max(0.0, (until - start) / (end - start)))
         return found

@@ -83,11 +83,11 @@ def occupancy(requests: Iterable[Request], capacity: Capacity, *, since: float) 
             (each.began, 1, blocks, each.prompt_tokens),
             (each.ended, -1, -blocks, -each.prompt_tokens),
         ]
-    slots = booked = tokens = 0
+    slots = reserved = tokens = 0
     moments = [Moment(0.0, 0, 0, 0)]
     for at, slot, blocks, prompt in sorted(changes):
-        slots, booked, tokens = slots + slot, booked + blocks, tokens + prompt
-        moments.append(Moment(at - since, slots, booked, tokens))
+        slots, reserved, tokens = slots + slot, reserved + blocks, tokens + prompt
+        moments.append(Moment(at - since, slots, reserved, tokens))
     return moments
 
 
@@ -100,10 +100,10 @@ def most_asked(requests: Iterable[Request], capacity: Capacity) -> tuple[int, in
     for each in requests:
         blocks = -(-(each.prompt_tokens + each.limit) // capacity.tokens_per_block)
         changes += [(each.came, 1, blocks), (each.ended, -1, -blocks)]
-    slots = booked = most_slots = most_blocks = 0
+    slots = reserved = most_slots = most_blocks = 0
     for _, slot, blocks in sorted(changes):
-        slots, booked = slots + slot, booked + blocks
-        most_slots, most_blocks = max(most_slots, slots), max(most_blocks, booked)
+        slots, reserved = slots + slot, reserved + blocks
+        most_slots, most_blocks = max(most_slots, slots), max(most_blocks, reserved)
     return most_slots, most_blocks
 
 

@@ -133,7 +133,7 @@ def breakers(session: Session, endpoints: Sequence[WebhookEndpoint]) -> dict[UUI
 
 
 def update_endpoint(session: Session, endpoint: WebhookEndpoint, spec: EndpointSpec) -> None:
-    """Apply the caller's changes; an enabled endpoint receives events from now on."""
+    """Apply the caller's changes; a re-enabled endpoint gets new events only."""
     if spec.url is not None and spec.url != endpoint.url:
         endpoint.url = spec.url
         _forget_failures(session, endpoint.id)
