@@ -29,7 +29,7 @@ EVERY_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class PredictedStart:
     """One estimate.
 
     Attributes:
@@ -71,21 +71,21 @@ class TimedEngine(VirtualEngine):
 
 
 @dataclass(slots=True)
-class Teller:
+class StartPredictor:
     """The product's policy, which also makes estimates.
 
     Attributes:
         policy: the product's.
         engine: runs the jobs.
         jobs: of the workload.
-        told: estimates so far.
+        predicted: estimates so far.
         speeds: measured so far.
     """
 
     policy: Packed
     engine: TimedEngine
     jobs: list[SimulatedJob]
-    told: list[Told] = field(default_factory=list)
+    predicted: list[PredictedStart] = field(default_factory=list)
     speeds: list[Speed] = field(default_factory=list)
     next_at: float = EVERY_S
 
@@ -99,10 +99,10 @@ class Teller:
         picked = self.policy.pick(world)
         if picked is None and world.now >= self.next_at and world.queue:
             self.next_at = world.now + EVERY_S
-            self.told += self._estimate(world)
+            self.predicted += self._estimate(world)
         return picked
 
-    def _estimate(self, world: World) -> Iterator[Told]:
+    def _estimate(self, world: World) -> Iterator[PredictedStart]:
         speed = measure(list(self._services(world)), otherwise=UNMEASURED)
         self.speeds.append(speed)
         lengths = {each.job_id: _length(world, each) for each in (*world.queue, *world.running)}
@@ -118,7 +118,7 @@ class Teller:
                 seconds = later_s(found, cost_ahead_s=ahead_s)
             ahead_s += outlook.cost_s(lengths[each.job_id])
             if seconds is not None:
-                yield Told(world.now, each, places.get(each.job_id, rank), seconds)
+                yield PredictedStart(world.now, each, places.get(each.job_id, rank), seconds)
 
     def _services(self, world: World) -> Iterator[Service]:
         ended = [job for job in self.jobs if job.finished_at is not None]
@@ -138,17 +138,17 @@ class Teller:
                 )
 
 
-def tell(specs: Iterable[Spec], model: EngineModel) -> Teller:
+def predict_starts(specs: Iterable[Spec], model: EngineModel) -> StartPredictor:
     """Run the workload with estimates."""
     policy = policies()[LONGBATCH]
     if not isinstance(policy, Packed):
         raise TypeError
     jobs = [SimulatedJob(number=number, spec=spec) for number, spec in enumerate(specs)]
-    teller = Teller(policy, TimedEngine(model), jobs)
-    simulation = _Simulation(jobs, teller, Conditions(model))
-    simulation.engine = teller.engine
+    predictor = StartPredictor(policy, TimedEngine(model), jobs)
+    simulation = _Simulation(jobs, predictor, Conditions(model))
+    simulation.engine = predictor.engine
     simulation.run()
-    return teller
+    return predictor
 
 
 def _length(world: World, job: SimulatedJob) -> Length:
@@ -172,12 +172,12 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=300)
     asked = parser.parse_args()
     for name in asked.workload:
-        told: list[Told] = []
+        predicted: list[PredictedStart] = []
         for seed in range(asked.seeds):
             specs = make(name, seed=seed, num_jobs=asked.jobs, max_tokens=2048)
-            told += tell(specs, A6000).told
+            predicted += predict_starts(specs, A6000).predicted
         for low, high in ((1, 20), (20, HORIZON + 1), (HORIZON + 1, asked.jobs)):
-            some = [each for each in told if low <= each.place < high]
+            some = [each for each in predicted if low <= each.place < high]
             if len(some) > 1:
                 errors = [abs(each.error) for each in some]
                 print(  # noqa: T201  # its output

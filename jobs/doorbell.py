@@ -41,7 +41,7 @@ def ring(broker: redis.Redis, publish: Publish, doorbell: str) -> bool:
     return True
 
 
-def heard(broker: redis.Redis, doorbell: str) -> None:
+def acknowledge(broker: redis.Redis, doorbell: str) -> None:
     """Clear the pending ring, so that the next one is sent again."""
     try:
         broker.delete(_key(doorbell))

@@ -17,7 +17,7 @@ MAX_ENDED = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class Delta:
     """A delta: what a worker added to a job's output.
 
     Attributes:
@@ -39,19 +39,19 @@ def stream_key(job_id: UUID) -> str:
     return f"longbatch:live:{job_id.hex}"
 
 
-def encode(piece: Piece) -> dict[str, str]:
+def encode(delta: Delta) -> dict[str, str]:
     """Encode a delta as the fields of a stream entry."""
     return {
-        "at": str(piece.at),
-        "text": piece.text,
-        "tokens": str(piece.num_tokens),
-        "last": "1" if piece.is_last else "",
+        "at": str(delta.at),
+        "text": delta.text,
+        "tokens": str(delta.num_tokens),
+        "last": "1" if delta.is_last else "",
     }
 
 
-def decode(fields: Mapping[bytes, bytes]) -> Piece:
+def decode(fields: Mapping[bytes, bytes]) -> Delta:
     """Decode a delta from the fields that `encode` wrote, as Redis returns them."""
-    return Piece(
+    return Delta(
         at=int(fields[b"at"]),
         text=fields[b"text"].decode(),
         num_tokens=int(fields[b"tokens"]),

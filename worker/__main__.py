@@ -10,7 +10,7 @@ from jobs.prompts.tokenizer import load_configured
 from jobs.settings import Settings
 from worker import tasks
 from worker.celery_app import make_app, publisher, run_worker
-from worker.doorbell import Bell
+from worker.doorbell import WorkerDoorbell
 from worker.inference.worker import InferenceWorker
 from worker.service import ServiceWorker
 
@@ -38,10 +38,10 @@ def _serve(role: str, configured: Settings) -> int:
     broker = doorbell.connect(
         configured.broker.url.get_secret_value(), socket_timeout=configured.broker.socket_timeout_seconds
     )
-    bell = Bell(broker, publisher(app))
+    worker_doorbell = WorkerDoorbell(broker, publisher(app))
     kind = InferenceWorker if role == doorbell.INFERENCE else ServiceWorker
-    part = kind(configured, load_configured(configured.tokenizer), bell)
-    tasks.register(app, role, part.heard)
+    part = kind(configured, load_configured(configured.tokenizer), worker_doorbell)
+    tasks.register(app, role, part.on_ring)
     return run_worker(
         app, part, queue=role, grace_seconds=configured.jobs.shutdown_grace_seconds + _RELEASE_SECONDS
     )

@@ -9,7 +9,7 @@ from jobs import doorbell
 from worker.loop import Loop
 
 
-class Bell:
+class WorkerDoorbell:
     """A thread that rings doorbells; pending rings of one doorbell are merged.
 
     Attributes:
@@ -27,9 +27,9 @@ class Bell:
         self._wanted.put(name)
         self.loop.wake()
 
-    def heard(self, name: str) -> None:
+    def acknowledge(self, name: str) -> None:
         """Mark this doorbell's ring as received, so that the next one is sent again."""
-        doorbell.heard(self.broker, name)
+        doorbell.acknowledge(self.broker, name)
 
     def run_once(self) -> None:
         """Send every pending ring. One that cannot be sent is dropped."""

@@ -159,6 +159,6 @@ def any_queued(jobs: list[Job]) -> bool:
     return any(job.state == JobState.QUEUED for job in jobs)
 
 
-def any_to_tell(jobs: list[Job]) -> bool:
+def any_to_deliver(jobs: list[Job]) -> bool:
     """Return True if any of these jobs has ended and has a webhook to deliver to."""
     return any(job.state in TERMINAL and job.webhook_url is not None for job in jobs)

@@ -22,7 +22,7 @@ from jobs.webhooks.vault import Vault
 from worker import batches, maintenance, summaries
 from worker.documents import pruning
 from worker.documents.extractor import Extraction
-from worker.doorbell import Bell
+from worker.doorbell import WorkerDoorbell
 from worker.loop import Loop
 from worker.rounds import do_each
 from worker.turns import TurnTaker
@@ -49,10 +49,10 @@ class ServiceWorker:
         VaultKeyError: a configured key that seals secrets is malformed.
     """
 
-    def __init__(self, settings: Settings, tokenizer: Tokenizer, bell: Bell) -> None:
+    def __init__(self, settings: Settings, tokenizer: Tokenizer, doorbell: WorkerDoorbell) -> None:
         self._settings = settings
         self._counter = PromptCounter(tokenizer)
-        self._bell = bell
+        self._doorbell = doorbell
         if settings.webhooks.secret:
             webhooks.check_secret(settings.webhooks.secret.get_secret_value())
         num_loops = _NUM_LOOPS + 1 + settings.documents.concurrency
@@ -107,13 +107,13 @@ class ServiceWorker:
         sys.setswitchinterval(_SWITCH_SECONDS)
         if self._deliverer:
             self._deliverer.start()
-        for loop in (self._bell.loop, self._turns.loop, *self._loops):
+        for loop in (self._doorbell.loop, self._turns.loop, *self._loops):
             loop.start()
 
-    def heard(self, bell: str) -> None:
+    def on_ring(self, doorbell: str) -> None:
         """Wake the loops that this doorbell is for: webhook delivery, or all that new work may need."""
-        self._bell.heard(bell)
-        if bell == EVENTS:
+        self._doorbell.acknowledge(doorbell)
+        if doorbell == EVENTS:
             self._deliver.wake()
             return
         for loop in (self._prepare, self._validate, self._advance, self._plan, self._deliver, *self._extract):
@@ -121,7 +121,7 @@ class ServiceWorker:
 
     def begin_stop(self) -> None:
         """Start no further round. Leases of work under way are renewed until it ends."""
-        for loop in (*self._loops, self._bell.loop):
+        for loop in (*self._loops, self._doorbell.loop):
             loop.begin_stop()
 
     def stop(self) -> None:
@@ -133,7 +133,7 @@ class ServiceWorker:
             loop.join(max(0.0, deadline - time.monotonic()))
         self._turns.give_back()
         self._turns.loop.stop()
-        for loop in (*self._loops, self._bell.loop):
+        for loop in (*self._loops, self._doorbell.loop):
             loop.join()
         if self._deliverer:
             self._deliverer.stop(within=_SENDER_EXIT_SECONDS)
@@ -147,8 +147,8 @@ class ServiceWorker:
         if num_taken == _PREPARED_AT_ONCE:
             self._prepare.wake()
         if maintenance.any_queued(prepared):
-            self._bell.ring(INFERENCE)
-        if maintenance.any_to_tell(prepared):
+            self._doorbell.ring(INFERENCE)
+        if maintenance.any_to_deliver(prepared):
             self._deliver.wake()
 
     def deliver(self) -> None:
@@ -172,7 +172,7 @@ class ServiceWorker:
         if moved.any_preparing:
             self._prepare.wake()
         if moved.any_queued:
-            self._bell.ring(INFERENCE)
+            self._doorbell.ring(INFERENCE)
 
     def plan(self) -> None:
         """Plan summaries and stop the jobs of those that end early. More follow at once."""
@@ -199,7 +199,7 @@ class ServiceWorker:
     def rescue(self) -> None:
         """Rescue the jobs of silent workers and wake the inference workers."""
         if self._rounds.rescue(max_rescues=self._settings.jobs.max_rescues):
-            self._bell.ring(INFERENCE)
+            self._doorbell.ring(INFERENCE)
 
     def expire(self) -> None:
         """End some of the overdue jobs and of those that fit no engine. More follow at once."""
@@ -225,7 +225,7 @@ class ServiceWorker:
         with transaction(self._sessions) as session:
             has_queued = maintenance.has_queued(session)
         if has_queued:
-            self._bell.ring(INFERENCE)
+            self._doorbell.ring(INFERENCE)
 
     def prune(self) -> None:
         """Remove everything past its retention. A failing step does not keep the others from running."""

@@ -15,12 +15,12 @@ def register(app: celery.Celery, queue: str, on_ring: Callable[[str], None]) -> 
         queue: the queue that it consumes.
         on_ring: called with the doorbell's name for each message; must be quick.
     """
-    for bell in (name for name, of in QUEUES.items() if of == queue):
-        app.task(name=WAKE_TASKS[bell], ignore_result=True, shared=False)(_ringing(bell, on_ring))
+    for name in (name for name, of in QUEUES.items() if of == queue):
+        app.task(name=WAKE_TASKS[name], ignore_result=True, shared=False)(_ringing(name, on_ring))
 
 
-def _ringing(bell: str, on_ring: Callable[[str], None]) -> Callable[[], None]:
+def _ringing(name: str, on_ring: Callable[[str], None]) -> Callable[[], None]:
     def wake() -> None:
-        on_ring(bell)
+        on_ring(name)
 
     return wake

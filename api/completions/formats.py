@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from api.completions.interactive import Ended
+from api.completions.interactive import Completion
 from jobs.models import Job
 from jobs.prompts.openai import JsonObject, chat_completion, text_completion, usage_object
 
@@ -24,11 +24,11 @@ class Shape:
         closing: bytes that end the stream, sent as they are.
     """
 
-    whole: Callable[[Ended], JsonObject]
+    whole: Callable[[Completion], JsonObject]
     first: Callable[[Job], list[JsonObject]]
     text: Callable[[Job, str], JsonObject]
-    last: Callable[[Ended], JsonObject]
-    usage: Callable[[Ended], JsonObject] | None = None
+    last: Callable[[Completion], JsonObject]
+    usage: Callable[[Completion], JsonObject] | None = None
     closing: bytes = b""
 
 
@@ -36,13 +36,13 @@ def _created(job: Job) -> int:
     return int(job.created_at.timestamp())
 
 
-def _usage(ended: Ended) -> JsonObject:
+def _usage(ended: Completion) -> JsonObject:
     job = ended.job
     return usage_object(prompt_tokens=job.prompt_tokens or 0, completion_tokens=job.completion_tokens)
 
 
-def _whole(make: Callable[..., JsonObject]) -> Callable[[Ended], JsonObject]:
-    def whole(ended: Ended) -> JsonObject:
+def _whole(make: Callable[..., JsonObject]) -> Callable[[Completion], JsonObject]:
+    def whole(ended: Completion) -> JsonObject:
         job = ended.job
         return make(
             identifier=job.id.hex,
@@ -88,7 +88,7 @@ def _text_choice(text: str, finish_reason: str | None = None) -> list[JSON]:
     return [{"index": 0, "text": text, "logprobs": None, "finish_reason": finish_reason}]
 
 
-def _plain(ended: Ended) -> JsonObject:
+def _plain(ended: Completion) -> JsonObject:
     return {"text": ended.output, "finish_reason": ended.job.finish_reason, "usage": _usage(ended)}
 
 

@@ -27,7 +27,7 @@ from jobs.errors import (
     PromptTooLongError,
     UnavailableError,
 )
-from jobs.live_output import Piece
+from jobs.live_output import Delta
 from jobs.models import Job
 from jobs.prompts import openai
 from jobs.prompts.chat_template import ChatTemplateError
@@ -66,7 +66,7 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class Completion:
     """The end of an interactive job.
 
     Attributes:
@@ -122,7 +122,7 @@ async def submit(parts: Parts, ask: Ask, *, caller: Caller) -> Job:
     return job
 
 
-async def follow(parts: Parts, job_id: UUID, *, tenant_id: UUID) -> AsyncGenerator[str | Ended, None]:
+async def follow(parts: Parts, job_id: UUID, *, tenant_id: UUID) -> AsyncGenerator[str | Completion, None]:
     """Yield new text in order, each character once, then the end of the job.
 
     Text that Redis did not deliver comes just before the end.
@@ -130,16 +130,16 @@ async def follow(parts: Parts, job_id: UUID, *, tenant_id: UUID) -> AsyncGenerat
     num_sent = 0
     row = asyncio.create_task(until_ended(parts, job_id, tenant_id=tenant_id))
     try:
-        async with aclosing(parts.live.pieces(job_id)) as pieces:
+        async with aclosing(parts.live.deltas(job_id)) as deltas:
             while not row.done():
-                piece = await _next(pieces, row)
-                if piece is None:
+                delta = await _next(deltas, row)
+                if delta is None:
                     break
                 # A delta beyond what was sent means that one before it was lost: the rest comes at the end.
-                if new := piece.text[num_sent - piece.at :] if piece.at <= num_sent else "":
+                if new := delta.text[num_sent - delta.at :] if delta.at <= num_sent else "":
                     num_sent += len(new)
                     yield new
-                if piece.is_last:
+                if delta.is_last:
                     found = await parts.watch.now(job_id, tenant_id=tenant_id)
                     if found is None or found.finalized_at is not None:
                         break
@@ -157,23 +157,23 @@ async def cancel(parts: Parts, job_id: UUID, *, tenant_id: UUID) -> None:
     await parts.transactions.run(end, tenant_ids=[tenant_id])  # the request's own task may have ended
 
 
-async def _next(pieces: AsyncIterator[Piece], row: "asyncio.Task[Ended]") -> Piece | None:
+async def _next(deltas: AsyncIterator[Delta], row: "asyncio.Task[Completion]") -> Delta | None:
     """Wait for the next delta.
 
     Returns:
         None: the row shows that the job has ended.
     """
-    piece = asyncio.ensure_future(anext(pieces))
+    delta = asyncio.ensure_future(anext(deltas))
     try:
-        await asyncio.wait({piece, row}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({delta, row}, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        if not piece.done():
-            piece.cancel()
-            await asyncio.gather(piece, return_exceptions=True)
-    return piece.result() if not piece.cancelled() else None
+        if not delta.done():
+            delta.cancel()
+            await asyncio.gather(delta, return_exceptions=True)
+    return delta.result() if not delta.cancelled() else None
 
 
-async def until_ended(parts: Parts, job_id: UUID, *, tenant_id: UUID) -> Ended:
+async def until_ended(parts: Parts, job_id: UUID, *, tenant_id: UUID) -> Completion:
     """Wait for the job to end.
 
     Raises:
@@ -188,7 +188,7 @@ async def until_ended(parts: Parts, job_id: UUID, *, tenant_id: UUID) -> Ended:
             raise UnavailableError("The request's job was deleted.")
     read = partial(queries.get_result, job_id=job_id)
     result = await parts.transactions.run(read, tenant_ids=[tenant_id])
-    return Ended(job, result.output if result else "")
+    return Completion(job, result.output if result else "")
 
 
 async def _most_tokens(parts: Parts, num_bytes: int) -> int | None:

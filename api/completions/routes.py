@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from api.completions import formats, interactive
 from api.completions.formats import Shape
-from api.completions.interactive import Ask, Ended
+from api.completions.interactive import Ask, Completion
 from api.completions.replies import ChatCompletionReply, GenerateReply, TextCompletionReply
 from api.completions.requests import GenerateRequest
 from api.http.body import read_body
@@ -122,7 +122,7 @@ async def _answer(request: Request, parts: Parts, ask: Ask, shape: Shape, caller
             events = _events(parts, job, shape, include_usage=include_usage, tenant_id=tenant_id)
             return EventResponse(stream, events, describe=_error_event)
     job = await interactive.submit(parts, ask, caller=caller)
-    ended: Ended | None = None
+    ended: Completion | None = None
     try:
         ended = await _unless_gone(request, interactive.until_ended(parts, job.id, tenant_id=tenant_id))
     finally:
@@ -143,7 +143,7 @@ async def _events(
             yield _event(chunk)
         async with aclosing(merged(interactive.follow(parts, job.id, tenant_id=tenant_id))) as updates:
             async for each in updates:
-                if isinstance(each, Ended):
+                if isinstance(each, Completion):
                     has_ended = True
                     for event in _closing(each, shape, include_usage=include_usage):
                         yield event
@@ -156,7 +156,7 @@ async def _events(
             await asyncio.shield(_give_up(parts, job.id, tenant_id=tenant_id))
 
 
-def _closing(ended: Ended, shape: Shape, *, include_usage: bool) -> list[bytes]:
+def _closing(ended: Completion, shape: Shape, *, include_usage: bool) -> list[bytes]:
     if (error := _error_of(ended.job)) is not None:
         return [_error_event(error)]
     chunks = [_event(shape.last(ended))]

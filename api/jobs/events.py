@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 from api.http.sse import HEARTBEAT, event, merged
 from api.runtime.services import Parts
 from jobs import queries
-from jobs.live_output import Piece
+from jobs.live_output import Delta
 from jobs.models import Job
 from jobs.queries import Glance
 from jobs.states import TERMINAL
@@ -50,14 +50,14 @@ class JobEvents:
             yield self._state()
 
     async def _until_ended(self) -> AsyncGenerator[bytes, None]:
-        rows: AsyncIterator[Glance | Piece] = self._parts.job_followers.changes(self._job.id)
-        pieces: AsyncIterator[Glance | Piece] = self._parts.live.pieces(self._job.id)
-        async with aclosing(merged(rows, pieces)) as changes:
+        rows: AsyncIterator[Glance | Delta] = self._parts.job_followers.changes(self._job.id)
+        deltas: AsyncIterator[Glance | Delta] = self._parts.live.deltas(self._job.id)
+        async with aclosing(merged(rows, deltas)) as changes:
             async for change in changes:
                 if change is None:
                     yield HEARTBEAT
-                elif isinstance(change, Piece):
-                    for each in self._of_piece(change):
+                elif isinstance(change, Delta):
+                    for each in self._of_delta(change):
                         yield each
                     if change.is_last and await self._has_ended():
                         return
@@ -68,14 +68,14 @@ class JobEvents:
                 elif progress := self._progress(change.completion_tokens):
                     yield progress
 
-    def _of_piece(self, piece: Piece) -> list[bytes]:
+    def _of_delta(self, delta: Delta) -> list[bytes]:
         events = []
-        if self._wants_text and piece.at <= self._num_sent:
-            new = piece.text[self._num_sent - piece.at :]
+        if self._wants_text and delta.at <= self._num_sent:
+            new = delta.text[self._num_sent - delta.at :]
             if new:
                 self._num_sent += len(new)
                 events.append(self._event("text", {"text": new}))
-        if progress := self._progress(piece.num_tokens):
+        if progress := self._progress(delta.num_tokens):
             events.append(progress)
         return events
 

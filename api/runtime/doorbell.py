@@ -28,15 +28,15 @@ class Doorbell:
         self._thread.start()
         return self
 
-    def ring(self, bell: str) -> None:
+    def ring(self, name: str) -> None:
         """Wake the workers of this doorbell soon, if the broker works; return at once."""
         with self._changed:
-            self._wanted.add(bell)
+            self._wanted.add(name)
             self._changed.notify()
 
     def ring_for(self, accepted: Iterable[Job]) -> None:
         """Wake the workers of these new jobs soon, if the broker works; return at once."""
-        wanted = {bell for job in accepted if (bell := _bell_for(job)) is not None}
+        wanted = {name for job in accepted if (name := _doorbell_for(job)) is not None}
         with self._changed:
             self._wanted |= wanted
             self._changed.notify()
@@ -52,8 +52,8 @@ class Doorbell:
             self._settings.url.get_secret_value(), socket_timeout=self._settings.socket_timeout_seconds
         )
         publish = _publisher(self._settings)
-        while (bell := self._next()) is not None:
-            doorbell.ring(broker, publish, bell)
+        while (name := self._next()) is not None:
+            doorbell.ring(broker, publish, name)
 
     def _next(self) -> str | None:
         with self._changed:
@@ -61,7 +61,7 @@ class Doorbell:
             return None if self._closed else self._wanted.pop()
 
 
-def _bell_for(job: Job) -> str | None:
+def _doorbell_for(job: Job) -> str | None:
     if job.state == JobState.QUEUED:
         return doorbell.INFERENCE
     if job.state == JobState.PREPARING:

@@ -13,12 +13,12 @@ from redis.exceptions import RedisError
 
 from jobs import live_output, telemetry
 from jobs.ids import uuid7
-from jobs.live_output import Piece
+from jobs.live_output import Delta
 from jobs.settings import BrokerSettings
 
 _BLOCK_MS: Final = 1000
 _RETRY_SECONDS: Final = 1.0
-_MAX_PIECES: Final = 1000  # of one stream in one answer
+_MAX_DELTAS: Final = 1000  # of one stream in one answer
 _START: Final = b"0"
 
 
@@ -26,7 +26,7 @@ _START: Final = b"0"
 class _Listener:
     """A follower of a job; gets each delta once, so that a slow reader holds no output twice."""
 
-    pieces: "asyncio.Queue[Piece]" = field(default_factory=asyncio.Queue)
+    deltas: "asyncio.Queue[Delta]" = field(default_factory=asyncio.Queue)
     read_to: tuple[int, int] = (-1, 0)
 
 
@@ -56,7 +56,7 @@ class LiveReader:
         """Number of followers of all jobs."""
         return sum(map(len, self._listeners.values()))
 
-    async def pieces(self, job_id: UUID) -> AsyncGenerator[Piece, None]:
+    async def deltas(self, job_id: UUID) -> AsyncGenerator[Delta, None]:
         """Yield the job's output from its beginning and as it is generated, without end.
 
         Yields nothing while Redis is unreachable, and deltas may overlap: see `jobs.live_output`.
@@ -68,7 +68,7 @@ class LiveReader:
         self._ring()
         try:
             while True:
-                yield await mine.pieces.get()
+                yield await mine.deltas.get()
         finally:
             self._listeners[job_id].discard(mine)
             if not self._listeners[job_id]:
@@ -117,7 +117,7 @@ class LiveReader:
         streams: Any = {live_output.stream_key(job_id): position for job_id, position in asked.items()}
         streams |= {self._bell: self._bell_read_to, live_output.ENDED_KEY: self._ended_to}
         job_ids = {live_output.stream_key(job_id).encode(): job_id for job_id in asked}
-        found: Any = await self._broker.xread(streams, count=_MAX_PIECES, block=_BLOCK_MS)
+        found: Any = await self._broker.xread(streams, count=_MAX_DELTAS, block=_BLOCK_MS)
         for key, entries in found or ():
             job_id = job_ids.get(key)
             if key == live_output.ENDED_KEY.encode():
@@ -131,11 +131,11 @@ class LiveReader:
                 for entry_id, fields in entries:
                     self._deliver(job_id, _position(entry_id), live_output.decode(fields))
 
-    def _deliver(self, job_id: UUID, place: tuple[int, int], piece: Piece) -> None:
+    def _deliver(self, job_id: UUID, place: tuple[int, int], delta: Delta) -> None:
         for listener in self._listeners.get(job_id, ()):
             if place > listener.read_to:
                 listener.read_to = place
-                listener.pieces.put_nowait(piece)
+                listener.deltas.put_nowait(delta)
 
 
 def _position(entry_id: bytes) -> tuple[int, int]:

@@ -14,8 +14,8 @@ from cli.commands.summarize import (
     Paths,
     check_paths,
     conclude,
+    report_skipped,
     stopping,
-    tell_others,
 )
 from cli.output import ApiUrl, AsJson, client_of, notes, output, print_json
 from cli.summaries import options, sources
@@ -81,7 +81,7 @@ def estimate(  # noqa: PLR0913  # every field of a plan is an option
     found = list(sources.find(paths, others=others))
     if not found:
         raise typer.BadParameter(sources.NOTHING, param_hint="PATH")
-    tell_others(others)
+    report_skipped(others)
     with client_of(api_url) as client, stopping() as stop:
         server = Summaries(client, patience=PATIENCE_SECONDS, stop=stop)
         shown = progress(notes, total=len(found), live=False)

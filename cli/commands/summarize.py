@@ -108,7 +108,7 @@ def summarize(  # noqa: PLR0913  # every field of a summary is an option
     total = sum(1 for _ in sources.find(paths, left_out=folder, others=others))
     if not total:
         raise typer.BadParameter(sources.NOTHING, param_hint="PATH")
-    tell_others(others)
+    report_skipped(others)
     found = sources.find(paths, left_out=folder)
     with client_of(api_url) as client, stopping() as stop:
         server = Summaries(client, patience=PATIENCE_SECONDS, stop=stop)
@@ -134,7 +134,7 @@ def stopping() -> Iterator[Event]:
         stop.set()
 
 
-def tell_others(others: Mapping[str, int]) -> None:
+def report_skipped(others: Mapping[str, int]) -> None:
     """Print how many files the folders hold of unsupported kinds, if there are any."""
     if others:
         kinds = ", ".join(f"{number:,} {escape(suffix)}" for suffix, number in sorted(others.items()))

@@ -32,7 +32,7 @@ from cli.summaries.options import (
 from cli.summaries.outputs import Written
 from cli.summaries.progress import progress
 from cli.summaries.remote import Summaries
-from cli.summaries.run import Ended, Run, in_threads
+from cli.summaries.run import DocumentOutcome, Run, in_threads
 from cli.summaries.watched_folder import Arrival, Ledger, Watched
 
 _FOREVER: Final = float("inf")  # wait for an unavailable server
@@ -109,7 +109,7 @@ def _serve(run: Run, watched: Watched, written: Written, *, once: bool, concurre
     """
     num_failed = 0
 
-    def work(arrival: Arrival) -> tuple[Arrival, Ended]:
+    def work(arrival: Arrival) -> tuple[Arrival, DocumentOutcome]:
         return arrival, run.one(arrival.source)
 
     arrivals = watched.arrivals(until=lambda is_idle: run.lost is not None or (once and is_idle))

@@ -24,7 +24,7 @@ from cli.stack.servers.engine_options import EngineOptions
 from cli.stack.stack import Stack
 from cli.summaries import progress, sources
 from cli.summaries.remote import Summaries
-from cli.summaries.run import Ended, Run, in_threads
+from cli.summaries.run import DocumentOutcome, Run, in_threads
 from cli.summaries.sources import Source
 from jobs.prompts.tokenizer import Tokenizer
 from jobs.prompts.tokenizer_files import tokenizer_directory
@@ -105,7 +105,7 @@ def _summarize(urls: Urls, found: Sequence[Source]) -> list[Row]:
             stop.set()
 
 
-def _row(server: Summaries, ended: Ended, times: Mapping[str, Times]) -> Row:
+def _row(server: Summaries, ended: DocumentOutcome, times: Mapping[str, Times]) -> Row:
     error = (ended.fetch().error or {}).get("message", "")
     if ended.summary_id is None:
         return Row(ended.source, None, None, None, error)

@@ -14,10 +14,10 @@ from jobs.prompts.messages import Message
 from jobs.prompts.tokenizer import Tokenizer
 from jobs.settings import EngineSide
 from worker.engine.client import EngineClient
-from worker.engine.deltas import Piece, Text, Tokens
+from worker.engine.deltas import EngineDelta, TextDelta, TokenDelta
 from worker.engine.prompt_text import prompt_text
 from worker.engine.request import Request
-from worker.engine.stream import Ended, Stream
+from worker.engine.stream import Stream, StreamEnd
 
 _SILENCE_SECONDS: Final = 600.0  # after which a request counts as failed
 
@@ -49,7 +49,7 @@ class TritonTarget(Target):
         The time to connect does not count.
         """
         ids = tokenizer.encode_messages([Message("user", prompt)])
-        came: queue.SimpleQueue[tuple[float, Piece | Ended]] = queue.SimpleQueue()
+        came: queue.SimpleQueue[tuple[float, EngineDelta | StreamEnd]] = queue.SimpleQueue()
         adapter = self._adapter
         try:
             text = prompt_text(tokenizer, ids, adds_bos=adapter.adds_bos) if adapter.takes_text else ""
@@ -74,21 +74,21 @@ class TritonTarget(Target):
 
 
 def _timing(
-    came: "queue.SimpleQueue[tuple[float, Piece | Ended]]", began: float, tokenizer: Tokenizer
+    came: "queue.SimpleQueue[tuple[float, EngineDelta | StreamEnd]]", began: float, tokenizer: Tokenizer
 ) -> Timing:
     first: float | None = None
     num_ids, num_reported, has_count, text = 0, 0, False, ""
     while True:
         at, event = came.get(timeout=_SILENCE_SECONDS)
         match event:
-            case Tokens(ids):
+            case TokenDelta(ids):
                 first, num_ids = first or at, num_ids + len(ids)
-            case Text():
+            case TextDelta():
                 first = first or at
                 text = event.text if event.is_whole else text + event.text
                 if event.num_tokens is not None:
                     num_reported, has_count = num_reported + event.num_tokens, True
-            case Ended(error):
+            case StreamEnd(error):
                 if error is not None:
                     raise LoadError(error.said or error.message)
                 counted = num_ids or num_reported

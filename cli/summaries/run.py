@@ -21,7 +21,7 @@ _REFUSED_FOR_ALL: Final = frozenset({401, 403})  # a rejected key fails every do
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class DocumentOutcome:
     """The outcome of one document.
 
     Attributes:
@@ -65,7 +65,7 @@ class Run:
         self._again = again
         self.lost: ServerUnreachableError | RefusedError | None = None
 
-    def one(self, source: Source) -> Ended:
+    def one(self, source: Source) -> DocumentOutcome:
         """Summarize one document and wait for the outcome."""
         self._progress.began(source)
         ended = self._kept(source, lambda: self._summarize(source))
@@ -76,7 +76,7 @@ class Run:
         """Upload one document; return it, or the failed result."""
         found: list[dict[str, Any]] = []
 
-        def upload() -> Ended:
+        def upload() -> DocumentOutcome:
             found.append(self._server.add(source.path, _filename(source), content_of(source.path)))
             return _never(source)
 
@@ -106,7 +106,7 @@ class Run:
             return [missing.get(source) or results.failed(source, code, message) for source, _ in sent]
         found: list[dict[str, Any]] = []
 
-        def summarize() -> Ended:
+        def summarize() -> DocumentOutcome:
             found.append(self._whole(list(documents.values())))
             return _never(first)
 
@@ -133,7 +133,7 @@ class Run:
         ended = self._server.wait(started, on_change=self._progress.seen_whole)
         return self._server.summary(ended["id"])
 
-    def _summarize(self, source: Source) -> Ended:
+    def _summarize(self, source: Source) -> DocumentOutcome:
         content = content_of(source.path)
 
         def add() -> list[str]:
@@ -146,7 +146,7 @@ class Run:
             poll_seconds=self._progress.poll_seconds,
         )
         summary_id: str = ended["id"]
-        return Ended(
+        return DocumentOutcome(
             source,
             is_completed=ended["state"] == "completed",
             is_final=True,
@@ -158,7 +158,7 @@ class Run:
         """Fetch the result of an ended summary, or say why it is no longer available."""
         found: list[Result] = []
 
-        def fetch() -> Ended:
+        def fetch() -> DocumentOutcome:
             found.append(results.of_summary(source, self._server.summary(summary_id)))
             return _never(source)
 
@@ -181,7 +181,7 @@ class Run:
         key = hashlib.sha256(repr((name, documents, found.newest)).encode()).hexdigest()
         return self._server.start(documents, {**fields, "custom_id": name}, key=key)
 
-    def _kept(self, source: Source, work: Callable[[], Ended]) -> Ended:
+    def _kept(self, source: Source, work: Callable[[], DocumentOutcome]) -> DocumentOutcome:
         """Run the work and turn its errors into the outcome; some end the whole run."""
         if self.lost is not None:
             return _failed(source, self.lost.code, self.lost.message, is_final=False)
@@ -201,20 +201,20 @@ class Run:
             return _failed(source, error.server_code, error.message, is_final=is_final)
 
 
-def _failed(source: Source, code: str, message: str, *, is_final: bool = True) -> Ended:
+def _failed(source: Source, code: str, message: str, *, is_final: bool = True) -> DocumentOutcome:
     result = results.failed(source, code, message)
-    return Ended(source, is_completed=False, is_final=is_final, fetch=lambda: result)
+    return DocumentOutcome(source, is_completed=False, is_final=is_final, fetch=lambda: result)
 
 
-def _ended(source: Source, document: dict[str, Any]) -> Ended:
+def _ended(source: Source, document: dict[str, Any]) -> DocumentOutcome:
     """Convert a document that is extracted, or failed to be, into an outcome."""
     if document["state"] == "ready":
-        return Ended(source, is_completed=True, is_final=True, fetch=lambda: Result(source))
+        return DocumentOutcome(source, is_completed=True, is_final=True, fetch=lambda: Result(source))
     error = document["error"] or {"code": document["state"], "message": "the document cannot be read"}
     return _failed(source, error["code"], error["message"])
 
 
-def _never(source: Source) -> Ended:
+def _never(source: Source) -> DocumentOutcome:
     """Return a placeholder for work that passes its result on in another way."""
     return _failed(source, "none", "")
 

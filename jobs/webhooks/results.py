@@ -50,7 +50,7 @@ _RECORD: Final = text("""
 """)
 
 
-class Answer(Protocol):
+class DeliveryResult(Protocol):
     """The result of an exchange; exactly one of `status` and `error_code` is set."""
 
     @property
@@ -76,7 +76,7 @@ class Answer(Protocol):
 
 def record(
     session: Session,
-    exchanges: Sequence[tuple[Due, Answer]],
+    exchanges: Sequence[tuple[Due, DeliveryResult]],
     settings: WebhookSettings,
     rng: random.Random,
 ) -> None:
@@ -102,17 +102,17 @@ def record(
         endpoints.disable(session, endpoint_id, "gone", now=now)
 
 
-def is_delivered(answer: Answer) -> bool:
+def is_delivered(answer: DeliveryResult) -> bool:
     """Return True if the receiver acknowledged the event."""
     return answer.status is not None and 200 <= answer.status < 300
 
 
-def outcome_of(answer: Answer) -> str:
+def outcome_of(answer: DeliveryResult) -> str:
     """Return `delivered` or the code of the failure."""
     return "delivered" if is_delivered(answer) else str(answer.error_code or "bad_status")
 
 
-def _logged(due: Due, answer: Answer) -> Mapping[str, Any]:
+def _logged(due: Due, answer: DeliveryResult) -> Mapping[str, Any]:
     return {
         "id": uuid7(),
         "dispatch_id": due.id,
@@ -127,7 +127,9 @@ def _logged(due: Due, answer: Answer) -> Mapping[str, Any]:
     }
 
 
-def _put_off(session: Session, due: Due, answer: Answer, *, now: datetime, rng: random.Random) -> None:
+def _put_off(
+    session: Session, due: Due, answer: DeliveryResult, *, now: datetime, rng: random.Random
+) -> None:
     """Schedule the next attempt, or fail the dispatch; respect the receiver's delay."""
     next_at = next_delivery_at(due.step, now, rng)
     if next_at is not None and answer.retry_after is not None:
@@ -149,7 +151,7 @@ def _put_off(session: Session, due: Due, answer: Answer, *, now: datetime, rng: 
     )
 
 
-def drop(session: Session, due: Due, answer: Answer) -> None:
+def drop(session: Session, due: Due, answer: DeliveryResult) -> None:
     """End a dispatch whose outcome cannot be recorded; count and log nothing."""
     session.execute(
         update(WebhookDispatch)
@@ -163,14 +165,14 @@ def drop(session: Session, due: Due, answer: Answer) -> None:
 def _count_failures(
     session: Session,
     healthy: AbstractSet[UUID],
-    failed: Sequence[tuple[Due, Answer]],
+    failed: Sequence[tuple[Due, DeliveryResult]],
     settings: WebhookSettings,
     *,
     now: datetime,
     rng: random.Random,
 ) -> None:
     """Count failures of destinations without a success; pause or disable them if due."""
-    failures: dict[UUID, list[tuple[Due, Answer]]] = {}
+    failures: dict[UUID, list[tuple[Due, DeliveryResult]]] = {}
     for due, answer in failed:
         if due.destination_id not in healthy:
             failures.setdefault(due.destination_id, []).append((due, answer))
@@ -181,7 +183,7 @@ def _count_failures(
 def _fail(
     session: Session,
     destination_id: UUID,
-    failed: Sequence[tuple[Due, Answer]],
+    failed: Sequence[tuple[Due, DeliveryResult]],
     settings: WebhookSettings,
     *,
     now: datetime,

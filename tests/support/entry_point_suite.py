@@ -16,9 +16,9 @@ from jobs.errors import EngineError, EngineLostError, RetryableEngineError
 from jobs.prompts.tokenizer import TokenIds
 from jobs.states import FinishReason
 from support import eventually
-from worker.engine.deltas import Piece
+from worker.engine.deltas import EngineDelta
 from worker.engine.prompt_text import prompt_text
-from worker.engine.stream import Ended
+from worker.engine.stream import StreamEnd
 from worker.inference.outcome import Failed, Finished
 
 
@@ -95,7 +95,7 @@ def test_a_slow_reader_misses_nothing(served: Served) -> None:
     free = threading.Event()
     ids = served.prompt("Write about mountains endlessly.")
 
-    def wait(_event: Piece | Ended) -> None:
+    def wait(_event: EngineDelta | StreamEnd) -> None:
         free.wait(60)
 
     run = served.ask(ids, max_tokens=1200, is_endless=True, put=wait)

@@ -16,10 +16,10 @@ from support import PATIENCE
 from worker.engine.adapter import Adapter
 from worker.engine.client import EngineClient
 from worker.engine.deadlines import Deadlines
-from worker.engine.deltas import Piece
+from worker.engine.deltas import EngineDelta
 from worker.engine.prompt_text import prompt_text
 from worker.engine.request import Request, Sampling
-from worker.engine.stream import Ended, Stream
+from worker.engine.stream import Stream, StreamEnd
 from worker.inference.answer import Answer
 from worker.inference.follow import follow
 from worker.inference.leases import HeldLease
@@ -73,10 +73,12 @@ class Run:
         event = self.held.inbox.get(timeout=PATIENCE)
         self.held.inbox.put(event)
 
-    def end(self) -> Ended:
+    def end(self) -> StreamEnd:
         """The stream's end, which comes within 30 s; what comes before it belongs to the answer."""
         until = time.monotonic() + 30
-        while not isinstance(event := self.held.inbox.get(timeout=max(0.0, until - time.monotonic())), Ended):
+        while not isinstance(
+            event := self.held.inbox.get(timeout=max(0.0, until - time.monotonic())), StreamEnd
+        ):
             self.answer.take(event)
         return event
 
@@ -137,7 +139,7 @@ class Served:
         stops: Sequence[str] = (),
         is_endless: bool = False,
         sampling: Sampling = _GREEDY,
-        put: Callable[[Piece | Ended], None] | None = None,
+        put: Callable[[EngineDelta | StreamEnd], None] | None = None,
     ) -> Run:
         """The request is on its way; `put` sees what comes before it is in the inbox.
 
@@ -160,7 +162,7 @@ class Served:
             stops=tuple(stops),
         )
 
-        def hand_over(event: Piece | Ended) -> None:
+        def hand_over(event: EngineDelta | StreamEnd) -> None:
             if put is not None:
                 put(event)
             held.inbox.put(event)

@@ -236,7 +236,7 @@ def deliver_due(
     with transaction(sessions) as session:
         claimed = claims.claim(session, settings, vault, Slots(limit), freed=_all(session))
     at = time.monotonic()
-    told = [(due, awaited(delivery.tell)(due, settings, since=at)) for due in claimed]
+    told = [(due, awaited(delivery.deliver)(due, settings, since=at)) for due in claimed]
     with transaction(sessions) as session:
         results.record(session, told, settings, RANDOM)
     return len(told)

@@ -38,7 +38,7 @@ from jobs.submission import JobSpec
 from local_engine import RunningEngine, free_ports
 from support import PATIENCE, eventually
 from worker.celery_app import make_app, publisher
-from worker.doorbell import Bell
+from worker.doorbell import WorkerDoorbell
 from worker.inference.worker import InferenceWorker
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -123,7 +123,7 @@ def running_worker(
     """An inference worker in this process, which has found its engine unless `is_ready` is false."""
     app = make_app(settings.broker)
     broker = doorbell.connect(settings.broker.url.get_secret_value(), socket_timeout=1)
-    worker = InferenceWorker(settings, tokenizer, Bell(broker, publisher(app)))
+    worker = InferenceWorker(settings, tokenizer, WorkerDoorbell(broker, publisher(app)))
     worker.start()
     try:
         if is_ready:

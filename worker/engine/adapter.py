@@ -6,7 +6,7 @@ from typing import Final, Literal, Protocol
 
 import numpy as np
 
-from worker.engine.deltas import Piece
+from worker.engine.deltas import EngineDelta
 from worker.engine.request import Request, Sampling, Tensors
 
 Kind = Literal["ids", "ensemble", "bls", "vllm"]
@@ -66,7 +66,7 @@ class Adapter(Protocol):
     def stop(self) -> Stop | None:
         """Build the request that ends another one cleanly. Returns None if only cutting the stream does."""
 
-    def piece(self, outputs: Outputs) -> Piece | None:
+    def delta(self, outputs: Outputs) -> EngineDelta | None:
         """Read the delta of a response. Returns None if it has none."""
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from worker.engine.adapter import Kind, Outputs, Stop, sampling_tensors
-from worker.engine.deltas import Tokens
+from worker.engine.deltas import TokenDelta
 from worker.engine.request import Request, Tensors
 
 
@@ -49,7 +49,7 @@ class IdsAdapter:
         """Build a stop request with the same id. Returns None for a model without the input `stop`."""
         return Stop(self.model_name, stop_tensors()) if "stop" in self.inputs else None
 
-    def piece(self, outputs: Outputs) -> Tokens | None:
+    def delta(self, outputs: Outputs) -> TokenDelta | None:
         """Read the token ids of a response's first beam.
 
         Shapes:
@@ -58,7 +58,7 @@ class IdsAdapter:
         ids = np.frombuffer(outputs.get("output_ids", b""), dtype=np.int32)
         lengths = np.frombuffer(outputs.get("sequence_length", b""), dtype=np.int32)
         found = [int(each) for each in (ids[: lengths[0]] if len(lengths) else ids)]
-        return Tokens(found) if found else None
+        return TokenDelta(found) if found else None
 
 
 def stop_tensors() -> Tensors:

@@ -7,7 +7,7 @@ import numpy as np
 
 from worker.engine.adapter import Outputs, Stop, bytes_tensor, sampling_tensors, text_in
 from worker.engine.adapter_ids import stop_tensors
-from worker.engine.deltas import Text
+from worker.engine.deltas import TextDelta
 from worker.engine.request import Request, Tensors
 
 _LOG_PROB_BYTES: Final = 4
@@ -75,7 +75,7 @@ class TextAdapter:
         is_reachable = self.kind == "ensemble" and self.takes_stop
         return Stop(self.engine_name, stop_tensors()) if is_reachable else None
 
-    def piece(self, outputs: Outputs) -> Text | None:
+    def delta(self, outputs: Outputs) -> TextDelta | None:
         """Read the text of a response's first beam.
 
         Shapes:
@@ -88,4 +88,4 @@ class TextAdapter:
         num_log_probs = len(outputs.get("output_log_probs", b"")) // _LOG_PROB_BYTES
         # A single one for a whole answer means none.
         is_count = num_log_probs > (0 if self.is_streaming else 1)
-        return Text(text, num_tokens=num_log_probs if is_count else None, is_whole=self.accumulates)
+        return TextDelta(text, num_tokens=num_log_probs if is_count else None, is_whole=self.accumulates)

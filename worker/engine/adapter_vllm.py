@@ -7,7 +7,7 @@ import numpy as np
 
 from jobs.states import FinishReason
 from worker.engine.adapter import Kind, Outputs, Stop, bytes_tensor, text_in
-from worker.engine.deltas import Text
+from worker.engine.deltas import TextDelta
 from worker.engine.request import Request, Tensors
 
 _REASONS = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
@@ -52,7 +52,7 @@ class VllmAdapter:
         """Return None: vLLM has no stop request, so the stream is cut."""
         return None
 
-    def piece(self, outputs: Outputs) -> Text | None:
+    def delta(self, outputs: Outputs) -> TextDelta | None:
         """Read a response's text, and its token count and finish reason if present.
 
         Shapes:
@@ -63,7 +63,7 @@ class VllmAdapter:
             return None
         counts = np.frombuffer(outputs.get("num_output_tokens", b""), dtype=np.uint32)
         reason = text_in(outputs.get("finish_reason", b""))
-        return Text(
+        return TextDelta(
             text,
             num_tokens=int(counts[0]) if len(counts) else None,
             reason=_REASONS.get(reason or ""),

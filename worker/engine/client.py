@@ -14,11 +14,11 @@ from jobs.ids import uuid7
 from jobs.settings import EngineSettings, TritonSettings
 from worker.engine import verdicts
 from worker.engine.adapter import Adapter
-from worker.engine.deltas import Piece
+from worker.engine.deltas import EngineDelta
 from worker.engine.metrics import Gauges, read_gauges
 from worker.engine.model_config import ModelConfig, Offer, adapter_for, number, read_offer
 from worker.engine.request import Request
-from worker.engine.stream import Ended, Stream, open_channel
+from worker.engine.stream import Stream, StreamEnd, open_channel
 
 CANARY_SECONDS: Final = 15.0
 _TIMEOUT_SECONDS: Final = 3.0
@@ -194,7 +194,7 @@ class EngineClient:
             adapter: the model's adapter.
             timeout: the longest wait for each event, in seconds.
         """
-        events: queue.SimpleQueue[Piece | Ended] = queue.SimpleQueue()
+        events: queue.SimpleQueue[EngineDelta | StreamEnd] = queue.SimpleQueue()
         request = Request(
             request_id=uuid7().hex,
             ids=np.array([self._end_id], dtype=np.int32),
@@ -208,7 +208,7 @@ class EngineClient:
             stream.cancel()
         stream.start()
         try:
-            while not isinstance(event := events.get(timeout=timeout), Ended):
+            while not isinstance(event := events.get(timeout=timeout), StreamEnd):
                 pass
         except queue.Empty:
             return False

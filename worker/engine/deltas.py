@@ -6,14 +6,14 @@ from jobs.states import FinishReason
 
 
 @dataclass(frozen=True, slots=True)
-class Tokens:
+class TokenDelta:
     """The token ids that the engine generated."""
 
     ids: list[int]
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class TextDelta:
     """The text of one response.
 
     Attributes:
@@ -29,4 +29,4 @@ class Text:
     reason: FinishReason | None = None
 
 
-Piece = Tokens | Text
+EngineDelta = TokenDelta | TextDelta

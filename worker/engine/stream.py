@@ -18,7 +18,7 @@ from jobs.settings import TritonSettings
 from worker.engine import verdicts
 from worker.engine.adapter import Adapter
 from worker.engine.deadlines import CONNECT_SECONDS
-from worker.engine.deltas import Piece
+from worker.engine.deltas import EngineDelta
 from worker.engine.request import Request, Tensors
 
 # Triton drops a client that pings more often than every 300 s unless its flags allow more.
@@ -29,7 +29,7 @@ _SEND_SECONDS: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class StreamEnd:
     """The end of a stream; nothing follows it.
 
     Attributes:
@@ -41,7 +41,7 @@ class Ended:
     confirmed: bool
 
 
-_NOT_SENT: Final = Ended(EngineUnavailableError(), confirmed=True)
+_NOT_SENT: Final = StreamEnd(EngineUnavailableError(), confirmed=True)
 
 
 def open_channel(settings: TritonSettings) -> grpc.Channel:
@@ -79,7 +79,7 @@ class Stream:
         request: Request,
         *,
         adapter: Adapter,
-        put: Callable[[Piece | Ended], None],
+        put: Callable[[EngineDelta | StreamEnd], None],
     ) -> None:
         """Build the request without sending it.
 
@@ -172,7 +172,7 @@ class Stream:
             ended = self._follow(call)
         except Exception as error:  # noqa: BLE001  # the thread's entry point: its owner must learn of the end
             telemetry.logger().exception(telemetry.LOOP_FAILED, loop="stream")
-            ended = Ended(RetryableEngineError(said=verdicts.storable(repr(error))), confirmed=False)
+            ended = StreamEnd(RetryableEngineError(said=verdicts.storable(repr(error))), confirmed=False)
         self._put(ended)
 
     def _send(self) -> Any | None:  # noqa: ANN401  # a call of generated code
@@ -196,28 +196,28 @@ class Stream:
             return False
         return bool(answer.ready)
 
-    def _follow(self, call: Any) -> Ended:  # noqa: ANN401  # see _send
+    def _follow(self, call: Any) -> StreamEnd:  # noqa: ANN401  # see _send
         """Read to the end of the stream, even past an error: the server must have nothing left to send."""
         error: EngineError | None = None
         is_final = False
         try:
             for response in call:
                 if response.error_message:
-                    error = error or verdicts.told(response.error_message, has_said=self._has_output)
+                    error = error or verdicts.stream_error(response.error_message, has_said=self._has_output)
                     continue
-                delta = self._adapter.piece(_outputs_of(response.infer_response))
+                delta = self._adapter.delta(_outputs_of(response.infer_response))
                 if delta is not None:
                     self._has_output = True
                     self._put(delta)
                 is_final = is_final or _is_final(response.infer_response)
         except (grpc.RpcError, ValueError) as broken:
             # A failure after the final response loses nothing.
-            return Ended(error or (None if is_final else verdicts.lost(broken)), confirmed=is_final)
+            return StreamEnd(error or (None if is_final else verdicts.call_error(broken)), confirmed=is_final)
         if error is None and not is_final:
             error = RetryableEngineError(said="the stream ended without its final response")
-            return Ended(error, confirmed=False)
+            return StreamEnd(error, confirmed=False)
         # An error of a model around the engine proves nothing about the engine.
-        return Ended(error, confirmed=error is None or self._adapter.is_engine)
+        return StreamEnd(error, confirmed=error is None or self._adapter.is_engine)
 
     def _write(self) -> Any:  # noqa: ANN401  # generated code has no types
         """Build the request's message.

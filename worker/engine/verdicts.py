@@ -41,7 +41,7 @@ _OF_THE_ENGINE: Final = re.compile(
 _MAX_SAID: Final = 500
 
 
-def told(message: str, *, has_said: bool) -> EngineError:
+def stream_error(message: str, *, has_said: bool) -> EngineError:
     """Translate an error received on a stream.
 
     Args:
@@ -57,7 +57,7 @@ def told(message: str, *, has_said: bool) -> EngineError:
     return RetryableEngineError(said=said)
 
 
-def lost(error: Exception) -> EngineError:
+def call_error(error: Exception) -> EngineError:
     """Translate the error of a call that the server did not end cleanly."""
     code = error.code() if isinstance(error, grpc.Call) else None
     said = storable(str(error.details() if isinstance(error, grpc.Call) else error))

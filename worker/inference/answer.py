@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from jobs.checkpoints import Output
 from jobs.prompts.tokenizer import Tokenizer, pack_ids
 from jobs.states import FinishReason
-from worker.engine.deltas import Piece, Tokens
+from worker.engine.deltas import EngineDelta, TokenDelta
 from worker.engine.verdicts import sanitize
 from worker.inference.detokenize import Detokenizer
-from worker.inference.output_text import Said
+from worker.inference.output_text import OutputText
 
 
 class Answer:
@@ -26,7 +26,7 @@ class Answer:
         self._eos_ids = frozenset(tokenizer.eos_ids)
         self._max_tokens = max_tokens
         self._detokenizer = Detokenizer(tokenizer)
-        self._said = Said(stops)
+        self._output = OutputText(stops)
         self._ids: list[int] = []
         self._num_resumed = 0
         self._run_end = max_tokens
@@ -67,10 +67,10 @@ class Answer:
         self.push(ids)
         self._num_resumed = len(self._ids)
 
-    def take(self, piece: Piece) -> None:
+    def take(self, delta: EngineDelta) -> None:
         """Append a delta of the stream, unless the answer has ended."""
-        if isinstance(piece, Tokens):
-            self.push(piece.ids)
+        if isinstance(delta, TokenDelta):
+            self.push(delta.ids)
 
     def push(self, ids: Sequence[int]) -> None:
         """Append tokens until the answer ends; the rest is dropped."""
@@ -89,12 +89,12 @@ class Answer:
     def output(self) -> Output:
         """Return the final output in storable form, complete or cut off. Call it once."""
         self._write(self._detokenizer.flush())
-        self._said.flush()
+        self._output.flush()
         return self.snapshot()
 
     def snapshot(self) -> Output:
         """Return the output that is final so far. Later tokens may still change an incomplete character."""
-        text, replaced = sanitize(self._said.raw())
+        text, replaced = sanitize(self._output.raw())
         return Output(
             text=text,
             packed_ids=pack_ids(self._ids),
@@ -105,7 +105,7 @@ class Answer:
 
     def take_text(self) -> str:
         """Return the text that became final since the last call, in storable form."""
-        return self._said.take()
+        return self._output.take()
 
     def _push_one(self, token_id: int) -> None:
         # A request names one end token to the engine; a model may have others.
@@ -118,5 +118,5 @@ class Answer:
             self.finish_reason = FinishReason.LENGTH
 
     def _write(self, text: str) -> None:
-        if self._said.add(text) is not None:
+        if self._output.add(text) is not None:
             self.finish_reason = FinishReason.STOP

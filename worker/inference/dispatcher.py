@@ -21,7 +21,7 @@ from worker.engine.client import EngineModel
 from worker.inference.execute import Runner
 from worker.inference.leases import HeldLease, LeaseKeeper
 from worker.inference.monitor import EngineMonitor
-from worker.inference.refill import Hurry, Refill
+from worker.inference.refill import PendingSends, Refill
 from worker.loop import Loop
 
 # Threads are made only when a job needs one; an engine has far fewer slots.
@@ -44,15 +44,15 @@ class Dispatcher:
         monitor: EngineMonitor,
         keeper: LeaseKeeper,
         runner: Runner,
-        hurry: Hurry,
+        pending_sends: PendingSends,
     ) -> None:
         self._settings = settings
         self._sessions = sessions
         self._monitor = monitor
         self._keeper = keeper
         self._runner = runner
-        self._hurry = hurry
-        self._refill = Refill(self._fill, hurry)
+        self._pending_sends = pending_sends
+        self._refill = Refill(self._fill, pending_sends)
         self._slots = ThreadPoolExecutor(max_workers=_MAX_SLOTS, thread_name_prefix="slot")
         self._num_running = 0
         self._given_back: set[HeldLease] = set()
@@ -83,7 +83,7 @@ class Dispatcher:
 
     def _prefetch(self) -> None:
         if self._monitor.model is not None:
-            self._runner.ahead.look()
+            self._runner.prefetcher.refresh()
 
     def _claim(self, ended: Sequence[FreedSlot] = (), *, preview: Preview | None = None) -> Claimed:
         """Start every job that can start now, including in the slots of `ended` requests."""
@@ -100,7 +100,7 @@ class Dispatcher:
             self._keeper.loop.wake()  # it delivers the stop requests
         for claim in found.claims:
             self._start(claim, HeldLease(claim.lease, valid_until), model)
-        self._runner.ahead.forget(claim.job.id for claim in found.claims)
+        self._runner.prefetcher.forget(claim.job.id for claim in found.claims)
         if found.claims:
             self.ahead_loop.wake()
         return found
@@ -113,7 +113,7 @@ class Dispatcher:
         if self._runner.stopping.is_set():
             return False
         try:
-            found = self._claim(ended, preview=self._runner.ahead.candidates())
+            found = self._claim(ended, preview=self._runner.prefetcher.candidates())
         except Exception as error:  # noqa: BLE001  # recording the ends deletes the reservations, and the loop claims
             telemetry.logger().warning(telemetry.LOOP_FAILED, loop="refill", error=type(error).__name__)
             return False
@@ -121,7 +121,7 @@ class Dispatcher:
 
     def _start(self, claim: Claim, held: HeldLease, model: EngineModel) -> None:
         self._keeper.hold(held)
-        self._hurry.begin()
+        self._pending_sends.begin()
         with self._changed:
             try:
                 self._slots.submit(self._occupy, claim, held, model)
@@ -136,7 +136,7 @@ class Dispatcher:
     def _give_back(self, claim: Claim, held: HeldLease) -> None:
         """Release a job that was not sent. If that fails, it is requeued when its lease runs out."""
         self._keeper.drop(held)
-        self._hurry.done()
+        self._pending_sends.done()
         with suppress(SQLAlchemyError), transaction(self._sessions) as session:
             lifecycle.release(session, claim.lease)
             reservations.close(session, claim.lease.lease_id)
@@ -146,7 +146,7 @@ class Dispatcher:
             if held in self._given_back:
                 self._given_back.discard(held)
                 return
-        slot = _Slot(claim, self._refill, self._hurry)
+        slot = _Slot(claim, self._refill, self._pending_sends)
         try:
             self._runner.run(claim, held, model, sent=slot.sent, free=slot.free)
         except Exception:  # noqa: BLE001  # the thread's entry point
@@ -169,10 +169,10 @@ class _Slot:
         is_taken: the slot is refilled, or another thread is refilling it.
     """
 
-    def __init__(self, claim: Claim, refill: Refill, hurry: Hurry) -> None:
+    def __init__(self, claim: Claim, refill: Refill, pending_sends: PendingSends) -> None:
         self._claim = claim
         self._refill = refill
-        self._hurry = hurry
+        self._pending_sends = pending_sends
         self._was_sent = False
         self.is_taken = False
 
@@ -180,7 +180,7 @@ class _Slot:
         """Mark the job's request as sent, or as one that never will be. Later calls do nothing."""
         if not self._was_sent:
             self._was_sent = True
-            self._hurry.done()
+            self._pending_sends.done()
 
     def free(self, produced: int) -> None:
         """Refill the slot: the engine no longer holds anything for the job, which made `produced` tokens."""

@@ -33,7 +33,7 @@ class _Reserved:
         return max(self.now - (each.draining_since or self.now) for each in self.draining)
 
 
-class Drains:
+class DrainMonitor:
     """The monitor of one engine's draining reservations; it decides when to delete them. Used by one thread.
 
     Compares the engine's count of active requests with those that certainly generate for us: if two readings
@@ -57,7 +57,7 @@ class Drains:
         self._suspects: frozenset[UUID] = frozenset()
         self._asked_at = float("-inf")
 
-    def look(self, gauges: Gauges | None, *, generating: Collection[UUID]) -> None:
+    def check(self, gauges: Gauges | None, *, generating: Collection[UUID]) -> None:
         """Delete the reservations whose requests have certainly ended.
 
         Args:

@@ -32,7 +32,7 @@ from worker.engine.stream import Stream
 from worker.inference.answer import Answer
 from worker.inference.follow import follow, wait_for_end, wait_for_stop
 from worker.inference.leases import HeldLease, LeaseKeeper
-from worker.inference.live_output import LiveOutput, Teller
+from worker.inference.live_output import LiveOutput, OutputPublisher
 from worker.inference.monitor import EngineMonitor
 from worker.inference.outcome import (
     Failed,
@@ -44,7 +44,7 @@ from worker.inference.outcome import (
     Stopped,
     Yielded,
 )
-from worker.inference.prefetch import LookAhead
+from worker.inference.prefetch import PromptPrefetcher
 from worker.inference.record import Recorder, Run
 from worker.inference.sampling import sampling_of
 from worker.inference.text_answer import TextAnswer
@@ -81,7 +81,7 @@ class Runner:
     counter: PromptCounter
     monitor: EngineMonitor
     keeper: LeaseKeeper
-    ahead: LookAhead
+    prefetcher: PromptPrefetcher
     live: LiveOutput
     recorder: Recorder
     stopping: threading.Event
@@ -103,7 +103,7 @@ class Runner:
         log = telemetry.logger().bind(job_id=ids.job_id(claim.job.id), attempt=claim.job.attempt)
         log.info(telemetry.JOB_CLAIMED, blocks=claim.blocks, prompt_tokens=claim.job.prompt_tokens)
         answer = self._empty_answer(claim.job, model)
-        teller = self.live.teller(claim.job, answer)
+        publisher = self.live.publisher(claim.job, answer)
         stream: Stream | None = None
         outcome: Outcome | None
         is_confirmed = True
@@ -118,7 +118,7 @@ class Runner:
                 stream = self._open(claim, held, prompt, answer, model)
                 stream.start()
                 sent()
-                outcome, is_confirmed = self._follow(claim.job, held, answer, stream, model, teller)
+                outcome, is_confirmed = self._follow(claim.job, held, answer, stream, model, publisher)
                 if isinstance(outcome, RunEnded) and is_confirmed:
                     stream.close()
                     going_on = self._extend(claim, held, answer)
@@ -134,7 +134,9 @@ class Runner:
         held.is_ending = True
         if stream is not None and is_confirmed:
             free(answer.num_tokens)
-        self.recorder.end(Run(claim, held, answer, teller, log), outcome, stream, is_confirmed=is_confirmed)
+        self.recorder.end(
+            Run(claim, held, answer, publisher, log), outcome, stream, is_confirmed=is_confirmed
+        )
 
     @staticmethod
     def _outcome_without_engine(job: Job, prompt: CountedPrompt, answer: AnyAnswer) -> Outcome | None:
@@ -180,7 +182,7 @@ class Runner:
         """Load the prompt and the tokens that an earlier run of this job saved."""
         if job.text_id is None:
             raise NoResultFound  # the schema keeps such jobs from running
-        prompt = self.ahead.take(job.text_id)
+        prompt = self.prefetcher.take(job.text_id)
         if prompt is not None and not job.completion_tokens:
             return prompt, []
         with transaction(self.sessions) as session:
@@ -215,7 +217,7 @@ class Runner:
         answer: AnyAnswer,
         stream: Stream,
         model: EngineModel,
-        teller: Teller,
+        publisher: OutputPublisher,
     ) -> tuple[Outcome, bool]:
         """Follow the stream to its end.
 
@@ -233,7 +235,7 @@ class Runner:
             held,
             answer,
             deadlines if is_streaming else replace(deadlines, first_token=deadlines.total),
-            tell=teller.tell,
+            publish=publisher.publish,
             lease_seconds=self.settings.jobs.lease_seconds,
             snapshot_seconds=self.settings.jobs.checkpoint_seconds,
         )

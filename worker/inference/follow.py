@@ -7,8 +7,8 @@ from typing import Final
 
 from jobs.errors import EngineError, StreamTimeoutError
 from worker.engine.deadlines import Deadlines
-from worker.engine.deltas import Text, Tokens
-from worker.engine.stream import Ended
+from worker.engine.deltas import TextDelta, TokenDelta
+from worker.engine.stream import StreamEnd
 from worker.inference.answer import Answer
 from worker.inference.leases import HeldLease, StopAsked
 from worker.inference.outcome import Failed, Finished, LeaseLost, Outcome, RunEnded, Stopped
@@ -24,7 +24,7 @@ def follow(
     answer: Answer | TextAnswer,
     deadlines: Deadlines,
     *,
-    tell: Callable[[], None],
+    publish: Callable[[], None],
     lease_seconds: float,
     snapshot_seconds: float,
 ) -> tuple[Outcome, bool]:
@@ -37,7 +37,7 @@ def follow(
         held: the job's lease; its inbox receives every event.
         answer: receives the tokens.
         deadlines: limits of the stream, counted from now.
-        tell: called whenever there is new output to publish.
+        publish: called whenever there is new output to publish.
         lease_seconds: length of a full lease; the stream ends a little before it does.
         snapshot_seconds: how often to leave a snapshot of the answer for the next checkpoint.
 
@@ -61,17 +61,17 @@ def follow(
                 return _late(answer, over_total=due == started + deadlines.total), False
             continue  # the keeper may have renewed the lease meanwhile
         match event:
-            case Tokens() | Text():
+            case TokenDelta() | TextDelta():
                 last_token = time.monotonic()
                 answer.take(event)
-                held.hear(last_token, num_tokens=answer.num_tokens)
-                tell()
+                held.note_tokens(last_token, num_tokens=answer.num_tokens)
+                publish()
                 if answer.is_resumable and last_token - snapped >= snapshot_seconds:
                     held.snapshot, snapped = answer.snapshot(), last_token
                 # At max_tokens the engine ends by itself, and its final response is on its way.
                 if answer.finish_reason is not None and not answer.is_full:
                     return Finished(answer.finish_reason), False
-            case Ended(error, confirmed):
+            case StreamEnd(error, confirmed):
                 return _ended(answer, error), confirmed
             case StopAsked(reason):
                 return (LeaseLost() if reason is None else Stopped(reason)), False
@@ -104,9 +104,9 @@ def wait_for_end(held: HeldLease, *, seconds: float, answer: Answer | TextAnswer
             event = held.inbox.get(timeout=max(0.0, until - time.monotonic()))
         except queue.Empty:
             return False
-        if isinstance(event, Ended):
+        if isinstance(event, StreamEnd):
             return event.confirmed
-        if answer is not None and isinstance(event, Tokens | Text):
+        if answer is not None and isinstance(event, TokenDelta | TextDelta):
             answer.take(event)
 
 

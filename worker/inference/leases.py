@@ -18,8 +18,8 @@ from jobs.leases import Progress
 from jobs.settings import JobSettings
 from jobs.states import StopReason
 from jobs.transitions import Lease
-from worker.engine.deltas import Piece
-from worker.engine.stream import Ended
+from worker.engine.deltas import EngineDelta
+from worker.engine.stream import StreamEnd
 from worker.loop import Loop
 
 _PROGRESS_SECONDS: Final = 1.0
@@ -51,9 +51,9 @@ class HeldLease:
         first_token_at: monotonic time of the job's first token.
         generating_since: monotonic time of the first token of the present request; None if no request of the
             job is certain to be in the engine. Written by the slot.
-        heard_at: monotonic time of the latest token.
-        told_tokens: tokens reported to callers so far; written by the keeper.
-        told_at: monotonic time of that report.
+        last_token_at: monotonic time of the latest token.
+        reported_tokens: tokens reported to callers so far; written by the keeper.
+        reported_at: monotonic time of that report.
         snapshot: the answer a few seconds ago; written by the slot.
         saved: the last snapshot saved as a checkpoint; written by the keeper.
         stop_reason: the last stop reason delivered to the slot.
@@ -62,13 +62,13 @@ class HeldLease:
 
     lease: Lease
     valid_until: float
-    inbox: "queue.SimpleQueue[Piece | Ended | StopAsked]" = field(default_factory=queue.SimpleQueue)
+    inbox: "queue.SimpleQueue[EngineDelta | StreamEnd | StopAsked]" = field(default_factory=queue.SimpleQueue)
     num_tokens: int = 0
     first_token_at: float | None = None
     generating_since: float | None = None
-    heard_at: float = 0.0
-    told_tokens: int = 0
-    told_at: float = 0.0
+    last_token_at: float = 0.0
+    reported_tokens: int = 0
+    reported_at: float = 0.0
     snapshot: Output | None = None
     saved: Output | None = None
     stop_reason: StopReason | None = None
@@ -76,20 +76,24 @@ class HeldLease:
 
     def take_over(self, num_tokens: int) -> None:
         """Start from the tokens of an earlier run, which callers already know."""
-        self.num_tokens = self.told_tokens = num_tokens
+        self.num_tokens = self.reported_tokens = num_tokens
 
-    def hear(self, now: float, *, num_tokens: int) -> None:
+    def note_tokens(self, now: float, *, num_tokens: int) -> None:
         """Record that tokens arrived; `num_tokens` is the total so far."""
         if self.generating_since is None:
             self.generating_since = now
         self.first_token_at = self.first_token_at or now
-        self.heard_at = now
+        self.last_token_at = now
         self.num_tokens = num_tokens
 
     def is_generating(self, now: float) -> bool:
         """Return True if the engine has generated for the job for a while, and still does."""
         since = self.generating_since
-        return since is not None and now - since >= _VISIBLE_SECONDS and now - self.heard_at <= _HEARD_SECONDS
+        return (
+            since is not None
+            and now - since >= _VISIBLE_SECONDS
+            and now - self.last_token_at <= _HEARD_SECONDS
+        )
 
 
 class LeaseKeeper:
@@ -140,9 +144,9 @@ class LeaseKeeper:
         for each in held:
             self._save(each)
 
-    def tell_first_token(self, session: Session, held: HeldLease) -> None:
+    def report_first_token(self, session: Session, held: HeldLease) -> None:
         """Report when the first token came, if the job ended before the keeper reported it."""
-        if held.num_tokens and not held.told_tokens:
+        if held.num_tokens and not held.reported_tokens:
             progress = self._progress_of(held, held.num_tokens)
             lifecycle.report_progress(
                 session,
@@ -191,7 +195,7 @@ class LeaseKeeper:
             reported = leases.report_all(session, [self._progress_of(*each) for each in due.values()])
         for lease_id in reported:
             each, num_tokens = due[lease_id]
-            each.told_tokens, each.told_at = num_tokens, now
+            each.reported_tokens, each.reported_at = num_tokens, now
 
     def _save(self, held: HeldLease) -> None:
         """Save the slot's last snapshot as the job's checkpoint. One that cannot be stored is skipped."""
@@ -218,6 +222,6 @@ class LeaseKeeper:
 
 def _must_report(held: HeldLease, now: float) -> bool:
     """Return True if the job's progress is due to be reported to callers."""
-    if held.num_tokens == held.told_tokens:
+    if held.num_tokens == held.reported_tokens:
         return False
-    return not held.told_tokens or now - held.told_at >= _PROGRESS_SECONDS
+    return not held.reported_tokens or now - held.reported_at >= _PROGRESS_SECONDS

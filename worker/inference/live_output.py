@@ -9,7 +9,7 @@ from uuid import UUID
 import redis
 
 from jobs import live_output
-from jobs.live_output import Piece
+from jobs.live_output import Delta
 from jobs.models import Job
 from jobs.states import Lane
 from worker.inference.answer import Answer
@@ -28,12 +28,12 @@ class LiveOutput:
 
     def __init__(self, broker: redis.Redis) -> None:
         self._broker = broker
-        self._waiting: queue.Queue[tuple[UUID, Piece]] = queue.Queue(_MAX_WAITING)
+        self._waiting: queue.Queue[tuple[UUID, Delta]] = queue.Queue(_MAX_WAITING)
         self.loop = Loop("live", self.run_once, interval=3600)
 
-    def teller(self, job: Job, answer: Answer | TextAnswer) -> "Teller":
+    def publisher(self, job: Job, answer: Answer | TextAnswer) -> "OutputPublisher":
         """Create the publisher of this job's output."""
-        return Teller(
+        return OutputPublisher(
             self._put, job.id, answer, interval=0 if job.lane == Lane.INTERACTIVE else _BATCH_SECONDS
         )
 
@@ -41,16 +41,16 @@ class LiveOutput:
         """Publish every waiting delta. If the broker is down, the batch being sent is lost."""
         while batch := self._next():
             pipeline = self._broker.pipeline(transaction=False)
-            for job_id, piece in batch:
+            for job_id, delta in batch:
                 pipeline.xadd(
                     live_output.stream_key(job_id),
-                    live_output.encode(piece),  # type: ignore[arg-type]  # a dict of texts is not one of anything
+                    live_output.encode(delta),  # type: ignore[arg-type]  # a dict of texts is not one of anything
                     maxlen=live_output.MAX_ENTRIES,
                     approximate=True,
                 )
             for job_id in {each for each, _ in batch}:
                 pipeline.expire(live_output.stream_key(job_id), live_output.EXPIRES)
-                if any(each == job_id and piece.is_last for each, piece in batch):
+                if any(each == job_id and delta.is_last for each, delta in batch):
                     pipeline.xadd(
                         live_output.ENDED_KEY,
                         {"job": job_id.hex},
@@ -59,15 +59,15 @@ class LiveOutput:
                     )
             pipeline.execute()
 
-    def _put(self, job_id: UUID, piece: Piece) -> None:
+    def _put(self, job_id: UUID, delta: Delta) -> None:
         try:
-            self._waiting.put_nowait((job_id, piece))
+            self._waiting.put_nowait((job_id, delta))
         except queue.Full:
             return
         self.loop.wake()
 
-    def _next(self) -> list[tuple[UUID, Piece]]:
-        batch: list[tuple[UUID, Piece]] = []
+    def _next(self) -> list[tuple[UUID, Delta]]:
+        batch: list[tuple[UUID, Delta]] = []
         while len(batch) < _MAX_BATCH:
             try:
                 batch.append(self._waiting.get_nowait())
@@ -76,12 +76,12 @@ class LiveOutput:
         return batch
 
 
-class Teller:
+class OutputPublisher:
     """The publisher of one job's output. Only its slot's thread uses it."""
 
     def __init__(
         self,
-        put: Callable[[UUID, Piece], None],
+        put: Callable[[UUID, Delta], None],
         job_id: UUID,
         answer: Answer | TextAnswer,
         *,
@@ -96,7 +96,7 @@ class Teller:
         self._certain = ""
         self._published_at = float("-inf")
 
-    def tell(self) -> None:
+    def publish(self) -> None:
         """Publish the new text, unless the last delta is more recent than the interval."""
         now = time.monotonic()
         if now - self._published_at >= self._interval:
@@ -112,5 +112,5 @@ class Teller:
         self._publish(self._certain + (self._answer.take_text() if is_final else ""), is_last=True)
 
     def _publish(self, text: str, *, is_last: bool = False) -> None:
-        self._put(self._job_id, Piece(self._num_published, text, self._answer.num_tokens, is_last=is_last))
+        self._put(self._job_id, Delta(self._num_published, text, self._answer.num_tokens, is_last=is_last))
         self._num_published += len(text)

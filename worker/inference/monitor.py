@@ -18,7 +18,7 @@ from jobs.settings import Settings
 from worker.engine.client import CANARY_SECONDS, EngineClient, EngineModel
 from worker.engine.deadlines import deadlines_for
 from worker.engine.metrics import Gauges
-from worker.inference.draining import Drains
+from worker.inference.draining import DrainMonitor
 from worker.inference.leases import LeaseKeeper
 from worker.loop import Loop
 
@@ -45,7 +45,7 @@ class EngineMonitor:
         self._sessions = sessions
         self._keeper = keeper
         self._client = EngineClient(settings.triton, settings.engine, end_id=end_id)
-        self._drains = Drains(
+        self._drain_monitor = DrainMonitor(
             sessions,
             settings.engine.name,
             limit=self._drain_limit,
@@ -93,7 +93,7 @@ class EngineMonitor:
         gauges = self._client.gauges()
         self._note_seen(gauges)
         # Before and after: the gauges count a request only if the engine held it when they were read.
-        self._drains.look(gauges, generating=generating & self._generating())
+        self._drain_monitor.check(gauges, generating=generating & self._generating())
 
     def _generating(self) -> frozenset[UUID]:
         """Return the leases of this process whose requests are generating now."""

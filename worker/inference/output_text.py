@@ -6,7 +6,7 @@ from worker.engine.verdicts import sanitize
 from worker.inference.stops import StopMatcher
 
 
-class Said:
+class OutputText:
     """Text that grows until a stop string ends it. Not thread-safe."""
 
     def __init__(self, stops: Sequence[str]) -> None:

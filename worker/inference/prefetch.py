@@ -28,7 +28,7 @@ _FRESH_SECONDS: Final = 1.0
 _MAX_PROMPTS: Final = 16
 
 
-class LookAhead:
+class PromptPrefetcher:
     """The prefetcher of one engine: predicts which jobs start next and loads their token ids.
 
     A wrong prediction only means that the prompt is loaded when its job starts.
@@ -51,7 +51,7 @@ class LookAhead:
         self._preview = Preview()
         self._looked_at = float("-inf")
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Load the prompts of the jobs that would start next, unless the last preview is recent."""
         if time.monotonic() - self._looked_at < _LOOK_SECONDS:
             return

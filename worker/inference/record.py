@@ -22,9 +22,9 @@ from worker.engine.stream import Stream
 from worker.inference.answer import Answer
 from worker.inference.follow import wait_for_end
 from worker.inference.leases import HeldLease, LeaseKeeper
-from worker.inference.live_output import Teller
+from worker.inference.live_output import OutputPublisher
 from worker.inference.outcome import Failed, Finished, Outcome, Stopped, record
-from worker.inference.refill import Hurry
+from worker.inference.refill import PendingSends
 from worker.inference.text_answer import TextAnswer
 
 _LINGER_SECONDS: Final = 10.0
@@ -49,14 +49,14 @@ class Run:
         claim: the job's claim.
         held: its lease.
         answer: its output so far.
-        teller: publishes that output.
+        publisher: publishes that output.
         log: a logger bound to the job.
     """
 
     claim: Claim
     held: HeldLease
     answer: Answer | TextAnswer
-    teller: Teller
+    publisher: OutputPublisher
     log: FilteringBoundLogger
 
 
@@ -72,7 +72,7 @@ class Recorder:
     sessions: sessionmaker[Session]
     keeper: LeaseKeeper
     ring: Ring
-    hurry: Hurry
+    pending_sends: PendingSends
     stopping: threading.Event
 
     def end(self, run: Run, outcome: Outcome, stream: Stream | None, *, is_confirmed: bool) -> None:
@@ -84,11 +84,11 @@ class Recorder:
             stream: its last stream, closed afterwards; None if nothing was sent.
             is_confirmed: the engine no longer holds anything for the job.
         """
-        self.hurry.give_way()
+        self.pending_sends.wait()
         try:
-            run.teller.collect()
+            run.publisher.collect()
             state = self._record(run, outcome, is_confirmed=is_confirmed)
-            run.teller.end(is_final=state in TERMINAL)
+            run.publisher.end(is_final=state in TERMINAL)
             run.log.info(
                 _event(state, outcome),
                 state=state,
@@ -132,7 +132,7 @@ class Recorder:
 
     def _write(self, run: Run, outcome: Outcome, output: Output, *, is_confirmed: bool) -> JobState | None:
         with transaction(self.sessions) as session:
-            self.keeper.tell_first_token(session, run.held)
+            self.keeper.report_first_token(session, run.held)
             return record(
                 session,
                 run.claim.lease,

@@ -10,7 +10,7 @@ from jobs.scheduling.claims import FreedSlot
 _MAX_DELAY_SECONDS: Final = 0.1
 
 
-class Hurry:
+class PendingSends:
     """A count of requests about to be sent: an idle slot costs more than a result that is written later."""
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class Hurry:
             self._num_urgent -= 1
             self._changed.notify_all()
 
-    def give_way(self) -> None:
+    def wait(self) -> None:
         """Wait until no request is pending, for at most a tenth of a second."""
         with self._changed:
             self._changed.wait_for(lambda: self._num_urgent <= 0, _MAX_DELAY_SECONDS)
@@ -37,17 +37,17 @@ class Hurry:
 class Refill:
     """A collector of ended requests; the first thread to come refills the slots of all."""
 
-    def __init__(self, fill: Callable[[Sequence[FreedSlot]], bool], hurry: Hurry) -> None:
+    def __init__(self, fill: Callable[[Sequence[FreedSlot]], bool], pending_sends: PendingSends) -> None:
         """Args: fill: deletes the reservations and starts other jobs; True if the engine is then full."""
         self._fill = fill
-        self._hurry = hurry
+        self._pending_sends = pending_sends
         self._waiting: list[FreedSlot] = []
         self._lock = threading.Lock()
         self._filling = threading.Lock()
 
     def after(self, ended: FreedSlot) -> bool:
         """Refill the slot of an ended request. Returns True if it was, or if another thread takes it on."""
-        self._hurry.begin()
+        self._pending_sends.begin()
         try:
             with self._lock:
                 self._waiting.append(ended)
@@ -56,4 +56,4 @@ class Refill:
                     mine, self._waiting = self._waiting, []
                 return not mine or self._fill(mine)
         finally:
-            self._hurry.done()
+            self._pending_sends.done()

@@ -6,9 +6,9 @@ from typing import Final
 from jobs.checkpoints import Output
 from jobs.prompts.tokenizer import Tokenizer, pack_ids
 from jobs.states import FinishReason
-from worker.engine.deltas import Piece, Text
+from worker.engine.deltas import EngineDelta, TextDelta
 from worker.engine.verdicts import sanitize
-from worker.inference.output_text import Said
+from worker.inference.output_text import OutputText
 
 _REPLACEMENT: Final = "\ufffd"
 
@@ -30,7 +30,7 @@ class TextAnswer:
     def __init__(self, tokenizer: Tokenizer, *, max_tokens: int, stops: Sequence[str] = ()) -> None:
         self._tokenizer = tokenizer
         self._max_tokens = max_tokens
-        self._said = Said(stops)
+        self._output = OutputText(stops)
         self._num_seen = 0  # characters of the text that is final
         self._matched = ""  # the stop string that ended it
         self._uncertain = ""  # the end of the text, which the next response may change
@@ -62,20 +62,20 @@ class TextAnswer:
     def resume(self, ids: Sequence[int]) -> None:
         """Ignore the tokens of an earlier run: this one starts over."""
 
-    def take(self, piece: Piece) -> None:
+    def take(self, delta: EngineDelta) -> None:
         """Append a delta of the stream, unless the answer has ended."""
-        if not isinstance(piece, Text) or self.finish_reason is not None:
+        if not isinstance(delta, TextDelta) or self.finish_reason is not None:
             return
         self._has_begun = True
-        self._reported_reason = piece.reason or self._reported_reason
-        if piece.num_tokens is not None:
-            self._reported_tokens = (self._reported_tokens or 0) + piece.num_tokens
-        if not piece.is_whole:
-            self._append(piece.text)
+        self._reported_reason = delta.reason or self._reported_reason
+        if delta.num_tokens is not None:
+            self._reported_tokens = (self._reported_tokens or 0) + delta.num_tokens
+        if not delta.is_whole:
+            self._append(delta.text)
             return
         # An incomplete character looks like U+FFFD until its other bytes come.
-        certain = piece.text.rstrip(_REPLACEMENT)
-        self._uncertain = piece.text[max(len(certain), self._num_seen) :]
+        certain = delta.text.rstrip(_REPLACEMENT)
+        self._uncertain = delta.text[max(len(certain), self._num_seen) :]
         self._append(certain[self._num_seen :])
 
     def finish(self) -> FinishReason:
@@ -90,13 +90,13 @@ class TextAnswer:
     def output(self) -> Output:
         """Return the final output in storable form, complete or cut off. Call it once."""
         self._accept_rest()
-        self._said.flush()
+        self._output.flush()
         self._num_counted = self._count()
         return self.snapshot()
 
     def snapshot(self) -> Output:
         """Return the output that is final so far."""
-        text, replaced = sanitize(self._said.raw())
+        text, replaced = sanitize(self._output.raw())
         return Output(
             text=text,
             packed_ids=pack_ids(self._tokenizer.encode_text(text)),
@@ -108,7 +108,7 @@ class TextAnswer:
 
     def take_text(self) -> str:
         """Return the text that became final since the last call, in storable form."""
-        return self._said.take()
+        return self._output.take()
 
     def _accept_rest(self) -> None:
         """Append the uncertain text, since nothing more comes."""
@@ -120,14 +120,14 @@ class TextAnswer:
         """Count the generated tokens: the server's number, or those of the text up to a stop string's end."""
         if self._reported_tokens is not None and not self._matched:
             return self._reported_tokens
-        return self._tokenizer.count_text(self._said.raw() + self._matched)
+        return self._tokenizer.count_text(self._output.raw() + self._matched)
 
     def _append(self, text: str) -> None:
         if not text:
             return
         self._num_seen += len(text)
         self._num_counted += self._tokenizer.count_text(text)
-        matched = self._said.add(text)
+        matched = self._output.add(text)
         if matched is not None:
             self._matched = matched
             self.finish_reason = FinishReason.STOP

@@ -10,15 +10,15 @@ from jobs.prompts.tokenizer import Tokenizer
 from jobs.scheduling.output_history import History
 from jobs.scheduling.sizing import ClaimPolicy
 from jobs.settings import Settings
-from worker.doorbell import Bell
+from worker.doorbell import WorkerDoorbell
 from worker.inference.dispatcher import Dispatcher
 from worker.inference.execute import Runner
 from worker.inference.leases import LeaseKeeper
 from worker.inference.live_output import LiveOutput
 from worker.inference.monitor import EngineMonitor
-from worker.inference.prefetch import LookAhead
+from worker.inference.prefetch import PromptPrefetcher
 from worker.inference.record import Recorder
-from worker.inference.refill import Hurry
+from worker.inference.refill import PendingSends
 
 # Leases must be renewed even while all other connections are waiting.
 _HEARTBEAT_CONNECTIONS = 3
@@ -28,9 +28,9 @@ _HISTORY_KEPT = timedelta(seconds=2)
 class InferenceWorker:
     """The worker that feeds one engine."""
 
-    def __init__(self, settings: Settings, tokenizer: Tokenizer, bell: Bell) -> None:
+    def __init__(self, settings: Settings, tokenizer: Tokenizer, doorbell: WorkerDoorbell) -> None:
         self._settings = settings
-        self._bell = bell
+        self._doorbell = doorbell
         self._heartbeats = database.make_engine(
             settings.database, pool_size=_HEARTBEAT_CONNECTIONS, name="longbatch-leases"
         )
@@ -40,8 +40,8 @@ class InferenceWorker:
         self.monitor = EngineMonitor(settings, heartbeats, self.keeper, end_id=tokenizer.end_id)
         self._policy = ClaimPolicy.of(settings, history=History(keep=_HISTORY_KEPT))
         counter = PromptCounter(tokenizer)
-        self._live = LiveOutput(bell.broker)
-        stopping, hurry = threading.Event(), Hurry()
+        self._live = LiveOutput(doorbell.broker)
+        stopping, pending_sends = threading.Event(), PendingSends()
         runner = Runner(
             settings=settings,
             policy=self.policy,
@@ -49,20 +49,25 @@ class InferenceWorker:
             counter=counter,
             monitor=self.monitor,
             keeper=self.keeper,
-            ahead=LookAhead(work, settings.engine.name, self.policy, counter),
+            prefetcher=PromptPrefetcher(work, settings.engine.name, self.policy, counter),
             live=self._live,
-            recorder=Recorder(settings, work, self.keeper, bell.ring, hurry, stopping),
+            recorder=Recorder(settings, work, self.keeper, doorbell.ring, pending_sends, stopping),
             stopping=stopping,
         )
         self.dispatcher = Dispatcher(
-            settings, work, monitor=self.monitor, keeper=self.keeper, runner=runner, hurry=hurry
+            settings,
+            work,
+            monitor=self.monitor,
+            keeper=self.keeper,
+            runner=runner,
+            pending_sends=pending_sends,
         )
         self.monitor.on_ready.append(self.dispatcher.loop)
 
     def start(self) -> None:
         """Start all loops. Claims begin as soon as the engine answers a probe."""
         for loop in (
-            self._bell.loop,
+            self._doorbell.loop,
             self._live.loop,
             self.keeper.loop,
             self.monitor.loop,
@@ -83,9 +88,9 @@ class InferenceWorker:
             return self._policy
         return replace(self._policy, prediction=None, preempts=False)
 
-    def heard(self, bell: str) -> None:
+    def on_ring(self, doorbell: str) -> None:
         """Claim jobs soon, because the doorbell rang."""
-        self._bell.heard(bell)
+        self._doorbell.acknowledge(doorbell)
         self.dispatcher.loop.wake()
 
     def begin_stop(self) -> None:
@@ -95,9 +100,9 @@ class InferenceWorker:
     def stop(self) -> None:
         """Stop all threads. No job stays with this worker."""
         self.dispatcher.stop(grace_seconds=self._settings.jobs.shutdown_grace_seconds)
-        for part in (self.monitor, self.keeper.loop, self._live.loop, self._bell.loop):
+        for part in (self.monitor, self.keeper.loop, self._live.loop, self._doorbell.loop):
             part.begin_stop()
-        for loop in (self.monitor.loop, self.keeper.loop, self._live.loop, self._bell.loop):
+        for loop in (self.monitor.loop, self.keeper.loop, self._live.loop, self._doorbell.loop):
             loop.join()
         self.monitor.close()
         self._heartbeats.dispose()

@@ -22,8 +22,8 @@ from jobs.webhooks.vault import Vault
 from worker.rounds import do_each
 from worker.webhooks import exchange
 from worker.webhooks.connect import Failure
-from worker.webhooks.exchange import Answer
-from worker.webhooks.outcomes import Outcomes, Told
+from worker.webhooks.exchange import ExchangeResult
+from worker.webhooks.outcomes import FinishedExchange, Outcomes
 from worker.webhooks.senders import Senders
 
 USER_AGENT: Final = "longbatch"
@@ -118,12 +118,12 @@ class Deliverer:
             except queue.Empty:
                 return
 
-    def _end(self, outcome: Told) -> None:
+    def _end(self, outcome: FinishedExchange) -> None:
         self._outcomes.add(outcome)
         self._freed.add(outcome.due.destination_id)
         self._in_flight -= Counter([outcome.due.tenant_id])
 
-    def _log(self, outcomes: Sequence[Told]) -> None:
+    def _log(self, outcomes: Sequence[FinishedExchange]) -> None:
         for each in outcomes:
             is_good = results.is_delivered(each.answer)
             telemetry.logger().info(
@@ -135,9 +135,9 @@ class Deliverer:
                 error=each.answer.error_code,
             )
 
-    async def _deliver(self, work: tuple[Due, float]) -> Told:
+    async def _deliver(self, work: tuple[Due, float]) -> FinishedExchange:
         due, claimed_at = work
-        return Told(due, await tell(due, self._settings, since=claimed_at))
+        return FinishedExchange(due, await deliver(due, self._settings, since=claimed_at))
 
 
 def sweep(sessions: sessionmaker[Session], *, is_stopping: Callable[[], bool] = lambda: False) -> None:
@@ -199,7 +199,7 @@ def seal_anew(
             is_more = secrets.seal_anew(session, vault) > 0
 
 
-async def tell(due: Due, settings: WebhookSettings, *, since: float) -> Answer:
+async def deliver(due: Due, settings: WebhookSettings, *, since: float) -> ExchangeResult:
     """Send the event; record an unforeseen error as a failed attempt too.
 
     Args:
@@ -214,10 +214,10 @@ async def tell(due: Due, settings: WebhookSettings, *, since: float) -> Answer:
         with suppress(Exception):  # a log that cannot be written must not stop deliveries
             telemetry.logger().exception(telemetry.LOOP_FAILED, loop="deliver")
         latency = timedelta(seconds=time.monotonic() - began)
-        return Answer(status=None, error_code=Failure.INTERNAL_ERROR, num_bytes=0, latency=latency)
+        return ExchangeResult(status=None, error_code=Failure.INTERNAL_ERROR, num_bytes=0, latency=latency)
 
 
-async def send(due: Due, settings: WebhookSettings, *, waited: timedelta = timedelta(0)) -> Answer:
+async def send(due: Due, settings: WebhookSettings, *, waited: timedelta = timedelta(0)) -> ExchangeResult:
     """Stamp, sign and POST the event.
 
     Args:
@@ -226,7 +226,9 @@ async def send(due: Due, settings: WebhookSettings, *, waited: timedelta = timed
         waited: time since it was claimed.
     """
     if not due.secrets:
-        return Answer(status=None, error_code=Failure.SECRET_UNREADABLE, num_bytes=0, latency=timedelta(0))
+        return ExchangeResult(
+            status=None, error_code=Failure.SECRET_UNREADABLE, num_bytes=0, latency=timedelta(0)
+        )
     signed = webhooks.signature_headers(
         due.body, event_id=ids.event_id(due.event_id), secrets=due.secrets, now=due.claimed_at + waited
     )

@@ -18,7 +18,7 @@ _MAX_RETRY_SECONDS: Final = 10**8  # the event is given up long before
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ExchangeResult:
     """The result of an exchange: exactly one of `status` and `error_code` is set.
 
     Attributes:
@@ -45,7 +45,7 @@ async def post(
     deadline: timedelta,
     resolve: Resolve = resolve_host,
     tls: ssl.SSLContext | None = None,
-) -> Answer:
+) -> ExchangeResult:
     """Check the URL again, as the allowed hosts may have changed, and POST the body.
 
     Args:
@@ -60,7 +60,7 @@ async def post(
     try:
         parsed = check_url(url, allowed_hosts=allowed_hosts)
     except WebhookUrlError:
-        return Answer(status=None, error_code=Failure.URL_REFUSED, num_bytes=0, latency=timedelta(0))
+        return ExchangeResult(status=None, error_code=Failure.URL_REFUSED, num_bytes=0, latency=timedelta(0))
     return await exchange(parsed, body, headers, deadline=deadline, resolve=resolve, tls=tls)
 
 
@@ -72,7 +72,7 @@ async def exchange(
     deadline: timedelta,
     resolve: Resolve = resolve_host,
     tls: ssl.SSLContext | None = None,
-) -> Answer:
+) -> ExchangeResult:
     """POST the body within `deadline`; return network failures as values.
 
     The name is resolved once, every address of it must be public (or its host allowed), and the connection
@@ -101,7 +101,7 @@ async def exchange(
         failure = Failure.CONNECTION_LOST
     except ExchangeError as error:
         failure = error.failure
-    return Answer(
+    return ExchangeResult(
         status=conversation.status,
         error_code=failure if conversation.status is None else None,
         num_bytes=conversation.num_bytes,

@@ -16,7 +16,7 @@ from jobs.settings import WebhookSettings
 from jobs.webhooks import results
 from jobs.webhooks.claims import Due
 from jobs.webhooks.faults import ROW_ERRORS
-from worker.webhooks.exchange import Answer
+from worker.webhooks.exchange import ExchangeResult
 
 # SQLSTATEs of a lock or statement timeout, a deadlock, a conflict: another transaction blocks these rows.
 _HELD_UP: Final = frozenset({"55P03", "57014", "40P01", "40001"})
@@ -29,7 +29,7 @@ _RANDOM: Final = random.SystemRandom()
 
 
 @dataclass(slots=True)
-class Told:
+class FinishedExchange:
     """A finished exchange.
 
     Attributes:
@@ -38,7 +38,7 @@ class Told:
     """
 
     due: Due
-    answer: Answer
+    answer: ExchangeResult
     num_tries: int = 0
     not_before: float = 0.0
 
@@ -49,13 +49,13 @@ class Outcomes:
     def __init__(self, sessions: sessionmaker[Session], settings: WebhookSettings) -> None:
         self._sessions = sessions
         self._settings = settings
-        self._kept: list[Told] = []
+        self._kept: list[FinishedExchange] = []
 
-    def add(self, outcome: Told) -> None:
+    def add(self, outcome: FinishedExchange) -> None:
         """Keep an outcome until it is recorded."""
         self._kept.append(outcome)
 
-    def record(self) -> list[Told]:
+    def record(self) -> list[FinishedExchange]:
         """Record all kept outcomes together; on an error, bisect to isolate the bad ones.
 
         Returns: the recorded ones.
@@ -64,7 +64,7 @@ class Outcomes:
             SQLAlchemyError: the database does not answer; unrecorded outcomes are kept, so call again.
         """
         now = time.monotonic()
-        recorded: list[Told] = []
+        recorded: list[FinishedExchange] = []
         waiting = [each for each in self._kept if each.not_before > now]
         groups = [[each for each in self._kept if each.not_before <= now]]
         try:
@@ -83,7 +83,7 @@ class Outcomes:
             self._kept = waiting + [each for group in groups for each in group]
         return recorded
 
-    def _try(self, group: Sequence[Told]) -> Exception | None:
+    def _try(self, group: Sequence[FinishedExchange]) -> Exception | None:
         """Record these in one transaction, and return the error if one of them causes it."""
         if not group:
             return None
@@ -110,7 +110,7 @@ class Outcomes:
             return error
         return None
 
-    def _is_kept(self, outcome: Told, error: Exception) -> bool:
+    def _is_kept(self, outcome: FinishedExchange, error: Exception) -> bool:
         """Return True to try again later; otherwise drop the outcome and end its dispatch."""
         outcome.num_tries += 1
         if isinstance(error, OperationalError) and outcome.num_tries < _MAX_TRIES:
@@ -130,7 +130,7 @@ class Outcomes:
             self._drop(outcome)
         return False
 
-    def _drop(self, outcome: Told) -> None:
+    def _drop(self, outcome: FinishedExchange) -> None:
         try:
             with transaction(self._sessions) as session:
                 session.execute(_LIMIT_LOCKS)

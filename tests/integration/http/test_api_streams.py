@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from api_server import ApiProcess, Serve, error_of
 from cli.stack.servers.valkey import EmbeddedValkey
 from jobs import doorbell, ids, live_output, tenants
-from jobs.live_output import Piece
+from jobs.live_output import Delta
 from jobs.models import DEFAULT_TENANT, Job
 from jobs.tenants import keys
 from jobs.tenants.keys import Scope
@@ -92,7 +92,7 @@ def test_a_stream_tells_nothing_more_once_its_key_is_no_longer_good(
     with closing(doorbell.connect(valkey.url, socket_timeout=5)) as broker:
 
         def say(number: int, *, last: str = "") -> None:
-            fields = live_output.encode(Piece(number, last or "x", number + 1))
+            fields = live_output.encode(Delta(number, last or "x", number + 1))
             broker.xadd(live_output.stream_key(running.job_id), fields)  # type: ignore[arg-type]  # texts
 
         number = 0

@@ -16,7 +16,7 @@ from jobs.scheduling.claims import Claim
 from jobs.transitions import Lease
 from support import CAPACITY, ENGINE, POLICY, claim_one, register_engine, spec, submit_one
 from worker.engine.metrics import Gauges
-from worker.inference.draining import Drains
+from worker.inference.draining import DrainMonitor
 from worker.inference.leases import HeldLease
 
 TINY = replace(CAPACITY, max_blocks=10)
@@ -25,9 +25,9 @@ NONE_ACTIVE = Gauges(max_blocks=10)
 
 
 @pytest.fixture
-def drains(sessions: sessionmaker[Session]) -> Drains:
+def drain_monitor(sessions: sessionmaker[Session]) -> DrainMonitor:
     """What judges by gauges alone."""
-    return Drains(sessions, ENGINE, limit=lambda _: timedelta(hours=1), answers=lambda: False)
+    return DrainMonitor(sessions, ENGINE, limit=lambda _: timedelta(hours=1), answers=lambda: False)
 
 
 def booked(sessions: sessionmaker[Session], *, booked_ago: timedelta = timedelta(minutes=1)) -> list[Claim]:
@@ -49,7 +49,7 @@ def left(sessions: sessionmaker[Session]) -> set[object]:
 
 
 def test_a_job_that_waits_for_blocks_does_not_hide_a_request_that_drains(
-    sessions: sessionmaker[Session], drains: Drains
+    sessions: sessionmaker[Session], drain_monitor: DrainMonitor
 ) -> None:
     draining, waiting = booked(sessions)
     with transaction(sessions) as session:
@@ -59,39 +59,39 @@ def test_a_job_that_waits_for_blocks_does_not_hide_a_request_that_drains(
         granted = growth.extend(session, ENGINE, waiting.lease, produced=32, policy=POLICY)
         assert granted == growth.WaitForBlocks()
     for _ in range(3):  # the one active request is the draining one
-        drains.look(ONE_ACTIVE, generating=[waiting.lease.lease_id])
+        drain_monitor.check(ONE_ACTIVE, generating=[waiting.lease.lease_id])
     assert left(sessions) == {draining.lease.lease_id, waiting.lease.lease_id}
     for _ in range(2):
-        drains.look(NONE_ACTIVE, generating=[])
+        drain_monitor.check(NONE_ACTIVE, generating=[])
     assert left(sessions) == {waiting.lease.lease_id}
 
 
 def test_a_booking_whose_request_brought_no_token_yet_does_not_hide_one_that_drains(
-    sessions: sessionmaker[Session], drains: Drains
+    sessions: sessionmaker[Session], drain_monitor: DrainMonitor
 ) -> None:
     draining, loading = booked(sessions)
     for _ in range(3):
-        drains.look(ONE_ACTIVE, generating=[])
+        drain_monitor.check(ONE_ACTIVE, generating=[])
     assert left(sessions) == {draining.lease.lease_id, loading.lease.lease_id}
 
 
 def test_a_draining_booking_goes_when_only_requests_that_generate_are_active(
-    sessions: sessionmaker[Session], drains: Drains
+    sessions: sessionmaker[Session], drain_monitor: DrainMonitor
 ) -> None:
     _, generating = booked(sessions)
     for _ in range(2):
-        drains.look(ONE_ACTIVE, generating=[generating.lease.lease_id])
+        drain_monitor.check(ONE_ACTIVE, generating=[generating.lease.lease_id])
     assert left(sessions) == {generating.lease.lease_id}
 
 
 def test_gauges_that_show_no_request_only_once_are_not_believed(
-    sessions: sessionmaker[Session], drains: Drains
+    sessions: sessionmaker[Session], drain_monitor: DrainMonitor
 ) -> None:
     both = {claim.lease.lease_id for claim in booked(sessions)}
     for gauges in (NONE_ACTIVE, ONE_ACTIVE, NONE_ACTIVE, None):
-        drains.look(gauges, generating=[])
+        drain_monitor.check(gauges, generating=[])
         assert left(sessions) == both
-    drains.look(NONE_ACTIVE, generating=[])
+    drain_monitor.check(NONE_ACTIVE, generating=[])
     assert left(sessions) == both, "the look without gauges must count as none"
 
 
@@ -99,9 +99,9 @@ def test_a_lease_counts_as_generating_only_while_its_present_request_brings_toke
     held = HeldLease(Lease(uuid7(), uuid7()), valid_until=0.0)
     held.take_over(500)
     assert not held.is_generating(100.0), "tokens of an earlier run prove nothing"
-    held.hear(100.0, num_tokens=501)
+    held.note_tokens(100.0, num_tokens=501)
     assert not held.is_generating(100.5), "the gauges may not count it yet"
-    held.hear(101.5, num_tokens=502)
+    held.note_tokens(101.5, num_tokens=502)
     assert held.is_generating(101.6)
     assert not held.is_generating(105.0), "the stream is silent"
     held.generating_since = None

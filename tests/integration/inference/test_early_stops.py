@@ -17,9 +17,9 @@ from jobs.settings import DatabaseSettings, TritonSettings
 from local_engine import END_OF_TURN, RunningEngine
 from support import PATIENCE, eventually
 from worker.engine.adapter_ids import IdsAdapter
-from worker.engine.deltas import Tokens
+from worker.engine.deltas import TokenDelta
 from worker.engine.request import Request
-from worker.engine.stream import Ended, Stream
+from worker.engine.stream import Stream, StreamEnd
 from worker_support import ENGINE, Queue, running_worker, settings_for
 
 INPUTS = frozenset(
@@ -29,7 +29,7 @@ INPUTS = frozenset(
 LONG = 30_000
 
 
-def long_stream(engine: RunningEngine, came: "queue.SimpleQueue[Tokens | Ended]") -> Stream:
+def long_stream(engine: RunningEngine, came: "queue.SimpleQueue[TokenDelta | StreamEnd]") -> Stream:
     ids = np.full(20, 1000, dtype=np.int32)
     request = Request(uuid7().hex, ids, LONG, END_OF_TURN, END_OF_TURN)
     settings = TritonSettings(url=f"{LOOPBACK}:{engine.launch.grpc_port}")
@@ -40,12 +40,12 @@ def long_stream(engine: RunningEngine, came: "queue.SimpleQueue[Tokens | Ended]"
 def test_a_request_that_is_not_wanted_any_more_before_it_was_sent_is_never_sent(
     synthetic: RunningEngine, verb: str
 ) -> None:
-    came: queue.SimpleQueue[Tokens | Ended] = queue.SimpleQueue()
+    came: queue.SimpleQueue[TokenDelta | StreamEnd] = queue.SimpleQueue()
     stream = long_stream(synthetic, came)
     getattr(stream, verb)()
     stream.start()
     end = came.get(timeout=PATIENCE)
-    assert isinstance(end, Ended)
+    assert isinstance(end, StreamEnd)
     assert end.confirmed
     assert stream.close()
 

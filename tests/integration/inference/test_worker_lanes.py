@@ -8,7 +8,7 @@ from uuid import UUID
 
 from cli.stack.servers.valkey import EmbeddedValkey
 from jobs import doorbell, live_output
-from jobs.live_output import Piece
+from jobs.live_output import Delta
 from jobs.prompts.tokenizer import unpack_ids
 from jobs.scheduling.packing import PackingPolicy
 from jobs.settings import Settings
@@ -48,7 +48,7 @@ def test_an_interactive_job_is_answered_while_four_long_ones_run_and_all_complet
     assert queue.reservations() == []
 
 
-def pieces_of(valkey: EmbeddedValkey, job_id: UUID) -> list[Piece]:
+def pieces_of(valkey: EmbeddedValkey, job_id: UUID) -> list[Delta]:
     with closing(doorbell.connect(valkey.url, socket_timeout=5)) as broker:
         entries: Any = broker.xrange(live_output.stream_key(job_id))
         return [live_output.decode(fields) for _, fields in entries]
@@ -64,18 +64,18 @@ def test_what_is_told_while_it_comes_adds_up_to_the_result(
         ]
         for each in told:
             queue.ended(each)
-        pieces = [eventually(partial(_when_whole, valkey, each)) for each in told]
-    for job_id, found in zip(told, pieces, strict=True):
+        deltas = [eventually(partial(_when_whole, valkey, each)) for each in told]
+    for job_id, found in zip(told, deltas, strict=True):
         result = queue.result(job_id)
         assert result is not None
-        assert "".join(piece.text for piece in found) == result.output
-        assert [piece.at for piece in found] == [
-            sum(len(piece.text) for piece in found[:place]) for place in range(len(found))
+        assert "".join(delta.text for delta in found) == result.output
+        assert [delta.at for delta in found] == [
+            sum(len(delta.text) for delta in found[:place]) for place in range(len(found))
         ]
-    assert len(pieces[0]) > 10
-    assert pieces[0][-1].num_tokens == 300
+    assert len(deltas[0]) > 10
+    assert deltas[0][-1].num_tokens == 300
 
 
-def _when_whole(valkey: EmbeddedValkey, job_id: UUID) -> list[Piece]:
+def _when_whole(valkey: EmbeddedValkey, job_id: UUID) -> list[Delta]:
     found = pieces_of(valkey, job_id)
     return found if found and found[-1].is_last else []

@@ -20,10 +20,10 @@ from jobs.states import FinishReason, JobState
 from support import claim_one, eventually, register_engine, submit_one
 from worker.inference.answer import Answer
 from worker.inference.leases import HeldLease, LeaseKeeper
-from worker.inference.live_output import Teller
+from worker.inference.live_output import OutputPublisher
 from worker.inference.outcome import Failed, Finished, Outcome
 from worker.inference.record import Recorder, Run
-from worker.inference.refill import Hurry
+from worker.inference.refill import PendingSends
 from worker_support import Queue, running_worker
 
 HOT: JsonObject = {"temperature": 1.0}
@@ -84,12 +84,12 @@ def recorded(
         claim: Claim = claim_one(session)
     held = HeldLease(claim.lease, time.monotonic() + 60)
     answer = Unstorable(tokenizer, max_tokens=64)
-    teller = Teller(lambda *_: None, claim.job.id, answer, interval=0)
+    publisher = OutputPublisher(lambda *_: None, claim.job.id, answer, interval=0)
     stopping = threading.Event()
     stopping.set()  # a retry would give up
     keeper = LeaseKeeper(sessions, settings.jobs)
-    recorder = Recorder(settings, sessions, keeper, lambda _: None, Hurry(), stopping)
-    recorder.end(Run(claim, held, answer, teller, _Log()), outcome, None, is_confirmed=True)
+    recorder = Recorder(settings, sessions, keeper, lambda _: None, PendingSends(), stopping)
+    recorder.end(Run(claim, held, answer, publisher, _Log()), outcome, None, is_confirmed=True)
     with sessions() as session:
         return session.get_one(Job, claim.job.id)
 

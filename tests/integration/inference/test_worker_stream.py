@@ -12,9 +12,9 @@ from jobs.settings import TritonSettings
 from local_engine import END_OF_TURN, RunningEngine, free_ports
 from support import PATIENCE, eventually
 from worker.engine.adapter_ids import IdsAdapter
-from worker.engine.deltas import Tokens
+from worker.engine.deltas import TokenDelta
 from worker.engine.request import Request
-from worker.engine.stream import Ended, Stream
+from worker.engine.stream import Stream, StreamEnd
 
 INPUTS = frozenset(
     {"input_ids", "input_lengths", "request_output_len", "streaming", "end_id", "pad_id", "stop"}
@@ -27,7 +27,7 @@ class Opened:
     def __init__(
         self, port: int, *, max_tokens: int, num_prompt: int = 20, inputs: frozenset[str] = INPUTS
     ) -> None:
-        self.came: queue.SimpleQueue[Tokens | Ended] = queue.SimpleQueue()
+        self.came: queue.SimpleQueue[TokenDelta | StreamEnd] = queue.SimpleQueue()
         ids = np.full(num_prompt, 1000, dtype=np.int32)
         request = Request(uuid7().hex, ids, max_tokens, END_OF_TURN, END_OF_TURN)
         settings = TritonSettings(url=f"{LOOPBACK}:{port}")
@@ -36,11 +36,11 @@ class Opened:
 
     def tokens(self) -> list[int]:
         event = self.came.get(timeout=PATIENCE)
-        assert isinstance(event, Tokens)
+        assert isinstance(event, TokenDelta)
         return event.ids
 
-    def end(self) -> Ended:
-        while not isinstance(event := self.came.get(timeout=PATIENCE), Ended):
+    def end(self) -> StreamEnd:
+        while not isinstance(event := self.came.get(timeout=PATIENCE), StreamEnd):
             pass
         assert self.stream.close()
         return event
@@ -49,14 +49,14 @@ class Opened:
 def test_a_whole_answer_ends_with_the_engines_word(synthetic: RunningEngine) -> None:
     opened = Opened(synthetic.launch.grpc_port, max_tokens=5)
     assert opened.tokens()
-    assert opened.end() == Ended(None, confirmed=True)
+    assert opened.end() == StreamEnd(None, confirmed=True)
 
 
 def test_a_request_to_stop_is_confirmed_by_the_engine(synthetic: RunningEngine) -> None:
     opened = Opened(synthetic.launch.grpc_port, max_tokens=100_000)
     opened.tokens()
     opened.stream.stop()
-    assert opened.end() == Ended(None, confirmed=True)
+    assert opened.end() == StreamEnd(None, confirmed=True)
     assert synthetic.gauges()["active"] == 0
 
 

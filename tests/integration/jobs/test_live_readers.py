@@ -17,7 +17,7 @@ from api.runtime.live_output import LiveReader
 from cli.stack.servers.valkey import EmbeddedValkey
 from jobs import doorbell, ids, live_output
 from jobs.ids import uuid7
-from jobs.live_output import Piece
+from jobs.live_output import Delta
 from jobs.settings import BrokerSettings
 from support import submit_one
 
@@ -47,7 +47,7 @@ def test_a_reader_that_leaves_while_the_broker_does_not_answer_is_forgotten() ->
         port = frozen.sockets[0].getsockname()[1]
         live_reader = reader_of(f"redis://127.0.0.1:{port}")
         running = asyncio.create_task(live_reader.run())
-        reading = asyncio.ensure_future(anext(live_reader.pieces(uuid7())))
+        reading = asyncio.ensure_future(anext(live_reader.deltas(uuid7())))
         await connected.wait()
         for task in (reading, running):
             task.cancel()
@@ -58,21 +58,21 @@ def test_a_reader_that_leaves_while_the_broker_does_not_answer_is_forgotten() ->
     run(leave_early())
 
 
-def tell(valkey: EmbeddedValkey, job_id: UUID, *pieces: Piece) -> None:
+def tell(valkey: EmbeddedValkey, job_id: UUID, *deltas: Delta) -> None:
     with closing(doorbell.connect(valkey.url, socket_timeout=5)) as broker:
-        for piece in pieces:
-            broker.xadd(live_output.stream_key(job_id), live_output.encode(piece))  # type: ignore[arg-type]  # texts
+        for delta in deltas:
+            broker.xadd(live_output.stream_key(job_id), live_output.encode(delta))  # type: ignore[arg-type]  # texts
 
 
 def test_who_comes_later_makes_nobody_hear_a_piece_twice(valkey: EmbeddedValkey) -> None:
     job_id = uuid7()
-    told = [Piece(number, "x", number + 1) for number in range(3)]
+    told = [Delta(number, "x", number + 1) for number in range(3)]
 
     async def two_readers() -> None:
         reader = reader_of(valkey.url)
         reading = asyncio.create_task(reader.run())
         tell(valkey, job_id, *told[:2])
-        async with aclosing(reader.pieces(job_id)) as first, aclosing(reader.pieces(job_id)) as second:
+        async with aclosing(reader.deltas(job_id)) as first, aclosing(reader.deltas(job_id)) as second:
             heard = [await anext(first), await anext(first)]
             assert [await anext(second), await anext(second)] == heard == told[:2]
             tell(valkey, job_id, told[2])

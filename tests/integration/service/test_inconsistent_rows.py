@@ -15,7 +15,7 @@ from jobs.webhooks.vault import Vault
 from support import ENGINE, claim_one, job_in, register_engine, spec, submit_one
 from webhook_support import deliver_due
 from worker.engine.metrics import Gauges
-from worker.inference.draining import Drains
+from worker.inference.draining import DrainMonitor
 
 
 def test_a_booking_whose_lease_has_expired_explains_no_request_in_the_engine(
@@ -34,13 +34,13 @@ def test_a_booking_whose_lease_has_expired_explains_no_request_in_the_engine(
             .values(state="draining", draining_since=past)
         )
         session.execute(update(Job).where(Job.id == silent.job_id).values(lease_expires_at=past))
-    drains = Drains(sessions, ENGINE, limit=lambda _: timedelta(hours=1), answers=lambda: False)
+    drain_monitor = DrainMonitor(sessions, ENGINE, limit=lambda _: timedelta(hours=1), answers=lambda: False)
     for _ in range(3):
-        drains.look(Gauges(active_requests=1, max_blocks=9), generating=[])
+        drain_monitor.check(Gauges(active_requests=1, max_blocks=9), generating=[])
     with sessions() as session:
         assert len(session.scalars(select(Reservation.lease_id)).all()) == 2
     for _ in range(2):
-        drains.look(Gauges(active_requests=0, max_blocks=9), generating=[])
+        drain_monitor.check(Gauges(active_requests=0, max_blocks=9), generating=[])
     with sessions() as session:
         assert session.scalars(select(Reservation.lease_id)).all() == [silent.lease_id]
 

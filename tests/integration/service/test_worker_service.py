@@ -31,7 +31,7 @@ from jobs.states import JobState
 from support import eventually, job_in, prepare_all, register_engine, spec, submit_one, taker_of
 from worker import maintenance
 from worker.celery_app import make_app, publisher
-from worker.doorbell import Bell
+from worker.doorbell import WorkerDoorbell
 from worker.service import ServiceWorker
 from worker_support import CAPACITY, Queue
 
@@ -145,7 +145,7 @@ def running_service(
         maintenance=maintenance,
     )
     broker = doorbell.connect(broker_url, socket_timeout=1)
-    worker = ServiceWorker(settings, tokenizer, Bell(broker, publisher(make_app(settings.broker))))
+    worker = ServiceWorker(settings, tokenizer, WorkerDoorbell(broker, publisher(make_app(settings.broker))))
     worker.start()
     try:
         yield worker
@@ -196,11 +196,11 @@ def test_the_bell_of_events_wakes_deliveries_and_leaves_prompts_alone(
         eventually(lambda: len(tries(queue.sessions)) == 1)
         finish_one()
         second = queue.submit("Me too.", is_counted=False)
-        worker.heard(doorbell.EVENTS)
+        worker.on_ring(doorbell.EVENTS)
         eventually(lambda: [each.outcome for each in tries(queue.sessions)] == ["delivered"] * 2)
         assert queue.job(second).state == "preparing"
         finish_one()
-        worker.heard(doorbell.SERVICE)
+        worker.on_ring(doorbell.SERVICE)
         queue.when(second, lambda job: job.state == "queued")
         eventually(lambda: [each.outcome for each in tries(queue.sessions)] == ["delivered"] * 3)
 

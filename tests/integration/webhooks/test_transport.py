@@ -29,7 +29,7 @@ from support import PATIENCE
 from webhook_support import awaited, exchange, post
 from worker.webhooks import exchange as transport
 from worker.webhooks.connect import Failure
-from worker.webhooks.exchange import Answer
+from worker.webhooks.exchange import ExchangeResult
 from worker.webhooks.protocol import MAX_RECEIVED_BYTES, MAX_RESPONSE_BYTES
 
 BODY = b'{"id":"job_1"}'
@@ -37,7 +37,9 @@ SECONDS = timedelta(seconds=1)
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
 
-def deliver(url: str, *, deadline: timedelta = 5 * SECONDS, tls: ssl.SSLContext | None = None) -> Answer:
+def deliver(
+    url: str, *, deadline: timedelta = 5 * SECONDS, tls: ssl.SSLContext | None = None
+) -> ExchangeResult:
     """An exchange in which hook.test is an allowed host on loopback."""
     return post(
         url,

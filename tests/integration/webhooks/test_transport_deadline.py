@@ -11,7 +11,7 @@ from hostile_servers import Conduct, forever, half_closing, make_certificate, se
 from jobs.settings import WebhookSettings
 from webhook_support import awaited
 from worker.webhooks import exchange
-from worker.webhooks.exchange import Answer
+from worker.webhooks.exchange import ExchangeResult
 
 # What takes all the time it can get, and what would give more bytes than anybody wants.
 SLOW: dict[str, Conduct] = {
@@ -42,7 +42,7 @@ def drip_handshake(connected: ssl.SSLSocket) -> None:
     forever(b"\x02", first=b"\x16\x03\x03\x40\x00", pause=0.05)(connected)
 
 
-async def ask(urls: list[str], tls: ssl.SSLContext) -> list[Answer]:
+async def ask(urls: list[str], tls: ssl.SSLContext) -> list[ExchangeResult]:
     """All of them at once."""
     deadline = timedelta(seconds=WebhookSettings().deadline_seconds)
     asked = (

@@ -15,7 +15,7 @@ from ssrf_corpus import IPV6, LOOPBACK, METADATA, PRIVATE, REBINDING, SHAPES, ur
 from support import eventually
 from webhook_support import connections, exchange, post
 from worker.webhooks.connect import Failure
-from worker.webhooks.exchange import Answer
+from worker.webhooks.exchange import ExchangeResult
 
 SECOND = timedelta(seconds=1)
 
@@ -168,7 +168,7 @@ def stranger(host: str, port: int) -> ParsedUrl:
     return ParsedUrl(scheme="http", host=host, port=port, target="/", is_allowed_host=False)
 
 
-def allowed(port: int, *, scheme: str = "http", tls: ssl.SSLContext | None = None) -> Answer:
+def allowed(port: int, *, scheme: str = "http", tls: ssl.SSLContext | None = None) -> ExchangeResult:
     url = f"{scheme}://127.0.0.1:{port}/"
     return post(url, b"{}", {}, allowed_hosts=["127.0.0.1"], deadline=5 * SECOND, tls=tls)
 

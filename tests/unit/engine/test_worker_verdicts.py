@@ -21,10 +21,12 @@ FORWARD = "Executor failed process requestId 7 […]: Encountered an error in fo
     ],
 )
 def test_what_the_engine_refuses_is_the_request_s_own_fault(words: str) -> None:
-    error = verdicts.told(words, has_said=False)
+    error = verdicts.stream_error(words, has_said=False)
     assert type(error) is EngineError
     assert error.message == words
-    assert isinstance(verdicts.told(words, has_said=True), RetryableEngineError), "it had taken the request"
+    assert isinstance(verdicts.stream_error(words, has_said=True), RetryableEngineError), (
+        "it had taken the request"
+    )
 
 
 @pytest.mark.parametrize(
@@ -41,26 +43,26 @@ def test_what_the_engine_refuses_is_the_request_s_own_fault(words: str) -> None:
     ],
 )
 def test_what_befell_the_engine_is_worth_another_try_and_no_tenant_reads_it(words: str) -> None:
-    error = verdicts.told(words, has_said=False)
+    error = verdicts.stream_error(words, has_said=False)
     assert type(error) is RetryableEngineError
     assert (error.said, error.message) == (words, RetryableEngineError().message)
 
 
 def test_a_server_that_does_not_serve_costs_no_attempt() -> None:
-    error = verdicts.told("Request for unknown model: 'x' is not found", has_said=False)
+    error = verdicts.stream_error("Request for unknown model: 'x' is not found", has_said=False)
     assert type(error) is EngineUnavailableError
     assert "unknown model" in error.said
     assert "unknown model" not in error.message
 
 
 def test_a_call_that_broke_names_its_peer_in_the_log_alone() -> None:
-    error = verdicts.lost(ValueError("ipv4:10.1.2.3:8001: connection reset"))
+    error = verdicts.call_error(ValueError("ipv4:10.1.2.3:8001: connection reset"))
     assert type(error) is EngineLostError
     assert "10.1.2.3" in error.said
     assert "10.1.2.3" not in error.message
 
 
 def test_words_can_be_stored_whatever_they_are() -> None:
-    error = verdicts.told("exceeds maximum input length\x00\ud800" + "x" * 9000, has_said=False)
+    error = verdicts.stream_error("exceeds maximum input length\x00\ud800" + "x" * 9000, has_said=False)
     assert error.message.startswith("exceeds maximum input length\ufffd\ufffdx")
     assert len(error.message) == 500

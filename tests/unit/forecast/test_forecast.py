@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.forecast_error import Teller, tell
+from bench.forecast_error import StartPredictor, predict_starts
 from bench.simulation.engine_model import A6000 as MODEL
 from bench.simulation.workloads import make
 from jobs.engines.capacity import Budget
@@ -193,17 +193,17 @@ def test_without_measurements_the_default_holds(services: list[Service]) -> None
 
 
 @pytest.fixture(scope="module")
-def told() -> Teller:
-    return tell(make("MIX-20", seed=0, num_jobs=300, max_tokens=2048), MODEL)
+def told() -> StartPredictor:
+    return predict_starts(make("MIX-20", seed=0, num_jobs=300, max_tokens=2048), MODEL)
 
 
-def test_half_of_the_estimates_on_a_mixed_queue_are_within_a_quarter(told: Teller) -> None:
+def test_half_of_the_estimates_on_a_mixed_queue_are_within_a_quarter(told: StartPredictor) -> None:
     errors = [abs(each.error) for each in told.told]
     sys.stdout.write(f"MIX-20, {len(errors)} estimates: median relative error {median(errors):.3f}\n")
     assert median(errors) < 0.25
 
 
-def test_measured_speeds_are_those_of_the_simulated_engine(told: Teller) -> None:
+def test_measured_speeds_are_those_of_the_simulated_engine(told: StartPredictor) -> None:
     read_s = median(each.read_s for each in told.speeds)
     step_s = median(each.step_s for each in told.speeds)
     assert read_s == pytest.approx(MODEL.prefill_s, rel=0.15)

@@ -7,19 +7,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs.ids import uuid7
-from jobs.live_output import Piece
+from jobs.live_output import Delta
 from jobs.prompts.tokenizer import Tokenizer
 from worker.inference.answer import Answer
-from worker.inference.live_output import Teller
+from worker.inference.live_output import OutputPublisher
 
 TOKENIZER = Tokenizer.load()
 IDS = TOKENIZER.encode_text("日本語 🙂🙂 EN of this; the END. And a tail.").tolist()
 
 
-def read(pieces: list[Piece]) -> str:
+def read(deltas: list[Delta]) -> str:
     said = ""
-    for piece in pieces:
-        said += piece.text[len(said) - piece.at :] if piece.at <= len(said) else ""
+    for delta in deltas:
+        said += delta.text[len(said) - delta.at :] if delta.at <= len(said) else ""
     return said
 
 
@@ -28,18 +28,18 @@ def read(pieces: list[Piece]) -> str:
 def test_what_readers_of_an_interrupted_job_were_told_is_its_result(
     stops: tuple[str, ...], cuts: list[int]
 ) -> None:
-    pieces: list[Piece] = []
+    deltas: list[Delta] = []
     taken: list[int] = []
     bounds = [0, *sorted(cuts), len(IDS)]
     for start, end in itertools.pairwise(bounds):
         answer = Answer(TOKENIZER, max_tokens=len(IDS) + 5, stops=stops)
-        teller = Teller(lambda _, piece: pieces.append(piece), uuid7(), answer, interval=0)
+        publisher = OutputPublisher(lambda _, delta: deltas.append(delta), uuid7(), answer, interval=0)
         answer.resume(taken)
         for token_id in IDS[start:end]:
             answer.push([token_id])
-            teller.tell()
+            publisher.publish()
         taken = IDS[: answer.num_tokens]
-        teller.collect()
+        publisher.collect()
         output = answer.output()
-        teller.end(is_final=end == len(IDS) or answer.finish_reason is not None)
-    assert read(pieces) == output.text
+        publisher.end(is_final=end == len(IDS) or answer.finish_reason is not None)
+    assert read(deltas) == output.text

@@ -9,7 +9,7 @@ from jobs.ids import uuid7
 from jobs.prompts.tokenizer import Tokenizer
 from jobs.states import FinishReason
 from worker.inference.answer import Answer
-from worker.inference.live_output import Teller
+from worker.inference.live_output import OutputPublisher
 
 TOKENIZER = Tokenizer.load()
 TEXT = "Answers stop. 日本語 🙂🙂 END of this; the END. And a tail that is never said."
@@ -51,14 +51,14 @@ def test_a_taken_over_answer_streams_only_once_a_new_token_has_come() -> None:
 def test_a_stop_string_across_the_end_of_a_segment_ends_the_answer_for_live_readers_too(cut: int) -> None:
     told: list[str] = []
     answer = Answer(TOKENIZER, max_tokens=1000, stops=["the END. And a tail"])
-    teller = Teller(lambda _, piece: told.append(piece.text), uuid7(), answer, interval=0)
+    publisher = OutputPublisher(lambda _, delta: told.append(delta.text), uuid7(), answer, interval=0)
     for run in (IDS[:cut], IDS[cut:]):
         answer.begin_run(until=answer.num_tokens + len(run))
         for token_id in run:
             answer.push([token_id])
-            teller.tell()
-    teller.collect()
+            publisher.publish()
+    publisher.collect()
     output = answer.output()
-    teller.end(is_final=True)
+    publisher.end(is_final=True)
     assert answer.finish_reason is FinishReason.STOP
     assert output.text == "".join(told) == TEXT.partition("the END")[0]

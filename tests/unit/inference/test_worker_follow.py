@@ -11,8 +11,8 @@ from jobs.prompts.tokenizer import Tokenizer, ensure_default_tokenizer
 from jobs.states import FinishReason, StopReason
 from jobs.transitions import Lease
 from worker.engine.deadlines import Deadlines
-from worker.engine.deltas import Tokens
-from worker.engine.stream import Ended
+from worker.engine.deltas import TokenDelta
+from worker.engine.stream import StreamEnd
 from worker.inference.answer import Answer
 from worker.inference.follow import follow, wait_for_end
 from worker.inference.leases import HeldLease, StopAsked
@@ -33,7 +33,7 @@ def answer(tokenizer: Tokenizer) -> Answer:
     return Answer(tokenizer, max_tokens=3)
 
 
-def held(*events: Tokens | Ended | StopAsked, seconds: float = 60) -> HeldLease:
+def held(*events: TokenDelta | StreamEnd | StopAsked, seconds: float = 60) -> HeldLease:
     made = HeldLease(Lease(uuid7(), uuid7()), valid_until=time.monotonic() + seconds)
     for event in events:
         made.inbox.put(event)
@@ -41,7 +41,7 @@ def held(*events: Tokens | Ended | StopAsked, seconds: float = 60) -> HeldLease:
 
 
 def test_a_final_response_without_tokens_is_an_end_token(answer: Answer) -> None:
-    given = held(Tokens([1000]), Ended(None, confirmed=True))
+    given = held(TokenDelta([1000]), StreamEnd(None, confirmed=True))
     assert follow(given, answer, PATIENT, **PACE) == (
         Finished(FinishReason.STOP),
         True,
@@ -49,7 +49,7 @@ def test_a_final_response_without_tokens_is_an_end_token(answer: Answer) -> None
 
 
 def test_as_many_tokens_as_were_asked_for_are_a_length(answer: Answer) -> None:
-    given = held(Tokens([1000, 1001, 1002]), Ended(None, confirmed=True))
+    given = held(TokenDelta([1000, 1001, 1002]), StreamEnd(None, confirmed=True))
     assert follow(given, answer, PATIENT, **PACE) == (
         Finished(FinishReason.LENGTH),
         True,
@@ -57,7 +57,7 @@ def test_as_many_tokens_as_were_asked_for_are_a_length(answer: Answer) -> None:
 
 
 def test_an_error_behind_the_last_token_changes_nothing(answer: Answer) -> None:
-    given = held(Tokens([1000, 1001, 1002]), Ended(EngineLostError(), confirmed=False))
+    given = held(TokenDelta([1000, 1001, 1002]), StreamEnd(EngineLostError(), confirmed=False))
     assert follow(given, answer, PATIENT, **PACE) == (
         Finished(FinishReason.LENGTH),
         False,
@@ -66,12 +66,12 @@ def test_an_error_behind_the_last_token_changes_nothing(answer: Answer) -> None:
 
 def test_an_error_before_it_fails_the_run(answer: Answer) -> None:
     error = EngineLostError()
-    given = held(Tokens([1000]), Ended(error, confirmed=False))
+    given = held(TokenDelta([1000]), StreamEnd(error, confirmed=False))
     assert follow(given, answer, PATIENT, **PACE) == (Failed(error), False)
 
 
-@pytest.mark.parametrize("events", [[], [Tokens([1000])]])
-def test_silence_past_a_deadline_fails_the_run(answer: Answer, events: list[Tokens]) -> None:
+@pytest.mark.parametrize("events", [[], [TokenDelta([1000])]])
+def test_silence_past_a_deadline_fails_the_run(answer: Answer, events: list[TokenDelta]) -> None:
     outcome, is_confirmed = follow(held(*events), answer, HASTY, **PACE)
     assert isinstance(outcome, Failed)
     assert isinstance(outcome.error, StreamTimeoutError)
@@ -79,7 +79,7 @@ def test_silence_past_a_deadline_fails_the_run(answer: Answer, events: list[Toke
 
 
 def test_a_request_to_stop_ends_it_with_its_reason(answer: Answer) -> None:
-    given = held(Tokens([1000]), StopAsked(StopReason.CANCEL), Tokens([1001]))
+    given = held(TokenDelta([1000]), StopAsked(StopReason.CANCEL), TokenDelta([1001]))
     assert follow(given, answer, PATIENT, **PACE) == (
         Stopped(StopReason.CANCEL),
         False,
@@ -95,11 +95,11 @@ def test_a_lost_lease_ends_it(answer: Answer) -> None:
 
 
 def test_a_backlog_of_tokens_does_not_carry_it_past_its_lease(answer: Answer) -> None:
-    given = held(Tokens([1000]), Tokens([1001]), Ended(None, confirmed=True), seconds=-1)
+    given = held(TokenDelta([1000]), TokenDelta([1001]), StreamEnd(None, confirmed=True), seconds=-1)
     assert follow(given, answer, PATIENT, **PACE) == (LeaseLost(), False)
     assert answer.num_tokens == 0
 
 
 def test_waiting_for_the_end_drops_what_else_comes() -> None:
-    assert wait_for_end(held(Tokens([1]), StopAsked(None), Ended(None, confirmed=True)), seconds=5)
-    assert not wait_for_end(held(Tokens([1])), seconds=0.01)
+    assert wait_for_end(held(TokenDelta([1]), StopAsked(None), StreamEnd(None, confirmed=True)), seconds=5)
+    assert not wait_for_end(held(TokenDelta([1])), seconds=0.01)
