@@ -13,13 +13,13 @@ from api.description import describe
 from api.documents import routes as documents
 from api.files import routes as files
 from api.http import errors
-from api.http.auth import Gate
+from api.http.auth import AuthMiddleware
 from api.http.metrics import HttpMetrics
 from api.http.middleware import Edge
 from api.jobs import bulk_routes as many
 from api.jobs import event_routes as events
 from api.jobs import routes as jobs_routes
-from api.runtime.services import open_parts
+from api.runtime.services import open_services
 from api.summaries import routes as summaries
 from api.system import routes as system
 from api.tenants import routes as usage
@@ -39,8 +39,8 @@ def create_app(settings: Settings) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        async with open_parts(settings) as parts:
-            app.state.parts = parts
+        async with open_services(settings) as services:
+            app.state.services = services
             yield
 
     app = FastAPI(
@@ -53,7 +53,7 @@ def create_app(settings: Settings) -> FastAPI:
         redoc_url=None,
     )
     app.state.http_metrics = HttpMetrics()
-    app.add_middleware(Gate)
+    app.add_middleware(AuthMiddleware)
     app.add_middleware(Edge, metrics=app.state.http_metrics)
     errors.add_handlers(app)
     for router in (

@@ -8,7 +8,7 @@ from uuid import UUID
 from api.batches.requests import EstimateRequest
 from api.http.identifiers import parse_field
 from api.runtime.compute import LONG_BYTES
-from api.runtime.services import Parts
+from api.runtime.services import Services
 from jobs import files, ids
 from jobs.batches.estimate import Estimator
 from jobs.batches.lines import LineFaultError
@@ -24,7 +24,7 @@ from jobs.prompts.counter import PromptCounter
 from jobs.states.batch import Endpoint
 
 
-async def estimate(parts: Parts, asked: EstimateRequest, *, tenant_id: UUID) -> JsonObject:
+async def estimate(services: Services, asked: EstimateRequest, *, tenant_id: UUID) -> JsonObject:
     """Estimate the tokens, KV blocks and time that a batch of this file would take.
 
     Raises:
@@ -34,29 +34,33 @@ async def estimate(parts: Parts, asked: EstimateRequest, *, tenant_id: UUID) -> 
     wrong_file = "There is no such file."
     file_id = parse_field(asked.input_file_id, ids.parse_file_id, param="input_file_id", message=wrong_file)
     try:
-        file = await parts.transactions.run(partial(files.get, file_id=file_id, tenant_id=tenant_id))
+        file = await services.transactions.run(partial(files.get, file_id=file_id, tenant_id=tenant_id))
     except NotFoundError:
         raise InvalidRequestError(wrong_file, param="input_file_id") from None
-    estimator = await _make_estimator(parts, Endpoint(asked.endpoint))
-    splitter = Splitter(max_line_bytes=parts.settings.api.max_body_bytes)
-    store = make_store(parts.settings.files)
+    estimator = await _make_estimator(services, Endpoint(asked.endpoint))
+    splitter = Splitter(max_line_bytes=services.settings.api.max_body_bytes)
+    store = make_store(services.settings.files)
     offset = 0
     while offset < file.num_bytes:
-        found = await parts.transactions.run(partial(files.load_parts, file_id=file.id, offset=offset))
+        found = await services.transactions.run(partial(files.load_parts, file_id=file.id, offset=offset))
         if not found:
             raise InvalidRequestError(wrong_file, param="input_file_id")  # deleted meanwhile
-        offset += await parts.compute(LONG_BYTES + 1, _take_parts, estimator, splitter, found, store, offset)
-    await parts.compute(LONG_BYTES + 1, estimator.take, splitter.close())
-    seconds = await parts.places.seconds_until_done(estimator.found, parts.settings.engine.model)
+        offset += await services.compute(
+            LONG_BYTES + 1, _take_parts, estimator, splitter, found, store, offset
+        )
+    await services.compute(LONG_BYTES + 1, estimator.take, splitter.close())
+    seconds = await services.queue_positions.seconds_until_done(
+        estimator.found, services.settings.engine.model
+    )
     return _object(asked, estimator.found, seconds)
 
 
-async def _make_estimator(parts: Parts, endpoint: Endpoint) -> Estimator:
-    tokenizer = parts.tokenizer.current
+async def _make_estimator(services: Services, endpoint: Endpoint) -> Estimator:
+    tokenizer = services.tokenizer.current
     if tokenizer is None:
         raise UnavailableError("The tokenizer is not loaded yet; try again.")
-    settings = parts.settings
-    registered = await parts.transactions.run(registry.registered_capacities)
+    settings = services.settings
+    registered = await services.transactions.run(registry.registered_capacities)
     return Estimator(
         endpoint,
         registered.get(settings.engine.model) or [registry.configured_capacity(settings.engine)],

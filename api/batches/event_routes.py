@@ -6,7 +6,7 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from api.batches.events import batch_events
-from api.http.dependencies import CallerDep, PartsDep
+from api.http.dependencies import CallerDep, ServicesDep
 from api.http.event_responses import EventResponse
 from api.http.identifiers import BatchIdDep
 from api.http.openapi import event_answers
@@ -21,13 +21,13 @@ router = APIRouter(tags=["events"])
     response_class=Response,
     responses=event_answers('id: 0\nevent: batch\ndata: {"id":"batch_…","status":"in_progress"}\n\n'),
 )
-async def follow_batch(batch_id: BatchIdDep, parts: PartsDep, caller: CallerDep) -> EventResponse:
+async def follow_batch(batch_id: BatchIdDep, services: ServicesDep, caller: CallerDep) -> EventResponse:
     """Stream server-sent events until the batch ends.
 
     Each event is the batch, sent first and whenever its counts change.
     """
     read = partial(batches.get, batch_id=batch_id, tenant_id=caller.tenant_id)
-    again = partial(parts.transactions.run, read, tenant_ids=[caller.tenant_id])
-    with parts.event_streams.opening(caller) as stream:
-        batch = await parts.transactions.run(read)
-        return EventResponse(stream, batch_events(parts, batch, again))
+    again = partial(services.transactions.run, read, tenant_ids=[caller.tenant_id])
+    with services.event_streams.opening(caller) as stream:
+        batch = await services.transactions.run(read)
+        return EventResponse(stream, batch_events(services, batch, again))

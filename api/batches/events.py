@@ -4,23 +4,23 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 
 from api.http.sse import HEARTBEAT, event, merged
-from api.runtime.services import Parts
+from api.runtime.services import Services
 from jobs.batches.views import batch_object
 from jobs.models.batch import Batch
 from jobs.states.batch import TERMINAL as ENDED_BATCH
 
 
 async def batch_events(
-    parts: Parts, batch: Batch, read: Callable[[], Awaitable[Batch]]
+    services: Services, batch: Batch, read: Callable[[], Awaitable[Batch]]
 ) -> AsyncGenerator[bytes, None]:
     """Yield the batch first and whenever its state or counts change, until it ends.
 
     Args:
-        parts: of the application.
+        services: of the application.
         batch: its current row.
         read: reads the row again.
     """
-    async with aclosing(merged(parts.batch_followers.changes(batch.id))) as changes:
+    async with aclosing(merged(services.batch_changes.changes(batch.id))) as changes:
         async for change in changes:
             if change is None:
                 yield HEARTBEAT

@@ -14,8 +14,8 @@ from api.batches.replies import BatchListReply, BatchReply, EstimateReply
 from api.batches.requests import BatchListQuery, BatchRequest, EstimateRequest
 from api.http.body import parse, read_body
 from api.http.callbacks import check_callback
-from api.http.dependencies import PartsDep, TenantDep
-from api.http.idempotency import Promise, PromiseDep
+from api.http.dependencies import ServicesDep, TenantDep
+from api.http.idempotency import IdempotencyDep, IdempotencyHeaders
 from api.http.identifiers import BatchIdDep, parse_field, parse_range
 from api.http.openapi import answers, json_body
 from api.http.replies import page
@@ -50,9 +50,9 @@ RetryCount = Annotated[
 )
 async def create_batch(
     request: Request,
-    parts: PartsDep,
+    services: ServicesDep,
     tenant_id: TenantDep,
-    promise: PromiseDep,
+    idempotency: IdempotencyDep,
     retry_count: RetryCount = 0,
 ) -> JSONResponse:
     """Create a batch that runs every line of an uploaded file as a job.
@@ -60,9 +60,9 @@ async def create_batch(
     The file is validated afterwards; the batch reports what is wrong with it.
     """
     asked = parse(BatchRequest, await read_body(request, max_bytes=_MAX_BYTES))
-    callback = check_callback(asked.webhook_url, asked.webhook_secret, parts.settings.webhooks)
-    await parts.check_destination(callback.url)
-    await parts.name_destinations([callback.url] if callback.url else [], tenant_id=tenant_id)
+    callback = check_callback(asked.webhook_url, asked.webhook_secret, services.settings.webhooks)
+    await services.check_destination(callback.url)
+    await services.name_destinations([callback.url] if callback.url else [], tenant_id=tenant_id)
     spec = BatchSpec(
         input_file_id=parse_field(
             asked.input_file_id, ids.parse_file_id, param="input_file_id", message="There is no such file."
@@ -76,15 +76,15 @@ async def create_batch(
     )
 
     def create(session: Session) -> Batch:
-        if promise.key is not None:
+        if idempotency.key is not None:
             make = partial(batches.create, spec=spec, tenant_id=tenant_id)
-            return _once(session, promise, spec.sha256, make, tenant_id=tenant_id)
+            return _once(session, idempotency, spec.sha256, make, tenant_id=tenant_id)
         batches.wait_for_others(session, spec)
         repeated = batches.find_repeated(session, spec, tenant_id=tenant_id) if retry_count else None
         return repeated or batches.create(session, spec, tenant_id=tenant_id)
 
-    batch = await parts.transactions.run(create)
-    parts.doorbell.ring(SERVICE)
+    batch = await services.transactions.run(create)
+    services.doorbell.ring(SERVICE)
     return JSONResponse(batch_object(batch))
 
 
@@ -94,11 +94,11 @@ async def create_batch(
     responses=answers(200, EstimateReply, "The estimate", 400, 413, 503),
     openapi_extra=json_body(EstimateRequest),
 )
-async def estimate_batch(request: Request, parts: PartsDep, tenant_id: TenantDep) -> JSONResponse:
+async def estimate_batch(request: Request, services: ServicesDep, tenant_id: TenantDep) -> JSONResponse:
     """Estimate tokens, KV blocks, failing lines and time, without submitting anything."""
     asked = parse(EstimateRequest, await read_body(request, max_bytes=_MAX_BYTES))
-    async with parts.cpu.estimate(tenant_id):
-        return JSONResponse(await estimates.estimate(parts, asked, tenant_id=tenant_id))
+    async with services.cpu.estimate(tenant_id):
+        return JSONResponse(await estimates.estimate(services, asked, tenant_id=tenant_id))
 
 
 @router.get(
@@ -107,11 +107,11 @@ async def estimate_batch(request: Request, parts: PartsDep, tenant_id: TenantDep
     responses=answers(200, BatchListReply, "One page", 400, 503),
 )
 async def list_batches(
-    parts: PartsDep, tenant_id: TenantDep, query: Annotated[BatchListQuery, Query()]
+    services: ServicesDep, tenant_id: TenantDep, query: Annotated[BatchListQuery, Query()]
 ) -> JSONResponse:
     """List your batches, newest first."""
     wanted = parse_range(query, ids.parse_batch_id, tenant_id=tenant_id, kind="batch")
-    found = await parts.transactions.run(partial(batches.list_batches, wanted=wanted))
+    found = await services.transactions.run(partial(batches.list_batches, wanted=wanted))
     data = [batch_object(batch, max_errors=MAX_LISTED_ERRORS) for batch in found.items]
     return JSONResponse(page(data, has_more=found.has_more))
 
@@ -121,9 +121,9 @@ async def list_batches(
     summary="Get a batch",
     responses=answers(200, BatchReply, "The batch", 404, 503),
 )
-async def get_batch(batch_id: BatchIdDep, parts: PartsDep, tenant_id: TenantDep) -> JSONResponse:
+async def get_batch(batch_id: BatchIdDep, services: ServicesDep, tenant_id: TenantDep) -> JSONResponse:
     """Get the batch; its counts are at most a second old."""
-    batch = await parts.transactions.run(partial(batches.get, batch_id=batch_id, tenant_id=tenant_id))
+    batch = await services.transactions.run(partial(batches.get, batch_id=batch_id, tenant_id=tenant_id))
     return JSONResponse(batch_object(batch))
 
 
@@ -132,13 +132,13 @@ async def get_batch(batch_id: BatchIdDep, parts: PartsDep, tenant_id: TenantDep)
     summary="Cancel a batch",
     responses=answers(200, BatchReply, "The batch, cancelling", 404, 409, 503),
 )
-async def cancel_batch(batch_id: BatchIdDep, parts: PartsDep, tenant_id: TenantDep) -> JSONResponse:
+async def cancel_batch(batch_id: BatchIdDep, services: ServicesDep, tenant_id: TenantDep) -> JSONResponse:
     """Cancel the batch.
 
     Finished lines stay in the result files; the others end within seconds.
     """
-    batch = await parts.transactions.run(partial(batches.cancel, batch_id=batch_id, tenant_id=tenant_id))
-    parts.doorbell.ring(SERVICE)
+    batch = await services.transactions.run(partial(batches.cancel, batch_id=batch_id, tenant_id=tenant_id))
+    services.doorbell.ring(SERVICE)
     return JSONResponse(batch_object(batch))
 
 
@@ -148,29 +148,29 @@ async def cancel_batch(batch_id: BatchIdDep, parts: PartsDep, tenant_id: TenantD
     responses=answers(200, BatchReply, "A new batch; `retry_of` names the old one", 400, 404, 409, 503),
 )
 async def retry_batch(
-    batch_id: BatchIdDep, parts: PartsDep, tenant_id: TenantDep, promise: PromiseDep
+    batch_id: BatchIdDep, services: ServicesDep, tenant_id: TenantDep, idempotency: IdempotencyDep
 ) -> JSONResponse:
     """Run the lines in an ended batch's error file again, as a new batch."""
     make = partial(batches.retry, batch_id=batch_id, tenant_id=tenant_id)
 
     def retry(session: Session) -> Batch:
-        return _once(session, promise, batch_id.bytes, make, tenant_id=tenant_id)
+        return _once(session, idempotency, batch_id.bytes, make, tenant_id=tenant_id)
 
-    batch = await parts.transactions.run(retry)
-    parts.doorbell.ring(SERVICE)
+    batch = await services.transactions.run(retry)
+    services.doorbell.ring(SERVICE)
     return JSONResponse(batch_object(batch))
 
 
 def _once(
     session: Session,
-    promise: Promise,
+    idempotency: IdempotencyHeaders,
     request_sha256: bytes,
     make: Callable[[Session], Batch],
     *,
     tenant_id: UUID,
 ) -> Batch:
     """Make the batch, or return the one that an earlier copy of this request made."""
-    once = promise.once(request_sha256)
+    once = idempotency.once(request_sha256)
     if once is None:
         return make(session)
     batch, _ = run_once(session, once, make, tenant_id=tenant_id, kind=_BATCH)

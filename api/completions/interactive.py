@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 from api.completions.requests import GenerateRequest
 from api.http.body import parse
 from api.runtime.api_keys import Caller
-from api.runtime.services import Parts
+from api.runtime.services import Services
 from jobs import lifecycle, queries, submission
 from jobs.engines import registry
 from jobs.engines.capacity import Capacity
@@ -78,7 +78,7 @@ class Completion:
     output: str
 
 
-async def understand(parts: Parts, endpoint: Endpoint, raw: bytes | bytearray) -> Ask:
+async def understand(services: Services, endpoint: Endpoint, raw: bytes | bytearray) -> Ask:
     """Parse the request in this body and count its prompt.
 
     Raises:
@@ -86,18 +86,18 @@ async def understand(parts: Parts, endpoint: Endpoint, raw: bytes | bytearray) -
         ModelNotFoundError: no engine serves its model.
         UnavailableError: the tokenizer is not loaded yet; try again.
     """
-    most = await _most_tokens(parts, len(raw))
-    return await parts.compute_apart(len(raw), _parse_raw, endpoint, raw, parts.tokenizer.current, most)
+    most = await _most_tokens(services, len(raw))
+    return await services.compute_apart(len(raw), _parse_raw, endpoint, raw, services.tokenizer.current, most)
 
 
-async def understand_plain(parts: Parts, raw: bytes | bytearray, *, stream: bool) -> Ask:
+async def understand_plain(services: Services, raw: bytes | bytearray, *, stream: bool) -> Ask:
     """Parse a plain request for the served model; greedy unless it sets a temperature."""
-    most = await _most_tokens(parts, len(raw))
-    given = {"temperature": 0, "model": parts.settings.engine.model, "stream": stream}
-    return await parts.compute_apart(len(raw), _parse_plain, raw, given, parts.tokenizer.current, most)
+    most = await _most_tokens(services, len(raw))
+    given = {"temperature": 0, "model": services.settings.engine.model, "stream": stream}
+    return await services.compute_apart(len(raw), _parse_plain, raw, given, services.tokenizer.current, most)
 
 
-async def submit(parts: Parts, ask: Ask, *, caller: Caller) -> Job:
+async def submit(services: Services, ask: Ask, *, caller: Caller) -> Job:
     """Submit the request as a job in the interactive lane.
 
     Raises:
@@ -105,9 +105,9 @@ async def submit(parts: Parts, ask: Ask, *, caller: Caller) -> Job:
         ModelNotFoundError: no engine serves its model.
         ContextLengthExceededError: it can never fit; nothing was stored.
     """
-    fallback = registry.configured_capacity(parts.settings.engine)
-    default = parts.settings.batches.default_max_tokens
-    served = parts.settings.engine.model
+    fallback = registry.configured_capacity(services.settings.engine)
+    default = services.settings.batches.default_max_tokens
+    served = services.settings.engine.model
     work = partial(
         _submit,
         ask=ask,
@@ -115,22 +115,24 @@ async def submit(parts: Parts, ask: Ask, *, caller: Caller) -> Job:
         fallback=fallback,
         default_max_tokens=default,
         served=served,
-        admit=parts.allowances.admit_for(caller.tenant_id, caller.limits),
+        admit=services.quotas.admit_for(caller.tenant_id, caller.limits),
     )
-    job = await parts.transactions.run(work)
-    parts.doorbell.ring_for([job])
+    job = await services.transactions.run(work)
+    services.doorbell.ring_for([job])
     return job
 
 
-async def follow(parts: Parts, job_id: UUID, *, tenant_id: UUID) -> AsyncGenerator[str | Completion, None]:
+async def follow(
+    services: Services, job_id: UUID, *, tenant_id: UUID
+) -> AsyncGenerator[str | Completion, None]:
     """Yield new text in order, each character once, then the end of the job.
 
     Text that Redis did not deliver comes just before the end.
     """
     num_sent = 0
-    row = asyncio.create_task(until_ended(parts, job_id, tenant_id=tenant_id))
+    row = asyncio.create_task(until_ended(services, job_id, tenant_id=tenant_id))
     try:
-        async with aclosing(parts.live.deltas(job_id)) as deltas:
+        async with aclosing(services.live.deltas(job_id)) as deltas:
             while not row.done():
                 delta = await _next(deltas, row)
                 if delta is None:
@@ -140,7 +142,7 @@ async def follow(parts: Parts, job_id: UUID, *, tenant_id: UUID) -> AsyncGenerat
                     num_sent += len(new)
                     yield new
                 if delta.is_last:
-                    found = await parts.watch.now(job_id, tenant_id=tenant_id)
+                    found = await services.poller.now(job_id, tenant_id=tenant_id)
                     if found is None or found.finalized_at is not None:
                         break
         ended = await row
@@ -151,10 +153,10 @@ async def follow(parts: Parts, job_id: UUID, *, tenant_id: UUID) -> AsyncGenerat
         row.cancel()
 
 
-async def cancel(parts: Parts, job_id: UUID, *, tenant_id: UUID) -> None:
+async def cancel(services: Services, job_id: UUID, *, tenant_id: UUID) -> None:
     """Cancel the job of a caller that left; its blocks are free within a second."""
     end = partial(lifecycle.cancel, job_id=job_id, tenant_id=tenant_id)
-    await parts.transactions.run(end, tenant_ids=[tenant_id])  # the request's own task may have ended
+    await services.transactions.run(end, tenant_ids=[tenant_id])  # the request's own task may have ended
 
 
 async def _next(deltas: AsyncIterator[Delta], row: "asyncio.Task[Completion]") -> Delta | None:
@@ -173,7 +175,7 @@ async def _next(deltas: AsyncIterator[Delta], row: "asyncio.Task[Completion]") -
     return delta.result() if not delta.cancelled() else None
 
 
-async def until_ended(parts: Parts, job_id: UUID, *, tenant_id: UUID) -> Completion:
+async def until_ended(services: Services, job_id: UUID, *, tenant_id: UUID) -> Completion:
     """Wait for the job to end.
 
     Raises:
@@ -181,26 +183,26 @@ async def until_ended(parts: Parts, job_id: UUID, *, tenant_id: UUID) -> Complet
     """
     job: Job | None = None
     while job is None or job.finalized_at is None:
-        if parts.watch.is_released:
+        if services.poller.is_released:
             raise UnavailableError("The server is stopping; try again.")
-        job = await parts.watch.until_ended(job_id, tenant_id=tenant_id, seconds=_POLL_SECONDS)
+        job = await services.poller.until_ended(job_id, tenant_id=tenant_id, seconds=_POLL_SECONDS)
         if job is None:
             raise UnavailableError("The request's job was deleted.")
     read = partial(queries.get_result, job_id=job_id)
-    result = await parts.transactions.run(read, tenant_ids=[tenant_id])
+    result = await services.transactions.run(read, tenant_ids=[tenant_id])
     return Completion(job, result.output if result else "")
 
 
-async def _most_tokens(parts: Parts, num_bytes: int) -> int | None:
+async def _most_tokens(services: Services, num_bytes: int) -> int | None:
     """Find the longest prompt, in tokens, that an engine takes; counting stops there.
 
     Returns:
         None: the body is short enough to be counted whole.
     """
-    fallback = registry.configured_capacity(parts.settings.engine)
+    fallback = registry.configured_capacity(services.settings.engine)
     if num_bytes <= fallback.max_input_len:
         return None
-    registered = await parts.transactions.run(registry.registered_capacities)
+    registered = await services.transactions.run(registry.registered_capacities)
     return max(each.max_input_len for each in [fallback, *chain(*registered.values())])
 
 

@@ -6,9 +6,9 @@ from fastapi import APIRouter
 from fastapi.responses import JSONResponse
 
 from api.completions.replies import ModelListReply, ModelReply
-from api.http.dependencies import PartsDep, TenantDep
+from api.http.dependencies import ServicesDep, TenantDep
 from api.http.openapi import answers
-from api.runtime.services import Parts
+from api.runtime.services import Services
 from jobs.engines import registry
 from jobs.errors import ModelNotFoundError
 from jobs.models import JsonObject
@@ -21,9 +21,9 @@ router = APIRouter(tags=["models"])
     summary="List models",
     responses=answers(200, ModelListReply, "Every model that an engine serves", 503),
 )
-async def list_models(parts: PartsDep, tenant_id: TenantDep) -> JSONResponse:  # noqa: ARG001  # needs a key
+async def list_models(services: ServicesDep, tenant_id: TenantDep) -> JSONResponse:  # noqa: ARG001  # needs a key
     """List the models that a request may name in `model`."""
-    return JSONResponse({"object": "list", "data": await _models(parts)})
+    return JSONResponse({"object": "list", "data": await _models(services)})
 
 
 @router.get(
@@ -31,17 +31,17 @@ async def list_models(parts: PartsDep, tenant_id: TenantDep) -> JSONResponse:  #
     summary="Get a model",
     responses=answers(200, ModelReply, "The model", 404, 503),
 )
-async def get_model(model: str, parts: PartsDep, tenant_id: TenantDep) -> JSONResponse:  # noqa: ARG001  # needs a key
+async def get_model(model: str, services: ServicesDep, tenant_id: TenantDep) -> JSONResponse:  # noqa: ARG001  # needs a key
     """Get one of the models that engines serve."""
-    for each in await _models(parts):
+    for each in await _models(services):
         if each["id"] == model:
             return JSONResponse(each)
     raise ModelNotFoundError(param="model")
 
 
-async def _models(parts: Parts) -> list[JsonObject]:
-    read = partial(registry.served_models, always=parts.settings.engine.model)
+async def _models(services: Services) -> list[JsonObject]:
+    read = partial(registry.served_models, always=services.settings.engine.model)
     return [
         {"id": name, "object": "model", "created": int(since.timestamp()), "owned_by": "longbatch"}
-        for name, since in (await parts.transactions.run(read)).items()
+        for name, since in (await services.transactions.run(read)).items()
     ]

@@ -18,13 +18,13 @@ from api.completions.interactive import Ask, Completion
 from api.completions.replies import ChatCompletionReply, GenerateReply, TextCompletionReply
 from api.completions.requests import GenerateRequest
 from api.http.body import read_body
-from api.http.dependencies import CallerDep, PartsDep
+from api.http.dependencies import CallerDep, ServicesDep
 from api.http.errors import envelope, status_of
 from api.http.event_responses import EventResponse
 from api.http.openapi import answers, json_body
 from api.http.sse import EVENT_STREAM, HEARTBEAT, merged
 from api.runtime.api_keys import Caller
-from api.runtime.services import Parts
+from api.runtime.services import Services
 from jobs import telemetry
 from jobs.errors import LongbatchError, RequestCancelledError, RequestExpiredError, RequestFailedError
 from jobs.models import Job
@@ -56,14 +56,14 @@ _PLAIN_EVENTS: Final = {
     ),
     openapi_extra=json_body(ChatRequest),
 )
-async def create_chat_completion(request: Request, parts: PartsDep, caller: CallerDep) -> Response:
+async def create_chat_completion(request: Request, services: ServicesDep, caller: CallerDep) -> Response:
     """Generate an answer while you wait, ahead of batch work.
 
     Closing the connection cancels it.
     """
-    raw = await read_body(request, max_bytes=parts.settings.api.max_body_bytes)
-    ask = await interactive.understand(parts, Endpoint.CHAT, raw)
-    return await _answer(request, parts, ask, formats.CHAT, caller)
+    raw = await read_body(request, max_bytes=services.settings.api.max_body_bytes)
+    ask = await interactive.understand(services, Endpoint.CHAT, raw)
+    return await _answer(request, services, ask, formats.CHAT, caller)
 
 
 @router.post(
@@ -74,11 +74,11 @@ async def create_chat_completion(request: Request, parts: PartsDep, caller: Call
     ),
     openapi_extra=json_body(TextRequest),
 )
-async def create_completion(request: Request, parts: PartsDep, caller: CallerDep) -> Response:
+async def create_completion(request: Request, services: ServicesDep, caller: CallerDep) -> Response:
     """Continue a prompt while you wait, like chat but without a chat template."""
-    raw = await read_body(request, max_bytes=parts.settings.api.max_body_bytes)
-    ask = await interactive.understand(parts, Endpoint.TEXT, raw)
-    return await _answer(request, parts, ask, formats.TEXT, caller)
+    raw = await read_body(request, max_bytes=services.settings.api.max_body_bytes)
+    ask = await interactive.understand(services, Endpoint.TEXT, raw)
+    return await _answer(request, services, ask, formats.TEXT, caller)
 
 
 @router.post(
@@ -87,10 +87,10 @@ async def create_completion(request: Request, parts: PartsDep, caller: CallerDep
     responses=answers(200, GenerateReply, "The text", *_ERRORS),
     openapi_extra=json_body(GenerateRequest),
 )
-async def generate(request: Request, parts: PartsDep, caller: CallerDep) -> Response:
+async def generate(request: Request, services: ServicesDep, caller: CallerDep) -> Response:
     """Continue a prompt as it is, with the fewest fields."""
-    ask = await _plain(request, parts, stream=False)
-    return await _answer(request, parts, ask, formats.PLAIN, caller)
+    ask = await _plain(request, services, stream=False)
+    return await _answer(request, services, ask, formats.PLAIN, caller)
 
 
 @router.post(
@@ -102,46 +102,46 @@ async def generate(request: Request, parts: PartsDep, caller: CallerDep) -> Resp
     ),
     openapi_extra=json_body(GenerateRequest),
 )
-async def generate_stream(request: Request, parts: PartsDep, caller: CallerDep) -> Response:
+async def generate_stream(request: Request, services: ServicesDep, caller: CallerDep) -> Response:
     """Continue a prompt as `/generate` does, and stream the text as it is generated."""
-    ask = await _plain(request, parts, stream=True)
-    return await _answer(request, parts, ask, formats.PLAIN, caller)
+    ask = await _plain(request, services, stream=True)
+    return await _answer(request, services, ask, formats.PLAIN, caller)
 
 
-async def _plain(request: Request, parts: Parts, *, stream: bool) -> Ask:
-    raw = await read_body(request, max_bytes=parts.settings.api.max_body_bytes)
-    return await interactive.understand_plain(parts, raw, stream=stream)
+async def _plain(request: Request, services: Services, *, stream: bool) -> Ask:
+    raw = await read_body(request, max_bytes=services.settings.api.max_body_bytes)
+    return await interactive.understand_plain(services, raw, stream=stream)
 
 
-async def _answer(request: Request, parts: Parts, ask: Ask, shape: Shape, caller: Caller) -> Response:
+async def _answer(request: Request, services: Services, ask: Ask, shape: Shape, caller: Caller) -> Response:
     tenant_id = caller.tenant_id
     if ask.generation.stream:
         include_usage = ask.generation.include_usage
-        with parts.event_streams.opening(caller) as stream:
-            job = await interactive.submit(parts, ask, caller=caller)
-            events = _events(parts, job, shape, include_usage=include_usage, tenant_id=tenant_id)
+        with services.event_streams.opening(caller) as stream:
+            job = await interactive.submit(services, ask, caller=caller)
+            events = _events(services, job, shape, include_usage=include_usage, tenant_id=tenant_id)
             return EventResponse(stream, events, describe=_error_event)
-    job = await interactive.submit(parts, ask, caller=caller)
+    job = await interactive.submit(services, ask, caller=caller)
     ended: Completion | None = None
     try:
-        ended = await _unless_gone(request, interactive.until_ended(parts, job.id, tenant_id=tenant_id))
+        ended = await _unless_gone(request, interactive.until_ended(services, job.id, tenant_id=tenant_id))
     finally:
         if ended is None:
-            await _give_up(parts, job.id, tenant_id=tenant_id)
+            await _give_up(services, job.id, tenant_id=tenant_id)
     if (error := _error_of(ended.job)) is not None:
         raise error
     return JSONResponse(shape.whole(ended))
 
 
 async def _events(
-    parts: Parts, job: Job, shape: Shape, *, include_usage: bool, tenant_id: UUID
+    services: Services, job: Job, shape: Shape, *, include_usage: bool, tenant_id: UUID
 ) -> AsyncGenerator[bytes, None]:
     """Yield the answer as server-sent events; a reader that leaves cancels the job."""
     has_ended = False
     try:
         for chunk in shape.first(job):
             yield _event(chunk)
-        async with aclosing(merged(interactive.follow(parts, job.id, tenant_id=tenant_id))) as updates:
+        async with aclosing(merged(interactive.follow(services, job.id, tenant_id=tenant_id))) as updates:
             async for each in updates:
                 if isinstance(each, Completion):
                     has_ended = True
@@ -153,7 +153,7 @@ async def _events(
         yield _error_event(error)
     finally:
         if not has_ended:
-            await asyncio.shield(_give_up(parts, job.id, tenant_id=tenant_id))
+            await asyncio.shield(_give_up(services, job.id, tenant_id=tenant_id))
 
 
 def _closing(ended: Completion, shape: Shape, *, include_usage: bool) -> list[bytes]:
@@ -190,9 +190,9 @@ def _error_of(job: Job) -> LongbatchError | None:
     return RequestFailedError(f"The engine failed: {error.get('message', 'no details are known')}")
 
 
-async def _give_up(parts: Parts, job_id: UUID, *, tenant_id: UUID) -> None:
+async def _give_up(services: Services, job_id: UUID, *, tenant_id: UUID) -> None:
     try:
-        await interactive.cancel(parts, job_id, tenant_id=tenant_id)
+        await interactive.cancel(services, job_id, tenant_id=tenant_id)
     except LongbatchError as error:  # the job runs to its end, bounded by its window
         telemetry.logger().warning(telemetry.LOOP_FAILED, loop="cancel", error=error.code)
 

@@ -21,8 +21,8 @@ from api.documents.schemas import (
     KindName,
     SeenDocumentReply,
 )
-from api.http.dependencies import PartsDep, TenantDep
-from api.http.idempotency import PromiseDep
+from api.http.dependencies import ServicesDep, TenantDep
+from api.http.idempotency import IdempotencyDep
 from api.http.identifiers import DocumentIdDep, parse_range
 from api.http.openapi import answers, document_body
 from api.http.replies import page
@@ -46,9 +46,9 @@ _TEXT: Final = "text/plain"
 )
 async def create_document(
     request: Request,
-    parts: PartsDep,
+    services: ServicesDep,
     tenant_id: TenantDep,
-    promise: PromiseDep,
+    idempotency: IdempotencyDep,
     filename: Annotated[str, Query(description="Name of a file sent as the whole body.")] = "",
     kind: Annotated[KindName | None, Query(description="The kind that the file must be.")] = None,
 ) -> JSONResponse:
@@ -57,7 +57,7 @@ async def create_document(
     The same bytes are the same document. Extraction is retried for a document that had failed.
     """
     received = await uploads.receive(
-        request, parts, tenant_id=tenant_id, promise=promise, filename=filename, kind=kind or ""
+        request, services, tenant_id=tenant_id, idempotency=idempotency, filename=filename, kind=kind or ""
     )
     shown = document_object(received.document)
     headers = {"Location": f"/v1/documents/{shown['id']}"}
@@ -72,12 +72,12 @@ async def create_document(
     responses=answers(200, DocumentListReply, "One page", 400, 503),
 )
 async def list_documents(
-    parts: PartsDep, tenant_id: TenantDep, query: Annotated[DocumentListQuery, Query()]
+    services: ServicesDep, tenant_id: TenantDep, query: Annotated[DocumentListQuery, Query()]
 ) -> JSONResponse:
     """List your documents, newest first. Pages stay stable while documents are added."""
     wanted = parse_range(query, ids.parse_document_id, tenant_id=tenant_id, kind="document")
     read = partial(documents.list_documents, wanted=wanted, state=query.state)
-    found = await parts.transactions.run(read)
+    found = await services.transactions.run(read)
     data = [document_object(document) for document in found.items]
     return JSONResponse(page(data, has_more=found.has_more))
 
@@ -87,10 +87,12 @@ async def list_documents(
     summary="Get a document",
     responses=answers(200, SeenDocumentReply, "The document", 404, 503),
 )
-async def get_document(document_id: DocumentIdDep, parts: PartsDep, tenant_id: TenantDep) -> JSONResponse:
+async def get_document(
+    document_id: DocumentIdDep, services: ServicesDep, tenant_id: TenantDep
+) -> JSONResponse:
     """Get the document and the offsets of its pages."""
     read = partial(documents.get, document_id=document_id, tenant_id=tenant_id)
-    document = await parts.transactions.run(read)
+    document = await services.transactions.run(read)
     return JSONResponse({**document_object(document), "page_offsets": document.pages})
 
 
@@ -104,12 +106,12 @@ async def get_document(document_id: DocumentIdDep, parts: PartsDep, tenant_id: T
 )
 async def get_text(
     document_id: DocumentIdDep,
-    parts: PartsDep,
+    services: ServicesDep,
     tenant_id: TenantDep,
     query: Annotated[DocumentTextQuery, Query()],
 ) -> StreamingResponse:
     """Read the text in UTF-8, whole or from character `start` to before `end`."""
-    body = await parts.transactions.run(partial(_read, document_id=document_id, tenant_id=tenant_id))
+    body = await services.transactions.run(partial(_read, document_id=document_id, tenant_id=tenant_id))
     pieces = documents.iterate_text(body, start=query.start, end=query.end)
     headers = {"X-Content-Type-Options": "nosniff"}
     return StreamingResponse(_encoded(pieces), media_type=_TEXT, headers=headers)
@@ -120,7 +122,9 @@ async def get_text(
     summary="Delete a document",
     responses=answers(200, DocumentDeletedReply, "The document was deleted", 404, 409, 503),
 )
-async def delete_document(document_id: DocumentIdDep, parts: PartsDep, tenant_id: TenantDep) -> JSONResponse:
+async def delete_document(
+    document_id: DocumentIdDep, services: ServicesDep, tenant_id: TenantDep
+) -> JSONResponse:
     """Delete the document and its text, and stop an extraction still pending."""
     remove = partial(
         documents.remove,
@@ -128,7 +132,7 @@ async def delete_document(document_id: DocumentIdDep, parts: PartsDep, tenant_id
         tenant_id=tenant_id,
         guards=[summaries.guard_document],
     )
-    await parts.transactions.run(remove)
+    await services.transactions.run(remove)
     return JSONResponse({"id": ids.document_id(document_id), "object": "document", "deleted": True})
 
 

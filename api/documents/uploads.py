@@ -14,8 +14,8 @@ from starlette.requests import Request
 
 from api.http import part_uploads
 from api.http.form import Form, read_form
-from api.http.idempotency import Promise
-from api.runtime.services import Parts
+from api.http.idempotency import IdempotencyHeaders
+from api.runtime.services import Services
 from jobs import documents, doorbell, files
 from jobs.database.base import JsonObject
 from jobs.documents import NewDocument
@@ -80,15 +80,21 @@ class _Passed:
 
 
 async def receive(
-    request: Request, parts: Parts, *, tenant_id: UUID, promise: Promise, filename: str, kind: str
+    request: Request,
+    services: Services,
+    *,
+    tenant_id: UUID,
+    idempotency: IdempotencyHeaders,
+    filename: str,
+    kind: str,
 ) -> Received:
     """Store the document in the form's field `file`, or in the whole body.
 
     Args:
         request: not read yet.
-        parts: of the service.
+        services: of the service.
         tenant_id: the owner of the document.
-        promise: idempotency of the request.
+        idempotency: idempotency of the request.
         filename: of a file sent as the body; a form has its own.
         kind: requested by the caller, empty if none; a form may have its own.
 
@@ -97,7 +103,7 @@ async def receive(
         InvalidRequestError: the form is invalid, or this kind of file is not supported.
         TooLargeError: the document has more bytes than this server accepts.
     """
-    _refuse_declared(request, limit=parts.settings.documents.max_bytes)
+    _refuse_declared(request, limit=services.settings.documents.max_bytes)
     media_type = request.headers.get("content-type", "")
     form = Form()
     if media_type.lower().startswith("multipart/"):
@@ -105,29 +111,29 @@ async def receive(
     else:
         pieces, form.filename = request.stream(), _safe(filename)
     return await store(
-        pieces, form, parts, tenant_id=tenant_id, promise=promise, kind=kind, media_type=media_type
+        pieces, form, services, tenant_id=tenant_id, idempotency=idempotency, kind=kind, media_type=media_type
     )
 
 
 async def store(
     pieces: AsyncIterator[bytes],
     form: Form,
-    parts: Parts,
+    services: Services,
     *,
     tenant_id: UUID,
-    promise: Promise,
+    idempotency: IdempotencyHeaders,
     kind: str = "",
     media_type: str = "",
 ) -> Received:
     """Store the document with these bytes; raises as `receive` does."""
     passed = _Passed()
     create = partial(documents.create_file, tenant_id=tenant_id)
-    file_id = (await parts.transactions.run(create)).id
+    file_id = (await services.transactions.run(create)).id
     try:
-        limit = parts.settings.documents.max_bytes
+        limit = services.settings.documents.max_bytes
         num_bytes = await part_uploads.store(
             passed.watch(pieces),
-            parts,
+            services,
             file_id=file_id,
             tenant_id=tenant_id,
             limit=limit,
@@ -143,18 +149,20 @@ async def store(
         finish = partial(
             _finish,
             new=new,
-            once=promise.once(hashlib.sha256(new.sha256 + f"{new.kind} {new.filename}".encode()).digest()),
+            once=idempotency.once(
+                hashlib.sha256(new.sha256 + f"{new.kind} {new.filename}".encode()).digest()
+            ),
             tenant_id=tenant_id,
-            lifetime=timedelta(days=parts.settings.documents.retention_days),
+            lifetime=timedelta(days=services.settings.documents.retention_days),
         )
-        received = await parts.transactions.run(finish)
+        received = await services.transactions.run(finish)
     except BaseException:
         # Also when the sender leaves; what cannot be discarded now is cleaned up later.
         with suppress(UnavailableError):
-            await parts.transactions.run(partial(files.discard, file_id=file_id, tenant_id=tenant_id))
+            await services.transactions.run(partial(files.discard, file_id=file_id, tenant_id=tenant_id))
         raise
     if received.is_new:
-        parts.doorbell.ring(doorbell.SERVICE)
+        services.doorbell.ring(doorbell.SERVICE)
     return received
 
 

@@ -13,12 +13,12 @@ from starlette.responses import Response, StreamingResponse
 from api.files import uploads
 from api.files.replies import FileDeletedReply, FileListReply, FileReply
 from api.files.requests import FileListQuery, UploadForm
-from api.http.dependencies import PartsDep, TenantDep
-from api.http.idempotency import PromiseDep
+from api.http.dependencies import ServicesDep, TenantDep
+from api.http.idempotency import IdempotencyDep
 from api.http.identifiers import FileIdDep, parse_range
 from api.http.openapi import answers, form_body
 from api.http.replies import page
-from api.runtime.services import Parts
+from api.runtime.services import Services
 from jobs import files, ids
 from jobs.files.storage import BytesLostError
 from jobs.files.stores import make_store
@@ -39,10 +39,10 @@ _LINE: Final = '{"id":"batch_req_…","custom_id":"a","response":{…},"error":n
     openapi_extra=form_body(UploadForm),
 )
 async def create_file(
-    request: Request, parts: PartsDep, tenant_id: TenantDep, promise: PromiseDep
+    request: Request, services: ServicesDep, tenant_id: TenantDep, idempotency: IdempotencyDep
 ) -> JSONResponse:
     """Upload a file of lines for a batch; it is streamed into storage."""
-    file = await uploads.receive(request, parts, tenant_id=tenant_id, promise=promise)
+    file = await uploads.receive(request, services, tenant_id=tenant_id, idempotency=idempotency)
     return JSONResponse(file_object(file))
 
 
@@ -52,12 +52,12 @@ async def create_file(
     responses=answers(200, FileListReply, "One page", 400, 503),
 )
 async def list_files(
-    parts: PartsDep, tenant_id: TenantDep, query: Annotated[FileListQuery, Query()]
+    services: ServicesDep, tenant_id: TenantDep, query: Annotated[FileListQuery, Query()]
 ) -> JSONResponse:
     """List your files by age, including result files."""
     wanted = parse_range(query, ids.parse_file_id, tenant_id=tenant_id, kind="file")
     wanted = replace(wanted, descending=query.order == "desc")
-    found = await parts.transactions.run(partial(files.list_files, wanted=wanted, purpose=query.purpose))
+    found = await services.transactions.run(partial(files.list_files, wanted=wanted, purpose=query.purpose))
     data = [file_object(file) for file in found.items]
     return JSONResponse(page(data, has_more=found.has_more))
 
@@ -67,9 +67,9 @@ async def list_files(
     summary="Get a file",
     responses=answers(200, FileReply, "The file", 404, 503),
 )
-async def get_file(file_id: FileIdDep, parts: PartsDep, tenant_id: TenantDep) -> JSONResponse:
+async def get_file(file_id: FileIdDep, services: ServicesDep, tenant_id: TenantDep) -> JSONResponse:
     """Get the file as it is now."""
-    return JSONResponse(file_object(await _get(parts, file_id, tenant_id)))
+    return JSONResponse(file_object(await _get(services, file_id, tenant_id)))
 
 
 @router.get(
@@ -78,12 +78,12 @@ async def get_file(file_id: FileIdDep, parts: PartsDep, tenant_id: TenantDep) ->
     response_class=Response,
     responses=answers(200, None, "The bytes so far", 404, 503, raw={_BYTES: _LINE}),
 )
-async def get_content(file_id: FileIdDep, parts: PartsDep, tenant_id: TenantDep) -> StreamingResponse:
+async def get_content(file_id: FileIdDep, services: ServicesDep, tenant_id: TenantDep) -> StreamingResponse:
     """Read the file's bytes, whatever Accept says.
 
     The header `X-Incomplete: true` shows that its batch still writes to it.
     """
-    file = await _get(parts, file_id, tenant_id)
+    file = await _get(services, file_id, tenant_id)
     headers = {
         "Content-Length": str(file.num_bytes),
         "Content-Disposition": "attachment",
@@ -91,7 +91,7 @@ async def get_content(file_id: FileIdDep, parts: PartsDep, tenant_id: TenantDep)
     }
     if file.state != FileState.COMPLETE:
         headers["X-Incomplete"] = "true"
-    content = _read(parts, file)
+    content = _read(services, file)
     return StreamingResponse(content, media_type=_BYTES, headers=headers)
 
 
@@ -100,25 +100,25 @@ async def get_content(file_id: FileIdDep, parts: PartsDep, tenant_id: TenantDep)
     summary="Delete a file",
     responses=answers(200, FileDeletedReply, "The file was deleted", 404, 409, 503),
 )
-async def delete_file(file_id: FileIdDep, parts: PartsDep, tenant_id: TenantDep) -> JSONResponse:
+async def delete_file(file_id: FileIdDep, services: ServicesDep, tenant_id: TenantDep) -> JSONResponse:
     """Delete the file; a batch that has begun to read it continues."""
-    await parts.transactions.run(partial(files.remove, file_id=file_id, tenant_id=tenant_id))
+    await services.transactions.run(partial(files.remove, file_id=file_id, tenant_id=tenant_id))
     return JSONResponse({"id": ids.file_id(file_id), "object": "file", "deleted": True})
 
 
-async def _get(parts: Parts, file_id: UUID, tenant_id: UUID) -> File:
-    return await parts.transactions.run(partial(files.get, file_id=file_id, tenant_id=tenant_id))
+async def _get(services: Services, file_id: UUID, tenant_id: UUID) -> File:
+    return await services.transactions.run(partial(files.get, file_id=file_id, tenant_id=tenant_id))
 
 
-async def _read(parts: Parts, file: File) -> AsyncIterator[bytes]:
+async def _read(services: Services, file: File) -> AsyncIterator[bytes]:
     """Yield the bytes that the file had when it was read, one file part at a time."""
-    store = make_store(parts.settings.files)
+    store = make_store(services.settings.files)
     offset = 0
     while offset < file.num_bytes:
         load = partial(files.load_parts, file_id=file.id, offset=offset)
-        found = await parts.transactions.run(load)
+        found = await services.transactions.run(load)
         if not found:
             raise BytesLostError
-        chunk = await parts.cpu.store(files.unpack, found, store, offset=offset)
+        chunk = await services.cpu.store(files.unpack, found, store, offset=offset)
         yield chunk[: file.num_bytes - offset]
         offset += len(chunk)

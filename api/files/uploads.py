@@ -13,9 +13,9 @@ from starlette.requests import Request
 
 from api.http.fields import MAX_EXPIRY_SECONDS, MIN_EXPIRY_SECONDS
 from api.http.form import Form, read_form
-from api.http.idempotency import Promise
+from api.http.idempotency import IdempotencyHeaders
 from api.http.part_uploads import store
-from api.runtime.services import Parts
+from api.runtime.services import Services
 from jobs import files
 from jobs.database.base import JsonObject
 from jobs.errors import (
@@ -34,7 +34,9 @@ _SECONDS: Final = "expires_after[seconds]"
 _FIELDS: Final = frozenset({"purpose", _ANCHOR, _SECONDS})
 
 
-async def receive(request: Request, parts: Parts, *, tenant_id: UUID, promise: Promise) -> File:
+async def receive(
+    request: Request, services: Services, *, tenant_id: UUID, idempotency: IdempotencyHeaders
+) -> File:
     """Store the file of this form durably, once for each Idempotency-Key.
 
     Raises:
@@ -45,19 +47,19 @@ async def receive(request: Request, parts: Parts, *, tenant_id: UUID, promise: P
     form = Form()
     digest = hashlib.sha256()
     pieces = read_form(request, form, file_field="file")
-    if promise.is_given:
+    if idempotency.is_given:
         pieces = _hashed(pieces, digest)
     create = partial(
         files.create, tenant_id=tenant_id, purpose=files.INPUT, filename="", state=FileState.UPLOADING
     )
-    file_id = (await parts.transactions.run(create)).id
+    file_id = (await services.transactions.run(create)).id
     try:
-        limit = parts.settings.files.max_bytes
+        limit = services.settings.files.max_bytes
         too_large = TooLargeError(f"A file may have at most {limit} bytes.", param="file")
         num_bytes = await store(
-            pieces, parts, file_id=file_id, tenant_id=tenant_id, limit=limit, too_large=too_large
+            pieces, services, file_id=file_id, tenant_id=tenant_id, limit=limit, too_large=too_large
         )
-        lifetime = _lifetime(form.fields, default=timedelta(days=parts.settings.files.retention_days))
+        lifetime = _lifetime(form.fields, default=timedelta(days=services.settings.files.retention_days))
         _check(form)
         finish = partial(
             files.finish_upload,
@@ -68,13 +70,13 @@ async def receive(request: Request, parts: Parts, *, tenant_id: UUID, promise: P
             lifetime=lifetime,
         )
         digest.update(repr((form.filename, sorted(form.fields.items()))).encode())
-        once = promise.once(digest.digest())
+        once = idempotency.once(digest.digest())
         end = partial(_finish_once, finish=finish, once=once, file_id=file_id, tenant_id=tenant_id)
-        return await parts.transactions.run(end)
+        return await services.transactions.run(end)
     except BaseException:
         # Also when the sender leaves; what cannot be discarded now is cleaned up later.
         with suppress(UnavailableError):
-            await parts.transactions.run(partial(files.discard, file_id=file_id, tenant_id=tenant_id))
+            await services.transactions.run(partial(files.discard, file_id=file_id, tenant_id=tenant_id))
         raise
 
 

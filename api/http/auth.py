@@ -12,9 +12,9 @@ from api.http import errors
 from api.http.scopes import needed_scope
 from api.runtime.api_keys import Caller
 from api.runtime.database import request_tenant
-from api.runtime.quotas import Allowances
+from api.runtime.quotas import QuotaCache
 from api.runtime.rate_limits import Rate
-from api.runtime.services import Parts
+from api.runtime.services import Services
 from jobs.errors import ForbiddenError, LongbatchError
 
 # The body of a refused request is read and dropped up to this size, so that a caller still sending sees the
@@ -23,7 +23,7 @@ _DRAINED_BYTES: Final = 64 * 2**20
 _DRAINED_SECONDS: Final = 10
 
 
-class Gate:
+class AuthMiddleware:
     """ASGI middleware in front of all routes; sets `scope["state"]["caller"]` for them."""
 
     def __init__(self, app: ASGIApp) -> None:
@@ -51,7 +51,7 @@ class _Passed:
 
     caller: Caller
     rate: Rate
-    allowances: Allowances
+    quotas: QuotaCache
 
     def adding_headers(self, send: Send) -> Send:
         """Wrap `send` to add the caller's remaining limits where a response lacks them."""
@@ -59,7 +59,7 @@ class _Passed:
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                limits = self.allowances.headers(self.caller.tenant_id, self.caller.limits)
+                limits = self.quotas.headers(self.caller.tenant_id, self.caller.limits)
                 for name, value in (*self.rate.headers().items(), *limits.items()):
                     headers.setdefault(name, value)
             await send(message)
@@ -79,14 +79,14 @@ async def _admit(scope: Scope) -> _Passed | None:
     needed = needed_scope(scope)
     if needed is None:
         return None
-    parts: Parts = scope["app"].state.parts
-    caller = await parts.callers.verify(_header(scope, b"authorization"))
+    services: Services = scope["app"].state.services
+    caller = await services.api_keys.verify(_header(scope, b"authorization"))
     if needed not in caller.scopes:
         raise ForbiddenError(f"This API key lacks the scope {needed.value!r}, which this request requires.")
-    rate = await parts.rates.hit(caller.tenant_id, caller.limits.max_requests)
+    rate = await services.rates.hit(caller.tenant_id, caller.limits.max_requests)
     scope.setdefault("state", {})["caller"] = caller
     request_tenant.set(caller.tenant_id)
-    return _Passed(caller, rate, parts.allowances)
+    return _Passed(caller, rate, services.quotas)
 
 
 async def _refuse(response: Response, scope: Scope, receive: Receive, send: Send) -> None:

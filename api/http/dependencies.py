@@ -9,13 +9,13 @@ from uuid import UUID
 from fastapi import Depends, Request
 
 from api.runtime.api_keys import Caller
-from api.runtime.services import Parts
+from api.runtime.services import Services
 
 
-async def find_parts(request: Request) -> Parts:
+async def find_services(request: Request) -> Services:
     """Return the services of the running application."""
-    parts: Parts = request.app.state.parts
-    return parts
+    services: Services = request.app.state.services
+    return services
 
 
 async def find_caller(request: Request) -> Caller:
@@ -30,6 +30,6 @@ async def find_tenant(request: Request) -> UUID:
     return caller.tenant_id
 
 
-PartsDep = Annotated[Parts, Depends(find_parts)]
+ServicesDep = Annotated[Services, Depends(find_services)]
 CallerDep = Annotated[Caller, Depends(find_caller)]
 TenantDep = Annotated[UUID, Depends(find_tenant)]

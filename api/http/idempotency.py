@@ -6,13 +6,13 @@ from typing import Annotated, Final
 
 from fastapi import Depends, Header, Request
 
-from api.http.dependencies import CallerDep, PartsDep
+from api.http.dependencies import CallerDep, ServicesDep
 from jobs.tenants.idempotency import Once
 
 # OpenAI's clients send a retry count instead of a key. They give up within minutes.
 _RETRIES_FOR: Final = timedelta(minutes=15)
 
-IdempotencyKey = Annotated[
+IdempotencyKeyHeader = Annotated[
     str | None,
     Header(
         alias="Idempotency-Key",
@@ -25,7 +25,7 @@ IdempotencyKey = Annotated[
 
 
 @dataclass(frozen=True, slots=True)
-class Promise:
+class IdempotencyHeaders:
     """The idempotency that the caller asks for with this request.
 
     Attributes:
@@ -59,17 +59,17 @@ class Promise:
         return Once(key, request_sha256, _RETRIES_FOR, is_first=self.num_retries == 0)
 
 
-async def find_promise(
-    request: Request, caller: CallerDep, parts: PartsDep, key: IdempotencyKey = None
-) -> Promise:
+async def read_idempotency_headers(
+    request: Request, caller: CallerDep, services: ServicesDep, key: IdempotencyKeyHeader = None
+) -> IdempotencyHeaders:
     """Read the idempotency of the request from its headers."""
     count = request.headers.get("x-stainless-retry-count", "")
-    return Promise(
+    return IdempotencyHeaders(
         key=key,
         num_retries=int(count) if count.isdecimal() and len(count) < 4 else None,
         sender=f"{caller.key_id.hex} {request.method} {request.url.path}",
-        valid_for=timedelta(hours=parts.settings.jobs.idempotency_hours),
+        valid_for=timedelta(hours=services.settings.jobs.idempotency_hours),
     )
 
 
-PromiseDep = Annotated[Promise, Depends(find_promise)]
+IdempotencyDep = Annotated[IdempotencyHeaders, Depends(read_idempotency_headers)]

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Final
 from uuid import UUID
 
-from api.runtime.services import Parts
+from api.runtime.services import Services
 from jobs import files
 from jobs.errors import TooLargeError
 from jobs.files.storage import PART_BYTES, PartStore
@@ -18,7 +18,7 @@ DRAINED_LIMITS: Final = 4
 
 async def store(
     pieces: AsyncIterator[bytes],
-    parts: Parts,
+    services: Services,
     *,
     file_id: UUID,
     tenant_id: UUID,
@@ -30,7 +30,7 @@ async def store(
     Raises:
         TooLargeError: `too_large`, when there are more than `limit` bytes.
     """
-    target = make_store(parts.settings.files)
+    target = make_store(services.settings.files)
     pending = bytearray()
     num_bytes = 0
     is_refused = False
@@ -45,18 +45,18 @@ async def store(
         pending += piece
         while len(pending) >= PART_BYTES:
             start = num_bytes - len(pending)
-            await _put(target, bytes(pending[:PART_BYTES]), start, parts, file_id, tenant_id)
+            await _put(target, bytes(pending[:PART_BYTES]), start, services, file_id, tenant_id)
             del pending[:PART_BYTES]
     if is_refused:
         raise too_large
     if pending:
-        await _put(target, bytes(pending), num_bytes - len(pending), parts, file_id, tenant_id)
+        await _put(target, bytes(pending), num_bytes - len(pending), services, file_id, tenant_id)
     return num_bytes
 
 
 async def _put(
-    store: PartStore, raw: bytes, start: int, parts: Parts, file_id: UUID, tenant_id: UUID
+    store: PartStore, raw: bytes, start: int, services: Services, file_id: UUID, tenant_id: UUID
 ) -> None:
-    part = await parts.cpu.store(store.put, raw)
+    part = await services.cpu.store(store.put, raw)
     add = partial(files.add_part, file_id=file_id, part=part, start=start, tenant_id=tenant_id)
-    await parts.transactions.run(add)
+    await services.transactions.run(add)

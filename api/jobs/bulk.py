@@ -10,12 +10,12 @@ from uuid import UUID
 from sqlalchemy.orm import Session
 
 from api.http.body import Line, parse
-from api.http.idempotency import Promise
+from api.http.idempotency import IdempotencyHeaders
 from api.jobs import acceptance as accept
 from api.jobs.line_destinations import LineDestinations
 from api.jobs.requests import JobRequest
 from api.runtime.api_keys import Caller
-from api.runtime.services import Acceptance, Parts
+from api.runtime.services import Acceptance, Services
 from jobs import ids, submission
 from jobs.engines import registry
 from jobs.engines.capacity import Capacity
@@ -69,7 +69,7 @@ class Report:
 
 
 async def submit_lines(
-    parts: Parts, lines: AsyncIterator[Line], *, caller: Caller, promise: Promise
+    services: Services, lines: AsyncIterator[Line], *, caller: Caller, idempotency: IdempotencyHeaders
 ) -> Report:
     """Store a job for every valid line, and report the lines that were rejected.
 
@@ -80,13 +80,13 @@ async def submit_lines(
         TooLargeError: the body was too large before any job was stored.
     """
     report = Report()
-    destinations = LineDestinations(parts.check_destination)
+    destinations = LineDestinations(services.check_destination)
     failure: LongbatchError | None = None
     number = 0
-    async for group in _sliced(_within_limit(lines, report, max_lines=parts.settings.api.max_bulk_lines)):
+    async for group in _sliced(_within_limit(lines, report, max_lines=services.settings.api.max_bulk_lines)):
         if failure is None:
-            once = _once(promise, group, number=number)
-            failure = await _submit_slice(parts, group, report, destinations, caller=caller, once=once)
+            once = _once(idempotency, group, number=number)
+            failure = await _submit_slice(services, group, report, destinations, caller=caller, once=once)
             number += 1
         else:  # read to the end, so that the caller sees the report
             for line in group:
@@ -134,7 +134,7 @@ async def _sliced(lines: AsyncIterator[Line]) -> AsyncIterator[list[Line]]:
 
 
 async def _submit_slice(
-    parts: Parts,
+    services: Services,
     lines: Sequence[Line],
     report: Report,
     destinations: LineDestinations,
@@ -147,10 +147,10 @@ async def _submit_slice(
     Returns:
         The error that keeps later lines from being stored; None if they may go on.
     """
-    chars = parts.settings.api.inline_count_chars // _INLINE_FRACTION
-    acceptance = parts.acceptance(max_inline_chars=chars)
+    chars = services.settings.api.inline_count_chars // _INLINE_FRACTION
+    acceptance = services.acceptance(max_inline_chars=chars)
     num_bytes = sum(len(line.content or b"") for line in lines)
-    specs, errors = await parts.compute_apart(num_bytes, _parse_lines, lines, acceptance)
+    specs, errors = await services.compute_apart(num_bytes, _parse_lines, lines, acceptance)
     urls = {number: spec.webhook_url for number, spec in specs.items() if spec.webhook_url is not None}
     errors += (await destinations.check(urls)).items()
     for number, error in errors:
@@ -163,23 +163,23 @@ async def _submit_slice(
         specs=list(specs.values()),
         once=once,
         tenant_id=caller.tenant_id,
-        fallback=registry.configured_capacity(parts.settings.engine),
-        admit=parts.allowances.admit_for(caller.tenant_id, caller.limits),
+        fallback=registry.configured_capacity(services.settings.engine),
+        admit=services.quotas.admit_for(caller.tenant_id, caller.limits),
     )
     try:
         named_urls = {spec.webhook_url for spec in specs.values() if spec.webhook_url is not None}
-        await parts.name_destinations(named_urls, tenant_id=caller.tenant_id)
-        job_ids, new = await parts.transactions.run(submit)
+        await services.name_destinations(named_urls, tenant_id=caller.tenant_id)
+        job_ids, new = await services.transactions.run(submit)
     except (UnavailableError, LimitError, IdempotencyConflictError) as error:
         for number in specs:
             report.reject(number, error)
         return error
-    parts.doorbell.ring_for(new)
+    services.doorbell.ring_for(new)
     report.ids += [ids.job_id(job_id) for job_id in job_ids]
-    return await _charge(parts, caller, sum(job.state in TERMINAL for job in new))
+    return await _charge(services, caller, sum(job.state in TERMINAL for job in new))
 
 
-async def _charge(parts: Parts, caller: Caller, num_failed: int) -> RequestRateError | None:
+async def _charge(services: Services, caller: Caller, num_failed: int) -> RequestRateError | None:
     """Count one request for each job that failed at once, since no quota bounds those.
 
     Returns:
@@ -187,7 +187,7 @@ async def _charge(parts: Parts, caller: Caller, num_failed: int) -> RequestRateE
     """
     try:
         for _ in range(num_failed):
-            await parts.rates.hit(caller.tenant_id, caller.limits.max_requests)
+            await services.rates.hit(caller.tenant_id, caller.limits.max_requests)
     except RequestRateError as error:
         return error
     return None
@@ -211,18 +211,18 @@ def _store(
     return [job.id for job in jobs], jobs
 
 
-def _once(promise: Promise, lines: Sequence[Line], *, number: int) -> Once | None:
+def _once(idempotency: IdempotencyHeaders, lines: Sequence[Line], *, number: int) -> Once | None:
     """Return the idempotency of one slice.
 
     The lines alone decide where slices end, so a retry has the same slices.
     """
-    if not promise.is_given:
+    if not idempotency.is_given:
         return None
     digest = sha256()
     for line in lines:
         digest.update(line.content or b"")
         digest.update(b"\n")
-    once = promise.once(digest.digest())
+    once = idempotency.once(digest.digest())
     return once.part(f"part {number}") if once else None
 
 

@@ -9,8 +9,8 @@ from fastapi.responses import JSONResponse
 from sqlalchemy import ColumnElement
 
 from api.http.body import parse, read_body, read_lines
-from api.http.dependencies import CallerDep, PartsDep, TenantDep
-from api.http.idempotency import PromiseDep
+from api.http.dependencies import CallerDep, ServicesDep, TenantDep
+from api.http.idempotency import IdempotencyDep
 from api.http.openapi import answers, json_body, lines_body
 from api.jobs import bulk
 from api.jobs.replies import BulkReply, CancelReply
@@ -32,7 +32,7 @@ router = APIRouter(tags=["many jobs"])
     openapi_extra=lines_body(JobRequest),
 )
 async def create_jobs(
-    request: Request, parts: PartsDep, caller: CallerDep, promise: PromiseDep
+    request: Request, services: ServicesDep, caller: CallerDep, idempotency: IdempotencyDep
 ) -> JSONResponse:
     """Submit one job per line of JSON; an invalid line affects no other.
 
@@ -40,9 +40,9 @@ async def create_jobs(
     before remain: send the same lines again with the same Idempotency-Key, and only the missing ones become
     jobs.
     """
-    limits = parts.settings.api
+    limits = services.settings.api
     lines = read_lines(request, max_line_bytes=limits.max_body_bytes, max_bytes=limits.max_bulk_bytes)
-    report = await bulk.submit_lines(parts, lines, caller=caller, promise=promise)
+    report = await bulk.submit_lines(services, lines, caller=caller, idempotency=idempotency)
     return JSONResponse(
         {
             "object": "bulk",
@@ -60,19 +60,19 @@ async def create_jobs(
     responses=answers(200, CancelReply, "The number of cancelled jobs", 400, 413, 503),
     openapi_extra=json_body(CancelRequest),
 )
-async def cancel_jobs(request: Request, parts: PartsDep, tenant_id: TenantDep) -> JSONResponse:
+async def cancel_jobs(request: Request, services: ServicesDep, tenant_id: TenantDep) -> JSONResponse:
     """Cancel every unfinished job that matches all filters; give at least one.
 
     Jobs submitted during the call are not cancelled.
     """
-    raw = await read_body(request, max_bytes=parts.settings.api.max_body_bytes)
-    asked = await parts.compute(len(raw), parse, CancelRequest, raw)
+    raw = await read_body(request, max_bytes=services.settings.api.max_body_bytes)
+    asked = await services.compute(len(raw), parse, CancelRequest, raw)
     which = JobFilter(
         state=asked.state, task=asked.task, custom_id=asked.custom_id, metadata=dict(asked.metadata or {})
     ).conditions()
     if not which:
         raise InvalidRequestError("Give at least one of state, task, custom_id and metadata.")
-    num_cancelled = await cancel_matching(parts.transactions, which, tenant_id=tenant_id)
+    num_cancelled = await cancel_matching(services.transactions, which, tenant_id=tenant_id)
     return JSONResponse({"object": "cancellation", "cancelled": num_cancelled})
 
 

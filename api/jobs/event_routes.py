@@ -5,7 +5,7 @@ from typing import Annotated, Final
 from fastapi import APIRouter, Header, Query
 from starlette.responses import Response
 
-from api.http.dependencies import CallerDep, PartsDep
+from api.http.dependencies import CallerDep, ServicesDep
 from api.http.event_responses import EventResponse
 from api.http.identifiers import JobIdDep
 from api.http.openapi import event_answers
@@ -29,7 +29,7 @@ LastEventId = Annotated[
 )
 async def follow_job(
     job_id: JobIdDep,
-    parts: PartsDep,
+    services: ServicesDep,
     caller: CallerDep,
     text: Annotated[bool, Query(description="Send new text too.")] = False,  # noqa: FBT002  # a query parameter
     last_event_id: LastEventId = None,
@@ -41,8 +41,8 @@ async def follow_job(
     """
     is_place = last_event_id is not None and last_event_id.isdecimal() and len(last_event_id) <= _MAX_DIGITS
     num_sent = int(last_event_id) if last_event_id and is_place else 0
-    with parts.event_streams.opening(caller) as stream:
-        job = await parts.watch.now(job_id, tenant_id=caller.tenant_id)
+    with services.event_streams.opening(caller) as stream:
+        job = await services.poller.now(job_id, tenant_id=caller.tenant_id)
         if job is None:
             raise NotFoundError("there is no such job")
-        return EventResponse(stream, JobEvents(parts, job, text=text, num_sent=num_sent).stream())
+        return EventResponse(stream, JobEvents(services, job, text=text, num_sent=num_sent).stream())

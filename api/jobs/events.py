@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from api.http.sse import HEARTBEAT, event, merged
-from api.runtime.services import Parts
+from api.runtime.services import Services
 from jobs import queries
 from jobs.live_output import Delta
 from jobs.models import Job
@@ -27,9 +27,9 @@ _PROGRESS_SECONDS: Final = 0.5
 class JobEvents:
     """One reader of one job's events."""
 
-    def __init__(self, parts: Parts, job: Job, *, text: bool, num_sent: int) -> None:
+    def __init__(self, services: Services, job: Job, *, text: bool, num_sent: int) -> None:
         """Args: text: send new text too; num_sent: characters that the reader already has."""
-        self._parts = parts
+        self._services = services
         self._job = job
         self._wants_text = text
         self._num_sent = num_sent
@@ -50,8 +50,8 @@ class JobEvents:
             yield self._state()
 
     async def _until_ended(self) -> AsyncGenerator[bytes, None]:
-        rows: AsyncIterator[Glance | Delta] = self._parts.job_followers.changes(self._job.id)
-        deltas: AsyncIterator[Glance | Delta] = self._parts.live.deltas(self._job.id)
+        rows: AsyncIterator[Glance | Delta] = self._services.job_changes.changes(self._job.id)
+        deltas: AsyncIterator[Glance | Delta] = self._services.live.deltas(self._job.id)
         async with aclosing(merged(rows, deltas)) as changes:
             async for change in changes:
                 if change is None:
@@ -94,13 +94,13 @@ class JobEvents:
         return event(name, fields, identifier=self._num_sent)
 
     async def _has_ended(self) -> bool:
-        found = await self._parts.watch.now(self._job.id, tenant_id=self._job.tenant_id)
+        found = await self._services.poller.now(self._job.id, tenant_id=self._job.tenant_id)
         self._job = found or self._job
         return found is None or found.state in TERMINAL
 
     async def _rest(self) -> bytes | None:
         read = partial(queries.get_result, job_id=self._job.id)
-        result = await self._parts.transactions.run(read, tenant_ids=[self._job.tenant_id])
+        result = await self._services.transactions.run(read, tenant_ids=[self._job.tenant_id])
         text = result.output[self._num_sent :] if result else ""
         self._num_sent += len(text)
         return self._event("text", {"text": text}) if text else None

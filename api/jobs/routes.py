@@ -10,8 +10,8 @@ from sqlalchemy.orm import Session
 from starlette.responses import Response
 
 from api.http.body import parse, read_body
-from api.http.dependencies import CallerDep, PartsDep, TenantDep
-from api.http.idempotency import Promise, PromiseDep
+from api.http.dependencies import CallerDep, ServicesDep, TenantDep
+from api.http.idempotency import IdempotencyDep, IdempotencyHeaders
 from api.http.identifiers import JobIdDep, parse_optional
 from api.http.openapi import answers, json_body
 from api.http.replies import page
@@ -20,7 +20,7 @@ from api.jobs.replies import DeletedReply, JobListReply, JobReply, ResultReply, 
 from api.jobs.requests import JobRequest, ListQuery
 from api.jobs.responses import job_response, seen_job_response
 from api.runtime.api_keys import Caller
-from api.runtime.services import Acceptance, Parts
+from api.runtime.services import Acceptance, Services
 from jobs import deletion, ids, lifecycle, queries, submission
 from jobs.database.paging import Range
 from jobs.engines import registry
@@ -50,22 +50,28 @@ IfNoneMatch = Annotated[
     responses=answers(202, JobReply, "Accepted; Location has the job's URL", 400, 409, 413, 503),
     openapi_extra=json_body(JobRequest),
 )
-async def create_job(request: Request, parts: PartsDep, caller: CallerDep, promise: PromiseDep) -> Response:
+async def create_job(
+    request: Request, services: ServicesDep, caller: CallerDep, idempotency: IdempotencyDep
+) -> Response:
     """Submit a job, durable once this returns; a short prompt is counted at once."""
-    raw = await read_body(request, max_bytes=parts.settings.api.max_body_bytes)
+    raw = await read_body(request, max_bytes=services.settings.api.max_body_bytes)
     if len(raw) <= _SMALL_BYTES:
-        spec, once = _parse_job(raw, parts.acceptance(), promise)
+        spec, once = _parse_job(raw, services.acceptance(), idempotency)
     else:
-        spec, once = await parts.compute_apart(len(raw), _parse_job, raw, parts.acceptance(), promise)
+        spec, once = await services.compute_apart(
+            len(raw), _parse_job, raw, services.acceptance(), idempotency
+        )
     del raw  # frees megabytes while the database works
-    await parts.check_destination(spec.webhook_url)
-    await parts.name_destinations([spec.webhook_url] if spec.webhook_url else [], tenant_id=caller.tenant_id)
-    job, replayed = await _submit(parts, spec, once, caller)
+    await services.check_destination(spec.webhook_url)
+    await services.name_destinations(
+        [spec.webhook_url] if spec.webhook_url else [], tenant_id=caller.tenant_id
+    )
+    job, replayed = await _submit(services, spec, once, caller)
     headers = {"Location": f"/v1/jobs/{ids.job_id(job.id)}", "Retry-After": "1"}
     if replayed:
         headers["Idempotent-Replayed"] = "true"
     else:
-        parts.doorbell.ring_for([job])
+        services.doorbell.ring_for([job])
     return job_response(job, status=202, headers=headers)
 
 
@@ -75,14 +81,14 @@ async def create_job(request: Request, parts: PartsDep, caller: CallerDep, promi
     responses=answers(200, JobListReply, "One page", 400, 503),
 )
 async def list_jobs(
-    parts: PartsDep, tenant_id: TenantDep, query: Annotated[ListQuery, Query()]
+    services: ServicesDep, tenant_id: TenantDep, query: Annotated[ListQuery, Query()]
 ) -> JSONResponse:
     """List your jobs, newest first. Pages stay stable while jobs are added."""
     which = JobFilter(state=query.state, task=query.task, custom_id=query.custom_id)
     message = "There is no job with the id in `after`."
     after = parse_optional(query.after, ids.parse_job_id, param="after", message=message)
     wanted = Range(tenant_id, after, query.limit)
-    found = await parts.transactions.run(partial(queries.list_jobs, which=which, wanted=wanted))
+    found = await services.transactions.run(partial(queries.list_jobs, which=which, wanted=wanted))
     data = [job_object(job) for job in found.items]
     return JSONResponse(page(data, has_more=found.has_more))
 
@@ -95,7 +101,7 @@ async def list_jobs(
 )
 async def get_job(
     job_id: JobIdDep,
-    parts: PartsDep,
+    services: ServicesDep,
     tenant_id: TenantDep,
     wait: Annotated[
         float,
@@ -112,12 +118,12 @@ async def get_job(
 
     Only this operation returns `queue`. The ETag does not cover it, so omit If-None-Match to follow it.
     """
-    watch = parts.watch
-    read = partial(watch.until_ended, seconds=wait) if wait else watch.now
+    poller = services.poller
+    read = partial(poller.until_ended, seconds=wait) if wait else poller.now
     job = await read(job_id, tenant_id=tenant_id)
     if job is None:
         raise NotFoundError("there is no such job")
-    return await seen_job_response(job, parts.places.of, if_none_match=if_none_match)
+    return await seen_job_response(job, services.queue_positions.of, if_none_match=if_none_match)
 
 
 @router.get(
@@ -125,9 +131,9 @@ async def get_job(
     summary="Get a job's result",
     responses=answers(200, ResultReply, "The output, partial unless the job completed", 404, 409, 503),
 )
-async def get_result(job_id: JobIdDep, parts: PartsDep, tenant_id: TenantDep) -> JSONResponse:
+async def get_result(job_id: JobIdDep, services: ServicesDep, tenant_id: TenantDep) -> JSONResponse:
     """Get the output of a job that has ended, in any state."""
-    job, result = await parts.transactions.run(partial(_read_result, job_id=job_id, tenant_id=tenant_id))
+    job, result = await services.transactions.run(partial(_read_result, job_id=job_id, tenant_id=tenant_id))
     return JSONResponse(
         {
             "id": ids.job_id(job.id),
@@ -149,13 +155,13 @@ async def get_result(job_id: JobIdDep, parts: PartsDep, tenant_id: TenantDep) ->
     summary="Cancel a job",
     responses=answers(200, JobReply, "The job", 404, 503),
 )
-async def cancel_job(job_id: JobIdDep, parts: PartsDep, tenant_id: TenantDep) -> Response:
+async def cancel_job(job_id: JobIdDep, services: ServicesDep, tenant_id: TenantDep) -> Response:
     """Cancel the job; a running one stops within a second.
 
     A job that has ended stays as it is.
     """
-    job = await parts.transactions.run(partial(lifecycle.cancel, job_id=job_id, tenant_id=tenant_id))
-    parts.doorbell.ring_for([job])
+    job = await services.transactions.run(partial(lifecycle.cancel, job_id=job_id, tenant_id=tenant_id))
+    services.doorbell.ring_for([job])
     return job_response(job)
 
 
@@ -164,30 +170,32 @@ async def cancel_job(job_id: JobIdDep, parts: PartsDep, tenant_id: TenantDep) ->
     summary="Delete a job",
     responses=answers(200, DeletedReply, "The job was deleted", 404, 409, 503),
 )
-async def delete_job(job_id: JobIdDep, parts: PartsDep, tenant_id: TenantDep) -> JSONResponse:
+async def delete_job(job_id: JobIdDep, services: ServicesDep, tenant_id: TenantDep) -> JSONResponse:
     """Delete a job that has ended, with its result and the texts no other job shares."""
-    deleted = await parts.transactions.run(partial(deletion.remove, job_id=job_id, tenant_id=tenant_id))
+    deleted = await services.transactions.run(partial(deletion.remove, job_id=job_id, tenant_id=tenant_id))
     if not deleted:
         raise JobNotFinishedError("Only a job that has ended can be deleted; cancel it first.")
     return JSONResponse({"id": ids.job_id(job_id), "object": "job", "deleted": True})
 
 
-def _parse_job(raw: bytearray, acceptance: Acceptance, promise: Promise) -> tuple[JobSpec, Once | None]:
+def _parse_job(
+    raw: bytearray, acceptance: Acceptance, idempotency: IdempotencyHeaders
+) -> tuple[JobSpec, Once | None]:
     request = parse(JobRequest, raw)
     spec = accept.specification(request, acceptance)
-    return spec, promise.once(accept.request_sha256(request))
+    return spec, idempotency.once(accept.request_sha256(request))
 
 
-async def _submit(parts: Parts, spec: JobSpec, once: Once | None, caller: Caller) -> tuple[Job, bool]:
+async def _submit(services: Services, spec: JobSpec, once: Once | None, caller: Caller) -> tuple[Job, bool]:
     """Store the job; return it, and whether an earlier request had made it."""
-    tenant_id, admit = caller.tenant_id, parts.allowances.admit_for(caller.tenant_id, caller.limits)
+    tenant_id, admit = caller.tenant_id, services.quotas.admit_for(caller.tenant_id, caller.limits)
     if once is None:
-        return await parts.intake.submit(spec, tenant_id=tenant_id, admit=admit), False
-    fallback = registry.configured_capacity(parts.settings.engine)
+        return await services.group_commit.submit(spec, tenant_id=tenant_id, admit=admit), False
+    fallback = registry.configured_capacity(services.settings.engine)
     submit = partial(
         submission.submit_once, spec=spec, once=once, tenant_id=tenant_id, fallback=fallback, admit=admit
     )
-    return await parts.transactions.run(submit)
+    return await services.transactions.run(submit)
 
 
 def _read_result(session: Session, *, job_id: UUID, tenant_id: UUID) -> tuple[Job, Result | None]:

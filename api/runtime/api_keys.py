@@ -52,7 +52,7 @@ class _Found:
     expires: float | None
 
 
-class Callers:
+class ApiKeys:
     """Verifies keys. A change to a key takes effect within `api.key_cache_seconds`."""
 
     def __init__(self, transactions: Transactions, settings: Settings) -> None:

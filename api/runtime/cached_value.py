@@ -11,7 +11,7 @@ T = TypeVar("T")
 _DUTY: Final = 0.05
 
 
-class Shared(Generic[T]):
+class CachedValue(Generic[T]):
     """A cached value, made by one task at a time on the caller's event loop."""
 
     def __init__(self, make: Callable[[], Awaitable[T]], *, seconds: float, old_seconds: float) -> None:

@@ -33,7 +33,7 @@ class _Entry:
     answer: asyncio.Future[Job]
 
 
-class Intake:
+class GroupCommit:
     """Stores jobs for all requests; `run` must be running."""
 
     def __init__(self, transactions: Transactions, fallback: Capacity) -> None:

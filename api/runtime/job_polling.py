@@ -31,7 +31,7 @@ class _Ask:
     answer: asyncio.Future[Job | None]
 
 
-class Watch:
+class JobPoller:
     """Reads jobs for all callers, with one connection at a time."""
 
     def __init__(self, transactions: Transactions) -> None:
@@ -71,7 +71,7 @@ class Watch:
         finally:
             self._waiting.discard(ask)
 
-    def hurry(self, job_ids: Collection[UUID]) -> None:
+    def poll_now(self, job_ids: Collection[UUID]) -> None:
         """Poll at once if a caller waits for one of these jobs, which have ended."""
         if any(ask.job_id in job_ids for ask in self._waiting):
             self._polled_at = 0.0

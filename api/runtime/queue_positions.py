@@ -11,7 +11,7 @@ from anyio import CapacityLimiter
 from sqlalchemy.exc import InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
-from api.runtime.cached_value import Shared
+from api.runtime.cached_value import CachedValue
 from jobs import database, telemetry
 from jobs.errors import UnavailableError
 from jobs.forecast import backlog, queue_position
@@ -42,7 +42,7 @@ _WAITING: Final = frozenset({JobState.BLOCKED, JobState.PREPARING, JobState.QUEU
 _CONNECTIONS: Final = 2
 
 
-class Places:
+class QueuePositions:
     """Finds positions on threads and connections of its own, so neither event loop nor requests wait."""
 
     def __init__(self, settings: Settings) -> None:
@@ -53,8 +53,8 @@ class Places:
         self._engine = engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
         self._sessions = database.make_sessions(self._engine)
         self._threads = CapacityLimiter(_CONNECTIONS)
-        self._snapshots: dict[str, Shared[Snapshot]] = {}
-        self._depths: dict[str, Shared[Depth]] = {}
+        self._snapshots: dict[str, CachedValue[Snapshot]] = {}
+        self._depths: dict[str, CachedValue[Depth]] = {}
 
     async def of(self, job: Job) -> QueuePlace | None:
         """Find the queue position of this job.
@@ -103,16 +103,18 @@ class Places:
             await depth.close()
         self._engine.dispose()
 
-    def _snapshot(self, model: str) -> Shared[Snapshot]:
+    def _snapshot(self, model: str) -> CachedValue[Snapshot]:
         if model not in self._snapshots:
             make = partial(self._in_thread, partial(self._read_snapshot, model))
-            self._snapshots[model] = Shared(make, seconds=_SNAPSHOT_SECONDS, old_seconds=_SNAPSHOT_SECONDS)
+            self._snapshots[model] = CachedValue(
+                make, seconds=_SNAPSHOT_SECONDS, old_seconds=_SNAPSHOT_SECONDS
+            )
         return self._snapshots[model]
 
-    def _depth(self, model: str) -> Shared[Depth]:
+    def _depth(self, model: str) -> CachedValue[Depth]:
         if model not in self._depths:
             make = partial(self._in_thread, partial(self._count, model))
-            self._depths[model] = Shared(make, seconds=_DEPTH_SECONDS, old_seconds=_DEPTH_SECONDS)
+            self._depths[model] = CachedValue(make, seconds=_DEPTH_SECONDS, old_seconds=_DEPTH_SECONDS)
         return self._depths[model]
 
     def _read_snapshot(self, model: str) -> Snapshot:

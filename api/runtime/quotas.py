@@ -30,7 +30,7 @@ class _Known:
     until: float
 
 
-class Allowances:
+class QuotaCache:
     """Cache of tenants' quota usage in this process."""
 
     def __init__(self) -> None:

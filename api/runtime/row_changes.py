@@ -18,7 +18,7 @@ Read = Callable[[Session, Sequence[UUID]], Mapping[UUID, Seen]]
 INTERVAL: Final = 0.5
 
 
-class Followers(Generic[Seen]):
+class RowChanges(Generic[Seen]):
     """Publishes a row's visible state to each follower whenever it changes; one query serves all."""
 
     def __init__(self, transactions: Transactions, read: "Read[Seen]") -> None:

@@ -8,20 +8,20 @@ from functools import partial
 from typing import ParamSpec, TypeVar, TypeVarTuple, Unpack
 from uuid import UUID
 
-from api.runtime.api_keys import Callers
+from api.runtime.api_keys import ApiKeys
 from api.runtime.compute import Compute
 from api.runtime.database import Transactions, request_tenant
 from api.runtime.destinations import Destinations
 from api.runtime.doorbell import Doorbell
 from api.runtime.event_streams import EventStreams
-from api.runtime.group_commit import NUM_LANES, Intake
-from api.runtime.job_polling import Watch
+from api.runtime.group_commit import NUM_LANES, GroupCommit
+from api.runtime.job_polling import JobPoller
 from api.runtime.live_output import LiveReader
-from api.runtime.queue_positions import Places
-from api.runtime.quotas import Allowances
+from api.runtime.queue_positions import QueuePositions
+from api.runtime.quotas import QuotaCache
 from api.runtime.rate_limits import Rates
 from api.runtime.readiness import Readiness
-from api.runtime.row_changes import Followers
+from api.runtime.row_changes import RowChanges
 from api.runtime.tokenizer import LoadedTokenizer
 from jobs import batches, queries, summaries
 from jobs.batches import BatchGlance
@@ -53,7 +53,7 @@ class Acceptance:
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class Services:
     """The services that routes use.
 
     Attributes:
@@ -62,19 +62,19 @@ class Parts:
 
     settings: Settings
     transactions: Transactions
-    callers: Callers
+    api_keys: ApiKeys
     rates: Rates
-    allowances: Allowances
+    quotas: QuotaCache
     doorbell: Doorbell
     destinations: Destinations
-    intake: Intake
-    watch: Watch
+    group_commit: GroupCommit
+    poller: JobPoller
     live: LiveReader
-    job_followers: Followers[Glance]
-    batch_followers: Followers[BatchGlance]
-    summary_followers: Followers[SummaryGlance]
+    job_changes: RowChanges[Glance]
+    batch_changes: RowChanges[BatchGlance]
+    summary_changes: RowChanges[SummaryGlance]
     event_streams: EventStreams
-    places: Places
+    queue_positions: QueuePositions
     tokenizer: LoadedTokenizer
     readiness: Readiness
     cpu: Compute
@@ -108,10 +108,10 @@ class Parts:
 
     def release(self) -> None:
         """End all waits and streams; used when the server stops."""
-        self.watch.release()
-        self.job_followers.release()
-        self.batch_followers.release()
-        self.summary_followers.release()
+        self.poller.release()
+        self.job_changes.release()
+        self.batch_changes.release()
+        self.summary_changes.release()
 
     async def compute(self, num_bytes: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run `work` on about `num_bytes` in a thread, on the request's tenant's turn."""
@@ -123,52 +123,52 @@ class Parts:
 
 
 @asynccontextmanager
-async def open_parts(settings: Settings) -> AsyncIterator[Parts]:
+async def open_services(settings: Settings) -> AsyncIterator[Services]:
     """Open all services and start their loops; close them at exit.
 
     Connections open on first use, so no server has to be up yet.
     """
     transactions = Transactions(settings.database)
     tokenizer = LoadedTokenizer(settings.tokenizer)
-    watch = Watch(transactions)
-    parts = Parts(
+    poller = JobPoller(transactions)
+    services = Services(
         settings=settings,
         transactions=transactions,
-        callers=Callers(transactions, settings),
+        api_keys=ApiKeys(transactions, settings),
         rates=Rates(settings.broker),
-        allowances=Allowances(),
+        quotas=QuotaCache(),
         doorbell=Doorbell(settings.broker).start(),
         destinations=Destinations(),
-        intake=Intake(transactions, registry.configured_capacity(settings.engine)),
-        watch=watch,
-        live=LiveReader(settings.broker, on_ended=watch.hurry),
-        job_followers=Followers(transactions, queries.glance),
-        batch_followers=Followers(transactions, batches.glance),
-        summary_followers=Followers(transactions, summaries.glance),
+        group_commit=GroupCommit(transactions, registry.configured_capacity(settings.engine)),
+        poller=poller,
+        live=LiveReader(settings.broker, on_ended=poller.poll_now),
+        job_changes=RowChanges(transactions, queries.glance),
+        batch_changes=RowChanges(transactions, batches.glance),
+        summary_changes=RowChanges(transactions, summaries.glance),
         event_streams=EventStreams(transactions, settings.api),
-        places=Places(settings),
+        queue_positions=QueuePositions(settings),
         tokenizer=tokenizer,
         readiness=Readiness(settings, transactions, tokenizer),
         cpu=Compute(),
     )
     loops = [
         tokenizer.load(),
-        parts.watch.run(),
-        parts.live.run(),
-        parts.job_followers.run(),
-        parts.batch_followers.run(),
-        parts.summary_followers.run(),
-        parts.event_streams.run(),
-        *(parts.intake.run() for _ in range(NUM_LANES)),
+        services.poller.run(),
+        services.live.run(),
+        services.job_changes.run(),
+        services.batch_changes.run(),
+        services.summary_changes.run(),
+        services.event_streams.run(),
+        *(services.group_commit.run() for _ in range(NUM_LANES)),
     ]
     tasks = [asyncio.create_task(loop) for loop in loops]
     try:
-        yield parts
+        yield services
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await parts.places.close()
-        parts.doorbell.close()
-        await parts.rates.close()
+        await services.queue_positions.close()
+        services.doorbell.close()
+        await services.rates.close()
         await transactions.close()

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 from api.http.identifiers import parse_documents
 from api.runtime.compute import LONG_BYTES
-from api.runtime.services import Parts
+from api.runtime.services import Services
 from api.summaries.requests import SummaryEstimateRequest
 from jobs import documents, ids
 from jobs.engines import registry
@@ -32,7 +32,7 @@ _MAX_CUT_TOKENS = 1_000_000
 
 
 async def estimate_summaries(
-    parts: Parts, asked: SummaryEstimateRequest, *, tenant_id: UUID, model: str
+    services: Services, asked: SummaryEstimateRequest, *, tenant_id: UUID, model: str
 ) -> JsonObject:
     """Estimate the chunks, jobs, tokens and time that these summaries would take.
 
@@ -41,13 +41,13 @@ async def estimate_summaries(
         ConflictError: a document is not ready; wait for it.
         UnavailableError: the tokenizer or the database is not available; try again.
     """
-    tokenizer = parts.tokenizer.current
+    tokenizer = services.tokenizer.current
     if tokenizer is None:
         raise UnavailableError("The tokenizer is not loaded yet; try again.")
     if asked.tokens and asked.documents:
         raise InvalidRequestError("Name documents or tokens, not both.", param="tokens")
     counter = PromptCounter(tokenizer)
-    capacities = await parts.transactions.run(partial(_capacities, parts=parts, model=model))
+    capacities = await services.transactions.run(partial(_capacities, services=services, model=model))
     wishes = Wishes(
         style=Style(asked.style),
         length=asked.length,
@@ -57,7 +57,7 @@ async def estimate_summaries(
     )
     sizes = tree.find_sizes(
         capacities,
-        await parts.compute(0, overheads, wishes, counter),
+        await services.compute(0, overheads, wishes, counter),
         length=asked.length,
         chunk_tokens=asked.chunk_tokens,
         overlap_tokens=asked.overlap_tokens,
@@ -70,14 +70,14 @@ async def estimate_summaries(
     else:
         document_ids = parse_documents(asked.documents)
         read = partial(_read, document_ids=document_ids, tenant_id=tenant_id, sizes=sizes, asked=asked)
-        sources, bodies = await parts.transactions.run(read)
+        sources, bodies = await services.transactions.run(read)
         names = [ids.document_id(each) for each in document_ids]
 
     def load(source: Source) -> str | None:
         body = bodies.get(source.index)
         return None if body is None else "".join(documents.iterate_text(body))
 
-    found = await parts.compute(
+    found = await services.compute(
         LONG_BYTES + 1,
         estimate,
         sources,
@@ -88,16 +88,16 @@ async def estimate_summaries(
         chunk_tokens=asked.chunk_tokens,
         starts=counter.token_starts,
     )
-    seconds = await parts.places.seconds_until_done(found.as_work(), model)
+    seconds = await services.queue_positions.seconds_until_done(found.as_work(), model)
     is_exact = not asked.tokens and all(
         source.index in bodies or leaves == 1 for source, leaves in zip(sources, found.leaves, strict=True)
     )
     return _object(found, sizes, sources, names, seconds=seconds, is_exact=is_exact, combine=asked.combine)
 
 
-def _capacities(session: Session, *, parts: Parts, model: str) -> list[Capacity]:
+def _capacities(session: Session, *, services: Services, model: str) -> list[Capacity]:
     registered = registry.registered_capacities(session)
-    return registered.get(model) or [registry.configured_capacity(parts.settings.engine)]
+    return registered.get(model) or [registry.configured_capacity(services.settings.engine)]
 
 
 def _read(

@@ -15,14 +15,14 @@ from starlette.responses import Response
 
 from api.http.body import parse, read_body
 from api.http.callbacks import check_callback
-from api.http.dependencies import CallerDep, PartsDep, TenantDep
+from api.http.dependencies import CallerDep, ServicesDep, TenantDep
 from api.http.event_responses import EventResponse
 from api.http.fields import WINDOWS
-from api.http.idempotency import PromiseDep
+from api.http.idempotency import IdempotencyDep
 from api.http.identifiers import SummaryIdDep, parse_documents, parse_optional, parse_range
 from api.http.openapi import answers, event_answers, json_body
 from api.http.replies import page
-from api.runtime.services import Parts
+from api.runtime.services import Services
 from api.summaries.estimates import estimate_summaries
 from api.summaries.events import summary_events
 from api.summaries.replies import (
@@ -73,7 +73,7 @@ ChunksLimit = Annotated[
     openapi_extra=json_body(SummaryRequest),
 )
 async def create_summaries(
-    request: Request, parts: PartsDep, tenant_id: TenantDep, promise: PromiseDep
+    request: Request, services: ServicesDep, tenant_id: TenantDep, idempotency: IdempotencyDep
 ) -> JSONResponse:
     """Summarize each document, or all in one with `combine`.
 
@@ -83,12 +83,12 @@ async def create_summaries(
     if asked.urls:
         message = "This server does not fetch URLs; upload the documents instead."
         raise InvalidRequestError(message, param="urls")
-    model = await _model(parts, asked.model)
-    spec = _specification(asked, parts, model)
-    await parts.check_destination(spec.webhook_url)
-    await parts.name_destinations([spec.webhook_url] if spec.webhook_url else [], tenant_id=tenant_id)
+    model = await _model(services, asked.model)
+    spec = _specification(asked, services, model)
+    await services.check_destination(spec.webhook_url)
+    await services.name_destinations([spec.webhook_url] if spec.webhook_url else [], tenant_id=tenant_id)
     fields = asked.model_dump(mode="json")
-    once = promise.once(sha256(json.dumps(fields, sort_keys=True).encode()).digest())
+    once = idempotency.once(sha256(json.dumps(fields, sort_keys=True).encode()).digest())
 
     def create(session: Session) -> tuple[list[SummaryObject], bool]:
         make = partial(summaries.create, spec=spec, tenant_id=tenant_id)
@@ -99,8 +99,8 @@ async def create_summaries(
         )
         return queries.describe(session, made), replayed
 
-    data, replayed = await parts.transactions.run(create)
-    parts.doorbell.ring(SERVICE)
+    data, replayed = await services.transactions.run(create)
+    services.doorbell.ring(SERVICE)
     headers = {"Idempotent-Replayed": "true"} if replayed else {}
     if len(data) == 1:
         headers["Location"] = f"/v1/summaries/{data[0]['id']}"
@@ -113,12 +113,12 @@ async def create_summaries(
     responses=answers(200, SummaryEstimateReply, "The estimate", 400, 404, 409, 413, 503),
     openapi_extra=json_body(SummaryEstimateRequest),
 )
-async def estimate(request: Request, parts: PartsDep, tenant_id: TenantDep) -> JSONResponse:
+async def estimate(request: Request, services: ServicesDep, tenant_id: TenantDep) -> JSONResponse:
     """Estimate chunks, levels, jobs, tokens and time, without submitting anything."""
     asked = parse(SummaryEstimateRequest, await read_body(request, max_bytes=_MAX_BYTES))
-    model = await _model(parts, asked.model)
-    async with parts.cpu.estimate(tenant_id):
-        return JSONResponse(await estimate_summaries(parts, asked, tenant_id=tenant_id, model=model))
+    model = await _model(services, asked.model)
+    async with services.cpu.estimate(tenant_id):
+        return JSONResponse(await estimate_summaries(services, asked, tenant_id=tenant_id, model=model))
 
 
 @router.get(
@@ -127,7 +127,7 @@ async def estimate(request: Request, parts: PartsDep, tenant_id: TenantDep) -> J
     responses=answers(200, SummaryListReply, "One page", 400, 503),
 )
 async def list_summaries(
-    parts: PartsDep, tenant_id: TenantDep, query: Annotated[SummaryListQuery, Query()]
+    services: ServicesDep, tenant_id: TenantDep, query: Annotated[SummaryListQuery, Query()]
 ) -> JSONResponse:
     """List your summaries, newest first. Pages stay stable while summaries are added."""
     wanted = parse_range(query, ids.parse_summary_id, tenant_id=tenant_id, kind="summary")
@@ -140,7 +140,7 @@ async def list_summaries(
         found = summaries.list_summaries(session, which, wanted)
         return page(queries.describe(session, found.items), has_more=found.has_more)
 
-    return JSONResponse(await parts.transactions.run(read))
+    return JSONResponse(await services.transactions.run(read))
 
 
 @router.get(
@@ -150,7 +150,7 @@ async def list_summaries(
 )
 async def get_summary(
     summary_id: SummaryIdDep,
-    parts: PartsDep,
+    services: ServicesDep,
     tenant_id: TenantDep,
     wait: Annotated[
         float,
@@ -169,9 +169,9 @@ async def get_summary(
     wanted = ChunkRange(chunks_start, chunks_limit) if chunks else None
     read = partial(_read, summary_id=summary_id, tenant_id=tenant_id, chunks=wanted)
     if wait:
-        await parts.transactions.run(partial(summaries.get, summary_id=summary_id, tenant_id=tenant_id))
-        await _until_ended(parts, summary_id, seconds=wait)
-    return JSONResponse(await parts.transactions.run(read))
+        await services.transactions.run(partial(summaries.get, summary_id=summary_id, tenant_id=tenant_id))
+        await _until_ended(services, summary_id, seconds=wait)
+    return JSONResponse(await services.transactions.run(read))
 
 
 @router.get(
@@ -190,7 +190,7 @@ async def get_summary(
 )
 async def get_result(
     summary_id: SummaryIdDep,
-    parts: PartsDep,
+    services: ServicesDep,
     tenant_id: TenantDep,
     form: Annotated[Literal["json", "md", "csv"], Query(alias="format")] = "json",
 ) -> Response:
@@ -203,7 +203,7 @@ async def get_result(
         found = queries.describe_with_chunks(session, summary)
         return found, queries.titles(session, summary.id) if form == "md" else {}
 
-    found, titles = await parts.transactions.run(read)
+    found, titles = await services.transactions.run(read)
     if form == "json":
         return JSONResponse(formats.result_object(found))
     text = formats.as_csv(found) if form == "csv" else formats.as_markdown(found, titles)
@@ -216,16 +216,16 @@ async def get_result(
     response_class=Response,
     responses=event_answers('id: 0\nevent: summary\ndata: {"id":"sum_…","state":"running"}\n\n'),
 )
-async def follow_summary(summary_id: SummaryIdDep, parts: PartsDep, caller: CallerDep) -> EventResponse:
+async def follow_summary(summary_id: SummaryIdDep, services: ServicesDep, caller: CallerDep) -> EventResponse:
     """Stream server-sent events until the summary ends.
 
     Each event is the summary, sent first and whenever its counts change.
     """
     read = partial(_read, summary_id=summary_id, tenant_id=caller.tenant_id)
-    again = partial(parts.transactions.run, read, tenant_ids=[caller.tenant_id])
-    with parts.event_streams.opening(caller) as stream:
-        await parts.transactions.run(read)
-        return EventResponse(stream, summary_events(parts, summary_id, again))
+    again = partial(services.transactions.run, read, tenant_ids=[caller.tenant_id])
+    with services.event_streams.opening(caller) as stream:
+        await services.transactions.run(read)
+        return EventResponse(stream, summary_events(services, summary_id, again))
 
 
 @router.post(
@@ -233,17 +233,19 @@ async def follow_summary(summary_id: SummaryIdDep, parts: PartsDep, caller: Call
     summary="Cancel a summary",
     responses=answers(200, SummaryReply, "The summary", 404, 503),
 )
-async def cancel_summary(summary_id: SummaryIdDep, parts: PartsDep, tenant_id: TenantDep) -> JSONResponse:
+async def cancel_summary(
+    summary_id: SummaryIdDep, services: ServicesDep, tenant_id: TenantDep
+) -> JSONResponse:
     """Cancel the summary and its jobs; running ones stop within a second.
 
     A summary that has ended stays as it is.
     """
-    await parts.transactions.run(partial(summaries.cancel, summary_id=summary_id, tenant_id=tenant_id))
+    await services.transactions.run(partial(summaries.cancel, summary_id=summary_id, tenant_id=tenant_id))
     # In its own transaction, because it must lock the rows of jobs first; a service worker repeats it.
-    await parts.transactions.run(partial(summaries.stop_jobs, summary_id=summary_id, tenant_id=tenant_id))
-    parts.doorbell.ring(SERVICE)
+    await services.transactions.run(partial(summaries.stop_jobs, summary_id=summary_id, tenant_id=tenant_id))
+    services.doorbell.ring(SERVICE)
     read = partial(_read, summary_id=summary_id, tenant_id=tenant_id)
-    return JSONResponse(await parts.transactions.run(read))
+    return JSONResponse(await services.transactions.run(read))
 
 
 @router.delete(
@@ -251,9 +253,11 @@ async def cancel_summary(summary_id: SummaryIdDep, parts: PartsDep, tenant_id: T
     summary="Delete a summary",
     responses=answers(200, DeletedSummaryReply, "The summary was deleted", 404, 409, 503),
 )
-async def delete_summary(summary_id: SummaryIdDep, parts: PartsDep, tenant_id: TenantDep) -> JSONResponse:
+async def delete_summary(
+    summary_id: SummaryIdDep, services: ServicesDep, tenant_id: TenantDep
+) -> JSONResponse:
     """Delete a summary that has ended, with its jobs; its documents stay."""
-    await parts.transactions.run(partial(summaries.remove, summary_id=summary_id, tenant_id=tenant_id))
+    await services.transactions.run(partial(summaries.remove, summary_id=summary_id, tenant_id=tenant_id))
     return JSONResponse({"id": ids.summary_id(summary_id), "object": "summary", "deleted": True})
 
 
@@ -266,34 +270,34 @@ def _read(
     return queries.describe(session, [summary])[0]
 
 
-async def _until_ended(parts: Parts, summary_id: UUID, *, seconds: float) -> None:
+async def _until_ended(services: Services, summary_id: UUID, *, seconds: float) -> None:
     """Wait until the summary ends or is deleted, or the time is up."""
     with suppress(TimeoutError):
         async with (
             asyncio.timeout(seconds),
-            aclosing(parts.summary_followers.changes(summary_id)) as changes,
+            aclosing(services.summary_changes.changes(summary_id)) as changes,
         ):
             async for seen in changes:
                 if seen.state in TERMINAL:
                     return
 
 
-async def _model(parts: Parts, asked: str | None) -> str:
+async def _model(services: Services, asked: str | None) -> str:
     """Resolve the requested model; the default is the served one.
 
     Raises:
         ModelNotFoundError: no engine serves it.
     """
-    served = parts.settings.engine.model
+    served = services.settings.engine.model
     if asked is None or asked == served:
         return served
-    if asked not in await parts.transactions.run(registry.registered_capacities):
+    if asked not in await services.transactions.run(registry.registered_capacities):
         raise ModelNotFoundError(param="model")
     return asked
 
 
-def _specification(asked: SummaryRequest, parts: Parts, model: str) -> SummarySpec:
-    callback = check_callback(asked.webhook_url, asked.webhook_secret, parts.settings.webhooks)
+def _specification(asked: SummaryRequest, services: Services, model: str) -> SummarySpec:
+    callback = check_callback(asked.webhook_url, asked.webhook_secret, services.settings.webhooks)
     return SummarySpec(
         document_ids=parse_documents(asked.documents),
         model=model,

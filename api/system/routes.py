@@ -9,7 +9,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import Response
 
 from api.http import errors
-from api.http.dependencies import PartsDep
+from api.http.dependencies import ServicesDep
 from api.http.metrics import HttpMetrics
 from api.system import docs_page, metrics
 from api.system.replies import LiveReply, ReadyReply, VersionReply
@@ -32,9 +32,9 @@ async def live() -> LiveReply:
         503: {"model": ReadyReply, "description": "A component is not ready; `components` shows which"},
     },
 )
-async def ready(parts: PartsDep) -> JSONResponse:
+async def ready(services: ServicesDep) -> JSONResponse:
     """Check the database (at the newest revision), broker, Triton and tokenizer."""
-    components = await parts.readiness.look()
+    components = await services.readiness.look()
     missing = [name for name, component in components.items() if not component.ready]
     body: dict[str, object] = {
         "ready": not missing,
@@ -52,19 +52,19 @@ async def ready(parts: PartsDep) -> JSONResponse:
     response_class=Response,
     responses={200: {"content": {"text/plain": {"example": 'longbatch_jobs{state="queued"} 3.0'}}}},
 )
-async def scrape(request: Request, parts: PartsDep) -> Response:
+async def scrape(request: Request, services: ServicesDep) -> Response:
     """Get metrics of this process's requests and, from Postgres, queue and engines."""
     counted: HttpMetrics = request.app.state.http_metrics
     snapshot: metrics.Snapshot | None = None
     with contextlib.suppress(UnavailableError):
-        snapshot = await parts.transactions.run_across(metrics.read_snapshot)
+        snapshot = await services.transactions.run_across(metrics.read_snapshot)
     return Response(counted.exposition() + metrics.queue_exposition(snapshot), media_type=CONTENT_TYPE_LATEST)
 
 
 @router.get("/v1/version", summary="Get the version")
-async def version(request: Request, parts: PartsDep) -> VersionReply:
+async def version(request: Request, services: ServicesDep) -> VersionReply:
     """Get the version of Longbatch and the model it serves."""
-    return VersionReply(version=request.app.version, model=parts.settings.engine.model)
+    return VersionReply(version=request.app.version, model=services.settings.engine.model)
 
 
 @router.get("/docs", include_in_schema=False)

@@ -9,7 +9,7 @@ from uuid import UUID
 from fastapi import APIRouter, Query
 from sqlalchemy.orm import Session
 
-from api.http.dependencies import CallerDep, PartsDep
+from api.http.dependencies import CallerDep, ServicesDep
 from api.http.openapi import answers
 from api.tenants.replies import EnqueuedReply, UsageDayReply, UsageReply
 from jobs.errors import InvalidRequestError
@@ -30,7 +30,7 @@ _MAX_DAYS: Final = 366
     responses=answers(200, UsageReply, "Usage by day and model", 400, 503),
 )
 async def get_usage(
-    parts: PartsDep,
+    services: ServicesDep,
     caller: CallerDep,
     start: Annotated[date | None, Query(description="First day, UTC; default: 30 days up to `end`.")] = None,
     end: Annotated[date | None, Query(description="Last day, UTC; default: today.")] = None,
@@ -46,7 +46,7 @@ async def get_usage(
             f"start must not be after end, and the range must be at most {_MAX_DAYS} days.", param="start"
         )
     read = partial(_read, tenant_id=caller.tenant_id, first=first, last=last)
-    found, held = await parts.transactions.run(read)
+    found, held = await services.transactions.run(read)
     limits = caller.limits
     return UsageReply(
         object="list",

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from api.http.body import parse, read_body
 from api.http.callbacks import checked_secret, require_vault
-from api.http.dependencies import PartsDep, TenantDep
+from api.http.dependencies import ServicesDep, TenantDep
 from api.http.identifiers import EndpointIdDep, parse_range
 from api.http.openapi import answers, json_body
 from api.http.replies import page
@@ -55,13 +55,13 @@ Overlap = Annotated[
     responses=answers(201, EndpointSecretReply, "The endpoint and its secret", 400, 409, 413, 503),
     openapi_extra=json_body(EndpointRequest),
 )
-async def create_endpoint(request: Request, parts: PartsDep, tenant_id: TenantDep) -> JSONResponse:
+async def create_endpoint(request: Request, services: ServicesDep, tenant_id: TenantDep) -> JSONResponse:
     """Create an endpoint for events from now on. Only this response has its secret."""
-    settings = parts.settings.webhooks
+    settings = services.settings.webhooks
     asked = parse(EndpointRequest, await read_body(request, max_bytes=_MAX_BYTES))
     vault = require_vault(settings)
     webhooks.check_destination(asked.url, allowed_hosts=settings.allowed_hosts, param="url")
-    await parts.check_destination(asked.url, param="url")
+    await services.check_destination(asked.url, param="url")
     create = partial(
         endpoints.create,
         spec=EndpointSpec(asked.url, asked.description, asked.events, asked.include_output, asked.enabled),
@@ -70,7 +70,7 @@ async def create_endpoint(request: Request, parts: PartsDep, tenant_id: TenantDe
         secret=None if asked.secret is None else checked_secret(asked.secret, param="secret"),
         max_endpoints=settings.max_endpoints,
     )
-    endpoint, secret = await parts.transactions.run(create)
+    endpoint, secret = await services.transactions.run(create)
     return JSONResponse(endpoint_object(endpoint, None) | {"secret": secret}, 201)
 
 
@@ -80,7 +80,7 @@ async def create_endpoint(request: Request, parts: PartsDep, tenant_id: TenantDe
     responses=answers(200, EndpointListReply, "One page", 400, 503),
 )
 async def list_endpoints(
-    parts: PartsDep, tenant_id: TenantDep, query: Annotated[EndpointListQuery, Query()]
+    services: ServicesDep, tenant_id: TenantDep, query: Annotated[EndpointListQuery, Query()]
 ) -> JSONResponse:
     """List your endpoints, newest first."""
     wanted = parse_range(query, ids.parse_endpoint_id, tenant_id=tenant_id, kind="webhook endpoint")
@@ -91,7 +91,7 @@ async def list_endpoints(
         data = [endpoint_object(each, breakers.get(each.id)) for each in found.items]
         return page(data, has_more=found.has_more)
 
-    return JSONResponse(await parts.transactions.run(read))
+    return JSONResponse(await services.transactions.run(read))
 
 
 @router.get(
@@ -99,13 +99,15 @@ async def list_endpoints(
     summary="Get a webhook endpoint",
     responses=answers(200, EndpointReply, "The endpoint", 404, 503),
 )
-async def get_endpoint(endpoint_id: EndpointIdDep, parts: PartsDep, tenant_id: TenantDep) -> JSONResponse:
+async def get_endpoint(
+    endpoint_id: EndpointIdDep, services: ServicesDep, tenant_id: TenantDep
+) -> JSONResponse:
     """Get the endpoint and its delivery health."""
 
     def read(session: Session) -> dict[str, Any]:
         return _shown(session, endpoints.get(session, endpoint_id, tenant_id=tenant_id))
 
-    return JSONResponse(await parts.transactions.run(read))
+    return JSONResponse(await services.transactions.run(read))
 
 
 @router.patch(
@@ -115,7 +117,7 @@ async def get_endpoint(endpoint_id: EndpointIdDep, parts: PartsDep, tenant_id: T
     openapi_extra=json_body(EndpointUpdate),
 )
 async def update_endpoint(
-    request: Request, endpoint_id: EndpointIdDep, parts: PartsDep, tenant_id: TenantDep
+    request: Request, endpoint_id: EndpointIdDep, services: ServicesDep, tenant_id: TenantDep
 ) -> JSONResponse:
     """Update the fields given.
 
@@ -123,12 +125,12 @@ async def update_endpoint(
     """
     find = partial(endpoints.get, endpoint_id=endpoint_id, tenant_id=tenant_id)
     raw = await read_body(request, max_bytes=_MAX_BYTES)
-    await parts.transactions.run(find)  # an absent endpoint is 404, whatever the body is
+    await services.transactions.run(find)  # an absent endpoint is 404, whatever the body is
     asked = parse(EndpointUpdate, raw)
     if asked.url is not None:
-        allowed = parts.settings.webhooks.allowed_hosts
+        allowed = services.settings.webhooks.allowed_hosts
         webhooks.check_destination(asked.url, allowed_hosts=allowed, param="url")
-        await parts.check_destination(asked.url, param="url")
+        await services.check_destination(asked.url, param="url")
 
     def update(session: Session) -> dict[str, Any]:
         endpoint = find(session)
@@ -136,7 +138,7 @@ async def update_endpoint(
         endpoints.update_endpoint(session, endpoint, spec)
         return _shown(session, endpoint)
 
-    return JSONResponse(await parts.transactions.run(update))
+    return JSONResponse(await services.transactions.run(update))
 
 
 @router.delete(
@@ -144,10 +146,12 @@ async def update_endpoint(
     summary="Delete a webhook endpoint",
     responses=answers(200, DeletedEndpointReply, "The endpoint was deleted", 404, 503),
 )
-async def delete_endpoint(endpoint_id: EndpointIdDep, parts: PartsDep, tenant_id: TenantDep) -> JSONResponse:
+async def delete_endpoint(
+    endpoint_id: EndpointIdDep, services: ServicesDep, tenant_id: TenantDep
+) -> JSONResponse:
     """Delete the endpoint and its pending deliveries."""
     remove = partial(endpoints.remove, endpoint_id=endpoint_id, tenant_id=tenant_id)
-    await parts.transactions.run(remove)
+    await services.transactions.run(remove)
     return JSONResponse({"id": ids.endpoint_id(endpoint_id), "object": "webhook_endpoint", "deleted": True})
 
 
@@ -158,7 +162,7 @@ async def delete_endpoint(endpoint_id: EndpointIdDep, parts: PartsDep, tenant_id
 )
 async def rotate_endpoint(
     endpoint_id: EndpointIdDep,
-    parts: PartsDep,
+    services: ServicesDep,
     tenant_id: TenantDep,
     overlap_seconds: Overlap = DEFAULT_OVERLAP_SECONDS,
 ) -> JSONResponse:
@@ -166,12 +170,12 @@ async def rotate_endpoint(
 
     def rotate(session: Session) -> dict[str, Any]:
         endpoint = endpoints.get(session, endpoint_id, tenant_id=tenant_id)
-        vault = require_vault(parts.settings.webhooks)
+        vault = require_vault(services.settings.webhooks)
         overlap = timedelta(seconds=overlap_seconds)
         secret = endpoints.rotate(session, endpoint, vault, overlap=overlap)
         return _shown(session, endpoint) | {"secret": secret}
 
-    return JSONResponse(await parts.transactions.run(rotate))
+    return JSONResponse(await services.transactions.run(rotate))
 
 
 @router.post(
@@ -180,15 +184,15 @@ async def rotate_endpoint(
     summary="Send a test event",
     responses=answers(202, QueuedEventReply, "Queued; the delivery log shows the outcome", 404, 409, 503),
 )
-async def send_test(endpoint_id: EndpointIdDep, parts: PartsDep, tenant_id: TenantDep) -> JSONResponse:
+async def send_test(endpoint_id: EndpointIdDep, services: ServicesDep, tenant_id: TenantDep) -> JSONResponse:
     """Send a `webhook_endpoint.test` event to this endpoint, whatever its filter."""
 
     def send(session: Session) -> UUID:
         endpoint = endpoints.get(session, endpoint_id, tenant_id=tenant_id)
         return endpoints.send_test(session, endpoint)
 
-    event_id = await parts.transactions.run(send)
-    parts.doorbell.ring(EVENTS)
+    event_id = await services.transactions.run(send)
+    services.doorbell.ring(EVENTS)
     return JSONResponse({"id": ids.event_id(event_id), "object": "event", "type": ENDPOINT_TEST}, 202)
 
 
@@ -200,7 +204,7 @@ async def send_test(endpoint_id: EndpointIdDep, parts: PartsDep, tenant_id: Tena
 )
 async def replay_since(
     endpoint_id: EndpointIdDep,
-    parts: PartsDep,
+    services: ServicesDep,
     tenant_id: TenantDep,
     query: Annotated[ReplayQuery, Query()],
 ) -> JSONResponse:
@@ -214,8 +218,8 @@ async def replay_since(
         since = query.since or endpoint.created_at - _ALL
         return endpoints.replay_since(session, endpoint, since=since)
 
-    replayed = await parts.transactions.run(replay)
-    parts.doorbell.ring(EVENTS)
+    replayed = await services.transactions.run(replay)
+    services.doorbell.ring(EVENTS)
     return replay_response(replayed)
 
 

@@ -10,7 +10,7 @@ from fastapi.responses import JSONResponse
 from sqlalchemy.orm import Session
 
 from api.http.callbacks import require_vault
-from api.http.dependencies import PartsDep, TenantDep
+from api.http.dependencies import ServicesDep, TenantDep
 from api.http.identifiers import EventIdDep, Parse, parse_optional
 from api.http.openapi import answers
 from api.http.replies import page
@@ -40,16 +40,16 @@ router = APIRouter(tags=["webhooks"])
     summary="Get the default webhook secret",
     responses=answers(200, SecretReply, "The secret", 400, 503),
 )
-async def get_secret(parts: PartsDep, tenant_id: TenantDep) -> JSONResponse:
+async def get_secret(services: ServicesDep, tenant_id: TenantDep) -> JSONResponse:
     """Get the secret for deliveries to a `webhook_url` without a `webhook_secret`."""
-    settings = parts.settings.webhooks
+    settings = services.settings.webhooks
     vault = require_vault(settings)
 
     def read(session: Session) -> Secrets:
         now = database_now(session)
         return secrets.of_tenant(session, tenant_id, settings, vault, now=now)
 
-    return _secret_response(await parts.transactions.run(read))
+    return _secret_response(await services.transactions.run(read))
 
 
 @router.post(
@@ -58,10 +58,10 @@ async def get_secret(parts: PartsDep, tenant_id: TenantDep) -> JSONResponse:
     responses=answers(200, SecretReply, "The new secret", 400, 503),
 )
 async def rotate_secret(
-    parts: PartsDep, tenant_id: TenantDep, overlap_seconds: Overlap = DEFAULT_OVERLAP_SECONDS
+    services: ServicesDep, tenant_id: TenantDep, overlap_seconds: Overlap = DEFAULT_OVERLAP_SECONDS
 ) -> JSONResponse:
     """Replace the default secret; both sign deliveries until the old one expires."""
-    settings = parts.settings.webhooks
+    settings = services.settings.webhooks
     vault = require_vault(settings)
     overlap = timedelta(seconds=overlap_seconds)
 
@@ -69,7 +69,7 @@ async def rotate_secret(
         now = database_now(session)
         return secrets.rotate_tenant(session, tenant_id, settings, vault, now=now, overlap=overlap)
 
-    return _secret_response(await parts.transactions.run(rotate))
+    return _secret_response(await services.transactions.run(rotate))
 
 
 @router.get(
@@ -78,7 +78,7 @@ async def rotate_secret(
     responses=answers(200, DeliveryListReply, "One page", 400, 503),
 )
 async def list_deliveries(
-    parts: PartsDep, tenant_id: TenantDep, query: Annotated[DeliveryListQuery, Query()]
+    services: ServicesDep, tenant_id: TenantDep, query: Annotated[DeliveryListQuery, Query()]
 ) -> JSONResponse:
     """List delivery attempts, newest first.
 
@@ -91,7 +91,7 @@ async def list_deliveries(
     )
     after = _parsed(query.after, ids.parse_delivery_id, param="after")
     wanted = Range(tenant_id, after, query.limit)
-    found = await parts.transactions.run(partial(delivery_log.list_deliveries, which=which, wanted=wanted))
+    found = await services.transactions.run(partial(delivery_log.list_deliveries, which=which, wanted=wanted))
     return JSONResponse(page([delivery_object(each) for each in found.items], has_more=found.has_more))
 
 
@@ -101,14 +101,14 @@ async def list_deliveries(
     summary="Replay an event",
     responses=answers(202, ReplayReply, "Queued", 404, 409, 503),
 )
-async def replay_event(event_id: EventIdDep, parts: PartsDep, tenant_id: TenantDep) -> JSONResponse:
+async def replay_event(event_id: EventIdDep, services: ServicesDep, tenant_id: TenantDep) -> JSONResponse:
     """Send the event again, with the same id.
 
     It goes to all its previous receivers and to endpoints that want its type now.
     """
     replay = partial(endpoints.replay_event, event_id=event_id, tenant_id=tenant_id)
-    replayed = await parts.transactions.run(replay)
-    parts.doorbell.ring(EVENTS)
+    replayed = await services.transactions.run(replay)
+    services.doorbell.ring(EVENTS)
     return replay_response(replayed)
 
 

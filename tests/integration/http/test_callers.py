@@ -11,7 +11,7 @@ from pydantic import SecretStr
 from sqlalchemy import text
 from sqlalchemy.orm import Session, sessionmaker
 
-from api.runtime.api_keys import Callers
+from api.runtime.api_keys import ApiKeys
 from api.runtime.database import Transactions
 from jobs.database import database_now
 from jobs.errors import AuthenticationError
@@ -35,14 +35,14 @@ class CountedTransactions(Transactions):
 
 
 def verifying(
-    database: DatabaseSettings, test: Callable[[Callers, CountedTransactions], Coroutine[Any, Any, None]]
+    database: DatabaseSettings, test: Callable[[ApiKeys, CountedTransactions], Coroutine[Any, Any, None]]
 ) -> None:
     async def run() -> None:
         transactions = CountedTransactions(database)
         settings = Settings(database=database, broker=BrokerSettings(url=SecretStr("redis://127.0.0.1:1")))
         try:
             async with asyncio.timeout(30):
-                await test(Callers(transactions, settings), transactions)
+                await test(ApiKeys(transactions, settings), transactions)
         finally:
             await transactions.close()
 
@@ -62,15 +62,15 @@ def made(sessions: sessionmaker[Session]) -> NewKey:
 def test_a_key_that_was_never_seen_waits_for_no_guesses(
     database_settings: DatabaseSettings, made: NewKey
 ) -> None:
-    async def test(callers: Callers, transactions: CountedTransactions) -> None:
+    async def test(api_keys: ApiKeys, transactions: CountedTransactions) -> None:
         async def guess() -> str:
             with pytest.raises(AuthenticationError) as refused:
-                await callers.verify(f"Bearer lb_{secrets.token_hex(8)}_{secrets.token_urlsafe(32)}")
+                await api_keys.verify(f"Bearer lb_{secrets.token_hex(8)}_{secrets.token_urlsafe(32)}")
             return refused.value.message
 
         guesses = [asyncio.create_task(guess()) for _ in range(NUM_GUESSES)]
-        nearly = asyncio.create_task(guess_of(callers, made))
-        caller = await asyncio.create_task(callers.verify(f"Bearer {made.secret}"))  # asks after all of them
+        nearly = asyncio.create_task(guess_of(api_keys, made))
+        caller = await asyncio.create_task(api_keys.verify(f"Bearer {made.secret}"))  # asks after all of them
         assert caller.key_id == made.row.id
         assert transactions.num_looks <= 3, "two that had begun, and one for all who came meanwhile"
         assert set(await asyncio.gather(*guesses, nearly)) == {"The API key is wrong."}
@@ -79,10 +79,10 @@ def test_a_key_that_was_never_seen_waits_for_no_guesses(
     verifying(database_settings, test)
 
 
-async def guess_of(callers: Callers, made: NewKey) -> str:
+async def guess_of(api_keys: ApiKeys, made: NewKey) -> str:
     """What a key is told that has the public part of a good one."""
     with pytest.raises(AuthenticationError) as refused:
-        await callers.verify(f"Bearer lb_{made.row.handle}_{secrets.token_urlsafe(32)}")
+        await api_keys.verify(f"Bearer lb_{made.row.handle}_{secrets.token_urlsafe(32)}")
     return refused.value.message
 
 
@@ -110,8 +110,8 @@ def database_an_hour_ahead(sessions: sessionmaker[Session]) -> Iterator[None]:
 def test_a_key_expires_by_the_clock_of_the_database(
     database_settings: DatabaseSettings, made: NewKey
 ) -> None:
-    async def test(callers: Callers, _: CountedTransactions) -> None:
+    async def test(api_keys: ApiKeys, _: CountedTransactions) -> None:
         with pytest.raises(AuthenticationError, match="expired"):
-            await callers.verify(f"Bearer {made.secret}")
+            await api_keys.verify(f"Bearer {made.secret}")
 
     verifying(database_settings, test)

@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy.orm import Session, sessionmaker
 
 from api.runtime.database import Transactions
-from api.runtime.job_polling import INTERVAL, Watch
+from api.runtime.job_polling import INTERVAL, JobPoller
 from api_server import ApiProcess
 from jobs import ids, lifecycle, tenants
 from jobs.models import DEFAULT_TENANT
@@ -22,7 +22,7 @@ from jobs.tenants import keys
 from jobs.tenants.keys import NewKey, Scope
 from support import submit_one
 
-Test = Callable[[Watch], Coroutine[Any, Any, None]]
+Test = Callable[[JobPoller], Coroutine[Any, Any, None]]
 
 
 @pytest.fixture
@@ -45,9 +45,9 @@ def watching(settings: DatabaseSettings, test: Test) -> None:
 
     async def run() -> None:
         transactions = Transactions(settings)
-        watch = Watch(transactions)
-        testing = asyncio.create_task(test(watch))
-        looking = asyncio.create_task(watch.run())
+        poller = JobPoller(transactions)
+        testing = asyncio.create_task(test(poller))
+        looking = asyncio.create_task(poller.run())
         try:
             async with asyncio.timeout(30):
                 await testing
@@ -64,11 +64,11 @@ def test_a_stranger_who_asks_in_the_same_look_finds_nothing(
 ) -> None:
     other = stranger.row.tenant_id
 
-    async def test(watch: Watch) -> None:
+    async def test(poller: JobPoller) -> None:
         mine, *theirs = await asyncio.gather(
-            watch.now(job_id, tenant_id=DEFAULT_TENANT),
-            watch.now(job_id, tenant_id=other),
-            watch.until_ended(job_id, tenant_id=other, seconds=20),
+            poller.now(job_id, tenant_id=DEFAULT_TENANT),
+            poller.now(job_id, tenant_id=other),
+            poller.until_ended(job_id, tenant_id=other, seconds=20),
         )
         assert mine is not None
         assert (mine.id, theirs) == (job_id, [None, None])
@@ -82,13 +82,13 @@ def test_a_stranger_finds_nothing_while_the_owner_waits(
     stranger: NewKey,
     job_id: UUID,
 ) -> None:
-    async def test(watch: Watch) -> None:
+    async def test(poller: JobPoller) -> None:
         loop = asyncio.get_running_loop()
-        waiting = asyncio.create_task(watch.until_ended(job_id, tenant_id=DEFAULT_TENANT, seconds=30))
-        assert await watch.now(job_id, tenant_id=DEFAULT_TENANT) is not None
+        waiting = asyncio.create_task(poller.until_ended(job_id, tenant_id=DEFAULT_TENANT, seconds=30))
+        assert await poller.now(job_id, tenant_id=DEFAULT_TENANT) is not None
         begun_at = loop.time()
         while loop.time() < begun_at + 3 * INTERVAL:  # so that looks for both of them are the same
-            assert await watch.now(job_id, tenant_id=stranger.row.tenant_id) is None
+            assert await poller.now(job_id, tenant_id=stranger.row.tenant_id) is None
         assert not waiting.done()
         await asyncio.to_thread(cancel, sessions, job_id)
         ended = await waiting

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from api.runtime.cached_value import Shared
+from api.runtime.cached_value import CachedValue
 
 LONG = 3600.0
 
@@ -35,7 +35,7 @@ def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
 def test_all_who_ask_at_once_get_the_one_that_is_made() -> None:
     async def test() -> None:
         maker = Maker()
-        shared = Shared(maker, seconds=LONG, old_seconds=0)
+        shared = CachedValue(maker, seconds=LONG, old_seconds=0)
         assert await asyncio.gather(*(shared.get() for _ in range(100))) == [1] * 100
         assert await shared.get() == 1
 
@@ -44,7 +44,7 @@ def test_all_who_ask_at_once_get_the_one_that_is_made() -> None:
 
 def test_one_that_is_too_old_is_made_anew() -> None:
     async def test() -> None:
-        shared = Shared(Maker(), seconds=0, old_seconds=0)
+        shared = CachedValue(Maker(), seconds=0, old_seconds=0)
         seen = [await shared.get()]
         while seen[-1] == 1:  # making took some time, for which it is good too
             seen.append(await shared.get())
@@ -56,7 +56,7 @@ def test_one_that_is_too_old_is_made_anew() -> None:
 def test_an_old_one_is_given_while_a_new_one_is_made() -> None:
     async def test() -> None:
         maker = Maker()
-        shared = Shared(maker, seconds=0, old_seconds=LONG)
+        shared = CachedValue(maker, seconds=0, old_seconds=LONG)
         assert await shared.get() == 1
         maker.may_make.clear()
         assert {await shared.get() for _ in range(1000)} == {1}
@@ -71,7 +71,7 @@ def test_a_caller_who_gives_up_stops_nobody_else() -> None:
     async def test() -> None:
         maker = Maker()
         maker.may_make.clear()
-        shared = Shared(maker, seconds=LONG, old_seconds=0)
+        shared = CachedValue(maker, seconds=LONG, old_seconds=0)
         impatient, patient = (asyncio.create_task(shared.get()) for _ in range(2))
         await maker.is_asked.wait()
         impatient.cancel()
@@ -92,7 +92,7 @@ def test_after_a_failure_the_next_caller_has_it_made_again() -> None:
                 raise found
             return found
 
-        shared = Shared(make, seconds=LONG, old_seconds=0)
+        shared = CachedValue(make, seconds=LONG, old_seconds=0)
         with pytest.raises(ValueError, match="once"):
             await shared.get()
         assert await shared.get() == 7
@@ -104,7 +104,7 @@ def test_nothing_is_being_made_after_the_end() -> None:
     async def test() -> None:
         maker = Maker()
         maker.may_make.clear()
-        shared = Shared(maker, seconds=LONG, old_seconds=0)
+        shared = CachedValue(maker, seconds=LONG, old_seconds=0)
         asking = asyncio.create_task(shared.get())
         await maker.is_asked.wait()
         await shared.close()
