@@ -29,7 +29,7 @@ _USAGE_ERROR: Final = 2
 _M_MMAP_THRESHOLD: Final = -3  # of glibc's malloc.h
 
 
-class Server(uvicorn.Server):
+class ApiServer(uvicorn.Server):
     """Uvicorn that answers all long polls before it stops."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -79,7 +79,7 @@ def _serve(settings: Settings) -> int:
         timeout_keep_alive=settings.api.keep_alive_seconds,
         timeout_graceful_shutdown=_GRACE_SECONDS,
     )
-    server = Server(config)
+    server = ApiServer(config)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _exit)  # uvicorn raises the signal again once it has shut down
     server.run()

@@ -21,7 +21,7 @@ class NoDatabaseError(LongbatchError):
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class ServerAccess:
     """A server and the key to send to it.
 
     Attributes:
@@ -32,7 +32,7 @@ class Server:
     api_key: str | None = field(repr=False)
 
 
-def find_server(api_url: str | None) -> Server:
+def find_server(api_url: str | None) -> ServerAccess:
     """Find the given server, or the local stack in the default directory.
 
     The stack's own key is sent to the stack alone; any other server gets LONGBATCH_API_KEY, if set.
@@ -40,7 +40,7 @@ def find_server(api_url: str | None) -> Server:
     ready = _ready()
     url = api_url or ready.get("api_url") or DEFAULT_API_URL
     of_stack = ready.get("api_key") if url.rstrip("/") == ready.get("api_url") else None
-    return Server(url, os.environ.get("LONGBATCH_API_KEY") or of_stack)
+    return ServerAccess(url, os.environ.get("LONGBATCH_API_KEY") or of_stack)
 
 
 def find_database() -> DatabaseSettings:

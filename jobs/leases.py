@@ -40,7 +40,7 @@ def renew(session: Session, leases: Sequence[Lease], *, lease: timedelta) -> set
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class JobProgress:
     """How far a running job is.
 
     Attributes:
@@ -54,7 +54,7 @@ class Progress:
     since_first_token: timedelta
 
 
-def report_all(session: Session, reports: Sequence[Progress]) -> set[UUID]:
+def report_all(session: Session, reports: Sequence[JobProgress]) -> set[UUID]:
     """Report the progress of many jobs in one statement.
 
     Returns:

@@ -16,14 +16,14 @@ from jobs.engines import registry
 from jobs.engines.capacity import Capacity, Excess
 from jobs.errors import LongbatchError, PromptTooLongError, PromptUncountableError
 from jobs.models import Job, JsonObject, PromptText
-from jobs.models.turn import COUNTING, Kind
+from jobs.models.turn import COUNTING, WorkKind
 from jobs.prompts import store
 from jobs.prompts.store import CountedPrompt, Counter, NewText
 from jobs.states import TERMINAL, TRANSITIONS, JobState
 from jobs.submission import settle_count, too_long_error
 from jobs.summaries import prompts
 from jobs.turns import Turn
-from jobs.turns.work import Sessions, Watch
+from jobs.turns.work import Interruption, Sessions
 
 _LOST_AGAIN: Final = "counting the prompt failed, or killed its worker, on every attempt"
 # A stored prompt or, in a tree, the canonical form of one that is written only now.
@@ -46,9 +46,9 @@ class Counting:
     counter: Counter
     fallback: Capacity
     lease: timedelta = timedelta(seconds=30)
-    kind: Kind = COUNTING
+    kind: WorkKind = COUNTING
 
-    def do(self, sessions: Sessions, turn: Turn, watch: Watch) -> Job | None:
+    def do(self, sessions: Sessions, turn: Turn, watch: Interruption) -> Job | None:
         """Count the prompt and queue its job, or fail it."""
         with transaction(sessions) as session:
             prompt = _read(session, turn)

@@ -17,7 +17,7 @@ from jobs.models import Job, JsonObject
 from jobs.prompts import store
 from jobs.prompts.store import NewText
 from jobs.states import TERMINAL, TRANSITIONS, JobState, Lane
-from jobs.tenants.idempotency import Kind, Once, run_once
+from jobs.tenants.idempotency import Once, RequestKind, run_once
 from jobs.tenants.quotas import Admit, QuotaUsage
 
 # Upper bound of what a chat template adds around a message; no real one comes near it.
@@ -298,5 +298,5 @@ def _note_ids(job_ids: list[UUID]) -> JsonObject:
     return {"job_ids": [each.hex for each in job_ids]}
 
 
-_ONE_JOB: Kind[Job] = Kind("job", note=lambda job: job.id, find=_find_job)
-_SOME_JOBS: Kind[list[UUID]] = Kind("jobs", note=_note_ids, find=_find_ids)
+_ONE_JOB: RequestKind[Job] = RequestKind("job", note=lambda job: job.id, find=_find_job)
+_SOME_JOBS: RequestKind[list[UUID]] = RequestKind("jobs", note=_note_ids, find=_find_ids)

@@ -40,10 +40,10 @@ def _serve(role: str, configured: Settings) -> int:
     )
     worker_doorbell = WorkerDoorbell(broker, publisher(app))
     kind = InferenceWorker if role == doorbell.INFERENCE else ServiceWorker
-    part = kind(configured, load_configured(configured.tokenizer), worker_doorbell)
-    tasks.register(app, role, part.on_ring)
+    threads = kind(configured, load_configured(configured.tokenizer), worker_doorbell)
+    tasks.register(app, role, threads.on_ring)
     return run_worker(
-        app, part, queue=role, grace_seconds=configured.jobs.shutdown_grace_seconds + _RELEASE_SECONDS
+        app, threads, queue=role, grace_seconds=configured.jobs.shutdown_grace_seconds + _RELEASE_SECONDS
     )
 
 

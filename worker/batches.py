@@ -86,7 +86,7 @@ def advance(sessions: Sessions, tools: BatchTools, *, is_stopping: Callable[[], 
     return moved
 
 
-class Rounds:
+class BatchRounds:
     """Cleanup rounds over all tenants' files and ended batches, which skip rows that keep failing."""
 
     def __init__(self, sessions: Sessions, tools: BatchTools) -> None:

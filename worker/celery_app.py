@@ -20,7 +20,7 @@ _EXIT_SLACK_SECONDS: Final = 4.0
 _CELERY_EXIT_SECONDS: Final = 1.5
 
 
-class Part(Protocol):
+class WorkerThreads(Protocol):
     """The threads that run as long as the worker does."""
 
     def start(self) -> None:
@@ -75,25 +75,25 @@ def publisher(app: celery.Celery) -> doorbell.Publish:
     return publish
 
 
-def run_worker(app: celery.Celery, part: Part, *, queue: str, grace_seconds: float) -> int:
+def run_worker(app: celery.Celery, threads: WorkerThreads, *, queue: str, grace_seconds: float) -> int:
     """Serve until SIGTERM and return the process's exit code.
 
     The part is a step of Celery's worker, not of its consumer, which starts only once the broker answers.
 
     Args:
         app: the application, with the queue's tasks registered.
-        part: started before the consumer and stopped after it.
+        threads: started before the consumer and stopped after it.
         queue: the queue to consume.
         grace_seconds: how long the part may take to stop.
     """
-    ending = _Ending(part, within_seconds=grace_seconds + _EXIT_SLACK_SECONDS)
+    ending = _Ending(threads, within_seconds=grace_seconds + _EXIT_SLACK_SECONDS)
 
     def begin_stop(**_: object) -> None:
         ending.begin()
 
     signals.setup_logging.connect(_keep_logging)
     signals.worker_shutting_down.connect(begin_stop)
-    app.steps["worker"].add(_step(part, ending))
+    app.steps["worker"].add(_step(threads, ending))
     worker = app.Worker(
         queues=[queue],
         pool="threads",
@@ -114,8 +114,8 @@ def run_worker(app: celery.Celery, part: Part, *, queue: str, grace_seconds: flo
 class _Ending:
     """The part's shutdown, started by the signal so that a consumer stuck in its broker delays nothing."""
 
-    def __init__(self, part: Part, *, within_seconds: float) -> None:
-        self._part = part
+    def __init__(self, threads: WorkerThreads, *, within_seconds: float) -> None:
+        self._part = threads
         self._within_seconds = within_seconds
         self._lock = threading.Lock()
         self._has_ended = False
@@ -142,20 +142,20 @@ class _Ending:
         os._exit(0)
 
 
-def _step(part: Part, ending: _Ending) -> type[bootsteps.StartStopStep]:
+def _step(threads: WorkerThreads, ending: _Ending) -> type[bootsteps.StartStopStep]:
     class PartStep(bootsteps.StartStopStep):  # type: ignore[misc]  # celery has no types
         """A step of Celery's worker that starts and stops the part."""
 
         requires = ("celery.worker.components:Pool",)
 
         def start(self, parent: Any) -> None:  # noqa: ANN401, ARG002  # celery's interface
-            part.start()
+            threads.start()
 
         def stop(self, parent: Any) -> None:  # noqa: ANN401, ARG002
             ending.finish()
 
         def terminate(self, parent: Any) -> None:  # noqa: ANN401, ARG002
-            part.begin_stop()
+            threads.begin_stop()
             ending.finish()
 
     return PartStep

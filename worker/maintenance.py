@@ -45,7 +45,7 @@ def prepare(
     return limit, prepared
 
 
-class Rounds:
+class JobRounds:
     """Maintenance rounds over all tenants' jobs, which skip rows that keep failing."""
 
     def __init__(self, sessions: Sessions) -> None:

@@ -29,7 +29,7 @@ def plan(taker: TurnTaker, work: Planning, *, limit: int, is_stopping: Callable[
     return limit
 
 
-class Rounds:
+class SummaryRounds:
     """Maintenance rounds over all tenants' summaries, which skip rows that keep failing."""
 
     def __init__(self, sessions: Sessions) -> None:

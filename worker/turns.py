@@ -14,7 +14,7 @@ from jobs import telemetry, turns
 from jobs.database import transaction
 from jobs.errors import UnavailableError
 from jobs.turns import Turn
-from jobs.turns.work import Ending, InterruptedWorkError, Sessions, Watch, Work
+from jobs.turns.work import Ending, InterruptedWorkError, Interruption, Sessions, Work
 from worker.loop import Loop
 from worker.rounds import do_each
 
@@ -46,7 +46,7 @@ class _Held:
 
     turn: Turn
     lease: timedelta
-    watch: Watch
+    watch: Interruption
 
 
 class TurnTaker:
@@ -117,8 +117,8 @@ class TurnTaker:
             return list(self._held.values())
 
     @contextmanager
-    def _keeping(self, turn: Turn, lease: timedelta) -> Iterator[Watch]:
-        watch = Watch()
+    def _keeping(self, turn: Turn, lease: timedelta) -> Iterator[Interruption]:
+        watch = Interruption()
         with self._lock:
             self._held[id(watch)] = _Held(turn, lease, watch)
             is_stopping = self._is_stopping
@@ -130,7 +130,7 @@ class TurnTaker:
             with self._lock:
                 del self._held[id(watch)]
 
-    def _work(self, work: Work[T], turn: Turn, watch: Watch) -> T | None:
+    def _work(self, work: Work[T], turn: Turn, watch: Interruption) -> T | None:
         if turn.is_spent:
             return self._give_up(work, turn)
         try:

@@ -25,7 +25,7 @@ from jobs.batches.views import MAX_LISTED_ERRORS, batch_object
 from jobs.doorbell import SERVICE
 from jobs.models.batch import Batch
 from jobs.states.batch import Endpoint
-from jobs.tenants.idempotency import Kind, run_once
+from jobs.tenants.idempotency import RequestKind, run_once
 
 router = APIRouter(tags=["batches"])
 
@@ -177,6 +177,6 @@ def _once(
     return batch
 
 
-_BATCH: Kind[Batch] = Kind(
+_BATCH: RequestKind[Batch] = RequestKind(
     "batch", note=lambda batch: batch.id, find=lambda session, noted: session.get(Batch, noted)
 )

@@ -12,7 +12,7 @@ JSON = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class AnswerFormat:
     """One format of an answer.
 
     Attributes:
@@ -93,7 +93,7 @@ def _plain(ended: Completion) -> JsonObject:
 
 
 _DONE: Final = b"data: [DONE]\n\n"
-CHAT: Final = Shape(
+CHAT: Final = AnswerFormat(
     whole=_whole(chat_completion),
     first=lambda job: [_chat_chunk(job, _delta({"role": "assistant", "content": ""}))],
     text=lambda job, text: _chat_chunk(job, _delta({"content": text})),
@@ -101,7 +101,7 @@ CHAT: Final = Shape(
     usage=lambda ended: _chat_chunk(ended.job, [], _usage(ended)),
     closing=_DONE,
 )
-TEXT: Final = Shape(
+TEXT: Final = AnswerFormat(
     whole=_whole(text_completion),
     first=lambda _job: [],
     text=lambda job, text: _text_chunk(job, _text_choice(text)),
@@ -109,7 +109,7 @@ TEXT: Final = Shape(
     usage=lambda ended: _text_chunk(ended.job, [], _usage(ended)),
     closing=_DONE,
 )
-PLAIN: Final = Shape(
+PLAIN: Final = AnswerFormat(
     whole=_plain,
     first=lambda _job: [],
     text=lambda _job, text: {"text": text},

@@ -13,7 +13,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from api.completions import formats, interactive
-from api.completions.formats import Shape
+from api.completions.formats import AnswerFormat
 from api.completions.interactive import Ask, Completion
 from api.completions.replies import ChatCompletionReply, GenerateReply, TextCompletionReply
 from api.completions.requests import GenerateRequest
@@ -113,7 +113,9 @@ async def _plain(request: Request, services: Services, *, stream: bool) -> Ask:
     return await interactive.understand_plain(services, raw, stream=stream)
 
 
-async def _answer(request: Request, services: Services, ask: Ask, shape: Shape, caller: Caller) -> Response:
+async def _answer(
+    request: Request, services: Services, ask: Ask, shape: AnswerFormat, caller: Caller
+) -> Response:
     tenant_id = caller.tenant_id
     if ask.generation.stream:
         include_usage = ask.generation.include_usage
@@ -134,7 +136,7 @@ async def _answer(request: Request, services: Services, ask: Ask, shape: Shape, 
 
 
 async def _events(
-    services: Services, job: Job, shape: Shape, *, include_usage: bool, tenant_id: UUID
+    services: Services, job: Job, shape: AnswerFormat, *, include_usage: bool, tenant_id: UUID
 ) -> AsyncGenerator[bytes, None]:
     """Yield the answer as server-sent events; a reader that leaves cancels the job."""
     has_ended = False
@@ -156,7 +158,7 @@ async def _events(
             await asyncio.shield(_give_up(services, job.id, tenant_id=tenant_id))
 
 
-def _closing(ended: Completion, shape: Shape, *, include_usage: bool) -> list[bytes]:
+def _closing(ended: Completion, shape: AnswerFormat, *, include_usage: bool) -> list[bytes]:
     if (error := _error_of(ended.job)) is not None:
         return [_error_event(error)]
     chunks = [_event(shape.last(ended))]

@@ -29,7 +29,7 @@ from jobs.errors import (
 )
 from jobs.models.document import Document
 from jobs.states.document import DocumentKind
-from jobs.tenants.idempotency import Kind, Once, run_once
+from jobs.tenants.idempotency import Once, RequestKind, run_once
 
 _FIELDS: Final = frozenset({"kind"})
 _MAX_FILENAME: Final = 255
@@ -186,7 +186,9 @@ def _find(session: Session, noted: UUID | JsonObject) -> Received | None:
     return Received(document, is_new=False) if document is not None and document.deleted_at is None else None
 
 
-_DOCUMENT: Final[Kind[Received]] = Kind("document", note=lambda received: received.document.id, find=_find)
+_DOCUMENT: Final[RequestKind[Received]] = RequestKind(
+    "document", note=lambda received: received.document.id, find=_find
+)
 
 
 def _refuse_declared(request: Request, *, limit: int) -> None:

@@ -27,7 +27,7 @@ from jobs.errors import (
 )
 from jobs.models.file import File
 from jobs.states.file import FileState
-from jobs.tenants.idempotency import Kind, Once, run_once
+from jobs.tenants.idempotency import Once, RequestKind, run_once
 
 _ANCHOR: Final = "expires_after[anchor]"
 _SECONDS: Final = "expires_after[seconds]"
@@ -103,7 +103,7 @@ def _find_file(session: Session, noted: UUID | JsonObject) -> File | None:
     return file if file is not None and file.deleted_at is None else None
 
 
-_FILE: Final[Kind[File]] = Kind("file", note=lambda file: file.id, find=_find_file)
+_FILE: Final[RequestKind[File]] = RequestKind("file", note=lambda file: file.id, find=_find_file)
 
 
 def _check(form: Form) -> None:

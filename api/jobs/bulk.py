@@ -50,7 +50,7 @@ class LineError(TypedDict):
 
 
 @dataclass(slots=True)
-class Report:
+class BulkReport:
     """The outcome of each line.
 
     Attributes:
@@ -70,7 +70,7 @@ class Report:
 
 async def submit_lines(
     services: Services, lines: AsyncIterator[Line], *, caller: Caller, idempotency: IdempotencyHeaders
-) -> Report:
+) -> BulkReport:
     """Store a job for every valid line, and report the lines that were rejected.
 
     Raises:
@@ -79,7 +79,7 @@ async def submit_lines(
         IdempotencyConflictError: the key was used with other lines, from the first slice on.
         TooLargeError: the body was too large before any job was stored.
     """
-    report = Report()
+    report = BulkReport()
     destinations = LineDestinations(services.check_destination)
     failure: LongbatchError | None = None
     number = 0
@@ -97,7 +97,9 @@ async def submit_lines(
     return report
 
 
-async def _within_limit(lines: AsyncIterator[Line], report: Report, *, max_lines: int) -> AsyncIterator[Line]:
+async def _within_limit(
+    lines: AsyncIterator[Line], report: BulkReport, *, max_lines: int
+) -> AsyncIterator[Line]:
     """Yield non-empty lines up to the limit, and reject the others with one error."""
     num_lines = 0
     try:
@@ -136,7 +138,7 @@ async def _sliced(lines: AsyncIterator[Line]) -> AsyncIterator[list[Line]]:
 async def _submit_slice(
     services: Services,
     lines: Sequence[Line],
-    report: Report,
+    report: BulkReport,
     destinations: LineDestinations,
     *,
     caller: Caller,

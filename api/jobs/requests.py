@@ -113,7 +113,7 @@ class CancelRequest(Closed):
     metadata: Metadata | None = Field(None, description="Key-value pairs that a job must all have.")
 
 
-class ListQuery(BaseModel):
+class JobListQuery(BaseModel):
     """The jobs to list, and where to start."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)

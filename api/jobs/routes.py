@@ -17,7 +17,7 @@ from api.http.openapi import answers, json_body
 from api.http.replies import page
 from api.jobs import acceptance as accept
 from api.jobs.replies import DeletedReply, JobListReply, JobReply, ResultReply, SeenJobReply
-from api.jobs.requests import JobRequest, ListQuery
+from api.jobs.requests import JobListQuery, JobRequest
 from api.jobs.responses import job_response, seen_job_response
 from api.runtime.api_keys import Caller
 from api.runtime.services import Acceptance, Services
@@ -81,7 +81,7 @@ async def create_job(
     responses=answers(200, JobListReply, "One page", 400, 503),
 )
 async def list_jobs(
-    services: ServicesDep, tenant_id: TenantDep, query: Annotated[ListQuery, Query()]
+    services: ServicesDep, tenant_id: TenantDep, query: Annotated[JobListQuery, Query()]
 ) -> JSONResponse:
     """List your jobs, newest first. Pages stay stable while jobs are added."""
     which = JobFilter(state=query.state, task=query.task, custom_id=query.custom_id)

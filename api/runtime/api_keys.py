@@ -17,7 +17,7 @@ from jobs.models.tenant import ApiKey
 from jobs.settings import Settings
 from jobs.tenants import keys, quotas
 from jobs.tenants.keys import Scope
-from jobs.tenants.quotas import Limits
+from jobs.tenants.quotas import TenantLimits
 
 # Cached keys; beyond this number the oldest are looked up again. Wrong keys have their own cache, so that
 # guessing does not evict valid ones.
@@ -33,7 +33,7 @@ class Caller:
     key_id: UUID
     tenant_id: UUID
     scopes: frozenset[Scope]
-    limits: Limits
+    limits: TenantLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class _Found:
     """
 
     row: ApiKey | None
-    limits: Limits
+    limits: TenantLimits
     until: float
     expires: float | None
 

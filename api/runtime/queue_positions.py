@@ -19,7 +19,7 @@ from jobs.forecast import snapshot as outlooks
 from jobs.forecast.backlog import Depth
 from jobs.forecast.duration import Estimate, seconds_until_done
 from jobs.forecast.engine_speed import A6000
-from jobs.forecast.queue_position import Snapshot
+from jobs.forecast.queue_position import QueueSnapshot
 from jobs.forecast.simulation import Outlook
 from jobs.models import Job
 from jobs.scheduling.output_history import History
@@ -53,7 +53,7 @@ class QueuePositions:
         self._engine = engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
         self._sessions = database.make_sessions(self._engine)
         self._threads = CapacityLimiter(_CONNECTIONS)
-        self._snapshots: dict[str, CachedValue[Snapshot]] = {}
+        self._snapshots: dict[str, CachedValue[QueueSnapshot]] = {}
         self._depths: dict[str, CachedValue[Depth]] = {}
 
     async def of(self, job: Job) -> QueuePlace | None:
@@ -103,7 +103,7 @@ class QueuePositions:
             await depth.close()
         self._engine.dispose()
 
-    def _snapshot(self, model: str) -> CachedValue[Snapshot]:
+    def _snapshot(self, model: str) -> CachedValue[QueueSnapshot]:
         if model not in self._snapshots:
             make = partial(self._in_thread, partial(self._read_snapshot, model))
             self._snapshots[model] = CachedValue(
@@ -117,7 +117,7 @@ class QueuePositions:
             self._depths[model] = CachedValue(make, seconds=_DEPTH_SECONDS, old_seconds=_DEPTH_SECONDS)
         return self._depths[model]
 
-    def _read_snapshot(self, model: str) -> Snapshot:
+    def _read_snapshot(self, model: str) -> QueueSnapshot:
         with database.transaction(self._sessions) as session:
             isolation.enter_across(session)
             view = outlooks.look(session, model, self._policy, unmeasured=self._unmeasured)

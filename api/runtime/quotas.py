@@ -8,7 +8,7 @@ from uuid import UUID
 from sqlalchemy.orm import Session
 
 from jobs.tenants import quotas
-from jobs.tenants.quotas import Admit, Limits, QuotaUsage
+from jobs.tenants.quotas import Admit, QuotaUsage, TenantLimits
 
 _BELIEVED_SECONDS: Final = 1.0
 # Up to this fraction of a limit, a sum from the last second is trusted; beyond it every submission sums, one
@@ -36,7 +36,7 @@ class QuotaCache:
     def __init__(self) -> None:
         self._known: dict[UUID, _Known] = {}
 
-    def admit_for(self, tenant_id: UUID, limits: Limits) -> Admit:
+    def admit_for(self, tenant_id: UUID, limits: TenantLimits) -> Admit:
         """Return the function that admits or refuses a submission of this tenant."""
 
         def admit(session: Session, more: QuotaUsage) -> None:
@@ -50,7 +50,7 @@ class QuotaCache:
 
         return admit
 
-    def headers(self, tenant_id: UUID, limits: Limits) -> dict[str, str]:
+    def headers(self, tenant_id: UUID, limits: TenantLimits) -> dict[str, str]:
         """Return the tenant's remaining tokens as OpenAI's headers; empty if not cached."""
         known = self._known.get(tenant_id)
         if known is None or time.monotonic() >= known.until:
@@ -67,5 +67,5 @@ class QuotaCache:
         self._known[tenant_id] = known
 
 
-def _is_far(together: QuotaUsage, limits: Limits) -> bool:
+def _is_far(together: QuotaUsage, limits: TenantLimits) -> bool:
     return together.tokens <= limits.max_enqueued_tokens * _FAR and together.jobs <= limits.max_jobs * _FAR

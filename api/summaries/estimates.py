@@ -24,7 +24,7 @@ from jobs.summaries import tree
 from jobs.summaries.estimate import Estimated, estimate
 from jobs.summaries.prompts import overheads
 from jobs.summaries.templates import Wishes
-from jobs.summaries.tree import Sizes, Source
+from jobs.summaries.tree import Sizes, SourceDocument
 
 # Documents with up to this many tokens in total are really cut, a few seconds of work; beyond it the number
 # of chunks is computed from lengths.
@@ -65,7 +65,7 @@ async def estimate_summaries(
     names: list[str | None]
     bodies: Mapping[int, bytes] = {}
     if asked.tokens:
-        sources = [Source(index, num_tokens) for index, num_tokens in enumerate(asked.tokens)]
+        sources = [SourceDocument(index, num_tokens) for index, num_tokens in enumerate(asked.tokens)]
         names = [None] * len(sources)
     else:
         document_ids = parse_documents(asked.documents)
@@ -73,7 +73,7 @@ async def estimate_summaries(
         sources, bodies = await services.transactions.run(read)
         names = [ids.document_id(each) for each in document_ids]
 
-    def load(source: Source) -> str | None:
+    def load(source: SourceDocument) -> str | None:
         body = bodies.get(source.index)
         return None if body is None else "".join(documents.iterate_text(body))
 
@@ -107,11 +107,11 @@ def _read(
     tenant_id: UUID,
     sizes: Sizes,
     asked: SummaryEstimateRequest,
-) -> tuple[list[Source], dict[int, bytes]]:
+) -> tuple[list[SourceDocument], dict[int, bytes]]:
     """Read the documents, and the texts of those that need cutting."""
     query = select(Document).where(Document.id.in_(document_ids), *documents.visible(tenant_id))
     known = {document.id: document for document in session.scalars(query)}
-    sources: list[Source] = []
+    sources: list[SourceDocument] = []
     bodies: dict[int, bytes] = {}
     num_tokens = 0
     for index, document_id in enumerate(document_ids):
@@ -120,7 +120,7 @@ def _read(
             raise InvalidRequestError("There is no such document.", param=f"documents.{index}")
         if document.state != DocumentState.READY or document.num_tokens is None:
             raise ConflictError(f"The document {ids.document_id(document_id)} is {document.state}.")
-        source = Source(index, document.num_tokens)
+        source = SourceDocument(index, document.num_tokens)
         sources.append(source)
         is_cut = asked.combine or not tree.fits_whole(source, sizes, asked_chunk_tokens=asked.chunk_tokens)
         num_tokens += source.num_tokens if is_cut else 0
@@ -132,7 +132,7 @@ def _read(
 def _object(
     found: Estimated,
     sizes: Sizes,
-    sources: Sequence[Source],
+    sources: Sequence[SourceDocument],
     names: Sequence[str | None],
     *,
     seconds: float | None,

@@ -43,7 +43,7 @@ from jobs.states.summary import TERMINAL, OnGap, Style
 from jobs.summaries import SummaryFilter, SummarySpec, formats, queries, tree
 from jobs.summaries.queries import ChunkRange
 from jobs.summaries.views import SummaryObject, SummaryWithChunks
-from jobs.tenants.idempotency import Kind, run_once
+from jobs.tenants.idempotency import RequestKind, run_once
 from jobs.views import PRIORITIES
 
 router = APIRouter(tags=["summaries"])
@@ -337,4 +337,4 @@ def _note(made: list[Summary]) -> JsonObject:
     return {"summary_ids": [each.id.hex for each in made]}
 
 
-_SUMMARIES: Kind[list[Summary]] = Kind("summaries", note=_note, find=_find)
+_SUMMARIES: RequestKind[list[Summary]] = RequestKind("summaries", note=_note, find=_find)

@@ -16,7 +16,7 @@ from jobs.queries import EngineUsage
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class MetricsSnapshot:
     """The queue and the engines at one moment."""
 
     num_jobs: dict[str, int]
@@ -27,9 +27,9 @@ class Snapshot:
     now: datetime
 
 
-def read_snapshot(session: Session) -> Snapshot:
+def read_snapshot(session: Session) -> MetricsSnapshot:
     """Read the queue and the engines from Postgres."""
-    return Snapshot(
+    return MetricsSnapshot(
         num_jobs=queries.count_by_state(session),
         queued_tokens=queries.queued_tokens(session),
         engines=queries.engine_usages(session),
@@ -39,7 +39,7 @@ def read_snapshot(session: Session) -> Snapshot:
     )
 
 
-def queue_exposition(snapshot: Snapshot | None) -> bytes:
+def queue_exposition(snapshot: MetricsSnapshot | None) -> bytes:
     """Render the snapshot in Prometheus' text format.
 
     Args:
@@ -51,7 +51,7 @@ def queue_exposition(snapshot: Snapshot | None) -> bytes:
 
 
 class _SnapshotCollector(Collector):
-    def __init__(self, snapshot: Snapshot | None) -> None:
+    def __init__(self, snapshot: MetricsSnapshot | None) -> None:
         self._snapshot = snapshot
 
     def collect(self) -> Iterator[Metric]:
@@ -62,7 +62,7 @@ class _SnapshotCollector(Collector):
             yield from _engine_gauges(self._snapshot)
 
 
-def _queue_gauges(snapshot: Snapshot) -> Iterator[Metric]:
+def _queue_gauges(snapshot: MetricsSnapshot) -> Iterator[Metric]:
     jobs = GaugeMetricFamily("longbatch_jobs", "Unfinished jobs by state.", labels=["state"])
     for state, count in snapshot.num_jobs.items():
         jobs.add_metric([state], count)
@@ -75,7 +75,7 @@ def _queue_gauges(snapshot: Snapshot) -> Iterator[Metric]:
     yield GaugeMetricFamily("longbatch_documents_extracting", documents, value=snapshot.waiting_documents)
 
 
-def _engine_gauges(snapshot: Snapshot) -> Iterator[Metric]:
+def _engine_gauges(snapshot: MetricsSnapshot) -> Iterator[Metric]:
     wanted = {
         "slots": "Requests that the engine runs at once.",
         "slots_booked": "Reserved slots, including draining ones.",

@@ -55,7 +55,7 @@ async def ready(services: ServicesDep) -> JSONResponse:
 async def scrape(request: Request, services: ServicesDep) -> Response:
     """Get metrics of this process's requests and, from Postgres, queue and engines."""
     counted: HttpMetrics = request.app.state.http_metrics
-    snapshot: metrics.Snapshot | None = None
+    snapshot: metrics.MetricsSnapshot | None = None
     with contextlib.suppress(UnavailableError):
         snapshot = await services.transactions.run_across(metrics.read_snapshot)
     return Response(counted.exposition() + metrics.queue_exposition(snapshot), media_type=CONTENT_TYPE_LATEST)

@@ -16,7 +16,7 @@ from jobs.errors import InvalidRequestError
 from jobs.states import TERMINAL
 from jobs.tenants import quotas, usage
 from jobs.tenants.quotas import QuotaUsage
-from jobs.tenants.usage import Usage
+from jobs.tenants.usage import DailyUsage
 
 router = APIRouter(tags=["usage"])
 
@@ -60,15 +60,17 @@ async def get_usage(
     )
 
 
-def _read(session: Session, *, tenant_id: UUID, first: date, last: date) -> tuple[list[Usage], QuotaUsage]:
+def _read(
+    session: Session, *, tenant_id: UUID, first: date, last: date
+) -> tuple[list[DailyUsage], QuotaUsage]:
     return usage.read(session, tenant_id, first=first, last=last), quotas.current_usage(session, tenant_id)
 
 
-def _day_and_model(each: Usage) -> tuple[date, str]:
+def _day_and_model(each: DailyUsage) -> tuple[date, str]:
     return each.day, each.model
 
 
-def _day(day: date, model: str, of_states: list[Usage]) -> UsageDayReply:
+def _day(day: date, model: str, of_states: list[DailyUsage]) -> UsageDayReply:
     num_jobs = {str(state): 0 for state in TERMINAL} | {each.state: each.num_jobs for each in of_states}
     prompt_tokens = sum(each.prompt_tokens for each in of_states)
     completion_tokens = sum(each.completion_tokens for each in of_states)

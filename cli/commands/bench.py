@@ -58,7 +58,7 @@ def engine(  # noqa: PLR0913  # one for each option
     """Send independent requests, stream the replies, and report TTFT, TPOT, latency, output tokens/s."""
     from cli.load import run  # gRPC and httpx2 take a moment to import; other commands need neither
 
-    plan = run.Plan(
+    plan = run.LoadPlan(
         num_requests=num_requests,
         rate=rate,
         concurrency=concurrency,

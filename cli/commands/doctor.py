@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from cli import local
 from cli.client import Client, RefusedError, ServerUnreachableError
 from cli.commands.inspect import show
-from cli.local import Server
+from cli.local import ServerAccess
 from cli.output import ApiUrl, AsJson, print_json
 from jobs import database, doorbell, open_files, settings
 from jobs.database import schema
@@ -55,7 +55,7 @@ def doctor(*, as_json: AsJson = False, api_url: ApiUrl = None) -> None:
         raise typer.Exit(1)
 
 
-def _examine(server: Server) -> Iterator[Finding]:
+def _examine(server: ServerAccess) -> Iterator[Finding]:
     """Report the server's own view; without a server, check by this shell's settings."""
     try:
         with Client(server.url, server.api_key) as client:
@@ -88,7 +88,7 @@ def _check_engine() -> Iterator[Finding]:
     )
 
 
-def _check_api(server: Server, client: Client) -> Finding:
+def _check_api(server: ServerAccess, client: Client) -> Finding:
     try:
         version = client.version()
     except RefusedError as error:

@@ -14,7 +14,7 @@ from cli.engine import drift, render
 from cli.engine import plan as plans
 from cli.engine import profile as profiles
 from cli.engine.errors import ProfileError, RenderError
-from cli.engine.plan import Plan
+from cli.engine.plan import CapacityPlan
 from cli.engine.profile import Precision, Profile
 from cli.output import AsJson, output, print_json
 
@@ -115,7 +115,7 @@ def _check(profile: Profile, folder: Path) -> None:
     output.print(f"[green]✓[/] {escape(str(folder))} matches {escape(profile.name)}")
 
 
-def _show(found: Plan) -> None:
+def _show(found: CapacityPlan) -> None:
     table = Table(
         "memory", "GiB", "", box=None, title=f"{found.profile}, {found.weights} weights", title_justify="left"
     )

@@ -33,9 +33,9 @@ from cli.summaries.options import (
 )
 from cli.summaries.progress import progress
 from cli.summaries.remote import Summaries
-from cli.summaries.results import Result
-from cli.summaries.run import Run, in_threads
-from cli.summaries.sources import Source
+from cli.summaries.results import DocumentResult
+from cli.summaries.run import SummaryRun, in_threads
+from cli.summaries.sources import SourceFile
 
 _MAX_DOCUMENTS: Final = 1000  # in one request
 _SUMMED: Final = ("chunks", "jobs", "prompt_tokens")
@@ -85,10 +85,12 @@ def estimate(  # noqa: PLR0913  # every field of a plan is an option
     with client_of(api_url) as client, stopping() as stop:
         server = Summaries(client, patience=PATIENCE_SECONDS, stop=stop)
         shown = progress(notes, total=len(found), live=False)
-        run = Run(server, fields, model=server.model(), progress=shown)
+        run = SummaryRun(server, fields, model=server.model(), progress=shown)
         with shown:
             read = dict(in_threads(run.read, found, num_threads=concurrency))
-        ready = {source: each for source, each in _in_order(found, read) if not isinstance(each, Result)}
+        ready = {
+            source: each for source, each in _in_order(found, read) if not isinstance(each, DocumentResult)
+        }
         ids = list(dict.fromkeys(each["id"] for each in ready.values()))
         # A combined summary of more documents than a request may have is refused, as `summarize` would.
         step = max(1, len(ids)) if combine else _MAX_DOCUMENTS
@@ -97,7 +99,9 @@ def estimate(  # noqa: PLR0913  # every field of a plan is an option
         paths_of = {each["id"]: source.shown for source, each in ready.items()}
         whole = joined(parts, paths_of, queued_seconds=queued)
         failures = {
-            source.shown: each.error for source, each in _in_order(found, read) if isinstance(each, Result)
+            source.shown: each.error
+            for source, each in _in_order(found, read)
+            if isinstance(each, DocumentResult)
         }
         if as_json:
             print_json(
@@ -108,7 +112,7 @@ def estimate(  # noqa: PLR0913  # every field of a plan is an option
         conclude(run, num_completed=len(ready), total=len(found))
 
 
-def _in_order(found: Sequence[Source], read: Mapping[int, Any]) -> list[tuple[Source, Any]]:
+def _in_order(found: Sequence[SourceFile], read: Mapping[int, Any]) -> list[tuple[SourceFile, Any]]:
     return [(source, read[place]) for place, source in enumerate(found)]
 
 

@@ -31,12 +31,12 @@ from cli.summaries.options import (
     PriorityOption,
     StyleOption,
 )
-from cli.summaries.outputs import Output, Printed, Written
-from cli.summaries.progress import Progress, progress
+from cli.summaries.outputs import Printed, ResultWriter, Written
+from cli.summaries.progress import ProgressDisplay, progress
 from cli.summaries.remote import Summaries
-from cli.summaries.results import Result
-from cli.summaries.run import Run, in_threads
-from cli.summaries.sources import Source
+from cli.summaries.results import DocumentResult
+from cli.summaries.run import SummaryRun, in_threads
+from cli.summaries.sources import SourceFile
 
 EXIT_INTERRUPTED: Final = 130  # 128 + SIGINT, the shells' convention
 PATIENCE_SECONDS: Final = 180.0  # a restart with a migration is over by then
@@ -113,7 +113,7 @@ def summarize(  # noqa: PLR0913  # every field of a summary is an option
     with client_of(api_url) as client, stopping() as stop:
         server = Summaries(client, patience=PATIENCE_SECONDS, stop=stop)
         shown = progress(notes, total=total, live=watch)
-        run = Run(server, fields, model=server.model(), progress=shown, again=again)
+        run = SummaryRun(server, fields, model=server.model(), progress=shown, again=again)
         if combine:
             num_completed = _combined(run, list(found), folder, kind, shown, concurrency)
         else:
@@ -141,7 +141,7 @@ def report_skipped(others: Mapping[str, int]) -> None:
         notes.print(f"skipped files of other kinds: {kinds}")
 
 
-def conclude(run: Run, *, num_completed: int, total: int) -> None:
+def conclude(run: SummaryRun, *, num_completed: int, total: int) -> None:
     """Print why documents failed and exit with its code; return if all completed.
 
     Raises:
@@ -154,7 +154,13 @@ def conclude(run: Run, *, num_completed: int, total: int) -> None:
         raise typer.Exit(output.EXIT_NOT_COMPLETED)
 
 
-def _each(run: Run, found: Iterator[Source], output: Output, shown: Progress, concurrency: int) -> int:
+def _each(
+    run: SummaryRun,
+    found: Iterator[SourceFile],
+    output: ResultWriter,
+    shown: ProgressDisplay,
+    concurrency: int,
+) -> int:
     """Summarize each document on its own; return how many completed."""
     num_completed = 0
     try:
@@ -167,12 +173,17 @@ def _each(run: Run, found: Iterator[Source], output: Output, shown: Progress, co
 
 
 def _combined(
-    run: Run, found: list[Source], folder: Path | None, kind: Format, shown: Progress, concurrency: int
+    run: SummaryRun,
+    found: list[SourceFile],
+    folder: Path | None,
+    kind: Format,
+    shown: ProgressDisplay,
+    concurrency: int,
 ) -> int:
     """Make one summary of all documents; return how many it covers."""
     with shown:
         sent = dict(in_threads(run.add, found, num_threads=concurrency))
-        results: list[Result] = []
+        results: list[DocumentResult] = []
         results = run.combined([(source, sent[place]) for place, source in enumerate(found)])
     if folder is None:
         sys.stdout.write(summary_results.combined(results, kind, summary_results.as_shown))
@@ -185,7 +196,7 @@ def _combined(
     return sum(result.error is None for result in results)
 
 
-def _output(folder: Path | None, kind: Format, shown: Progress) -> Output:
+def _output(folder: Path | None, kind: Format, shown: ProgressDisplay) -> ResultWriter:
     return Printed(kind, shown.aside) if folder is None else Written(folder, kind)
 
 

@@ -32,7 +32,7 @@ from cli.summaries.options import (
 from cli.summaries.outputs import Written
 from cli.summaries.progress import progress
 from cli.summaries.remote import Summaries
-from cli.summaries.run import DocumentOutcome, Run, in_threads
+from cli.summaries.run import DocumentOutcome, SummaryRun, in_threads
 from cli.summaries.watched_folder import Arrival, Ledger, Watched
 
 _FOREVER: Final = float("inf")  # wait for an unavailable server
@@ -92,7 +92,7 @@ def watch_folder(  # noqa: PLR0913  # every field of a summary is an option
             ledger.forget_missing(watched_folder)
             watched = Watched(watched_folder, ledger, left_out=out, settle=settle, poll=poll, stop=stop)
             shown = progress(notes, total=None, live=False)
-            run = Run(server, fields, model=server.model_in_time(), progress=shown)
+            run = SummaryRun(server, fields, model=server.model_in_time(), progress=shown)
             with shown:
                 num_failed = _serve(run, watched, Written(out, kind), once=once, concurrency=concurrency)
             if run.lost is not None:
@@ -102,7 +102,7 @@ def watch_folder(  # noqa: PLR0913  # every field of a summary is an option
                 raise typer.Exit(output.EXIT_NOT_COMPLETED)
 
 
-def _serve(run: Run, watched: Watched, written: Written, *, once: bool, concurrency: int) -> int:
+def _serve(run: SummaryRun, watched: Watched, written: Written, *, once: bool, concurrency: int) -> int:
     """Summarize files as they arrive; return how many failed.
 
     Ends when no file is left, if `once`, or when the server is lost.

@@ -24,8 +24,8 @@ from cli.stack.servers.engine_options import EngineOptions
 from cli.stack.stack import Stack
 from cli.summaries import progress, sources
 from cli.summaries.remote import Summaries
-from cli.summaries.run import DocumentOutcome, Run, in_threads
-from cli.summaries.sources import Source
+from cli.summaries.run import DocumentOutcome, SummaryRun, in_threads
+from cli.summaries.sources import SourceFile
 from jobs.prompts.tokenizer import Tokenizer
 from jobs.prompts.tokenizer_files import tokenizer_directory
 
@@ -46,7 +46,7 @@ class Row:
         times: of the jobs that made its summary; None if none ran.
     """
 
-    source: Source
+    source: SourceFile
     summary: Mapping[str, Any] | None
     tokens: int | None
     times: Times | None
@@ -89,13 +89,13 @@ def _own_documents(folder: Path, tokenizer: Path) -> Path:
     return documents
 
 
-def _summarize(urls: Urls, found: Sequence[Source]) -> list[Row]:
+def _summarize(urls: Urls, found: Sequence[SourceFile]) -> list[Row]:
     """Upload every document and wait for its summary, as `longbatch summarize` does."""
     stop = Event()
     shown = progress.progress(notes, total=len(found), live=False)
     with Client(urls.api_url or "", urls.api_key) as client:
         server = Summaries(client, patience=_PATIENCE_SECONDS, stop=stop)
-        run = Run(server, {}, model=server.model(), progress=shown)
+        run = SummaryRun(server, {}, model=server.model(), progress=shown)
         try:
             with shown:
                 ended = dict(in_threads(run.one, found, num_threads=_NUM_AT_ONCE))

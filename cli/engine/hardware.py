@@ -34,7 +34,7 @@ class Gpu:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class ModelShape:
     """The dimensions of a decoder-only transformer with gated MLPs and untied embeddings.
 
     Attributes:
@@ -119,7 +119,7 @@ GPUS: Final = {
 }
 
 SHAPES: Final = {
-    "llama-3.1-8b": Shape(
+    "llama-3.1-8b": ModelShape(
         layers=32,
         hidden=4096,
         intermediate=14_336,

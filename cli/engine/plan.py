@@ -32,7 +32,7 @@ class Pace:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class CapacityPlan:
     """The capacity of an engine. Sizes are sums over its GPUs unless noted; a GiB is 2**30 bytes.
 
     Attributes:
@@ -72,7 +72,7 @@ class Plan:
     warnings: tuple[str, ...]
 
 
-def plan(profile: Profile) -> Plan:
+def plan(profile: Profile) -> CapacityPlan:
     """Compute the capacity, pace and pitfalls of the profile's engine."""
     engine, work = profile.engine, profile.workload
     per_token = kv_bytes_per_token(profile)
@@ -84,7 +84,7 @@ def plan(profile: Profile) -> Plan:
     full = blocks_of(engine, engine.max_input_len + work.full_output_tokens)
     typical = blocks_of(engine, work.typical_prompt_tokens + work.typical_output_tokens)
     largest = largest_pool_tokens(profile)
-    return Plan(
+    return CapacityPlan(
         profile=profile.name,
         weights=profile.precision.weights,
         kv_bytes_per_token=per_token,

@@ -8,7 +8,7 @@ from typing import Final, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from cli.engine.errors import ProfileError
-from cli.engine.hardware import GPUS, SHAPES, Gpu, Shape
+from cli.engine.hardware import GPUS, SHAPES, Gpu, ModelShape
 from cli.triton_files import TRITON_FILES
 
 PROFILES: Final = TRITON_FILES / "profiles"
@@ -120,7 +120,7 @@ class Profile(_Group):
         return self
 
     @property
-    def shape(self) -> Shape:
+    def shape(self) -> ModelShape:
         """Dimensions of the model."""
         return SHAPES[self.model.shape]
 

@@ -53,7 +53,7 @@ class Percentiles:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class LoadReport:
     """The results of one load test.
 
     Attributes:

@@ -10,9 +10,9 @@ from typing import Final, Literal
 
 from rich.table import Table
 
-from cli.load.figures import LoadError, Percentiles, Report, Timing
+from cli.load.figures import LoadError, LoadReport, Percentiles, Timing
 from cli.load.target import Target
-from cli.local import Server
+from cli.local import ServerAccess
 from jobs.prompts.tokenizer import Tokenizer
 from jobs.settings import EngineSide
 
@@ -27,7 +27,7 @@ _WORDS: Final = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class LoadPlan:
     """The load to send.
 
     Attributes:
@@ -68,7 +68,7 @@ class _Results:
 
 @contextmanager
 def target(
-    through: Literal["triton", "api"], side: EngineSide, server: Server, *, max_tokens: int
+    through: Literal["triton", "api"], side: EngineSide, server: ServerAccess, *, max_tokens: int
 ) -> Iterator["Target"]:
     """Open the target that requests are sent to."""
     if through == "api":
@@ -81,7 +81,7 @@ def target(
         yield TritonTarget(side, max_tokens=max_tokens)
 
 
-def measure(plan: Plan, target: Target, *, tokenizer_path: str | None) -> Report:
+def measure(plan: LoadPlan, target: Target, *, tokenizer_path: str | None) -> LoadReport:
     """Send the planned requests and report their times; no caller waits for another."""
     tokenizer = Tokenizer.load(tokenizer_path)
     prompts = _prompts(plan, tokenizer)
@@ -96,7 +96,7 @@ def measure(plan: Plan, target: Target, *, tokenizer_path: str | None) -> Report
     seconds = time.monotonic() - began
     timings = results.timings
     output_tokens = sum(each.output_tokens for each in timings)
-    return Report(
+    return LoadReport(
         entry=target.name,
         num_requests=num_sent,
         num_failed=results.num_failed,
@@ -116,7 +116,7 @@ def measure(plan: Plan, target: Target, *, tokenizer_path: str | None) -> Report
     )
 
 
-def table(report: Report) -> Table:
+def table(report: LoadReport) -> Table:
     """Format the report as a table."""
     how = f"{report.rate:g} requests/s" if report.rate else f"{report.concurrency} callers"
     title = f"{report.entry}: {report.num_requests} requests, {how}, {report.seconds:g} s"
@@ -139,7 +139,7 @@ def table(report: Report) -> Table:
     return found
 
 
-def _at_random_times(plan: Plan, take: Callable[[int], None]) -> int:
+def _at_random_times(plan: LoadPlan, take: Callable[[int], None]) -> int:
     """Send requests at exponential intervals, whether or not earlier ones have ended.
 
     Returns:
@@ -170,7 +170,7 @@ def _at_random_times(plan: Plan, take: Callable[[int], None]) -> int:
     return len(threads)
 
 
-def _one_after_another(plan: Plan, take: Callable[[int], None]) -> int:
+def _one_after_another(plan: LoadPlan, take: Callable[[int], None]) -> int:
     """Send requests from `concurrency` callers, one at a time each; return the number."""
     ends_at = time.monotonic() + plan.limit_seconds
     lock = threading.Lock()
@@ -194,7 +194,7 @@ def _one_after_another(plan: Plan, take: Callable[[int], None]) -> int:
     return len(sent)
 
 
-def _prompts(plan: Plan, tokenizer: Tokenizer) -> list[str]:
+def _prompts(plan: LoadPlan, tokenizer: Tokenizer) -> list[str]:
     """Make prompts of about the planned size.
 
     They differ, so that a prefix cache saves only the chat template.

@@ -9,7 +9,7 @@ import httpx2
 
 from cli.load.figures import LoadError, Timing
 from cli.load.target import Target
-from cli.local import Server
+from cli.local import ServerAccess
 from jobs.prompts.tokenizer import Tokenizer
 
 _TIMEOUT: Final = httpx2.Timeout(600, connect=5)
@@ -19,7 +19,7 @@ _DONE: Final = "[DONE]"
 class ApiTarget(Target):
     """The chat completions endpoint of a server."""
 
-    def __init__(self, server: Server, *, max_tokens: int) -> None:
+    def __init__(self, server: ServerAccess, *, max_tokens: int) -> None:
         self._server = server
         self._max_tokens = max_tokens
         self.name = f"chat completions at {server.url}"

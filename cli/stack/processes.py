@@ -13,7 +13,7 @@ from pathlib import Path
 
 from cli.stack.errors import StackError
 from cli.stack.logs import log_tail, open_log
-from cli.stack.service_user import Account
+from cli.stack.service_user import ServiceUser
 
 _POLL_SECONDS = 0.02
 _TRAMPOLINE = Path(__file__).with_name("exec_child.py")
@@ -37,7 +37,7 @@ class Launch:
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(repr=False)
     directory: Path = Path("/")
-    account: Account | None = None
+    account: ServiceUser | None = None
     stop_signal: signal.Signals = signal.SIGTERM
     grace: timedelta = timedelta(seconds=3)
     death_signal: signal.Signals = signal.SIGKILL

@@ -10,7 +10,7 @@ from cli.stack.locks import DirectoryLock
 from cli.stack.processes import ChildProcess, Launch, wait_for_child
 
 
-class Server(Protocol):
+class StackServer(Protocol):
     """A server that can be launched repeatedly under one name and one address."""
 
     @property
@@ -31,7 +31,7 @@ class Server(Protocol):
         """Release what it held, after it has ended."""
 
 
-class EmbeddedServer(Server, Protocol):
+class EmbeddedServer(StackServer, Protocol):
     """A server that can also run by itself, without supervision, for tests."""
 
     directory: Path

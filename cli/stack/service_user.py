@@ -13,7 +13,7 @@ _CANDIDATES = ("postgres", "nobody")
 
 
 @dataclass(frozen=True)
-class Account:
+class ServiceUser:
     """A user of this machine."""
 
     name: str
@@ -21,7 +21,7 @@ class Account:
     gid: int
 
 
-def unprivileged_account(owned: Path | None = None) -> Account | None:
+def unprivileged_user(owned: Path | None = None) -> ServiceUser | None:
     """Choose the user for a server that refuses to run as root.
 
     Args:
@@ -36,13 +36,13 @@ def unprivileged_account(owned: Path | None = None) -> Account | None:
     if os.geteuid() != 0:
         return None
     if owned is not None and owned.exists() and (status := owned.stat()).st_uid != 0:
-        return Account(name=_name_of(status.st_uid), uid=status.st_uid, gid=status.st_gid)
+        return ServiceUser(name=_name_of(status.st_uid), uid=status.st_uid, gid=status.st_gid)
     for name in _CANDIDATES:
         try:
             entry = pwd.getpwnam(name)
         except KeyError:
             continue
-        return Account(name=name, uid=entry.pw_uid, gid=entry.pw_gid)
+        return ServiceUser(name=name, uid=entry.pw_uid, gid=entry.pw_gid)
     raise StackError("Postgres refuses to run as root, and there is neither a user `postgres` nor `nobody`.")
 
 
@@ -54,7 +54,7 @@ def _name_of(uid: int) -> str:
 
 
 def run_as(
-    account: Account | None, command: list[str], *, env: Mapping[str, str] | None = None, text: str = ""
+    account: ServiceUser | None, command: list[str], *, env: Mapping[str, str] | None = None, text: str = ""
 ) -> subprocess.CompletedProcess[str]:
     """Run the command to its end as this account, in `/`, with `text` as its input.
 
@@ -82,7 +82,9 @@ def run_as(
     )
 
 
-def succeeds(account: Account | None, command: list[str], *, env: Mapping[str, str] | None = None) -> bool:
+def succeeds(
+    account: ServiceUser | None, command: list[str], *, env: Mapping[str, str] | None = None
+) -> bool:
     """Return True if the command succeeds as this account.
 
     The only test that respects ACLs and mount options.
@@ -93,6 +95,6 @@ def succeeds(account: Account | None, command: list[str], *, env: Mapping[str, s
         return False
 
 
-def can_write(account: Account | None, directory: Path) -> bool:
+def can_write(account: ServiceUser | None, directory: Path) -> bool:
     """Return True if the account can enter this directory and create files there."""
     return succeeds(account, ["/bin/sh", "-c", 'cd -- "$1" && test -w .', "sh", str(directory)])

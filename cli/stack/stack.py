@@ -28,7 +28,7 @@ from cli.stack.ready import (
     Urls,
     write_ready_file,
 )
-from cli.stack.server import Server
+from cli.stack.server import StackServer
 from cli.stack.servers.engine_options import EngineOptions
 from cli.stack.servers.postgres import EmbeddedPostgres
 from cli.stack.servers.transformers_options import TransformersOptions
@@ -221,7 +221,7 @@ class Stack:
         for name in names:
             self._running[name].check()
 
-    def _supervise(self, servers: Sequence[Server]) -> None:
+    def _supervise(self, servers: Sequence[StackServer]) -> None:
         """Start these servers at the same time and wait until all answer."""
         for server in servers:
             log = self.directory / "logs" / f"{server.name}.log"

@@ -11,7 +11,7 @@ from pathlib import Path
 from cli.stack.errors import StackError
 from cli.stack.logs import log_tail, rotate
 from cli.stack.processes import ChildProcess
-from cli.stack.server import Server
+from cli.stack.server import StackServer
 from jobs.errors import LongbatchError
 
 _POLL_SECONDS = 0.02
@@ -73,7 +73,7 @@ class SupervisedServer:
     The thread lives until `stop`: the kernel would take its end for the parent's death.
     """
 
-    def __init__(self, server: Server, log: Path, *, report: Report, backoff: Backoff) -> None:
+    def __init__(self, server: StackServer, log: Path, *, report: Report, backoff: Backoff) -> None:
         self.server = server
         self.log = log
         self._report = report

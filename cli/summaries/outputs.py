@@ -11,17 +11,17 @@ from typing import Final, Protocol
 from cli import output
 from cli.summaries import results as summary_results
 from cli.summaries.options import Format
-from cli.summaries.results import Link, Result
-from cli.summaries.sources import Source
+from cli.summaries.results import DocumentResult, Link
+from cli.summaries.sources import SourceFile
 
 _ERROR_SUFFIX: Final = ".error.json"
 _COMBINED: Final = "summary"
 
 
-class Output(Protocol):
+class ResultWriter(Protocol):
     """A destination for results in any order."""
 
-    def take(self, place: int, fetch: Callable[[], Result]) -> bool:
+    def take(self, place: int, fetch: Callable[[], DocumentResult]) -> bool:
         """Write the result of the file at this place, now or when its turn comes.
 
         Args:
@@ -46,12 +46,12 @@ class Printed:
     def __init__(self, kind: Format, aside: Callable[[], AbstractContextManager[None]]) -> None:
         self._kind = kind
         self._aside = aside if sys.stdout.isatty() else nullcontext
-        self._waiting: dict[int, Callable[[], Result]] = {}
+        self._waiting: dict[int, Callable[[], DocumentResult]] = {}
         self._next = 0
         self._num_printed = 0
         sys.stdout.write(summary_results.heading(kind))
 
-    def take(self, place: int, fetch: Callable[[], Result]) -> bool:
+    def take(self, place: int, fetch: Callable[[], DocumentResult]) -> bool:
         """Print the result as soon as all before it are printed."""
         self._waiting[place] = fetch
         while self._next in self._waiting:
@@ -66,7 +66,7 @@ class Printed:
         sys.stdout.write(summary_results.ending(self._kind, num_results=self._num_printed))
         sys.stdout.flush()
 
-    def _print(self, result: Result) -> None:
+    def _print(self, result: DocumentResult) -> None:
         with self._aside():
             sys.stdout.write(summary_results.one_of_many(result, self._kind, place=self._num_printed))
             sys.stdout.flush()
@@ -80,7 +80,7 @@ class Written:
         self._folder = folder
         self._kind = kind
 
-    def take(self, place: int, fetch: Callable[[], Result]) -> bool:  # noqa: ARG002  # each has its own file
+    def take(self, place: int, fetch: Callable[[], DocumentResult]) -> bool:  # noqa: ARG002  # each has its own file
         """Write the result's file and delete a contrary one of an earlier run."""
         result = fetch()
         try:
@@ -93,7 +93,7 @@ class Written:
     def close(self) -> None:
         """Do nothing: every result is already written."""
 
-    def write(self, result: Result) -> Path:
+    def write(self, result: DocumentResult) -> Path:
         """Write the result and return the path of its file.
 
         Raises:
@@ -106,7 +106,7 @@ class Written:
             stale.unlink(missing_ok=True)
         return path
 
-    def write_combined(self, results: list[Result]) -> Path:
+    def write_combined(self, results: list[DocumentResult]) -> Path:
         """Write the one file of results that share a summary and return its path.
 
         Raises:
@@ -121,13 +121,13 @@ class Written:
         """Path of the file for results that share a summary."""
         return self._folder / f"{_COMBINED}.{self._kind}"
 
-    def places(self, source: Source) -> tuple[Path, Path]:
+    def places(self, source: SourceFile) -> tuple[Path, Path]:
         """Return the paths of the document's summary and of its failure file."""
         good = self._path(source, f".{self._kind}")
         # In JSON a failure has the shape of any result; in other formats it must not look like a summary.
         return good, good if self._kind is Format.JSON else self._path(source, _ERROR_SUFFIX)
 
-    def _path(self, source: Source, suffix: str) -> Path:
+    def _path(self, source: SourceFile, suffix: str) -> Path:
         return self._folder / source.name.parent / (source.name.name + suffix)
 
 

@@ -11,15 +11,15 @@ from rich.markup import escape
 from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bars
 
-from cli.summaries.results import Result
-from cli.summaries.sources import Source
+from cli.summaries.results import DocumentResult
+from cli.summaries.sources import SourceFile
 from jobs.summaries.markdown import visible
 
 _LIVE_POLL_SECONDS: Final = 2
 _QUIET_POLL_SECONDS: Final = 20
 
 
-class Progress(Protocol):
+class ProgressDisplay(Protocol):
     """A display of every document's progress; any thread may update it.
 
     Attributes:
@@ -36,23 +36,23 @@ class Progress(Protocol):
     ) -> None:
         """Stop the display."""
 
-    def began(self, source: Source) -> None:
+    def began(self, source: SourceFile) -> None:
         """Show that work on the document begins."""
 
-    def seen(self, source: Source, summary: Mapping[str, Any]) -> None:
+    def seen(self, source: SourceFile, summary: Mapping[str, Any]) -> None:
         """Show the current state of the document's summary."""
 
     def seen_whole(self, summary: Mapping[str, Any]) -> None:
         """Show the current state of the one summary of all documents."""
 
-    def ended(self, source: Source, result: Result | None) -> None:
+    def ended(self, source: SourceFile, result: DocumentResult | None) -> None:
         """Show that the document ended; `result` is None if it completed."""
 
     def aside(self) -> AbstractContextManager[None]:
         """Hide the display while the block writes to the same terminal."""
 
 
-def progress(console: Console, *, total: int | None, live: bool) -> Progress:
+def progress(console: Console, *, total: int | None, live: bool) -> ProgressDisplay:
     """Choose the display that suits this console.
 
     Args:
@@ -81,18 +81,18 @@ class _Lines:
     ) -> None:
         pass
 
-    def began(self, source: Source) -> None:
+    def began(self, source: SourceFile) -> None:
         if self._live:
             self._report(source.shown, "started")
 
-    def seen(self, source: Source, summary: Mapping[str, Any]) -> None:
+    def seen(self, source: SourceFile, summary: Mapping[str, Any]) -> None:
         if self._live:
             self._report(source.shown, _words(summary))
 
     def seen_whole(self, summary: Mapping[str, Any]) -> None:
         self._report("all", _words(summary))
 
-    def ended(self, source: Source, result: Result | None) -> None:
+    def ended(self, source: SourceFile, result: DocumentResult | None) -> None:
         with self._lock:
             self._num_ended += 1
             self._last.pop(source.shown, None)
@@ -129,7 +129,7 @@ class _Barred:
         )
         self._lock = Lock()
         self._all = self._bars.add_task("[bold]documents[/]", total=total, detail="")
-        self._each: dict[Source, TaskID] = {}
+        self._each: dict[SourceFile, TaskID] = {}
 
     def __enter__(self) -> Self:
         self._bars.start()
@@ -140,18 +140,18 @@ class _Barred:
     ) -> None:
         self._bars.stop()
 
-    def began(self, source: Source) -> None:
+    def began(self, source: SourceFile) -> None:
         with self._lock:
             name = escape(visible(source.shown[-40:]))
             self._each[source] = self._bars.add_task(name, total=None, detail="sending")
 
-    def seen(self, source: Source, summary: Mapping[str, Any]) -> None:
+    def seen(self, source: SourceFile, summary: Mapping[str, Any]) -> None:
         self._show(self._each[source], summary)
 
     def seen_whole(self, summary: Mapping[str, Any]) -> None:
         self._show(self._all, summary)
 
-    def ended(self, source: Source, result: Result | None) -> None:
+    def ended(self, source: SourceFile, result: DocumentResult | None) -> None:
         with self._lock:
             self._bars.remove_task(self._each.pop(source))
             self._bars.advance(self._all)
@@ -184,7 +184,7 @@ def _words(summary: Mapping[str, Any]) -> str:
     return f"{summary['state']}{parts}{failed}"
 
 
-def _outcome(result: Result | None) -> str:
+def _outcome(result: DocumentResult | None) -> str:
     if result is None:
         return "completed"
     error = result.error or {"code": "unknown", "message": ""}

@@ -9,11 +9,11 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from cli.summaries.options import Format
-from cli.summaries.sources import Source
+from cli.summaries.sources import SourceFile
 from jobs.summaries.markdown import defused
 
 # Returns the link from a result's file to its source.
-Link = Callable[[Source], str]
+Link = Callable[[SourceFile], str]
 
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
 _COLUMNS: Final = (
@@ -29,7 +29,7 @@ _COLUMNS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class DocumentResult:
     """The outcome of one document.
 
     Attributes:
@@ -42,7 +42,7 @@ class Result:
         error: `code` and `message`; None if the document completed.
     """
 
-    source: Source
+    source: SourceFile
     summary: str | None = None
     chunks: tuple[Mapping[str, Any], ...] = ()
     gaps: tuple[Mapping[str, Any], ...] = ()
@@ -50,17 +50,19 @@ class Result:
     error: Mapping[str, str] | None = None
 
 
-def as_shown(source: Source) -> str:
+def as_shown(source: SourceFile) -> str:
     """Return the path of a source from the directory of the command."""
     return source.shown
 
 
-def failed(source: Source, code: str, message: str) -> Result:
+def failed(source: SourceFile, code: str, message: str) -> DocumentResult:
     """Build the result of a document that failed."""
-    return Result(source, error={"code": code, "message": message})
+    return DocumentResult(source, error={"code": code, "message": message})
 
 
-def of_summary(source: Source, summary: Mapping[str, Any], *, document_id: str | None = None) -> Result:
+def of_summary(
+    source: SourceFile, summary: Mapping[str, Any], *, document_id: str | None = None
+) -> DocumentResult:
     """Build the result of an ended summary.
 
     Args:
@@ -74,7 +76,7 @@ def of_summary(source: Source, summary: Mapping[str, Any], *, document_id: str |
     missing = next((each["error"] for each in gaps if document_id and each["start"] is None), None)
     if missing is not None and text is not None:
         return failed(source, str(missing["code"]), str(missing["message"]))
-    return Result(
+    return DocumentResult(
         source,
         summary=text,
         chunks=tuple({name: each[name] for name in ("pages", "start", "end", "summary")} for each in chunks),
@@ -93,7 +95,7 @@ def _error(summary: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def as_object(result: Result) -> dict[str, object]:
+def as_object(result: DocumentResult) -> dict[str, object]:
     """Convert the result to a JSON object."""
     return {
         "path": result.source.shown,
@@ -116,7 +118,7 @@ def ending(kind: Format, *, num_results: int) -> str:
     return "\n]\n" if num_results else "]\n"
 
 
-def one_of_many(result: Result, kind: Format, *, place: int) -> str:
+def one_of_many(result: DocumentResult, kind: Format, *, place: int) -> str:
     """Format the result that follows `place` others."""
     match kind:
         case Format.JSON:
@@ -127,7 +129,7 @@ def one_of_many(result: Result, kind: Format, *, place: int) -> str:
             return ("\n" if place else "") + markdown([result], as_shown)
 
 
-def alone(result: Result, kind: Format, link: Link) -> str:
+def alone(result: DocumentResult, kind: Format, link: Link) -> str:
     """Format a whole file of one result."""
     match kind:
         case Format.JSON:
@@ -138,7 +140,7 @@ def alone(result: Result, kind: Format, link: Link) -> str:
             return markdown([result], link)
 
 
-def combined(results: list[Result], kind: Format, link: Link) -> str:
+def combined(results: list[DocumentResult], kind: Format, link: Link) -> str:
     """Format a whole file of results that share one summary."""
     match kind:
         case Format.JSON:
@@ -149,7 +151,7 @@ def combined(results: list[Result], kind: Format, link: Link) -> str:
             return markdown(results, link)
 
 
-def markdown(results: list[Result], link: Link) -> str:
+def markdown(results: list[DocumentResult], link: Link) -> str:
     """Format the summary under its title, with links from its parts to their sources."""
     is_combined = len(results) > 1
     title = f"{len(results)} documents" if is_combined else results[0].source.shown
@@ -165,7 +167,7 @@ def markdown(results: list[Result], link: Link) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _sources(result: Result, address: str, *, with_name: bool) -> Iterable[str]:
+def _sources(result: DocumentResult, address: str, *, with_name: bool) -> Iterable[str]:
     """Yield the list of parts; a single chunk without pages needs none."""
     if with_name:
         yield from ("", f"## {_plain(result.source.shown)}")
@@ -210,7 +212,7 @@ def _plain(text: str) -> str:
     return defused(" ".join(text.split()))
 
 
-def _row(result: Result) -> str:
+def _row(result: DocumentResult) -> str:
     usage, error = result.usage or {}, result.error or {}
     return _line(
         (

@@ -9,10 +9,10 @@ from typing import Any, Final, TypeVar
 
 from cli.client import RefusedError, ServerUnreachableError
 from cli.summaries import options, results
-from cli.summaries.progress import Progress
+from cli.summaries.progress import ProgressDisplay
 from cli.summaries.remote import FileChangedError, StoppedError, Summaries, content_of
-from cli.summaries.results import Result
-from cli.summaries.sources import Source
+from cli.summaries.results import DocumentResult
+from cli.summaries.sources import SourceFile
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -31,14 +31,14 @@ class DocumentOutcome:
         summary_id: id of the document's own summary; None if it has none.
     """
 
-    source: Source
+    source: SourceFile
     is_completed: bool
     is_final: bool
-    fetch: Callable[[], Result]
+    fetch: Callable[[], DocumentResult]
     summary_id: str | None = None
 
 
-class Run:
+class SummaryRun:
     """A run over documents with one set of options; its methods are thread-safe.
 
     Attributes:
@@ -55,7 +55,7 @@ class Run:
         fields: dict[str, object],
         *,
         model: str,
-        progress: Progress,
+        progress: ProgressDisplay,
         again: bool = False,
     ) -> None:
         self._server = server
@@ -65,14 +65,14 @@ class Run:
         self._again = again
         self.lost: ServerUnreachableError | RefusedError | None = None
 
-    def one(self, source: Source) -> DocumentOutcome:
+    def one(self, source: SourceFile) -> DocumentOutcome:
         """Summarize one document and wait for the outcome."""
         self._progress.began(source)
         ended = self._kept(source, lambda: self._summarize(source))
         self._progress.ended(source, ended.fetch() if not ended.is_completed else None)
         return ended
 
-    def add(self, source: Source) -> dict[str, Any] | Result:
+    def add(self, source: SourceFile) -> dict[str, Any] | DocumentResult:
         """Upload one document; return it, or the failed result."""
         found: list[dict[str, Any]] = []
 
@@ -83,24 +83,26 @@ class Run:
         kept = self._kept(source, upload)
         return found[0] if found else kept.fetch()
 
-    def read(self, source: Source) -> dict[str, Any] | Result:
+    def read(self, source: SourceFile) -> dict[str, Any] | DocumentResult:
         """Upload one document and wait for its text; return it, or the failed result."""
         self._progress.began(source)
         document = self.add(source)
-        if not isinstance(document, Result):
+        if not isinstance(document, DocumentResult):
             found = document
             kept = self._kept(source, lambda: _ended(source, self._server.extracted(found["id"])))
             document = found if kept.is_completed else kept.fetch()
-        self._progress.ended(source, document if isinstance(document, Result) else None)
+        self._progress.ended(source, document if isinstance(document, DocumentResult) else None)
         return document
 
-    def combined(self, sent: Sequence[tuple[Source, dict[str, Any] | Result]]) -> list[Result]:
+    def combined(
+        self, sent: Sequence[tuple[SourceFile, dict[str, Any] | DocumentResult]]
+    ) -> list[DocumentResult]:
         """Make one summary of all uploaded documents and return each one's result.
 
         With `on_gap=fail`, one document that could not be uploaded fails all of them.
         """
         documents = {source: each for source, each in sent if isinstance(each, dict)}
-        missing = {source: each for source, each in sent if isinstance(each, Result)}
+        missing = {source: each for source, each in sent if isinstance(each, DocumentResult)}
         if not documents or (missing and self._fields.get("on_gap") == "fail"):
             code, message = "gap", "another document could not be read, and --on-gap is fail"
             return [missing.get(source) or results.failed(source, code, message) for source, _ in sent]
@@ -119,7 +121,9 @@ class Run:
                 for source, _ in sent
             ]
         return [
-            each if isinstance(each, Result) else results.of_summary(source, found[0], document_id=each["id"])
+            each
+            if isinstance(each, DocumentResult)
+            else results.of_summary(source, found[0], document_id=each["id"])
             for source, each in sent
         ]
 
@@ -133,7 +137,7 @@ class Run:
         ended = self._server.wait(started, on_change=self._progress.seen_whole)
         return self._server.summary(ended["id"])
 
-    def _summarize(self, source: Source) -> DocumentOutcome:
+    def _summarize(self, source: SourceFile) -> DocumentOutcome:
         content = content_of(source.path)
 
         def add() -> list[str]:
@@ -154,9 +158,9 @@ class Run:
             summary_id=summary_id,
         )
 
-    def _fetched(self, source: Source, summary_id: str) -> Result:
+    def _fetched(self, source: SourceFile, summary_id: str) -> DocumentResult:
         """Fetch the result of an ended summary, or say why it is no longer available."""
-        found: list[Result] = []
+        found: list[DocumentResult] = []
 
         def fetch() -> DocumentOutcome:
             found.append(results.of_summary(source, self._server.summary(summary_id)))
@@ -181,7 +185,7 @@ class Run:
         key = hashlib.sha256(repr((name, documents, found.newest)).encode()).hexdigest()
         return self._server.start(documents, {**fields, "custom_id": name}, key=key)
 
-    def _kept(self, source: Source, work: Callable[[], DocumentOutcome]) -> DocumentOutcome:
+    def _kept(self, source: SourceFile, work: Callable[[], DocumentOutcome]) -> DocumentOutcome:
         """Run the work and turn its errors into the outcome; some end the whole run."""
         if self.lost is not None:
             return _failed(source, self.lost.code, self.lost.message, is_final=False)
@@ -201,25 +205,25 @@ class Run:
             return _failed(source, error.server_code, error.message, is_final=is_final)
 
 
-def _failed(source: Source, code: str, message: str, *, is_final: bool = True) -> DocumentOutcome:
+def _failed(source: SourceFile, code: str, message: str, *, is_final: bool = True) -> DocumentOutcome:
     result = results.failed(source, code, message)
     return DocumentOutcome(source, is_completed=False, is_final=is_final, fetch=lambda: result)
 
 
-def _ended(source: Source, document: dict[str, Any]) -> DocumentOutcome:
+def _ended(source: SourceFile, document: dict[str, Any]) -> DocumentOutcome:
     """Convert a document that is extracted, or failed to be, into an outcome."""
     if document["state"] == "ready":
-        return DocumentOutcome(source, is_completed=True, is_final=True, fetch=lambda: Result(source))
+        return DocumentOutcome(source, is_completed=True, is_final=True, fetch=lambda: DocumentResult(source))
     error = document["error"] or {"code": document["state"], "message": "the document cannot be read"}
     return _failed(source, error["code"], error["message"])
 
 
-def _never(source: Source) -> DocumentOutcome:
+def _never(source: SourceFile) -> DocumentOutcome:
     """Return a placeholder for work that passes its result on in another way."""
     return _failed(source, "none", "")
 
 
-def _filename(source: Source) -> str:
+def _filename(source: SourceFile) -> str:
     """Return the file's name without its folders, which the server must not learn."""
     return source.path.name.encode(errors="replace").decode()
 

@@ -16,7 +16,7 @@ NOTHING: Final = f"found no documents; folders are searched for {' '.join(sorted
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class SourceFile:
     """A file to summarize.
 
     Attributes:
@@ -33,7 +33,7 @@ class Source:
 
 def find(
     paths: Sequence[str], *, left_out: Path | None = None, others: Counter[str] | None = None
-) -> Iterator[Source]:
+) -> Iterator[SourceFile]:
     """Yield every file once, in the order of the paths; in folders, by name.
 
     Folders yield files with a known suffix, but no hidden ones; a file named itself is always yielded.
@@ -55,7 +55,7 @@ def find(
                     continue
                 seen.add(path)
             shown = f"{given.rstrip('/')}/{below}" if below else given
-            yield Source(path, printable(shown), path.relative_to(base))
+            yield SourceFile(path, printable(shown), path.relative_to(base))
 
 
 def printable(text: str) -> str:

@@ -10,7 +10,7 @@ from threading import Event, Lock
 from typing import Final, NamedTuple, Self
 
 from cli.summaries import sources
-from cli.summaries.sources import Source
+from cli.summaries.sources import SourceFile
 from jobs.errors import LongbatchError
 
 _LEDGER: Final = ".longbatch-watch.sqlite3"
@@ -39,7 +39,7 @@ class Version(NamedTuple):
 class Arrival:
     """A file that has stopped changing."""
 
-    source: Source
+    source: SourceFile
     version: Version
 
 

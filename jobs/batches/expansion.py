@@ -38,7 +38,7 @@ from jobs.prompts.store import CountedPrompt, NewText
 from jobs.states.batch import BatchState, Endpoint
 from jobs.submission import JobSpec
 from jobs.tenants import quotas
-from jobs.tenants.quotas import Limits, QuotaUsage
+from jobs.tenants.quotas import QuotaUsage, TenantLimits
 
 # A slice is one transaction: large enough that its commit does not matter, small enough to hold in memory and
 # to let other writers of the batch in between.
@@ -70,7 +70,7 @@ class _Quota:
     """
 
     tenant_id: UUID
-    limits: Limits
+    limits: TenantLimits
     held: QuotaUsage
 
     def has_room_for(self, need: QuotaUsage) -> bool:

@@ -18,10 +18,10 @@ from jobs.models.file import File
 from jobs.states.batch import Endpoint
 from jobs.states.file import FileState
 from jobs.turns import Turn
-from jobs.turns.work import InterruptedWorkError, Sessions, Watch
+from jobs.turns.work import InterruptedWorkError, Interruption, Sessions
 
 
-def write(sessions: Sessions, turn: Turn, watch: Watch, tools: BatchTools) -> None:
+def write(sessions: Sessions, turn: Turn, watch: Interruption, tools: BatchTools) -> None:
     """Write and complete the batch's own input file, unless it is complete already.
 
     What an earlier attempt left half written is dropped first. Each part is written under the batch's lease.
@@ -82,7 +82,7 @@ def _hold_growing(session: Session, turn: Turn) -> File:
 
 
 def _parts(
-    sessions: Sessions, before: Batch, error_file_id: UUID, watch: Watch, tools: BatchTools
+    sessions: Sessions, before: Batch, error_file_id: UUID, watch: Interruption, tools: BatchTools
 ) -> Iterator[bytes]:
     """Yield the failed lines unchanged from the original file, about a part at a time."""
     wanted = _failed_ids(sessions, error_file_id, watch, tools)
@@ -104,7 +104,7 @@ def _parts(
         yield b"".join(pending)
 
 
-def _failed_ids(sessions: Sessions, error_file_id: UUID, watch: Watch, tools: BatchTools) -> SeenIds:
+def _failed_ids(sessions: Sessions, error_file_id: UUID, watch: Interruption, tools: BatchTools) -> SeenIds:
     found = SeenIds()
     chunks = files.stream_chunks(sessions, error_file_id, tools.store, check=watch.check)
     for line in lines.split(chunks, max_line_bytes=tools.max_line_bytes):

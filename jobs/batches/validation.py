@@ -19,10 +19,10 @@ from jobs.files.lines import FileLine
 from jobs.files.storage import BytesLostError
 from jobs.models import JsonObject
 from jobs.models.batch import Batch
-from jobs.models.turn import VALIDATION, Kind
+from jobs.models.turn import VALIDATION, WorkKind
 from jobs.states.batch import Endpoint
 from jobs.turns import Turn
-from jobs.turns.work import Sessions, Watch
+from jobs.turns.work import Interruption, Sessions
 from jobs.webhooks import outbox
 
 _LOST_AGAIN: Final = "Validating the file failed or crashed its worker on every attempt."
@@ -52,9 +52,9 @@ class Validation:
 
     tools: BatchTools
     lease: timedelta = timedelta(seconds=30)
-    kind: Kind = VALIDATION
+    kind: WorkKind = VALIDATION
 
-    def do(self, sessions: Sessions, turn: Turn, watch: Watch) -> Batch | None:
+    def do(self, sessions: Sessions, turn: Turn, watch: Interruption) -> Batch | None:
         """Accept the batch, or refuse it with every bad line."""
         with transaction(sessions) as session:
             batch = session.get_one(Batch, turn.row_id)
@@ -87,7 +87,7 @@ def _unreadable(code: str, message: str) -> Findings:
     return Findings(errors=[LineFaultError(code, message).as_object(None)])
 
 
-def _examine(sessions: Sessions, batch: Batch, watch: Watch, tools: BatchTools) -> Findings:
+def _examine(sessions: Sessions, batch: Batch, watch: Interruption, tools: BatchTools) -> Findings:
     """Read the batch's file once from beginning to end."""
     found = Findings()
     seen = SeenIds()

@@ -29,7 +29,7 @@ _UNRANKED: Final[Mapping[str, WaitReason]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class QueueSnapshot:
     """One model's queue, simulated from one moment.
 
     Attributes:
@@ -47,7 +47,7 @@ class Snapshot:
     mean_tokens: float
 
 
-def play(view: View, policy: ClaimPolicy) -> Snapshot:
+def play(view: View, policy: ClaimPolicy) -> QueueSnapshot:
     """Forecast from this view; takes some 10 ms of computing."""
 
     def narrow(job_ids: Sequence[UUID]) -> Collection[UUID]:
@@ -59,15 +59,17 @@ def play(view: View, policy: ClaimPolicy) -> Snapshot:
     # If it waits for slots on one engine and for blocks on another, it is the blocks that are missing.
     holds = sorted(_holds(outlooks, found), key=lambda each: each[1] is not WaitReason.SLOTS)
     expected = [view.lengths[job_id].new_tokens for job_id in view.ranked]
-    return Snapshot(view, found, positions, dict(holds), mean_tokens=fmean(expected) if expected else 0.0)
+    return QueueSnapshot(
+        view, found, positions, dict(holds), mean_tokens=fmean(expected) if expected else 0.0
+    )
 
 
-def is_far_back(snapshot: Snapshot, job: Job) -> bool:
+def is_far_back(snapshot: QueueSnapshot, job: Job) -> bool:
     """Return True if this job's queue position needs the depth of the queue."""
     return job.state == JobState.QUEUED and job.id not in snapshot.positions and bool(snapshot.view.up)
 
 
-def explain(job: Job, snapshot: Snapshot | None, depth: Depth | None) -> QueuePlace | None:
+def explain(job: Job, snapshot: QueueSnapshot | None, depth: Depth | None) -> QueuePlace | None:
     """Explain why an unfinished job waits, and find its queue position.
 
     Args:
@@ -91,7 +93,7 @@ def explain(job: Job, snapshot: Snapshot | None, depth: Depth | None) -> QueuePl
     return _near(job.id, snapshot) if job.id in snapshot.positions else _far(job, snapshot, depth)
 
 
-def _near(job_id: UUID, snapshot: Snapshot) -> QueuePlace:
+def _near(job_id: UUID, snapshot: QueueSnapshot) -> QueuePlace:
     """Describe the position of a job whose start was simulated."""
     return QueuePlace(
         position=snapshot.positions[job_id],
@@ -100,7 +102,7 @@ def _near(job_id: UUID, snapshot: Snapshot) -> QueuePlace:
     )
 
 
-def _far(job: Job, snapshot: Snapshot, depth: Depth | None) -> QueuePlace:
+def _far(job: Job, snapshot: QueueSnapshot, depth: Depth | None) -> QueuePlace:
     """Describe the position of a job beyond the horizon, or younger than the snapshot."""
     view, found = snapshot.view, snapshot.found
     if job.id not in view.ranked and not _has_waiting(snapshot) and _would_fit(job, view, found.budgets):
@@ -119,7 +121,7 @@ def _far(job: Job, snapshot: Snapshot, depth: Depth | None) -> QueuePlace:
     )
 
 
-def _reason(job_id: UUID, snapshot: Snapshot) -> WaitReason | None:
+def _reason(job_id: UUID, snapshot: QueueSnapshot) -> WaitReason | None:
     if job_id in snapshot.found.at_once:
         return None
     if job_id in snapshot.found.kept_waiting:
@@ -162,11 +164,11 @@ def _would_fit(job: Job, view: View, budgets: Sequence[Budget]) -> bool:
     )
 
 
-def _has_waiting(snapshot: Snapshot) -> bool:
+def _has_waiting(snapshot: QueueSnapshot) -> bool:
     return len(snapshot.found.at_once) < len(snapshot.view.ranked)
 
 
-def _first_start(snapshot: Snapshot, *, not_before: datetime) -> datetime:
+def _first_start(snapshot: QueueSnapshot, *, not_before: datetime) -> datetime:
     """Find the first simulated start at this moment or later."""
     starts = (snapshot.view.now + timedelta(seconds=each) for each in snapshot.found.starts.values())
     return min((each for each in starts if each >= not_before), default=not_before)

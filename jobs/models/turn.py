@@ -12,7 +12,7 @@ from jobs.database.base import Base
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class WorkKind:
     """One kind of shared work: the rows it works on, and how often it tries each.
 
     Attributes:
@@ -47,14 +47,14 @@ class Kind:
         return f"state = '{self.state}' AND lease_id IS NULL AND {self.later} IS NOT NULL"
 
 
-COUNTING: Final = Kind("count", "jobs", "preparing", counter="num_preparations")
-PLANNING: Final = Kind("plan", "summaries", "preparing", counter="num_plannings", later="plan_after")
-VALIDATION: Final = Kind("validate", "batches", "validating", counter="num_validations")
+COUNTING: Final = WorkKind("count", "jobs", "preparing", counter="num_preparations")
+PLANNING: Final = WorkKind("plan", "summaries", "preparing", counter="num_plannings", later="plan_after")
+VALIDATION: Final = WorkKind("validate", "batches", "validating", counter="num_validations")
 # A document that lost so many workers is given up: it may be what kills them.
-EXTRACTION: Final = Kind("extract", "documents", "extracting", counter="attempt", max_attempts=5)
+EXTRACTION: Final = WorkKind("extract", "documents", "extracting", counter="attempt", max_attempts=5)
 
 
-def indexes(kind: Kind) -> tuple[Index, ...]:
+def indexes(kind: WorkKind) -> tuple[Index, ...]:
     """Describe the partial indexes of a kind's table.
 
     Each row is in exactly one of them. None holds `lease_expires_at`, so renewals stay on their page (HOT).
@@ -70,7 +70,7 @@ class TenantTurn(Base):
     """When a tenant was last served with work of one kind. `turns.lifecycle` writes it.
 
     Attributes:
-        kind: a `Kind.name`.
+        kind: a `WorkKind.name`.
         tenant_id: the tenant.
         served_at: when a worker last took a row of the tenant. The one served longest ago comes next.
         paused_until: workers take none of its rows before this, as its quota is full. Null: it was never

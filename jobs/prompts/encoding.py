@@ -14,7 +14,7 @@ import tokenizers
 
 from jobs.errors import PromptTooLongError
 from jobs.prompts.chat_template import ChatTemplateError, ControlToken, control_pattern
-from jobs.prompts.text_windows import WINDOW_CHARS, NoSeamError, Part, TokenIds, WindowEncoder
+from jobs.prompts.text_windows import WINDOW_CHARS, NoSeamError, TokenIds, TokenSpan, WindowEncoder
 from jobs.prompts.token_lengths import TokenLengths
 from jobs.prompts.uncut_text import ChildLimits, encode_in_child
 
@@ -94,7 +94,7 @@ class PlainEncoder:
         found = concatenate(self._collect(text, self._starts_of_part))
         return np.minimum(found, len(text) - 1)
 
-    def _starts_of_part(self, text: str, part: Part) -> npt.NDArray[np.int32]:
+    def _starts_of_part(self, text: str, part: TokenSpan) -> npt.NDArray[np.int32]:
         encoded = np.frombuffer(text[part.start : part.end].encode(), dtype=np.uint8)
         chars = np.cumsum((encoded & 0xC0) != 0x80, dtype=np.int32)
         ends = np.cumsum(self._lengths.of_bytes[part.ids], dtype=np.int64)
@@ -110,7 +110,9 @@ class PlainEncoder:
         (encoding,) = self._tokenizer.encode_batch([some], add_special_tokens=False)
         return np.array([at + start for start, _ in encoding.offsets], dtype=np.int32)
 
-    def _collect(self, text: str, take: Callable[[str, Part], T], *, limit: int | None = None) -> list[T]:
+    def _collect(
+        self, text: str, take: Callable[[str, TokenSpan], T], *, limit: int | None = None
+    ) -> list[T]:
         """Encode the text; return `take(normalized text, part)` for each part."""
         if limit is not None and len(text) > limit:
             self._check_least(text, limit)
@@ -118,7 +120,7 @@ class PlainEncoder:
             normal = self._normalized(text)
             with suppress(NoSeamError):
                 return _within(limit, self._window_parts(normal, self._windows), partial(take, normal))
-        return _within(limit, [Part(self._encode_apart(text), 0, len(text))], partial(take, text))
+        return _within(limit, [TokenSpan(self._encode_apart(text), 0, len(text))], partial(take, text))
 
     @cached_property
     def _lengths(self) -> TokenLengths:
@@ -154,7 +156,7 @@ class PlainEncoder:
         if least > limit:
             raise PromptTooLongError(at_least=least, limit=limit)
 
-    def _window_parts(self, text: str, windows: WindowEncoder) -> Iterator[Part]:
+    def _window_parts(self, text: str, windows: WindowEncoder) -> Iterator[TokenSpan]:
         for found in windows.parts(text):
             part = found
             if not found.is_encoded:
@@ -224,7 +226,7 @@ def concatenate(parts: Sequence[TokenIds]) -> TokenIds:
     return np.concatenate([np.empty(0, dtype=np.int32), *parts])
 
 
-def _within(limit: int | None, parts: Iterable[Part], take: Callable[[Part], T]) -> list[T]:
+def _within(limit: int | None, parts: Iterable[TokenSpan], take: Callable[[TokenSpan], T]) -> list[T]:
     """Apply `take` to every part; raise PromptTooLongError beyond `limit` tokens."""
     taken: list[T] = []
     num_tokens = 0

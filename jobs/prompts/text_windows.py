@@ -97,7 +97,7 @@ class NoSeamError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class TokenSpan:
     """A stretch of a text and its tokens.
 
     Attributes:
@@ -197,7 +197,7 @@ class WindowEncoder:
             return None
         return cls(tokenizer, lengths, window_chars=window_chars, enters_words=alternatives <= _RUNS)
 
-    def parts(self, text: str) -> Iterator[Part]:
+    def parts(self, text: str) -> Iterator[TokenSpan]:
         """Encode the text in parts that tile it and together have exactly its tokens.
 
         Raises:
@@ -208,7 +208,7 @@ class WindowEncoder:
         while start < len(text):
             end = known.end if known else self._end_of_window(text, start)
             if end == len(text):
-                yield Part(known.ids if known else self._encode(text[start:]), start, end)
+                yield TokenSpan(known.ids if known else self._encode(text[start:]), start, end)
                 return
             cut = self._end_of_word(text, max(start + 1, end - _REACH), end)
             if cut is None and (glued := self._glue(text, start, end, known, blanks)):
@@ -221,11 +221,11 @@ class WindowEncoder:
                 raise NoSeamError
             if cut is None:
                 cut = self._next_end_of_word(text, end)
-                yield Part(np.empty(0, dtype=np.int32), start, cut, is_encoded=False)
+                yield TokenSpan(np.empty(0, dtype=np.int32), start, cut, is_encoded=False)
             elif known:
-                yield Part(known.ids[: known.token_at(known.byte_at(cut))], start, cut)
+                yield TokenSpan(known.ids[: known.token_at(known.byte_at(cut))], start, cut)
             else:
-                yield Part(self._encode(text[start:cut]), start, cut)
+                yield TokenSpan(self._encode(text[start:cut]), start, cut)
             start, known = cut, None
 
     def _end_of_window(self, text: str, start: int) -> int:
@@ -261,7 +261,7 @@ class WindowEncoder:
 
     def _glue(
         self, text: str, start: int, end: int, known: _Window | None, blanks: "_BlankRuns"
-    ) -> tuple[Part, _Window] | None:
+    ) -> tuple[TokenSpan, _Window] | None:
         """Glue the window to the next at a token they share, inside a pre-token.
 
         Returns:
@@ -288,7 +288,7 @@ class WindowEncoder:
             most_bytes = len(text[place : place + self._span // 2].encode())
             if shared := _shared(window, token, following, most_bytes):
                 rest = following.since(shared[1])
-                return Part(window.ids[: shared[0]], start, rest.start), rest
+                return TokenSpan(window.ids[: shared[0]], start, rest.start), rest
         return None
 
     def _is_one_kind(self, text: str) -> bool:

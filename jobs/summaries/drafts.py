@@ -25,7 +25,7 @@ _MAX_ROWS: Final = 1000  # per statement
 
 
 @dataclass(slots=True)
-class Draft:
+class PlanDraft:
     """A plan before its jobs are inserted.
 
     Attributes:
@@ -72,7 +72,7 @@ class Draft:
         return sha256(repr(parts).encode()).hexdigest()
 
 
-def write_down(session: Session, summary: Summary, draft: Draft) -> None:
+def write_down(session: Session, summary: Summary, draft: PlanDraft) -> None:
     """Insert all jobs of the tree: leaves to be prepared next, the others blocked."""
     now = database_now(session)
     # Two ids for each node, in the order of the nodes: older jobs run first, so trees are processed

@@ -7,7 +7,7 @@ from jobs.forecast.duration import Estimate
 from jobs.forecast.engine_speed import reading_work
 from jobs.summaries import tree
 from jobs.summaries.chunking import Count, Starts
-from jobs.summaries.tree import Leaf, Node, Sizes, Source
+from jobs.summaries.tree import Leaf, Node, Sizes, SourceDocument
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +45,8 @@ class Estimated:
 
 
 def estimate(
-    sources: Sequence[Source],
-    load: Callable[[Source], str | None],
+    sources: Sequence[SourceDocument],
+    load: Callable[[SourceDocument], str | None],
     count: Count,
     sizes: Sizes,
     *,
@@ -69,11 +69,11 @@ def estimate(
         TooManyChunksError: all trees together have more chunks than one plan may have.
     """
 
-    def is_whole(source: Source) -> bool:
+    def is_whole(source: SourceDocument) -> bool:
         fits = tree.fits_whole(source, sizes, asked_chunk_tokens=chunk_tokens)
         return fits and (len(sources) == 1 or not combine)
 
-    def cut(source: Source) -> list[Leaf]:
+    def cut(source: SourceDocument) -> list[Leaf]:
         whole = is_whole(source)
         text = None if whole else load(source)  # one at a time: texts can be long
         if text is None:

@@ -17,18 +17,18 @@ from jobs.engines.capacity import Capacity
 from jobs.errors import CountingInterruptedError, LimitError, LongbatchError, UnavailableError
 from jobs.models import JsonObject, Summary, SummaryDocument
 from jobs.models.document import Document
-from jobs.models.turn import PLANNING, Kind
+from jobs.models.turn import PLANNING, WorkKind
 from jobs.settings import LimitSettings, Settings
 from jobs.states.document import DocumentState
 from jobs.states.summary import OnGap, SummaryState
 from jobs.summaries import drafts, tree
-from jobs.summaries.drafts import Draft
+from jobs.summaries.drafts import PlanDraft
 from jobs.summaries.prompts import TextCounter, overheads, wishes_of
-from jobs.summaries.tree import Leaf, Source
+from jobs.summaries.tree import Leaf, SourceDocument
 from jobs.tenants import quotas
 from jobs.tenants.quotas import QuotaUsage
 from jobs.turns import Turn
-from jobs.turns.work import InterruptedWorkError, Sessions, Watch
+from jobs.turns.work import InterruptedWorkError, Interruption, Sessions
 
 # How soon to check a full quota again: one sum over the tenant's unfinished jobs, without reading a text.
 _QUOTA_PAUSE: Final = timedelta(seconds=2)
@@ -75,12 +75,12 @@ class Planning:
 
     tools: PlanningTools
     lease: timedelta = timedelta(seconds=30)
-    kind: Kind = PLANNING
+    kind: WorkKind = PLANNING
 
-    def do(self, sessions: Sessions, turn: Turn, watch: Watch) -> Summary | None:
+    def do(self, sessions: Sessions, turn: Turn, watch: Interruption) -> Summary | None:
         """Plan the summary, fail it, or postpone it until documents and quota allow it."""
         try:
-            draft: Draft | LongbatchError | None = self._draft(sessions, turn, watch)
+            draft: PlanDraft | LongbatchError | None = self._draft(sessions, turn, watch)
         except (
             InterruptedWorkError,
             CountingInterruptedError,
@@ -121,7 +121,7 @@ class Planning:
         """Return the log field and the public id of the summary."""
         return "summary_id", ids.summary_id(row_id)
 
-    def _draft(self, sessions: Sessions, turn: Turn, watch: Watch) -> Draft | None:
+    def _draft(self, sessions: Sessions, turn: Turn, watch: Interruption) -> PlanDraft | None:
         """Draft the tree for the available engines, if the quota may have room.
 
         Returns:
@@ -142,7 +142,7 @@ class Planning:
             chunk_tokens=summary.chunk_tokens,
             overlap_tokens=summary.overlap_tokens,
         )
-        draft = Draft(inputs.ready, inputs.gaps, sizes, self.tools.counter.fingerprint)
+        draft = PlanDraft(inputs.ready, inputs.gaps, sizes, self.tools.counter.fingerprint)
         known = draft.known_demand(summary.refused_demand)
         if not self._exceeds_quota(sessions, turn, draft, known):
             sources = [_source(sessions, *each, self.tools) for each in enumerate(draft.documents)]
@@ -154,9 +154,9 @@ class Planning:
     def _cut(
         self,
         sessions: Sessions,
-        draft: Draft,
-        sources: Sequence[Source],
-        watch: Watch,
+        draft: PlanDraft,
+        sources: Sequence[SourceDocument],
+        watch: Interruption,
         *,
         chunk_tokens: int | None,
     ) -> None:
@@ -179,7 +179,7 @@ class Planning:
         if leaves:
             draft.put(tree.tree(leaves, sizes, whole=whole))
 
-    def _exceeds_quota(self, sessions: Sessions, turn: Turn, draft: Draft, least: QuotaUsage) -> bool:
+    def _exceeds_quota(self, sessions: Sessions, turn: Turn, draft: PlanDraft, least: QuotaUsage) -> bool:
         """Return True, and note it on the draft, if the quota cannot hold even `least`."""
         if not least.jobs:
             return False
@@ -253,12 +253,12 @@ def _read_inputs(session: Session, turn: Turn, tools: PlanningTools) -> _Inputs 
     return inputs
 
 
-def _source(sessions: Sessions, index: int, document: Document, tools: PlanningTools) -> Source:
+def _source(sessions: Sessions, index: int, document: Document, tools: PlanningTools) -> SourceDocument:
     num_tokens = document.num_tokens
     if num_tokens is None or document.fingerprint != tools.counter.fingerprint:
         # Counted by another tokenizer: recount, since ours determines what fits.
         num_tokens = tools.counter.count_text(_load_text(sessions, document))
-    return Source(index, num_tokens, document.pages)
+    return SourceDocument(index, num_tokens, document.pages)
 
 
 def _load_text(sessions: Sessions, document: Document) -> str:
@@ -274,7 +274,7 @@ def _gap_error(document: Document | None) -> JsonObject:
 
 
 def _conclude(
-    session: Session, turn: Turn, summary: Summary, draft: Draft | LongbatchError, tools: PlanningTools
+    session: Session, turn: Turn, summary: Summary, draft: PlanDraft | LongbatchError, tools: PlanningTools
 ) -> None:
     """Start, fail or postpone the summary, whose row is locked."""
     if isinstance(draft, LongbatchError):

@@ -74,7 +74,7 @@ class Sizes:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class SourceDocument:
     """A document as the plan sees it.
 
     Attributes:
@@ -189,12 +189,12 @@ def find_sizes(
     return sizes
 
 
-def fits_whole(source: Source, sizes: Sizes, *, asked_chunk_tokens: int | None) -> bool:
+def fits_whole(source: SourceDocument, sizes: Sizes, *, asked_chunk_tokens: int | None) -> bool:
     """Return True if one job can summarize the whole document."""
     return source.num_tokens <= min(sizes.whole_tokens, asked_chunk_tokens or sizes.whole_tokens)
 
 
-def check_num_chunks(sources: Iterable[Source], sizes: Sizes, *, whole: bool) -> None:
+def check_num_chunks(sources: Iterable[SourceDocument], sizes: Sizes, *, whole: bool) -> None:
     """Check that these documents need no more chunks than one plan may have, roughly.
 
     Raises:
@@ -208,7 +208,13 @@ def check_num_chunks(sources: Iterable[Source], sizes: Sizes, *, whole: bool) ->
 
 
 def cut(
-    source: Source, text: str, count: Count, sizes: Sizes, *, whole: bool, starts: Starts | None = None
+    source: SourceDocument,
+    text: str,
+    count: Count,
+    sizes: Sizes,
+    *,
+    whole: bool,
+    starts: Starts | None = None,
 ) -> list[Leaf]:
     """Cut a document into leaves; for `count` and `starts` see `chunking.cut`."""
     if whole:
@@ -235,7 +241,7 @@ def cut(
     ]
 
 
-def sketch(source: Source, sizes: Sizes, *, whole: bool) -> list[Leaf]:
+def sketch(source: SourceDocument, sizes: Sizes, *, whole: bool) -> list[Leaf]:
     """Estimate the leaves of a document of known length; their characters are 0."""
     num = 1 if whole else _num_chunks(source, sizes)
     overlap = sizes.overlap_tokens if num > 1 else 0
@@ -305,7 +311,7 @@ def _add(
     return number
 
 
-def _num_chunks(source: Source, sizes: Sizes) -> int:
+def _num_chunks(source: SourceDocument, sizes: Sizes) -> int:
     return chunking.num_chunks(
         source.num_tokens, chunk_tokens=sizes.chunk_tokens, overlap_tokens=sizes.overlap_tokens
     )
@@ -345,7 +351,7 @@ def _room(capacity: Capacity, max_tokens: int) -> int:
     return min(capacity.max_input_len, most)
 
 
-def _pages(source: Source, start: int, end: int) -> tuple[int, int] | None:
+def _pages(source: SourceDocument, start: int, end: int) -> tuple[int, int] | None:
     """Return the first and last page of these characters; None without pages."""
     if not source.pages:
         return None

@@ -40,7 +40,7 @@ class Once:
 
 
 @dataclass(frozen=True, slots=True)
-class Kind(Generic[T]):
+class RequestKind(Generic[T]):
     """One kind of things that requests under a key make.
 
     Attributes:
@@ -55,7 +55,7 @@ class Kind(Generic[T]):
 
 
 def run_once(
-    session: Session, once: Once, make: Callable[[Session], T], *, tenant_id: UUID, kind: Kind[T]
+    session: Session, once: Once, make: Callable[[Session], T], *, tenant_id: UUID, kind: RequestKind[T]
 ) -> tuple[T, bool]:
     """Run the request unless an earlier one with its key did; return what was made.
 
@@ -93,7 +93,7 @@ def _remember(
     noted: UUID | JsonObject,
     *,
     tenant_id: UUID,
-    kind: Kind[T],
+    kind: RequestKind[T],
     now: datetime,
 ) -> None:
     values = {

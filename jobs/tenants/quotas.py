@@ -22,7 +22,7 @@ from jobs.settings import LimitSettings
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class TenantLimits:
     """What a tenant may ask for.
 
     Attributes:
@@ -35,9 +35,9 @@ class Limits:
     max_jobs: int
     max_requests: int
 
-    def part(self, fraction: float) -> "Limits":
+    def part(self, fraction: float) -> "TenantLimits":
         """Scale what unfinished jobs may hold by `fraction`."""
-        return Limits(
+        return TenantLimits(
             int(self.max_enqueued_tokens * fraction), int(self.max_jobs * fraction), self.max_requests
         )
 
@@ -52,7 +52,7 @@ class QuotaUsage:
     def __add__(self, other: "QuotaUsage") -> "QuotaUsage":
         return QuotaUsage(self.tokens + other.tokens, self.jobs + other.jobs)
 
-    def is_within(self, limits: Limits) -> bool:
+    def is_within(self, limits: TenantLimits) -> bool:
         """Return True if a tenant with these limits may hold it."""
         return self.tokens <= limits.max_enqueued_tokens and self.jobs <= limits.max_jobs
 
@@ -61,7 +61,7 @@ class QuotaUsage:
 Admit = Callable[[Session, QuotaUsage], None]
 
 
-def limits_of(settings: LimitSettings, own: TenantLimit | None) -> Limits:
+def limits_of(settings: LimitSettings, own: TenantLimit | None) -> TenantLimits:
     """Combine the tenant's own limits with those of the settings."""
 
     def choose(name: str) -> int:
@@ -69,7 +69,7 @@ def limits_of(settings: LimitSettings, own: TenantLimit | None) -> Limits:
         default: int = getattr(settings, name)
         return default if value is None else value
 
-    return Limits(
+    return TenantLimits(
         max_enqueued_tokens=choose("max_enqueued_tokens"),
         max_jobs=choose("max_jobs"),
         max_requests=choose("max_requests"),
@@ -83,12 +83,12 @@ def current_usage(session: Session, tenant_id: UUID) -> QuotaUsage:
     return QuotaUsage(tokens=int(row[0]), jobs=row[1])
 
 
-def read_limits(session: Session, tenant_id: UUID, settings: LimitSettings) -> Limits:
+def read_limits(session: Session, tenant_id: UUID, settings: LimitSettings) -> TenantLimits:
     """Read what the tenant may ask for."""
     return limits_of(settings, session.get(TenantLimit, tenant_id))
 
 
-def admit(session: Session, tenant_id: UUID, more: QuotaUsage, *, limits: Limits) -> QuotaUsage:
+def admit(session: Session, tenant_id: UUID, more: QuotaUsage, *, limits: TenantLimits) -> QuotaUsage:
     """Take this much more of the tenant's quota; return what it holds then.
 
     Exact: another transaction that wants to take of this tenant's quota waits until this one ends.
@@ -102,7 +102,7 @@ def admit(session: Session, tenant_id: UUID, more: QuotaUsage, *, limits: Limits
     return together
 
 
-def check(together: QuotaUsage, more: QuotaUsage, *, limits: Limits) -> None:
+def check(together: QuotaUsage, more: QuotaUsage, *, limits: TenantLimits) -> None:
     """Check that what a tenant would hold is within its limits.
 
     Args:

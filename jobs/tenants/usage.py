@@ -23,7 +23,7 @@ _KEYS: Final = ("tenant_id", "day", "model", "state")
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class DailyUsage:
     """A day's jobs of one model that ended in one state.
 
     Attributes:
@@ -87,7 +87,7 @@ def add_up(session: Session, *, limit: int = 5000, only: Sequence[UUID] | None =
     return len(taken)
 
 
-def read(session: Session, tenant_id: UUID, *, first: date, last: date) -> list[Usage]:
+def read(session: Session, tenant_id: UUID, *, first: date, last: date) -> list[DailyUsage]:
     """Read the tenant's usage from the first to the last of these days, newest first."""
     parts = [
         select(*_columns(table)).where(table.tenant_id == tenant_id, table.day.between(first, last))
@@ -99,7 +99,7 @@ def read(session: Session, tenant_id: UUID, *, first: date, last: date) -> list[
     rows = session.execute(
         select(*keys, *sums).group_by(*keys).order_by(every.c.day.desc(), every.c.model, every.c.state)
     )
-    return [Usage(day, model, state, int(a), int(b), int(c)) for day, model, state, a, b, c in rows]
+    return [DailyUsage(day, model, state, int(a), int(b), int(c)) for day, model, state, a, b, c in rows]
 
 
 def _columns(table: type[UsageDay] | type[UsageEntry]) -> list[InstrumentedAttribute[Any]]:

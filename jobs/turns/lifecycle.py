@@ -21,7 +21,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
 from jobs.ids import uuid7
-from jobs.models.turn import Kind, TenantTurn
+from jobs.models.turn import TenantTurn, WorkKind
 
 _FIRST_PAUSE: Final = timedelta(seconds=5)
 _MAX_DOUBLINGS: Final = 7  # of the first pause: eleven minutes
@@ -104,7 +104,7 @@ class Turn:
         attempt: 1 for the first; above `kind.max_attempts` all that is left is to give the row up.
     """
 
-    kind: Kind
+    kind: WorkKind
     row_id: UUID
     tenant_id: UUID
     lease_id: UUID
@@ -121,7 +121,7 @@ class Turn:
         return self.attempt > self.kind.max_attempts
 
 
-def claim(session: Session, kind: Kind, *, lease: timedelta) -> Turn | None:
+def claim(session: Session, kind: WorkKind, *, lease: timedelta) -> Turn | None:
     """Take the next row under a lease.
 
     That is the oldest row of the tenant with the fewest rows under way; among several such tenants, of the
@@ -191,7 +191,7 @@ def pause_tenant(session: Session, turn: Turn, *, lasting: timedelta) -> None:
     _serve(session, turn.kind, turn.tenant_id, paused_until=func.clock_timestamp() + lasting)
 
 
-def wake(session: Session, kind: Kind, row_ids: Sequence[UUID]) -> None:
+def wake(session: Session, kind: WorkKind, row_ids: Sequence[UUID]) -> None:
     """Free those of these rows that are put off."""
     which = {"ids": list(row_ids)}
     if session.execute(_statement(_HOLD, kind), which).all():
@@ -203,7 +203,7 @@ def _give_back(session: Session, turn: Turn, *, after: timedelta | None, given: 
     return session.execute(_statement(_GIVE_BACK, turn.kind), which).one_or_none() is not None
 
 
-def _serve(session: Session, kind: Kind, tenant_id: UUID, **values: object) -> None:
+def _serve(session: Session, kind: WorkKind, tenant_id: UUID, **values: object) -> None:
     """Note that the tenant was served, unless another worker is just noting it.
 
     A worker that freezes before it commits must not keep the others from their claims.
@@ -223,7 +223,7 @@ def _serve(session: Session, kind: Kind, tenant_id: UUID, **values: object) -> N
 
 
 @cache
-def _statement(template: str, kind: Kind) -> TextClause:
+def _statement(template: str, kind: WorkKind) -> TextClause:
     """Write the statement for this kind's table; nothing in it comes from outside."""
     return text(
         template.format(

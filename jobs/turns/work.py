@@ -10,7 +10,7 @@ from uuid import UUID
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs.errors import LongbatchError
-from jobs.models.turn import Kind
+from jobs.models.turn import WorkKind
 from jobs.turns.lifecycle import Turn
 
 Sessions = sessionmaker[Session]
@@ -31,7 +31,7 @@ class InterruptedWorkError(LongbatchError):
     retryable = True
 
 
-class Watch:
+class Interruption:
     """The signal for work under way to end early. Any thread may send it."""
 
     def __init__(self) -> None:
@@ -80,14 +80,14 @@ class Work(Protocol[T_co]):
     """Work of one kind: what a worker does for a row, and how it gives a row up."""
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> WorkKind:
         """Kind of the rows."""
 
     @property
     def lease(self) -> timedelta:
         """How long a lease lasts without renewal; then another worker may take the row."""
 
-    def do(self, sessions: Sessions, turn: Turn, watch: Watch) -> T_co | None:
+    def do(self, sessions: Sessions, turn: Turn, watch: Interruption) -> T_co | None:
         """Do the work in short transactions, and write its end under the fence.
 
         No transaction is open between two of them.

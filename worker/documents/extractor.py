@@ -22,7 +22,7 @@ from jobs.prompts.tokenizer import Tokenizer
 from jobs.settings import DocumentSettings
 from jobs.states.document import Fault
 from jobs.turns import Turn
-from jobs.turns.work import InterruptedWorkError, Sessions, Watch
+from jobs.turns.work import InterruptedWorkError, Interruption, Sessions
 from worker.documents.sandbox import (
     INVALID_OUTPUT,
     Extracted,
@@ -56,7 +56,7 @@ class Extraction:
         self.kind = EXTRACTION
         self.lease = timedelta(seconds=settings.lease_seconds)
 
-    def do(self, sessions: Sessions, turn: Turn, watch: Watch) -> bool | None:
+    def do(self, sessions: Sessions, turn: Turn, watch: Interruption) -> bool | None:
         """Extract the document and count its tokens, or fail it."""
         with transaction(sessions) as session:
             claim = extraction.begin_extraction(session, turn)

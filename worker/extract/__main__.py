@@ -14,17 +14,17 @@ from typing import Final
 import zstandard
 
 from worker.extract.confine import fork_confined
-from worker.extract.draft import Draft, Limits, RefusedError
+from worker.extract.draft import ExtractionError, ExtractionLimits, TextBuilder
 from worker.extract.language import detect
 
 _LEVEL: Final = 3
-Reader = Callable[[bytes, Draft], None]
+Reader = Callable[[bytes, TextBuilder], None]
 
 
 def main() -> int:
     """Read the document and write the outcome; return 0 even if there is no text."""
     arguments = _arguments()
-    limits = Limits(arguments.memory, arguments.seconds, arguments.pages, arguments.characters)
+    limits = ExtractionLimits(arguments.memory, arguments.seconds, arguments.pages, arguments.characters)
     if (exit_code := fork_confined(limits, parent=arguments.parent)) is not None:
         return exit_code
     try:
@@ -32,7 +32,7 @@ def main() -> int:
         text = draft.text()
         outcome = _describe(draft, text)
         body = zstandard.ZstdCompressor(level=_LEVEL).compress(text.encode(errors="replace"))
-    except RefusedError as refusal:
+    except ExtractionError as refusal:
         outcome, body = _refusal(refusal.code, refusal.message), b""
     except MemoryError:
         draft = text = None  # type: ignore[assignment]  # frees what fills the memory
@@ -50,37 +50,37 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def read(kind: str, data: bytes, limits: Limits) -> Draft:
+def read(kind: str, data: bytes, limits: ExtractionLimits) -> TextBuilder:
     """Read the text and properties of a document.
 
     Raises:
         RefusedError: the document has no text; the error names the reason.
     """
-    draft = Draft(limits)
+    draft = TextBuilder(limits)
     try:
         module, function = _READERS[kind]
         reader: Reader = getattr(import_module(f"worker.extract.{module}"), function)
         reader(data, draft)
-    except (RefusedError, MemoryError):
+    except (ExtractionError, MemoryError):
         raise
     except ImportError as error:
         missing = f"Reading {kind} requires the extra `docs`: pip install 'longbatch[docs]'."
-        raise RefusedError("missing_extra", missing) from error
+        raise ExtractionError("missing_extra", missing) from error
     except RecursionError:
-        raise RefusedError("document_corrupt", "The document is nested too deeply.") from None
+        raise ExtractionError("document_corrupt", "The document is nested too deeply.") from None
     except Exception as error:  # parsers may raise anything on untrusted bytes
-        raise RefusedError("document_corrupt", f"The {kind} file cannot be read.") from error
+        raise ExtractionError("document_corrupt", f"The {kind} file cannot be read.") from error
     return draft
 
 
-def _describe(draft: Draft, text: str) -> dict[str, object]:
+def _describe(draft: TextBuilder, text: str) -> dict[str, object]:
     """Describe the text as JSON.
 
     Raises:
         RefusedError: the text is blank.
     """
     if not text.strip("\ufeff \t\r\n\f\v"):
-        raise RefusedError("document_empty", "The document has no text.")
+        raise ExtractionError("document_empty", "The document has no text.")
     return {
         "num_chars": len(text),
         "pages": draft.pages,

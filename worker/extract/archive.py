@@ -4,7 +4,7 @@ import io
 import zipfile
 from typing import Final
 
-from worker.extract.draft import Limits, RefusedError, refuse_corrupt
+from worker.extract.draft import ExtractionError, ExtractionLimits, refuse_corrupt
 
 _MAX_MEMBERS: Final = 10_000
 _ENCRYPTED: Final = 1  # bit of a member's flags
@@ -13,7 +13,7 @@ _OLE: Final = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 _ENCRYPTED_PACKAGE: Final = "EncryptedPackage".encode("utf-16-le")
 
 
-def open_archive(data: bytes, limits: Limits) -> zipfile.ZipFile:
+def open_archive(data: bytes, limits: ExtractionLimits) -> zipfile.ZipFile:
     """Open an archive whose members together take at most half of the memory.
 
     The sizes are those that the directory declares: no member is ever read beyond its declared size.
@@ -23,8 +23,8 @@ def open_archive(data: bytes, limits: Limits) -> zipfile.ZipFile:
     """
     if data.startswith(_OLE):
         if _ENCRYPTED_PACKAGE in data:
-            raise RefusedError("document_encrypted", "The document needs a password.")
-        raise RefusedError(
+            raise ExtractionError("document_encrypted", "The document needs a password.")
+        raise ExtractionError(
             "unsupported_document", "Office 97-2003 files are not supported; save it in a newer format."
         )
     try:
@@ -33,11 +33,11 @@ def open_archive(data: bytes, limits: Limits) -> zipfile.ZipFile:
         refuse_corrupt("The document is truncated or damaged: it is not a zip archive.")
     members = archive.infolist()
     if any(member.flag_bits & _ENCRYPTED for member in members):
-        raise RefusedError("document_encrypted", "The document needs a password.")
+        raise ExtractionError("document_encrypted", "The document needs a password.")
     most = limits.memory_bytes // 2
     if len(members) > _MAX_MEMBERS or sum(member.file_size for member in members) > most:
         message = f"The document unpacks to more than {most // 2**20} MiB or {_MAX_MEMBERS:,} files."
-        raise RefusedError("document_too_large", message)
+        raise ExtractionError("document_too_large", message)
     return archive
 
 
@@ -48,7 +48,9 @@ def require(archive: zipfile.ZipFile, name: str, kind: str) -> None:
         RefusedError: the member is missing, so the archive is of another kind.
     """
     if name not in archive.namelist():
-        raise RefusedError("unsupported_document", f"The document is a zip archive, but not of kind {kind}.")
+        raise ExtractionError(
+            "unsupported_document", f"The document is a zip archive, but not of kind {kind}."
+        )
 
 
 def read_member(archive: zipfile.ZipFile, name: str) -> bytes:

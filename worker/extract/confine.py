@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from worker.extract import seccomp
-from worker.extract.draft import Limits
+from worker.extract.draft import ExtractionLimits
 from worker.extract.landlock import wall_off
 from worker.extract.privileges import NOBODY, give_up_root
 
@@ -27,7 +27,7 @@ _NEARLY_ALL: Final = 0.4
 _MAX_THREADS: Final = 1024  # in addition to all threads that the user runs already
 
 
-def fork_confined(limits: Limits, *, parent: int) -> int | None:
+def fork_confined(limits: ExtractionLimits, *, parent: int) -> int | None:
     """Fork a confined copy of this process and wait for it.
 
     Two processes, so that the measured memory is the reader's own: the kernel's figure for a process starts
@@ -68,7 +68,7 @@ def _end_with(parent: int) -> None:
         os._exit(EXIT_CRASHED)
 
 
-def _confine(limits: Limits) -> None:
+def _confine(limits: ExtractionLimits) -> None:
     """Write no files, run as `nobody`, and stay within the limits.
 
     If the kernel supports it, also read nothing but our own code and open no connections: the parent's

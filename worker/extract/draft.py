@@ -11,7 +11,7 @@ _MAX_TITLE_CHARS: Final = 300
 _MAX_NAMED_PAGES: Final = 1000
 
 
-class RefusedError(Exception):
+class ExtractionError(Exception):
     """The document has no text.
 
     Attributes:
@@ -26,7 +26,7 @@ class RefusedError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ExtractionLimits:
     """The limits of one document.
 
     Attributes:
@@ -40,7 +40,7 @@ class Limits:
     max_characters: int
 
 
-class Draft:
+class TextBuilder:
     """The text of a document so far.
 
     Attributes:
@@ -50,7 +50,7 @@ class Draft:
         warnings: `{code, message, pages?}`.
     """
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: ExtractionLimits) -> None:
         self.pages: list[int] | None = None
         self.title: str | None = None
         self.warnings: list[dict[str, object]] = []
@@ -67,7 +67,7 @@ class Draft:
         self._num_chars += len(text)
         if self._num_chars > self.limits.max_characters:
             most = f"{self.limits.max_characters:,}"
-            raise RefusedError("document_too_large", f"The text has more than {most} characters.")
+            raise ExtractionError("document_too_large", f"The text has more than {most} characters.")
         self._pieces.append(text)
 
     def write(self, text: str) -> None:
@@ -90,7 +90,7 @@ class Draft:
         """
         if num_pages > self.limits.max_pages:
             message = f"The document has {num_pages:,} pages; the maximum is {self.limits.max_pages:,}."
-            raise RefusedError("document_too_many_pages", message)
+            raise ExtractionError("document_too_many_pages", message)
         self.pages = [] if self.pages is None else self.pages
 
     def warn(self, code: str, message: str, pages: list[int] | None = None) -> None:
@@ -121,4 +121,4 @@ def refuse_corrupt(what: str) -> NoReturn:
     Raises:
         RefusedError: always.
     """
-    raise RefusedError("document_corrupt", what)
+    raise ExtractionError("document_corrupt", what)

@@ -4,7 +4,7 @@ import codecs
 import re
 from typing import Final
 
-from worker.extract.draft import Draft, RefusedError
+from worker.extract.draft import ExtractionError, TextBuilder
 from worker.extract.language import detect
 
 # Longer marks first: UTF-32's begins with UTF-16's.
@@ -29,7 +29,7 @@ _ONLY_WINDOWS: Final = re.compile(rb"[\x80-\x9f]")  # control characters in ISO 
 _SAMPLE_BYTES: Final = 2**17  # guessing reads the sample several times
 
 
-def decode(raw: bytes, draft: Draft) -> str:
+def decode(raw: bytes, draft: TextBuilder) -> str:
     """Decode the bytes; keep every character, including byte order mark and line ends.
 
     Raises:
@@ -44,7 +44,7 @@ def decode(raw: bytes, draft: Draft) -> str:
         return _without_nul(_guess(raw, draft))
 
 
-def decode_markup(raw: bytes, draft: Draft) -> str:
+def decode_markup(raw: bytes, draft: TextBuilder) -> str:
     """Decode HTML or XML, which may declare its encoding; see `decode`."""
     declared = _DECLARED.search(raw[:_DECLARED_WITHIN])
     if declared and not any(raw.startswith(mark) for mark, _ in _MARKS):
@@ -61,10 +61,10 @@ def _decode_marked(raw: bytes, encoding: str) -> str:
     except UnicodeDecodeError:
         name = encoding[:6].upper()
         message = f"The text begins with the byte order mark of {name}, but is not valid {name}."
-        raise RefusedError("document_corrupt", message) from None
+        raise ExtractionError("document_corrupt", message) from None
 
 
-def _guess(raw: bytes, draft: Draft) -> str:
+def _guess(raw: bytes, draft: TextBuilder) -> str:
     from charset_normalizer import from_bytes
 
     sample = raw[:_SAMPLE_BYTES]
@@ -73,7 +73,7 @@ def _guess(raw: bytes, draft: Draft) -> str:
     if encoding is None:
         best = from_bytes(sample).best()
         if best is None:
-            raise RefusedError("unsupported_document", "The bytes are not text in any known encoding.")
+            raise ExtractionError("unsupported_document", "The bytes are not text in any known encoding.")
         encoding = best.encoding
     elif encoding == "cp1250" and not _ONLY_WINDOWS.search(sample):
         encoding = "iso8859_2"
@@ -83,5 +83,5 @@ def _guess(raw: bytes, draft: Draft) -> str:
 
 def _without_nul(text: str) -> str:
     if "\0" in text:
-        raise RefusedError("unsupported_document", "The bytes are not text: they contain NUL.")
+        raise ExtractionError("unsupported_document", "The bytes are not text: they contain NUL.")
     return text

@@ -7,7 +7,7 @@ from urllib.parse import unquote, urlsplit
 from xml.etree import ElementTree as ET
 
 from worker.extract.archive import open_archive, read_member, require
-from worker.extract.draft import Draft, RefusedError, refuse_corrupt
+from worker.extract.draft import ExtractionError, TextBuilder, refuse_corrupt
 from worker.extract.encodings import decode_markup
 from worker.extract.markup import write_html
 
@@ -16,7 +16,7 @@ _ENCRYPTION: Final = "META-INF/encryption.xml"
 _TEXTS: Final = frozenset({"application/xhtml+xml", "text/html", "application/x-dtbook+xml"})
 
 
-def read_epub(data: bytes, draft: Draft) -> None:
+def read_epub(data: bytes, draft: TextBuilder) -> None:
     """Read an epub, chapter by chapter in reading order."""
     with open_archive(data, draft.limits) as archive:
         require(archive, _CONTAINER, "epub")
@@ -61,7 +61,7 @@ def _refuse_encrypted(archive: zipfile.ZipFile, chapters: list[str]) -> None:
         return
     found = _parse(read_member(archive, _ENCRYPTION)).iterfind(".//{*}CipherReference")
     if {unquote(each.get("URI", "")) for each in found} & set(chapters):
-        raise RefusedError("document_encrypted", "The epub is copy-protected.")
+        raise ExtractionError("document_encrypted", "The epub is copy-protected.")
 
 
 def _parse(xml: bytes) -> ET.Element:

@@ -4,13 +4,13 @@ from email import message_from_bytes, policy
 from email.message import MIMEPart
 from typing import Any, Final
 
-from worker.extract.draft import Draft, refuse_corrupt
+from worker.extract.draft import TextBuilder, refuse_corrupt
 from worker.extract.markup import write_html
 
 _HEADERS: Final = ("From", "To", "Cc", "Date", "Subject")
 
 
-def read_eml(data: bytes, draft: Draft) -> None:
+def read_eml(data: bytes, draft: TextBuilder) -> None:
     """Read an eml, its plain text if it has one."""
     message = message_from_bytes(data, policy=policy.default)
     if not any(name in message for name in _HEADERS):
@@ -28,7 +28,7 @@ def read_eml(data: bytes, draft: Draft) -> None:
         draft.write("\n\nAttachments: " + ", ".join(names) + "\n")
 
 
-def _write_body(body: "MIMEPart[Any, Any]", draft: Draft) -> None:
+def _write_body(body: "MIMEPart[Any, Any]", draft: TextBuilder) -> None:
     content = body.get_content()
     text = content if isinstance(content, str) else ""
     if body.get_content_subtype() == "html":

@@ -4,7 +4,7 @@ import re
 from html.parser import HTMLParser
 from typing import Final
 
-from worker.extract.draft import Draft, clean
+from worker.extract.draft import TextBuilder, clean
 from worker.extract.encodings import decode_markup
 
 _SKIPPED: Final = frozenset(
@@ -28,13 +28,13 @@ _CELLS: Final = frozenset({"td", "th"})
 _SPACE: Final = re.compile(r"[ \t\n\r\f]+")
 
 
-def read_html(raw: bytes, draft: Draft) -> None:
+def read_html(raw: bytes, draft: TextBuilder) -> None:
     """Read an HTML page: its text and title."""
     title = write_html(decode_markup(raw, draft), draft)
     draft.set_title(title)
 
 
-def write_html(source: str, draft: Draft) -> str:
+def write_html(source: str, draft: TextBuilder) -> str:
     """Append the text of this page to the draft; return its title."""
     reader = _Reader(draft)
     reader.feed(clean(source))
@@ -46,7 +46,7 @@ def write_html(source: str, draft: Draft) -> str:
 class _Reader(HTMLParser):
     """A writer of lines: no empty line at the beginning, and never two in a row."""
 
-    def __init__(self, draft: Draft) -> None:
+    def __init__(self, draft: TextBuilder) -> None:
         super().__init__(convert_charrefs=True)
         self.title = ""
         self._draft = draft

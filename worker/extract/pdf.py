@@ -5,13 +5,13 @@ from typing import Final
 
 from pypdfium2 import PdfDocument, PdfiumError, raw
 
-from worker.extract.draft import Draft, RefusedError, refuse_corrupt
+from worker.extract.draft import ExtractionError, TextBuilder, refuse_corrupt
 
 # PDFium's marks for a hyphen at a line's end whose word continues on the next line.
 _HYPHENATION: Final = re.compile("[\x02\ufffe]\r?\n?")
 
 
-def read_pdf(data: bytes, draft: Draft) -> None:
+def read_pdf(data: bytes, draft: TextBuilder) -> None:
     """Read a PDF, page by page in reading order."""
     pdf = _open(data)
     draft.announce_pages(len(pdf))
@@ -26,7 +26,7 @@ def read_pdf(data: bytes, draft: Draft) -> None:
         if not text.strip():
             blank.append(number + 1)
     if len(blank) == len(pdf):
-        raise RefusedError("document_empty", "No page has text; the document may be scanned.")
+        raise ExtractionError("document_empty", "No page has text; the document may be scanned.")
     if blank:
         draft.warn("pages_without_text", f"{len(blank)} pages have no text; they may be scanned.", blank)
 
@@ -36,9 +36,9 @@ def _open(data: bytes) -> PdfDocument:
         return PdfDocument(data)
     except PdfiumError as error:
         if error.err_code == raw.FPDF_ERR_PASSWORD:
-            raise RefusedError("document_encrypted", "The PDF needs a password.") from None
+            raise ExtractionError("document_encrypted", "The PDF needs a password.") from None
         if error.err_code == raw.FPDF_ERR_SECURITY:
-            raise RefusedError("document_encrypted", "The PDF uses an unknown encryption.") from None
+            raise ExtractionError("document_encrypted", "The PDF uses an unknown encryption.") from None
         refuse_corrupt("The PDF cannot be read.")
 
 

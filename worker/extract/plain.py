@@ -3,19 +3,19 @@
 import re
 from typing import Final
 
-from worker.extract.draft import Draft
+from worker.extract.draft import TextBuilder
 from worker.extract.encodings import decode
 
 _HEADING: Final = re.compile(r"^#{1,6}[ \t]+(.+?)[ \t]*#*$", re.MULTILINE)
 _TITLE_WITHIN: Final = 20_000  # characters
 
 
-def read_text(raw: bytes, draft: Draft) -> None:
+def read_text(raw: bytes, draft: TextBuilder) -> None:
     """Read plain text: exactly the file."""
     draft.write_as_it_is(decode(raw, draft))
 
 
-def read_markdown(raw: bytes, draft: Draft) -> None:
+def read_markdown(raw: bytes, draft: TextBuilder) -> None:
     """Read Markdown: exactly the file; the first heading is the title."""
     text = decode(raw, draft)
     draft.write_as_it_is(text)

@@ -4,10 +4,10 @@ import io
 import sys
 
 from worker.extract.archive import open_archive, require
-from worker.extract.draft import Draft
+from worker.extract.draft import TextBuilder
 
 
-def read_xlsx(data: bytes, draft: Draft) -> None:
+def read_xlsx(data: bytes, draft: TextBuilder) -> None:
     """Read an xlsx: the last computed values, separated by tabs, without empty rows."""
     with open_archive(data, draft.limits) as archive:
         require(archive, "xl/workbook.xml", "xlsx")

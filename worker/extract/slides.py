@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from worker.extract.archive import open_archive, require
-from worker.extract.draft import Draft
+from worker.extract.draft import TextBuilder
 
 _MAX_DEPTH: Final = 20  # groups in groups
 
 
-def read_pptx(data: bytes, draft: Draft) -> None:
+def read_pptx(data: bytes, draft: TextBuilder) -> None:
     """Read a pptx, slide by slide."""
     with open_archive(data, draft.limits) as archive:
         require(archive, "ppt/presentation.xml", "pptx")

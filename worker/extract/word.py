@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from worker.extract.archive import open_archive, require
-from worker.extract.draft import Draft
+from worker.extract.draft import TextBuilder
 
 _W: Final = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 # Fallbacks repeat, for older programs, what newer ones show differently; phonetic guides repeat text too.
@@ -19,7 +19,7 @@ _NOTES: Final = ("footnotes", "endnotes")
 _OFFICE: Final = "http://schemas.openxmlformats.org/officeDocument/2006/relationships/"
 
 
-def read_docx(data: bytes, draft: Draft) -> None:
+def read_docx(data: bytes, draft: TextBuilder) -> None:
     """Read a docx: empty lines between paragraphs, the cells of a row on one line."""
     with open_archive(data, draft.limits) as archive:
         require(archive, "word/document.xml", "docx")

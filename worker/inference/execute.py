@@ -45,7 +45,7 @@ from worker.inference.outcome import (
     Yielded,
 )
 from worker.inference.prefetch import PromptPrefetcher
-from worker.inference.record import Recorder, Run
+from worker.inference.record import JobRun, Recorder
 from worker.inference.sampling import sampling_of
 from worker.inference.text_answer import TextAnswer
 
@@ -135,7 +135,7 @@ class Runner:
         if stream is not None and is_confirmed:
             free(answer.num_tokens)
         self.recorder.end(
-            Run(claim, held, answer, publisher, log), outcome, stream, is_confirmed=is_confirmed
+            JobRun(claim, held, answer, publisher, log), outcome, stream, is_confirmed=is_confirmed
         )
 
     @staticmethod

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from jobs import ids, leases, lifecycle, telemetry
 from jobs.checkpoints import Output
 from jobs.database import transaction
-from jobs.leases import Progress
+from jobs.leases import JobProgress
 from jobs.settings import JobSettings
 from jobs.states import StopReason
 from jobs.transitions import Lease
@@ -156,9 +156,9 @@ class LeaseKeeper:
             )
 
     @staticmethod
-    def _progress_of(held: HeldLease, num_tokens: int) -> Progress:
+    def _progress_of(held: HeldLease, num_tokens: int) -> JobProgress:
         since = time.monotonic() - (held.first_token_at or time.monotonic())
-        return Progress(held.lease, num_tokens, timedelta(seconds=since))
+        return JobProgress(held.lease, num_tokens, timedelta(seconds=since))
 
     def _is_due(self, held: HeldLease, *, ahead: float = 0.0) -> bool:
         """Return True if the lease must be renewed within `ahead` seconds."""

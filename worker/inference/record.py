@@ -42,7 +42,7 @@ _UNRECORDABLE: Final = Failed(UnrecordableError())
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class JobRun:
     """One run of one job.
 
     Attributes:
@@ -75,7 +75,7 @@ class Recorder:
     pending_sends: PendingSends
     stopping: threading.Event
 
-    def end(self, run: Run, outcome: Outcome, stream: Stream | None, *, is_confirmed: bool) -> None:
+    def end(self, run: JobRun, outcome: Outcome, stream: Stream | None, *, is_confirmed: bool) -> None:
         """Record the outcome of a run. A late confirmation still deletes its draining reservation.
 
         Args:
@@ -105,7 +105,7 @@ class Recorder:
             if stream is not None:
                 stream.close()
 
-    def _record(self, run: Run, outcome: Outcome, *, is_confirmed: bool) -> JobState | None:
+    def _record(self, run: JobRun, outcome: Outcome, *, is_confirmed: bool) -> JobState | None:
         """Write the outcome, retrying until the database accepts it.
 
         The fence makes retries safe even if the result of a commit is unknown or another worker has the job
@@ -130,7 +130,7 @@ class Recorder:
                 if time.monotonic() > give_up_at or self.stopping.wait(_RECORD_RETRY_SECONDS):
                     return None
 
-    def _write(self, run: Run, outcome: Outcome, output: Output, *, is_confirmed: bool) -> JobState | None:
+    def _write(self, run: JobRun, outcome: Outcome, output: Output, *, is_confirmed: bool) -> JobState | None:
         with transaction(self.sessions) as session:
             self.keeper.report_first_token(session, run.held)
             return record(
@@ -142,7 +142,7 @@ class Recorder:
                 is_confirmed=is_confirmed,
             )
 
-    def _settle(self, run: Run, outcome: Outcome) -> None:
+    def _settle(self, run: JobRun, outcome: Outcome) -> None:
         """Delete the draining reservation if the engine soon confirms the end of its request."""
         run.log.info(telemetry.RESERVATION_DRAINING, blocks=run.claim.blocks)
         if isinstance(outcome, Finished | Stopped):

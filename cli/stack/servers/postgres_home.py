@@ -11,7 +11,7 @@ from pathlib import Path
 
 from cli.stack.errors import StackError
 from cli.stack.files import write_private
-from cli.stack.service_user import Account, can_write, succeeds, unprivileged_account
+from cli.stack.service_user import ServiceUser, can_write, succeeds, unprivileged_user
 
 # File in the given directory that holds the path, if the files had to go elsewhere.
 NOTE = "location"
@@ -34,7 +34,7 @@ class PostgresHome:
 
     directory: Path
     programs: Path
-    account: Account | None
+    account: ServiceUser | None
 
     @property
     def cluster(self) -> Path:
@@ -65,7 +65,7 @@ def find_home(given: Path) -> PostgresHome:
     given = given.resolve()
     note = given / NOTE
     directory = Path(note.read_text().strip()) if note.exists() else given
-    account = unprivileged_account(directory / "cluster")
+    account = unprivileged_user(directory / "cluster")
     if account is not None and directory == given:
         given.chmod(0o711)  # the account may pass through; the files inside have their own modes
     if not _reaches(directory, account):
@@ -79,13 +79,13 @@ def find_home(given: Path) -> PostgresHome:
     return PostgresHome(directory, _programs(directory, account), account)
 
 
-def give_to(path: Path, account: Account | None) -> None:
+def give_to(path: Path, account: ServiceUser | None) -> None:
     """Make the account the owner of this file or directory."""
     if account is not None:
         os.chown(path, account.uid, account.gid)
 
 
-def _reaches(directory: Path, account: Account | None) -> bool:
+def _reaches(directory: Path, account: ServiceUser | None) -> bool:
     """Return True if the account could use a folder of its own in this directory."""
     probe = directory / f"probe-{secrets.token_hex(4)}"
     try:
@@ -114,7 +114,7 @@ def _make_elsewhere(given: Path) -> Path:
     return directory
 
 
-def _programs(home: Path, account: Account | None) -> Path:
+def _programs(home: Path, account: ServiceUser | None) -> Path:
     """Return the folder of the programs, or of a copy if the account cannot run them."""
     installed = _installed_package()
     programs = installed / "pginstall" / "bin"
@@ -150,7 +150,7 @@ def _installed_package() -> Path:
     return Path(spec.origin).parent
 
 
-def _runs(programs: Path, account: Account | None) -> bool:
+def _runs(programs: Path, account: ServiceUser | None) -> bool:
     return succeeds(account, [str(programs / "postgres"), "--version"], env=_library_env(programs))
 
 

@@ -12,7 +12,7 @@ from jobs.engines import registry, reservations
 from jobs.engines.capacity import Capacity
 from jobs.forecast import backlog, snapshot
 from jobs.forecast.engine_speed import Speed
-from jobs.forecast.queue_position import Snapshot, explain, is_far_back, play
+from jobs.forecast.queue_position import QueueSnapshot, explain, is_far_back, play
 from jobs.models import Engine, Job, Reservation
 from jobs.scheduling.sizing import ClaimPolicy
 from jobs.states import FinishReason, JobState, Lane, WaitReason
@@ -24,7 +24,7 @@ SPEED = Speed(step_s=0.05, read_s=0.0002)
 SLOTS = 4
 
 
-def snapshot_of(session: Session, policy: ClaimPolicy = WHOLE) -> Snapshot:
+def snapshot_of(session: Session, policy: ClaimPolicy = WHOLE) -> QueueSnapshot:
     session.flush()
     return play(snapshot.look(session, MODEL, policy, unmeasured=SPEED), policy)
 
@@ -33,7 +33,7 @@ def place_of(session: Session, job: Job) -> QueuePlace:
     return place_in(snapshot_of(session), session, job)
 
 
-def place_in(snapshot: Snapshot, session: Session, job: Job) -> QueuePlace:
+def place_in(snapshot: QueueSnapshot, session: Session, job: Job) -> QueuePlace:
     found = explain(job, snapshot, backlog.count(session, MODEL))
     assert found is not None
     return found

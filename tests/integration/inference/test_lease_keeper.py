@@ -155,7 +155,7 @@ def test_progress_of_many_jobs_is_told_in_one_statement_and_keeps_the_first_time
     keeper.run_once()
     first = [job.first_token_at for job in jobs_of(sessions, held)]
     assert None not in first
-    told = [leases.Progress(each.lease, 10**6, timedelta(0)) for each in held]
+    told = [leases.JobProgress(each.lease, 10**6, timedelta(0)) for each in held]
     with transaction(sessions) as session:
         assert leases.report_all(session, told) == {each.lease.lease_id for each in held}
     jobs = jobs_of(sessions, held)

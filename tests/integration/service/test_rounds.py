@@ -21,8 +21,8 @@ from jobs.models.file import File, FilePart
 from jobs.settings import JobSettings
 from jobs.states import JobState
 from support import claim_one, job_in, refusing, register_engine, spec, submit_one
-from worker.batches import Rounds as FileRounds
-from worker.maintenance import Rounds
+from worker.batches import BatchRounds as FileRounds
+from worker.maintenance import JobRounds
 from worker.rounds import Poisoned, move_set
 
 POISON = "poison"
@@ -59,7 +59,7 @@ def test_a_job_that_cannot_expire_keeps_no_other_from_it(sessions: sessionmaker[
         for name in NAMES:
             submit_one(session, spec(custom_id=name, window=timedelta(microseconds=1)))
         poison(session)
-    rounds = Rounds(sessions)
+    rounds = JobRounds(sessions)
     assert rounds.expire() == 4
     assert states(sessions) == [(name, "queued" if name == POISON else "expired") for name in NAMES]
     assert rounds.expire() == 0
@@ -74,7 +74,7 @@ def test_a_job_that_cannot_be_rescued_keeps_no_other_from_it(sessions: sessionma
             claim_one(session)
         session.execute(update(Job).values(lease_expires_at=func.clock_timestamp()))
         poison(session)
-    rounds = Rounds(sessions)
+    rounds = JobRounds(sessions)
     assert len(rounds.rescue(max_rescues=2)) == 3
     assert states(sessions) == [(name, "running" if name == POISON else "queued") for name in NAMES[:4]]
     with sessions() as session:
@@ -90,7 +90,7 @@ def test_a_misfit_that_cannot_fail_keeps_no_other_from_it(sessions: sessionmaker
         session.execute(update(Job).values(max_tokens=200_000))
         poison(session)
         register_engine(session)
-    assert len(Rounds(sessions).reject_misfits()) == 4
+    assert len(JobRounds(sessions).reject_misfits()) == 4
     assert states(sessions) == [(name, "queued" if name == POISON else "failed") for name in NAMES]
 
 
@@ -102,7 +102,7 @@ def test_a_job_that_cannot_be_pruned_keeps_nothing_else_from_it(sessions: sessio
             session.execute(delete(Reservation))
         session.execute(update(Job).values(finalized_at=text("'2000-01-01'")))
         poison(session)
-    removed = Rounds(sessions).prune(JobSettings())
+    removed = JobRounds(sessions).prune(JobSettings())
     assert removed["jobs"] == 4
     assert removed["usage_entries"] == 5
     assert [name for name, _ in states(sessions)] == [POISON]

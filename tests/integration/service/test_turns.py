@@ -24,7 +24,7 @@ from jobs.prompts.store import CountedPrompt
 from jobs.settings import DatabaseSettings
 from jobs.states import JobState
 from jobs.turns import Turn
-from jobs.turns.work import Watch
+from jobs.turns.work import Interruption
 from support import CAPACITY, WordCounter, eventually, prepare_all, spec, submit_one, taker_of
 from worker import maintenance
 from worker.turns import TurnTaker
@@ -215,13 +215,13 @@ def test_a_result_that_comes_after_the_lease_is_dropped(sessions: sessionmaker[S
     work = Counting(WordCounter(), CAPACITY)
     fresh = claim(sessions)
     assert (fresh.row_id, fresh.attempt) == (job_id, 2)
-    assert work.do(sessions, stale, Watch()) is None
+    assert work.do(sessions, stale, Interruption()) is None
     assert job_of(sessions, job_id).state == "preparing"
     with transaction(sessions) as session:
         assert not turns.back_off(session, stale)
         assert not turns.release(session, stale)
         assert turns.renew(session, [stale, fresh], lease=LEASE) == {fresh.lease_id}
-    counted = work.do(sessions, fresh, Watch())
+    counted = work.do(sessions, fresh, Interruption())
     assert counted is not None
     assert (counted.state, counted.lease_id, counted.prompt_tokens) == ("queued", None, 3)
 
@@ -264,7 +264,7 @@ def test_a_prompt_that_is_being_counted_ends_at_once(sessions: sessionmaker[Sess
             assert lifecycle.expire(session, now=database_now(session)) == 1
     job = job_of(sessions, job_id)
     assert (job.state, job.lease_id) == ({"cancel": "cancelled", "expire": "expired"}[verb], None)
-    assert Counting(WordCounter(), CAPACITY).do(sessions, turn, Watch()) is None
+    assert Counting(WordCounter(), CAPACITY).do(sessions, turn, Interruption()) is None
 
 
 class CountingStop(WordCounter):
@@ -338,7 +338,7 @@ def test_the_keeper_renews_what_is_under_way(sessions: sessionmaker[Session]) ->
 class Stubborn(Counting):
     """Cannot even end a row that it gives up."""
 
-    def do(self, sessions: sessionmaker[Session], turn: Turn, watch: Watch) -> Job | None:
+    def do(self, sessions: sessionmaker[Session], turn: Turn, watch: Interruption) -> Job | None:
         with sessions() as session:
             job = session.get_one(Job, turn.row_id)
         if job.custom_id == "stubborn":
@@ -365,7 +365,7 @@ def test_a_row_that_cannot_even_be_failed_stops_no_other(sessions: sessionmaker[
 class PartlyRefused(Counting):
     """Its store refuses what some rows need."""
 
-    def do(self, sessions: sessionmaker[Session], turn: Turn, watch: Watch) -> Job | None:
+    def do(self, sessions: sessionmaker[Session], turn: Turn, watch: Interruption) -> Job | None:
         with sessions() as session:
             job = session.get_one(Job, turn.row_id)
         if job.custom_id == "refused":
@@ -418,7 +418,7 @@ class Calling(WordCounter):
 class OfLostTable(Counting):
     """Its table is lost after a row was taken."""
 
-    def do(self, sessions: sessionmaker[Session], turn: Turn, watch: Watch) -> Job | None:  # noqa: ARG002
+    def do(self, sessions: sessionmaker[Session], turn: Turn, watch: Interruption) -> Job | None:  # noqa: ARG002
         with transaction(sessions) as session:
             session.execute(text("DROP TABLE lost_jobs"))
         self.counter.count_prompt("")

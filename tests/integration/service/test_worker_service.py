@@ -112,7 +112,7 @@ def test_prune_removes_what_is_past_its_retention_and_nothing_else(queue: Queue)
         session.execute(update(WebhookEvent).values(created_at=long_ago))
     with transaction(queue.sessions) as session:
         recent = job_in(session, JobState.COMPLETED)
-    removed = maintenance.Rounds(queue.sessions).prune(JobSettings())
+    removed = maintenance.JobRounds(queue.sessions).prune(JobSettings())
     assert (removed["jobs"], removed["events"]) == (1, 1)
     with queue.sessions() as session:
         assert session.get(Job, old.id) is None

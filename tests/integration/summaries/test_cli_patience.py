@@ -11,7 +11,7 @@ from cli.client import Client, RefusedError, ServerUnreachableError
 from cli.stack.ports import free_port
 from cli.summaries.remote import FileChangedError, StoppedError, Summaries, content_of
 from cli.summaries.run import in_threads
-from cli.summaries.sources import Source
+from cli.summaries.sources import SourceFile
 
 ERROR = {"message": "not now", "code": "unavailable", "param": None, "type": "server_error"}
 
@@ -100,7 +100,7 @@ def test_an_upload_that_is_tried_again_is_whole(
 
 
 def test_work_in_threads_comes_back_with_its_place_and_its_error() -> None:
-    items = [Source(Path(str(number)), str(number), Path(str(number))) for number in range(50)]
+    items = [SourceFile(Path(str(number)), str(number), Path(str(number))) for number in range(50)]
     done = dict(in_threads(lambda source: int(source.shown) ** 2, items, num_threads=4))
     assert done == {number: number**2 for number in range(50)}
 

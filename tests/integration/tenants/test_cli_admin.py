@@ -118,11 +118,11 @@ def test_verbs_find_the_local_stack_and_give_its_key_to_nobody_else(
     for name in ("LONGBATCH_API_KEY", "LONGBATCH_DATABASE__URL"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    assert local.find_server(None) == local.Server(local.DEFAULT_API_URL, None)
+    assert local.find_server(None) == local.ServerAccess(local.DEFAULT_API_URL, None)
     ready = {"api_url": "http://127.0.0.1:9", "api_key": "lb_stack", "database_url": "postgresql://a@b/c"}
     (tmp_path / "longbatch").mkdir()
     (tmp_path / "longbatch" / "ready.json").write_text(json.dumps(ready))
-    assert local.find_server(None) == local.Server("http://127.0.0.1:9", "lb_stack")
+    assert local.find_server(None) == local.ServerAccess("http://127.0.0.1:9", "lb_stack")
     assert local.find_server("http://127.0.0.1:9/").api_key == "lb_stack"
     assert local.find_server("http://elsewhere").api_key is None
     assert local.find_database().url.get_secret_value() == "postgresql://a@b/c"

@@ -23,14 +23,14 @@ from jobs.scheduling import claims
 from jobs.scheduling.sizing import ClaimPolicy
 from jobs.states import TERMINAL, FinishReason, StopReason
 from jobs.tenants import quotas, usage
-from jobs.tenants.quotas import Limits, QuotaUsage
+from jobs.tenants.quotas import QuotaUsage, TenantLimits
 from jobs.transitions import Lease
 from support import ERROR, empty_database, output_of, prepare_next, register_engine, spec
 
 SMALL = Capacity(max_batch_size=2, max_blocks=20, tokens_per_block=64, max_input_len=1000, max_seq_len=1280)
 ENGINE = "engine-a"
 TERMS = ClaimPolicy(lease=timedelta(seconds=60), max_rescues=1)
-LIMITS = Limits(max_enqueued_tokens=4000, max_jobs=8, max_requests=1)
+LIMITS = TenantLimits(max_enqueued_tokens=4000, max_jobs=8, max_requests=1)
 LATER = timedelta(minutes=5)
 DAY = timedelta(days=1)
 OTHER_TENANT = UUID("00000000-0000-7000-8000-000000000002")

@@ -25,10 +25,10 @@ from jobs.settings import DocumentSettings
 from jobs.states.document import DocumentKind, Fault
 from worker.documents.sandbox import Extracted, InterruptedExtractionError, Refusal, Sandbox
 from worker.extract.__main__ import read
-from worker.extract.draft import Draft, Limits, RefusedError
+from worker.extract.draft import ExtractionError, ExtractionLimits, TextBuilder
 from worker.extract.language import detect
 
-LIMITS = Limits(memory_bytes=2**30, seconds=10, max_pages=100, max_characters=10_000)
+LIMITS = ExtractionLimits(memory_bytes=2**30, seconds=10, max_pages=100, max_characters=10_000)
 
 
 def run(data: bytes, kind: str, **changed: float) -> tuple[Extracted, str] | Refusal:
@@ -195,7 +195,7 @@ def test_a_document_that_needs_too_much_memory_is_ended() -> None:
 
 def test_a_kind_of_the_extra_says_so_where_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "docx", None)
-    with pytest.raises(RefusedError, match="longbatch") as refused:
+    with pytest.raises(ExtractionError, match="longbatch") as refused:
         read("docx", make_docx(), LIMITS)
     assert refused.value.code == "missing_extra"
 
@@ -222,7 +222,7 @@ def test_an_extraction_that_is_interrupted_half_way_has_none_either() -> None:
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=40), max_size=12))
 @settings(deadline=None, suppress_health_check=list(HealthCheck))
 def test_page_offsets_never_fall_and_every_page_stands_at_its_own(pages: list[str]) -> None:
-    draft = Draft(LIMITS)
+    draft = TextBuilder(LIMITS)
     draft.announce_pages(len(pages))
     kept = []
     for page in pages:

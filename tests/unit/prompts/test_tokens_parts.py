@@ -17,7 +17,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 from jobs.errors import CountingInterruptedError, PromptTooLongError, PromptUncountableError
 from jobs.prompts import uncut_text
 from jobs.prompts.encoding import PlainEncoder
-from jobs.prompts.text_windows import Part
+from jobs.prompts.text_windows import TokenSpan
 from jobs.prompts.tokenizer_files import LLAMA3_PATTERN, ensure_default_tokenizer
 from jobs.prompts.uncut_text import ChildLimits
 from support import eventually
@@ -112,7 +112,7 @@ def whole() -> PlainEncoder:
     return llama(window_chars=WHOLE, whole_bytes=WHOLE)
 
 
-def parts_of(encoder: PlainEncoder, text: str) -> list[Part]:
+def parts_of(encoder: PlainEncoder, text: str) -> list[TokenSpan]:
     return encoder._collect(text, lambda _text, part: part)
 
 

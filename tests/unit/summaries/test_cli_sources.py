@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cli.summaries.sources import Source, find
+from cli.summaries.sources import SourceFile, find
 
 
 @pytest.fixture
@@ -76,5 +76,5 @@ def test_a_loop_of_links_ends(folder: Path) -> None:
 
 @given(st.sets(st.from_regex(r"\A([abc]/){0,3}[abc]\.(txt|pdf)\Z"), min_size=1, max_size=12))
 def test_no_two_files_have_one_name(paths: set[str]) -> None:
-    found: list[Source] = list(find([f"/nowhere/{path}" for path in sorted(paths)]))
+    found: list[SourceFile] = list(find([f"/nowhere/{path}" for path in sorted(paths)]))
     assert len({source.name for source in found}) == len(paths)

@@ -11,8 +11,8 @@ import pytest
 from cli.summaries import results as summary_results
 from cli.summaries.options import Format, Style, digest, request
 from cli.summaries.outputs import Printed, Written, write_whole
-from cli.summaries.results import Result, failed, of_summary
-from cli.summaries.sources import Source
+from cli.summaries.results import DocumentResult, failed, of_summary
+from cli.summaries.sources import SourceFile
 
 SUMMARY: dict[str, Any] = {
     "id": "sum_1",
@@ -48,8 +48,8 @@ SUMMARY: dict[str, Any] = {
 }
 
 
-def source(name: str) -> Source:
-    return Source(Path("/in") / name, f"in/{name}", Path(name))
+def source(name: str) -> SourceFile:
+    return SourceFile(Path("/in") / name, f"in/{name}", Path(name))
 
 
 def test_a_result_has_the_keys_that_are_promised() -> None:
@@ -142,7 +142,7 @@ def test_equal_names_in_different_folders_have_files_of_their_own(kind: Format, 
 @pytest.mark.parametrize("kind", list(Format))
 def test_a_failure_leaves_no_summary_and_a_summary_no_failure(kind: Format, tmp_path: Path) -> None:
     written = Written(tmp_path, kind)
-    good: Result = of_summary(source("x.txt"), SUMMARY)
+    good: DocumentResult = of_summary(source("x.txt"), SUMMARY)
     written.write(good)
     bad = written.write(failed(source("x.txt"), "document_corrupt", "broken"))
     assert json.loads(bad.read_text())["error"]["code"] == "document_corrupt"

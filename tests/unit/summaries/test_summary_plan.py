@@ -8,7 +8,7 @@ from jobs.engines.capacity import Capacity, find_excess
 from jobs.errors import ContextLengthExceededError
 from jobs.states.summary import NodeKind
 from jobs.summaries.estimate import estimate
-from jobs.summaries.tree import Leaf, Node, Sizes, Source, find_sizes, fits_whole, sketch, tree
+from jobs.summaries.tree import Leaf, Node, Sizes, SourceDocument, find_sizes, fits_whole, sketch, tree
 
 OVERHEADS = {NodeKind.WHOLE: 160, NodeKind.MAP: 170, NodeKind.REDUCE: 165}
 REFERENCE = Capacity(
@@ -42,11 +42,11 @@ def test_the_smallest_engine_decides_the_chunks_and_the_largest_what_is_whole() 
 
 def test_a_document_up_to_the_engines_limit_is_one_job() -> None:
     sizes = reference_sizes()
-    (node,) = tree(sketch(Source(0, sizes.whole_tokens), sizes, whole=True), sizes, whole=True)
+    (node,) = tree(sketch(SourceDocument(0, sizes.whole_tokens), sizes, whole=True), sizes, whole=True)
     assert find_excess(REFERENCE, prompt_tokens=node.prompt_tokens, max_tokens=node.max_tokens) is None
-    assert fits_whole(Source(0, sizes.whole_tokens), sizes, asked_chunk_tokens=None)
-    assert not fits_whole(Source(0, sizes.whole_tokens + 1), sizes, asked_chunk_tokens=None)
-    assert not fits_whole(Source(0, 5000), sizes, asked_chunk_tokens=4000)
+    assert fits_whole(SourceDocument(0, sizes.whole_tokens), sizes, asked_chunk_tokens=None)
+    assert not fits_whole(SourceDocument(0, sizes.whole_tokens + 1), sizes, asked_chunk_tokens=None)
+    assert not fits_whole(SourceDocument(0, 5000), sizes, asked_chunk_tokens=4000)
 
 
 def test_an_engine_that_is_too_small_is_refused() -> None:
@@ -124,9 +124,9 @@ def _is_below(nodes: list[Node], node: Node, top: Node) -> bool:
 
 def test_a_combined_summary_of_one_short_document_is_whole_and_of_two_is_a_tree() -> None:
     sizes = reference_sizes()
-    sources = [Source(0, 1000), Source(1, 2000)]
+    sources = [SourceDocument(0, 1000), SourceDocument(1, 2000)]
 
-    def trees(of: list[Source], *, combine: bool) -> list[list[NodeKind]]:
+    def trees(of: list[SourceDocument], *, combine: bool) -> list[list[NodeKind]]:
         found = estimate(of, lambda _: None, lambda _: 0, sizes, combine=combine, chunk_tokens=None)
         return [[node.kind for node in nodes] for nodes in found.trees]
 
