@@ -1,1 +1,4 @@
-"""The domain: what a job is and how it may change. No web, no broker, no GPU."""
+"""The domain: what a job is and how it may change. No web, no broker, no GPU.
+
+Its words are in docs/glossary.md; the order to read it in is in CONTRIBUTING.md.
+"""

@@ -1,5 +1,7 @@
 """The layout of the repository: what keeps it easy to walk through."""
 
+import ast
+from collections import defaultdict
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,3 +37,14 @@ def test_triton_is_no_package() -> None:
 
 def test_no_test_is_named_after_how_it_came() -> None:
     assert list((ROOT / "tests").rglob("test_review*.py")) == []
+
+
+def test_every_public_class_name_is_unique() -> None:
+    defined: dict[str, list[str]] = defaultdict(list)
+    for package in ("jobs", "api", "worker", "cli"):
+        for file in (ROOT / package).rglob("*.py"):
+            for node in ast.walk(ast.parse(file.read_text())):
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                    defined[node.name].append(f"{file.relative_to(ROOT)}:{node.lineno}")
+    assert len(defined) > 300
+    assert {name: places for name, places in defined.items() if len(places) > 1} == {}
