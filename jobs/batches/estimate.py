@@ -37,16 +37,7 @@ class Estimator:
         max_line_bytes: int,
         default_max_tokens: int,
     ) -> None:
-        """Start from nothing.
-
-        Args:
-            endpoint: of the batch.
-            capacities: of the engines that can run the lines, one at least.
-            counter: counts prompts.
-            models: all that are served.
-            max_line_bytes: a longer line makes the whole batch invalid.
-            default_max_tokens: of a line that sets no limit.
-        """
+        """Take the capacities of the engines that can run the lines, at least one, and all served models."""
         self.found = Estimate()
         self._endpoint = endpoint
         self._capacities = capacities
