@@ -1,1 +1,1 @@
-"""The verbs of `longbatch`, one module for each group."""
+"""The subcommands of `longbatch`, one module for each group."""

@@ -156,7 +156,7 @@ def test_a_combined_summary_that_cannot_be_written_is_one_line(run: Run, empty: 
     (tmp_path / "out").write_text("a file")
     done = run("summarize", empty, "--combine", "--output", tmp_path / "out")
     assert (done.exit_code, done.stdout) == (1, "")
-    assert "cannot be written" in done.stderr
+    assert "cannot write" in done.stderr
 
 
 def test_no_server_is_exit_code_3_and_nothing_is_printed(run: Run, empty: Path) -> None:
