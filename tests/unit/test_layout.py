@@ -48,3 +48,38 @@ def test_every_public_class_name_is_unique() -> None:
                     defined[node.name].append(f"{file.relative_to(ROOT)}:{node.lineno}")
     assert len(defined) > 300
     assert {name: places for name, places in defined.items() if len(places) > 1} == {}
+
+
+# No verb in the imperative is one of these.
+NO_VERBS = """
+    a all an and another any args as at both by each either every everybody everything few for from her here his
+    how if in into it its many more most much neither no nobody none not nothing of on one only or other others
+    our she so some somebody something such than that the their them there these they this those to two under
+    until up we what whatever when where whether which who whoever whom whose why with within without you your
+"""
+PRODUCT = ("jobs", "api", "worker", "cli", "bench", "migrations", "triton")
+MAX_SHARE = 0.05
+
+
+def function_docstrings() -> dict[str, str]:
+    """Find the docstring of every function of the product that is no property."""
+    found: dict[str, str] = {}
+    for top in PRODUCT:
+        for file in (ROOT / top).rglob("*.py"):
+            for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+                if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                    continue
+                is_property = any("property" in ast.unparse(each) for each in node.decorator_list)
+                if (text := ast.get_docstring(node)) and not is_property:
+                    found[f"{file.relative_to(ROOT)}:{node.lineno}"] = text
+    return found
+
+
+def test_docstrings_of_functions_begin_with_a_verb() -> None:
+    docstrings = function_docstrings()
+    assert len(docstrings) > 1000
+    no_verbs = set(NO_VERBS.split())
+    others = [
+        place for place, text in docstrings.items() if text.split()[0].strip("`,.:;").lower() in no_verbs
+    ]
+    assert len(others) <= MAX_SHARE * len(docstrings), others

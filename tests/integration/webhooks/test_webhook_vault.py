@@ -92,7 +92,7 @@ def test_what_a_release_before_sealed_is_opened_and_sealed_anew(sessions: Sessio
 def test_doctor_tells_the_operator_to_set_a_key() -> None:
     def findings(webhooks: WebhookSettings) -> list[str]:
         made = Settings.model_construct(webhooks=webhooks)
-        return [each.advice for each in doctor._look_at_webhooks(made)]
+        return [each.advice for each in doctor._check_webhooks(made)]
 
     (advice,) = findings(SIGNS_ALONE)
     assert "LONGBATCH_WEBHOOKS__ENCRYPTION_KEY" in advice
