@@ -52,10 +52,11 @@ def test_every_public_class_name_is_unique() -> None:
 
 # No verb in the imperative is one of these.
 NO_VERBS = """
-    a all an and another any args as at both by each either every everybody everything few for from her here his
-    how if in into it its many more most much neither no nobody none not nothing of on one only or other others
-    our she so some somebody something such than that the their them there these they this those to two under
-    until up we what whatever when where whether which who whoever whom whose why with within without you your
+    a all an and another any args as at both by each either every everybody everything few for from
+    her here his how if in into it its many more most much neither no nobody none not nothing of on
+    one only or other others our she so some somebody something such than that the their them there
+    these they this those to two under until up we what whatever when where whether which who
+    whoever whom whose why with within without you your
 """
 PRODUCT = ("jobs", "api", "worker", "cli", "bench", "migrations", "triton")
 MAX_SHARE = 0.05
