@@ -72,7 +72,7 @@ def test_no_policy_beats_the_lower_bound_on_any_workload(workload: str, max_toke
 class Underestimates:
     """Books far too little, always, so that every job goes on again and again."""
 
-    def __call__(self, world, job):  # noqa: ANN001, ANN204  # as policies.Booking
+    def __call__(self, world, job):  # noqa: ANN001, ANN204  # as policies.Sizing
         return known.book_max(world, job) if job.num_yields else known.book_tokens(world, job, 3)
 
 

@@ -21,11 +21,11 @@ _ROOT = Path(__file__).resolve().parents[3]
 _CONFINED = """
 import ctypes, os, signal, socket, subprocess, sys, threading
 from worker.extract.confine import fork_confined
-from worker.extract.draft import Limits
+from worker.extract.draft import ExtractionLimits
 
 libc = ctypes.CDLL(None, use_errno=True)
 outer, port, secret, pathed = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
-code = fork_confined(Limits(2**30, 10, 1, 1), parent=os.getppid())
+code = fork_confined(ExtractionLimits(2**30, 10, 1, 1), parent=os.getppid())
 if code is not None:
     sys.exit(code)
 

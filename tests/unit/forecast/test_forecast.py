@@ -193,18 +193,18 @@ def test_without_measurements_the_default_holds(services: list[Service]) -> None
 
 
 @pytest.fixture(scope="module")
-def told() -> StartPredictor:
+def predictor() -> StartPredictor:
     return predict_starts(make("MIX-20", seed=0, num_jobs=300, max_tokens=2048), MODEL)
 
 
-def test_half_of_the_estimates_on_a_mixed_queue_are_within_a_quarter(told: StartPredictor) -> None:
-    errors = [abs(each.error) for each in told.told]
+def test_half_of_the_estimates_on_a_mixed_queue_are_within_a_quarter(predictor: StartPredictor) -> None:
+    errors = [abs(each.error) for each in predictor.predicted]
     sys.stdout.write(f"MIX-20, {len(errors)} estimates: median relative error {median(errors):.3f}\n")
     assert median(errors) < 0.25
 
 
-def test_measured_speeds_are_those_of_the_simulated_engine(told: StartPredictor) -> None:
-    read_s = median(each.read_s for each in told.speeds)
-    step_s = median(each.step_s for each in told.speeds)
+def test_measured_speeds_are_those_of_the_simulated_engine(predictor: StartPredictor) -> None:
+    read_s = median(each.read_s for each in predictor.speeds)
+    step_s = median(each.step_s for each in predictor.speeds)
     assert read_s == pytest.approx(MODEL.prefill_s, rel=0.15)
     assert MODEL.weights_s < step_s < MODEL.weights_s + MODEL.kv_s * 131_072

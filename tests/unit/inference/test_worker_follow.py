@@ -19,7 +19,7 @@ from worker.inference.leases import HeldLease, StopAsked
 from worker.inference.outcome import Failed, Finished, LeaseLost, Stopped
 
 PATIENT = Deadlines(first_token=60, between_tokens=60, total=60)
-PACE: Any = {"tell": lambda: None, "lease_seconds": 60, "snapshot_seconds": 5}
+PACE: Any = {"publish": lambda: None, "lease_seconds": 60, "snapshot_seconds": 5}
 HASTY = Deadlines(first_token=0.05, between_tokens=0.05, total=60)
 
 
