@@ -61,7 +61,7 @@ def test_a_prompt_that_cannot_be_read_fails_its_job_alone(
     with running_worker(feeding(max_attempts=2), queue.tokenizer) as worker:
         assert {queue.ended(job_id).state for job_id in whole} == {"completed"}
         job = queue.ended(broken)
-        eventually(lambda: worker.dispatcher._runner.ahead.candidates() is not None)
+        eventually(lambda: worker.dispatcher._runner.prefetcher.candidates() is not None)
     assert (job.state, job.attempt, job.num_rescues) == ("failed", 2, 0)
     assert job.error is not None
     assert job.error["code"] == "internal_error"
