@@ -64,7 +64,7 @@ class Run:
     def follow(self, *, until_told: Callable[[], None] = lambda: None) -> Outcome:
         """How it ends, as a worker's slot sees it."""
         self.outcome, self.is_confirmed = follow(
-            self.held, self.answer, _PATIENT, tell=until_told, lease_seconds=600, snapshot_seconds=5
+            self.held, self.answer, _PATIENT, publish=until_told, lease_seconds=600, snapshot_seconds=5
         )
         return self.outcome
 
