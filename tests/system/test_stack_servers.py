@@ -136,7 +136,7 @@ def test_a_cluster_of_another_version_is_refused_by_name(tmp_path: Path) -> None
         version = cluster_of(server) / "PG_VERSION"
         server.stop()
         version.write_text("17\n")
-        with pytest.raises(StackError, match="made by Postgres 17, this is 18"):
+        with pytest.raises(StackError, match="created by Postgres 17, this is 18"):
             server.start()
 
 
