@@ -1,4 +1,4 @@
-"""Free TCP ports on the loopback interface."""
+"""Free TCP ports on the loopback interface, each reserved before its server listens."""
 
 import random
 import socket
@@ -9,12 +9,13 @@ from cli.stack.errors import StackError
 LOOPBACK = "127.0.0.1"
 _LOWEST = 10_240
 _EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
-# Ports that this process handed out; their servers may not have bound them yet.
-_given: set[int] = set()
+# What reserves a port is an abstract Unix socket: as ports do, its name belongs to the network namespace,
+# and it is free again when its process ends, however that happens.
+_reservations: dict[int, socket.socket] = {}
 
 
 def free_port() -> int:
-    """Choose a port that is free and that this process has not handed out before.
+    """Choose a free port and reserve it until this process ends.
 
     The port is below the kernel's ephemeral range. Inside that range, a client that retries while the server
     restarts could get the server's own port as its source, and the server could never bind it again.
@@ -27,19 +28,42 @@ def free_port() -> int:
         highest = 65_535
     for _ in range(1000):
         port = random.randint(_LOWEST, highest)  # noqa: S311 not a secret
-        if port not in _given and is_free(port):
-            _given.add(port)
+        if reserve(port):
             return port
     raise StackError("Found no free TCP port on 127.0.0.1.")
 
 
-def is_free(port: int, host: str = LOOPBACK) -> bool:
+def reserve(port: int) -> bool:
+    """Reserve a port against every other stack of this machine, whose server may not listen yet.
+
+    Returns:
+        False if the port is reserved already, or a server listens on it.
+    """
+    reservation = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        reservation.bind(f"\0longbatch-port-{port}")
+    except OSError:
+        reservation.close()
+        return False
+    if not _is_free(port):
+        reservation.close()
+        return False
+    _reservations[port] = reservation
+    return True
+
+
+def release(port: int) -> None:
+    """Release the port that this process reserved."""
+    _reservations.pop(port).close()
+
+
+def _is_free(port: int) -> bool:
     """Return True if a server could listen on this port now."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         # As servers do: connections of an earlier server in TIME_WAIT do not block the port.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((host, port))
+            probe.bind((LOOPBACK, port))
             probe.listen(1)
         except OSError:
             return False

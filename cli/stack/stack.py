@@ -16,7 +16,7 @@ from cli.stack import programs
 from cli.stack.errors import PortInUseError, StackError
 from cli.stack.locks import DirectoryLock
 from cli.stack.options import StackOptions
-from cli.stack.ports import LOOPBACK, free_port, is_free
+from cli.stack.ports import LOOPBACK, free_port, release, reserve
 from cli.stack.ready import (
     API,
     INFERENCE_WORKER,
@@ -79,6 +79,7 @@ class Stack:
         self._running: dict[str, SupervisedServer] = {}
         self._writing = threading.Lock()
         self._is_ready = False
+        self._api_port: int | None = None
 
     def __enter__(self) -> Self:
         self.start()
@@ -99,7 +100,7 @@ class Stack:
         self._lock.acquire()
         try:
             self._remove_ready_file()
-            api_port = self._api_port()
+            self._api_port = api_port = self._reserve_api_port()
             self._start_servers(api_port)
             if self.urls.database_url is not None:
                 self._prepare_database(self.urls.database_url)
@@ -121,6 +122,9 @@ class Stack:
                 with ThreadPoolExecutor(len(group)) as pool:
                     list(pool.map(SupervisedServer.stop, group))
         self._running.clear()
+        if self._api_port is not None:
+            release(self._api_port)
+            self._api_port = None
         self._remove_ready_file()
         self._lock.release()
 
@@ -161,11 +165,11 @@ class Stack:
         EmbeddedPostgres(self.directory / POSTGRES).remove()
         shutil.rmtree(self.directory, ignore_errors=True)
 
-    def _api_port(self) -> int:
+    def _reserve_api_port(self) -> int:
         wanted = self.options.api_port
         if wanted is None:
-            return _DEFAULT_API_PORT if is_free(_DEFAULT_API_PORT) else free_port()
-        if not is_free(wanted):
+            return _DEFAULT_API_PORT if reserve(_DEFAULT_API_PORT) else free_port()
+        if not reserve(wanted):
             raise PortInUseError(f"Port {wanted} is taken; choose another --port, or omit it for a free one.")
         return wanted
 

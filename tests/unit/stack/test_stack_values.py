@@ -2,6 +2,10 @@
 
 import os
 import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
 
@@ -12,7 +16,8 @@ from cli.stack.files import write_private
 from cli.stack.locks import DirectoryLock
 from cli.stack.logs import log_tail, open_log, rotate
 from cli.stack.options import StackOptions, default_directory
-from cli.stack.ports import LOOPBACK, free_port, is_free
+from cli.stack.ports import LOOPBACK, free_port, release, reserve
+from cli.stack.stack import Stack
 from cli.stack.supervised import Backoff
 
 
@@ -23,21 +28,53 @@ def test_the_wait_doubles_up_to_its_ceiling() -> None:
     assert backoff.delay(10_000) == timedelta(seconds=30)
 
 
-def test_ports_are_never_given_away_twice() -> None:
-    ports = [free_port() for _ in range(200)]
+@pytest.fixture
+def ports() -> Iterator[list[int]]:
+    """Free ports, reserved while the test runs."""
+    found = [free_port() for _ in range(100)]
+    yield found
+    for port in found:
+        release(port)
+
+
+def test_ports_are_never_given_away_twice(ports: list[int]) -> None:
     assert len(set(ports)) == len(ports)
 
 
-def test_ports_lie_below_the_range_that_the_kernel_gives_to_clients() -> None:
+def test_ports_lie_below_the_range_that_the_kernel_gives_to_clients(ports: list[int]) -> None:
     lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     if lowest <= 11_000:
         pytest.skip("this kernel gives nearly every port to clients")
-    assert all(free_port() < lowest for _ in range(50))
+    assert max(ports) < lowest
 
 
-def test_a_port_that_somebody_listens_on_is_not_free() -> None:
+def test_a_port_that_somebody_listens_on_is_not_reserved() -> None:
     with socket.create_server((LOOPBACK, 0)) as listening:
-        assert not is_free(listening.getsockname()[1])
+        assert not reserve(listening.getsockname()[1])
+
+
+def test_a_port_that_another_process_reserved_is_not_free_until_that_process_ends() -> None:
+    port = free_port()
+    release(port)
+    script = f"from cli.stack.ports import reserve; print(reserve({port}), flush=True); input()"
+    argv = [sys.executable, "-c", script]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "True\n"
+        assert not reserve(port)
+        other.kill()
+        other.wait()
+    assert reserve(port)
+    release(port)
+
+
+def test_two_stacks_that_start_at_the_same_time_choose_two_ports(tmp_path: Path) -> None:
+    stacks = [Stack(StackOptions(directory=tmp_path / name, parts=frozenset())) for name in "ab"]
+    with ExitStack() as running:
+        urls = [running.enter_context(stack) for stack in stacks]
+        ports = [stack._api_port for stack in urls]
+    assert None not in ports
+    assert len(set(ports)) == len(ports)
 
 
 def test_three_earlier_logs_are_kept(tmp_path: Path) -> None:
