@@ -8,7 +8,7 @@ from fastapi import FastAPI
 from api.batches import event_routes as batch_events
 from api.batches import routes as batches
 from api.completions import model_routes as models
-from api.completions import routes as asks
+from api.completions import routes as completions
 from api.description import describe
 from api.documents import routes as documents
 from api.files import routes as files
@@ -16,7 +16,7 @@ from api.http import errors
 from api.http.auth import AuthMiddleware
 from api.http.metrics import HttpMetrics
 from api.http.middleware import Edge
-from api.jobs import bulk_routes as many
+from api.jobs import bulk_routes
 from api.jobs import event_routes as events
 from api.jobs import routes as jobs_routes
 from api.runtime.services import open_services
@@ -57,7 +57,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.add_middleware(Edge, metrics=app.state.http_metrics)
     errors.add_handlers(app)
     for router in (
-        many.router,
+        bulk_routes.router,
         jobs_routes.router,
         files.router,
         batches.router,
@@ -65,7 +65,7 @@ def create_app(settings: Settings) -> FastAPI:
         documents.router,
         events.router,
         batch_events.router,
-        asks.router,
+        completions.router,
         models.router,
         usage.router,
         webhook_endpoints.router,

@@ -12,8 +12,7 @@ from uuid import UUID
 
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import batches as verbs
-from jobs import files, ids, telemetry
+from jobs import batches, files, ids, telemetry
 from jobs.batches import expansion, results
 from jobs.batches.context import BatchTools
 from jobs.batches.validation import Validation
@@ -104,7 +103,7 @@ class BatchRounds:
             [
                 partial(self._until_none, partial(files.expire, now=now), is_stopping),
                 partial(self._prune_files, now, is_stopping),
-                partial(self._until_none, partial(verbs.prune, before=now - retention), is_stopping),
+                partial(self._until_none, partial(batches.prune, before=now - retention), is_stopping),
                 partial(sweep_stray_parts, self._sessions, store, folders=folders, is_stopping=is_stopping),
             ]
         )

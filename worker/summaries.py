@@ -7,7 +7,7 @@ from uuid import UUID
 
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import summaries as verbs
+from jobs import summaries
 from jobs.database import database_now, transaction
 from jobs.summaries.planning import Planning
 from worker.rounds import Poisoned, is_disconnect, move_set
@@ -41,14 +41,14 @@ class SummaryRounds:
     def stop(self, *, is_stopping: Callable[[], bool]) -> int:
         """Cancel the jobs of summaries that end early, or ask running ones to stop. Returns how many."""
         with transaction(self._sessions) as session:
-            found = verbs.find_stopping(session, without=self._stopping.ids())
+            found = summaries.find_stopping(session, without=self._stopping.ids())
         num_stopped = 0
         for summary_id, tenant_id in found:
             if is_stopping():
                 break
             try:
                 with transaction(self._sessions) as session:
-                    num_stopped += verbs.stop_jobs(session, summary_id, tenant_id=tenant_id)
+                    num_stopped += summaries.stop_jobs(session, summary_id, tenant_id=tenant_id)
             except Exception as error:
                 if is_disconnect(error):
                     raise
@@ -59,8 +59,8 @@ class SummaryRounds:
         """Expire summaries that were not planned in time. Returns how many."""
         with transaction(self._sessions) as session:
             now = database_now(session)
-        move = partial(verbs.expire, now=now)
-        return sum(move_set(self._sessions, self._overdue, verbs.overdue(now), move, limit=100))
+        move = partial(summaries.expire, now=now)
+        return sum(move_set(self._sessions, self._overdue, summaries.overdue(now), move, limit=100))
 
     def prune(self, *, retention: timedelta, is_stopping: Callable[[], bool]) -> None:
         """Remove summaries past their retention, together with their jobs."""
@@ -68,9 +68,9 @@ class SummaryRounds:
             before = database_now(session) - retention
 
         def move(session: Session, summary_ids: Sequence[UUID]) -> int:
-            return verbs.prune(session, before=before, only=summary_ids)
+            return summaries.prune(session, before=before, only=summary_ids)
 
-        old = verbs.ended_before(before)
+        old = summaries.ended_before(before)
         while not is_stopping():
             num_aside = len(self._old.ids())
             if not sum(move_set(self._sessions, self._old, old, move, limit=1)):

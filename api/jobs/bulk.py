@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from api.http.body import Line, parse
 from api.http.idempotency import IdempotencyHeaders
-from api.jobs import acceptance as accept
+from api.jobs.acceptance import specification
 from api.jobs.line_destinations import LineDestinations
 from api.jobs.requests import JobRequest
 from api.runtime.api_keys import Caller
@@ -240,7 +240,7 @@ def _parse_lines(
                 limit = acceptance.settings.api.max_body_bytes
                 raise TooLargeError(f"A line may have at most {limit} bytes.")
             request = parse(JobRequest, line.content)
-            specs[line.number] = accept.specification(request, acceptance)
+            specs[line.number] = specification(request, acceptance)
         except LongbatchError as error:
             errors.append((line.number, error))
     return specs, errors

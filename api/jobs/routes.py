@@ -15,7 +15,7 @@ from api.http.idempotency import IdempotencyDep, IdempotencyHeaders
 from api.http.identifiers import JobIdDep, parse_optional
 from api.http.openapi import answers, json_body
 from api.http.replies import page
-from api.jobs import acceptance as accept
+from api.jobs.acceptance import request_sha256, specification
 from api.jobs.replies import DeletedReply, JobListReply, JobReply, ResultReply, SeenJobReply
 from api.jobs.requests import JobListQuery, JobRequest
 from api.jobs.responses import job_response, seen_job_response
@@ -182,8 +182,8 @@ def _parse_job(
     raw: bytearray, acceptance: Acceptance, idempotency: IdempotencyHeaders
 ) -> tuple[JobSpec, Once | None]:
     request = parse(JobRequest, raw)
-    spec = accept.specification(request, acceptance)
-    return spec, idempotency.once(accept.request_sha256(request))
+    spec = specification(request, acceptance)
+    return spec, idempotency.once(request_sha256(request))
 
 
 async def _submit(services: Services, spec: JobSpec, once: Once | None, caller: Caller) -> tuple[Job, bool]:

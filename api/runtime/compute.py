@@ -90,7 +90,7 @@ class Compute:
         async with self._long.turn(tenant_id):
             try:
                 return await anyio.to_process.run_sync(_run_nicely, work, args, limiter=self._processes)
-            except BrokenWorkerProcess as error:
+            except (BrokenWorkerProcess, OSError) as error:  # it died, or none can be started
                 raise UnavailableError("The process that parses long requests died; try again.") from error
 
     async def store(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

@@ -15,12 +15,12 @@ from api.runtime.cached_value import CachedValue
 from jobs import database, telemetry
 from jobs.errors import UnavailableError
 from jobs.forecast import backlog, queue_position
-from jobs.forecast import snapshot as outlooks
 from jobs.forecast.backlog import Depth
 from jobs.forecast.duration import Estimate, seconds_until_done
 from jobs.forecast.engine_speed import A6000
 from jobs.forecast.queue_position import QueueSnapshot
 from jobs.forecast.simulation import Outlook
+from jobs.forecast.snapshot import take_snapshot
 from jobs.models import Job
 from jobs.scheduling.output_history import History
 from jobs.scheduling.sizing import ClaimPolicy
@@ -120,7 +120,7 @@ class QueuePositions:
     def _read_snapshot(self, model: str) -> QueueSnapshot:
         with database.transaction(self._sessions) as session:
             isolation.enter_across(session)
-            view = outlooks.look(session, model, self._policy, unmeasured=self._unmeasured)
+            view = take_snapshot(session, model, self._policy, unmeasured=self._unmeasured)
         return queue_position.play(view, self._policy)
 
     def _count(self, model: str) -> Depth:

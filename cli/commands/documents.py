@@ -10,9 +10,19 @@ import typer
 from rich.markup import escape
 from rich.table import Column, Table
 
-from cli import output as verbs
 from cli.client import Client, RefusedError
-from cli.output import ApiUrl, AsJson, client_of, complain, notes, output, print_json, print_text
+from cli.output import (
+    EXIT_CODES,
+    EXIT_NOT_COMPLETED,
+    ApiUrl,
+    AsJson,
+    client_of,
+    complain,
+    notes,
+    output,
+    print_json,
+    print_text,
+)
 from jobs.states.document import DocumentKind
 
 app = typer.Typer(no_args_is_help=True, help="Manage documents and read their text.")
@@ -27,7 +37,7 @@ _LONGEST_PAUSE_SECONDS: Final = 1.0
 def register(parent: typer.Typer) -> None:
     """Add the commands to the application."""
     for name, command in _COMMANDS.items():
-        app.command(name, epilog=verbs.EXIT_CODES)(command)
+        app.command(name, epilog=EXIT_CODES)(command)
     parent.add_typer(app, name="documents")
 
 
@@ -63,7 +73,7 @@ def add(
         elif not as_json:
             print_text(document["id"])
     if any(document["error"] for document in sent):
-        raise typer.Exit(verbs.EXIT_NOT_COMPLETED)
+        raise typer.Exit(EXIT_NOT_COMPLETED)
 
 
 def list_documents(

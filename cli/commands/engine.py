@@ -9,14 +9,13 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from cli import output as verbs
 from cli.engine import drift, render
 from cli.engine import plan as plans
 from cli.engine import profile as profiles
 from cli.engine.errors import ProfileError, RenderError
 from cli.engine.plan import CapacityPlan
 from cli.engine.profile import Precision, Profile
-from cli.output import AsJson, output, print_json
+from cli.output import EXIT_USAGE, AsJson, complain, notes, output, print_json
 
 EXIT_DRIFT: Final = 1
 
@@ -63,11 +62,11 @@ def render_files(
     try:
         render.write(files, out)
     except (RenderError, OSError) as error:
-        verbs.complain(error.message if isinstance(error, RenderError) else str(error))
-        raise typer.Exit(verbs.EXIT_USAGE) from error
+        complain(error.message if isinstance(error, RenderError) else str(error))
+        raise typer.Exit(EXIT_USAGE) from error
     output.print(f"{len(files)} files in {escape(str(out))}")
     for warning in plans.plan(profile).warnings:
-        verbs.notes.print(f"[yellow]warning:[/] {escape(warning)}")
+        notes.print(f"[yellow]warning:[/] {escape(warning)}")
 
 
 def check_files(
@@ -98,16 +97,16 @@ def _load(name: str, precision: Precision | None) -> Profile:
     try:
         return profiles.load(name, precision=precision)
     except ProfileError as error:
-        verbs.complain(error.message)
-        raise typer.Exit(verbs.EXIT_USAGE) from error
+        complain(error.message)
+        raise typer.Exit(EXIT_USAGE) from error
 
 
 def _check(profile: Profile, folder: Path) -> None:
     try:
         found = drift.find(profile, folder)
     except RenderError as error:
-        verbs.complain(error.message)
-        raise typer.Exit(verbs.EXIT_USAGE) from error
+        complain(error.message)
+        raise typer.Exit(EXIT_USAGE) from error
     for each in found:
         output.print(f"[red]✗[/] {escape(each.sentence())}")
     if found:

@@ -8,7 +8,6 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from cli import output as verbs
 from cli.commands.summarize import (
     PATIENCE_SECONDS,
     Paths,
@@ -17,7 +16,7 @@ from cli.commands.summarize import (
     report_skipped,
     stopping,
 )
-from cli.output import ApiUrl, AsJson, client_of, notes, output, print_json
+from cli.output import EXIT_CODES, ApiUrl, AsJson, client_of, notes, output, print_json
 from cli.summaries import options, sources
 from cli.summaries.options import (
     DEFAULT_CONCURRENCY,
@@ -43,7 +42,7 @@ _SUMMED: Final = ("chunks", "jobs", "prompt_tokens")
 
 def register(app: typer.Typer) -> None:
     """Add the command to the application."""
-    app.command("estimate", epilog=verbs.EXIT_CODES)(estimate)
+    app.command("estimate", epilog=EXIT_CODES)(estimate)
 
 
 def estimate(  # noqa: PLR0913  # every field of a plan is an option

@@ -12,14 +12,16 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from cli import output as verbs
 from cli.client import Client
 from cli.output import (
+    EXIT_CODES,
+    EXIT_NOT_COMPLETED,
     ApiUrl,
     AsJson,
     JobId,
     Priority,
     client_of,
+    complain,
     notes,
     output,
     pairs,
@@ -49,7 +51,7 @@ Metadata = Annotated[
 def register(app: typer.Typer) -> None:
     """Add the commands to the application."""
     for name, command in _COMMANDS.items():
-        app.command(name, epilog=verbs.EXIT_CODES)(command)
+        app.command(name, epilog=EXIT_CODES)(command)
 
 
 def submit(  # noqa: PLR0913  # every field of a job is an option
@@ -261,8 +263,8 @@ def _print_result(client: Client, job_id: str, *, as_json: bool) -> None:
         print_text(found["output"])
     if found["state"] != JobState.COMPLETED:
         reason = f": {found['error']['message']}" if found["error"] else ""
-        verbs.complain(f"the job is {found['state']}{reason}")
-        raise typer.Exit(verbs.EXIT_NOT_COMPLETED)
+        complain(f"the job is {found['state']}{reason}")
+        raise typer.Exit(EXIT_NOT_COMPLETED)
 
 
 def _coloured(state: str) -> str:

@@ -7,8 +7,7 @@ import typer
 from rich.markup import escape
 from rich.table import Column, Table
 
-from cli import output as verbs
-from cli.output import ApiUrl, AsJson, client_of, notes, output, print_json, print_text
+from cli.output import EXIT_CODES, ApiUrl, AsJson, client_of, notes, output, print_json, print_text
 
 app = typer.Typer(no_args_is_help=True, help="Manage webhook endpoints and their deliveries.")
 
@@ -18,7 +17,7 @@ Endpoint = Annotated[str, typer.Argument(metavar="ENDPOINT", help="whep_…")]
 def register(parent: typer.Typer) -> None:
     """Add the commands to the application."""
     for name, command in _COMMANDS.items():
-        app.command(name, epilog=verbs.EXIT_CODES)(command)
+        app.command(name, epilog=EXIT_CODES)(command)
     parent.add_typer(app, name="webhooks")
 
 

@@ -45,7 +45,7 @@ class Findings:
 
 @dataclass(frozen=True, slots=True)
 class Validation:
-    """Validates one batch's whole file: a `turn_work.Work`.
+    """Validates one batch's whole file: a `turns.work.Work`.
 
     It does not lock the row meanwhile: a cancellation takes effect at once, and the findings are dropped.
     """

@@ -60,7 +60,7 @@ class View:
     lengths: Mapping[UUID, Length]
 
 
-def look(session: Session, model: str, policy: ClaimPolicy, *, unmeasured: Speed) -> View:
+def take_snapshot(session: Session, model: str, policy: ClaimPolicy, *, unmeasured: Speed) -> View:
     """Read what the packing of this model would use now; locks and writes nothing.
 
     Args:

@@ -24,7 +24,7 @@ and looks at one character after it.
 
    The second window begins inside a pre-token, in the middle of a run of one kind of characters that is
    longer than any token. The pattern continues with such a run as if it had begun there. It also does so
-   inside a run of blanks and line ends, where `_BlankRuns` allows it. Neither window's part of the pre-token
+   inside a run of blanks and line ends, where `BlankRuns` allows it. Neither window's part of the pre-token
    is short enough to be a token by itself, which is all that `ignore_merges` looks at.
 """
 
@@ -40,6 +40,7 @@ import numpy.typing as npt
 import tokenizers
 from tokenizers import models
 
+from jobs.prompts.blank_runs import MARGIN, BlankRuns
 from jobs.prompts.token_bytes import BYTES_OF_CHARACTERS
 from jobs.prompts.token_lengths import TokenLengths
 
@@ -49,7 +50,6 @@ TokenIds = npt.NDArray[np.int32]
 WINDOW_CHARS: Final = 65_536
 _REACH: Final = 2_000  # characters before a window's end that are searched for the end of a word or number
 _UNSURE: Final = 2  # pre-tokens at a window's end that may depend on what follows: see above
-_MARGIN: Final = 4  # characters of the same kind required before a window that begins inside a pre-token
 _TRIES: Final = 4
 
 _AFTER_WORD: Final = " \n,.;:!?\u3001\u3002\uff01\uff0c\uff1a\uff1b\uff1f"
@@ -57,10 +57,6 @@ _AFTER_WORD: Final = " \n,.;:!?\u3001\u3002\uff01\uff0c\uff1a\uff1b\uff1f"
 _END_OF_WORD: Final = re.compile(
     rf"[^\W_](?=[{_AFTER_WORD}])|[^\W\d_](?=[0-9])|[0-9](?=[^\W\d_])|[^\w\s](?=[ \t])"
 )
-
-_BLANK_CHARACTERS: Final = " \t\r\n"
-_BLANKS: Final = re.compile(f"[{_BLANK_CHARACTERS}]+")
-_LINE_ENDS: Final = re.compile(r"[\r\n]+")
 
 _GPT2: Final = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 # GPT-2, GPT-4 (cl100k), Llama 3, Qwen 2.
@@ -204,7 +200,7 @@ class WindowEncoder:
             NoSeamError: an earlier cut turns out not to be provable; discard the parts so far.
         """
         start, known = 0, None
-        blanks = _BlankRuns(text)
+        blanks = BlankRuns(text)
         while start < len(text):
             end = known.end if known else self._end_of_window(text, start)
             if end == len(text):
@@ -260,7 +256,7 @@ class WindowEncoder:
         return pre_tokenizer.pre_tokenize_str(text) if pre_tokenizer else []
 
     def _glue(
-        self, text: str, start: int, end: int, known: _Window | None, blanks: "_BlankRuns"
+        self, text: str, start: int, end: int, known: _Window | None, blanks: BlankRuns
     ) -> tuple[TokenSpan, _Window] | None:
         """Glue the window to the next at a token they share, inside a pre-token.
 
@@ -271,13 +267,10 @@ class WindowEncoder:
         for attempt in range(2, 2 + _TRIES if self._enters_words else 2):
             # The next window begins at a token that begins a character, this far before the end.
             latest = end - attempt * self._span
-            low = latest - self._lengths.longest - _MARGIN
+            low = latest - self._lengths.longest - MARGIN
             high = latest + self._span
             # If it restarts inside this stretch, after the margin, the pattern continues as before.
-            if low < start or not (
-                self._is_one_kind(text[low:high])
-                or (_BLANKS.fullmatch(text, low, high) and blanks.hold(start, low, high, end))
-            ):
+            if low < start or not (self._is_one_kind(text[low:high]) or blanks.hold(start, low, high, end)):
                 continue
             window = window or self._window(text, start, end)
             token = window.last_token(latest)
@@ -313,49 +306,6 @@ class WindowEncoder:
         # Unlike `encode`, it releases the interpreter lock and is faster, as it keeps no offsets.
         (encoding,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=False)
         return np.array(encoding.ids, dtype=np.int32)
-
-
-class _BlankRuns:
-    """The runs of blanks and line ends in a text, each measured once."""
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-        self._start = self._end = 0  # of the run measured last
-        self._last = -1
-
-    def hold(self, start: int, low: int, high: int, end: int) -> bool:
-        """Return True if a stretch of blanks, after its margin, lies in one pre-token.
-
-        The run of such a stretch is one pre-token up to its last line end and one after it, whose last blank
-        may go to what follows. Line ends right after marks belong to the marks. A window sees the same if it
-        ends after a line end of the run, or contains none.
-
-        Args:
-            start: where the window begins.
-            low: where the stretch begins.
-            high: where the stretch ends.
-            end: where the window ends.
-        """
-        text = self._text
-        run_end, last = self._measure(high - 1)
-        if run_end < len(text) and text[run_end].isspace():
-            return False
-        if last < high:
-            return run_end > high + 1 and not _LINE_ENDS.search(text, low, high)
-        if _LINE_ENDS.fullmatch(text, low, min(last + 1, end)):
-            return True
-        before = text[start : low + _MARGIN]
-        if _LINE_ENDS.search(text, high, min(end, run_end)):
-            return any(blank in before[len(before.rstrip(_BLANK_CHARACTERS)) :] for blank in " \t")
-        return not _LINE_ENDS.search(text, start + len(before.rstrip()), high)
-
-    def _measure(self, place: int) -> tuple[int, int]:
-        """Return the run's end, and its last line end from `place` on, or -1 if none."""
-        if not self._start <= place < self._end:
-            blanks = _BLANKS.match(self._text, place)
-            self._start, self._end = place, blanks.end() if blanks else place + 1
-            self._last = max(self._text.rfind(each, place, self._end) for each in "\r\n")
-        return self._end, self._last
 
 
 def _shared(window: _Window, token: int, following: _Window, most_bytes: int) -> tuple[int, int] | None:

@@ -13,8 +13,8 @@ from jobs.database import database_now
 from jobs.engines import reservations, served_tokens
 from jobs.ids import uuid7
 from jobs.models import Engine, Job, Reservation
-from jobs.scheduling import candidates as queue_window
 from jobs.scheduling import engine_load
+from jobs.scheduling.candidates import has_interactive
 from jobs.scheduling.engine_load import EngineLoad
 from jobs.scheduling.packing import Choice, Running, choose
 from jobs.scheduling.preemption import choose_preemptions
@@ -118,7 +118,7 @@ def claim_all(
         return Claimed()
     engine, now = locked
     load = engine_load.read(session, engine)
-    interactive_waits = queue_window.has_interactive(session, engine.model)
+    interactive_waits = has_interactive(session, engine.model)
     if load.budget.free_slots < 1 and not interactive_waits:
         return Claimed()
     starting = _Starting(session, engine_name, load, policy, limit)

@@ -234,6 +234,6 @@ def _body(row: Row[Any]) -> bytes:
     payload: JsonObject = dict(row.payload or {})
     if row.includes_output and row.is_about_job:
         data = payload["data"]
-        assert isinstance(data, dict)  # noqa: S101  # written by `events`
+        assert isinstance(data, dict)  # noqa: S101  # written by the outbox
         payload["data"] = {**data, "output": row.output}
     return json.dumps(payload, ensure_ascii=False, separators=(",", ":")).encode()

@@ -26,7 +26,7 @@ SLOTS = 4
 
 def snapshot_of(session: Session, policy: ClaimPolicy = WHOLE) -> QueueSnapshot:
     session.flush()
-    return play(snapshot.look(session, MODEL, policy, unmeasured=SPEED), policy)
+    return play(snapshot.take_snapshot(session, MODEL, policy, unmeasured=SPEED), policy)
 
 
 def place_of(session: Session, job: Job) -> QueuePlace:

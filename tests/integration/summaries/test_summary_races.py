@@ -254,9 +254,7 @@ def _snapshot(sessions: sessionmaker[Session]) -> list[object]:
     with sessions() as session:
         connection: Connection = session.connection()
         return [
-            connection.execute(text(f"SELECT md5(string_agg(t::text, '|' ORDER BY t::text)) FROM {table} t"))  # noqa: S608  # ours
-            .one()
-            ._tuple()
+            connection.scalar(text(f"SELECT md5(string_agg(t::text, '|' ORDER BY t::text)) FROM {table} t"))  # noqa: S608  # ours
             for table in tables
         ]
 
