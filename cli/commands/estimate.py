@@ -32,9 +32,7 @@ from cli.summaries.options import (
 )
 from cli.summaries.progress import progress
 from cli.summaries.remote import Summaries
-from cli.summaries.results import DocumentResult
-from cli.summaries.run import SummaryRun, in_threads
-from cli.summaries.sources import SourceFile
+from cli.summaries.run import DocumentFailure, SummaryRun, in_threads
 
 _MAX_DOCUMENTS: Final = 1000  # in one request
 _SUMMED: Final = ("chunks", "jobs", "prompt_tokens")
@@ -87,9 +85,8 @@ def estimate(  # noqa: PLR0913  # every field of a plan is an option
         run = SummaryRun(server, fields, model=server.model(), progress=shown)
         with shown:
             read = dict(in_threads(run.read, found, num_threads=concurrency))
-        ready = {
-            source: each for source, each in _in_order(found, read) if not isinstance(each, DocumentResult)
-        }
+        documents = {source: read[place] for place, source in enumerate(found)}
+        ready = {source: each for source, each in documents.items() if isinstance(each, dict)}
         ids = list(dict.fromkeys(each["id"] for each in ready.values()))
         # A combined summary of more documents than a request may have is refused, as `summarize` would.
         step = max(1, len(ids)) if combine else _MAX_DOCUMENTS
@@ -98,9 +95,9 @@ def estimate(  # noqa: PLR0913  # every field of a plan is an option
         paths_of = {each["id"]: source.shown for source, each in ready.items()}
         whole = joined(parts, paths_of, queued_seconds=queued)
         failures = {
-            source.shown: each.error
-            for source, each in _in_order(found, read)
-            if isinstance(each, DocumentResult)
+            source.shown: each.result.error
+            for source, each in documents.items()
+            if isinstance(each, DocumentFailure)
         }
         if as_json:
             print_json(
@@ -109,10 +106,6 @@ def estimate(  # noqa: PLR0913  # every field of a plan is an option
         else:
             _show(whole)
         conclude(run, num_completed=len(ready), total=len(found))
-
-
-def _in_order(found: Sequence[SourceFile], read: Mapping[int, Any]) -> list[tuple[SourceFile, Any]]:
-    return [(source, read[place]) for place, source in enumerate(found)]
 
 
 def joined(

@@ -34,7 +34,6 @@ from cli.summaries.options import (
 from cli.summaries.outputs import Printed, ResultWriter, Written
 from cli.summaries.progress import ProgressDisplay, progress
 from cli.summaries.remote import Summaries
-from cli.summaries.results import DocumentResult
 from cli.summaries.run import SummaryRun, in_threads
 from cli.summaries.sources import SourceFile
 
@@ -183,7 +182,6 @@ def _combined(
     """Make one summary of all documents; return how many it covers."""
     with shown:
         sent = dict(in_threads(run.add, found, num_threads=concurrency))
-        results: list[DocumentResult] = []
         results = run.combined([(source, sent[place]) for place, source in enumerate(found)])
     if folder is None:
         sys.stdout.write(summary_results.combined(results, kind, summary_results.as_shown))

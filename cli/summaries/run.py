@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from queue import SimpleQueue
 from threading import Lock, Thread
 from typing import Any, Final, TypeVar
@@ -38,6 +38,14 @@ class DocumentOutcome:
     summary_id: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class DocumentFailure:
+    """The failure of one document; `is_final` as in `DocumentOutcome`."""
+
+    result: DocumentResult
+    is_final: bool
+
+
 class SummaryRun:
     """A run over documents with one set of options; its methods are thread-safe.
 
@@ -68,62 +76,46 @@ class SummaryRun:
     def one(self, source: SourceFile) -> DocumentOutcome:
         """Summarize one document and wait for the outcome."""
         self._progress.began(source)
-        ended = self._kept(source, lambda: self._summarize(source))
+        ended = self._or_failure(source, lambda: self._summarize(source))
+        if isinstance(ended, DocumentFailure):
+            result = ended.result
+            ended = DocumentOutcome(source, is_completed=False, is_final=ended.is_final, fetch=lambda: result)
         self._progress.ended(source, ended.fetch() if not ended.is_completed else None)
         return ended
 
-    def add(self, source: SourceFile) -> dict[str, Any] | DocumentResult:
-        """Upload one document; return it, or the failed result."""
-        found: list[dict[str, Any]] = []
+    def add(self, source: SourceFile) -> dict[str, Any] | DocumentFailure:
+        """Upload one document and return it."""
+        return self._or_failure(source, lambda: self._upload(source, content_of(source.path)))
 
-        def upload() -> DocumentOutcome:
-            found.append(self._server.add(source.path, _filename(source), content_of(source.path)))
-            return _never(source)
-
-        kept = self._kept(source, upload)
-        return found[0] if found else kept.fetch()
-
-    def read(self, source: SourceFile) -> dict[str, Any] | DocumentResult:
-        """Upload one document and wait for its text; return it, or the failed result."""
+    def read(self, source: SourceFile) -> dict[str, Any] | DocumentFailure:
+        """Upload one document, wait for its text and return it."""
         self._progress.began(source)
         document = self.add(source)
-        if not isinstance(document, DocumentResult):
-            found = document
-            kept = self._kept(source, lambda: _ended(source, self._server.extracted(found["id"])))
-            document = found if kept.is_completed else kept.fetch()
-        self._progress.ended(source, document if isinstance(document, DocumentResult) else None)
+        if isinstance(document, dict):
+            document_id = document["id"]
+            document = self._or_failure(source, lambda: self._extracted(source, document_id))
+        self._progress.ended(source, document.result if isinstance(document, DocumentFailure) else None)
         return document
 
     def combined(
-        self, sent: Sequence[tuple[SourceFile, dict[str, Any] | DocumentResult]]
+        self, sent: Sequence[tuple[SourceFile, dict[str, Any] | DocumentFailure]]
     ) -> list[DocumentResult]:
         """Make one summary of all uploaded documents and return each one's result.
 
         With `on_gap=fail`, one document that could not be uploaded fails all of them.
         """
         documents = {source: each for source, each in sent if isinstance(each, dict)}
-        missing = {source: each for source, each in sent if isinstance(each, DocumentResult)}
+        missing = {source: each.result for source, each in sent if isinstance(each, DocumentFailure)}
         if not documents or (missing and self._fields.get("on_gap") == "fail"):
             code, message = "gap", "another document could not be read, and --on-gap is fail"
             return [missing.get(source) or results.failed(source, code, message) for source, _ in sent]
-        found: list[dict[str, Any]] = []
-
-        def summarize() -> DocumentOutcome:
-            found.append(self._whole(list(documents.values())))
-            return _never(first)
-
-        first = next(iter(documents))
-        kept = self._kept(first, summarize)
-        if not found:
-            error = kept.fetch().error or {}
-            return [
-                missing.get(source) or results.failed(source, error["code"], error["message"])
-                for source, _ in sent
-            ]
+        whole = self._or_failure(next(iter(documents)), lambda: self._whole(list(documents.values())))
+        if isinstance(whole, DocumentFailure):
+            return [missing.get(source) or replace(whole.result, source=source) for source, _ in sent]
         return [
-            each
-            if isinstance(each, DocumentResult)
-            else results.of_summary(source, found[0], document_id=each["id"])
+            each.result
+            if isinstance(each, DocumentFailure)
+            else results.of_summary(source, whole, document_id=each["id"])
             for source, each in sent
         ]
 
@@ -139,11 +131,7 @@ class SummaryRun:
 
     def _summarize(self, source: SourceFile) -> DocumentOutcome:
         content = content_of(source.path)
-
-        def add() -> list[str]:
-            return [self._server.add(source.path, _filename(source), content)["id"]]
-
-        summary = self._running([content], self._fields, add)
+        summary = self._running([content], self._fields, lambda: [self._upload(source, content)["id"]])
         ended = self._server.wait(
             summary,
             on_change=lambda now: self._progress.seen(source, now),
@@ -160,14 +148,8 @@ class SummaryRun:
 
     def _fetched(self, source: SourceFile, summary_id: str) -> DocumentResult:
         """Fetch the result of an ended summary, or say why it is no longer available."""
-        found: list[DocumentResult] = []
-
-        def fetch() -> DocumentOutcome:
-            found.append(results.of_summary(source, self._server.summary(summary_id)))
-            return _never(source)
-
-        kept = self._kept(source, fetch)
-        return found[0] if found else kept.fetch()
+        summary = self._or_failure(source, lambda: self._server.summary(summary_id))
+        return summary.result if isinstance(summary, DocumentFailure) else results.of_summary(source, summary)
 
     def _running(
         self, contents: Sequence[str], fields: dict[str, object], add: Callable[[], list[str]]
@@ -185,8 +167,21 @@ class SummaryRun:
         key = hashlib.sha256(repr((name, documents, found.newest)).encode()).hexdigest()
         return self._server.start(documents, {**fields, "custom_id": name}, key=key)
 
-    def _kept(self, source: SourceFile, work: Callable[[], DocumentOutcome]) -> DocumentOutcome:
-        """Run the work and turn its errors into the outcome; some end the whole run."""
+    def _upload(self, source: SourceFile, content: str) -> dict[str, Any]:
+        """Upload the document without its folders, which the server must not learn."""
+        name = source.path.name.encode(errors="replace").decode()
+        return self._server.add(source.path, name, content)
+
+    def _extracted(self, source: SourceFile, document_id: str) -> dict[str, Any] | DocumentFailure:
+        """Wait until the document's text is extracted, or cannot be."""
+        document = self._server.extracted(document_id)
+        if document["state"] == "ready":
+            return document
+        error = document["error"] or {"code": document["state"], "message": "the document cannot be read"}
+        return _failed(source, error["code"], error["message"])
+
+    def _or_failure(self, source: SourceFile, work: Callable[[], T]) -> T | DocumentFailure:
+        """Run the work and turn its errors into a failure; some end the whole run."""
         if self.lost is not None:
             return _failed(source, self.lost.code, self.lost.message, is_final=False)
         try:
@@ -205,27 +200,8 @@ class SummaryRun:
             return _failed(source, error.server_code, error.message, is_final=is_final)
 
 
-def _failed(source: SourceFile, code: str, message: str, *, is_final: bool = True) -> DocumentOutcome:
-    result = results.failed(source, code, message)
-    return DocumentOutcome(source, is_completed=False, is_final=is_final, fetch=lambda: result)
-
-
-def _ended(source: SourceFile, document: dict[str, Any]) -> DocumentOutcome:
-    """Convert a document that is extracted, or failed to be, into an outcome."""
-    if document["state"] == "ready":
-        return DocumentOutcome(source, is_completed=True, is_final=True, fetch=lambda: DocumentResult(source))
-    error = document["error"] or {"code": document["state"], "message": "the document cannot be read"}
-    return _failed(source, error["code"], error["message"])
-
-
-def _never(source: SourceFile) -> DocumentOutcome:
-    """Return a placeholder for work that passes its result on in another way."""
-    return _failed(source, "none", "")
-
-
-def _filename(source: SourceFile) -> str:
-    """Return the file's name without its folders, which the server must not learn."""
-    return source.path.name.encode(errors="replace").decode()
+def _failed(source: SourceFile, code: str, message: str, *, is_final: bool = True) -> DocumentFailure:
+    return DocumentFailure(results.failed(source, code, message), is_final)
 
 
 def in_threads(work: Callable[[T], R], items: Iterable[T], *, num_threads: int) -> Iterator[tuple[int, R]]:
