@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, case, or_, select, update
+from sqlalchemy import ColumnElement, or_, select, update
 from sqlalchemy.orm import Session
 
 from jobs import checkpoints, endings
 from jobs.checkpoints import Output
 from jobs.guarded_update import move, moving
 from jobs.models import Job
-from jobs.states import JobState, StopReason, sources
+from jobs.states import TRANSITIONS, JobState, StopReason, sources
 
 __all__ = [
     "ENDS",
@@ -43,7 +43,9 @@ class Lease:
 
 
 # The verbs that end a job on request.
-ENDS = {StopReason.CANCEL: "cancel", StopReason.EXPIRE: "expire"}
+ENDS: dict[str, str] = {StopReason.CANCEL: "cancel", StopReason.EXPIRE: "expire"}
+# A stronger reason to stop replaces a weaker one.
+_STRENGTH = {StopReason.SHUTDOWN: 0, StopReason.PREEMPT: 1, StopReason.EXPIRE: 2, StopReason.CANCEL: 3}
 # What a job loses when it goes back to the queue. A request to end it is served before that.
 UNHELD: dict[str, Any] = {
     "lease_id": None,
@@ -103,10 +105,9 @@ def requeue(
     row = session.execute(asked).one_or_none()
     if row is None:
         return None
-    if row.stop_reason in (StopReason.CANCEL, StopReason.EXPIRE):
-        reason = StopReason(row.stop_reason)
-        finish(session, ENDS[reason], lease, output)
-        return JobState.CANCELLED if reason is StopReason.CANCEL else JobState.EXPIRED
+    if row.stop_reason in ENDS:
+        finish(session, ENDS[row.stop_reason], lease, output)
+        return TRANSITIONS[ENDS[row.stop_reason]][1]
     if output is not None and output.num_tokens and output.is_resumable:
         checkpoints.save(session, lease.job_id, output)
     move(session, verb, *fence(lease), **values, **UNHELD, **checkpoints.progress_kept())
@@ -143,5 +144,5 @@ def request_stop(session: Session, reason: StopReason, conditions: Sequence[Colu
 
 def weaker_than(reason: StopReason) -> ColumnElement[bool]:
     """Match jobs that were not asked to stop, or only for a weaker reason."""
-    strength = case({each.value: place for place, each in enumerate(StopReason)}, value=Job.stop_reason)
-    return or_(Job.stop_reason.is_(None), strength > list(StopReason).index(reason))
+    weaker = [each.value for each, strength in _STRENGTH.items() if strength < _STRENGTH[reason]]
+    return or_(Job.stop_reason.is_(None), Job.stop_reason.in_(weaker))

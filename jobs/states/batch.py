@@ -36,5 +36,5 @@ TRANSITIONS: dict[str, tuple[frozenset[BatchState], BatchState]] = {
     "end_cancelled": (frozenset({_B.CANCELLING}), _B.CANCELLED),
 }
 
-TERMINAL: frozenset[BatchState] = frozenset({_B.FAILED, _B.COMPLETED, _B.EXPIRED, _B.CANCELLED})
-ACTIVE: frozenset[BatchState] = frozenset(_B) - TERMINAL
+ACTIVE: frozenset[BatchState] = frozenset(state for starts, _ in TRANSITIONS.values() for state in starts)
+TERMINAL: frozenset[BatchState] = frozenset(_B) - ACTIVE

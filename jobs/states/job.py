@@ -34,8 +34,13 @@ TRANSITIONS: dict[str, tuple[frozenset[JobState], JobState]] = {
     "expire": (frozenset({_S.BLOCKED, _S.PREPARING, _S.QUEUED, _S.RUNNING}), _S.EXPIRED),
 }
 
-TERMINAL: frozenset[JobState] = frozenset({_S.COMPLETED, _S.FAILED, _S.CANCELLED, _S.EXPIRED})
-ACTIVE: frozenset[JobState] = frozenset(_S) - TERMINAL
+ACTIVE: frozenset[JobState] = frozenset(state for starts, _ in TRANSITIONS.values() for state in starts)
+TERMINAL: frozenset[JobState] = frozenset(_S) - ACTIVE
+
+
+def sources(verb: str) -> list[str]:
+    """Return the states that `verb` may start from, as SQL values."""
+    return sorted(state.value for state in TRANSITIONS[verb][0])
 
 
 class Lane(StrEnum):
@@ -46,7 +51,7 @@ class Lane(StrEnum):
 
 
 class StopReason(StrEnum):
-    """Why a running job should end before the engine is done; the strongest reason comes first."""
+    """Why a running job should end before the engine is done; `transitions` ranks the reasons."""
 
     CANCEL = "cancel"
     EXPIRE = "expire"
@@ -59,11 +64,6 @@ class FinishReason(StrEnum):
 
     STOP = "stop"  # end-of-sequence token, or one of the job's stop strings
     LENGTH = "length"  # max_tokens were generated
-
-
-def sources(verb: str) -> list[str]:
-    """Return the states that `verb` may start from, as SQL values."""
-    return sorted(state.value for state in TRANSITIONS[verb][0])
 
 
 class WaitReason(StrEnum):
