@@ -1,6 +1,7 @@
 """The verbs in the order of a job's life; only they move rows, in the caller's transaction.
 
-Every move is one guarded UPDATE, see `transitions`. Jobs enter through `submission` and leave through
+Every move is one guarded UPDATE, see `transitions`. A verb of a worker returns the new state of its job, or
+None if the lease is lost; then it writes nothing. Jobs enter through `submission` and leave through
 `deletion`; `leases` holds what a worker writes to the jobs it runs.
 """
 
@@ -89,30 +90,20 @@ def report_progress(
     )
 
 
-def complete(session: Session, lease: Lease, output: Output, finish_reason: FinishReason) -> bool:
-    """Complete the job with its result and event.
-
-    Returns:
-        False if the lease is lost; then nothing is written.
-    """
+def complete(session: Session, lease: Lease, output: Output, finish_reason: FinishReason) -> JobState | None:
+    """Complete the job with its result and event."""
     return transitions.finish(session, "complete", lease, output, finish_reason=finish_reason.value)
 
 
-def fail(session: Session, lease: Lease, error: JsonObject, output: Output | None = None) -> bool:
-    """Fail the job for good and keep its partial output.
-
-    Returns:
-        False if the lease is lost.
-    """
+def fail(session: Session, lease: Lease, error: JsonObject, output: Output | None = None) -> JobState | None:
+    """Fail the job for good and keep its partial output."""
     return transitions.finish(session, "fail", lease, output, error=error)
 
 
-def finish_stopped(session: Session, lease: Lease, reason: StopReason, output: Output | None) -> bool:
-    """Cancel or expire a running job as requested.
-
-    Returns:
-        False if the lease is lost.
-    """
+def finish_stopped(
+    session: Session, lease: Lease, reason: StopReason, output: Output | None
+) -> JobState | None:
+    """Cancel or expire a running job as requested."""
     return transitions.finish(session, transitions.ENDS[reason], lease, output)
 
 
@@ -120,9 +111,6 @@ def release(session: Session, lease: Lease, output: Output | None = None) -> Job
     """Queue the job again with its rank, or end it if a request asked for that.
 
     Spends no attempt.
-
-    Returns:
-        The job's new state; None if the lease is lost, and then nothing is written.
     """
     return transitions.requeue(session, "release", lease, output)
 
@@ -175,9 +163,6 @@ def retry(
     """Spend an attempt: queue the job for later, or fail it after its last one.
 
     Ends the job instead if a request asked for that. A failed job keeps its partial output.
-
-    Returns:
-        The job's new state; None if the lease is lost, and then nothing is written.
     """
     job = session.scalar(
         select(Job).where(*transitions.fence(lease), Job.state == "running").with_for_update()
@@ -186,26 +171,22 @@ def retry(
         return None
     spent = job.attempt + 1
     if spent >= max_attempts:
-        transitions.finish(session, "fail", lease, output, error=error, attempt=spent)
-        return JobState.FAILED
+        return transitions.finish(session, "fail", lease, output, error=error, attempt=spent)
     wait = backoff * 2 ** (spent - 1)
     return transitions.requeue(
         session, "retry", lease, output, attempt=spent, run_after=func.clock_timestamp() + wait
     )
 
 
-def release_after_engine_loss(session: Session, lease: Lease, *, max_rescues: int) -> bool:
+def release_after_engine_loss(session: Session, lease: Lease, *, max_rescues: int) -> JobState | None:
     """Queue the job again, as after a rescue, because its engine was lost.
 
     Spends no attempt, but records that the job was in flight: it may be what killed the engine.
-
-    Returns:
-        False if the lease is lost.
     """
     job = session.scalar(
         select(Job).where(*transitions.fence(lease), Job.state == "running").with_for_update()
     )
-    return job is not None and _rescue_one(session, job, max_rescues=max_rescues)
+    return _rescue_one(session, job, max_rescues=max_rescues) if job else None
 
 
 def cancel(session: Session, job_id: UUID, *, tenant_id: UUID) -> Job:
@@ -314,31 +295,30 @@ def rescue(
     return [job for job in silent if _rescue_one(session, job, max_rescues=max_rescues)]
 
 
-def _rescue_one(session: Session, job: Job, *, max_rescues: int) -> bool:
+def _rescue_one(session: Session, job: Job, *, max_rescues: int) -> JobState | None:
     if job.lease_id is None:
-        return False
+        return None
     lease = Lease(job.id, job.lease_id)
-    moved = _take_back(session, job, lease, max_rescues=max_rescues)
+    state = _take_back(session, job, lease, max_rescues=max_rescues)
     reservations.drain(session, lease.lease_id)
-    return moved
+    return state
 
 
-def _take_back(session: Session, job: Job, lease: Lease, *, max_rescues: int) -> bool:
+def _take_back(session: Session, job: Job, lease: Lease, *, max_rescues: int) -> JobState | None:
     if job.stop_reason in (StopReason.CANCEL, StopReason.EXPIRE):
         return finish_stopped(session, lease, StopReason(job.stop_reason), None)
     if job.num_rescues >= max_rescues:
         # It ran alone the last time (see claims), so no other job can have killed its worker.
         return fail(session, lease, _LOST)
-    return bool(
-        transitions.move(
-            session,
-            "rescue",
-            *transitions.fence(lease),
-            num_rescues=Job.num_rescues + 1,
-            **transitions.UNHELD,
-            **checkpoints.progress_kept(),
-        )
+    moved = transitions.move(
+        session,
+        "rescue",
+        *transitions.fence(lease),
+        num_rescues=Job.num_rescues + 1,
+        **transitions.UNHELD,
+        **checkpoints.progress_kept(),
     )
+    return JobState.QUEUED if moved else None
 
 
 _LOST: JsonObject = {

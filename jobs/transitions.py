@@ -60,18 +60,24 @@ def fence(lease: Lease) -> tuple[ColumnElement[bool], ...]:
     return (Job.id == lease.job_id, Job.lease_id == lease.lease_id)
 
 
-def finish(session: Session, verb: str, lease: Lease, output: Output | None, **values: Any) -> bool:  # noqa: ANN401  # columns have many types
+def finish(
+    session: Session,
+    verb: str,
+    lease: Lease,
+    output: Output | None,
+    **values: Any,  # noqa: ANN401  # columns have many types
+) -> JobState | None:
     """Write terminal state, result and event in the caller's transaction, or nothing.
 
     Returns:
-        False if the lease is lost.
+        The job's new state; None if the lease is lost.
     """
     held = select(Job.id).where(*fence(lease), Job.state.in_(sources(verb))).with_for_update()
     if session.scalar(held) is None:
-        return False
+        return None
     if output is not None:
         checkpoints.save(session, lease.job_id, output)
-    return bool(end(session, verb, *fence(lease), **values))
+    return TRANSITIONS[verb][1] if end(session, verb, *fence(lease), **values) else None
 
 
 def end(session: Session, verb: str, *conditions: ColumnElement[bool], **values: Any) -> list[Job]:  # noqa: ANN401  # columns have many types
@@ -106,8 +112,7 @@ def requeue(
     if row is None:
         return None
     if row.stop_reason in ENDS:
-        finish(session, ENDS[row.stop_reason], lease, output)
-        return TRANSITIONS[ENDS[row.stop_reason]][1]
+        return finish(session, ENDS[row.stop_reason], lease, output)
     if output is not None and output.num_tokens and output.is_resumable:
         checkpoints.save(session, lease.job_id, output)
     move(session, verb, *fence(lease), **values, **UNHELD, **checkpoints.progress_kept())

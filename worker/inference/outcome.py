@@ -98,10 +98,9 @@ def _move(
 ) -> JobState | None:
     match outcome:
         case Finished(reason):
-            return _if(lifecycle.complete(session, lease, output, reason), JobState.COMPLETED)
+            return lifecycle.complete(session, lease, output, reason)
         case Stopped(StopReason.CANCEL | StopReason.EXPIRE as reason):
-            ended = JobState.CANCELLED if reason is StopReason.CANCEL else JobState.EXPIRED
-            return _if(lifecycle.finish_stopped(session, lease, reason, output), ended)
+            return lifecycle.finish_stopped(session, lease, reason, output)
         case Stopped() | RunEnded() | Yielded():
             return _release_verb(outcome)(session, lease, output)
         case Recounted(prompt_tokens):
@@ -128,12 +127,11 @@ def _fail(
     if isinstance(error, EngineUnavailableError):
         return lifecycle.release(session, lease, output)
     if isinstance(error, EngineLostError):
-        lost = lifecycle.release_after_engine_loss(session, lease, max_rescues=settings.max_rescues)
-        return _if(lost, JobState.QUEUED)
+        return lifecycle.release_after_engine_loss(session, lease, max_rescues=settings.max_rescues)
     reported: JsonObject = {"code": error.code, "message": sanitize(error.message)[0]}
     partial = output if output.num_tokens else None
     if not error.retryable:
-        return _if(lifecycle.fail(session, lease, reported, partial), JobState.FAILED)
+        return lifecycle.fail(session, lease, reported, partial)
     return lifecycle.retry(
         session,
         lease,
@@ -142,7 +140,3 @@ def _fail(
         backoff=timedelta(seconds=settings.retry_backoff_seconds),
         output=partial,
     )
-
-
-def _if(moved: bool, state: JobState) -> JobState | None:  # noqa: FBT001  # a verb's answer
-    return state if moved else None

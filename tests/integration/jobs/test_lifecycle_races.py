@@ -74,7 +74,7 @@ def test_a_job_that_should_end_does_not_go_back_to_the_queue(
         reason = {"cancelled": "cancel", "expired": "expire"}[wanted]
         session.execute(text("UPDATE jobs SET stop_reason = :reason"), {"reason": reason})
     with transaction(sessions) as session:
-        assert BACK[verb](session, lease)
+        assert BACK[verb](session, lease) == wanted
     assert job(sessions, lease).state == wanted
     with sessions() as session:
         assert session.scalars(select(WebhookEvent.type)).all() == [f"job.{wanted}"]
