@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from jobs.states import WaitReason
-from jobs.views import QueueObject
+from jobs.views import QueueReply
 
 _WORDS: Final[dict[str, str]] = {
     WaitReason.DEPENDENCY: "waiting for other jobs",
@@ -23,7 +23,7 @@ _HOUR: Final = timedelta(hours=1)
 _DAY: Final = timedelta(days=1)
 
 
-def in_words(queue: QueueObject, *, now: datetime) -> str:
+def in_words(queue: QueueReply, *, now: datetime) -> str:
     """Describe a queue position: `number 3, starts in about 4 min: others go first`."""
     reason = queue["reason"]
     why = "starts any moment" if reason is None else _WORDS.get(reason, reason)

@@ -1,7 +1,8 @@
-"""What callers may send: field types, and pydantic's complaints as errors that name the field."""
+"""Field types of requests and replies, and pydantic's complaints as errors that name the field."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
 from typing import Annotated, Any, Final
 
 from pydantic import (
@@ -10,10 +11,11 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    GetPydanticSchema,
     ValidationError,
     WithJsonSchema,
 )
-from pydantic_core import PydanticCustomError
+from pydantic_core import PydanticCustomError, core_schema
 
 from jobs.errors import InvalidRequestError, MalformedJsonError, MissingFieldError, UnknownFieldError
 
@@ -70,6 +72,21 @@ Stop = Annotated[
         }
     ),
 ]
+
+
+def choice(names: Iterable[str]) -> GetPydanticSchema:
+    """Restrict a field to these names, as `Literal` does."""
+    schema = core_schema.literal_schema([str(name) for name in names])
+    return GetPydanticSchema(lambda _source, _handler: schema)
+
+
+def documented_as(kind: object) -> GetPydanticSchema:
+    """Describe a field's JSON by another type than its own: a moment that is written as text."""
+    return GetPydanticSchema(lambda _source, handler: handler.generate_schema(kind))
+
+
+WINDOWS: Final = {"1h": timedelta(hours=1), "24h": timedelta(hours=24), "7d": timedelta(days=7)}
+CompletionWindow = Annotated[str, choice(WINDOWS)]
 
 
 class Closed(BaseModel):

@@ -1,12 +1,21 @@
-"""The public shape of a job: what callers poll and what webhooks carry."""
+"""The public shape of a job: what callers poll and what webhooks carry.
+
+The OpenAPI document describes these types too; it names an object inside another as its class here.
+"""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TypedDict
+from typing import Annotated, Literal, NotRequired, get_args
+
+from pydantic import Field
+from typing_extensions import TypedDict  # pydantic needs it below Python 3.12
 
 from jobs import ids
 from jobs.models import Job, JsonObject
-from jobs.states import StopReason, WaitReason
+from jobs.prompts.messages import Task
+from jobs.states import FinishReason, JobState, StopReason, WaitReason
+from jobs.states.summary import TASKS
+from jobs.validation import choice, documented_as
 
 PRIORITIES: dict[str, int] = {"low": -1, "normal": 0, "high": 1}
 PRIORITY_NAMES = {rank: name for name, rank in PRIORITIES.items()}
@@ -27,43 +36,98 @@ class QueuePlace:
     estimated_start_at: datetime | None = None
 
 
+class JobError(TypedDict):
+    """Why a job failed."""
+
+    code: Annotated[str, Field(examples=["context_length_exceeded"])]
+    message: str
+    details: NotRequired[Annotated[JsonObject | None, Field(description="Figures that depend on the code.")]]
+
+
+Moment = Annotated[str, documented_as(datetime)]
+Labels = Annotated[JsonObject, documented_as(dict[str, str])]
+StoredError = Annotated[JsonObject, documented_as(JobError)]
+Priority = Annotated[str, choice(PRIORITIES)]
+StateName = Annotated[str, choice(JobState)]
+FinishReasonName = Annotated[str, choice(FinishReason)]
+# Jobs of summary trees appear in the tenant's list of jobs too.
+TaskName = Annotated[str, choice([*get_args(Task), *TASKS.values()])]
+
+
 class JobObject(TypedDict):
     """A job as JSON; times are RFC 3339 in UTC, tokens are counts of the served model's tokenizer."""
 
     id: str
-    object: str
-    state: str
-    task: str
+    object: Literal["job"]
+    state: StateName
+    task: TaskName
     model: str
     custom_id: str | None
-    metadata: JsonObject
-    priority: str
+    metadata: Labels
+    priority: Priority
     max_tokens: int
-    prompt_tokens: int | None
-    completion_tokens: int
-    finish_reason: str | None
-    attempt: int
+    prompt_tokens: Annotated[int | None, Field(description="Null until counted.")]
+    completion_tokens: Annotated[
+        int, Field(description="Tokens generated so far; final once the job has ended.")
+    ]
+    finish_reason: FinishReasonName | None
+    attempt: Annotated[int, Field(description="Attempts spent so far.")]
     cancel_requested: bool
-    error: JsonObject | None
-    created_at: str
-    started_at: str | None
-    first_token_at: str | None
-    finalized_at: str | None
-    expires_at: str | None
+    error: StoredError | None
+    created_at: Moment
+    started_at: Moment | None
+    first_token_at: Moment | None
+    finalized_at: Moment | None
+    expires_at: Moment | None
 
 
-class QueueObject(TypedDict):
-    """A job's queue position as JSON; an estimate, see `QueuePlace`."""
+class QueueReply(TypedDict):
+    """The queue position of a waiting job: an estimate, at most a second old near the head of the queue."""
 
-    position: int | None
-    reason: str | None
-    estimated_start_at: str | None
+    position: Annotated[
+        int | None,
+        Field(
+            description="1 is next. Near the head, positions follow the order in which jobs are expected to"
+            " start; large and small jobs are packed together, so this is not the order of arrival. From"
+            " about the 130th on they follow rank, which is approximate: jobs may share a position. Null"
+            " when the job is not in line: `dependency`, `preparing`, `retry_backoff`, `engine_down`,"
+            " `no_engine_fits`."
+        ),
+    ]
+    reason: Annotated[
+        Annotated[str, choice(WaitReason)] | None,
+        Field(
+            description="What the job waits for; the first reason that applies. `dependency`: other jobs."
+            " `preparing`: its tokens are being counted. `retry_backoff`: an attempt failed, and the next"
+            " one starts later. `engine_down`: no engine that could hold it was seen in the last 30 s, or"
+            " all are paused. `no_engine_fits`: every engine of its model is too small for its prompt and"
+            " max_tokens. `reservation`: there is room, but it is reserved for a job of higher precedence,"
+            " which this one would delay. `slots`: it is next, and all batch slots are taken. `blocks`: it"
+            " is next or ranks first, and too few KV-cache blocks are free. `alone`: the same, but it runs"
+            " only on an idle engine, because workers crashed while running it. `behind`: other jobs go"
+            " first. Null: nothing holds it back, and it starts within about a second."
+        ),
+    ]
+    estimated_start_at: Annotated[
+        Moment | None,
+        Field(
+            description="Estimated from the measured speed of the engines and the output of similar jobs,"
+            " assuming that no job of higher rank arrives. Half of all estimates are within 20 % of the"
+            " wait, one in ten is more than 80 % off. Null when no estimate is possible."
+        ),
+    ]
 
 
 class SeenJobObject(JobObject):
     """A job as a reader sees it: with its queue position while it waits."""
 
-    queue: QueueObject | None
+    queue: Annotated[
+        QueueReply | None,
+        Field(
+            description="Null when the job is running or has ended. Lists, webhooks and other responses omit"
+            " it, and the ETag does not cover it."
+        ),
+    ]
 
 
 def job_object(job: Job) -> JobObject:
@@ -92,13 +156,13 @@ def job_object(job: Job) -> JobObject:
     )
 
 
-def queue_object(place: QueuePlace) -> QueueObject:
+def queue_object(place: QueuePlace) -> QueueReply:
     """Convert a queue position to the shape that callers see.
 
     The estimated start is cut to whole seconds.
     """
     start = place.estimated_start_at
-    return QueueObject(
+    return QueueReply(
         position=place.position,
         reason=place.reason,
         estimated_start_at=optional_rfc3339(start.replace(microsecond=0) if start else None),

@@ -2,10 +2,11 @@
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, with_config
 
 from api.http.fields import Seconds
 from api.http.replies import ErrorBody, ListReply, example, page_example
+from jobs.batches.views import BatchErrors, BatchObject, EndpointName
 
 _FILE_ID = "file-019c2f3e5a4b7c8d9e0f1a2b3c4d5e6f"
 _BATCH_ID = "batch_019c2f3e5a4b7c8d9e0f1a2b3c4d5e70"
@@ -42,89 +43,9 @@ _BATCH: dict[str, Any] = {
 }
 
 
-class LineFault(BaseModel):
-    """One reason why a batch failed validation."""
-
-    code: str = Field(examples=["invalid_json_line"])
-    line: int | None = Field(description="Counted from 1; null: the whole file.")
-    message: str
-    param: str | None
-
-
-class BatchErrors(BaseModel):
-    """All reasons why a batch failed validation; lists show only the first hundred."""
-
-    object: Literal["list"]
-    data: list[LineFault]
-
-
-class RequestCounts(BaseModel):
-    """Line counts of a batch, 0 during validation. Cancelled and expired lines are only in `total`."""
-
-    total: int
-    completed: int
-    failed: int
-
-
-class CachedTokens(BaseModel):
-    """Input tokens by kind."""
-
-    cached_tokens: int
-
-
-class ReasoningTokens(BaseModel):
-    """Output tokens by kind."""
-
-    reasoning_tokens: int
-
-
-class BatchUsage(BaseModel):
-    """Tokens of the completed lines."""
-
-    input_tokens: int
-    input_tokens_details: CachedTokens
-    output_tokens: int
-    output_tokens_details: ReasoningTokens
-    total_tokens: int
-
-
-class BatchReply(BaseModel):
+@with_config(example(**_BATCH))
+class BatchReply(BatchObject):
     """A batch. Times are seconds since 1970."""
-
-    model_config = example(**_BATCH)
-
-    id: str
-    object: Literal["batch"]
-    endpoint: Literal["/v1/chat/completions", "/v1/completions"]
-    model: str | None
-    errors: BatchErrors | None
-    input_file_id: str
-    completion_window: Literal["1h", "24h", "7d"]
-    status: Literal[
-        "validating",
-        "failed",
-        "in_progress",
-        "finalizing",
-        "completed",
-        "expired",
-        "cancelling",
-        "cancelled",
-    ]
-    output_file_id: str | None = Field(description="Set with the first completed line; grows until the end.")
-    error_file_id: str | None = Field(description="Set with the first failed line; grows until the end.")
-    created_at: Seconds
-    in_progress_at: Seconds | None
-    expires_at: Seconds
-    finalizing_at: Seconds | None
-    completed_at: Seconds | None
-    failed_at: Seconds | None
-    expired_at: Seconds | None
-    cancelling_at: Seconds | None
-    cancelled_at: Seconds | None
-    request_counts: RequestCounts
-    usage: BatchUsage
-    metadata: dict[str, str] | None
-    retry_of: str | None = Field(description="The batch whose failed lines this one runs again.")
 
 
 class RefusedLine(BaseModel):
@@ -176,7 +97,7 @@ class EstimateReply(BaseModel):
 
     object: Literal["batch.estimate"]
     input_file_id: str
-    endpoint: Literal["/v1/chat/completions", "/v1/completions"]
+    endpoint: EndpointName
     request_counts: EstimateCounts
     prompt_tokens: int
     max_output_tokens: int

@@ -5,7 +5,8 @@ from typing import Final, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from api.http.fields import MAX_EXPIRY_SECONDS, MIN_EXPIRY_SECONDS
-from jobs.validation import Closed, Metadata, NonEmpty
+from jobs.batches.views import EndpointName
+from jobs.validation import Closed, CompletionWindow, Metadata, NonEmpty
 
 _FILE_ID: Final = "file-019c2f3e5a4b7c8d9e0f1a2b3c4d5e6f"
 
@@ -25,7 +26,7 @@ class EstimateRequest(Closed):
     )
 
     input_file_id: NonEmpty
-    endpoint: Literal["/v1/chat/completions", "/v1/completions"]
+    endpoint: EndpointName
 
 
 class BatchRequest(EstimateRequest):
@@ -44,7 +45,7 @@ class BatchRequest(EstimateRequest):
         }
     )
 
-    completion_window: Literal["1h", "24h", "7d"]
+    completion_window: CompletionWindow
     metadata: Metadata | None = None
     output_expires_after: ExpiresAfter | None = Field(
         None, description="Lifetime of the result files, from the end of the batch."

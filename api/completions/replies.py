@@ -4,10 +4,9 @@ from typing import Any, Literal
 
 from pydantic import BaseModel
 
+from api.http.fields import Seconds
 from api.http.replies import example
-
-Seconds = int
-FinishReason = Literal["stop", "length"]
+from jobs.views import FinishReasonName
 
 _USAGE: dict[str, Any] = {"prompt_tokens": 21, "completion_tokens": 9, "total_tokens": 30}
 _MODEL: dict[str, Any] = {
@@ -40,7 +39,7 @@ class ChatChoice(BaseModel):
     index: Literal[0]
     message: AssistantMessage
     logprobs: None
-    finish_reason: FinishReason
+    finish_reason: FinishReasonName
 
 
 class ChatCompletionReply(BaseModel):
@@ -78,7 +77,7 @@ class TextChoice(BaseModel):
     index: Literal[0]
     text: str
     logprobs: None
-    finish_reason: FinishReason
+    finish_reason: FinishReasonName
 
 
 class TextCompletionReply(BaseModel):
@@ -109,7 +108,7 @@ class GenerateReply(BaseModel):
     model_config = example(text=" a time", finish_reason="length", usage=_USAGE)
 
     text: str
-    finish_reason: FinishReason
+    finish_reason: FinishReasonName
     usage: TokenUsage
 
 

@@ -18,7 +18,6 @@ from api.documents.schemas import (
     DocumentListReply,
     DocumentReply,
     DocumentTextQuery,
-    KindName,
     SeenDocumentReply,
 )
 from api.http.dependencies import ServicesDep, TenantDep
@@ -27,7 +26,7 @@ from api.http.identifiers import DocumentIdDep, parse_range
 from api.http.openapi import answers, document_body
 from api.http.replies import page
 from jobs import documents, ids, summaries
-from jobs.documents.views import document_object
+from jobs.documents.views import KindName, document_object
 from jobs.errors import ConflictError, DocumentNotReadyError
 from jobs.states.document import DocumentState
 

@@ -1,18 +1,12 @@
 """Requests and replies about documents."""
 
-from datetime import datetime
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, with_config
 
 from api.http.replies import GoneReply, ListReply, example, gone_example, page_example
-from jobs.states.document import DocumentKind, DocumentState, Fault, Notice
+from jobs.documents.views import DocumentObject, DocumentStateName, KindName
 from jobs.validation import Closed
-
-KindName = Literal["txt", "md", "html", "pdf", "docx", "pptx", "xlsx", "epub", "eml"]
-assert set(KindName.__args__) == set(DocumentKind)  # type: ignore[attr-defined]  # noqa: S101  # literals have args
-DocumentStateName = Literal["extracting", "ready", "failed"]
-assert set(DocumentStateName.__args__) | {"deleted"} == set(DocumentState)  # type: ignore[attr-defined]  # noqa: S101
 
 _ID: Final = "doc_019c2f3e5a4b7c8d9e0f1a2b3c4d5e6f"
 _DOCUMENT: Final[dict[str, Any]] = {
@@ -70,53 +64,18 @@ class DocumentTextQuery(BaseModel):
     )
 
 
-class DocumentWarning(BaseModel):
-    """A warning about the extracted text."""
-
-    code: Notice
-    message: str
-    pages: list[int] | None = Field(None, description="Pages concerned, counted from 1; the first thousand.")
-
-
-class DocumentError(BaseModel):
-    """Why a document has no text."""
-
-    code: Fault
-    message: str
-
-
-class DocumentReply(BaseModel):
+@with_config(example(**_DOCUMENT))
+class DocumentReply(DocumentObject):
     """A document. Fields that depend on its text are null until `state` is `ready`."""
 
-    model_config = example(**_DOCUMENT)
 
-    id: str
-    object: Literal["document"]
-    filename: str = Field(description="As first uploaded.")
-    kind: KindName
-    bytes: int
-    sha256: str
-    state: DocumentStateName
-    pages: int | None = Field(
-        description="Pages, slides of pptx, sheets of xlsx, chapters of epub; null for kinds without pages."
-    )
-    characters: int | None = Field(description="Length of the text; all offsets count characters.")
-    tokens: int | None = Field(description="Of the text alone, with the served model's tokenizer.")
-    language: str | None = Field(description="ISO 639-1; null if uncertain.")
-    title: str | None
-    warnings: list[DocumentWarning]
-    error: DocumentError | None
-    created_at: datetime
-    finalized_at: datetime | None
-    expires_at: datetime | None = Field(description="Deleted then; uploading it again extends its life.")
-
-
-class SeenDocumentReply(DocumentReply):
+@with_config(example(**_DOCUMENT, page_offsets=[0, 1874, 1874, 4410]))
+class SeenDocumentReply(DocumentObject):
     """A document with the offsets of its pages."""
 
-    model_config = example(**_DOCUMENT, page_offsets=[0, 1874, 1874, 4410])
-
-    page_offsets: list[int] = Field(description="Character at which each page starts; [] without pages.")
+    page_offsets: Annotated[
+        list[int], Field(description="Character at which each page starts; [] without pages.")
+    ]
 
 
 class DocumentListReply(ListReply[DocumentReply]):

@@ -2,10 +2,10 @@
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import with_config
 
-from api.http.fields import Seconds
 from api.http.replies import GoneReply, ListReply, example, gone_example, page_example
+from jobs.files.views import FileObject
 
 _FILE_ID = "file-019c2f3e5a4b7c8d9e0f1a2b3c4d5e6f"
 _FILE: dict[str, Any] = {
@@ -21,20 +21,9 @@ _FILE: dict[str, Any] = {
 }
 
 
-class FileReply(BaseModel):
+@with_config(example(**_FILE))
+class FileReply(FileObject):
     """A file. Times are seconds since 1970."""
-
-    model_config = example(**_FILE)
-
-    id: str
-    object: Literal["file"]
-    bytes: int = Field(description="Bytes that can be read so far.")
-    created_at: Seconds
-    expires_at: Seconds | None = Field(description="Null while the file is being written.")
-    filename: str
-    purpose: Literal["batch", "batch_output"]
-    status: Literal["uploaded", "processed"] = Field(description="`processed` once the file is complete.")
-    status_details: None
 
 
 class FileListReply(ListReply[FileReply]):

@@ -26,7 +26,7 @@ REASONS: Final = {
 
 def answers(
     status: int,
-    model: type[BaseModel] | None,
+    model: type | None,
     description: str,
     *errors: int,
     raw: Mapping[str, str] = _NOTHING,

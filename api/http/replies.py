@@ -42,14 +42,6 @@ def gone_example(row: dict[str, Any]) -> ConfigDict:
     return example(id=row["id"], object=row["object"], deleted=True)
 
 
-class JobError(BaseModel):
-    """Why a job failed."""
-
-    code: str = Field(examples=["context_length_exceeded"])
-    message: str
-    details: dict[str, Any] | None = Field(None, description="Figures that depend on the code.")
-
-
 class ErrorBody(BaseModel):
     """What went wrong."""
 

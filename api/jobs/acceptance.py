@@ -8,7 +8,6 @@ from hashlib import sha256
 from typing import Final
 
 from api.http.callbacks import check_callback
-from api.http.fields import WINDOWS
 from api.jobs.requests import JobRequest
 from api.runtime.services import Acceptance
 from jobs.prompts.chat_template import ChatTemplateError
@@ -16,6 +15,7 @@ from jobs.prompts.counter import PromptCounter
 from jobs.prompts.messages import Message, build_messages, canonical
 from jobs.prompts.store import CountedPrompt, NewText
 from jobs.submission import JobSpec
+from jobs.validation import WINDOWS
 from jobs.views import PRIORITIES
 
 _SAMPLING: Final = ("temperature", "top_p", "top_k", "seed", "stop")

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
-from typing import Final, TypedDict
+from typing import Final
 from uuid import UUID
 
 from sqlalchemy.orm import Session
@@ -13,6 +13,7 @@ from api.http.body import Line, parse
 from api.http.idempotency import IdempotencyHeaders
 from api.jobs.acceptance import specification
 from api.jobs.line_destinations import LineDestinations
+from api.jobs.replies import BulkError
 from api.jobs.requests import JobRequest
 from api.runtime.api_keys import Caller
 from api.runtime.services import Acceptance, Services
@@ -40,15 +41,6 @@ _SLICE_BYTES: Final = 4 * 2**20
 _INLINE_FRACTION: Final = 8
 
 
-class LineError(TypedDict):
-    """A line that was not accepted."""
-
-    line: int
-    code: str
-    message: str
-    param: str | None
-
-
 @dataclass(slots=True)
 class BulkReport:
     """The outcome of each line.
@@ -59,13 +51,13 @@ class BulkReport:
     """
 
     ids: list[str] = field(default_factory=list)
-    errors: list[LineError] = field(default_factory=list)
+    errors: list[BulkError] = field(default_factory=list)
     num_rejected: int = 0
 
     def reject(self, number: int, error: LongbatchError) -> None:
         """Record that the line was not accepted."""
         self.num_rejected += 1
-        self.errors.append(LineError(line=number, code=error.code, message=error.message, param=error.param))
+        self.errors.append(BulkError(line=number, code=error.code, message=error.message, param=error.param))
 
 
 async def submit_lines(

@@ -1,34 +1,15 @@
 """Requests about jobs: strict types, closed objects, limits with a reason."""
 
-from typing import Annotated, Final, Literal, get_args
+from typing import Annotated, Final
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
-from api.http.fields import CompletionWindow, Priority, StateName
 from jobs.prompts.messages import Role, Task
-from jobs.states import WaitReason
-from jobs.states.summary import TASKS
-from jobs.validation import MAX_TOP_K, Closed, CustomId, Metadata, NonEmpty, Stop, Text
+from jobs.validation import MAX_TOP_K, Closed, CompletionWindow, CustomId, Metadata, NonEmpty, Stop, Text
+from jobs.views import Priority, StateName, TaskName
 
 MAX_TOKENS: Final = 131_072  # the whole context of the served model: no answer is longer
 MAX_MESSAGES: Final = 4096  # a conversation; far above any real one, far below what 8 MiB could hold
-
-# Jobs of summary trees appear in the tenant's list of jobs too.
-TaskName = Literal["generate", "summarize", "summary_whole", "summary_map", "summary_reduce"]
-assert set(TaskName.__args__) == {*get_args(Task), *TASKS.values()}  # type: ignore[attr-defined]  # noqa: S101  # literals have args
-WaitReasonName = Literal[
-    "dependency",
-    "preparing",
-    "retry_backoff",
-    "engine_down",
-    "no_engine_fits",
-    "reservation",
-    "slots",
-    "blocks",
-    "alone",
-    "behind",
-]
-assert set(WaitReasonName.__args__) == set(WaitReason)  # type: ignore[attr-defined]  # noqa: S101  # literals have args
 
 
 def _input_kind(value: object) -> str | None:

@@ -1,13 +1,12 @@
 """Replies about summaries, modelled for the API documentation."""
 
-from datetime import datetime
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, NotRequired
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, with_config
 
-from api.http.fields import Priority, StateName
-from api.http.replies import GoneReply, JobError, ListReply, example, gone_example, page_example
-from api.summaries.requests import OnGapName, StyleName, SummaryStateName
+from api.http.replies import GoneReply, ListReply, example, gone_example, page_example
+from jobs.summaries.formats import SummaryResult
+from jobs.summaries.views import ChunkReply, SummaryObject
 
 _ID = "sum_019c2f3e5a4b7c8d9e0f1a2b3c4d5e6f"
 _DOCUMENT = "doc_019c2f3e5a4b7c8d9e0f1a2b3c4d5e6f"
@@ -63,113 +62,22 @@ _SUMMARY: dict[str, Any] = {
 }
 
 
-class GapReply(BaseModel):
-    """A stretch of a document that the summary does not cover."""
-
-    document_id: str
-    start: int | None = Field(description="Character of the document's text; null: the whole text.")
-    end: int | None
-    pages: list[int] | None = Field(description="First and last page, from 1; null: no pages.")
-    error: JobError | None
-
-
-class ChunkReply(BaseModel):
-    """A stretch of a document and its summary. The chunks cover the whole text, each part once."""
-
-    document_id: str
-    index: int = Field(description="Position in its document, from 0.")
-    start: int = Field(description="Character of the document's text.")
-    end: int
-    pages: list[int] | None = Field(description="First and last page, from 1; null: no pages.")
-    state: StateName
-    summary: str | None
-    error: JobError | None
-
-
-class ProgressReply(BaseModel):
-    """The progress of a summary."""
-
-    jobs: int
-    completed: int
-    failed: int = Field(description="Jobs that ended without completing, after their second attempt.")
-    running: int
-    tokens_done: int = Field(description="Planned prompt tokens of the jobs that have ended.")
-    tokens_total: int
-
-
-class SummaryUsageReply(BaseModel):
-    """Tokens of all jobs, including failed attempts."""
-
-    prompt_tokens: int
-    completion_tokens: int
-
-
-class TemplatesReply(BaseModel):
-    """Names and versions of the prompt templates."""
-
-    whole: str
-    map: str
-    reduce: str
-
-
-class PlanReply(BaseModel):
-    """How the documents were cut."""
-
-    levels: int = Field(description="Levels of the tree; 1 for a document that fits in one job.")
-    chunks: int
-    jobs: int
-    chunk_tokens: int = Field(description="Maximum per chunk.")
-    part_tokens: int = Field(description="Target length of a chunk's summary.")
-    fan_in: int = Field(description="Maximum number of summaries joined at once.")
-    prompt_tokens: int = Field(description="Expected, over all jobs.")
-
-
-class SummaryReply(BaseModel):
+@with_config(example(**_SUMMARY))
+class SummaryReply(SummaryObject):
     """A summary."""
 
-    model_config = example(**_SUMMARY)
 
-    id: str
-    object: Literal["summary"]
-    state: SummaryStateName
-    documents: list[str]
-    combine: bool
-    style: StyleName
-    length: int
-    language: str | None
-    instructions: str | None
-    focus: str | None
-    on_gap: OnGapName
-    chunk_tokens: int | None = Field(description="As requested.")
-    overlap_tokens: int
-    model: str
-    priority: Priority
-    templates: TemplatesReply
-    plan: PlanReply | None = Field(description="Null until planned.")
-    levels: int | None
-    cancel_requested: bool
-    summary: str | None = Field(description="Null unless completed.")
-    gaps: list[GapReply]
-    progress: ProgressReply
-    usage: SummaryUsageReply
-    error: JobError | None
-    metadata: dict[str, str]
-    custom_id: str | None
-    created_at: datetime
-    planned_at: datetime | None
-    finalized_at: datetime | None
-    expires_at: datetime | None
-
-
-class SeenSummaryReply(SummaryReply):
+@with_config(example(**_SUMMARY, chunks=[_CHUNK]))
+class SeenSummaryReply(SummaryObject):
     """A summary with its chunks, which `chunks=false` omits."""
 
-    model_config = example(**_SUMMARY, chunks=[_CHUNK])
-
-    chunks: list[ChunkReply] | None = Field(None, description="The chunks, in text order.")
-    next_chunks_start: int | None = Field(
-        None, description="Pass it as `chunks_start` to get the next chunks; absent after the last."
-    )
+    chunks: NotRequired[Annotated[list[ChunkReply] | None, Field(description="The chunks, in text order.")]]
+    next_chunks_start: NotRequired[
+        Annotated[
+            int | None,
+            Field(description="Pass it as `chunks_start` to get the next chunks; absent after the last."),
+        ]
+    ]
 
 
 class SummaryListReply(ListReply[SummaryReply]):
@@ -181,10 +89,8 @@ class SummaryListReply(ListReply[SummaryReply]):
     last_id: str | None = None
 
 
-class SummaryResultReply(BaseModel):
-    """A summary's text with its sources."""
-
-    model_config = example(
+@with_config(
+    example(
         id=_ID,
         state="completed",
         custom_id=None,
@@ -197,18 +103,9 @@ class SummaryResultReply(BaseModel):
         model="llama-3.1-8b-instruct",
         error=None,
     )
-
-    id: str
-    state: Literal["completed", "failed", "cancelled", "expired"]
-    custom_id: str | None
-    documents: list[str]
-    summary: str | None
-    chunks: list[ChunkReply]
-    gaps: list[GapReply]
-    usage: SummaryUsageReply
-    templates: TemplatesReply
-    model: str
-    error: JobError | None
+)
+class SummaryResultReply(SummaryResult):
+    """A summary's text with its sources."""
 
 
 class EstimatedDocumentReply(BaseModel):

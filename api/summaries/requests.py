@@ -1,25 +1,18 @@
 """Requests about summaries."""
 
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from api.http.fields import CompletionWindow, Priority
-from jobs.states.summary import OnGap, Style, SummaryState
-from jobs.validation import Closed, CustomId, Metadata, NonEmpty
+from jobs.summaries.views import OnGapName, StyleName, SummaryStateName
+from jobs.validation import Closed, CompletionWindow, CustomId, Metadata, NonEmpty
+from jobs.views import Priority
 
 MAX_DOCUMENTS: Final = 1000
 MAX_LENGTH: Final = 8192  # tokens; far above any summary, far below what an engine can answer
 MAX_CHUNK_TOKENS: Final = 131_072
 MAX_ESTIMATED_TOKENS: Final = 100_000_000
-
-StyleName = Literal["paragraph", "bullets", "sections", "tldr"]
-assert set(StyleName.__args__) == set(Style)  # type: ignore[attr-defined]  # noqa: S101  # literals have args
-OnGapName = Literal["skip", "fail"]
-assert set(OnGapName.__args__) == set(OnGap)  # type: ignore[attr-defined]  # noqa: S101  # literals have args
-SummaryStateName = Literal["preparing", "running", "completed", "failed", "cancelled", "expired"]
-assert set(SummaryStateName.__args__) == set(SummaryState)  # type: ignore[attr-defined]  # noqa: S101  # literals have args
 
 DocumentId = Annotated[str, Field(min_length=1, max_length=64)]
 

@@ -17,7 +17,6 @@ from api.http.body import parse, read_body
 from api.http.callbacks import check_callback
 from api.http.dependencies import CallerDep, ServicesDep, TenantDep
 from api.http.event_responses import EventResponse
-from api.http.fields import WINDOWS
 from api.http.idempotency import IdempotencyDep
 from api.http.identifiers import SummaryIdDep, parse_documents, parse_optional, parse_range
 from api.http.openapi import answers, event_answers, json_body
@@ -44,6 +43,7 @@ from jobs.summaries import SummaryFilter, SummarySpec, formats, queries, tree
 from jobs.summaries.queries import ChunkRange
 from jobs.summaries.views import SummaryObject, SummaryWithChunks
 from jobs.tenants.idempotency import RequestKind, run_once
+from jobs.validation import WINDOWS
 from jobs.views import PRIORITIES
 
 router = APIRouter(tags=["summaries"])

@@ -20,13 +20,9 @@ from jobs.models.batch import Batch
 from jobs.states.batch import TERMINAL, TRANSITIONS, BatchState, Endpoint
 from jobs.states.file import FileState
 from jobs.turns import Turn
+from jobs.validation import WINDOWS
 from jobs.webhooks import outbox
 
-WINDOWS: Final[Mapping[str, timedelta]] = {
-    "1h": timedelta(hours=1),
-    "24h": timedelta(hours=24),
-    "7d": timedelta(days=7),
-}
 # OpenAI's clients repeat an unanswered request twice within seconds.
 _REPEATED_WITHIN: Final = timedelta(minutes=10)
 
@@ -36,7 +32,7 @@ class BatchSpec:
     """A validated request for a batch.
 
     Attributes:
-        completion_window: a key of WINDOWS.
+        completion_window: a key of `WINDOWS`.
         output_expires_seconds: lifetime of the result files from their completion; None: the default.
         webhook_url: receives an event when the batch ends.
         webhook_secret: signs that event, sealed; None: the tenant's default does.

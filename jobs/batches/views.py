@@ -1,30 +1,89 @@
 """The public shape of a batch: OpenAI's object with our extra fields."""
 
 from datetime import datetime
-from typing import Final, TypedDict
+from typing import Annotated, Final, Literal
 from uuid import UUID
+
+from pydantic import Field
+from typing_extensions import TypedDict
 
 from jobs import ids
 from jobs.models import JsonObject
 from jobs.models.batch import Batch
+from jobs.states.batch import BatchState, Endpoint
+from jobs.validation import CompletionWindow, choice, documented_as
+from jobs.views import Labels
 
 # Keeps a batch with an error on every line from dominating a page of batches; the batch itself shows all.
 MAX_LISTED_ERRORS: Final = 100
+
+
+EndpointName = Annotated[str, choice(Endpoint)]
+
+
+class LineFault(TypedDict):
+    """One reason why a batch failed validation."""
+
+    code: Annotated[str, Field(examples=["invalid_json_line"])]
+    line: Annotated[int | None, Field(description="Counted from 1; null: the whole file.")]
+    message: str
+    param: str | None
+
+
+class BatchErrors(TypedDict):
+    """All reasons why a batch failed validation; lists show only the first hundred."""
+
+    object: Literal["list"]
+    data: list[Annotated[JsonObject, documented_as(LineFault)]]
+
+
+class RequestCounts(TypedDict):
+    """Line counts of a batch, 0 during validation. Cancelled and expired lines are only in `total`."""
+
+    total: int
+    completed: int
+    failed: int
+
+
+class CachedTokens(TypedDict):
+    """Input tokens by kind."""
+
+    cached_tokens: int
+
+
+class ReasoningTokens(TypedDict):
+    """Output tokens by kind."""
+
+    reasoning_tokens: int
+
+
+class BatchUsage(TypedDict):
+    """Tokens of the completed lines."""
+
+    input_tokens: int
+    input_tokens_details: CachedTokens
+    output_tokens: int
+    output_tokens_details: ReasoningTokens
+    total_tokens: int
 
 
 class BatchObject(TypedDict):
     """A batch as JSON; times in seconds since 1970."""
 
     id: str
-    object: str
-    endpoint: str
+    object: Literal["batch"]
+    endpoint: EndpointName
     model: str | None
-    errors: JsonObject | None
+    errors: BatchErrors | None
     input_file_id: str
-    completion_window: str
-    status: str
-    output_file_id: str | None
-    error_file_id: str | None
+    completion_window: CompletionWindow
+    status: Annotated[str, choice(BatchState)]
+    output_file_id: Annotated[
+        str | None, Field(description="Set with the first completed line; grows until the end.")
+    ]
+    error_file_id: Annotated[
+        str | None, Field(description="Set with the first failed line; grows until the end.")
+    ]
     created_at: int
     in_progress_at: int | None
     expires_at: int
@@ -34,17 +93,17 @@ class BatchObject(TypedDict):
     expired_at: int | None
     cancelling_at: int | None
     cancelled_at: int | None
-    request_counts: JsonObject
-    usage: JsonObject
-    metadata: JsonObject | None
-    retry_of: str | None
+    request_counts: RequestCounts
+    usage: BatchUsage
+    metadata: Labels | None
+    retry_of: Annotated[str | None, Field(description="The batch whose failed lines this one runs again.")]
 
 
 def batch_object(batch: Batch, *, max_errors: int | None = None) -> BatchObject:
     """Return the batch as callers see it, with `max_errors` errors (None: all)."""
-    errors: JsonObject | None = None
+    errors = None
     if batch.errors is not None:
-        errors = {"object": "list", "data": batch.errors[:max_errors]}
+        errors = BatchErrors(object="list", data=batch.errors[:max_errors])
     return BatchObject(
         id=ids.batch_id(batch.id),
         object="batch",

@@ -1,33 +1,66 @@
 """The public shape of documents."""
 
-from typing import TypedDict
+from typing import Annotated, Literal, NotRequired
+
+from pydantic import Field
+from typing_extensions import TypedDict
 
 from jobs import ids
 from jobs.database.base import JsonObject
 from jobs.models.document import Document
-from jobs.views import optional_rfc3339, rfc3339
+from jobs.states.document import DocumentKind, DocumentState, Fault, Notice
+from jobs.validation import choice, documented_as
+from jobs.views import Moment, optional_rfc3339, rfc3339
+
+KindName = Annotated[str, choice(DocumentKind)]
+DocumentStateName = Annotated[str, choice(state for state in DocumentState if state != DocumentState.DELETED)]
+
+
+class DocumentWarning(TypedDict):
+    """A warning about the extracted text."""
+
+    code: Notice
+    message: str
+    pages: NotRequired[
+        Annotated[list[int] | None, Field(description="Pages concerned, counted from 1; the first thousand.")]
+    ]
+
+
+class DocumentError(TypedDict):
+    """Why a document has no text."""
+
+    code: Fault
+    message: str
 
 
 class DocumentObject(TypedDict):
-    """A document; `pages` is their number, null if its kind has no pages."""
+    """A document as JSON; times are RFC 3339 in UTC."""
 
     id: str
-    object: str
-    filename: str
-    kind: str
+    object: Literal["document"]
+    filename: Annotated[str, Field(description="As first uploaded.")]
+    kind: KindName
     bytes: int
     sha256: str
-    state: str
-    pages: int | None
-    characters: int | None
-    tokens: int | None
-    language: str | None
+    state: DocumentStateName
+    pages: Annotated[
+        int | None,
+        Field(
+            description="Pages, slides of pptx, sheets of xlsx, chapters of epub; null for kinds without"
+            " pages."
+        ),
+    ]
+    characters: Annotated[int | None, Field(description="Length of the text; all offsets count characters.")]
+    tokens: Annotated[int | None, Field(description="Of the text alone, with the served model's tokenizer.")]
+    language: Annotated[str | None, Field(description="ISO 639-1; null if uncertain.")]
     title: str | None
-    warnings: list[JsonObject]
-    error: JsonObject | None
-    created_at: str
-    finalized_at: str | None
-    expires_at: str | None
+    warnings: list[Annotated[JsonObject, documented_as(DocumentWarning)]]
+    error: Annotated[JsonObject, documented_as(DocumentError)] | None
+    created_at: Moment
+    finalized_at: Moment | None
+    expires_at: Annotated[
+        Moment | None, Field(description="Deleted then; uploading it again extends its life.")
+    ]
 
 
 def document_object(document: Document) -> DocumentObject:

@@ -1,24 +1,30 @@
 """The public shape of a file: OpenAI's object."""
 
 from datetime import datetime
-from typing import TypedDict
+from typing import Annotated, Literal
+
+from pydantic import Field
+from typing_extensions import TypedDict
 
 from jobs import ids
 from jobs.models.file import File
 from jobs.states.file import FileState
+from jobs.validation import choice
 
 
 class FileObject(TypedDict):
     """A file as JSON; times in seconds since 1970."""
 
     id: str
-    object: str
-    bytes: int
+    object: Literal["file"]
+    bytes: Annotated[int, Field(description="Bytes that can be read so far.")]
     created_at: int
-    expires_at: int | None
+    expires_at: Annotated[int | None, Field(description="Null while the file is being written.")]
     filename: str
-    purpose: str
-    status: str
+    purpose: Annotated[str, choice(("batch", "batch_output"))]
+    status: Annotated[
+        Literal["uploaded", "processed"], Field(description="`processed` once the file is complete.")
+    ]
     status_details: None
 
 

@@ -4,11 +4,15 @@ import csv
 import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, TypedDict
+from typing import Annotated, Final
 
-from jobs.database.base import JsonObject
+from typing_extensions import TypedDict
+
+from jobs.states.summary import TERMINAL, SummaryState
 from jobs.summaries.markdown import defused
-from jobs.summaries.views import ChunkObject, GapObject, SummaryUsage, SummaryWithChunks
+from jobs.summaries.views import ChunkReply, GapReply, StoredTemplates, SummaryUsageReply, SummaryWithChunks
+from jobs.validation import choice
+from jobs.views import StoredError
 
 # A stretch of a document's text, in the API.
 _LINK: Final = "/v1/documents/{document_id}/text?start={start}&end={end}"
@@ -21,16 +25,16 @@ class SummaryResult(TypedDict):
     """A summary's text and its provenance."""
 
     id: str
-    state: str
+    state: Annotated[str, choice(state for state in SummaryState if state in TERMINAL)]
     custom_id: str | None
     documents: Sequence[str]
     summary: str | None
-    chunks: Sequence[ChunkObject]
-    gaps: Sequence[GapObject]
-    usage: SummaryUsage
-    templates: JsonObject
+    chunks: Sequence[ChunkReply]
+    gaps: Sequence[GapReply]
+    usage: SummaryUsageReply
+    templates: StoredTemplates
     model: str
-    error: JsonObject | None
+    error: StoredError | None
 
 
 def result_object(found: SummaryWithChunks) -> SummaryResult:
@@ -108,7 +112,7 @@ def _names(documents: Iterable[str], titles: Mapping[str, str]) -> str:
     return ", ".join(_escaped(titles.get(each) or each) for each in documents)
 
 
-def _place(part: ChunkObject | GapObject, titles: Mapping[str, str]) -> str:
+def _place(part: ChunkReply | GapReply, titles: Mapping[str, str]) -> str:
     name = _escaped(titles.get(part["document_id"]) or part["document_id"])
     if part["pages"]:
         first, last = part["pages"]

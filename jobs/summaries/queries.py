@@ -16,11 +16,11 @@ from jobs.states.summary import SummaryState, SummaryStop
 from jobs.summaries.views import (
     NO_PROGRESS,
     NO_USAGE,
-    ChunkObject,
-    GapObject,
+    ChunkReply,
+    GapReply,
+    ProgressReply,
     SummaryObject,
-    SummaryProgress,
-    SummaryUsage,
+    SummaryUsageReply,
     SummaryWithChunks,
     SummaryWithFirstChunks,
     summary_object,
@@ -35,9 +35,9 @@ class _Details:
 
     documents: list[UUID] = field(default_factory=list)
     text: str | None = None
-    gaps: list[GapObject] = field(default_factory=list)
-    progress: SummaryProgress = field(default_factory=NO_PROGRESS.copy)
-    usage: SummaryUsage = field(default_factory=NO_USAGE.copy)
+    gaps: list[GapReply] = field(default_factory=list)
+    progress: ProgressReply = field(default_factory=NO_PROGRESS.copy)
+    usage: SummaryUsageReply = field(default_factory=NO_USAGE.copy)
 
 
 def describe(session: Session, summaries: Sequence[Summary]) -> list[SummaryObject]:
@@ -104,7 +104,7 @@ def titles(session: Session, summary_id: UUID) -> dict[str, str]:
 
 def list_chunks(
     session: Session, summary_id: UUID, *, start: int = 0, limit: int | None = None
-) -> list[ChunkObject]:
+) -> list[ChunkReply]:
     """List leaves in text order from number `start` on, each with its summary."""
     rows = session.execute(
         select(SummaryNode, Job.state, Job.error, Result.output)
@@ -116,7 +116,7 @@ def list_chunks(
         .limit(limit)
     )
     return [
-        ChunkObject(
+        ChunkReply(
             document_id=ids.document_id(node.document_id),
             index=node.chunk or 0,
             start=node.start_char or 0,
@@ -159,7 +159,7 @@ def _read_progress(session: Session, by_id: dict[UUID, Summary], details: dict[U
         .group_by(SummaryNode.summary_id)
     )
     for row in session.execute(query):
-        details[row.summary_id].progress = SummaryProgress(
+        details[row.summary_id].progress = ProgressReply(
             jobs=row.jobs,
             completed=row.completed,
             failed=row.failed,
@@ -179,7 +179,7 @@ def _read_usage(session: Session, by_id: dict[UUID, Summary], details: dict[UUID
     )
     for row in session.execute(query):
         if row.summary_id is not None:
-            details[row.summary_id].usage = SummaryUsage(
+            details[row.summary_id].usage = SummaryUsageReply(
                 prompt_tokens=int(row.prompt), completion_tokens=int(row.completion)
             )
 
@@ -204,7 +204,7 @@ def _read_gaps(session: Session, by_id: dict[UUID, Summary], details: dict[UUID,
         for gap in summary.gaps:
             error = gap["error"]
             details[summary.id].gaps.append(
-                GapObject(
+                GapReply(
                     document_id=str(gap["document_id"]),
                     start=None,
                     end=None,
@@ -227,7 +227,7 @@ def _read_gaps(session: Session, by_id: dict[UUID, Summary], details: dict[UUID,
     for failed, error in session.execute(query).all():
         for node in [failed] if failed.level == 0 else _leaves_below(session, failed):
             details[node.summary_id].gaps.append(
-                GapObject(
+                GapReply(
                     document_id=ids.document_id(node.document_id or node.summary_id),
                     start=node.start_char,
                     end=node.end_char,

@@ -1,95 +1,141 @@
 """The public shapes of summaries, in replies and in webhooks."""
 
 from collections.abc import Sequence
-from typing import TypedDict
+from typing import Annotated, Literal
 from uuid import UUID
+
+from pydantic import Field
+from typing_extensions import TypedDict
 
 from jobs import ids
 from jobs.database.base import JsonObject
 from jobs.models.summary import Summary
-from jobs.views import PRIORITY_NAMES, optional_rfc3339, rfc3339
+from jobs.states.summary import OnGap, Style, SummaryState
+from jobs.validation import choice, documented_as
+from jobs.views import (
+    PRIORITY_NAMES,
+    Labels,
+    Moment,
+    Priority,
+    StateName,
+    StoredError,
+    optional_rfc3339,
+    rfc3339,
+)
+
+StyleName = Annotated[str, choice(Style)]
+OnGapName = Annotated[str, choice(OnGap)]
+SummaryStateName = Annotated[str, choice(SummaryState)]
+Pages = Annotated[Sequence[int] | None, Field(description="First and last page, from 1; null: no pages.")]
 
 
-class SummaryProgress(TypedDict):
-    """The progress of a summary's jobs; tokens are those of prompts, as planned."""
+class ProgressReply(TypedDict):
+    """The progress of a summary."""
 
     jobs: int
     completed: int
-    failed: int
+    failed: Annotated[
+        int, Field(description="Jobs that ended without completing, after their second attempt.")
+    ]
     running: int
-    tokens_done: int
+    tokens_done: Annotated[int, Field(description="Planned prompt tokens of the jobs that have ended.")]
     tokens_total: int
 
 
-class SummaryUsage(TypedDict):
-    """Tokens of all jobs of a summary, including failed attempts."""
+class SummaryUsageReply(TypedDict):
+    """Tokens of all jobs, including failed attempts."""
 
     prompt_tokens: int
     completion_tokens: int
 
 
-class GapObject(TypedDict):
-    """A stretch of a document that the summary lacks; the whole document if `start` is null."""
+class GapReply(TypedDict):
+    """A stretch of a document that the summary does not cover."""
 
     document_id: str
-    start: int | None
+    start: Annotated[int | None, Field(description="Character of the document's text; null: the whole text.")]
     end: int | None
-    pages: Sequence[int] | None
-    error: JsonObject | None
+    pages: Pages
+    error: StoredError | None
 
 
-class ChunkObject(TypedDict):
-    """A stretch of a document, in characters of its text, and its summary."""
+class ChunkReply(TypedDict):
+    """A stretch of a document and its summary. The chunks cover the whole text, each part once."""
 
     document_id: str
-    index: int
-    start: int
+    index: Annotated[int, Field(description="Position in its document, from 0.")]
+    start: Annotated[int, Field(description="Character of the document's text.")]
     end: int
-    pages: Sequence[int] | None
-    state: str
+    pages: Pages
+    state: StateName
     summary: str | None
-    error: JsonObject | None
+    error: StoredError | None
+
+
+class TemplatesReply(TypedDict):
+    """Names and versions of the prompt templates."""
+
+    whole: str
+    map: str
+    reduce: str
+
+
+class PlanReply(TypedDict):
+    """How the documents were cut."""
+
+    levels: Annotated[int, Field(description="Levels of the tree; 1 for a document that fits in one job.")]
+    chunks: int
+    jobs: int
+    chunk_tokens: Annotated[int, Field(description="Maximum per chunk.")]
+    part_tokens: Annotated[int, Field(description="Target length of a chunk's summary.")]
+    fan_in: Annotated[int, Field(description="Maximum number of summaries joined at once.")]
+    prompt_tokens: Annotated[int, Field(description="Expected, over all jobs.")]
+
+
+StoredTemplates = Annotated[JsonObject, documented_as(TemplatesReply)]
 
 
 class SummaryObject(TypedDict):
     """A summary as JSON; times are RFC 3339 in UTC."""
 
     id: str
-    object: str
-    state: str
+    object: Literal["summary"]
+    state: SummaryStateName
     documents: Sequence[str]
     combine: bool
-    style: str
+    style: StyleName
     length: int
     language: str | None
     instructions: str | None
     focus: str | None
-    on_gap: str
-    chunk_tokens: int | None
+    on_gap: OnGapName
+    chunk_tokens: Annotated[int | None, Field(description="As requested.")]
     overlap_tokens: int
     model: str
-    priority: str
-    templates: JsonObject
-    plan: JsonObject | None
+    priority: Priority
+    templates: StoredTemplates
+    plan: Annotated[
+        Annotated[JsonObject, documented_as(PlanReply)] | None, Field(description="Null until planned.")
+    ]
     levels: int | None
     cancel_requested: bool
-    summary: str | None
-    gaps: Sequence[GapObject]
-    progress: SummaryProgress
-    usage: SummaryUsage
-    error: JsonObject | None
-    metadata: JsonObject
+    summary: Annotated[str | None, Field(description="Null unless completed.")]
+    gaps: Sequence[GapReply]
+    progress: ProgressReply
+    usage: SummaryUsageReply
+    error: StoredError | None
+    metadata: Labels
     custom_id: str | None
-    created_at: str
-    planned_at: str | None
-    finalized_at: str | None
-    expires_at: str | None
+    created_at: Moment
+    planned_at: Moment | None
+    finalized_at: Moment | None
+    expires_at: Moment | None
 
 
 class SummaryWithChunks(SummaryObject):
     """A summary with all its chunks, as provenance."""
 
-    chunks: Sequence[ChunkObject]
+    chunks: Sequence[ChunkReply]
 
 
 class SummaryWithFirstChunks(SummaryWithChunks):
@@ -98,8 +144,8 @@ class SummaryWithFirstChunks(SummaryWithChunks):
     next_chunks_start: int
 
 
-NO_PROGRESS = SummaryProgress(jobs=0, completed=0, failed=0, running=0, tokens_done=0, tokens_total=0)
-NO_USAGE = SummaryUsage(prompt_tokens=0, completion_tokens=0)
+NO_PROGRESS = ProgressReply(jobs=0, completed=0, failed=0, running=0, tokens_done=0, tokens_total=0)
+NO_USAGE = SummaryUsageReply(prompt_tokens=0, completion_tokens=0)
 
 
 def summary_object(
@@ -107,9 +153,9 @@ def summary_object(
     *,
     documents: Sequence[UUID],
     text: str | None,
-    gaps: Sequence[GapObject],
-    progress: SummaryProgress,
-    usage: SummaryUsage,
+    gaps: Sequence[GapReply],
+    progress: ProgressReply,
+    usage: SummaryUsageReply,
 ) -> SummaryObject:
     """Build the public shape of a summary."""
     levels = (summary.plan or {}).get("levels")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import httpx2
 import pytest
+from pydantic import TypeAdapter
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session, sessionmaker
 from typer.testing import CliRunner
@@ -45,7 +46,7 @@ def test_a_document_is_taken_in_extracted_and_read(
     assert (waits.status_code, error_of(waits)["code"]) == (409, "document_not_ready")
     extractor.run_once()
     seen = http.get(f"/v1/documents/{made['id']}").json()
-    SeenDocumentReply.model_validate(seen)
+    TypeAdapter(SeenDocumentReply).validate_python(seen)
     text = http.get(f"/v1/documents/{made['id']}/text")
     assert text.headers["content-type"] == "text/plain; charset=utf-8"
     assert (seen["state"], seen["pages"], seen["language"], seen["title"]) == ("ready", 3, "en", "Report")

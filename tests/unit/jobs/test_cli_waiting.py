@@ -4,14 +4,14 @@ import pytest
 
 from cli.queue_text import in_words
 from jobs.states import WaitReason
-from jobs.views import QueueObject, rfc3339
+from jobs.views import QueueReply, rfc3339
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
 
 def said(position: int | None, reason: str | None, left: timedelta | None) -> str:
     start = None if left is None else rfc3339(NOW + left)
-    return in_words(QueueObject(position=position, reason=reason, estimated_start_at=start), now=NOW)
+    return in_words(QueueReply(position=position, reason=reason, estimated_start_at=start), now=NOW)
 
 
 def test_place_start_and_reason_are_one_line() -> None:
