@@ -21,7 +21,6 @@ import httpx2
 import psycopg
 
 from cli.stack.options import StackOptions
-from cli.stack.ports import free_port
 from cli.stack.ready import INFERENCE_WORKER
 from cli.stack.servers.engine_options import EngineOptions
 from cli.stack.stack import Stack
@@ -156,7 +155,7 @@ def _stack(directory: Path, scale: float) -> Stack:
     return Stack(
         StackOptions(
             directory=directory,
-            api_port=free_port(),
+            api_port=0,
             engine=EngineOptions(
                 mode="extractive", tokenizer_dir=tokenizer_directory(None), time_scale=scale
             ),

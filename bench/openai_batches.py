@@ -19,7 +19,6 @@ from sqlalchemy import Engine, text
 from bench import figures
 from bench.figures import Figure
 from cli.stack.options import StackOptions
-from cli.stack.ports import free_port
 from cli.stack.ready import API, INFERENCE_WORKER, SERVICE_WORKER
 from cli.stack.servers.engine_options import EngineOptions
 from cli.stack.stack import Stack
@@ -190,7 +189,7 @@ def _line(number: int, question: str) -> bytes:
 def _stack(directory: Path) -> Iterator[Bench]:
     options = StackOptions(
         directory=directory,
-        api_port=free_port(),
+        api_port=0,
         engine=EngineOptions(mode="synthetic", tokenizer_dir=tokenizer_directory(None)),
     )
     stack = Stack(options)

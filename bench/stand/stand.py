@@ -17,7 +17,6 @@ from bench.stand.documents import Author, Prompt
 from bench.stand.ledger import Ledger
 from cli.stack import programs
 from cli.stack.options import StackOptions
-from cli.stack.ports import free_port
 from cli.stack.ready import INFERENCE_WORKER, PARTS, TRITON
 from cli.stack.servers.engine_options import EngineOptions
 from cli.stack.servers.transformers_options import TransformersOptions
@@ -67,7 +66,7 @@ class Stand:
             StackOptions(
                 directory=directory / "stack",
                 engine=engine or self.options,
-                api_port=free_port(),
+                api_port=0,
                 parts=frozenset(PARTS) - {INFERENCE_WORKER},
                 environment=self._environment,
             )

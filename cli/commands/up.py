@@ -19,7 +19,12 @@ def up(
     ] = None,
     port: Annotated[
         int | None,
-        typer.Option(min=1, max=65535, help="Port of the API.", show_default="8080, a random one if taken"),
+        typer.Option(
+            min=0,
+            max=65535,
+            help="Port of the API; 0 for a random one.",
+            show_default="8080, a random one if taken",
+        ),
     ] = None,
     ready_file: Annotated[Path | None, typer.Option(help="Write URLs and process ids here as JSON.")] = None,
     time_scale: Annotated[

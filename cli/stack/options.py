@@ -28,7 +28,7 @@ class StackOptions:
         directory: holds data, logs and the lock; created if missing.
         engine: the engine that Triton runs; None for the local engine, extractive at its natural speed, with
             the configured tokenizer.
-        api_port: exactly this port; None for 8080, or a random one if that is taken.
+        api_port: exactly this port; 0 for a random one; None for 8080, or a random one if that is taken.
         ready_file: written when the stack answers and whenever a process id changes; None for `ready.json` in
             the data directory.
         parts: the processes to run, from `ready.PARTS`. A server with a URL in the environment does not run.

@@ -167,8 +167,10 @@ class Stack:
 
     def _reserve_api_port(self) -> int:
         wanted = self.options.api_port
+        if wanted == 0 or (wanted is None and not reserve(_DEFAULT_API_PORT)):
+            return free_port()
         if wanted is None:
-            return _DEFAULT_API_PORT if reserve(_DEFAULT_API_PORT) else free_port()
+            return _DEFAULT_API_PORT
         if not reserve(wanted):
             raise PortInUseError(f"Port {wanted} is taken; choose another --port, or omit it for a free one.")
         return wanted

@@ -7,7 +7,6 @@ from types import ModuleType
 import pytest
 
 from cli.stack.options import StackOptions
-from cli.stack.ports import free_port
 from cli.stack.servers.engine_options import EngineOptions
 from cli.stack.stack import Stack
 from jobs.prompts.tokenizer_files import tokenizer_directory
@@ -47,7 +46,7 @@ def _options(engine: Engine, directories: pytest.TempPathFactory) -> StackOption
     mode, time_scale = engine
     return StackOptions(
         directory=directories.mktemp("stack"),
-        api_port=free_port(),
+        api_port=0,
         engine=EngineOptions(
             mode=mode,  # type: ignore[arg-type]  # one of its modes
             tokenizer_dir=tokenizer_directory(None),

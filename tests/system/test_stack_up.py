@@ -15,7 +15,7 @@ from urllib.error import HTTPError
 
 import pytest
 
-from cli.stack.ports import LOOPBACK, free_port
+from cli.stack.ports import LOOPBACK, free_port, release
 from cli.stack.servers.postgres import EmbeddedPostgres
 from cli.stack.servers.valkey import EmbeddedValkey
 from support import PATIENCE, eventually
@@ -62,11 +62,11 @@ def command(directory: Path, *arguments: str) -> list[str]:
 
 
 @contextmanager
-def up(directory: Path, *, port: int | None = None, **variables: str) -> Iterator[Up]:
+def up(directory: Path, *, port: int = 0, **variables: str) -> Iterator[Up]:
     """A started `longbatch up`, stopped and with its files gone at the end."""
     directory.mkdir(exist_ok=True)
     console, ready_file = directory.with_suffix(".console"), directory.with_suffix(".json")
-    arguments = command(directory, "--port", str(port or free_port()), "--ready-file", str(ready_file))
+    arguments = command(directory, "--port", str(port), "--ready-file", str(ready_file))
     with console.open("ab") as output:
         process = subprocess.Popen(
             arguments, env={**os.environ, **variables}, stdout=output, stderr=subprocess.STDOUT
@@ -132,6 +132,7 @@ def submit(ready: dict[str, Any]) -> str:
 
 def test_every_part_is_told_survives_a_kill_and_is_gone_at_the_end(directory: Path) -> None:
     port = free_port()
+    release(port)  # the command reserves it itself
     with up(directory, port=port) as running:
         ready = running.wait_ready()
         assert list(ready) == [

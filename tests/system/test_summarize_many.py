@@ -19,7 +19,6 @@ import psycopg
 import pytest
 
 from cli.stack.options import StackOptions
-from cli.stack.ports import free_port
 from cli.stack.ready import API, INFERENCE_WORKER, SERVICE_WORKER
 from cli.stack.servers.engine_options import EngineOptions
 from cli.stack.stack import Stack
@@ -49,7 +48,7 @@ OPTIONS = ("--length", "60", "--chunk-tokens", "3000", "--format", "json")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     options = StackOptions(
         directory=tmp_path_factory.mktemp("stack"),
-        api_port=free_port(),
+        api_port=0,
         engine=EngineOptions(tokenizer_dir=tokenizer_directory(None), time_scale=40),
         environment={
             **OURS,

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 import pytest
 
 from cli.stack.options import StackOptions
-from cli.stack.ports import free_port
 from cli.stack.servers.transformers_options import TransformersOptions
 from cli.stack.stack import Stack
 from jobs.prompts.messages import Message
@@ -41,7 +40,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory, spoken: Reference) -> Iterat
         kv_cache_tokens=8192,
         max_num_tokens=512,
     )
-    options = StackOptions(directory=tmp_path_factory.mktemp("stack"), api_port=free_port(), engine=engine)
+    options = StackOptions(directory=tmp_path_factory.mktemp("stack"), api_port=0, engine=engine)
     with Stack(options) as made:
         yield made
     made.remove_data()
