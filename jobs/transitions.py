@@ -22,6 +22,7 @@ __all__ = [
     "ENDS",
     "UNHELD",
     "Lease",
+    "LeaseLost",
     "end",
     "fence",
     "finish",
@@ -40,6 +41,11 @@ class Lease:
 
     job_id: UUID
     lease_id: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseLost:
+    """Another worker may have the job now: this one must not write to it."""
 
 
 # The verbs that end a job on request.

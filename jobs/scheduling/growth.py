@@ -11,7 +11,14 @@ from jobs.scheduling import engine_load
 from jobs.scheduling.packing import Candidate
 from jobs.scheduling.segments import extend_or_yield
 from jobs.scheduling.sizing import ClaimPolicy, Sizer
-from jobs.transitions import Lease
+from jobs.transitions import Lease, LeaseLost
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """The job may generate `tokens` tokens in all now."""
+
+    tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,13 +27,13 @@ class WaitForBlocks:
 
 
 @dataclass(frozen=True, slots=True)
-class YieldSlot:
+class Yielded:
     """The job goes back to the queue: no job could continue, or one that it overtook would wait for it."""
 
 
 def extend(
     session: Session, engine_name: str, lease: Lease, *, produced: int, policy: ClaimPolicy
-) -> int | WaitForBlocks | YieldSlot | None:
+) -> Granted | WaitForBlocks | Yielded | LeaseLost:
     """Extend the reservation of a job that has used it up.
 
     Args:
@@ -35,16 +42,13 @@ def extend(
         lease: its fence.
         produced: tokens it has generated.
         policy: as at its claim.
-
-    Returns:
-        The tokens that it may generate in all now, or that it must wait or yield; None if its lease is lost.
     """
     locked = engine_load.lock(session, engine_name)
     held = select(Job).where(Job.id == lease.job_id, Job.lease_id == lease.lease_id, Job.state == "running")
     job = session.scalar(held)
     mine = session.get(Reservation, lease.lease_id, populate_existing=True)
     if locked is None or job is None or mine is None:
-        return None
+        return LeaseLost()
     load = engine_load.read(session, locked[0])
     sizer = Sizer(session, load.capacity, policy)
     wanted = sizer.size(job, produced=produced)
@@ -60,7 +64,7 @@ def extend(
         overtaken=_overtaken(session, mine, sizer, policy),
     )
     if extension.yields == job.id:
-        return YieldSlot()
+        return Yielded()
     mine.is_waiting = extension.blocks == 0
     if mine.is_waiting:
         return WaitForBlocks()
@@ -69,7 +73,7 @@ def extend(
     granted = min(job.max_tokens, room)
     served_tokens.charge(session, job.tenant_id, job.model, granted - mine.output_tokens)
     mine.output_tokens = granted
-    return granted
+    return Granted(granted)
 
 
 def _overtaken(session: Session, mine: Reservation, sizer: Sizer, policy: ClaimPolicy) -> Candidate | None:

@@ -27,7 +27,7 @@ def test_an_end_token_ends_a_whole_answer_with_every_character_intact(served: Se
     ids = served.prompt(f"Write about {subject}.")
     run = served.ask(ids)
     assert run.follow() == Finished(FinishReason.STOP)
-    assert run.is_confirmed
+    assert run.engine_is_done
     output = run.answer.output()
     assert output.text == served.text(ids)
     assert output.num_tokens == len(served.says(ids))
@@ -43,7 +43,7 @@ def test_max_tokens_ends_an_answer_wherever_it_cuts_a_character(served: Served) 
     for limit in (1, *cuts[:8], cuts[-1] + 1):
         run = served.ask(ids, max_tokens=limit)
         assert run.follow() == Finished(FinishReason.LENGTH)
-        assert run.is_confirmed
+        assert run.engine_is_done
         output = run.answer.output()
         assert output.text == served.tokenizer.decode(said[:limit])
         assert output.num_tokens == limit
@@ -144,7 +144,7 @@ def test_an_error_mid_stream_is_worth_another_try(failing: Served) -> None:
     assert isinstance(outcome.error, RetryableEngineError)
     output = run.answer.snapshot()
     assert failing.endless(ids, 20_000).startswith(output.text)
-    assert run.is_confirmed == failing.adapter.is_engine
+    assert run.engine_is_done == failing.adapter.is_engine
     run.close()
     eventually(failing.is_idle)
 
@@ -160,7 +160,7 @@ def test_a_server_that_dies_ends_every_stream_and_answers_again_once_it_is_back(
         outcome = run.follow()
         assert isinstance(outcome, Failed)
         assert isinstance(outcome.error, EngineLostError)
-        assert not run.is_confirmed
+        assert not run.engine_is_done
         run.close()
     mortal.server.start()
     ids = entries[0].prompt("Write about deserts.")

@@ -58,15 +58,15 @@ class Run:
     stream: Stream
     held: HeldLease
     answer: Answer | TextAnswer
-    outcome: Outcome | None = None
-    is_confirmed: bool = False
+    engine_is_done: bool = False
 
     def follow(self, *, until_told: Callable[[], None] = lambda: None) -> Outcome:
         """How it ends, as a worker's slot sees it."""
-        self.outcome, self.is_confirmed = follow(
+        end = follow(
             self.held, self.answer, _PATIENT, publish=until_told, lease_seconds=600, snapshot_seconds=5
         )
-        return self.outcome
+        self.engine_is_done = end.engine_is_done
+        return end.outcome
 
     def first(self) -> None:
         """The engine has begun to say something; that is put back to be followed."""

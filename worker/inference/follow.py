@@ -6,12 +6,13 @@ from collections.abc import Callable
 from typing import Final
 
 from jobs.errors import EngineError, StreamTimeoutError
+from jobs.transitions import LeaseLost
 from worker.engine.deadlines import Deadlines
 from worker.engine.deltas import TextDelta, TokenDelta
 from worker.engine.stream import StreamEnd
 from worker.inference.answer import Answer
 from worker.inference.leases import HeldLease, StopAsked
-from worker.inference.outcome import Failed, Finished, LeaseLost, Outcome, RunEnded, Stopped
+from worker.inference.outcome import Failed, Finished, Outcome, RunEnd, SegmentEnded, Stopped
 from worker.inference.text_answer import TextAnswer
 
 _MAX_MARGIN_SECONDS: Final = 3.0
@@ -27,7 +28,7 @@ def follow(
     publish: Callable[[], None],
     lease_seconds: float,
     snapshot_seconds: float,
-) -> tuple[Outcome, bool]:
+) -> RunEnd:
     """Follow the stream until the run ends.
 
     The slot waits only here, and never past the next deadline: neither a silent stream nor a hanging database
@@ -40,9 +41,6 @@ def follow(
         publish: called whenever there is new output to publish.
         lease_seconds: length of a full lease; the stream ends a little before it does.
         snapshot_seconds: how often to leave a snapshot of the answer for the next checkpoint.
-
-    Returns:
-        How the run ended, and whether the engine confirmed the end of its request.
     """
     started = last_token = snapped = time.monotonic()
     # Time to stop the engine's request and get its confirmation while the job is still ours.
@@ -53,12 +51,12 @@ def follow(
         now = time.monotonic()
         # Before each event: a backlog of tokens must not carry the stream past its lease.
         if now >= lease_end:
-            return LeaseLost(), False
+            return RunEnd(LeaseLost())
         try:
             event = held.inbox.get(timeout=max(0.0, min(due, lease_end) - now))
         except queue.Empty:
             if time.monotonic() >= due:
-                return _late(answer, over_total=due == started + deadlines.total), False
+                return RunEnd(_late(answer, over_total=due == started + deadlines.total))
             continue  # the keeper may have renewed the lease meanwhile
         match event:
             case TokenDelta() | TextDelta():
@@ -70,11 +68,11 @@ def follow(
                     held.snapshot, snapped = answer.snapshot(), last_token
                 # At max_tokens the engine ends by itself, and its final response is on its way.
                 if answer.finish_reason is not None and not answer.is_full:
-                    return Finished(answer.finish_reason), False
+                    return RunEnd(Finished(answer.finish_reason))
             case StreamEnd(error, confirmed):
-                return _ended(answer, error), confirmed
+                return RunEnd(_ended(answer, error), engine_is_done=confirmed)
             case StopAsked(reason):
-                return (LeaseLost() if reason is None else Stopped(reason)), False
+                return RunEnd(LeaseLost() if reason is None else Stopped(reason))
 
 
 def wait_for_stop(held: HeldLease, *, seconds: float) -> Outcome | None:
@@ -115,7 +113,7 @@ def _ended(answer: Answer | TextAnswer, error: EngineError | None) -> Outcome:
     if error is not None and answer.finish_reason is None:
         return Failed(error)
     if answer.finish_reason is None and answer.is_full:
-        return RunEnded()
+        return SegmentEnded()
     return Finished(answer.finish())
 
 

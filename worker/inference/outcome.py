@@ -1,7 +1,6 @@
-"""The outcomes of a run, and recording one in a fenced transaction."""
+"""The outcomes of a run, and recording its end in a fenced transaction."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 
 from sqlalchemy.orm import Session
@@ -11,9 +10,10 @@ from jobs.checkpoints import Output
 from jobs.engines import reservations
 from jobs.errors import EngineLostError, EngineUnavailableError, LongbatchError
 from jobs.models import JsonObject
+from jobs.scheduling.growth import Yielded
 from jobs.settings import JobSettings
 from jobs.states import FinishReason, JobState, StopReason
-from jobs.transitions import Lease
+from jobs.transitions import Lease, LeaseLost
 from worker.engine.verdicts import sanitize
 
 
@@ -25,7 +25,7 @@ class Finished:
 
 
 @dataclass(frozen=True, slots=True)
-class RunEnded:
+class SegmentEnded:
     """The engine generated all reserved tokens; the answer is not complete yet."""
 
 
@@ -37,8 +37,8 @@ class Stopped:
 
 
 @dataclass(frozen=True, slots=True)
-class Yielded:
-    """The job left the engine so that others could go on."""
+class NotLoaded:
+    """The database was unavailable before anything was sent; the job goes back unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,70 +55,59 @@ class Failed:
     error: LongbatchError
 
 
+Outcome = Finished | SegmentEnded | Stopped | Yielded | NotLoaded | Recounted | Failed | LeaseLost
+
+
 @dataclass(frozen=True, slots=True)
-class LeaseLost:
-    """Another worker may have the job now: this one must not write to it."""
+class RunEnd:
+    """How a run ended.
 
+    Attributes:
+        outcome: what becomes of the job.
+        engine_is_done: the engine certainly holds nothing for the job any longer.
+    """
 
-Outcome = Finished | RunEnded | Stopped | Yielded | Recounted | Failed | LeaseLost
+    outcome: Outcome
+    engine_is_done: bool = field(default=False, kw_only=True)
 
 
 def record(
-    session: Session,
-    lease: Lease,
-    outcome: Outcome,
-    output: Output,
-    *,
-    settings: JobSettings,
-    is_confirmed: bool,
+    session: Session, lease: Lease, end: RunEnd, output: Output, *, settings: JobSettings
 ) -> JobState | None:
     """Move the job to the outcome's state, and delete or drain its reservation.
 
     Args:
         session: the caller's transaction.
         lease: the fence.
-        outcome: how the run ended.
+        end: how the run ended.
         output: the generated output, possibly empty.
         settings: limits on attempts and rescues.
-        is_confirmed: the engine no longer holds anything for the job.
 
     Returns:
         The job's new state; None if the lease is lost.
     """
-    state = _move(session, lease, outcome, output, settings=settings)
-    if is_confirmed:
+    match end.outcome:
+        case Finished(reason):
+            state = lifecycle.complete(session, lease, output, reason)
+        case Stopped(StopReason.CANCEL | StopReason.EXPIRE as reason):
+            state = lifecycle.finish_stopped(session, lease, reason, output)
+        case Stopped(StopReason.PREEMPT):
+            state = lifecycle.release_preempted(session, lease, output)
+        case Yielded():
+            state = lifecycle.yield_slot(session, lease, output)
+        case Stopped() | SegmentEnded() | NotLoaded():
+            state = lifecycle.release(session, lease, output)
+        case Recounted(prompt_tokens):
+            state = lifecycle.recount(session, lease, prompt_tokens=prompt_tokens)
+        case Failed(error):
+            state = _fail(session, lease, error, output, settings=settings)
+        case LeaseLost():
+            state = None
+    if end.engine_is_done:
         reservations.close(session, lease.lease_id)
     else:
         reservations.drain(session, lease.lease_id)
     return state
-
-
-def _move(
-    session: Session, lease: Lease, outcome: Outcome, output: Output, *, settings: JobSettings
-) -> JobState | None:
-    match outcome:
-        case Finished(reason):
-            return lifecycle.complete(session, lease, output, reason)
-        case Stopped(StopReason.CANCEL | StopReason.EXPIRE as reason):
-            return lifecycle.finish_stopped(session, lease, reason, output)
-        case Stopped() | RunEnded() | Yielded():
-            return _release_verb(outcome)(session, lease, output)
-        case Recounted(prompt_tokens):
-            return lifecycle.recount(session, lease, prompt_tokens=prompt_tokens)
-        case Failed(error):
-            return _fail(session, lease, error, output, settings=settings)
-        case LeaseLost():
-            pass
-    return None
-
-
-def _release_verb(
-    outcome: Stopped | RunEnded | Yielded,
-) -> Callable[[Session, Lease, Output], JobState | None]:
-    """Return the verb that puts an unfinished job back into the queue."""
-    if isinstance(outcome, Yielded):
-        return lifecycle.yield_slot
-    return lifecycle.release_preempted if outcome == Stopped(StopReason.PREEMPT) else lifecycle.release
 
 
 def _fail(

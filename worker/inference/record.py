@@ -2,7 +2,7 @@
 
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from sqlalchemy.exc import DataError, IntegrityError, SQLAlchemyError
@@ -23,7 +23,7 @@ from worker.inference.answer import Answer
 from worker.inference.follow import wait_for_end
 from worker.inference.leases import HeldLease, LeaseKeeper
 from worker.inference.live_output import OutputPublisher
-from worker.inference.outcome import Failed, Finished, Outcome, Stopped, record
+from worker.inference.outcome import Failed, Finished, Outcome, RunEnd, Stopped, record
 from worker.inference.refill import PendingSends
 from worker.inference.text_answer import TextAnswer
 
@@ -41,7 +41,7 @@ class UnrecordableError(LongbatchError):
 _UNRECORDABLE: Final = Failed(UnrecordableError())
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class JobRun:
     """One run of one job.
 
@@ -51,6 +51,7 @@ class JobRun:
         answer: its output so far.
         publisher: publishes that output.
         log: a logger bound to the job.
+        stream: its last stream; None if nothing was sent.
     """
 
     claim: Claim
@@ -58,6 +59,7 @@ class JobRun:
     answer: Answer | TextAnswer
     publisher: OutputPublisher
     log: FilteringBoundLogger
+    stream: Stream | None = None
 
 
 @dataclass(frozen=True)
@@ -75,37 +77,30 @@ class Recorder:
     pending_sends: PendingSends
     stopping: threading.Event
 
-    def end(self, run: JobRun, outcome: Outcome, stream: Stream | None, *, is_confirmed: bool) -> None:
-        """Record the outcome of a run. A late confirmation still deletes its draining reservation.
-
-        Args:
-            run: the run that has ended.
-            outcome: how it ended.
-            stream: its last stream, closed afterwards; None if nothing was sent.
-            is_confirmed: the engine no longer holds anything for the job.
-        """
+    def end(self, run: JobRun, end: RunEnd) -> None:
+        """Record the end of a run. A late confirmation still deletes its draining reservation."""
         self.pending_sends.wait()
         try:
             run.publisher.collect()
-            state = self._record(run, outcome, is_confirmed=is_confirmed)
+            state = self._record(run, end)
             run.publisher.end(is_final=state in TERMINAL)
             run.log.info(
-                _event(state, outcome),
+                _event(state, end.outcome),
                 state=state,
-                outcome=type(outcome).__name__,
+                outcome=type(end.outcome).__name__,
                 completion_tokens=run.answer.num_tokens,
-                **_error_fields(outcome),
+                **_error_fields(end.outcome),
             )
             if state in TERMINAL and run.claim.job.batch_id is None:  # a webhook or an endpoint may want it
                 self.ring(doorbell.EVENTS if run.claim.job.summary_id is None else doorbell.SERVICE)
-            if stream is not None and not is_confirmed:
-                self._settle(run, outcome)
+            if run.stream is not None and not end.engine_is_done:
+                self._settle(run, end.outcome)
         finally:
             self.keeper.drop(run.held)
-            if stream is not None:
-                stream.close()
+            if run.stream is not None:
+                run.stream.close()
 
-    def _record(self, run: JobRun, outcome: Outcome, *, is_confirmed: bool) -> JobState | None:
+    def _record(self, run: JobRun, end: RunEnd) -> JobState | None:
         """Write the outcome, retrying until the database accepts it.
 
         The fence makes retries safe even if the result of a commit is unknown or another worker has the job
@@ -119,28 +114,18 @@ class Recorder:
         give_up_at = time.monotonic() + 2 * self.settings.jobs.lease_seconds
         while True:
             try:
-                return self._write(run, outcome, output, is_confirmed=is_confirmed)
+                with transaction(self.sessions) as session:
+                    self.keeper.report_first_token(session, run.held)
+                    return record(session, run.claim.lease, end, output, settings=self.settings.jobs)
             except (DataError, IntegrityError, UnicodeError) as error:
                 telemetry.logger().error(telemetry.LOOP_FAILED, loop="record", error=type(error).__name__)
-                if outcome == _UNRECORDABLE:
+                if end.outcome == _UNRECORDABLE:
                     return None
-                outcome, output = _UNRECORDABLE, _NOTHING
+                end, output = replace(end, outcome=_UNRECORDABLE), _NOTHING
             except SQLAlchemyError as error:
                 telemetry.logger().warning(telemetry.LOOP_FAILED, loop="record", error=type(error).__name__)
                 if time.monotonic() > give_up_at or self.stopping.wait(_RECORD_RETRY_SECONDS):
                     return None
-
-    def _write(self, run: JobRun, outcome: Outcome, output: Output, *, is_confirmed: bool) -> JobState | None:
-        with transaction(self.sessions) as session:
-            self.keeper.report_first_token(session, run.held)
-            return record(
-                session,
-                run.claim.lease,
-                outcome,
-                output,
-                settings=self.settings.jobs,
-                is_confirmed=is_confirmed,
-            )
 
     def _settle(self, run: JobRun, outcome: Outcome) -> None:
         """Delete the draining reservation if the engine soon confirms the end of its request."""

@@ -1,4 +1,4 @@
-"""The sampling of a job: its caller's parameters, and the seed of each request to the engine."""
+"""The sampling of a job: its caller's parameters and stop strings, and the seed of each of its requests."""
 
 from dataclasses import replace
 from hashlib import blake2b
@@ -42,6 +42,12 @@ def seed_of(job: Job, *, start: int, is_random: bool) -> int | None:
     origin = f"job {job.id.hex} {job.attempt}" if seed is None else f"seed {seed}"
     digest = blake2b(f"{origin} {start}".encode(), digest_size=_SEED_BYTES).digest()
     return int.from_bytes(digest, "little") >> 1  # engines treat the highest bit differently
+
+
+def stops_of(job: Job) -> tuple[str, ...]:
+    """Return the job's stop strings."""
+    stops = job.sampling.get("stop") or []
+    return (stops,) if isinstance(stops, str) else tuple(stops) if isinstance(stops, list) else ()
 
 
 def _float(value: object) -> float | None:

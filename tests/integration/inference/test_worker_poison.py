@@ -21,7 +21,7 @@ from support import claim_one, eventually, register_engine, submit_one
 from worker.inference.answer import Answer
 from worker.inference.leases import HeldLease, LeaseKeeper
 from worker.inference.live_output import OutputPublisher
-from worker.inference.outcome import Failed, Finished, Outcome
+from worker.inference.outcome import Failed, Finished, Outcome, RunEnd
 from worker.inference.record import JobRun, Recorder
 from worker.inference.refill import PendingSends
 from worker_support import Queue, running_worker
@@ -89,7 +89,8 @@ def recorded(
     stopping.set()  # a retry would give up
     keeper = LeaseKeeper(sessions, settings.jobs)
     recorder = Recorder(settings, sessions, keeper, lambda _: None, PendingSends(), stopping)
-    recorder.end(JobRun(claim, held, answer, publisher, _Log()), outcome, None, is_confirmed=True)
+    end = RunEnd(outcome, engine_is_done=True)
+    recorder.end(JobRun(claim, held, answer, publisher, _Log()), end)
     with sessions() as session:
         return session.get_one(Job, claim.job.id)
 

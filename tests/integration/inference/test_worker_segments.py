@@ -12,11 +12,12 @@ from jobs.models import Job, Reservation
 from jobs.prompts.tokenizer import unpack_ids
 from jobs.scheduling import growth
 from jobs.scheduling.claims import Claim
-from jobs.scheduling.growth import WaitForBlocks, YieldSlot
+from jobs.scheduling.growth import Granted, WaitForBlocks, Yielded
 from jobs.scheduling.prediction import FEW
 from jobs.scheduling.sizing import ClaimPolicy
 from jobs.settings import Settings
 from jobs.states import FinishReason
+from jobs.transitions import LeaseLost
 from support import ENGINE, POLICY, claim_one, output_of, register_engine, spec, submit_one
 from worker_support import Queue, running_worker
 
@@ -95,10 +96,10 @@ def test_an_extension_grows_the_booking_and_never_past_the_pool(session: Session
     register_engine(session)
     claim = running(session, 90_000, max_tokens=30_000)
     granted = extend(session, claim)
-    assert isinstance(granted, int)
-    assert granted > claim.output_tokens
+    assert isinstance(granted, Granted)
+    assert granted.tokens > claim.output_tokens
     booked = session.get_one(Reservation, claim.lease.lease_id, populate_existing=True)
-    assert booked.blocks * 64 >= 90_000 + granted
+    assert booked.blocks * 64 >= 90_000 + granted.tokens
     assert booked.blocks <= 2048
 
 
@@ -106,14 +107,14 @@ def test_a_job_without_room_waits_and_the_cheapest_yields_when_nobody_can_go_on(
     register_engine(session)
     large = running(session, 94_900, max_tokens=30_000)
     small = running(session, 32_000, max_tokens=30_000)
-    while isinstance(granted := extend(session, large), int):
-        large = replace(large, output_tokens=granted)
+    while isinstance(granted := extend(session, large), Granted):
+        large = replace(large, output_tokens=granted.tokens)
     assert granted == WaitForBlocks()
-    assert extend(session, small) == YieldSlot()
+    assert extend(session, small) == Yielded()
     assert extend(session, large) == WaitForBlocks()
     lifecycle.yield_slot(session, small.lease, output_of("part", 5))
     reservations.close(session, small.lease.lease_id)
-    assert isinstance(extend(session, large), int)
+    assert isinstance(extend(session, large), Granted)
     yielded = session.get_one(Job, small.lease.job_id, populate_existing=True)
     assert (yielded.state, yielded.attempt, yielded.num_yields, yielded.completion_tokens) == (
         "queued",
@@ -135,4 +136,4 @@ def test_a_lost_lease_gets_no_extension(session: Session) -> None:
     register_engine(session)
     claim = running(session, 1000, max_tokens=30_000)
     lifecycle.release(session, claim.lease)
-    assert extend(session, claim) is None
+    assert extend(session, claim) == LeaseLost()

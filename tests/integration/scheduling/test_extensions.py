@@ -12,6 +12,7 @@ from jobs.engines import reservations
 from jobs.models import DEFAULT_TENANT, Job, Reservation
 from jobs.scheduling import growth
 from jobs.scheduling.claims import Claim
+from jobs.scheduling.growth import Granted
 from jobs.states import FinishReason
 from support import CAPACITY, ENGINE, POLICY, claim_one, output_of, register_engine, spec, submit_one
 
@@ -61,8 +62,8 @@ def test_an_extension_leaves_the_overtaken_job_the_blocks_that_it_will_start_wit
 ) -> None:
     booked = blocks_of(session, overtaker)
     granted = extend(session, overtaker)
-    assert isinstance(granted, int)
-    assert overtaker.output_tokens < granted < 30_000
+    assert isinstance(granted, Granted)
+    assert overtaker.output_tokens < granted.tokens < 30_000
     assert booked < blocks_of(session, overtaker) <= POOL.max_blocks - 1532  # of 98,048 tokens
     lifecycle.complete(session, first.lease, output_of("x"), FinishReason.STOP)
     reservations.close(session, first.lease.lease_id)
@@ -74,4 +75,4 @@ def test_an_extension_is_free_again_once_the_overtaken_job_no_longer_waits(
 ) -> None:
     assert first.blocks + overtaker.blocks < POOL.max_blocks
     lifecycle.cancel(session, head.id, tenant_id=DEFAULT_TENANT)
-    assert extend(session, overtaker) == 30_000
+    assert extend(session, overtaker) == Granted(30_000)

@@ -9,14 +9,14 @@ from jobs.errors import EngineLostError, StreamTimeoutError
 from jobs.ids import uuid7
 from jobs.prompts.tokenizer import Tokenizer, ensure_default_tokenizer
 from jobs.states import FinishReason, StopReason
-from jobs.transitions import Lease
+from jobs.transitions import Lease, LeaseLost
 from worker.engine.deadlines import Deadlines
 from worker.engine.deltas import TokenDelta
 from worker.engine.stream import StreamEnd
 from worker.inference.answer import Answer
 from worker.inference.follow import follow, wait_for_end
 from worker.inference.leases import HeldLease, StopAsked
-from worker.inference.outcome import Failed, Finished, LeaseLost, Stopped
+from worker.inference.outcome import Failed, Finished, RunEnd, Stopped
 
 PATIENT = Deadlines(first_token=60, between_tokens=60, total=60)
 PACE: Any = {"publish": lambda: None, "lease_seconds": 60, "snapshot_seconds": 5}
@@ -42,61 +42,48 @@ def held(*events: TokenDelta | StreamEnd | StopAsked, seconds: float = 60) -> He
 
 def test_a_final_response_without_tokens_is_an_end_token(answer: Answer) -> None:
     given = held(TokenDelta([1000]), StreamEnd(None, confirmed=True))
-    assert follow(given, answer, PATIENT, **PACE) == (
-        Finished(FinishReason.STOP),
-        True,
-    )
+    assert follow(given, answer, PATIENT, **PACE) == RunEnd(Finished(FinishReason.STOP), engine_is_done=True)
 
 
 def test_as_many_tokens_as_were_asked_for_are_a_length(answer: Answer) -> None:
     given = held(TokenDelta([1000, 1001, 1002]), StreamEnd(None, confirmed=True))
-    assert follow(given, answer, PATIENT, **PACE) == (
-        Finished(FinishReason.LENGTH),
-        True,
+    assert follow(given, answer, PATIENT, **PACE) == RunEnd(
+        Finished(FinishReason.LENGTH), engine_is_done=True
     )
 
 
 def test_an_error_behind_the_last_token_changes_nothing(answer: Answer) -> None:
     given = held(TokenDelta([1000, 1001, 1002]), StreamEnd(EngineLostError(), confirmed=False))
-    assert follow(given, answer, PATIENT, **PACE) == (
-        Finished(FinishReason.LENGTH),
-        False,
-    )
+    assert follow(given, answer, PATIENT, **PACE) == RunEnd(Finished(FinishReason.LENGTH))
 
 
 def test_an_error_before_it_fails_the_run(answer: Answer) -> None:
     error = EngineLostError()
     given = held(TokenDelta([1000]), StreamEnd(error, confirmed=False))
-    assert follow(given, answer, PATIENT, **PACE) == (Failed(error), False)
+    assert follow(given, answer, PATIENT, **PACE) == RunEnd(Failed(error))
 
 
 @pytest.mark.parametrize("events", [[], [TokenDelta([1000])]])
 def test_silence_past_a_deadline_fails_the_run(answer: Answer, events: list[TokenDelta]) -> None:
-    outcome, is_confirmed = follow(held(*events), answer, HASTY, **PACE)
-    assert isinstance(outcome, Failed)
-    assert isinstance(outcome.error, StreamTimeoutError)
-    assert not is_confirmed
+    end = follow(held(*events), answer, HASTY, **PACE)
+    assert isinstance(end.outcome, Failed)
+    assert isinstance(end.outcome.error, StreamTimeoutError)
+    assert not end.engine_is_done
 
 
 def test_a_request_to_stop_ends_it_with_its_reason(answer: Answer) -> None:
     given = held(TokenDelta([1000]), StopAsked(StopReason.CANCEL), TokenDelta([1001]))
-    assert follow(given, answer, PATIENT, **PACE) == (
-        Stopped(StopReason.CANCEL),
-        False,
-    )
+    assert follow(given, answer, PATIENT, **PACE) == RunEnd(Stopped(StopReason.CANCEL))
     assert answer.num_tokens == 1
 
 
 def test_a_lost_lease_ends_it(answer: Answer) -> None:
-    assert follow(held(StopAsked(None)), answer, PATIENT, **PACE) == (
-        LeaseLost(),
-        False,
-    )
+    assert follow(held(StopAsked(None)), answer, PATIENT, **PACE) == RunEnd(LeaseLost())
 
 
 def test_a_backlog_of_tokens_does_not_carry_it_past_its_lease(answer: Answer) -> None:
     given = held(TokenDelta([1000]), TokenDelta([1001]), StreamEnd(None, confirmed=True), seconds=-1)
-    assert follow(given, answer, PATIENT, **PACE) == (LeaseLost(), False)
+    assert follow(given, answer, PATIENT, **PACE) == RunEnd(LeaseLost())
     assert answer.num_tokens == 0
 
 
