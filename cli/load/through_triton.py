@@ -15,8 +15,7 @@ from jobs.prompts.tokenizer import Tokenizer
 from jobs.settings import EngineSide
 from worker.engine.client import EngineClient
 from worker.engine.deltas import EngineDelta, TextDelta, TokenDelta
-from worker.engine.prompt_text import prompt_text
-from worker.engine.request import Request
+from worker.engine.request import Request, prompt_text
 from worker.engine.stream import Stream, StreamEnd
 
 _SILENCE_SECONDS: Final = 600.0  # after which a request counts as failed

@@ -17,7 +17,7 @@ from jobs.prompts.tokenizer import TokenIds
 from jobs.states import FinishReason
 from support import eventually
 from worker.engine.deltas import EngineDelta
-from worker.engine.prompt_text import prompt_text
+from worker.engine.request import prompt_text
 from worker.engine.stream import StreamEnd
 from worker.inference.outcome import Failed, Finished
 

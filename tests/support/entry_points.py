@@ -17,8 +17,7 @@ from worker.engine.adapter import Adapter
 from worker.engine.client import EngineClient
 from worker.engine.deadlines import Deadlines
 from worker.engine.deltas import EngineDelta
-from worker.engine.prompt_text import prompt_text
-from worker.engine.request import Request, Sampling
+from worker.engine.request import Request, Sampling, prompt_text
 from worker.engine.stream import Stream, StreamEnd
 from worker.inference.answer import Answer
 from worker.inference.follow import follow

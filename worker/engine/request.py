@@ -1,11 +1,12 @@
-"""A request to the engine, independent of the names of the model's tensors."""
+"""A request to the engine, independent of tensor names; its prompt as ids or text."""
 
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy.typing as npt
 
-from jobs.prompts.tokenizer import TokenIds
+from jobs.errors import EngineError
+from jobs.prompts.tokenizer import TokenIds, Tokenizer
 
 Tensors = dict[str, npt.NDArray[Any]]
 
@@ -60,3 +61,23 @@ class Request:
     sampling: Sampling = Sampling()
     text: str = ""
     stops: tuple[str, ...] = ()
+
+
+def prompt_text(tokenizer: Tokenizer, ids: TokenIds, *, adds_bos: bool) -> str:
+    """Return the text that the server encodes back into these ids.
+
+    Args:
+        tokenizer: the served model's tokenizer.
+        ids: the prompt.
+        adds_bos: the server itself prepends a beginning-of-text token.
+
+    Raises:
+        UnsafeTextError: no text encodes to these ids; see `Markup.write`.
+        EngineError: the server would prepend a token that was not counted.
+    """
+    has_bos = tokenizer.bos_id is not None and len(ids) > 0 and ids[0] == tokenizer.bos_id
+    if not adds_bos or tokenizer.bos_id is None:
+        return tokenizer.markup.write(ids)
+    if not has_bos:
+        raise EngineError("the server starts every text with a token that this prompt does not have")
+    return tokenizer.markup.write(ids[1:])

@@ -25,8 +25,7 @@ from jobs.settings import Settings
 from jobs.transitions import LeaseLost
 from worker.engine.client import EngineModel
 from worker.engine.deadlines import deadlines_for
-from worker.engine.prompt_text import prompt_text
-from worker.engine.request import Request
+from worker.engine.request import Request, prompt_text
 from worker.engine.stream import Stream
 from worker.inference.answer import Answer
 from worker.inference.follow import follow, wait_for_end, wait_for_stop

@@ -1,4 +1,4 @@
-"""The sampling of a job: its caller's parameters and stop strings, and the seed of each of its requests."""
+"""The sampling and stop strings of a job, and the seed of each of its requests."""
 
 from dataclasses import replace
 from hashlib import blake2b

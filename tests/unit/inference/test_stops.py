@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from worker.inference.stops import StopMatcher
+from worker.inference.output_text import StopMatcher
 
 letters = st.text(st.sampled_from("ab\n"), max_size=30)
 stop_lists = st.lists(st.text(st.sampled_from("ab\n"), min_size=1, max_size=5), max_size=4)

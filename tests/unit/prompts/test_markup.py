@@ -9,7 +9,7 @@ from jobs.errors import EngineError
 from jobs.prompts.encoding import UnsafeTextError
 from jobs.prompts.messages import Message
 from jobs.prompts.tokenizer import Tokenizer, ensure_default_tokenizer
-from worker.engine.prompt_text import prompt_text
+from worker.engine.request import prompt_text
 
 
 @pytest.fixture(scope="module")
