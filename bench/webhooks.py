@@ -241,14 +241,9 @@ def _write_events(sessions: sessionmaker[Session], endpoints: Sequence[WebhookEn
         }
         for event_id, name in zip(ids, printed, strict=True)
     ]
-    dispatches = [
-        row
-        for event_id, endpoint in zip(ids, endpoints, strict=True)
-        for row in fanout.rows_for(DEFAULT_TENANT, event_id, [fanout.of_endpoint(endpoint)])
-    ]
     with transaction(sessions) as session:
         session.execute(insert(WebhookEvent), events)
-        fanout.add(session, dispatches)
+        fanout.add(session, zip(ids, map(fanout.of_endpoint, endpoints), strict=True))
     return [f"/{number} {name}" for number, name in enumerate(printed)]
 
 

@@ -12,7 +12,7 @@ from uuid import UUID
 from sqlalchemy import ColumnElement, Select, func, literal_column, or_, select
 from sqlalchemy.orm import Session
 
-from jobs import checkpoints, transitions, trees
+from jobs import checkpoints, guarded_update, transitions, trees
 from jobs.checkpoints import Output
 from jobs.engines import reservations, served_tokens
 from jobs.errors import NotFoundError
@@ -20,7 +20,7 @@ from jobs.models import Job, JsonObject
 from jobs.queries import Queued
 from jobs.states import TERMINAL, FinishReason, JobState, StopReason
 from jobs.transitions import Lease
-from jobs.webhooks import outbox
+from jobs.webhooks import events, outbox
 
 
 def claim(
@@ -56,7 +56,7 @@ def claim(
         or_(Job.run_after.is_(None), Job.run_after <= func.clock_timestamp()),
     )
     free = select(Job.id).where(*unchanged).with_for_update(skip_locked=True).scalar_subquery()
-    moving = transitions.moving(
+    moving = guarded_update.moving(
         "claim",
         Job.id == free,
         lease_id=lease.lease_id,
@@ -66,9 +66,9 @@ def claim(
         run_after=None,
     )
     # Part of the same statement: claims are many, and hardly any job has a subscriber to its start.
-    moved = session.execute(moving.returning(Job, outbox.is_start_wanted())).one_or_none()
+    moved = session.execute(moving.returning(Job, events.is_start_wanted())).one_or_none()
     if moved is not None and moved[1]:
-        outbox.append_started(session, moved[0])
+        outbox.publish(session, [events.job_started(moved[0])])
     return moved[0] if moved else None
 
 
@@ -310,7 +310,7 @@ def _take_back(session: Session, job: Job, lease: Lease, *, max_rescues: int) ->
     if job.num_rescues >= max_rescues:
         # It ran alone the last time (see claims), so no other job can have killed its worker.
         return fail(session, lease, _LOST)
-    moved = transitions.move(
+    moved = guarded_update.move(
         session,
         "rescue",
         *transitions.fence(lease),

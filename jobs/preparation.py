@@ -10,7 +10,7 @@ from sqlalchemy import select
 from sqlalchemy.exc import NoResultFound
 from sqlalchemy.orm import Session
 
-from jobs import endings, ids
+from jobs import ids, transitions
 from jobs.database import database_now, transaction
 from jobs.engines import registry
 from jobs.engines.capacity import Capacity, Excess
@@ -105,7 +105,7 @@ class Counting:
         job.lease_id = job.lease_expires_at = None
         session.flush()
         if job.state in TERMINAL:
-            endings.note(session, [job])
+            transitions.note_ended(session, [job])
         return job
 
     def _keep(

@@ -8,7 +8,7 @@ from uuid import UUID
 from sqlalchemy import Select, and_, false, literal_column, or_, select
 from sqlalchemy.orm import Session
 
-from jobs import endings
+from jobs import transitions
 from jobs.database import database_now
 from jobs.engines import registry
 from jobs.engines.capacity import Capacity, Excess, find_excess
@@ -90,7 +90,7 @@ def submit(
         admit(session, taken)
     session.add_all(jobs)
     session.flush()
-    endings.note(session, [job for job in jobs if job.state in TERMINAL])
+    transitions.note_ended(session, [job for job in jobs if job.state in TERMINAL])
     return jobs
 
 
@@ -210,7 +210,7 @@ def reject_misfits(session: Session, *, limit: int = 1000, only: Sequence[UUID] 
     for job in rejected:
         settle_count(job, num_tokens=job.prompt_tokens or 0, limits=capacities[job.model], now=now)
     session.flush()
-    endings.note(session, rejected)
+    transitions.note_ended(session, rejected)
     return rejected
 
 

@@ -12,27 +12,13 @@ from uuid import UUID
 from sqlalchemy import ColumnElement, or_, select, update
 from sqlalchemy.orm import Session
 
-from jobs import checkpoints, endings
+from jobs import checkpoints, trees
 from jobs.checkpoints import Output
-from jobs.guarded_update import move, moving
+from jobs.guarded_update import move
 from jobs.models import Job
 from jobs.states import TRANSITIONS, JobState, StopReason, sources
-
-__all__ = [
-    "ENDS",
-    "UNHELD",
-    "Lease",
-    "LeaseLost",
-    "end",
-    "fence",
-    "finish",
-    "move",
-    "moving",
-    "request_stop",
-    "requeue",
-    "weaker_than",
-    "write",
-]
+from jobs.tenants import usage
+from jobs.webhooks import events, outbox
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +81,20 @@ def end(session: Session, verb: str, *conditions: ColumnElement[bool], **values:
     kept = checkpoints.progress_kept()["completion_tokens"]
     ended = move(session, verb, *conditions, completion_tokens=kept, **values)
     checkpoints.into_results(session, [job.id for job in ended])
-    endings.note(session, ended)
+    note_ended(session, ended)
     return ended
+
+
+def note_ended(session: Session, ended: Sequence[Job]) -> None:
+    """Publish and count the end of these jobs, and advance what waited for them.
+
+    Every finished job passes here, or `trees.stop`, exactly once. The caller holds their rows. This locks the
+    rows of their summaries after those of the jobs. All code keeps that order, and no transaction that holds
+    a summary's row waits for a job row that another can hold.
+    """
+    usage.note(session, ended)
+    outbox.publish(session, [events.job_ended(job) for job in ended])
+    trees.advance(session, ended)
 
 
 def requeue(

@@ -21,7 +21,8 @@ from jobs.database import database_now
 from jobs.models import Job, JsonObject, Summary, SummaryNode
 from jobs.states import JobState
 from jobs.states.summary import TERMINAL, OnGap, SummaryState, SummaryStop
-from jobs.webhooks import outbox
+from jobs.tenants import usage
+from jobs.webhooks import events, outbox
 
 # Errors that another attempt at the same prompt would only repeat.
 _HOPELESS = frozenset(
@@ -89,7 +90,8 @@ def stop(session: Session, summary: Summary, reason: SummaryStop, *, error: Json
         session.flush()
     verb = "expire" if summary.stop_reason == SummaryStop.EXPIRE else "cancel"
     waiting = guarded_update.move(session, verb, Job.summary_id == summary.id, Job.state == _BLOCKED)
-    outbox.append(session, waiting)
+    usage.note(session, waiting)
+    outbox.publish(session, [events.job_ended(job) for job in waiting])
     _end_if_done(session, summary)
 
 
@@ -99,7 +101,7 @@ def end(session: Session, summary: Summary, state: SummaryState, *, error: JsonO
     summary.state, summary.error, summary.finalized_at = state.value, error, now
     summary.lease_id = summary.lease_expires_at = None
     session.flush()
-    outbox.append_summary(session, summary)
+    outbox.publish(session, [events.summary_ended(summary)])
     telemetry.logger().info(
         telemetry.SUMMARY_ENDED, summary_id=ids.summary_id(summary.id), state=summary.state
     )

@@ -22,6 +22,7 @@ from jobs.states.file import FileState
 from jobs.turns import Turn
 from jobs.validation import WINDOWS
 from jobs.webhooks import outbox
+from jobs.webhooks.events import batch_ended
 
 # OpenAI's clients repeat an unanswered request twice within seconds.
 _REPEATED_WITHIN: Final = timedelta(minutes=10)
@@ -233,7 +234,7 @@ def end(session: Session, batch: Batch, verb: str, *, lifetime: timedelta) -> No
             files.complete(session, file_id, now=now, lifetime=lifetime)
     files.abandon(session, batch.input_file_id)
     session.flush()
-    outbox.append_batch(session, batch)
+    outbox.publish(session, [batch_ended(batch)])
     telemetry.logger().info(
         telemetry.BATCH_ENDED,
         batch_id=ids.batch_id(batch.id),

@@ -24,6 +24,7 @@ from jobs.states.batch import Endpoint
 from jobs.turns import Turn
 from jobs.turns.work import Interruption, Sessions
 from jobs.webhooks import outbox
+from jobs.webhooks.events import batch_ended
 
 _LOST_AGAIN: Final = "Validating the file failed or crashed its worker on every attempt."
 
@@ -132,7 +133,7 @@ def _decide(session: Session, turn: Turn, found: Findings) -> Batch | None:
         batch.errors = found.errors
         files.abandon(session, batch.input_file_id)
         session.flush()
-        outbox.append_batch(session, batch)
+        outbox.publish(session, [batch_ended(batch)])
     else:
         batches.move(batch, "accept", now=now)
         batch.num_lines = found.num_lines

@@ -19,6 +19,7 @@ from jobs.errors import ConflictError, NotFoundError
 from jobs.models.webhook import WebhookEndpoint, WebhookEvent
 from jobs.models.webhook_delivery import WebhookBreaker, WebhookDispatch
 from jobs.webhooks import destinations, fanout, outbox, secrets
+from jobs.webhooks.events import Event
 from jobs.webhooks.rules import ENDPOINT_DISABLED, ENDPOINT_TEST
 from jobs.webhooks.vault import Vault
 
@@ -193,8 +194,16 @@ def send_test(session: Session, endpoint: WebhookEndpoint) -> UUID:
     """
     if endpoint.disabled_reason is not None:
         raise ConflictError("The endpoint is disabled; enable it first.")
-    to = [fanout.of_endpoint(endpoint)]
-    return outbox.append_endpoint(session, endpoint, ENDPOINT_TEST, {"id": ids.endpoint_id(endpoint.id)}, to)
+    event = Event(
+        subject=endpoint,
+        type=ENDPOINT_TEST,
+        at=database_now(session),
+        data={"id": ids.endpoint_id(endpoint.id)},
+        own=fanout.of_endpoint(endpoint),
+        is_announced=False,
+    )
+    outbox.publish(session, [event])
+    return event.id
 
 
 def disable(session: Session, endpoint_id: UUID, reason: str, *, now: datetime) -> None:
@@ -204,8 +213,13 @@ def disable(session: Session, endpoint_id: UUID, reason: str, *, now: datetime) 
     if endpoint is None or endpoint.disabled_reason is not None:
         return
     _disable(session, endpoint, reason, now=now)
-    notice: dict[str, object] = {"id": ids.endpoint_id(endpoint.id), "url": endpoint.url, "reason": reason}
-    outbox.append_endpoint(session, endpoint, ENDPOINT_DISABLED, notice)
+    event = Event(
+        subject=endpoint,
+        type=ENDPOINT_DISABLED,
+        at=now,
+        data={"id": ids.endpoint_id(endpoint.id), "url": endpoint.url, "reason": reason},
+    )
+    outbox.publish(session, [event])
     telemetry.logger().warning(
         telemetry.WEBHOOK_DISABLED, endpoint_id=ids.endpoint_id(endpoint.id), reason=reason
     )
@@ -243,12 +257,12 @@ def replay_event(session: Session, event_id: UUID, *, tenant_id: UUID) -> Replay
         .tuples()
         .all()
     )
-    endpoints = fanout.endpoints_of(session, [tenant_id]).get(tenant_id, ())
+    endpoints = fanout.endpoints_of(session, [tenant_id])[tenant_id]
     new = [to for to in fanout.wanting(endpoints, event.type) if to.id not in {*again, *known}]
     num_over_limit = sum(known.values())
     if num_over_limit and not again and not new:
         raise ReplayLimitError(f"An event may be replayed {MAX_REPLAYS} times to each of its destinations.")
-    fanout.add(session, fanout.rows_for(tenant_id, event_id, new))
+    fanout.add(session, ((event_id, to) for to in new))
     return Replayed(len(again) + len(new), num_over_limit=num_over_limit)
 
 

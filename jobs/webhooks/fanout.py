@@ -1,6 +1,7 @@
 """Fan-out: the destinations of an event, and the dispatch rows that still have to be delivered."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -29,6 +30,7 @@ class Destination:
 
     Attributes:
         id: identifies it to fairness and circuit breakers.
+        tenant_id: the owner.
         endpoint_id: None: a job's or batch's own URL.
         url: of a job or batch; None: an endpoint's.
         secret: of a job or batch, sealed; None: the tenant's default.
@@ -36,6 +38,7 @@ class Destination:
     """
 
     id: UUID
+    tenant_id: UUID
     endpoint_id: UUID | None
     url: str | None
     secret: bytes | None
@@ -44,21 +47,21 @@ class Destination:
 
 def own(tenant_id: UUID, url: str, *, secret: bytes | None, includes_output: bool = False) -> Destination:
     """Build the destination of a job's or batch's URL; its id is the server's."""
-    return Destination(server_id(tenant_id, url), None, url, secret, includes_output)
+    return Destination(server_id(tenant_id, url), tenant_id, None, url, secret, includes_output)
 
 
 def of_endpoint(endpoint: WebhookEndpoint) -> Destination:
     """Return the endpoint as a destination."""
-    return Destination(endpoint.id, endpoint.id, None, None, endpoint.includes_output)
+    return Destination(endpoint.id, endpoint.tenant_id, endpoint.id, None, None, endpoint.includes_output)
 
 
-def endpoints_of(session: Session, tenant_ids: Collection[UUID]) -> Mapping[UUID, Sequence[WebhookEndpoint]]:
+def endpoints_of(session: Session, tenant_ids: Collection[UUID]) -> defaultdict[UUID, list[WebhookEndpoint]]:
     """Read all endpoints of these tenants, disabled ones included."""
-    found: dict[UUID, list[WebhookEndpoint]] = {}
+    found: defaultdict[UUID, list[WebhookEndpoint]] = defaultdict(list)
     if tenant_ids:
         query = select(WebhookEndpoint).where(WebhookEndpoint.tenant_id.in_(tenant_ids))
         for endpoint in session.scalars(query.execution_options(populate_existing=True)):
-            found.setdefault(endpoint.tenant_id, []).append(endpoint)
+            found[endpoint.tenant_id].append(endpoint)
     return found
 
 
@@ -75,34 +78,28 @@ def wanting(endpoints: Iterable[WebhookEndpoint], kind: str) -> list[Destination
     ]
 
 
-def rows_for(tenant_id: UUID, event_id: UUID, destinations: Iterable[Destination]) -> list[dict[str, Any]]:
-    """Build rows for `add` that deliver the event to these destinations."""
-    return [
-        {
-            "id": uuid7(),
-            "tenant_id": tenant_id,
-            "event_id": event_id,
-            "destination_id": each.id,
-            "endpoint_id": each.endpoint_id,
-            "url": each.url,
-            "secret": each.secret,
-            "includes_output": each.includes_output,
-            "state": "pending",
-        }
-        for each in destinations
-    ]
-
-
-def add(session: Session, rows: Sequence[dict[str, Any]]) -> None:
-    """Store rows from `rows_for`, due now; claims notice one for each destination."""
+def add(session: Session, dispatches: Iterable[tuple[UUID, Destination]]) -> None:
+    """Queue events, by id, for these destinations, due now; claims notice one for each."""
+    rows: list[dict[str, Any]] = []
     seen: set[UUID] = set()
+    for event_id, to in dispatches:
+        row = {
+            "id": uuid7(),
+            "tenant_id": to.tenant_id,
+            "event_id": event_id,
+            "destination_id": to.id,
+            "endpoint_id": to.endpoint_id,
+            "url": to.url,
+            "secret": to.secret,
+            "includes_output": to.includes_output,
+            "state": "pending",
+            "next_attempt_at": func.clock_timestamp(),
+            "is_noticed": to.id in seen,
+        }
+        rows.append(row)
+        seen.add(to.id)
     for start in range(0, len(rows), _MAX_ROWS):
-        due = []
-        for row in rows[start : start + _MAX_ROWS]:
-            is_noticed = row["destination_id"] in seen
-            seen.add(row["destination_id"])
-            due.append(row | {"next_attempt_at": func.clock_timestamp(), "is_noticed": is_noticed})
-        session.execute(insert(WebhookDispatch).values(due))
+        session.execute(insert(WebhookDispatch).values(rows[start : start + _MAX_ROWS]))
 
 
 def fail_open(session: Session, endpoint_id: UUID) -> None:
@@ -138,10 +135,9 @@ def find_left(session: Session, *, limit: int = 500) -> Sequence[WebhookEvent]:
 
 def adopt(session: Session, left: Iterable[WebhookEvent]) -> None:
     """Queue these events for the URLs in their own rows."""
-    rows: list[dict[str, Any]] = []
+    dispatches = []
     for event in left:
-        to = own(event.tenant_id, event.url or "", secret=None)
-        rows += rows_for(event.tenant_id, event.id, [to])
+        dispatches.append((event.id, own(event.tenant_id, event.url or "", secret=None)))
         event.state, event.url, event.next_delivery_at = "none", None, None
     session.flush()
-    add(session, rows)
+    add(session, dispatches)

@@ -1,0 +1,137 @@
+"""Events: what happened to a job, a batch or a summary, as receivers read it."""
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final
+from uuid import UUID
+
+from sqlalchemy import ColumnElement, exists, literal_column
+
+from jobs import ids
+from jobs.ids import uuid7
+from jobs.models import Batch, Job, JsonObject, Summary, WebhookEndpoint
+from jobs.states import Lane
+from jobs.views import job_object, optional_rfc3339
+from jobs.webhooks import fanout
+from jobs.webhooks.fanout import Destination
+from jobs.webhooks.rules import JOB_STARTED
+
+# The column of the outbox that holds the subject's id.
+_COLUMNS: Final = {Job: "job_id", Batch: "batch_id", Summary: "summary_id", WebhookEndpoint: "endpoint_id"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something that happened, for `outbox.publish`.
+
+    Attributes:
+        subject: what it happened to.
+        type: such as `job.completed`; see `rules.EVENT_TYPES`.
+        at: when it happened, by the database's clock.
+        data: the subject, as receivers read it.
+        own: the destination that the subject brought; None: there is none.
+        is_announced: the tenant's endpoints that want this type receive it too.
+        id: receivers see it.
+    """
+
+    subject: Job | Batch | Summary | WebhookEndpoint
+    type: str
+    at: datetime | None
+    data: JsonObject
+    own: Destination | None = None
+    is_announced: bool = True
+    id: UUID = field(default_factory=uuid7)
+
+    @property
+    def column(self) -> str:
+        """The column of the outbox that holds the subject's id."""
+        return _COLUMNS[type(self.subject)]
+
+    @property
+    def payload(self) -> JsonObject:
+        """The body that receivers get."""
+        return {
+            "id": ids.event_id(self.id),
+            "object": "event",
+            "created_at": int(self.at.timestamp()) if self.at else None,
+            "type": self.type,
+            "data": self.data,
+        }
+
+
+def job_started(job: Job) -> Event:
+    """Build the event of a job that an engine now runs."""
+    return _job_event(job, JOB_STARTED, at=job.started_at)
+
+
+def is_start_wanted() -> ColumnElement[bool]:
+    """Build the SQL condition that an endpoint wants to know of a job's start."""
+    return exists().where(
+        WebhookEndpoint.tenant_id == Job.tenant_id,
+        WebhookEndpoint.events.contains([JOB_STARTED]),
+        WebhookEndpoint.disabled_reason.is_(None),
+        Job.batch_id.is_(None),
+        Job.summary_id.is_(None),
+        Job.lane == literal_column(f"'{Lane.BATCH.value}'"),
+    )
+
+
+def job_ended(job: Job) -> Event:
+    """Build the event of a finished job."""
+    own = _own(job, includes_output=job.webhook_includes_output)
+    return _job_event(job, f"job.{job.state}", at=job.finalized_at, own=own)
+
+
+def batch_ended(batch: Batch) -> Event:
+    """Build the event of a finished batch, in OpenAI's shape."""
+    return Event(
+        subject=batch,
+        type=f"batch.{batch.state}",
+        at=getattr(batch, f"{batch.state}_at"),
+        data={"id": ids.batch_id(batch.id)},
+        own=_own(batch),
+    )
+
+
+def summary_ended(summary: Summary) -> Event:
+    """Build the event of a finished summary; clients read its text from `result_url`."""
+    data: JsonObject = {
+        "id": ids.summary_id(summary.id),
+        "object": "summary",
+        "state": summary.state,
+        "custom_id": summary.custom_id,
+        "metadata": dict(summary.labels),
+        "error": summary.error,
+        "finalized_at": optional_rfc3339(summary.finalized_at),
+        "result_url": f"/v1/summaries/{ids.summary_id(summary.id)}/result",
+    }
+    return Event(
+        subject=summary,
+        type=f"summary.{summary.state}",
+        at=summary.finalized_at,
+        data=data,
+        own=_own(summary),
+    )
+
+
+def _job_event(job: Job, kind: str, *, at: datetime | None, own: Destination | None = None) -> Event:
+    usage = {
+        "prompt_tokens": job.prompt_tokens,
+        "completion_tokens": job.completion_tokens,
+        "total_tokens": (job.prompt_tokens or 0) + job.completion_tokens,
+    }
+    return Event(
+        subject=job,
+        type=kind,
+        at=at,
+        data={**job_object(job), "usage": usage, "result_url": f"/v1/jobs/{ids.job_id(job.id)}/result"},
+        own=own,
+        # Lines of a batch and jobs of a tree are not announced; interactive clients wait anyway.
+        is_announced=job.batch_id is None and job.summary_id is None and job.lane == Lane.BATCH,
+    )
+
+
+def _own(of: Job | Batch | Summary, *, includes_output: bool = False) -> Destination | None:
+    if of.webhook_url is None:
+        return None
+    return fanout.own(of.tenant_id, of.webhook_url, secret=of.webhook_secret, includes_output=includes_output)
