@@ -17,10 +17,10 @@ from bench.stand.documents import Author, Prompt
 from bench.stand.ledger import Ledger
 from cli.stack import programs
 from cli.stack.options import StackOptions
+from cli.stack.private_files import SIGNING_VARIABLE
 from cli.stack.ready import INFERENCE_WORKER, PARTS, TRITON
 from cli.stack.servers.engine_options import EngineOptions
 from cli.stack.servers.transformers_options import TransformersOptions
-from cli.stack.signing import VARIABLE as WEBHOOK_SECRET
 from cli.stack.stack import Stack
 from cli.stack.supervised import DEFAULT_BACKOFF, SupervisedServer
 from jobs.engines.capacity import Capacity
@@ -121,7 +121,7 @@ class Stand:
         """Run an inference worker for the block, once it has found its engine."""
         urls = self.stack.urls
         env = programs.environment(
-            {**self._environment, WEBHOOK_SECRET: self.stack.webhook_secret, **(environment or {})},
+            {**self._environment, SIGNING_VARIABLE: self.stack.webhook_secret, **(environment or {})},
             urls,
             api_port=int(self.url("api_url").rsplit(":", 1)[1]),
             time_scale=self.time_scale,

@@ -11,7 +11,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from cli.stack.errors import StackError
-from cli.stack.files import write_private
+from cli.stack.private_files import write_private
 from jobs import database
 from jobs.database import schema
 from jobs.models import DEFAULT_TENANT

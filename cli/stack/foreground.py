@@ -16,10 +16,10 @@ from sqlalchemy import make_url
 
 from cli.stack.errors import StackError
 from cli.stack.options import StackOptions, default_directory
+from cli.stack.private_files import SIGNING_FILE
 from cli.stack.ready import Urls
 from cli.stack.servers.engine_options import EngineMode, EngineOptions
 from cli.stack.servers.transformers_options import TransformersOptions
-from cli.stack.signing import FILE as SECRET_FILE
 from cli.stack.stack import Stack
 from cli.stack.supervised import ServerEnded, ServerStarted
 from jobs import open_files
@@ -138,7 +138,7 @@ def _rows(urls: Urls, stack: Stack) -> list[tuple[str, str]]:
         "Triton HTTP": urls.triton_http,
         "Triton metrics": urls.triton_metrics,
         "Logs": str(stack.directory / "logs"),
-        "Webhook signing secret": str(stack.directory / SECRET_FILE),
+        "Webhook signing secret": str(stack.directory / SIGNING_FILE),
         "All of this, with passwords": str(stack.ready_file),
     }
     return [(name, value) for name, value in found.items() if value]

@@ -4,7 +4,7 @@ import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from cli.stack.files import write_private
+from cli.stack.private_files import write_private
 
 # Every process of the stack, by its name in the ready file and in the logs.
 API = "api"

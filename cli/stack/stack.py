@@ -17,6 +17,7 @@ from cli.stack.errors import PortInUseError, StackError
 from cli.stack.locks import DirectoryLock
 from cli.stack.options import StackOptions
 from cli.stack.ports import LOOPBACK, free_port, release, reserve
+from cli.stack.private_files import ENCRYPTION_VARIABLE, SIGNING_VARIABLE, encryption_key, webhook_secret
 from cli.stack.ready import (
     API,
     INFERENCE_WORKER,
@@ -34,9 +35,6 @@ from cli.stack.servers.postgres import EmbeddedPostgres
 from cli.stack.servers.transformers_options import TransformersOptions
 from cli.stack.servers.triton import EmbeddedTriton
 from cli.stack.servers.valkey import EmbeddedValkey
-from cli.stack.signing import KEY_VARIABLE as ENCRYPTION_KEY
-from cli.stack.signing import VARIABLE as WEBHOOK_SECRET
-from cli.stack.signing import encryption_key, webhook_secret
 from cli.stack.supervised import (
     DEFAULT_BACKOFF,
     Backoff,
@@ -211,8 +209,8 @@ class Stack:
             {
                 **of_engine,
                 **self.options.environment,
-                WEBHOOK_SECRET: self.webhook_secret,
-                ENCRYPTION_KEY: encryption_key(self.options.directory, self.options.environment),
+                SIGNING_VARIABLE: self.webhook_secret,
+                ENCRYPTION_VARIABLE: encryption_key(self.options.directory, self.options.environment),
             },
             self.urls,
             api_port=api_port,

@@ -12,8 +12,8 @@ from pathlib import Path
 import psycopg
 
 from cli.stack.errors import StackError
-from cli.stack.files import write_private
 from cli.stack.ports import LOOPBACK, free_port
+from cli.stack.private_files import write_private
 from cli.stack.processes import Launch
 from cli.stack.server import EmbeddedServer
 from cli.stack.servers.postgres_home import PostgresHome, find_home, give_to

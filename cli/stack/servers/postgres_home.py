@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cli.stack.errors import StackError
-from cli.stack.files import write_private
+from cli.stack.private_files import write_private
 from cli.stack.service_user import ServiceUser, can_write, succeeds, unprivileged_user
 
 # File in the given directory that holds the path, if the files had to go elsewhere.

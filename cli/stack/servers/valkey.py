@@ -12,8 +12,8 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from cli.stack.errors import StackError
-from cli.stack.files import write_private
 from cli.stack.ports import LOOPBACK, free_port
+from cli.stack.private_files import write_private
 from cli.stack.processes import Launch
 from cli.stack.server import EmbeddedServer
 

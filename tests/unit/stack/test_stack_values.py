@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from cli.stack.errors import DirectoryInUseError
-from cli.stack.files import write_private
 from cli.stack.locks import DirectoryLock
 from cli.stack.logs import log_tail, open_log, rotate
 from cli.stack.options import StackOptions, default_directory
 from cli.stack.ports import LOOPBACK, free_port, release, reserve
+from cli.stack.private_files import write_private
 from cli.stack.stack import Stack
 from cli.stack.supervised import Backoff
 

@@ -1,0 +1,44 @@
+"""Private files of the data directory, among them the secrets of webhooks."""
+
+import base64
+import os
+import secrets
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+SIGNING_VARIABLE = "LONGBATCH_WEBHOOKS__SECRET"
+SIGNING_FILE = "webhook-secret"
+ENCRYPTION_VARIABLE = "LONGBATCH_WEBHOOKS__ENCRYPTION_KEY"
+_ENCRYPTION_FILE = "webhook-encryption-key"
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a file atomically, readable by its owner alone."""
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    temporary = Path(name)
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def webhook_secret(directory: Path, environment: Mapping[str, str]) -> str:
+    """Return the environment's secret that signs webhooks, or the directory's own, created if missing."""
+    return environment.get(SIGNING_VARIABLE) or _kept(directory / SIGNING_FILE, prefix="whsec_")
+
+
+def encryption_key(directory: Path, environment: Mapping[str, str]) -> str:
+    """Return the key that encrypts the database's secrets, like `webhook_secret`."""
+    return environment.get(ENCRYPTION_VARIABLE) or _kept(directory / _ENCRYPTION_FILE)
+
+
+def _kept(file: Path, *, prefix: str = "") -> str:
+    if not file.exists():
+        write_private(file, prefix + base64.b64encode(secrets.token_bytes(32)).decode())
+    return file.read_text().strip()
