@@ -284,7 +284,7 @@ class EngineUnavailableError(EngineError):
 
 
 class EngineLostError(RetryableEngineError):
-    """The engine was lost while it ran the job; a job that keeps meeting this error becomes a suspect."""
+    """The engine was lost while it ran the job."""
 
     code = "engine_lost"
 

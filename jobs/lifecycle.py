@@ -1,7 +1,7 @@
-"""The verbs in the order of a job's life; only they move rows, in the caller's transaction.
+"""The verbs of a job from claim to end, in that order, in the caller's transaction.
 
-Every move is one guarded UPDATE, see `transitions`. A verb of a worker returns the new state of its job, or
-None if the lease is lost; then it writes nothing. Jobs enter through `submission` and leave through
+Every move is one guarded UPDATE, see `transitions`. Verbs that a worker calls return the job's new state, or
+None if the lease is lost; then they write nothing. Jobs enter through `submission` and leave through
 `deletion`; `leases` holds what a worker writes to the jobs it runs.
 """
 

@@ -10,7 +10,6 @@ from structlog.typing import ExcInfo, FilteringBoundLogger
 
 # Names in the order of a job's life. Fields: job_id and attempt if there is a job; never text or secrets.
 JOB_CLAIMED: Final = "job.claimed"
-JOB_FIRST_TOKEN: Final = "job.first_token"  # noqa: S105  # a token of text
 JOB_ENDED: Final = "job.ended"
 JOB_RELEASED: Final = "job.released"
 JOB_RETRIED: Final = "job.retried"

@@ -78,13 +78,13 @@ def publisher(app: celery.Celery) -> doorbell.Publish:
 def run_worker(app: celery.Celery, threads: WorkerThreads, *, queue: str, grace_seconds: float) -> int:
     """Serve until SIGTERM and return the process's exit code.
 
-    The part is a step of Celery's worker, not of its consumer, which starts only once the broker answers.
+    The threads are a step of Celery's worker, not of its consumer, which starts only once the broker answers.
 
     Args:
         app: the application, with the queue's tasks registered.
         threads: started before the consumer and stopped after it.
         queue: the queue to consume.
-        grace_seconds: how long the part may take to stop.
+        grace_seconds: how long the threads may take to stop.
     """
     ending = _Ending(threads, within_seconds=grace_seconds + _EXIT_SLACK_SECONDS)
 
@@ -112,26 +112,26 @@ def run_worker(app: celery.Celery, threads: WorkerThreads, *, queue: str, grace_
 
 
 class _Ending:
-    """The part's shutdown, started by the signal so that a consumer stuck in its broker delays nothing."""
+    """The shutdown, started by the signal so that a consumer stuck in its broker delays nothing."""
 
     def __init__(self, threads: WorkerThreads, *, within_seconds: float) -> None:
-        self._part = threads
+        self._threads = threads
         self._within_seconds = within_seconds
         self._lock = threading.Lock()
         self._has_ended = False
 
     def begin(self) -> None:
-        """Stop the part in its own thread, then exit soon after, whatever Celery does."""
+        """Stop the threads from one of its own, then exit soon after, whatever Celery does."""
         # Shows where a hanging process is stuck.
         faulthandler.dump_traceback_later(self._within_seconds, exit=True)
-        self._part.begin_stop()
+        self._threads.begin_stop()
         threading.Thread(target=self._finish_alone, name="ending", daemon=True).start()
 
     def finish(self) -> None:
-        """Stop the part once, and wait until it has ended."""
+        """Stop the threads once, and wait until they have ended."""
         with self._lock:
             if not self._has_ended:
-                self._part.stop()
+                self._threads.stop()
                 self._has_ended = True
 
     def _finish_alone(self) -> None:
@@ -143,8 +143,8 @@ class _Ending:
 
 
 def _step(threads: WorkerThreads, ending: _Ending) -> type[bootsteps.StartStopStep]:
-    class PartStep(bootsteps.StartStopStep):  # type: ignore[misc]  # celery has no types
-        """A step of Celery's worker that starts and stops the part."""
+    class ThreadsStep(bootsteps.StartStopStep):  # type: ignore[misc]  # celery has no types
+        """A step of Celery's worker that starts and stops the threads."""
 
         requires = ("celery.worker.components:Pool",)
 
@@ -158,7 +158,7 @@ def _step(threads: WorkerThreads, ending: _Ending) -> type[bootsteps.StartStopSt
             threads.begin_stop()
             ending.finish()
 
-    return PartStep
+    return ThreadsStep
 
 
 def _keep_logging(**_: object) -> None:
