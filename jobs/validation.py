@@ -47,6 +47,9 @@ def _as_list(value: object) -> object:
     return [value] if isinstance(value, str) else value
 
 
+# The fields of a request that become its job's sampling.
+SAMPLING: Final = {"temperature", "top_p", "top_k", "seed", "stop"}
+
 Text = Annotated[str, AfterValidator(_storable)]
 NonEmpty = Annotated[Text, Field(min_length=1)]
 CustomId = Annotated[NonEmpty, Field(max_length=256)]

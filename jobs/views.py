@@ -177,3 +177,8 @@ def rfc3339(moment: datetime) -> str:
 def optional_rfc3339(moment: datetime | None) -> str | None:
     """Format a moment as `rfc3339` does, and None as None."""
     return None if moment is None else rfc3339(moment)
+
+
+def optional_seconds(moment: datetime | None) -> int | None:
+    """Convert a moment to whole seconds since 1970, and None to None."""
+    return None if moment is None else int(moment.timestamp())

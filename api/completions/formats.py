@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from api.completions.interactive import Completion
-from jobs.models import Job
-from jobs.prompts.openai import JsonObject, chat_completion, text_completion, usage_object
+from jobs.models import Job, JsonObject
+from jobs.prompts.openai import chat_completion, text_completion, usage_object
 
 JSON = dict[str, Any]
 

@@ -27,8 +27,8 @@ from api.runtime.api_keys import Caller
 from api.runtime.services import Services
 from jobs import telemetry
 from jobs.errors import LongbatchError, RequestCancelledError, RequestExpiredError, RequestFailedError
-from jobs.models import Job
-from jobs.prompts.openai import ChatRequest, JsonObject, TextRequest
+from jobs.models import Job, JsonObject
+from jobs.prompts.openai import ChatRequest, TextRequest
 from jobs.states import JobState
 from jobs.states.batch import Endpoint
 

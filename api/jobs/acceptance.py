@@ -5,20 +5,16 @@ All of it is CPU work; callers run it in a thread.
 
 import json
 from hashlib import sha256
-from typing import Final
 
 from api.http.callbacks import check_callback
 from api.jobs.requests import JobRequest
 from api.runtime.services import Acceptance
-from jobs.prompts.chat_template import ChatTemplateError
-from jobs.prompts.counter import PromptCounter
+from jobs.prompts.counter import PromptCounter, count_short
 from jobs.prompts.messages import Message, build_messages, canonical
-from jobs.prompts.store import CountedPrompt, NewText
+from jobs.prompts.store import NewText
 from jobs.submission import JobSpec
-from jobs.validation import WINDOWS
+from jobs.validation import SAMPLING, WINDOWS
 from jobs.views import PRIORITIES
-
-_SAMPLING: Final = ("temperature", "top_p", "top_k", "seed", "stop")
 
 
 def request_sha256(request: JobRequest) -> bytes:
@@ -38,15 +34,15 @@ def specification(request: JobRequest, acceptance: Acceptance) -> JobSpec:
     turns = given if isinstance(given, str) else [Message(turn.role, turn.content) for turn in given]
     messages = build_messages(task=request.task, input=turns, instructions=request.instructions)
     prompt = canonical(messages)
-    text = NewText(prompt, _count(prompt, acceptance))
-    sampling = {name: value for name in _SAMPLING if (value := getattr(request, name)) is not None}
+    counter = PromptCounter(acceptance.tokenizer) if acceptance.tokenizer else None
+    counted = count_short(prompt, counter, max_chars=acceptance.max_inline_chars) if counter else None
     return JobSpec(
-        text=text,
+        text=NewText(prompt, counted),
         task=request.task,
         model=acceptance.settings.engine.model,
         max_tokens=request.max_tokens,
         rank=PRIORITIES[request.priority],
-        sampling=sampling,
+        sampling=request.model_dump(include=SAMPLING, exclude_none=True),
         custom_id=request.custom_id,
         metadata=dict(request.metadata or {}),
         webhook_url=callback.url,
@@ -54,12 +50,3 @@ def specification(request: JobRequest, acceptance: Acceptance) -> JobSpec:
         webhook_includes_output=request.webhook_include_output,
         window=WINDOWS[request.completion_window] if request.completion_window else None,
     )
-
-
-def _count(prompt: str, acceptance: Acceptance) -> CountedPrompt | None:
-    if acceptance.tokenizer is None or len(prompt) > acceptance.max_inline_chars:
-        return None
-    try:
-        return PromptCounter(acceptance.tokenizer).count_prompt(prompt)
-    except ChatTemplateError:
-        return None  # the service worker gets the same error and fails the job with it

@@ -32,9 +32,9 @@ from jobs.files.storage import BytesLostError
 from jobs.ids import uuid7
 from jobs.models import Job
 from jobs.models.batch import Batch
-from jobs.prompts.chat_template import ChatTemplateError
+from jobs.prompts.counter import count_short
 from jobs.prompts.openai import error_object, understand
-from jobs.prompts.store import CountedPrompt, NewText
+from jobs.prompts.store import NewText
 from jobs.states.batch import BatchState, Endpoint
 from jobs.submission import JobSpec
 from jobs.tenants import quotas
@@ -293,8 +293,9 @@ def _specification(
         raise InvalidRequestError("Requests of a batch cannot stream.", param="stream")
     if asked.model not in models:
         raise ModelNotFoundError(param="model")
+    counted = count_short(asked.canonical, tools.counter, max_chars=tools.max_inline_chars)
     return JobSpec(
-        text=NewText(asked.canonical, _count(asked.canonical, tools)),
+        text=NewText(asked.canonical, counted),
         task="generate",
         model=asked.model,
         max_tokens=asked.max_tokens or tools.default_max_tokens,
@@ -304,15 +305,6 @@ def _specification(
         batch_id=batch.id,
         batch_line=number,
     )
-
-
-def _count(canonical: str, tools: BatchTools) -> CountedPrompt | None:
-    if len(canonical) > tools.max_inline_chars:
-        return None
-    try:
-        return tools.counter.count_prompt(canonical)
-    except ChatTemplateError:
-        return None  # the later count meets the same error and fails the job with it
 
 
 def _refusal(custom_id: str, error: LongbatchError) -> bytes:

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from pydantic_core import from_json, to_json
 
+from jobs.database.base import JsonObject
 from jobs.files.lines import FileLine
-from jobs.prompts.openai import JsonObject
 from jobs.states.batch import Endpoint
 
 MAX_CUSTOM_ID: Final = 512

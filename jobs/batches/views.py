@@ -1,6 +1,5 @@
 """The public shape of a batch: OpenAI's object with our extra fields."""
 
-from datetime import datetime
 from typing import Annotated, Final, Literal
 from uuid import UUID
 
@@ -12,7 +11,7 @@ from jobs.models import JsonObject
 from jobs.models.batch import Batch
 from jobs.states.batch import BatchState, Endpoint
 from jobs.validation import CompletionWindow, choice, documented_as
-from jobs.views import Labels
+from jobs.views import Labels, optional_seconds
 
 # Keeps a batch with an error on every line from dominating a page of batches; the batch itself shows all.
 MAX_LISTED_ERRORS: Final = 100
@@ -116,14 +115,14 @@ def batch_object(batch: Batch, *, max_errors: int | None = None) -> BatchObject:
         output_file_id=_file_id(batch.output_file_id),
         error_file_id=_file_id(batch.error_file_id),
         created_at=int(batch.created_at.timestamp()),
-        in_progress_at=_seconds(batch.in_progress_at),
+        in_progress_at=optional_seconds(batch.in_progress_at),
         expires_at=int(batch.expires_at.timestamp()),
-        finalizing_at=_seconds(batch.finalizing_at),
-        completed_at=_seconds(batch.completed_at),
-        failed_at=_seconds(batch.failed_at),
-        expired_at=_seconds(batch.expired_at),
-        cancelling_at=_seconds(batch.cancelling_at),
-        cancelled_at=_seconds(batch.cancelled_at),
+        finalizing_at=optional_seconds(batch.finalizing_at),
+        completed_at=optional_seconds(batch.completed_at),
+        failed_at=optional_seconds(batch.failed_at),
+        expired_at=optional_seconds(batch.expired_at),
+        cancelling_at=optional_seconds(batch.cancelling_at),
+        cancelled_at=optional_seconds(batch.cancelled_at),
         request_counts={
             "total": batch.num_lines,
             "completed": batch.num_completed,
@@ -143,7 +142,3 @@ def batch_object(batch: Batch, *, max_errors: int | None = None) -> BatchObject:
 
 def _file_id(value: UUID | None) -> str | None:
     return None if value is None else ids.file_id(value)
-
-
-def _seconds(moment: datetime | None) -> int | None:
-    return None if moment is None else int(moment.timestamp())

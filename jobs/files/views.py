@@ -1,6 +1,5 @@
 """The public shape of a file: OpenAI's object."""
 
-from datetime import datetime
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -10,6 +9,7 @@ from jobs import ids
 from jobs.models.file import File
 from jobs.states.file import FileState
 from jobs.validation import choice
+from jobs.views import optional_seconds
 
 
 class FileObject(TypedDict):
@@ -35,13 +35,9 @@ def file_object(file: File) -> FileObject:
         object="file",
         bytes=file.num_bytes,
         created_at=int(file.created_at.timestamp()),
-        expires_at=_seconds(file.expires_at),
+        expires_at=optional_seconds(file.expires_at),
         filename=file.filename,
         purpose=file.purpose,
         status="processed" if file.state == FileState.COMPLETE else "uploaded",
         status_details=None,
     )
-
-
-def _seconds(moment: datetime | None) -> int | None:
-    return None if moment is None else int(moment.timestamp())

@@ -7,12 +7,10 @@ from math import ceil, inf
 from typing import Self
 from uuid import UUID
 
-from jobs.engines.capacity import Budget
+from jobs.engines.capacity import ITERATION_TOKENS, Budget
 from jobs.forecast.engine_speed import Speed
 from jobs.scheduling.packing import Candidate, Running
 
-# Prompt tokens that an engine reads in one iteration.
-_CHUNK_TOKENS = 8192
 # Fraction of an iteration that rounding may leave of a finished job.
 _ALMOST_NOTHING = 1e-6
 
@@ -104,7 +102,7 @@ class Playback:
     def sit(self, running: Running, length: Length) -> None:
         """Add a reservation; it ends after all prompts before it, its own, and its tokens."""
         if length.prompt_tokens:
-            chunks = ceil(length.prompt_tokens / _CHUNK_TOKENS)
+            chunks = ceil(length.prompt_tokens / ITERATION_TOKENS)
             self.unread.append((chunks, self.outlook.speed.reading_s(length.prompt_tokens) / chunks))
         before = sum(chunks for chunks, _ in self.unread) if length.prompt_tokens else 0
         self.seats.append(_Seat(running, before + length.new_tokens, reserved=running.steps_left))

@@ -6,7 +6,8 @@ import numpy as np
 import numpy.typing as npt
 
 from jobs.prompts import messages
-from jobs.prompts.store import CountedPrompt
+from jobs.prompts.chat_template import ChatTemplateError
+from jobs.prompts.store import CountedPrompt, Counter
 from jobs.prompts.tokenizer import Tokenizer, pack_ids
 
 
@@ -59,3 +60,16 @@ class PromptCounter:
         return CountedPrompt(
             packed_ids=pack_ids(ids), num_tokens=len(ids), fingerprint=self.tokenizer.fingerprint
         )
+
+
+def count_short(canonical: str, counter: Counter, *, max_chars: int) -> CountedPrompt | None:
+    """Count a prompt now if that is quick, before its job is stored.
+
+    Returns:
+        None: it has more than `max_chars` characters, or the chat template refuses it. A service worker
+        counts it later, meets the same error and fails the job with it.
+    """
+    try:
+        return counter.count_prompt(canonical) if len(canonical) <= max_chars else None
+    except ChatTemplateError:
+        return None

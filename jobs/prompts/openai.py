@@ -7,15 +7,22 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_core import PydanticCustomError
 
+from jobs.database.base import JsonObject
 from jobs.errors import InvalidRequestError, UnsupportedParameterError
 from jobs.prompts import messages
 from jobs.prompts.messages import Message
 from jobs.states.batch import Endpoint
-from jobs.validation import MAX_OUTPUT_TOKENS, MAX_TOP_K, Closed, NonEmpty, Stop, Text, from_validation
+from jobs.validation import (
+    MAX_OUTPUT_TOKENS,
+    MAX_TOP_K,
+    SAMPLING,
+    Closed,
+    NonEmpty,
+    Stop,
+    Text,
+    from_validation,
+)
 
-JsonObject = dict[str, object]
-
-_SAMPLING: Final = ("temperature", "top_p", "top_k", "seed", "stop")
 # OpenAI's default; other jobs are greedy unless they set a temperature.
 _DEFAULTS: Final[JsonObject] = {"temperature": 1.0}
 # Unsupported parameters, with the values that request nothing: clients often send those.
@@ -170,8 +177,7 @@ def understand(endpoint: Endpoint, body: Mapping[str, Any]) -> Generation:
         model=request.model,
         canonical=_canonical(request),
         max_tokens=_max_tokens(request),
-        sampling=_DEFAULTS
-        | {name: value for name in _SAMPLING if (value := getattr(request, name)) is not None},
+        sampling=_DEFAULTS | request.model_dump(include=SAMPLING, exclude_none=True),
         stream=request.stream,
         include_usage=request.stream_options is not None and request.stream_options.include_usage,
     )

@@ -7,15 +7,12 @@ from uuid import UUID
 
 from sqlalchemy.orm import Session
 
-from jobs.engines.capacity import Capacity
+from jobs.engines.capacity import ITERATION_TOKENS, Capacity
 from jobs.scheduling.output_history import History, PeersOnce
 from jobs.scheduling.packing import PackingPolicy
 from jobs.scheduling.prediction import PredictionPolicy
 from jobs.scheduling.segments import next_segment, whole_blocks
 from jobs.settings import Settings
-
-# Prompt tokens that an engine reads in one iteration; affects only the order of expected ends.
-_CHUNK_TOKENS = 8192
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,4 +127,4 @@ class Sizer:
 
 def steps(prompt_tokens: int, new_tokens: int) -> int:
     """Count the engine iterations needed to read and generate this many tokens."""
-    return -(-prompt_tokens // _CHUNK_TOKENS) + new_tokens
+    return -(-prompt_tokens // ITERATION_TOKENS) + new_tokens

@@ -11,7 +11,7 @@ from jobs import ids
 from jobs.ids import uuid7
 from jobs.models import Batch, Job, JsonObject, Summary, WebhookEndpoint
 from jobs.states import Lane
-from jobs.views import job_object, optional_rfc3339
+from jobs.views import job_object, optional_rfc3339, optional_seconds
 from jobs.webhooks import fanout
 from jobs.webhooks.fanout import Destination
 from jobs.webhooks.rules import JOB_STARTED
@@ -53,7 +53,7 @@ class Event:
         return {
             "id": ids.event_id(self.id),
             "object": "event",
-            "created_at": int(self.at.timestamp()) if self.at else None,
+            "created_at": optional_seconds(self.at),
             "type": self.type,
             "data": self.data,
         }
