@@ -4,8 +4,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field, with_config
 
-from api.http.fields import Seconds
-from api.http.replies import ErrorBody, ListReply, example, page_example
+from api.http.fields import Seconds, example
+from api.http.replies import ErrorBody, ListReply, page_example
 from jobs.batches.views import BatchErrors, BatchObject, EndpointName
 
 _FILE_ID = "file-019c2f3e5a4b7c8d9e0f1a2b3c4d5e6f"

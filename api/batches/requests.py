@@ -4,7 +4,7 @@ from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from api.http.fields import MAX_EXPIRY_SECONDS, MIN_EXPIRY_SECONDS
+from api.http.fields import MAX_EXPIRY_SECONDS, MIN_EXPIRY_SECONDS, example
 from jobs.batches.views import EndpointName
 from jobs.validation import Closed, CompletionWindow, Metadata, NonEmpty
 
@@ -21,9 +21,7 @@ class ExpiresAfter(Closed):
 class EstimateRequest(Closed):
     """A batch to estimate; nothing is submitted."""
 
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{"input_file_id": _FILE_ID, "endpoint": "/v1/chat/completions"}]}
-    )
+    model_config = example(input_file_id=_FILE_ID, endpoint="/v1/chat/completions")
 
     input_file_id: NonEmpty
     endpoint: EndpointName
@@ -32,17 +30,11 @@ class EstimateRequest(Closed):
 class BatchRequest(EstimateRequest):
     """A batch to run: every line of the file is a request to the endpoint."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "input_file_id": _FILE_ID,
-                    "endpoint": "/v1/chat/completions",
-                    "completion_window": "24h",
-                    "metadata": {"team": "research"},
-                }
-            ]
-        }
+    model_config = example(
+        input_file_id=_FILE_ID,
+        endpoint="/v1/chat/completions",
+        completion_window="24h",
+        metadata={"team": "research"},
     )
 
     completion_window: CompletionWindow

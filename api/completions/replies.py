@@ -4,8 +4,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel
 
-from api.http.fields import Seconds
-from api.http.replies import example
+from api.http.fields import Seconds, example
 from jobs.views import FinishReasonName
 
 _USAGE: dict[str, Any] = {"prompt_tokens": 21, "completion_tokens": 9, "total_tokens": 30}

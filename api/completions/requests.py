@@ -1,16 +1,15 @@
 """Requests for plain generation."""
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
+from api.http.fields import example
 from jobs.validation import MAX_OUTPUT_TOKENS, MAX_TOP_K, Closed, NonEmpty, Stop
 
 
 class GenerateRequest(Closed):
     """A prompt, used as it is, and how to continue it."""
 
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{"prompt": "Once upon", "max_tokens": 64, "temperature": 0.7}]}
-    )
+    model_config = example(prompt="Once upon", max_tokens=64, temperature=0.7)
 
     prompt: NonEmpty
     max_tokens: int | None = Field(None, ge=1, le=MAX_OUTPUT_TOKENS)

@@ -4,7 +4,8 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, with_config
 
-from api.http.replies import GoneReply, ListReply, example, gone_example, page_example
+from api.http.fields import example
+from api.http.replies import GoneReply, ListReply, gone_example, page_example
 from jobs.documents.views import DocumentObject, DocumentStateName, KindName
 from jobs.validation import Closed
 
@@ -35,7 +36,7 @@ _DOCUMENT: Final[dict[str, Any]] = {
 class DocumentForm(Closed):
     """A document as a form."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"file": "Annual report …", "kind": "txt"}]})
+    model_config = example(file="Annual report …", kind="txt")
 
     file: bytes = Field(strict=False, json_schema_extra={"format": "binary"})
     kind: KindName | None = Field(None, description="The kind that the file must be; detected if absent.")

@@ -4,7 +4,8 @@ from typing import Any, Literal
 
 from pydantic import with_config
 
-from api.http.replies import GoneReply, ListReply, example, gone_example, page_example
+from api.http.fields import example
+from api.http.replies import GoneReply, ListReply, gone_example, page_example
 from jobs.files.views import FileObject
 
 _FILE_ID = "file-019c2f3e5a4b7c8d9e0f1a2b3c4d5e6f"

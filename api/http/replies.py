@@ -1,9 +1,11 @@
-"""Shapes that many replies share: pages, deletions, errors and examples."""
+"""Shapes that many replies share: pages, deletions and errors."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
+
+from api.http.fields import example
 
 Row = TypeVar("Row")
 Kind = TypeVar("Kind")
@@ -25,11 +27,6 @@ class GoneReply(BaseModel, Generic[Kind]):
     id: str
     object: Kind
     deleted: Literal[True]
-
-
-def example(**fields: Any) -> ConfigDict:  # noqa: ANN401  # JSON
-    """Return the configuration of a model whose documentation shows this example."""
-    return ConfigDict(json_schema_extra={"examples": [fields]})
 
 
 def page_example(row: dict[str, Any]) -> ConfigDict:

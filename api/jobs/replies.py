@@ -5,7 +5,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field, with_config
 from typing_extensions import TypedDict
 
-from api.http.replies import GoneReply, ListReply, example, gone_example, page_example
+from api.http.fields import example
+from api.http.replies import GoneReply, ListReply, gone_example, page_example
 from jobs.views import FinishReasonName, JobError, JobObject, SeenJobObject
 
 _ID = "job_019c2f3e5a4b7c8d9e0f1a2b3c4d5e6f"

@@ -4,6 +4,7 @@ from typing import Annotated, Final
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
+from api.http.fields import example
 from jobs.prompts.messages import Role, Task
 from jobs.validation import MAX_TOP_K, Closed, CompletionWindow, CustomId, Metadata, NonEmpty, Stop, Text
 from jobs.views import Priority, StateName, TaskName
@@ -39,19 +40,13 @@ Input = Annotated[
 class JobRequest(Closed):
     """A job to run; only `input` is required."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "input": "The text of a long document …",
-                    "task": "summarize",
-                    "max_tokens": 512,
-                    "custom_id": "report-2026-01",
-                    "metadata": {"team": "research"},
-                    "completion_window": "24h",
-                }
-            ]
-        }
+    model_config = example(
+        input="The text of a long document …",
+        task="summarize",
+        max_tokens=512,
+        custom_id="report-2026-01",
+        metadata={"team": "research"},
+        completion_window="24h",
     )
 
     input: Input = Field(description="A text, or the turns of a conversation.")
@@ -86,7 +81,7 @@ class JobRequest(Closed):
 class CancelRequest(Closed):
     """The filters of jobs to cancel: a job must match every one given; at least one is required."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"metadata": {"team": "research"}}]})
+    model_config = example(metadata={"team": "research"})
 
     state: StateName | None = None
     task: TaskName | None = None

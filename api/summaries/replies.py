@@ -4,7 +4,8 @@ from typing import Annotated, Any, Literal, NotRequired
 
 from pydantic import BaseModel, Field, with_config
 
-from api.http.replies import GoneReply, ListReply, example, gone_example, page_example
+from api.http.fields import example
+from api.http.replies import GoneReply, ListReply, gone_example, page_example
 from jobs.summaries.formats import SummaryResult
 from jobs.summaries.views import ChunkReply, SummaryObject
 

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Final, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from api.http.fields import example
 from jobs.summaries.views import OnGapName, StyleName, SummaryStateName
 from jobs.validation import Closed, CompletionWindow, CustomId, Metadata, NonEmpty
 from jobs.views import Priority
@@ -58,17 +59,11 @@ class SummaryOptions(Closed):
 class SummaryRequest(SummaryOptions):
     """Summaries of uploaded documents; only `documents` is required."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "documents": ["doc_019c2f3e5a4b7c8d9e0f1a2b3c4d5e6f"],
-                    "style": "bullets",
-                    "length": 300,
-                    "focus": "what changes for existing customers",
-                }
-            ]
-        }
+    model_config = example(
+        documents=["doc_019c2f3e5a4b7c8d9e0f1a2b3c4d5e6f"],
+        style="bullets",
+        length=300,
+        focus="what changes for existing customers",
     )
 
     documents: list[DocumentId] = Field(
@@ -90,7 +85,7 @@ class SummaryRequest(SummaryOptions):
 class SummaryEstimateRequest(SummaryOptions):
     """Summaries to estimate: of documents that are ready, or of given lengths."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"tokens": [200_000, 4000], "length": 300}]})
+    model_config = example(tokens=[200_000, 4000], length=300)
 
     documents: list[DocumentId] = Field(default_factory=list, max_length=MAX_DOCUMENTS)
     tokens: list[Annotated[int, Field(ge=1, le=MAX_ESTIMATED_TOKENS)]] = Field(

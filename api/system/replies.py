@@ -4,7 +4,8 @@ from typing import Literal
 
 from pydantic import BaseModel
 
-from api.http.replies import ErrorBody, example
+from api.http.fields import example
+from api.http.replies import ErrorBody
 
 
 class ComponentReply(BaseModel):

@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
-from api.http.replies import example
+from api.http.fields import example
 
 
 class UsageDayReply(BaseModel):

@@ -5,7 +5,8 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 
-from api.http.replies import GoneReply, ListReply, example, gone_example, page_example
+from api.http.fields import example
+from api.http.replies import GoneReply, ListReply, gone_example, page_example
 from jobs.validation import Closed, NonEmpty, Text
 
 MAX_OVERLAP_SECONDS: Final = 7 * 24 * 3600
@@ -70,9 +71,7 @@ _DELIVERY: Final[dict[str, Any]] = {
 class EndpointRequest(Closed):
     """An endpoint that receives events; only `url` is required."""
 
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{"url": "https://example.com/hooks", "events": ["batch.completed"]}]}
-    )
+    model_config = example(url="https://example.com/hooks", events=["batch.completed"])
 
     url: NonEmpty = Field(description="https on port 443 of a public server.")
     description: Description = ""
@@ -85,7 +84,7 @@ class EndpointRequest(Closed):
 class EndpointUpdate(Closed):
     """The fields to update; the others keep their values."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"enabled": True}]})
+    model_config = example(enabled=True)
 
     url: NonEmpty | None = None
     description: Description | None = None
@@ -126,7 +125,7 @@ class ReplayQuery(BaseModel):
 class EndpointReply(BaseModel):
     """An endpoint and its delivery health."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [_ENDPOINT]})
+    model_config = example(**_ENDPOINT)
 
     id: str
     object: Literal["webhook_endpoint"]
@@ -149,7 +148,7 @@ class EndpointReply(BaseModel):
 class EndpointSecretReply(EndpointReply):
     """An endpoint with its new secret, which is shown only once."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [_ENDPOINT | {"secret": "whsec_…"}]})
+    model_config = example(**_ENDPOINT | {"secret": "whsec_…"})
 
     secret: str
 
