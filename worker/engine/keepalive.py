@@ -6,15 +6,12 @@ from typing import Final
 import grpc
 
 from jobs.diagnostics import Finding
+from worker.engine.server_flags import KEEPALIVE
 
 # A server without the flags closes the connection at the third ping; with them it accepts one every 5 s.
 _PING_MS: Final = 6_000
 _WATCH_SECONDS: Final = 32.0
 _READY_SECONDS: Final = 5.0
-FLAGS: Final = (
-    "--grpc-http2-min-recv-ping-interval-without-data=5000 --grpc-keepalive-permit-without-calls=1"
-    " --grpc-keepalive-time=10000 --grpc-keepalive-timeout=5000 --grpc-http2-max-pings-without-data=0"
-)
 
 
 def try_keepalive(url: str, *, seconds: float = _WATCH_SECONDS) -> Finding:
@@ -42,5 +39,5 @@ def try_keepalive(url: str, *, seconds: float = _WATCH_SECONDS) -> Finding:
             return Finding("keepalive", "unknown", f"{url} cannot be reached")
         if lost.wait(seconds):
             detail = "the server closed a silent connection that pinged every 6 s"
-            return Finding("keepalive", "failed", detail, f"start it with {FLAGS}")
+            return Finding("keepalive", "failed", detail, f"start it with {' '.join(KEEPALIVE)}")
     return Finding("keepalive", "ok", f"a silent connection survived {seconds:g} s of pings")

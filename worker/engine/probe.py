@@ -9,11 +9,11 @@ from jobs.diagnostics import Finding
 from jobs.errors import EngineError, EngineUnavailableError
 from jobs.prompts.tokenizer import Tokenizer
 from jobs.settings import EngineSide
-from worker.engine import keepalive
 from worker.engine.adapter import Adapter
 from worker.engine.client import CANARY_SECONDS, EngineClient
 from worker.engine.metrics import Gauges, read_gauges
 from worker.engine.model_config import ModelConfig, Offer, adapter_for, flag, number, parameter
+from worker.engine.server_flags import KEEPALIVE
 
 _ENTRIES: Final = ("tensorrt_llm", "ensemble", "tensorrt_llm_bls", "vllm_model")
 _AROUND: Final = ("preprocessing", "postprocessing")
@@ -244,7 +244,7 @@ def _keepalive(server: _Inspected) -> Iterator[Finding]:
     """Report which flags the server must have; they cannot be queried."""
     if server.side.triton.fast_keepalive:
         detail = "a server without its flags closes silent streams after 30 s; `--keepalive` tests it"
-        yield Finding("keepalive", "unknown", detail, keepalive.FLAGS)
+        yield Finding("keepalive", "unknown", detail, " ".join(KEEPALIVE))
 
 
 def _configs(client: EngineClient, offer: Offer) -> dict[str, ModelConfig]:

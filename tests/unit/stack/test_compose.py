@@ -13,8 +13,8 @@ import yaml
 
 from cli.stack.servers.valkey import CONFIG
 from cli.triton_files import TRITON_FILES
-from cli.triton_flags import KEEPALIVE
 from jobs.settings import ENV_PREFIX, Settings
+from worker.engine.server_flags import KEEPALIVE
 
 ROOT = Path(__file__).resolve().parents[3]
 OWN_SERVICES = ("migrate", "api", "worker", "service-worker", "triton-cpu")

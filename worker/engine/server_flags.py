@@ -1,4 +1,4 @@
-"""The flags that keep tritonserver from closing connections that Longbatch's worker keeps alive."""
+"""The flags that keep tritonserver from closing connections that the worker keeps alive."""
 
 from typing import Final
 
