@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from itertools import chain
 from typing import Final
@@ -22,7 +22,7 @@ from jobs.files import stray_parts
 from jobs.files.storage import FOLDERS, PartStore
 from jobs.states import JobState
 from jobs.states.batch import BatchState
-from worker.rounds import Poisoned, do_each, is_disconnect, move_set
+from worker.rounds import Poisoned, do_each, is_disconnect, move_each, repeat
 from worker.turns import TurnTaker
 
 Sessions = sessionmaker[Session]
@@ -98,33 +98,19 @@ class BatchRounds:
         with transaction(self._sessions) as session:
             now = database_now(session)
         folders = random.sample(FOLDERS, _FOLDERS_A_ROUND)
-        store = self._tools.store
-        do_each(
-            [
-                partial(self._until_none, partial(files.expire, now=now), is_stopping),
-                partial(self._prune_files, now, is_stopping),
-                partial(self._until_none, partial(batches.prune, before=now - retention), is_stopping),
-                partial(sweep_stray_parts, self._sessions, store, folders=folders, is_stopping=is_stopping),
-            ]
+        sessions, store = self._sessions, self._tools.store
+
+        def remove(session: Session, file_ids: Sequence[UUID]) -> int:
+            return files.prune(session, store, now=now, only=file_ids)
+
+        # Files one at a time: each has bytes in the store, which may fail to drop them.
+        steps = (
+            partial(repeat, sessions, partial(files.expire, now=now)),
+            partial(move_each, sessions, self._files, files.unread(now), remove),
+            partial(repeat, sessions, partial(batches.prune, before=now - retention)),
+            partial(sweep_stray_parts, sessions, store, folders=folders),
         )
-
-    def _prune_files(self, now: datetime, is_stopping: Callable[[], bool]) -> None:
-        """Remove files one at a time: each has bytes in the store, which may fail to drop them."""
-
-        def move(session: Session, file_ids: Sequence[UUID]) -> int:
-            return files.prune(session, self._tools.store, now=now, only=file_ids)
-
-        while not is_stopping():
-            num_aside = len(self._files.ids())
-            num_removed = sum(move_set(self._sessions, self._files, files.unread(now), move, limit=1))
-            if not num_removed and len(self._files.ids()) == num_aside:
-                break
-
-    def _until_none(self, remove: Callable[[Session], int], is_stopping: Callable[[], bool]) -> None:
-        while not is_stopping():
-            with transaction(self._sessions) as session:
-                if not remove(session):
-                    break
+        do_each([partial(step, is_stopping=is_stopping) for step in steps])
 
 
 def sweep_stray_parts(

@@ -86,6 +86,32 @@ def move_set(
     return list(_in_halves(sessions, poisoned, found, move))
 
 
+def move_each(
+    sessions: sessionmaker[Session],
+    poisoned: Poisoned,
+    rows: Rows,
+    move: Callable[[Session, Sequence[UUID]], int],
+    *,
+    is_stopping: Callable[[], bool],
+) -> None:
+    """Move due rows one at a time until none is left; see `move_set`."""
+    while not is_stopping():
+        num_aside = len(poisoned.ids())
+        num_moved = sum(move_set(sessions, poisoned, rows, move, limit=1))
+        if not num_moved and len(poisoned.ids()) <= num_aside:
+            break
+
+
+def repeat(
+    sessions: sessionmaker[Session], step: Callable[[Session], object], *, is_stopping: Callable[[], bool]
+) -> None:
+    """Run the step in one transaction after another until it returns nothing true."""
+    is_more: object = True
+    while is_more and not is_stopping():
+        with transaction(sessions) as session:
+            is_more = step(session)
+
+
 def is_disconnect(error: Exception) -> bool:
     """Return True if the connection was lost, for which no row is to blame."""
     return isinstance(error, DBAPIError) and error.connection_invalidated

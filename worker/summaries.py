@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from jobs import summaries
 from jobs.database import database_now, transaction
 from jobs.summaries.planning import Planning
-from worker.rounds import Poisoned, is_disconnect, move_set
+from worker.rounds import Poisoned, is_disconnect, move_each, move_set
 from worker.turns import TurnTaker
 
 Sessions = sessionmaker[Session]
@@ -71,9 +71,4 @@ class SummaryRounds:
             return summaries.prune(session, before=before, only=summary_ids)
 
         old = summaries.ended_before(before)
-        while not is_stopping():
-            num_aside = len(self._old.ids())
-            if not sum(move_set(self._sessions, self._old, old, move, limit=1)):
-                if len(self._old.ids()) > num_aside:
-                    continue
-                break
+        move_each(self._sessions, self._old, old, move, is_stopping=is_stopping)

@@ -9,6 +9,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import documents, summaries
 from jobs.database import database_now, transaction
+from worker.rounds import repeat
 
 # How long rows without text show that a document existed.
 _DELETED_FOR: Final = timedelta(hours=1)
@@ -22,7 +23,4 @@ def prune(sessions: sessionmaker[Session], *, is_stopping: Callable[[], bool]) -
         partial(documents.expire, now=now, is_needed=summaries.needs_document()),
         partial(documents.prune, before=now - _DELETED_FOR),
     ):
-        while not is_stopping():
-            with transaction(sessions) as session:
-                if not remove(session):
-                    break
+        repeat(sessions, remove, is_stopping=is_stopping)

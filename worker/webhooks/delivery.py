@@ -19,7 +19,7 @@ from jobs.webhooks import claims, destinations, fanout, faults, results, secrets
 from jobs.webhooks.claims import Due
 from jobs.webhooks.fairness import Slots
 from jobs.webhooks.vault import Vault
-from worker.rounds import do_each
+from worker.rounds import do_each, repeat
 from worker.webhooks import exchange
 from worker.webhooks.connect import Failure
 from worker.webhooks.exchange import ExchangeResult
@@ -182,21 +182,17 @@ def _find_forgotten(sessions: sessionmaker[Session], is_stopping: Callable[[], b
 
 
 def _remove_idle(sessions: sessionmaker[Session], is_stopping: Callable[[], bool]) -> None:
-    is_more = True
-    while is_more and not is_stopping():
-        with transaction(sessions) as session:
-            before = database_now(session) - _IDLE
-            is_more = destinations.remove_idle(session, before=before) > 0
+    def step(session: Session) -> int:
+        return destinations.remove_idle(session, before=database_now(session) - _IDLE)
+
+    repeat(sessions, step, is_stopping=is_stopping)
 
 
 def seal_anew(
     sessions: sessionmaker[Session], vault: Vault, *, is_stopping: Callable[[], bool] = lambda: False
 ) -> None:
     """Reseal secrets that an earlier release sealed under a key callers can derive."""
-    is_more = True
-    while is_more and not is_stopping():
-        with transaction(sessions) as session:
-            is_more = secrets.seal_anew(session, vault) > 0
+    repeat(sessions, lambda session: secrets.seal_anew(session, vault), is_stopping=is_stopping)
 
 
 async def deliver(due: Due, settings: WebhookSettings, *, since: float) -> ExchangeResult:
