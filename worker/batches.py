@@ -17,13 +17,14 @@ from jobs.batches import expansion, results
 from jobs.batches.context import BatchTools
 from jobs.batches.validation import Validation
 from jobs.database import database_now, transaction
+from jobs.doorbell import SERVICE
 from jobs.errors import LimitError
 from jobs.files import stray_parts
 from jobs.files.storage import FOLDERS, PartStore
 from jobs.states import JobState
 from jobs.states.batch import BatchState
+from worker.duties import Duty, ServiceContext, Woken
 from worker.rounds import Poisoned, do_each, is_disconnect, move_each, repeat
-from worker.turns import TurnTaker
 
 Sessions = sessionmaker[Session]
 
@@ -54,9 +55,29 @@ class Moved:
     any_preparing: bool = False
 
 
-def validate_next(taker: TurnTaker, work: Validation) -> bool:
-    """Accept or refuse the next new batch. Returns False if none waits."""
-    return taker.take(work) is not None
+def duties(context: ServiceContext) -> list[Duty]:
+    """List the duties of batches and files. While there is work, the next round follows at once."""
+    settings, every, is_stopping = context.settings, context.settings.maintenance, context.is_stopping
+    tools = BatchTools.of(settings, context.counter)
+    rounds = BatchRounds(context.sessions, tools)
+    retention = timedelta(days=settings.batches.retention_days)
+
+    def advance_all() -> int:
+        moved = advance(context.sessions, tools, is_stopping=is_stopping)
+        if moved.any_preparing:
+            context.wake("prepare")
+        if moved.any_queued:
+            context.wake("inference")
+        return moved.num_steps
+
+    validate = partial(context.turns.take, Validation(tools, context.lease))
+    prune = partial(rounds.prune, retention=retention, is_stopping=is_stopping)
+    validated: tuple[Woken, ...] = ("validate", "batches", "deliver")
+    return [
+        Duty("validate", validate, every.batch_seconds, wakes=validated, rung_by=(SERVICE,)),
+        Duty("batches", advance_all, every.batch_seconds, wakes=("batches", "deliver"), rung_by=(SERVICE,)),
+        Duty("prune", prune, every.prune_seconds),
+    ]
 
 
 def advance(sessions: Sessions, tools: BatchTools, *, is_stopping: Callable[[], bool]) -> Moved:

@@ -35,11 +35,6 @@ class Loop:
         """Start the next round as soon as the present one ends."""
         self._woken.set()
 
-    @property
-    def is_stopping(self) -> bool:
-        """True once the loop is stopping."""
-        return self._stopping.is_set()
-
     def begin_stop(self) -> None:
         """Ask the loop to end after its present round. Returns at once."""
         self._stopping.set()

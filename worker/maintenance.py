@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from functools import partial
+from typing import Final, TypeVar
 from uuid import UUID
 
 from sqlalchemy import literal_column, select
@@ -10,6 +11,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import deletion, ids, lifecycle, submission, summaries, telemetry
 from jobs.database import database_now, transaction
+from jobs.doorbell import SERVICE
 from jobs.engines import registry
 from jobs.models import Job
 from jobs.preparation import Counting
@@ -17,32 +19,43 @@ from jobs.settings import JobSettings
 from jobs.states import TERMINAL, JobState
 from jobs.tenants import usage
 from jobs.webhooks import endpoints
+from worker.duties import Duty, ServiceContext
 from worker.rounds import Poisoned, do_each, move_set
-from worker.turns import TurnTaker
 
 Sessions = sessionmaker[Session]
+T = TypeVar("T")
+
+# Prompts per round: engines can start on the first ones while the others are counted.
+_PREPARED_AT_ONCE: Final = 20
 
 
-def _never() -> bool:
-    return False
+def duties(context: ServiceContext) -> list[Duty]:
+    """List the duties of the queue. While there is work, the next round follows at once."""
+    settings, every, is_stopping = context.settings, context.settings.maintenance, context.is_stopping
+    rounds, sessions = JobRounds(context.sessions), context.sessions
+    work = Counting(context.counter, registry.configured_capacity(settings.engine), context.lease)
 
+    def count_some() -> bool:
+        taken = context.turns.take_some(work, limit=_PREPARED_AT_ONCE, is_stopping=is_stopping)
+        prepared = [each.result for each in taken if each.result is not None]
+        if any(job.state == JobState.QUEUED for job in prepared):
+            context.wake("inference")
+        if any(job.state in TERMINAL and job.webhook_url is not None for job in prepared):
+            context.wake("deliver")
+        return len(taken) == _PREPARED_AT_ONCE
 
-def prepare(
-    taker: TurnTaker, work: Counting, *, limit: int, is_stopping: Callable[[], bool] = _never
-) -> tuple[int, list[Job]]:
-    """Count the tokens of up to `limit` waiting prompts.
-
-    Returns:
-        How many prompts were tried, and those of their jobs that are now queued or failed.
-    """
-    prepared: list[Job] = []
-    for num_taken in range(limit):
-        taken = None if is_stopping() else taker.take(work)
-        if taken is None:
-            return num_taken, prepared
-        if taken.result is not None:
-            prepared.append(taken.result)
-    return limit, prepared
+    rescue = partial(rounds.rescue, max_rescues=settings.jobs.max_rescues)
+    sweep, ring = partial(sweep_deleted, sessions), partial(has_queued, sessions)
+    prune = partial(rounds.prune, settings.jobs, is_stopping=is_stopping)
+    return [
+        Duty("prepare", count_some, every.prepare_seconds, wakes=("prepare",), rung_by=(SERVICE,)),
+        Duty("rescue", rescue, every.rescue_seconds, wakes=("inference",)),
+        Duty("expire", rounds.expire, every.expire_seconds, wakes=("expire",)),
+        Duty("expire", rounds.reject_misfits, every.expire_seconds),
+        Duty("expire", sweep, every.expire_seconds, wakes=("expire",)),
+        Duty("doorbell", ring, every.doorbell_seconds, wakes=("inference",)),
+        Duty("prune", prune, every.prune_seconds),
+    ]
 
 
 class JobRounds:
@@ -94,7 +107,9 @@ class JobRounds:
         moved = move_set(self._sessions, self._misfits, rows, move, limit=1000)
         return [job for jobs in moved for job in jobs]
 
-    def prune(self, settings: JobSettings, *, is_stopping: Callable[[], bool] = _never) -> dict[str, int]:
+    def prune(
+        self, settings: JobSettings, *, is_stopping: Callable[[], bool] = lambda: False
+    ) -> dict[str, int]:
         """Remove all rows past their retention, as far as there is time. Returns their number by kind."""
         now = self._now()
         kept_since = now - timedelta(days=settings.retention_days)
@@ -106,21 +121,16 @@ class JobRounds:
         def notes(session: Session, note_ids: Sequence[UUID]) -> int:
             return usage.add_up(session, only=note_ids)
 
-        def in_one(remove: Callable[[Session], int]) -> Callable[[], int]:
-            def step() -> int:
-                with transaction(self._sessions) as session:
-                    return remove(session)
-
-            return step
-
         old = deletion.ended_before(kept_since)
         rounds: dict[str, Callable[[], int]] = {
             "jobs": lambda: sum(move_set(self._sessions, self._old, old, jobs, limit=500)),
-            "events": in_one(partial(deletion.prune_events, before=kept_since)),
+            "events": partial(self._in_one, partial(deletion.prune_events, before=kept_since)),
             "usage_entries": lambda: sum(
                 move_set(self._sessions, self._notes, usage.noted(), notes, limit=5000)
             ),
-            "idempotency_keys": in_one(partial(deletion.prune_idempotency_keys, before=keys_since)),
+            "idempotency_keys": partial(
+                self._in_one, partial(deletion.prune_idempotency_keys, before=keys_since)
+            ),
         }
         removed = dict.fromkeys(rounds, 0)
 
@@ -131,15 +141,19 @@ class JobRounds:
         do_each([partial(run, name) for name in rounds])
         return removed
 
-    def _now(self) -> datetime:
+    def _in_one(self, step: Callable[[Session], T]) -> T:
         with transaction(self._sessions) as session:
-            return database_now(session)
+            return step(session)
+
+    def _now(self) -> datetime:
+        return self._in_one(database_now)
 
 
-def has_queued(session: Session) -> bool:
+def has_queued(sessions: Sessions) -> bool:
     """Return True if a job waits for an engine."""
     waiting = select(Job.id).where(Job.state == literal_column("'queued'")).limit(1)
-    return session.scalar(waiting) is not None
+    with transaction(sessions) as session:
+        return session.scalar(waiting) is not None
 
 
 def sweep_deleted(sessions: Sessions) -> int:
@@ -152,13 +166,3 @@ def sweep_deleted(sessions: Sessions) -> int:
 
     do_each([partial(run, sweep) for sweep in (endpoints.sweep, summaries.sweep)])
     return sum(removed)
-
-
-def any_queued(jobs: list[Job]) -> bool:
-    """Return True if any of these jobs waits for an engine."""
-    return any(job.state == JobState.QUEUED for job in jobs)
-
-
-def any_to_deliver(jobs: list[Job]) -> bool:
-    """Return True if any of these jobs has ended and has a webhook to deliver to."""
-    return any(job.state in TERMINAL and job.webhook_url is not None for job in jobs)

@@ -3,30 +3,44 @@
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
+from typing import Final
 from uuid import UUID
 
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import summaries
 from jobs.database import database_now, transaction
-from jobs.summaries.planning import Planning
+from jobs.doorbell import SERVICE
+from jobs.summaries.planning import Planning, PlanningTools
+from worker.duties import Duty, ServiceContext
 from worker.rounds import Poisoned, is_disconnect, move_each, move_set
-from worker.turns import TurnTaker
 
 Sessions = sessionmaker[Session]
 
+# Summaries per round: engines can start on the first ones while the others are chunked.
+_PLANNED_AT_ONCE: Final = 20
 
-def plan(taker: TurnTaker, work: Planning, *, limit: int, is_stopping: Callable[[], bool]) -> int:
-    """Plan summaries whose documents are ready.
 
-    Returns:
-        How many were tried, at most `limit`. Postponed ones count too: while a quota is full, the caller's
-        other work must go on.
-    """
-    for num_tried in range(limit):
-        if is_stopping() or taker.take(work) is None:
-            return num_tried
-    return limit
+def duties(context: ServiceContext) -> list[Duty]:
+    """List the duties of summaries."""
+    settings, every, rounds = context.settings, context.settings.maintenance, SummaryRounds(context.sessions)
+    work = Planning(PlanningTools.of(settings, context.counter), context.lease)
+    retention, is_stopping = timedelta(days=settings.jobs.retention_days), context.is_stopping
+
+    def plan_some() -> int:
+        tried = context.turns.take_some(work, limit=_PLANNED_AT_ONCE, is_stopping=is_stopping)
+        if len(tried) == _PLANNED_AT_ONCE:
+            context.wake("summaries")
+        return len(tried)
+
+    stop = partial(rounds.stop, is_stopping=is_stopping)
+    prune = partial(rounds.prune, retention=retention, is_stopping=is_stopping)
+    return [
+        Duty("summaries", plan_some, every.summary_seconds, wakes=("prepare", "deliver"), rung_by=(SERVICE,)),
+        Duty("summaries", stop, every.summary_seconds, wakes=("deliver", "summaries")),
+        Duty("expire", rounds.expire, every.expire_seconds),
+        Duty("prune", prune, every.prune_seconds),
+    ]
 
 
 class SummaryRounds:

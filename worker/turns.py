@@ -2,7 +2,7 @@
 
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -81,6 +81,15 @@ class TurnTaker:
             return None
         with self._keeping(turn, work.lease) as watch:
             return Taken(self._work(work, turn, watch))
+
+    def take_some(
+        self, work: Work[T], *, limit: int, is_stopping: Callable[[], bool] = lambda: False
+    ) -> list[Taken[T]]:
+        """Work on up to `limit` waiting rows, one after another. Postponed rows count too."""
+        done: list[Taken[T]] = []
+        while len(done) < limit and not is_stopping() and (taken := self.take(work)):
+            done.append(taken)
+        return done
 
     def renew(self) -> None:
         """Renew every held lease, and end the work whose lease is lost.

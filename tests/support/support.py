@@ -28,7 +28,6 @@ from jobs.submission import JobSpec
 from jobs.tenants import keys
 from jobs.tenants.keys import Scope
 from jobs.transitions import Lease
-from worker import maintenance
 from worker.turns import TurnTaker
 
 T = TypeVar("T")
@@ -218,4 +217,5 @@ def prepare_all(
 ) -> list[Job]:
     """The jobs whose prompts were counted until none was left."""
     work = Counting(counter or WordCounter(), fallback)
-    return maintenance.prepare(taker_of(sessions), work, limit=1000)[1]
+    taken = taker_of(sessions).take_some(work, limit=1000)
+    return [each.result for each in taken if each.result is not None]

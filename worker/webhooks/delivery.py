@@ -3,7 +3,7 @@
 import queue
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
@@ -14,11 +14,13 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import ids, telemetry, webhooks
 from jobs.database import database_now, transaction
+from jobs.doorbell import EVENTS, SERVICE
 from jobs.settings import WebhookSettings
 from jobs.webhooks import claims, destinations, fanout, faults, results, secrets
 from jobs.webhooks.claims import Due
 from jobs.webhooks.fairness import Slots
 from jobs.webhooks.vault import Vault
+from worker.duties import Duty, ServiceContext
 from worker.rounds import do_each, repeat
 from worker.webhooks import exchange
 from worker.webhooks.connect import Failure
@@ -138,6 +140,16 @@ class Deliverer:
     async def _deliver(self, work: tuple[Due, float]) -> FinishedExchange:
         due, claimed_at = work
         return FinishedExchange(due, await deliver(due, self._settings, since=claimed_at))
+
+
+def duties(context: ServiceContext, deliverer: Deliverer | None, vault: Vault | None) -> Iterator[Duty]:
+    """List the duties of webhooks. Without a vault nothing is delivered."""
+    sessions, every, is_stopping = context.sessions, context.settings.maintenance, context.is_stopping
+    yield Duty("prune", partial(sweep, sessions, is_stopping=is_stopping), every.prune_seconds)
+    if deliverer and vault:
+        yield Duty("deliver", deliverer.run_once, every.deliver_seconds, rung_by=(SERVICE, EVENTS))
+        reseal = partial(seal_anew, sessions, vault, is_stopping=is_stopping)
+        yield Duty("prune", reseal, every.prune_seconds)
 
 
 def sweep(sessions: sessionmaker[Session], *, is_stopping: Callable[[], bool] = lambda: False) -> None:

@@ -23,7 +23,7 @@ from jobs.prompts.tokenizer import pack_text
 from jobs.states.document import Fault
 from jobs.states.file import FileState
 from upload_support import DAY, LEASE, claim_next, claim_one, upload
-from worker.documents import pruning as rounds
+from worker.documents import rounds
 
 TEXT = "Grüße.\n"
 EXTRACTED = ExtractedText(

@@ -134,7 +134,7 @@ def test_counting_and_pruning_stop_between_two_steps(sessions: sessionmaker[Sess
         waiting = submit_one(session, spec(None))
     work = Counting(WordCounter(), CAPACITY)
     always = lambda: True  # noqa: E731  # as short as what it says
-    assert maintenance.prepare(taker_of(sessions), work, limit=9, is_stopping=always) == (0, [])
+    assert taker_of(sessions).take_some(work, limit=9, is_stopping=always) == []
     assert set(maintenance.JobRounds(sessions).prune(JobSettings(), is_stopping=always).values()) == {0}
     assert state(sessions, waiting) == JobState.PREPARING
 

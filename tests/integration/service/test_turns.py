@@ -26,7 +26,6 @@ from jobs.states import JobState
 from jobs.turns import Turn
 from jobs.turns.work import Interruption
 from support import CAPACITY, WordCounter, eventually, prepare_all, spec, submit_one, taker_of
-from worker import maintenance
 from worker.turns import TurnTaker
 
 LEASE = timedelta(seconds=30)
@@ -81,7 +80,7 @@ class DeadlyCounter(WordCounter):
 def work_until_dead(settings: DatabaseSettings) -> None:
     sessions = database.make_sessions(database.make_engine(settings, pool_size=2))
     work = Counting(DeadlyCounter(), CAPACITY, timedelta(milliseconds=1))
-    maintenance.prepare(taker_of(sessions), work, limit=100)
+    taker_of(sessions).take_some(work, limit=100)
 
 
 def test_a_prompt_that_kills_its_workers_fails_after_three_and_no_other_waits_for_it(
@@ -356,7 +355,7 @@ def test_a_row_that_cannot_even_be_failed_stops_no_other(sessions: sessionmaker[
         good = submit_one(session, spec(None)).id
     work = Stubborn(WordCounter(), CAPACITY)
     for _ in range(2):
-        maintenance.prepare(taker_of(sessions), work, limit=10)
+        taker_of(sessions).take_some(work, limit=10)
         make_due(sessions)
     assert job_of(sessions, good).state == "queued"
     assert (job_of(sessions, stubborn).state, job_of(sessions, stubborn).num_preparations) == ("preparing", 4)
@@ -385,8 +384,9 @@ def test_a_row_that_is_refused_ends_no_round_and_waits_longer_each_time(
     taker, work, pauses = taker_of(sessions), PartlyRefused(WordCounter(), CAPACITY), []
     for number in range(6):
         (good,) = uncounted(sessions, f"good {number}")
-        num_taken, prepared = maintenance.prepare(taker, work, limit=10)
-        assert (num_taken, [each.id for each in prepared]) == (2, [good])
+        taken = taker.take_some(work, limit=10)
+        assert [each.result.id for each in taken if each.result] == [good]
+        assert len(taken) == 2
         job = job_of(sessions, bad)
         assert job.run_after is not None
         assert (job.state, job.num_preparations, job.lease_id) == ("preparing", 0, None)
@@ -400,7 +400,7 @@ def test_a_round_ends_when_one_row_after_the_other_is_refused(sessions: sessionm
     ids = refused(sessions, 5)
     taker, work = taker_of(sessions), PartlyRefused(WordCounter(), CAPACITY)
     with pytest.raises(UnavailableError):
-        maintenance.prepare(taker, work, limit=10)
+        taker.take_some(work, limit=10)
     assert [job_of(sessions, each).run_after is not None for each in ids] == [True] * 3 + [False] * 2
 
 

@@ -21,7 +21,6 @@ from jobs.summaries.planning import Planning, PlanningTools
 from summary_support import SMALL, Words, create, plan_next, ready_document, text_of
 from support import register_engine, taker_of
 from upload_support import LEASE, claim_one, upload
-from worker.summaries import plan
 
 
 def states(sessions: sessionmaker[Session]) -> list[str]:
@@ -55,7 +54,7 @@ def test_no_transaction_is_open_while_a_document_is_cut(
     counter = ConnectionWatch(engine)
     work = Planning(PlanningTools(counter, SMALL, LimitSettings()))
     taker = taker_of(database.make_sessions(engine))
-    assert plan(taker, work, limit=5, is_stopping=lambda: False) == 1
+    assert len(taker.take_some(work, limit=5)) == 1
     engine.dispose()
     assert (counter.in_use, states(sessions)) == ({0}, ["running"])
 
@@ -133,7 +132,7 @@ class Reading(Words):
 def look_again(sessions: sessionmaker[Session], work: Planning) -> None:
     with transaction(sessions) as session:
         session.execute(update(TenantTurn).values(paused_until=None))
-    assert plan(taker_of(sessions), work, limit=1, is_stopping=lambda: False) == 1
+    assert taker_of(sessions).take(work)
 
 
 def room_for_one_tree_and_a_half(sessions: sessionmaker[Session]) -> LimitSettings:

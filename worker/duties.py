@@ -1,0 +1,53 @@
+"""The duties of a service worker: what each capability does again and again, and when."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Literal
+
+from sqlalchemy.orm import Session, sessionmaker
+
+from jobs.prompts.counter import PromptCounter
+from jobs.settings import Settings
+from worker.turns import TurnTaker
+
+# What one duty may wake: other duties, and the inference workers.
+Woken = Literal["prepare", "expire", "validate", "batches", "summaries", "deliver", "inference"]
+
+
+@dataclass(frozen=True, slots=True)
+class Duty:
+    """Work that a service worker repeats.
+
+    Attributes:
+        name: of its thread. Duties of one name share it: each runs, even if an earlier one fails.
+        run: does one bounded round; returns something true if it found work.
+        interval: seconds between two rounds.
+        wakes: what has work to do after a round that found work.
+        rung_by: the doorbells that start a round at once.
+    """
+
+    name: str
+    run: Callable[[], object]
+    interval: float
+    wakes: tuple[Woken, ...] = ()
+    rung_by: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceContext:
+    """What the duties of one service worker share.
+
+    Attributes:
+        lease: of a row that is counted, validated or planned.
+        is_stopping: the worker ends, and so should the present round.
+        wake: starts the next round of a duty at once.
+    """
+
+    settings: Settings
+    sessions: sessionmaker[Session]
+    counter: PromptCounter
+    turns: TurnTaker
+    lease: timedelta
+    is_stopping: Callable[[], bool]
+    wake: Callable[[Woken], None]
