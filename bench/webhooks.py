@@ -31,7 +31,7 @@ from jobs.settings import BrokerSettings, WebhookSettings
 from jobs.webhooks import endpoints, fanout
 from jobs.webhooks.endpoints import EndpointSpec
 from jobs.webhooks.vault import Vault, new_key
-from worker.celery_app import make_app, publisher
+from worker.celery_app import make_app
 
 _NUM_ENDPOINTS: Final = 20
 _PERIOD_SECONDS: Final = 0.25  # one event per endpoint in each period: this measures waiting, not overload
@@ -190,8 +190,8 @@ def _service(servers: Servers) -> Iterator[Rig]:
     assert _SETTINGS.encryption_key is not None  # noqa: S101  # there is one
     sessions = servers.sessions
     broker = doorbell.connect(servers.valkey_url, socket_timeout=3)
-    publish = publisher(make_app(BrokerSettings(url=SecretStr(servers.valkey_url))))
-    rig = Rig(sessions, partial(doorbell.ring, broker, publish, doorbell.EVENTS))
+    sender = make_app(BrokerSettings(url=SecretStr(servers.valkey_url)))
+    rig = Rig(sessions, partial(doorbell.ring, broker, sender, doorbell.EVENTS))
     with figures.process(
         [sys.executable, "-m", "worker", "service"],
         LONGBATCH_DATABASE__URL=servers.postgres_url,

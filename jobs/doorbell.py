@@ -5,6 +5,8 @@ from typing import Protocol
 
 import redis
 
+from jobs.settings import BrokerSettings
+
 # Queues, each with the doorbell of its name.
 INFERENCE = "inference"
 SERVICE = "service"
@@ -17,14 +19,29 @@ WAKE_TASKS = {doorbell: f"longbatch.wake_{doorbell}" for doorbell in QUEUES}
 RING_INTERVAL = timedelta(seconds=1)
 
 
-class Publish(Protocol):
-    """A function that sends a task by name to a queue, without arguments."""
+class Sender(Protocol):
+    """A Celery application, configured with `celery_settings`."""
 
-    def __call__(self, task: str, queue: str) -> object:
-        """Send the task; may raise, as nothing depends on it."""
+    def send_task(self, name: str, *, queue: str, ignore_result: bool, retry: bool) -> object:
+        """Send the task without arguments; may raise, as nothing depends on it."""
 
 
-def ring(broker: redis.Redis, publish: Publish, doorbell: str) -> bool:
+def celery_settings(settings: BrokerSettings) -> dict[str, object]:
+    """Return the Celery settings that bound how long a ring waits for its broker."""
+    seconds = settings.socket_timeout_seconds
+    return {
+        "broker_connection_timeout": seconds,
+        "broker_pool_limit": 1,
+        # Without these a ring would wait for an unreachable broker, and block forever on a frozen one.
+        "broker_transport_options": {
+            "socket_timeout": seconds,
+            "socket_connect_timeout": seconds,
+            "max_retries": 0,
+        },
+    }
+
+
+def ring(broker: redis.Redis, sender: Sender, doorbell: str) -> bool:
     """Wake the workers that listen to this doorbell.
 
     Never raises: workers also poll on their own every second or two.
@@ -35,8 +52,8 @@ def ring(broker: redis.Redis, publish: Publish, doorbell: str) -> bool:
     try:
         if not broker.set(_key(doorbell), b"1", nx=True, px=RING_INTERVAL):
             return False
-        publish(WAKE_TASKS[doorbell], QUEUES[doorbell])
-    except Exception:  # noqa: BLE001  # the publisher's library raises its own errors; a ring may always be lost
+        sender.send_task(WAKE_TASKS[doorbell], queue=QUEUES[doorbell], ignore_result=True, retry=False)
+    except Exception:  # noqa: BLE001  # Celery raises errors of its libraries; a ring may always be lost
         return False
     return True
 

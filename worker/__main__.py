@@ -9,7 +9,7 @@ from jobs.errors import LongbatchError
 from jobs.prompts.tokenizer import load_configured
 from jobs.settings import Settings
 from worker import tasks
-from worker.celery_app import make_app, publisher, run_worker
+from worker.celery_app import make_app, run_worker
 from worker.doorbell import WorkerDoorbell
 from worker.inference.worker import InferenceWorker
 from worker.service import ServiceWorker
@@ -38,7 +38,7 @@ def _serve(role: str, configured: Settings) -> int:
     broker = doorbell.connect(
         configured.broker.url.get_secret_value(), socket_timeout=configured.broker.socket_timeout_seconds
     )
-    worker_doorbell = WorkerDoorbell(broker, publisher(app))
+    worker_doorbell = WorkerDoorbell(broker, app)
     kind = InferenceWorker if role == doorbell.INFERENCE else ServiceWorker
     threads = kind(configured, load_configured(configured.tokenizer), worker_doorbell)
     tasks.register(app, role, threads.on_ring)

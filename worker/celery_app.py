@@ -35,7 +35,6 @@ class WorkerThreads(Protocol):
 
 def make_app(settings: BrokerSettings) -> celery.Celery:
     """Create an application without tasks. It waits for its broker no longer than the settings allow."""
-    seconds = settings.socket_timeout_seconds
     # Celery warns against root because of unpickling, and nothing is unpickled here.
     warnings.filterwarnings("ignore", message=".*superuser privileges")
     app = celery.Celery("longbatch", broker=settings.url.get_secret_value(), set_as_current=False)
@@ -54,25 +53,9 @@ def make_app(settings: BrokerSettings) -> celery.Celery:
         broker_connection_retry_on_startup=True,
         broker_channel_error_retry=True,  # treat a full or misconfigured broker like one that is down
         broker_connection_max_retries=None,  # retry forever: jobs move without the broker
-        broker_connection_timeout=seconds,
-        broker_pool_limit=1,
-        # Without these a frozen broker would block a publisher forever.
-        broker_transport_options={
-            "socket_timeout": seconds,
-            "socket_connect_timeout": seconds,
-            "max_retries": 0,
-        },
+        **doorbell.celery_settings(settings),
     )
     return app
-
-
-def publisher(app: celery.Celery) -> doorbell.Publish:
-    """Return a function that sends a task by name through this application, never retrying."""
-
-    def publish(task: str, queue: str) -> None:
-        app.send_task(task, queue=queue, ignore_result=True, retry=False)
-
-    return publish
 
 
 def run_worker(app: celery.Celery, threads: WorkerThreads, *, queue: str, grace_seconds: float) -> int:

@@ -16,9 +16,9 @@ class WorkerDoorbell:
         broker: the client that the rings go through.
     """
 
-    def __init__(self, broker: redis.Redis, publish: doorbell.Publish) -> None:
+    def __init__(self, broker: redis.Redis, sender: doorbell.Sender) -> None:
         self.broker = broker
-        self._publish = publish
+        self._sender = sender
         self._wanted: queue.SimpleQueue[str] = queue.SimpleQueue()
         self.loop = Loop("bell", self.run_once, interval=3600)
 
@@ -37,7 +37,7 @@ class WorkerDoorbell:
         while not self._wanted.empty():
             wanted.add(self._wanted.get())
         for name in wanted:
-            doorbell.ring(self.broker, self._publish, name)
+            doorbell.ring(self.broker, self._sender, name)
 
 
 Ring = Callable[[str], None]

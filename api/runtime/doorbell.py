@@ -51,9 +51,12 @@ class Doorbell:
         broker = doorbell.connect(
             self._settings.url.get_secret_value(), socket_timeout=self._settings.socket_timeout_seconds
         )
-        publish = _publisher(self._settings)
+        sender = celery.Celery(
+            "longbatch-api", broker=self._settings.url.get_secret_value(), set_as_current=False
+        )
+        sender.conf.update(task_ignore_result=True, **doorbell.celery_settings(self._settings))
         while (name := self._next()) is not None:
-            doorbell.ring(broker, publish, name)
+            doorbell.ring(broker, sender, name)
 
     def _next(self) -> str | None:
         with self._changed:
@@ -67,24 +70,3 @@ def _doorbell_for(job: Job) -> str | None:
     if job.state == JobState.PREPARING:
         return doorbell.SERVICE
     return doorbell.EVENTS if job.state in TERMINAL and job.webhook_url is not None else None
-
-
-def _publisher(settings: BrokerSettings) -> doorbell.Publish:
-    seconds = settings.socket_timeout_seconds
-    sender = celery.Celery("longbatch-api", broker=settings.url.get_secret_value(), set_as_current=False)
-    sender.conf.update(
-        task_ignore_result=True,
-        broker_pool_limit=1,
-        broker_connection_timeout=seconds,
-        # Without these a ring would wait for an unreachable broker, and block forever on a frozen one.
-        broker_transport_options={
-            "socket_timeout": seconds,
-            "socket_connect_timeout": seconds,
-            "max_retries": 0,
-        },
-    )
-
-    def publish(task: str, queue: str) -> None:
-        sender.send_task(task, queue=queue, ignore_result=True, retry=False)
-
-    return publish

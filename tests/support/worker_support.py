@@ -37,7 +37,7 @@ from jobs.states import TERMINAL
 from jobs.submission import JobSpec
 from local_engine import RunningEngine, free_ports
 from support import PATIENCE, eventually
-from worker.celery_app import make_app, publisher
+from worker.celery_app import make_app
 from worker.doorbell import WorkerDoorbell
 from worker.inference.worker import InferenceWorker
 
@@ -123,7 +123,7 @@ def running_worker(
     """An inference worker in this process, which has found its engine unless `is_ready` is false."""
     app = make_app(settings.broker)
     broker = doorbell.connect(settings.broker.url.get_secret_value(), socket_timeout=1)
-    worker = InferenceWorker(settings, tokenizer, WorkerDoorbell(broker, publisher(app)))
+    worker = InferenceWorker(settings, tokenizer, WorkerDoorbell(broker, app))
     worker.start()
     try:
         if is_ready:

@@ -17,7 +17,7 @@ from jobs.models import Job
 from jobs.settings import Settings
 from local_engine import free_ports
 from support import PATIENCE, eventually
-from worker.celery_app import make_app, publisher
+from worker.celery_app import make_app
 from worker_support import Queue, WorkerProcess
 
 
@@ -120,7 +120,7 @@ def test_the_doorbell_wakes_a_worker_that_would_sleep(
     app = make_app(settings.broker)
     broker = doorbell.connect(settings.broker.url.get_secret_value(), socket_timeout=1)
     job_id = queue.submit("Say something.", max_tokens=3)
-    doorbell.ring(broker, publisher(app), doorbell.INFERENCE)
+    doorbell.ring(broker, app, doorbell.INFERENCE)
     broker.persist("longbatch:doorbell:inference")  # so that only the worker's hearing can end it
     assert queue.ended(job_id).state == "completed"
     eventually(lambda: broker.exists("longbatch:doorbell:inference") == 0)

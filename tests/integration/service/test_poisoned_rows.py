@@ -20,7 +20,7 @@ from jobs.prompts.tokenizer import Tokenizer
 from jobs.settings import BrokerSettings, DatabaseSettings, Settings
 from summary_support import create, ready_document, text_of
 from support import eventually, refusing, register_engine, spec, submit_one
-from worker.celery_app import make_app, publisher
+from worker.celery_app import make_app
 from worker.doorbell import WorkerDoorbell
 from worker.service import ServiceWorker
 
@@ -64,7 +64,7 @@ def test_poisoned_rows_fail_with_their_codes_and_all_others_go_on(
         broker=BrokerSettings(url=SecretStr(valkey.url), socket_timeout_seconds=1),
     )
     broker = doorbell.connect(valkey.url, socket_timeout=1)
-    worker = ServiceWorker(settings, tokenizer, WorkerDoorbell(broker, publisher(make_app(settings.broker))))
+    worker = ServiceWorker(settings, tokenizer, WorkerDoorbell(broker, make_app(settings.broker)))
     worker.start()
 
     def look() -> dict[str, object]:

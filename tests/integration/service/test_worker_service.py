@@ -30,7 +30,7 @@ from jobs.settings import (
 from jobs.states import JobState
 from support import eventually, job_in, prepare_all, register_engine, spec, submit_one, taker_of
 from worker import maintenance
-from worker.celery_app import make_app, publisher
+from worker.celery_app import make_app
 from worker.doorbell import WorkerDoorbell
 from worker.service import ServiceWorker
 from worker_support import CAPACITY, Queue
@@ -144,7 +144,7 @@ def running_service(
         maintenance=maintenance,
     )
     broker = doorbell.connect(broker_url, socket_timeout=1)
-    worker = ServiceWorker(settings, tokenizer, WorkerDoorbell(broker, publisher(make_app(settings.broker))))
+    worker = ServiceWorker(settings, tokenizer, WorkerDoorbell(broker, make_app(settings.broker)))
     worker.start()
     try:
         yield worker
