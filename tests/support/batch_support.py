@@ -53,7 +53,7 @@ def lines(num: int, **body: object) -> list[dict[str, object]]:
 
 def validate_next(sessions: sessionmaker[Session], given: BatchTools) -> bool:
     """Whether there was a batch that waited to be validated; it is accepted or refused now."""
-    return rounds.validate_next(taker_of(sessions), Validation(given))
+    return taker_of(sessions).take(Validation(given)) is not None
 
 
 @dataclass
