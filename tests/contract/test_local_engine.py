@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from math import ceil
 from pathlib import Path
 from pydoc_data.topics import topics
+from typing import Any
 
 import pytest
 import tritonclient.grpc as grpcclient
@@ -236,7 +237,7 @@ def test_the_input_limit_is_told_but_not_enforced(loaded: RunningEngine) -> None
     ],
 )
 def test_a_wrong_request_is_refused_and_harms_nothing(
-    loaded: RunningEngine, ids: list[int], max_tokens: int, values: dict[str, object], message: str
+    loaded: RunningEngine, ids: list[int], max_tokens: int, values: dict[str, Any], message: str
 ) -> None:
     answer = loaded.ask(ids, max_tokens, **values).read()
     assert answer.error is not None

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, Final
 
 import pytest
 
@@ -12,7 +13,7 @@ from local_engine import RunningEngine, running_engine
 from worker.engine.request import Sampling
 
 ARTICLE = REFERENCE[:6000]
-HOT = {"temperature": 1.0, "runtime_top_k": 0, "runtime_top_p": 1.0}
+HOT: Final[dict[str, Any]] = {"temperature": 1.0, "runtime_top_k": 0, "runtime_top_p": 1.0}
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +65,7 @@ def test_temperature_0_is_greedy_whatever_else_is_asked(served: Served) -> None:
     ],
 )
 def test_the_engine_is_greedy_unless_top_k_or_top_p_lets_it_choose(
-    engine: RunningEngine, served_tokenizer: Tokenizer, values: dict[str, float]
+    engine: RunningEngine, served_tokenizer: Tokenizer, values: dict[str, Any]
 ) -> None:
     ids = served_tokenizer.encode_text(ARTICLE).tolist()
     streams = [engine.ask(ids, 1000), engine.ask(ids, 1000, random_seed=5, **values)]
@@ -76,7 +77,7 @@ def test_requests_without_a_seed_all_draw_the_same(
     engine: RunningEngine, served_tokenizer: Tokenizer
 ) -> None:
     ids = served_tokenizer.encode_text(ARTICLE).tolist()
-    seeds: list[dict[str, int]] = [{}, {}, {"random_seed": 0}, {"random_seed": 9}]
+    seeds: list[dict[str, Any]] = [{}, {}, {"random_seed": 0}, {"random_seed": 9}]
     streams = [engine.ask(ids, 1000, **HOT, **seed) for seed in seeds]
     first, second, zero, nine = [stream.read().ids for stream in streams]
     assert first == second == zero

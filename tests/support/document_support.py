@@ -6,6 +6,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from email.message import EmailMessage
+from functools import partial
 
 import docx
 import openpyxl
@@ -218,7 +219,7 @@ def bad_documents() -> dict[str, tuple[bytes, str, str]]:
             "document_too_large",
         ),
         **{
-            f"entity bomb in {kind}": (lambda kind=kind: entity_bomb(kind), f"a.{kind}", "document_corrupt")
+            f"entity bomb in {kind}": (partial(entity_bomb, kind), f"a.{kind}", "document_corrupt")
             for kind in ("docx", "pptx", "xlsx", "epub")
         },
         "pdf that inflates": (inflating_pdf, "a.pdf", "document_out_of_memory"),

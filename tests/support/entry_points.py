@@ -21,7 +21,7 @@ from worker.engine.request import Request, Sampling, prompt_text
 from worker.engine.stream import Stream, StreamEnd
 from worker.inference.answer import Answer
 from worker.inference.follow import follow
-from worker.inference.leases import HeldLease
+from worker.inference.leases import HeldLease, StopAsked
 from worker.inference.outcome import Outcome
 from worker.inference.text_answer import TextAnswer
 from worker_support import KillableEngine
@@ -78,7 +78,8 @@ class Run:
         while not isinstance(
             event := self.held.inbox.get(timeout=max(0.0, until - time.monotonic())), StreamEnd
         ):
-            self.answer.take(event)
+            if not isinstance(event, StopAsked):
+                self.answer.take(event)
         return event
 
     def close(self) -> None:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
 import openai
 from openai.types import Batch, FileObject
@@ -10,7 +10,7 @@ from openai.types import Batch, FileObject
 from support import eventually
 
 MODEL = "llama-3.1-8b-instruct"
-CHAT = "/v1/chat/completions"
+CHAT: Final = "/v1/chat/completions"
 TEXT = "/v1/completions"
 ENDED = frozenset({"completed", "failed", "expired", "cancelled"})
 

@@ -24,7 +24,7 @@ _GROUPS: Final = {
 }
 
 
-class Scheduling(LoadFileScheduling):
+class Scheduling(LoadFileScheduling):  # type: ignore[misc]  # pytest-xdist has no types
     """Hand out whole files, and whole groups of files."""
 
     def _split_scope(self, nodeid: str) -> str:

@@ -98,7 +98,7 @@ SHAPES = (
 )
 
 # Names that a stranger's name server may answer for: at first look they are anybody's.
-REBINDING = (
+REBINDING: tuple[tuple[str, list[str]], ...] = (
     ("127.0.0.1.nip.io", ["127.0.0.1"]),
     ("localtest.me", ["127.0.0.1"]),
     ("spoofed.burpcollaborator.net", ["127.0.0.1"]),

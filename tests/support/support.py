@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from hashlib import sha256
-from typing import TypeVar
+from typing import Any, Literal, TypeVar
 from uuid import UUID
 
 from sqlalchemy import text
@@ -57,8 +57,10 @@ class WordCounter:
         return CountedPrompt(packed_ids=b"ids", num_tokens=words, fingerprint=self.fingerprint)
 
 
-def eventually(look: Callable[[], T], *, timeout: float = PATIENCE, interval: float = 0.02) -> T:
-    """Wait for the first truthy answer of `look`, up to `timeout` seconds."""
+def eventually(
+    look: Callable[..., T | Literal[False] | None], *, timeout: float = PATIENCE, interval: float = 0.02
+) -> T:
+    """Wait for the first truthy answer of `look`, which has no arguments but defaults."""
     deadline = time.monotonic() + timeout
     while True:
         answer = look()
@@ -100,7 +102,7 @@ def empty_database(session: Session) -> None:
     names = [table.name for table in Base.metadata.sorted_tables if table.name not in kept]
     query = "SELECT relname, pg_table_size(oid) FROM pg_class WHERE relname = ANY(:names)"
     rows = session.execute(text(f"{query} AND pg_relation_size(oid) > 0"), {"names": names})
-    used = dict(rows.all())
+    used: dict[str, int] = dict(rows.all())
     if large := [name for name, size in used.items() if size >= _LARGE_TABLE]:
         session.execute(text(f"TRUNCATE {', '.join(large)} CASCADE"))
     if small := [f"DELETE FROM {name};" for name in used.keys() - set(large)]:  # noqa: S608  # ours
@@ -151,7 +153,7 @@ def claim_one(session: Session, engine: str = ENGINE, policy: ClaimPolicy = POLI
     return claimed
 
 
-def job_in(session: Session, state: JobState, **fields: object) -> Job:
+def job_in(session: Session, state: JobState, **fields: Any) -> Job:  # noqa: ANN401  # of each field's type
     """A job that reached this state through the verbs; the queue must be empty for the states past it."""
     if state is JobState.PREPARING:
         return submit_one(session, spec(None, **fields))

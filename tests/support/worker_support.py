@@ -112,7 +112,7 @@ def settings_for(
             metrics_url=f"http://{LOOPBACK}:{launch.metrics_port}/metrics",
         ),
         engine=EngineSettings(name=ENGINE, model=MODEL, time_scale=TIME_SCALE),
-        jobs=JobSettings(**(quick | jobs)),  # type: ignore[arg-type]  # all of them are numbers
+        jobs=JobSettings(**(quick | jobs)),
     )
 
 
@@ -195,7 +195,7 @@ class Queue:
         with self.sessions() as session:
             return session.get(Result, job_id)
 
-    def when(self, job_id: UUID, condition: Callable[[Job], object], *, timeout: float = PATIENCE) -> Job:
+    def when(self, job_id: UUID, condition: Callable[..., object], *, timeout: float = PATIENCE) -> Job:
         """The job once the condition holds."""
 
         def look() -> Job | None:

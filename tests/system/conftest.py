@@ -67,8 +67,9 @@ def _engine(module: ModuleType) -> Engine:
 
 
 def _uses(item: object, engine: Engine) -> bool:
-    is_ours = isinstance(item, pytest.Function) and "stacks" in item.fixturenames
-    return is_ours and _engine(item.module) == engine
+    return (
+        isinstance(item, pytest.Function) and "stacks" in item.fixturenames and _engine(item.module) == engine
+    )
 
 
 @pytest.hookimpl(wrapper=True)

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import httpx2
 import openai
@@ -72,7 +73,12 @@ def test_a_chat_is_answered_whole_and_in_chunks_with_the_same_words(sdk: openai.
 
 
 def test_a_text_is_completed_and_cut_at_max_tokens(sdk: openai.OpenAI) -> None:
-    asked = {"model": MODEL, "prompt": "Once upon [[tokens=60]]", "max_tokens": 20, "temperature": 0}
+    asked: dict[str, Any] = {
+        "model": MODEL,
+        "prompt": "Once upon [[tokens=60]]",
+        "max_tokens": 20,
+        "temperature": 0,
+    }
     whole = sdk.completions.create(**asked)
     assert (whole.object, whole.choices[0].finish_reason) == ("text_completion", "length")
     assert whole.usage is not None

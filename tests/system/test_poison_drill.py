@@ -88,7 +88,7 @@ def receiver() -> Iterator[Receiver]:
 def rows(stack: Stack, query: str, *values: object) -> list[tuple[Any, ...]]:
     """What the statement finds, or changes and returns."""
     with psycopg.connect(stack.urls.database_url or "", autocommit=True) as connection:
-        found = connection.execute(query, values)  # type: ignore[call-overload]  # statements of ours
+        found = connection.execute(query, values)
         return list(found) if found.description else []
 
 

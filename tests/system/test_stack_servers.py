@@ -42,14 +42,14 @@ def running_valkey(directory: Path) -> Iterator[EmbeddedValkey]:
 
 def value_of(server: EmbeddedPostgres, query: str) -> object:
     with psycopg.connect(server.url) as connection:
-        row = connection.execute(query).fetchone()  # type: ignore[call-overload]  # a query of this file
+        row = connection.execute(query).fetchone()
     assert row is not None
     return row[0]
 
 
 def run(server: EmbeddedPostgres, statement: str) -> None:
     with psycopg.connect(server.url) as connection:
-        connection.execute(statement)  # type: ignore[call-overload]  # a statement of this file
+        connection.execute(statement)
 
 
 def cluster_of(server: EmbeddedPostgres) -> Path:

@@ -226,7 +226,10 @@ def test_servers_of_the_users_own_take_the_place_of_embedded_ones(directory: Pat
     postgres = EmbeddedPostgres(tmp_path / "postgres")
     with running_valkey(tmp_path / "redis") as valkey:
         try:
-            urls = {"LONGBATCH_DATABASE__URL": postgres.start(), "LONGBATCH_BROKER__URL": valkey.url}
+            urls: dict[str, Any] = {
+                "LONGBATCH_DATABASE__URL": postgres.start(),
+                "LONGBATCH_BROKER__URL": valkey.url,
+            }
             with up(directory, **urls) as running:
                 ready = running.wait_ready()
                 assert (ready["database_url"], ready["broker_url"]) == tuple(urls.values())

@@ -57,7 +57,7 @@ def create(client: Client, **body: object) -> list[dict[str, Any]]:
     return found
 
 
-def look(client: Client, summary_id: str, **params: object) -> dict[str, Any]:
+def look(client: Client, summary_id: str, **params: str | int) -> dict[str, Any]:
     found = client.http.get(f"/v1/summaries/{summary_id}", params=params)
     assert found.status_code == 200, found.text
     seen: dict[str, Any] = found.json()
@@ -76,7 +76,7 @@ def finished(client: Client, summary_id: str, *, timeout: float = 200) -> dict[s
 
 def rows(stack: Stack, query: str) -> list[tuple[Any, ...]]:
     with psycopg.connect(stack.urls.database_url or "") as connection:
-        return connection.execute(query).fetchall()  # type: ignore[arg-type]  # ours
+        return connection.execute(query).fetchall()
 
 
 COMPLETED = (

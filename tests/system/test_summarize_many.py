@@ -180,7 +180,7 @@ def finished_jobs(stack: Stack) -> dict[object, tuple[object, ...]]:
         "SELECT id, started_at, finalized_at, attempt, num_rescues FROM jobs"
         " WHERE summary_id IS NOT NULL AND state = 'completed'"
     )
-    return {job_id: rest for job_id, *rest in rows(stack, query)}
+    return {job_id: tuple(rest) for job_id, *rest in rows(stack, query)}
 
 
 def kill(stack: Stack, victim: str) -> None:

@@ -102,7 +102,7 @@ class Misbehaving:
 
 def execute(stack: Stack, statement: str, *values: object) -> list[tuple[object, ...]]:
     with psycopg.connect(stack.urls.database_url or "", autocommit=True) as connection:
-        found = connection.execute(statement, values)  # type: ignore[call-overload]  # statements of ours
+        found = connection.execute(statement, values)
         return list(found) if found.description else []
 
 

@@ -266,7 +266,7 @@ def test_a_batch_whose_bytes_are_lost_holds_up_no_other(service: Service, tmp_pa
     service.tools = tools(store)
     refused, stuck = service.create(lines(1)), service.create(lines(600))
     with service.sessions() as session:
-        keys = dict(session.execute(select(FilePart.file_id, FilePart.key)).all())
+        keys = {id_: str(key) for id_, key in session.execute(select(FilePart.file_id, FilePart.key))}
     store.drop([keys[service.batch(refused).input_file_id]])
     for _ in range(2):
         assert validate_next(service.sessions, service.tools)

@@ -4,6 +4,7 @@ import io
 import json
 from collections.abc import Iterator
 from datetime import timedelta
+from typing import Any
 
 import httpx2
 import openai
@@ -285,10 +286,14 @@ def test_a_file_whose_life_is_over_is_gone_and_its_bytes_later(
         ({"extra_body": {"strange": 1}}, "strange"),
     ],
 )
-def test_a_wrong_field_of_a_batch_is_named(sdk: openai.OpenAI, change: dict[str, object], param: str) -> None:
-    good = {"input_file_id": upload(sdk, b"{}\n").id, "endpoint": CHAT, "completion_window": "24h"}
+def test_a_wrong_field_of_a_batch_is_named(sdk: openai.OpenAI, change: dict[str, Any], param: str) -> None:
+    good: dict[str, Any] = {
+        "input_file_id": upload(sdk, b"{}\n").id,
+        "endpoint": CHAT,
+        "completion_window": "24h",
+    }
     with pytest.raises(openai.BadRequestError) as caught:
-        sdk.batches.create(**(good | change))  # type: ignore[call-overload]  # wrong on purpose
+        sdk.batches.create(**(good | change))
     assert caught.value.param == param
     assert caught.value.code
     assert caught.value.type == "invalid_request_error"

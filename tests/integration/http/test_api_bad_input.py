@@ -195,9 +195,9 @@ def test_a_wrong_request_is_refused_in_the_one_shape(
     assert answer.headers["x-request-id"]
 
 
-@pytest.mark.parametrize("key", ["", "a" * 256, "tab\there", "caf\u00e9".encode("latin-1")])
-def test_a_wrong_idempotency_key_is_refused(http: httpx2.Client, key: str | bytes) -> None:
-    answer = http.post("/v1/jobs", content=body(), headers=[(b"Idempotency-Key", key)])
+@pytest.mark.parametrize("key", ["", "a" * 256, "tab\there", "caf\u00e9"])
+def test_a_wrong_idempotency_key_is_refused(http: httpx2.Client, key: str) -> None:
+    answer = http.post("/v1/jobs", content=body(), headers={b"Idempotency-Key": key.encode("latin-1")})
     assert (answer.status_code, error_of(answer)["param"]) == (400, "Idempotency-Key")
 
 

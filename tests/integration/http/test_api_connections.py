@@ -154,7 +154,10 @@ def test_the_rest_of_a_refused_body_is_not_awaited_for_long(server: ApiProcess) 
 
 
 def test_a_reader_that_takes_nothing_is_cut_off(server: ApiProcess, http: httpx2.Client) -> None:
-    form = {"purpose": (None, "batch"), "file": ("a.jsonl", b"x" * 16 * 2**20)}
+    form: dict[str, tuple[str | None, str | bytes]] = {
+        "purpose": (None, "batch"),
+        "file": ("a.jsonl", b"x" * 16 * 2**20),
+    }
     file_id = http.post("/v1/files", files=form).json()["id"]
     request = f"GET /v1/files/{file_id}/content HTTP/1.1\r\nHost: a\r\n".encode() + KEY + b"\r\n"
     with closing(connect(server, request)) as connection:

@@ -1,7 +1,8 @@
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from typing import Any
 
 import httpx2
 import pytest
@@ -55,7 +56,7 @@ def test_a_submitted_job_rings_the_doorbell(http: httpx2.Client, valkey: Embedde
     http.post("/v1/jobs", json={"input": "a long one " * 5000})
     for queue in (doorbell.INFERENCE, doorbell.SERVICE):
         eventually(lambda queue=queue: broker.llen(queue) == 1)
-        assert doorbell.WAKE_TASKS[queue].encode() in broker.lindex(queue, 0)
+        assert doorbell.WAKE_TASKS[queue].encode() in (broker.lindex(queue, 0) or b"")
 
 
 def test_a_full_pool_answers_503_and_recovers(
@@ -189,7 +190,7 @@ def test_no_prompt_reaches_the_log_or_the_broker(
         assert (broken.status_code, error_of(broken)["code"]) == (500, "internal_error")
         assert broken.headers["x-request-id"] in "".join(eventually(lambda: process.lines[1:]))
         assert canary not in "".join(process.lines) + broken.text
-        read = {
+        read: dict[bytes | str, Callable[[Any], Iterable[Any]]] = {
             b"list": lambda key: broker.lrange(key, 0, -1),
             b"set": broker.smembers,
             b"string": lambda key: [broker.get(key)],

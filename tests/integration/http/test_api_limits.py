@@ -227,5 +227,5 @@ def test_held_is_zero_when_all_have_ended(limited: Limited, sessions: sessionmak
     assert enqueued(http)[1] == 20
     assert http.post("/v1/jobs/cancel", json={"state": "queued"}).json()["cancelled"] == 20
     with sessions() as session:
-        job = session.get_one(quotas.Job, ids.parse_job_id(report["ids"][0]))
+        job = session.get_one(Job, ids.parse_job_id(report["ids"][0]))
         assert quotas.current_usage(session, job.tenant_id) == quotas.QuotaUsage()

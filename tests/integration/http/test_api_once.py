@@ -140,7 +140,9 @@ def num_waiting(sessions: sessionmaker[Session]) -> int:
         return session.scalar(text(waiting)) or 0
 
 
-def upload(http: httpx2.Client, content: bytes = b'{"a":1}\n', **headers: str) -> httpx2.Response:
+def upload(
+    http: httpx2.Client, headers: dict[str, str] | None = None, content: bytes = b'{"a":1}\n'
+) -> httpx2.Response:
     sent = {"file": ("a.jsonl", content)}
     return http.post("/v1/files", files=sent, data={"purpose": "batch"}, headers=headers)
 
@@ -150,19 +152,19 @@ def test_a_file_uploaded_twice_with_a_key_or_by_an_sdk_s_retry_is_one(http: http
         ({"Idempotency-Key": "f"}, {"Idempotency-Key": "f"}),
         ({RETRIES: "0"}, {RETRIES: "1"}),
     ):
-        ids = [upload(http, **headers).json()["id"] for headers in (first, second)]
+        ids = [upload(http, headers).json()["id"] for headers in (first, second)]
         assert ids[0] == ids[1]
     assert len(http.get("/v1/files").json()["data"]) == 2
-    assert upload(http, **{RETRIES: "0"}).json()["id"] not in ids
-    conflict = upload(http, b'{"a":2}\n', **{"Idempotency-Key": "f"})
+    assert upload(http, {RETRIES: "0"}).json()["id"] not in ids
+    conflict = upload(http, {"Idempotency-Key": "f"}, b'{"a":2}\n')
     assert (conflict.status_code, error_of(conflict)["code"]) == (409, "idempotency_conflict")
     assert len(http.get("/v1/files").json()["data"]) == 3
 
 
 def test_a_file_that_was_deleted_since_is_made_anew(http: httpx2.Client) -> None:
-    first = upload(http, **{"Idempotency-Key": "f"}).json()["id"]
+    first = upload(http, {"Idempotency-Key": "f"}).json()["id"]
     assert http.delete(f"/v1/files/{first}").status_code == 200
-    assert upload(http, **{"Idempotency-Key": "f"}).json()["id"] != first
+    assert upload(http, {"Idempotency-Key": "f"}).json()["id"] != first
 
 
 def test_a_batch_created_twice_with_a_key_is_one(http: httpx2.Client) -> None:

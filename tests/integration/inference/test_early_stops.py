@@ -17,7 +17,7 @@ from jobs.settings import DatabaseSettings, TritonSettings
 from local_engine import END_OF_TURN, RunningEngine
 from support import PATIENCE, eventually
 from worker.engine.adapter_ids import IdsAdapter
-from worker.engine.deltas import TokenDelta
+from worker.engine.deltas import EngineDelta
 from worker.engine.request import Request
 from worker.engine.stream import Stream, StreamEnd
 from worker_support import ENGINE, Queue, running_worker, settings_for
@@ -29,7 +29,7 @@ INPUTS = frozenset(
 LONG = 30_000
 
 
-def long_stream(engine: RunningEngine, came: "queue.SimpleQueue[TokenDelta | StreamEnd]") -> Stream:
+def long_stream(engine: RunningEngine, came: "queue.SimpleQueue[EngineDelta | StreamEnd]") -> Stream:
     ids = np.full(20, 1000, dtype=np.int32)
     request = Request(uuid7().hex, ids, LONG, END_OF_TURN, END_OF_TURN)
     settings = TritonSettings(url=f"{LOOPBACK}:{engine.launch.grpc_port}")
@@ -40,7 +40,7 @@ def long_stream(engine: RunningEngine, came: "queue.SimpleQueue[TokenDelta | Str
 def test_a_request_that_is_not_wanted_any_more_before_it_was_sent_is_never_sent(
     synthetic: RunningEngine, verb: str
 ) -> None:
-    came: queue.SimpleQueue[TokenDelta | StreamEnd] = queue.SimpleQueue()
+    came: queue.SimpleQueue[EngineDelta | StreamEnd] = queue.SimpleQueue()
     stream = long_stream(synthetic, came)
     getattr(stream, verb)()
     stream.start()

@@ -90,7 +90,8 @@ def recorded(
     keeper = LeaseKeeper(sessions, settings.jobs)
     recorder = Recorder(settings, sessions, keeper, lambda _: None, PendingSends(), stopping)
     end = RunEnd(outcome, engine_is_done=True)
-    recorder.end(JobRun(claim, held, answer, publisher, _Log()), end)
+    run = JobRun(claim, held, answer, publisher, _Log())  # type: ignore[arg-type]  # all that it calls
+    recorder.end(run, end)
     with sessions() as session:
         return session.get_one(Job, claim.job.id)
 

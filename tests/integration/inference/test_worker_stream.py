@@ -12,7 +12,7 @@ from jobs.settings import TritonSettings
 from local_engine import END_OF_TURN, RunningEngine, free_ports
 from support import PATIENCE, eventually
 from worker.engine.adapter_ids import IdsAdapter
-from worker.engine.deltas import TokenDelta
+from worker.engine.deltas import EngineDelta, TokenDelta
 from worker.engine.request import Request
 from worker.engine.stream import Stream, StreamEnd
 
@@ -27,7 +27,7 @@ class Opened:
     def __init__(
         self, port: int, *, max_tokens: int, num_prompt: int = 20, inputs: frozenset[str] = INPUTS
     ) -> None:
-        self.came: queue.SimpleQueue[TokenDelta | StreamEnd] = queue.SimpleQueue()
+        self.came: queue.SimpleQueue[EngineDelta | StreamEnd] = queue.SimpleQueue()
         ids = np.full(num_prompt, 1000, dtype=np.int32)
         request = Request(uuid7().hex, ids, max_tokens, END_OF_TURN, END_OF_TURN)
         settings = TritonSettings(url=f"{LOOPBACK}:{port}")

@@ -1,4 +1,5 @@
 from datetime import timedelta
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -11,7 +12,7 @@ from jobs.engines import reservations
 from jobs.errors import IdempotencyConflictError, NotFoundError
 from jobs.models import DEFAULT_TENANT, Job, PromptText, Reservation, Result, WebhookEvent
 from jobs.states import FinishReason, JobState, StopReason
-from jobs.submission import Once
+from jobs.tenants.idempotency import Once
 from jobs.transitions import Lease
 from support import (
     CAPACITY,
@@ -28,7 +29,7 @@ from support import (
 RETRY_WAIT = timedelta(seconds=2)
 
 
-def running(session: Session, **fields: object) -> Lease:
+def running(session: Session, **fields: Any) -> Lease:  # noqa: ANN401  # of each field's type
     register_engine(session)
     submit_one(session, spec(**fields))
     return claim_one(session).lease

@@ -184,7 +184,7 @@ class Life(RuleBasedStateMachine):
 @pytest.mark.timeout(300)
 def test_any_sequence_of_verbs_keeps_every_check_and_promise(sessions: sessionmaker[Session]) -> None:
     machine = type("LifeOnThisDatabase", (Life,), {"sessions": sessions})
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]  # hypothesis leaves it untyped
+    run_state_machine_as_test(
         machine,
         settings=settings(
             max_examples=25,

@@ -22,6 +22,7 @@ from jobs.models.webhook import WebhookEvent
 from jobs.models.webhook_delivery import WebhookDelivery
 from jobs.queries import JobFilter
 from jobs.states import JobState
+from jobs.states.file import FileState
 from jobs.summaries import SummaryFilter
 from jobs.webhooks import delivery_log
 from jobs.webhooks.delivery_log import DeliveryFilter
@@ -45,7 +46,7 @@ def copy(session: Session, row: Base, count: int, **changes: object) -> None:
     values = {each.key: getattr(row, each.key) for each in inspect(type(row)).column_attrs} | changes
     rows = [values | {"id": uuid7()} for _ in range(count)]
     if isinstance(row, Document):  # no two have the same content
-        rows = [each | {"sha256": sha256(each["id"].bytes).digest()} for each in rows]  # type: ignore[attr-defined]
+        rows = [each | {"sha256": sha256(each["id"].bytes).digest()} for each in rows]
     session.execute(insert(type(row)), rows)
 
 
@@ -70,7 +71,9 @@ def some_summaries(session: Session) -> None:
 
 
 def some_files(session: Session) -> None:
-    file = files.create(session, tenant_id=DEFAULT_TENANT, purpose="batch", filename="a", state="complete")
+    file = files.create(
+        session, tenant_id=DEFAULT_TENANT, purpose="batch", filename="a", state=FileState.COMPLETE
+    )
     copy(session, file, NUM_RARE)
     copy(session, file, HISTORY, purpose="batch_output")
 
@@ -87,7 +90,7 @@ def deliveries(session: Session, **rare: object) -> None:
     copy(session, told, HISTORY)
 
 
-def of_jobs(**wanted: str) -> List:
+def of_jobs(**wanted: Any) -> List:  # noqa: ANN401  # of each field's type
     return partial(queries.list_jobs, which=JobFilter(**wanted), wanted=PAGE)
 
 

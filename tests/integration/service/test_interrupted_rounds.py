@@ -16,7 +16,7 @@ from jobs.preparation import Counting
 from jobs.prompts.store import CountedPrompt
 from jobs.settings import JobSettings
 from jobs.states import JobState
-from jobs.submission import Once
+from jobs.tenants.idempotency import Once
 from support import CAPACITY, PATIENCE, WordCounter, prepare_all, prepare_next, spec, submit_one, taker_of
 from worker import maintenance
 

@@ -1,6 +1,6 @@
 """Rounds over all tenants' rows: one row that cannot be moved stops no other, and is tried rarely."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 from uuid import UUID
@@ -113,7 +113,7 @@ class BrokenStore(DirectoryStore):
 
     broken: str
 
-    def drop(self, keys: list[str]) -> None:  # type: ignore[override]  # as it is called
+    def drop(self, keys: Sequence[str]) -> None:
         if self.broken in keys:
             raise PermissionError
         super().drop(keys)

@@ -5,7 +5,7 @@ import multiprocessing
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from uuid import UUID
 
 import pytest
@@ -314,16 +314,22 @@ def test_a_lost_lease_is_noticed_and_the_row_goes_to_the_next(sessions: sessionm
     assert (job.state, job.prompt_tokens) == ("queued", 2)
 
 
+def last_expiry(session: Session) -> datetime:
+    found = session.scalars(select(func.max(Job.lease_expires_at))).one()
+    assert found is not None
+    return found
+
+
 def test_the_keeper_renews_what_is_under_way(sessions: sessionmaker[Session]) -> None:
     class Renewed(WordCounter):
         taker: TurnTaker
 
         def count_prompt(self, canonical: str, *, limit: int | None = None) -> CountedPrompt:
             with sessions() as session:
-                before = session.scalars(select(func.max(Job.lease_expires_at))).one()
+                before = last_expiry(session)
             self.taker.renew()
             with sessions() as session:
-                after = session.scalars(select(func.max(Job.lease_expires_at))).one()
+                after = last_expiry(session)
             assert after > before
             return super().count_prompt(canonical, limit=limit)
 
@@ -435,13 +441,12 @@ def test_a_kind_whose_leases_cannot_be_renewed_keeps_no_other_from_it(
     moved = []
 
     def renew() -> None:
-        query = select(func.max(Job.lease_expires_at))
         with sessions() as session:
-            before = session.scalars(query).one()
+            before = last_expiry(session)
         with pytest.raises(ProgrammingError):
             taker.renew()
         with sessions() as session:
-            moved.append(session.scalars(query).one() > before)
+            moved.append(last_expiry(session) > before)
 
     def count_inside() -> None:
         taker.take(Counting(Calling(renew), CAPACITY))

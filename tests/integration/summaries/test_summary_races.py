@@ -16,7 +16,7 @@ from jobs.models import DEFAULT_TENANT, Job, Summary, WebhookEvent
 from jobs.models.turn import PLANNING
 from jobs.scheduling.claims import Claim
 from jobs.states import JobState
-from jobs.summaries import planning
+from jobs.summaries import tree
 from summary_support import (
     SMALL,
     claim_next,
@@ -113,13 +113,13 @@ def test_a_summary_that_is_cancelled_while_it_is_planned_gets_no_jobs(
     with sessions.begin() as session:
         register_engine(session, capacity=SMALL)
         create(session, ready_document(session, text_of(2000)))
-    cut = planning.tree.cut
+    cut = tree.cut
 
     def cancel_meanwhile(*given: object, **named: object) -> object:
         _cancel(sessions)
         return cut(*given, **named)  # type: ignore[arg-type]  # passed on as they came
 
-    monkeypatch.setattr(planning.tree, "cut", cancel_meanwhile)
+    monkeypatch.setattr(tree, "cut", cancel_meanwhile)
     taken = plan_next(sessions)
     assert taken is not None
     assert taken.result is None

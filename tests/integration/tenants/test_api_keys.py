@@ -63,7 +63,7 @@ def caller(server: ApiProcess, secret: str | None) -> Iterator[httpx2.Client]:
     ],
 )
 def test_whoever_has_no_key_is_401_everywhere(server: ApiProcess, header: str | None) -> None:
-    headers = {} if header is None else {"Authorization": header.encode("latin-1")}
+    headers = {} if header is None else {b"Authorization": header.encode("latin-1")}
     with server.client(api_key=None) as http:
         for method, path in (
             ("GET", "/v1/jobs"),

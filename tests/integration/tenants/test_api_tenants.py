@@ -38,8 +38,8 @@ def owned(http: httpx2.Client) -> dict[str, str]:
     """Ids of the default tenant, by the name that paths have for them."""
     sent = {"input": CANARY, "custom_id": CANARY, "metadata": {"who": CANARY}, "max_tokens": 8}
     job_id = http.post("/v1/jobs", json=sent, headers={"Idempotency-Key": CANARY}).json()["id"]
-    sent = http.post("/v1/documents", content=CANARY.encode(), params={"filename": f"{CANARY}.txt"})
-    document = sent.json()["id"]
+    upload = http.post("/v1/documents", content=CANARY.encode(), params={"filename": f"{CANARY}.txt"})
+    document = upload.json()["id"]
     asked = {"documents": [document], "instructions": CANARY, "custom_id": CANARY}
     summary = http.post("/v1/summaries", json=asked).json()["data"][0]["id"]
     owned = {"job_id": job_id, "document_id": document, "summary_id": summary}
@@ -129,7 +129,7 @@ def test_equal_keys_and_texts_of_two_tenants_are_two_jobs(
 def test_equal_bytes_of_two_tenants_are_two_documents(
     http: httpx2.Client, stranger: httpx2.Client, owned: dict[str, str]
 ) -> None:
-    sent = {"content": CANARY.encode(), "params": {"filename": f"{CANARY}.txt"}}
+    sent: dict[str, Any] = {"content": CANARY.encode(), "params": {"filename": f"{CANARY}.txt"}}
     assert http.post("/v1/documents", **sent).json()["id"] == owned["document_id"]
     answer = stranger.post("/v1/documents", **sent)
     assert answer.status_code == 202

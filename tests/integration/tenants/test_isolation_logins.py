@@ -64,7 +64,7 @@ def logins(engine: Engine, database_settings: DatabaseSettings) -> Iterator[dict
     yield found
     with engine.begin() as connection:
         for settings in found.values():
-            login = make_url(settings.url.get_secret_value()).username
+            login = str(make_url(settings.url.get_secret_value()).username)
             connection.execute(text(f"DROP OWNED BY {login}"))
             connection.execute(text(f"DROP ROLE {login}"))
 

@@ -206,7 +206,7 @@ class Life(RuleBasedStateMachine):
 @pytest.mark.timeout(300)
 def test_any_sequence_of_verbs_leaves_quotas_and_usage_exact(sessions: sessionmaker[Session]) -> None:
     machine = type("LifeOnThisDatabase", (Life,), {"sessions": sessions})
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]  # hypothesis leaves it untyped
+    run_state_machine_as_test(
         machine,
         settings=settings(
             max_examples=25,

@@ -2,6 +2,7 @@
 
 import asyncio
 import gzip
+import socket
 import ssl
 from contextlib import ExitStack
 from datetime import timedelta
@@ -37,7 +38,7 @@ LARGE: dict[str, Conduct] = {
 }
 
 
-def drip_handshake(connected: ssl.SSLSocket) -> None:
+def drip_handshake(connected: socket.socket) -> None:
     connected.recv(65536)
     forever(b"\x02", first=b"\x16\x03\x03\x40\x00", pause=0.05)(connected)
 

@@ -361,7 +361,7 @@ def test_an_event_is_replayed_100_times_to_a_destination_at_most(
         session.execute(update(WebhookDispatch).values(num_replays=100))
     refused = http.post(path)
     assert (refused.status_code, error_of(refused)["code"]) == (409, "replay_limit_exceeded")
-    assert "100 times" in error_of(refused)["message"]
+    assert "100 times" in (error_of(refused)["message"] or "")
     answer = http.post(path_of(endpoint, "/replay")).json()
     assert (answer["num_deliveries"], answer["num_over_limit"]) == (0, 1)
 

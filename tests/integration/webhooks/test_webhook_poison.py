@@ -26,6 +26,7 @@ from webhook_support import (
     dispatches,
     finish,
     make_due,
+    status,
     tries,
     vault,
 )
@@ -97,7 +98,7 @@ def test_an_outcome_that_cannot_be_recorded_holds_up_no_other(
     sessions: Sessions, receiver: Receiver, code: int
 ) -> None:
     first, others = first_and_others(sessions, receiver)
-    receiver.answers["/0"] = lambda handler, _: (handler.send_response(code), handler.end_headers())[0]
+    receiver.answers["/0"] = status(code)
     with (
         refusing(sessions, "webhook_deliveries", f"event_id <> '{first.event_id}'"),
         structlog.testing.capture_logs() as logs,

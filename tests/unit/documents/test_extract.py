@@ -3,7 +3,7 @@
 # ruff: noqa: RUF001  # texts in many alphabets
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 import pytest
@@ -32,7 +32,7 @@ LIMITS = ExtractionLimits(memory_bytes=2**30, seconds=10, max_pages=100, max_cha
 
 
 def run(data: bytes, kind: str, **changed: float) -> tuple[Extracted, str] | Refusal:
-    sandbox = Sandbox(DocumentSettings(**changed))  # type: ignore[arg-type]  # all of them are numbers
+    sandbox = Sandbox(DocumentSettings(**changed))
     outcome = sandbox.run([data], kind=DocumentKind(kind), num_bytes=len(data))
     if isinstance(outcome, Refusal):
         return outcome
@@ -210,7 +210,7 @@ def test_an_interrupted_extraction_has_no_outcome() -> None:
 def test_an_extraction_that_is_interrupted_half_way_has_none_either() -> None:
     sandbox = Sandbox(DocumentSettings())
 
-    def chunks():  # type: ignore[no-untyped-def]  # noqa: ANN202  # bytes, and an end from outside
+    def chunks() -> Iterator[bytes]:
         yield b"a"
         sandbox.interrupt()
         yield b"b"

@@ -8,6 +8,7 @@ import struct
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import zstandard
@@ -171,7 +172,7 @@ def test_what_it_packed_cannot_swell_in_the_worker() -> None:
             unpack(body, most_bytes=20)
 
 
-def told(body: bytes = b"text", **fields: object) -> bytes:
+def told(body: bytes = b"text", **fields: Any) -> bytes:  # noqa: ANN401  # any JSON
     """What a process writes that says this of its text, or of why there is none."""
     described = json.dumps(fields).encode()
     return struct.pack(">Q", len(described)) + described + body
@@ -179,7 +180,13 @@ def told(body: bytes = b"text", **fields: object) -> bytes:
 
 @pytest.mark.parametrize("character", ["\0", "\ud800"])
 def test_what_it_tells_is_no_text_that_cannot_be_stored(character: str) -> None:
-    good = {"num_chars": 4, "pages": None, "language": "en", "title": "A title", "warnings": []}
+    good: dict[str, Any] = {
+        "num_chars": 4,
+        "pages": None,
+        "language": "en",
+        "title": "A title",
+        "warnings": [],
+    }
     settings = DocumentSettings()
     assert understand(told(**good), settings) == (Extracted.model_validate(good), b"text")
     bad = f"a{character}b"

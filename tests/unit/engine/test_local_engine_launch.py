@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -89,7 +90,7 @@ def test_the_gpus_cost_what_their_data_sheets_say() -> None:
     "wrong",
     [{"mode": "extractive"}, {"mode": "oracle"}, {"time_scale": 0}, {"tokenizer_dir": Path("/nowhere")}],
 )
-def test_options_that_cannot_work_are_refused(wrong: dict[str, object]) -> None:
+def test_options_that_cannot_work_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"tokenizer|time_scale"):
         EngineOptions(**{"mode": "synthetic"} | wrong)
 

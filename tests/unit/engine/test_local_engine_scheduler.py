@@ -1,5 +1,7 @@
 """The scheduler of the local engine keeps TensorRT-LLM's rules, whatever arrives and leaves."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +14,7 @@ CAPACITY = scheduler.Capacity(
 )
 
 
-def sequence(prompt: int, output: int) -> object:
+def sequence(prompt: int, output: int) -> Any:  # noqa: ANN401  # of a file loaded by path
     return scheduler.Sequence(prompt_tokens=prompt, max_tokens=output)
 
 
@@ -27,8 +29,8 @@ actions = st.one_of(
 @given(st.lists(actions, max_size=60))
 def test_slots_blocks_tokens_and_order_hold_in_any_history(history: list[tuple[str, int, int]]) -> None:
     engine = scheduler.Scheduler(CAPACITY)
-    arrived: list[object] = []
-    started: list[object] = []
+    arrived: list[Any] = []
+    started: list[Any] = []
     for verb, number, output in history:
         inside = [*engine.active, *engine.waiting]
         if verb == "add":
@@ -48,7 +50,7 @@ def test_slots_blocks_tokens_and_order_hold_in_any_history(history: list[tuple[s
         assert_within_limits(engine)
 
 
-def iterate(engine: object, arrived: list[object], started: list[object]) -> None:
+def iterate(engine: Any, arrived: list[Any], started: list[Any]) -> None:  # noqa: ANN401  # of a file loaded by path
     engine.admit()
     started += [each for each in engine.active if each not in started]
     # First in, first started: nobody overtakes, not even one that would fit.
@@ -70,7 +72,7 @@ def iterate(engine: object, arrived: list[object], started: list[object]) -> Non
         started.remove(each)
 
 
-def assert_within_limits(engine: object) -> None:
+def assert_within_limits(engine: Any) -> None:  # noqa: ANN401  # of a file loaded by path
     assert len(engine.active) <= CAPACITY.max_batch_size
     assert engine.used_blocks <= engine.reserved_blocks <= CAPACITY.max_blocks
     for each in engine.active:

@@ -1,6 +1,7 @@
 """What the local engine says: extracts that read well, in linear time, and continuations that fit."""
 
 import time
+from collections.abc import Sequence
 from itertools import pairwise
 from pydoc_data.topics import topics
 
@@ -25,7 +26,7 @@ class Counting:
         return speech.Script(ids=tuple(range(len(asked), len(asked) + 50)), length=50)
 
 
-def said(prompt: list[int], count: int, **fields: object) -> list[int | None]:
+def said(prompt: Sequence[int | None], count: int, **fields: object) -> list[int | None]:
     ask = speech.Ask(ids=np.array(prompt, dtype=np.int32), max_tokens=100, **fields)
     prepared = speech.prepare(Counting(), ask)
     return [prepared.token(index) for index in range(count)]

@@ -43,7 +43,8 @@ def play(
     *engines: Outlook, prompt: int = 0, tokens: float = 100, horizon: int = 100, **lengths: Length
 ) -> Forecast:
     """Every job generates `tokens`, but for those named `job_N`."""
-    known = {each.job_id for one in engines for each in (*one.candidates, *one.running)}
+    ranked = {each.job_id for one in engines for each in one.candidates}
+    known = ranked | {each.job_id for one in engines for each in one.running}
     given = {uid(int(name.removeprefix("job_"))): length for name, length in lengths.items()}
     every = {job_id: Length(prompt, tokens) for job_id in known} | given
     return forecast(engines, every, policy=RULES, horizon=horizon)

@@ -6,6 +6,7 @@ import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -97,7 +98,7 @@ def pair(request: pytest.FixtureRequest) -> tuple[PlainEncoder, PlainEncoder]:
     return encoder_of(found, window_chars=150), encoder_of(found, window_chars=WHOLE, whole_bytes=WHOLE)
 
 
-def llama(**limits: int) -> PlainEncoder:
+def llama(**limits: Any) -> PlainEncoder:  # noqa: ANN401  # of each field's type
     serialized = (ensure_default_tokenizer() / "tokenizer.json").read_bytes()
     return PlainEncoder(tokenizers.Tokenizer.from_buffer(serialized), serialized, **limits)
 

@@ -86,7 +86,7 @@ def test_a_conversation_is_summarized_as_a_transcript() -> None:
 
 @pytest.mark.parametrize("task", ["generate", "summarize"])
 def test_an_empty_input_is_refused(task: str) -> None:
-    for empty in ("", []):
+    for empty in ("", list[str]()):
         with pytest.raises(InvalidRequestError) as caught:
             build_messages(task=task, input=empty)  # type: ignore[arg-type] # parametrized
         assert caught.value.param == "input"

@@ -1,5 +1,5 @@
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 import pytest
@@ -84,7 +84,7 @@ def test_a_caller_who_gives_up_stops_nobody_else() -> None:
 
 def test_after_a_failure_the_next_caller_has_it_made_again() -> None:
     async def test() -> None:
-        tries = iter([ValueError("once"), 7])
+        tries: Iterator[ValueError | int] = iter([ValueError("once"), 7])
 
         async def make() -> int:
             found = next(tries)

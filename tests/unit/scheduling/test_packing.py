@@ -11,7 +11,6 @@ from jobs.engines.capacity import Budget, Capacity, ReservedBlocks, free_budget
 from jobs.scheduling.packing import (
     Candidate,
     Choice,
-    Lane,
     PackingPolicy,
     Running,
     are_peers,
@@ -19,6 +18,7 @@ from jobs.scheduling.packing import (
     fits,
     shadow_of,
 )
+from jobs.states import Lane
 
 CAPACITY = Capacity(
     max_batch_size=4, max_blocks=100, tokens_per_block=64, max_input_len=6000, max_seq_len=6400

@@ -1,3 +1,4 @@
+from typing import Any
 from uuid import UUID
 
 from hypothesis import given
@@ -46,7 +47,7 @@ def test_a_segment_books_just_the_blocks_of_its_tokens(
 
 
 def test_a_cold_start_books_2048_and_then_doubles() -> None:
-    asked = {"prompt_tokens": 1000, "policy": CACHED}
+    asked: dict[str, Any] = {"prompt_tokens": 1000, "policy": CACHED}
     assert predict(CAPACITY, [], produced=0, **asked) == 2048
     assert predict(CAPACITY, [], produced=8192, **asked) == 16_384
     assert whole_blocks(CAPACITY, held_tokens=1000, new_tokens=2048, left=100).new_tokens == 100
