@@ -12,7 +12,7 @@ from uuid import UUID
 from sqlalchemy import ColumnElement, Select, func, literal_column, or_, select
 from sqlalchemy.orm import Session
 
-from jobs import checkpoints, guarded_update, transitions, trees
+from jobs import checkpoints, job_rows, transitions, trees
 from jobs.checkpoints import Output
 from jobs.engines import reservations, served_tokens
 from jobs.errors import NotFoundError
@@ -56,7 +56,7 @@ def claim(
         or_(Job.run_after.is_(None), Job.run_after <= func.clock_timestamp()),
     )
     free = select(Job.id).where(*unchanged).with_for_update(skip_locked=True).scalar_subquery()
-    moving = guarded_update.moving(
+    moving = job_rows.moving(
         "claim",
         Job.id == free,
         lease_id=lease.lease_id,
@@ -310,7 +310,7 @@ def _take_back(session: Session, job: Job, lease: Lease, *, max_rescues: int) ->
     if job.num_rescues >= max_rescues:
         # It ran alone the last time (see claims), so no other job can have killed its worker.
         return fail(session, lease, _LOST)
-    moved = guarded_update.move(
+    moved = job_rows.move(
         session,
         "rescue",
         *transitions.fence(lease),

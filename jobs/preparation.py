@@ -19,8 +19,8 @@ from jobs.models import Job, JsonObject, PromptText
 from jobs.models.turn import COUNTING, WorkKind
 from jobs.prompts import store
 from jobs.prompts.store import CountedPrompt, Counter, NewText
-from jobs.states import TERMINAL, TRANSITIONS, JobState
-from jobs.submission import settle_count, too_long_error
+from jobs.states import TERMINAL, JobState
+from jobs.submission import reject, settle_count, too_long_error
 from jobs.summaries import prompts
 from jobs.turns import Turn
 from jobs.turns.work import Interruption, Sessions
@@ -151,6 +151,4 @@ def _refuse(job: Job, error: BaseException, *, now: datetime) -> None:
         found = {"code": error.code, "message": error.message}
         if error.details:
             found["details"] = error.details
-    job.state = TRANSITIONS["reject"][1].value
-    job.error = found
-    job.finalized_at = now
+    reject(job, found, now=now)

@@ -12,11 +12,11 @@ from jobs import transitions
 from jobs.database import database_now
 from jobs.engines import registry
 from jobs.engines.capacity import Capacity, Excess, find_excess
-from jobs.ids import uuid7
+from jobs.job_rows import new_job
 from jobs.models import Job, JsonObject
 from jobs.prompts import store
 from jobs.prompts.store import NewText
-from jobs.states import TERMINAL, TRANSITIONS, JobState, Lane
+from jobs.states import TERMINAL, TRANSITIONS, Lane
 from jobs.tenants.idempotency import Once, RequestKind, run_once
 from jobs.tenants.quotas import Admit, QuotaUsage
 
@@ -222,9 +222,14 @@ def settle_count(job: Job, *, num_tokens: int, limits: Sequence[Capacity], now: 
     if any(excess is None for excess in excesses):
         job.state = TRANSITIONS["prepare"][1].value
         return
+    excess = max((each for each in excesses if each), key=lambda excess: excess.limit)
+    reject(job, too_long_error(excess), now=now)
+
+
+def reject(job: Job, error: JsonObject, *, now: datetime) -> None:
+    """Fail a job that no engine can ever run."""
     job.state = TRANSITIONS["reject"][1].value
-    job.error = too_long_error(max((each for each in excesses if each), key=lambda excess: excess.limit))
-    job.finalized_at = now
+    job.error, job.finalized_at = error, now
 
 
 def too_long_error(excess: Excess, *, is_least: bool = False) -> JsonObject:
@@ -252,32 +257,24 @@ def too_long_error(excess: Excess, *, is_least: bool = False) -> JsonObject:
 
 
 def _new_job(spec: JobSpec, *, tenant_id: UUID, text_id: UUID, now: datetime) -> Job:
-    return Job(
-        id=uuid7(),
+    return new_job(
         tenant_id=tenant_id,
         text_id=text_id,
-        state=JobState.PREPARING.value,
         lane=spec.lane.value,
         rank=spec.rank,
         task=spec.task,
         model=spec.model,
         max_tokens=spec.max_tokens,
-        completion_tokens=0,
         sampling=spec.sampling or {},
         custom_id=spec.custom_id,
         labels=spec.metadata or {},
         webhook_url=spec.webhook_url,
         webhook_secret=spec.webhook_secret,
         webhook_includes_output=spec.webhook_includes_output,
-        attempt=0,
-        num_rescues=0,
-        num_yields=0,
-        num_preemptions=0,
         created_at=now,
         expires_at=now + spec.window if spec.window else spec.expires_at,
         batch_id=spec.batch_id,
         batch_line=spec.batch_line,
-        is_reported=False,
     )
 
 

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from jobs import checkpoints, trees
 from jobs.checkpoints import Output
-from jobs.guarded_update import move
+from jobs.job_rows import move
 from jobs.models import Job
 from jobs.states import TRANSITIONS, JobState, StopReason, sources
 from jobs.tenants import usage

@@ -13,11 +13,12 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, and_, exists, insert, literal_column, select
+from sqlalchemy import ColumnElement, and_, exists, literal_column, select
 from sqlalchemy.orm import Session
 
-from jobs import guarded_update, ids, telemetry
+from jobs import ids, telemetry
 from jobs.database import database_now
+from jobs.job_rows import move, second_attempt
 from jobs.models import Job, JsonObject, Summary, SummaryNode
 from jobs.states import JobState
 from jobs.states.summary import TERMINAL, OnGap, SummaryState, SummaryStop
@@ -89,7 +90,7 @@ def stop(session: Session, summary: Summary, reason: SummaryStop, *, error: Json
         summary.error = error
         session.flush()
     verb = "expire" if summary.stop_reason == SummaryStop.EXPIRE else "cancel"
-    waiting = guarded_update.move(session, verb, Job.summary_id == summary.id, Job.state == _BLOCKED)
+    waiting = move(session, verb, Job.summary_id == summary.id, Job.state == _BLOCKED)
     usage.note(session, waiting)
     outbox.publish(session, [events.job_ended(job) for job in waiting])
     _end_if_done(session, summary)
@@ -118,8 +119,9 @@ def _advance(session: Session, summary: Summary, ended: Sequence[Job]) -> None:
         node = nodes.get(job.id)
         if node is None or summary.stop_reason is not None:
             continue
-        if _may_try_again(job, node):
-            _try_again(session, job, node)
+        spare_id = _spare_id(job, node)
+        if spare_id is not None:
+            _try_again(session, job, node, spare_id)
         elif job.state == JobState.EXPIRED:
             stop(session, summary, SummaryStop.EXPIRE)
         elif job.state != JobState.COMPLETED and node.parent is not None and summary.on_gap == OnGap.FAIL:
@@ -130,33 +132,16 @@ def _advance(session: Session, summary: Summary, ended: Sequence[Job]) -> None:
         _free(session, summary.id, parents)
 
 
-def _may_try_again(job: Job, node: SummaryNode) -> bool:
+def _spare_id(job: Job, node: SummaryNode) -> UUID | None:
+    """Return the id for another attempt at the job; None: it gets none."""
     code = job.error.get("code") if job.error else None
-    return job.state == JobState.FAILED and node.spare_job_id is not None and code not in _HOPELESS
+    return node.spare_job_id if job.state == JobState.FAILED and code not in _HOPELESS else None
 
 
-def _try_again(session: Session, job: Job, node: SummaryNode) -> None:
-    """Insert a new job for the node, under its spare id.
-
-    It ranks right after the first.
-    """
-    kept = (
-        "tenant_id",
-        "text_id",
-        "lane",
-        "rank",
-        "task",
-        "model",
-        "max_tokens",
-        "reserved_tokens",
-        "sampling",
-        "expires_at",
-        "summary_id",
-    )
-    values = {name: getattr(job, name) for name in kept}
-    values |= {"id": node.spare_job_id, "state": JobState.PREPARING.value, "created_at": job.created_at}
-    session.execute(insert(Job).values(values))
-    node.job_id, node.spare_job_id = values["id"], None
+def _try_again(session: Session, job: Job, node: SummaryNode, job_id: UUID) -> None:
+    """Insert a new job for the node; it ranks right after the first."""
+    session.add(second_attempt(job, job_id))
+    node.job_id, node.spare_job_id = job_id, None
     if node.parent is None:
         summary = session.get_one(Summary, node.summary_id)
         summary.root_job_id = node.job_id
@@ -178,7 +163,7 @@ def _free(session: Session, summary_id: UUID, parents: Collection[int]) -> None:
             SummaryNode.summary_id == summary_id, SummaryNode.number == number
         )
         if not session.scalar(select(is_left)):
-            guarded_update.move(session, "unblock", Job.id == parent.scalar_subquery())
+            move(session, "unblock", Job.id == parent.scalar_subquery())
 
 
 def _end_if_done(session: Session, summary: Summary) -> None:

@@ -35,7 +35,32 @@ FIT_CLASS = (
 _TERMINAL_SQL = one_of("state", sorted(TERMINAL))
 
 
-class Job(Base):
+class RequestColumns:
+    """What a job is asked to do: the columns that a second attempt takes over. `Job` describes them."""
+
+    tenant_id: Mapped[UUID] = mapped_column(ForeignKey("tenants.id"))
+    text_id: Mapped[UUID | None] = mapped_column(ForeignKey("texts.id"))
+    lane: Mapped[str] = mapped_column(server_default=Lane.BATCH.value)
+    rank: Mapped[int] = mapped_column(SmallInteger, server_default="0")
+    task: Mapped[str]
+    model: Mapped[str]
+    max_tokens: Mapped[int]
+    reserved_tokens: Mapped[int] = mapped_column(server_default="0")
+    sampling: Mapped[JsonObject] = mapped_column(server_default=text("'{}'"))
+    custom_id: Mapped[str | None]
+    # `metadata` is SQLAlchemy's own attribute name; the column has the public name.
+    labels: Mapped[JsonObject] = mapped_column("metadata", server_default=text("'{}'"))
+    webhook_url: Mapped[str | None]
+    webhook_secret: Mapped[bytes | None]
+    webhook_includes_output: Mapped[bool] = mapped_column(server_default=text("false"))
+    created_at: Mapped[datetime]
+    expires_at: Mapped[datetime | None]
+    batch_id: Mapped[UUID | None]
+    batch_line: Mapped[int | None]
+    summary_id: Mapped[UUID | None]
+
+
+class Job(RequestColumns, Base):
     """One request for generated text. Narrow on purpose: claims read these rows and no prompt.
 
     `submission` creates it (for a summary `summaries.drafts` and `trees`); `preparation`, `lifecycle` and
@@ -108,24 +133,9 @@ class Job(Base):
     __tablename__ = "jobs"
 
     id: Mapped[UUID] = mapped_column(primary_key=True, default=uuid7)
-    tenant_id: Mapped[UUID] = mapped_column(ForeignKey("tenants.id"))
-    text_id: Mapped[UUID | None] = mapped_column(ForeignKey("texts.id"))
     state: Mapped[str]
-    lane: Mapped[str] = mapped_column(server_default=Lane.BATCH.value)
-    rank: Mapped[int] = mapped_column(SmallInteger, server_default="0")
-    task: Mapped[str]
-    model: Mapped[str]
-    max_tokens: Mapped[int]
     prompt_tokens: Mapped[int | None]
-    reserved_tokens: Mapped[int] = mapped_column(server_default="0")
     completion_tokens: Mapped[int] = mapped_column(server_default="0")
-    sampling: Mapped[JsonObject] = mapped_column(server_default=text("'{}'"))
-    custom_id: Mapped[str | None]
-    # `metadata` is SQLAlchemy's own attribute name; the column has the public name.
-    labels: Mapped[JsonObject] = mapped_column("metadata", server_default=text("'{}'"))
-    webhook_url: Mapped[str | None]
-    webhook_secret: Mapped[bytes | None]
-    webhook_includes_output: Mapped[bool] = mapped_column(server_default=text("false"))
     attempt: Mapped[int] = mapped_column(SmallInteger, server_default="0")
     num_rescues: Mapped[int] = mapped_column(SmallInteger, server_default="0")
     num_yields: Mapped[int] = mapped_column(SmallInteger, server_default="0")
@@ -138,15 +148,10 @@ class Job(Base):
     run_after: Mapped[datetime | None]
     finish_reason: Mapped[str | None]
     error: Mapped[JsonObject | None] = mapped_column(JSONB(none_as_null=True))
-    created_at: Mapped[datetime]
     started_at: Mapped[datetime | None]
     first_token_at: Mapped[datetime | None]
     finalized_at: Mapped[datetime | None]
-    expires_at: Mapped[datetime | None]
-    batch_id: Mapped[UUID | None]
-    batch_line: Mapped[int | None]
     is_reported: Mapped[bool] = mapped_column(server_default=text("false"))
-    summary_id: Mapped[UUID | None]
 
     __table_args__ = (
         CheckConstraint(one_of("state", sorted(JobState)), name="state"),

@@ -1,16 +1,28 @@
-"""The guarded UPDATE under every verb of a job's life: it names the states that the verb may start from."""
+"""How rows of jobs begin and move: their only constructor, and the guarded UPDATE under every verb."""
 
 from typing import Any
+from uuid import UUID
 
 from sqlalchemy import ColumnElement, Update, func, update
 from sqlalchemy.orm import Session
 
 from jobs.models import Job
-from jobs.states import TERMINAL, TRANSITIONS, sources
+from jobs.models.job import RequestColumns
+from jobs.states import TERMINAL, TRANSITIONS, JobState, sources
+
+
+def new_job(*, is_blocked: bool = False, **columns: Any) -> Job:  # noqa: ANN401  # columns have many types
+    """Create a job that waits for others of its tree, or else to be counted."""
+    return Job(state=(JobState.BLOCKED if is_blocked else JobState.PREPARING).value, **columns)
+
+
+def second_attempt(job: Job, job_id: UUID) -> Job:
+    """Create a job that is asked to do the same as this one."""
+    return new_job(id=job_id, **{name: getattr(job, name) for name in RequestColumns.__annotations__})
 
 
 def move(session: Session, verb: str, *conditions: ColumnElement[bool], **values: Any) -> list[Job]:  # noqa: ANN401  # columns have many types
-    """Move the matching jobs and return the rows that moved, as they are now."""
+    """Move jobs out of the states that the verb may start from; return them as they are now."""
     return list(session.scalars(moving(verb, *conditions, **values).returning(Job)))
 
 
