@@ -50,6 +50,26 @@ def test_every_public_class_name_is_unique() -> None:
     assert {name: places for name, places in defined.items() if len(places) > 1} == {}
 
 
+def test_rows_of_jobs_begin_in_one_place() -> None:
+    """`new_job` alone makes them, and only submission and the guarded UPDATE set a state that they have."""
+    makers, movers = [], []
+    for package in ("jobs", "api", "worker", "cli"):
+        for file in (ROOT / package).rglob("*.py"):
+            place = str(file.relative_to(ROOT))
+            for node in ast.walk(ast.parse(file.read_text())):
+                match node:
+                    case ast.Call(func=ast.Name("Job")) | ast.Call(ast.Name("insert"), [ast.Name("Job"), *_]):
+                        makers.append(place)
+                    case ast.Attribute(ast.Name("job"), "state", ast.Store()):
+                        movers.append(place)
+                    case ast.Call(ast.Attribute(attr="values"), _, keywords) if "update(Job)" in ast.unparse(
+                        node
+                    ) and "state" in {each.arg for each in keywords}:
+                        movers.append(place)
+    assert makers == ["jobs/job_rows.py"]
+    assert {*movers} == {"jobs/job_rows.py", "jobs/submission.py"}
+
+
 # No verb in the imperative is one of these.
 NO_VERBS = """
     a all an and another any args as at both by each either every everybody everything few for from
