@@ -25,7 +25,7 @@ def remove(session: Session, job_id: UUID, *, tenant_id: UUID) -> bool:
     """
     job = session.scalar(select(Job).where(Job.id == job_id, Job.tenant_id == tenant_id).with_for_update())
     if job is None:
-        raise NotFoundError("there is no such job")
+        raise NotFoundError("There is no such job.")
     if job.summary_id is not None:
         raise ConflictError("The job belongs to a summary; delete the summary instead.")
     if job.state not in TERMINAL or _is_awaited(job):

@@ -127,4 +127,4 @@ def _parse(text: str, prefix: str, *, kind: str) -> UUID:
             return UUID(hex=digits)
         except ValueError:
             pass
-    raise NotFoundError(f"there is no {kind} {text[:64]!r}")
+    raise NotFoundError(f"There is no {kind} {text[:64]!r}.")

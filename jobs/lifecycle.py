@@ -198,7 +198,7 @@ def cancel(session: Session, job_id: UUID, *, tenant_id: UUID) -> Job:
     cancel_where(session, [Job.id == job_id], tenant_id=tenant_id)
     job = session.scalar(select(Job).where(Job.id == job_id, Job.tenant_id == tenant_id))
     if job is None:
-        raise NotFoundError("there is no such job")
+        raise NotFoundError("There is no such job.")
     return job
 
 
@@ -323,5 +323,5 @@ def _take_back(session: Session, job: Job, lease: Lease, *, max_rescues: int) ->
 
 _LOST: JsonObject = {
     "code": "worker_lost",
-    "message": "its worker or engine was lost on every run, the last time with no other job in flight",
+    "message": "The worker or engine failed on every run of this job, the last time while it ran alone.",
 }

@@ -25,7 +25,7 @@ from jobs.summaries import prompts
 from jobs.turns import Turn
 from jobs.turns.work import Interruption, Sessions
 
-_LOST_AGAIN: Final = "counting the prompt failed, or killed its worker, on every attempt"
+_LOST_AGAIN: Final = "Counting the prompt failed or crashed its worker on every attempt."
 # A stored prompt or, in a tree, the canonical form of one that is written only now.
 _Prompt = PromptText | str
 # The prompt with its ids, or the error that it caused.
@@ -142,7 +142,7 @@ def _read(session: Session, turn: Turn) -> _Prompt | BaseException:
 
 def _refuse(job: Job, error: BaseException, *, now: datetime) -> None:
     """Fail the job, since its prompt cannot be counted."""
-    found: JsonObject = {"code": "invalid_prompt", "message": "the stored prompt cannot be read"}
+    found: JsonObject = {"code": "invalid_prompt", "message": "The stored prompt cannot be read."}
     if isinstance(error, PromptTooLongError):
         job.prompt_tokens = error.at_least
         excess = Excess(error.at_least, job.max_tokens, error.limit, "max_input_len")

@@ -69,7 +69,7 @@ def get_job(session: Session, job_id: UUID, *, tenant_id: UUID) -> Job:
     """
     job = session.scalar(select(Job).where(Job.id == job_id, Job.tenant_id == tenant_id))
     if job is None:
-        raise NotFoundError("there is no such job")
+        raise NotFoundError("There is no such job.")
     return job
 
 

@@ -110,8 +110,8 @@ def _taken(jobs: Sequence[Job]) -> QuotaUsage:
 def demand(spec: JobSpec, limits: Sequence[Capacity]) -> int:
     """Compute the tokens that a job takes of its tenant's quota.
 
-    That is max_tokens plus the prompt. A prompt that is not counted yet has no more tokens than bytes, nor
-    more than the longest that any engine accepts, since a longer one is rejected.
+    That is max_tokens plus the prompt. A prompt that is not counted yet is bounded by its bytes and by the
+    longest prompt that any engine accepts.
     """
     if spec.text.counted:
         return spec.text.counted.num_tokens + spec.max_tokens
@@ -249,8 +249,8 @@ def too_long_error(excess: Excess, *, is_least: bool = False) -> JsonObject:
     return {
         "code": "context_length_exceeded",
         "message": (
-            f"the prompt has {least}{excess.prompt_tokens} tokens and max_tokens is {excess.max_tokens};"
-            f" {excess.limit_name} is {excess.limit}"
+            f"The prompt has {least}{excess.prompt_tokens} tokens and max_tokens is {excess.max_tokens};"
+            f" {excess.limit_name} is {excess.limit}."
         ),
         "details": details | ({"prompt_tokens_at_least": excess.prompt_tokens} if is_least else {}),
     }

@@ -38,7 +38,7 @@ class LeaseLost:
 ENDS: dict[str, str] = {StopReason.CANCEL: "cancel", StopReason.EXPIRE: "expire"}
 # A stronger reason to stop replaces a weaker one.
 _STRENGTH = {StopReason.SHUTDOWN: 0, StopReason.PREEMPT: 1, StopReason.EXPIRE: 2, StopReason.CANCEL: 3}
-# What a job loses when it goes back to the queue. A request to end it is served before that.
+# Columns cleared when a job returns to the queue. A pending cancel or expiry is honoured first.
 UNHELD: dict[str, Any] = {
     "lease_id": None,
     "lease_expires_at": None,
@@ -86,7 +86,7 @@ def end(session: Session, verb: str, *conditions: ColumnElement[bool], **values:
 
 
 def note_ended(session: Session, ended: Sequence[Job]) -> None:
-    """Publish and count the end of these jobs, and advance what waited for them.
+    """Record the jobs' usage, queue their events, and unblock or end their summaries.
 
     Every finished job passes here, or `trees.stop`, exactly once. The caller holds their rows. This locks the
     rows of their summaries after those of the jobs. All code keeps that order, and no transaction that holds

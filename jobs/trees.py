@@ -195,7 +195,7 @@ def _chunk_failed(job: Job, node: SummaryNode) -> JsonObject:
     """Describe why a summary without gaps failed."""
     found: JsonObject = {
         "code": "chunk_failed",
-        "message": "a chunk of the text could not be summarized, and on_gap is fail",
+        "message": "A chunk of the text could not be summarized, and on_gap is fail.",
         "details": {"chunk": node.chunk, "state": job.state, "error": job.error},
     }
     return found

@@ -124,17 +124,17 @@ def from_validation(
         case "missing":
             return MissingFieldError(f"The field {param!r} is required.", param=param)
         case _:
-            return InvalidRequestError(f"{param or 'a name'}: {_in_words(first['msg'])}", param=param)
+            return InvalidRequestError(f"{param or 'a name'}: {_sentence(first['msg'])}", param=param)
 
 
-def _in_words(message: str) -> str:
-    """Reword a length complaint: a text has characters, not items."""
+def _sentence(message: str) -> str:
+    """Make a complaint a sentence; one about a length counts characters, not items."""
     found = _LENGTH.fullmatch(message)
     if found is None:
-        return message
+        return f"{message[:1].upper()}{message[1:].rstrip('.')}."
     if found[3] == "0":
-        return "must not be empty"
-    return f"must have at {found[1]} {found[2]} characters, not {found[3]}"
+        return "Must not be empty."
+    return f"Must have at {found[1]} {found[2]} characters, not {found[3]}."
 
 
 def _param(location: Sequence[str | int], branches: frozenset[str]) -> str | None:

@@ -26,7 +26,7 @@ def in_path(
         try:
             return parse(text)
         except NotFoundError:
-            raise NotFoundError(f"there is no such {kind}") from None
+            raise NotFoundError(f"There is no such {kind}.") from None
 
     return found
 

@@ -55,7 +55,7 @@ class ErrorReply(BaseModel):
 
     model_config = example(
         error={
-            "message": "max_tokens: Input should be greater than or equal to 1",
+            "message": "max_tokens: Input should be greater than or equal to 1.",
             "type": "invalid_request_error",
             "param": "max_tokens",
             "code": "invalid_value",

@@ -44,5 +44,5 @@ async def follow_job(
     with services.event_streams.opening(caller) as stream:
         job = await services.poller.now(job_id, tenant_id=caller.tenant_id)
         if job is None:
-            raise NotFoundError("there is no such job")
+            raise NotFoundError("There is no such job.")
         return EventResponse(stream, JobEvents(services, job, text=text, num_sent=num_sent).stream())

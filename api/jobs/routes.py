@@ -122,7 +122,7 @@ async def get_job(
     read = partial(poller.until_ended, seconds=wait) if wait else poller.now
     job = await read(job_id, tenant_id=tenant_id)
     if job is None:
-        raise NotFoundError("there is no such job")
+        raise NotFoundError("There is no such job.")
     return await seen_job_response(job, services.queue_positions.of, if_none_match=if_none_match)
 
 
@@ -187,7 +187,10 @@ def _parse_job(
 
 
 async def _submit(services: Services, spec: JobSpec, once: Once | None, caller: Caller) -> tuple[Job, bool]:
-    """Store the job; return it, and whether an earlier request had made it."""
+    """Store the job; return it, and whether an earlier request had made it.
+
+    Without an idempotency key it is stored together with others that arrive now.
+    """
     tenant_id, admit = caller.tenant_id, services.quotas.admit_for(caller.tenant_id, caller.limits)
     if once is None:
         return await services.group_commit.submit(spec, tenant_id=tenant_id, admit=admit), False

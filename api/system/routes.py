@@ -42,7 +42,7 @@ async def ready(services: ServicesDep) -> JSONResponse:
     }
     if not missing:
         return JSONResponse(body)
-    message = f"not ready: {', '.join(missing)}"
+    message = f"Not ready: {', '.join(missing)}."
     return JSONResponse(body | errors.envelope(503, UnavailableError.code, message), 503)
 
 

@@ -43,7 +43,7 @@ async def get_usage(
         first = last
     if not timedelta(0) <= last - first < timedelta(days=_MAX_DAYS):
         raise InvalidRequestError(
-            f"start must not be after end, and the range must be at most {_MAX_DAYS} days.", param="start"
+            f"`start` must not be after `end`, and the range must be at most {_MAX_DAYS} days.", param="start"
         )
     read = partial(_read, tenant_id=caller.tenant_id, first=first, last=last)
     found, held = await services.transactions.run(read)

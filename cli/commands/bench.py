@@ -48,7 +48,7 @@ def engine(  # noqa: PLR0913  # one for each option
     prompt_tokens: Annotated[
         int, typer.Option(min=16, max=1_000_000, help="Approximate length of each prompt.")
     ] = 512,
-    max_tokens: Annotated[int, typer.Option(min=1, max=100_000, help="Output tokens at most.")] = 128,
+    max_tokens: Annotated[int, typer.Option(min=1, max=100_000, help="Maximum output tokens.")] = 128,
     limit_seconds: Annotated[
         float, typer.Option("--limit", min=1, max=86_400, help="Seconds after which no new request is sent.")
     ] = 600,

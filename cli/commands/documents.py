@@ -79,7 +79,7 @@ def add(
 def list_documents(
     *,
     state: Annotated[str | None, typer.Option(help="extracting, ready or failed.")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=100, help="Documents to list at most.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, max=100, help="Maximum number of documents to list.")] = 20,
     after: Annotated[str | None, typer.Option(help="Start after this document.")] = None,
     as_json: AsJson = False,
     api_url: ApiUrl = None,

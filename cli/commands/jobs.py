@@ -59,10 +59,13 @@ def submit(  # noqa: PLR0913  # every field of a job is an option
         str, typer.Argument(metavar="FILE|-", help="A UTF-8 text file, or - for standard input.")
     ],
     *,
-    task: Annotated[Task, typer.Option(help="summarize frames the text as one document.")] = Task.GENERATE,
+    task: Annotated[
+        Task,
+        typer.Option(help="summarize wraps the text in a summarization prompt; generate sends it as it is."),
+    ] = Task.GENERATE,
     instructions: Annotated[str | None, typer.Option(help="Replace the task's instructions.")] = None,
     max_tokens: Annotated[
-        int | None, typer.Option(help="Tokens to generate at most.", show_default="1024")
+        int | None, typer.Option(help="Maximum tokens to generate.", show_default="1024")
     ] = None,
     temperature: Annotated[float | None, typer.Option(help="0 to 2.")] = None,
     top_p: Annotated[float | None, typer.Option(help="Above 0, up to 1.")] = None,
@@ -117,7 +120,7 @@ def list_jobs(
     state: Annotated[JobState | None, typer.Option(help="Only jobs in this state.")] = None,
     task: Annotated[Task | None, typer.Option(help="Only jobs with this task.")] = None,
     custom_id: Annotated[str | None, typer.Option(help="Only jobs with this custom id.")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=100, help="Jobs to list at most.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, max=100, help="Maximum number of jobs to list.")] = 20,
     after: Annotated[str | None, typer.Option(help="Start after this job.")] = None,
     as_json: AsJson = False,
     api_url: ApiUrl = None,

@@ -77,7 +77,10 @@ def summarize(  # noqa: PLR0913  # every field of a summary is an option
     ] = _PRINT,
     kind: FormatOption = Format.MD,
     watch: Annotated[
-        bool, typer.Option("--watch", help="Show each document's progress, also without a terminal.")
+        bool,
+        typer.Option(
+            "--watch", help="Show each document's progress even when standard error is not a terminal."
+        ),
     ] = False,
     again: Annotated[
         bool, typer.Option("--again", help="Start a new run instead of resuming an earlier one.")

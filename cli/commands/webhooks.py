@@ -107,7 +107,7 @@ def log(
     *,
     endpoint: Annotated[str | None, typer.Option(help="Only deliveries to this endpoint.")] = None,
     event: Annotated[str | None, typer.Option(help="Only deliveries of this event.")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=100, help="Deliveries to list at most.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, max=100, help="Maximum number of deliveries to list.")] = 20,
     as_json: AsJson = False,
     api_url: ApiUrl = None,
 ) -> None:

@@ -91,7 +91,7 @@ def _error(summary: Mapping[str, Any]) -> dict[str, str]:
     state = str(summary["state"])
     return {
         "code": str(error.get("code") or state),
-        "message": str(error.get("message") or f"the summary is {state}"),
+        "message": str(error.get("message") or f"The summary is {state}."),
     }
 
 

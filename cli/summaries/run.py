@@ -107,7 +107,7 @@ class SummaryRun:
         documents = {source: each for source, each in sent if isinstance(each, dict)}
         missing = {source: each.result for source, each in sent if isinstance(each, DocumentFailure)}
         if not documents or (missing and self._fields.get("on_gap") == "fail"):
-            code, message = "gap", "another document could not be read, and --on-gap is fail"
+            code, message = "gap", "Another document could not be read, and --on-gap is fail."
             return [missing.get(source) or results.failed(source, code, message) for source, _ in sent]
         whole = self._or_failure(next(iter(documents)), lambda: self._whole(list(documents.values())))
         if isinstance(whole, DocumentFailure):
@@ -177,7 +177,7 @@ class SummaryRun:
         document = self._server.extracted(document_id)
         if document["state"] == "ready":
             return document
-        error = document["error"] or {"code": document["state"], "message": "the document cannot be read"}
+        error = document["error"] or {"code": document["state"], "message": "The document cannot be read."}
         return _failed(source, error["code"], error["message"])
 
     def _or_failure(self, source: SourceFile, work: Callable[[], T]) -> T | DocumentFailure:

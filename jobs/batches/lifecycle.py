@@ -146,7 +146,7 @@ def cancel(session: Session, batch_id: UUID, *, tenant_id: UUID) -> Batch:
     query = select(Batch).where(Batch.id == batch_id, Batch.tenant_id == tenant_id)
     batch = session.scalar(query.with_for_update())
     if batch is None:
-        raise NotFoundError("there is no such batch")
+        raise NotFoundError("There is no such batch.")
     if batch.state in (BatchState.CANCELLING, BatchState.CANCELLED):
         return batch
     if batch.state not in TRANSITIONS["cancel"][0]:
@@ -175,7 +175,7 @@ def get(session: Session, batch_id: UUID, *, tenant_id: UUID) -> Batch:
     """
     batch = session.scalar(select(Batch).where(Batch.id == batch_id, Batch.tenant_id == tenant_id))
     if batch is None:
-        raise NotFoundError("there is no such batch")
+        raise NotFoundError("There is no such batch.")
     return batch
 
 

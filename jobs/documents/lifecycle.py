@@ -117,7 +117,7 @@ def get(session: Session, document_id: UUID, *, tenant_id: UUID) -> Document:
     """
     document = session.scalar(select(Document).where(Document.id == document_id, *visible(tenant_id)))
     if document is None:
-        raise NotFoundError("there is no such document")
+        raise NotFoundError("There is no such document.")
     return document
 
 
@@ -141,7 +141,7 @@ def load_body(session: Session, document_id: UUID) -> bytes:
     """
     body = session.scalar(select(DocumentText.body).where(DocumentText.document_id == document_id))
     if body is None:
-        raise NotFoundError("the document has no text")
+        raise NotFoundError("The document has no text.")
     return body
 
 
@@ -188,7 +188,7 @@ def remove(session: Session, document_id: UUID, *, tenant_id: UUID, guards: Sequ
     query = select(Document).where(Document.id == document_id, *visible(tenant_id)).with_for_update()
     document = session.scalar(query)
     if document is None:
-        raise NotFoundError("there is no such document")
+        raise NotFoundError("There is no such document.")
     for guard in guards:
         guard(session, document_id)
     _delete(session, [document_id], now=database_now(session))

@@ -105,7 +105,7 @@ def finish_upload(
     )
     file = session.scalar(query.with_for_update())
     if file is None:
-        raise NotFoundError("the upload took too long and was discarded")
+        raise NotFoundError("The upload took too long and was discarded.")
     file.filename = filename
     file.num_bytes = num_bytes
     file.state = FileState.COMPLETE
@@ -131,7 +131,7 @@ def get(session: Session, file_id: UUID, *, tenant_id: UUID) -> File:
     """
     file = session.scalar(select(File).where(File.id == file_id, *_visible(tenant_id)))
     if file is None:
-        raise NotFoundError("there is no such file")
+        raise NotFoundError("There is no such file.")
     return file
 
 
@@ -157,7 +157,7 @@ def remove(session: Session, file_id: UUID, *, tenant_id: UUID) -> None:
     query = select(File).where(File.id == file_id, *_visible(tenant_id)).with_for_update()
     file = session.scalar(query)
     if file is None:
-        raise NotFoundError("there is no such file")
+        raise NotFoundError("There is no such file.")
     if file.state == FileState.GROWING:
         raise ConflictError("The file is still being written; cancel its batch first.")
     now = database_now(session)  # before the changes: this query would flush the first one alone

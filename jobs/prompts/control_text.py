@@ -33,12 +33,12 @@ class Markup:
         try:
             text = b"".join(pieces).decode()
         except UnicodeDecodeError as error:
-            raise UnsafeTextError("the prompt's token ids are not valid UTF-8 text") from error
+            raise UnsafeTextError("The prompt's token ids are not valid UTF-8 text.") from error
         text = text.removeprefix(" ") if self._token_bytes.drops_first_space else text
         if not np.array_equal(self.read(text), ids):
             raise UnsafeTextError(
-                "the engine accepts only text, and would not read this prompt as the tokens that were"
-                " counted: it spells control tokens"
+                "The prompt contains the text of control tokens (for example <|eot_id|>). This engine takes"
+                " only text and would treat it as real control tokens."
             )
         return text
 

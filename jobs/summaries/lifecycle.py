@@ -112,7 +112,7 @@ def get(session: Session, summary_id: UUID, *, tenant_id: UUID) -> Summary:
     query = select(Summary).where(Summary.id == summary_id, *_visible(tenant_id))
     summary = session.scalar(query.execution_options(populate_existing=True))
     if summary is None:
-        raise NotFoundError("there is no such summary")
+        raise NotFoundError("There is no such summary.")
     return summary
 
 
@@ -137,7 +137,7 @@ def cancel(session: Session, summary_id: UUID, *, tenant_id: UUID) -> Summary:
     query = select(Summary).where(Summary.id == summary_id, *_visible(tenant_id))
     summary = session.scalar(query.with_for_update(key_share=True).execution_options(populate_existing=True))
     if summary is None:
-        raise NotFoundError("there is no such summary")
+        raise NotFoundError("There is no such summary.")
     if summary.state == SummaryState.PREPARING:
         trees.end(session, summary, SummaryState.CANCELLED)
     elif summary.state == SummaryState.RUNNING:
@@ -203,7 +203,7 @@ def remove(session: Session, summary_id: UUID, *, tenant_id: UUID) -> None:
     query = select(Summary).where(Summary.id == summary_id, *_visible(tenant_id))
     summary = session.scalar(query.with_for_update())
     if summary is None:
-        raise NotFoundError("there is no such summary")
+        raise NotFoundError("There is no such summary.")
     if summary.state not in TERMINAL:
         raise ConflictError("Only a summary that has ended can be deleted; cancel it first.")
     summary.deleted_at = database_now(session)

@@ -35,7 +35,7 @@ _QUOTA_PAUSE: Final = timedelta(seconds=2)
 # The end of its last document wakes a summary. It is checked anyway, less often the longer it waits.
 _SHORTEST_RECHECK: Final = timedelta(seconds=5)
 _LONGEST_RECHECK: Final = timedelta(minutes=10)
-_ALL_ATTEMPTS_FAILED: Final = "planning failed or crashed its worker in every attempt"
+_ALL_ATTEMPTS_FAILED: Final = "Planning failed or crashed its worker on every attempt."
 _MAX_ROWS: Final = 1000  # per statement
 
 
@@ -270,7 +270,7 @@ def _load_text(sessions: Sessions, document: Document) -> str:
 def _gap_error(document: Document | None) -> JsonObject:
     if document is not None and document.error is not None:
         return document.error
-    return {"code": "document_gone", "message": "the document was deleted"}
+    return {"code": "document_gone", "message": "The document was deleted."}
 
 
 def _conclude(

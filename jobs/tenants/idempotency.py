@@ -1,4 +1,4 @@
-"""Idempotency: a request that is sent twice runs once, as its key remembers what it made."""
+"""Idempotency keys: a repeated request returns what the first one created."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,8 +25,8 @@ class Once:
         key: as the caller sent it, or one of our own, which contains a line feed.
         request_sha256: hash of what the request means; another hash under the same key is a conflict.
         valid_for: how long the key is remembered.
-        is_first: the caller states that it never sent this request before, so what the key made is not its
-            own.
+        is_first: the SDK's retry counter is 0: this is a new request, even if an equal one was made a moment
+            ago.
     """
 
     key: str
@@ -35,7 +35,7 @@ class Once:
     is_first: bool = False
 
     def part(self, name: str) -> "Once":
-        """Make the key of a part of the request, which has content of its own."""
+        """Make the key of one slice of the request; each slice is stored in its own transaction."""
         return Once(f"{self.key}\n{name}", self.request_sha256, self.valid_for, self.is_first)
 
 

@@ -167,7 +167,7 @@ def named(session: Session, name: str) -> ApiKey:
     found = _NAMED.fullmatch(name.strip())
     row = session.scalar(select(ApiKey).where(ApiKey.handle == found.group(1))) if found else None
     if row is None:
-        raise NotFoundError("there is no such key; `longbatch keys list` shows them")
+        raise NotFoundError("There is no such key; `longbatch keys list` shows them.")
     return row
 
 

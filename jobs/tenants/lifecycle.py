@@ -25,11 +25,13 @@ def create(session: Session, name: str) -> Tenant:
         AlreadyExistsError: it is taken.
     """
     if not _NAME.fullmatch(name):
-        raise InvalidRequestError("a tenant's name has up to 63 characters a-z A-Z 0-9 . _ -", param="name")
+        raise InvalidRequestError(
+            "A tenant's name has 1 to 63 of the characters a-z A-Z 0-9 . _ -", param="name"
+        )
     made = insert(Tenant).values(id=uuid7(), name=name).on_conflict_do_nothing().returning(Tenant)
     row = session.scalar(made)
     if row is None:
-        raise AlreadyExistsError(f"a tenant named {name!r} already exists", param="name")
+        raise AlreadyExistsError(f"A tenant named {name!r} already exists.", param="name")
     return row
 
 
@@ -41,7 +43,7 @@ def named(session: Session, name: str) -> Tenant:
     """
     row = session.scalar(select(Tenant).where(Tenant.name == name))
     if row is None:
-        raise NotFoundError(f"there is no tenant {name!r}; `longbatch tenants list` shows them")
+        raise NotFoundError(f"There is no tenant {name!r}; `longbatch tenants list` shows them.")
     return row
 
 

@@ -125,8 +125,8 @@ def claim(session: Session, kind: WorkKind, *, lease: timedelta) -> Turn | None:
     """Take the next row under a lease.
 
     That is the oldest row of the tenant with the fewest rows under way; among several such tenants, of the
-    one that was served longest ago. Commit before the work begins: only then does a worker that dies of the
-    row spend its attempt.
+    one that was served longest ago. Commit before the work begins: otherwise a crash caused by the row would
+    not count as an attempt.
 
     Returns:
         None if no waiting row may be taken now.
@@ -161,12 +161,12 @@ def renew(session: Session, turns: Sequence[Turn], *, lease: timedelta) -> set[U
 def release(session: Session, turn: Turn, *, after: timedelta | None = None) -> bool:
     """Give the row and its attempt back.
 
-    For work that did not end through no fault of the row.
+    For work that was interrupted by something other than the row itself.
 
     Args:
         session: the caller's transaction.
         turn: the turn, whose lease may be lost.
-        after: put the row off for this long; None: it keeps its place.
+        after: postpone the row for this long; None: it keeps its place.
 
     Returns:
         False if the lease is lost; nothing was written.

@@ -1,4 +1,8 @@
-"""Webhooks: rules of signing, URLs and retries; what is sent, where and when is in the modules."""
+"""Webhooks: signing, URL rules and the retry schedule.
+
+The modules: `outbox` writes events, `fanout` their destinations; `claims` chooses what to send now, `results`
+records how it went.
+"""
 
 from jobs.webhooks.rules import (
     ALL_EVENTS,

@@ -110,7 +110,7 @@ def get(session: Session, endpoint_id: UUID, *, tenant_id: UUID) -> WebhookEndpo
     query = select(WebhookEndpoint).where(WebhookEndpoint.id == endpoint_id, *_visible(tenant_id))
     endpoint = session.scalar(query.with_for_update())
     if endpoint is None:
-        raise NotFoundError("there is no such webhook endpoint")
+        raise NotFoundError("There is no such webhook endpoint.")
     return endpoint
 
 
@@ -236,7 +236,7 @@ def replay_event(session: Session, event_id: UUID, *, tenant_id: UUID) -> Replay
     query = select(WebhookEvent).where(WebhookEvent.id == event_id, WebhookEvent.tenant_id == tenant_id)
     event = session.scalar(query)
     if event is None:
-        raise NotFoundError("there is no such event")
+        raise NotFoundError("There is no such event.")
     if event.payload is None:
         raise ConflictError("This event had no destination when it happened, so its content was not kept.")
     disabled = select(WebhookEndpoint.id).where(WebhookEndpoint.disabled_reason.is_not(None))

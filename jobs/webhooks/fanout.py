@@ -79,7 +79,10 @@ def wanting(endpoints: Iterable[WebhookEndpoint], kind: str) -> list[Destination
 
 
 def add(session: Session, dispatches: Iterable[tuple[UUID, Destination]]) -> None:
-    """Queue events, by id, for these destinations, due now; claims notice one for each."""
+    """Queue events, by id, for these destinations, due now.
+
+    Only the first one of each destination is marked unnoticed: that is enough for a claim to schedule it.
+    """
     rows: list[dict[str, Any]] = []
     seen: set[UUID] = set()
     for event_id, to in dispatches:

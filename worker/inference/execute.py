@@ -90,7 +90,8 @@ class Runner:
     ) -> None:
         """Run one claimed job and record how its run ended.
 
-        Afterwards the job has ended, is queued again or is lost, and its reservation is deleted or draining.
+        Afterwards the job has ended, is queued again, or its lease is lost; its reservation is deleted or
+        draining.
 
         Args:
             claim: the job.

@@ -128,7 +128,9 @@ def _late(answer: Answer | TextAnswer, *, over_total: bool) -> Outcome:
     if answer.finish_reason is not None:  # complete; only the engine's confirmation is missing
         return Finished(answer.finish_reason)
     if over_total:
-        return Failed(StreamTimeoutError("the stream took longer than its tokens can explain"))
+        return Failed(StreamTimeoutError("The engine exceeded the time limit for this number of tokens."))
     return Failed(
-        StreamTimeoutError("the stream fell silent" if answer.is_streaming else "no first token came in time")
+        StreamTimeoutError(
+            "The stream fell silent." if answer.is_streaming else "No first token came in time."
+        )
     )

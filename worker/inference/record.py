@@ -91,7 +91,8 @@ class Recorder:
                 completion_tokens=run.answer.num_tokens,
                 **_error_fields(end.outcome),
             )
-            if state in TERMINAL and run.claim.job.batch_id is None:  # a webhook or an endpoint may want it
+            # A webhook may want the end, and that of a summary's job may unblock a join to be prepared.
+            if state in TERMINAL and run.claim.job.batch_id is None:
                 self.ring(doorbell.EVENTS if run.claim.job.summary_id is None else doorbell.SERVICE)
             if run.stream is not None and not end.engine_is_done:
                 self._settle(run, end.outcome)

@@ -126,7 +126,7 @@ def test_readiness_names_every_part(
         "triton": False,
         "tokenizer": True,
     }
-    assert missing.json()["error"]["message"] == "not ready: triton"
+    assert missing.json()["error"]["message"] == "Not ready: triton."
     with sessions.begin() as session:
         register_engine(session)
     assert (http.get("/health/ready").status_code, http.get("/health/ready").json()["ready"]) == (200, True)

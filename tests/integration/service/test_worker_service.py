@@ -72,7 +72,7 @@ def test_a_prompt_that_cannot_be_read_fails_its_job_alone(queue: Queue, counter:
     assert queue.job(bad.id).state == "failed"
     assert queue.job(bad.id).error == {
         "code": "invalid_prompt",
-        "message": "the stored prompt cannot be read",
+        "message": "The stored prompt cannot be read.",
     }
     assert queue.job(good).state == "queued"
     assert the_event(queue.sessions).type == "job.failed"

@@ -183,4 +183,4 @@ def test_options_that_the_server_refuses_are_the_documents_errors(run: Run, tmp_
         done = run("summarize", file, "--format", "json", "--focus", "x" * 1001, *options)
         assert done.exit_code == 1
         message = json.loads(done.stdout)[0]["error"]["message"]
-        assert "focus: must have at most 1000 characters, not 1001" in message
+        assert "focus: Must have at most 1000 characters, not 1001." in message

@@ -126,10 +126,10 @@ def test_no_bytes_raise_anything_but_a_refusal(raw: bytes) -> None:
 @pytest.mark.parametrize(
     ("raw", "message"),
     [
-        ('{"input":""}', "input: must not be empty"),
+        ('{"input":""}', "input: Must not be empty."),
         (
             '{"input":"a","custom_id":"%s"}' % ("x" * 257),
-            "custom_id: must have at most 256 characters, not 257",
+            "custom_id: Must have at most 256 characters, not 257.",
         ),
     ],
     ids=["empty", "too long"],

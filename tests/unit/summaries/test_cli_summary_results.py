@@ -72,7 +72,7 @@ def test_what_did_not_complete_has_an_error_with_code_and_message() -> None:
     result = of_summary(source("a"), ended)
     assert (result.summary, result.error) == (None, {"code": "document_empty", "message": "no text"})
     cancelled = of_summary(source("a"), {**SUMMARY, "state": "cancelled"})
-    assert cancelled.error == {"code": "cancelled", "message": "the summary is cancelled"}
+    assert cancelled.error == {"code": "cancelled", "message": "The summary is cancelled."}
 
 
 def test_markdown_says_the_summary_of_an_only_part_once() -> None:
