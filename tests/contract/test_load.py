@@ -72,7 +72,7 @@ def test_arrivals_at_a_rate_do_not_wait_for_answers(engine: RunningEngine) -> No
     assert found["seconds"] < 30 * latency["mean"]
 
 
-def test_failures_are_counted_and_told(engine: RunningEngine) -> None:
+def test_failures_are_counted_and_reported(engine: RunningEngine) -> None:
     url = f"127.0.0.1:{engine.launch.grpc_port}"
     too_long = ["--prompt-tokens", "140000", "--requests", "2", "--concurrency", "1"]
     result = CliRunner().invoke(app, ["bench", "engine", "--url", url, *too_long])

@@ -102,7 +102,7 @@ def test_a_stop_word_is_the_last_that_is_said(summarizer: RunningEngine, prompt_
     assert answer.ids == whole[:12]
 
 
-def test_gauges_tell_slots_and_blocks_exactly_and_fall_to_zero(loaded: RunningEngine) -> None:
+def test_gauges_report_slots_and_blocks_exactly_and_fall_to_zero(loaded: RunningEngine) -> None:
     eventually(lambda: is_idle(loaded))
     streams = four_running(loaded) + [loaded.ask(filler(1000, salt), 1000) for salt in (4, 5)]
     expected = {
@@ -211,7 +211,7 @@ def test_output_beyond_the_sequence_limit_is_cut_in_silence(
     assert "exceeds maximum input length" in refused.error
 
 
-def test_the_input_limit_is_told_but_not_enforced(loaded: RunningEngine) -> None:
+def test_the_input_limit_is_published_but_not_enforced(loaded: RunningEngine) -> None:
     with grpcclient.InferenceServerClient(f"{LOOPBACK}:{loaded.launch.grpc_port}") as client:
         config = client.get_model_config("tensorrt_llm").config
     told = {name: value.string_value for name, value in config.parameters.items()}

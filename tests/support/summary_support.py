@@ -150,18 +150,18 @@ def claim_next(session: Session) -> Claim | None:
 
 
 def complete(session: Session, claimed: Claim, text: str = "a summary") -> None:
-    """The job has this output, and its booking is gone."""
+    """The job has this output, and its reservation is gone."""
     assert lifecycle.complete(session, claimed.lease, output_of(text), FinishReason.STOP)
-    _drop_booking(session, claimed)
+    _drop_reservation(session, claimed)
 
 
 def fail(session: Session, claimed: Claim, code: str = "engine_error") -> None:
     """The job has failed for good."""
     assert lifecycle.fail(session, claimed.lease, {"code": code, "message": "it broke"})
-    _drop_booking(session, claimed)
+    _drop_reservation(session, claimed)
 
 
-def _drop_booking(session: Session, claimed: Claim) -> None:
+def _drop_reservation(session: Session, claimed: Claim) -> None:
     reservations.close(session, claimed.lease.lease_id)
 
 

@@ -130,7 +130,7 @@ def submit(ready: dict[str, Any]) -> str:
     return str(call(ready, "/v1/jobs", body)["id"])
 
 
-def test_every_part_is_told_survives_a_kill_and_is_gone_at_the_end(directory: Path) -> None:
+def test_every_part_is_listed_survives_a_kill_and_is_gone_at_the_end(directory: Path) -> None:
     port = free_port()
     release(port)  # the command reserves it itself
     with up(directory, port=port) as running:

@@ -157,14 +157,14 @@ def test_every_event_arrives_under_one_id_whoever_misbehaves_and_whatever_is_kil
         submitting.result(timeout=1200)
         last_shift = time.monotonic()
 
-        def all_told() -> bool:
+        def all_delivered() -> bool:
             nonlocal last_shift
             if time.monotonic() - last_shift > 2:
                 last_shift = time.monotonic()
                 shift_time(stack)
             return killing.done() and len(misbehaving.acknowledged) >= NUM_EVENTS
 
-        eventually(all_told, timeout=1200, interval=0.25)
+        eventually(all_delivered, timeout=1200, interval=0.25)
         done.set()
         num_killed = killing.result(timeout=60)
         eventually(lambda: open_dispatches(stack) == 0, interval=0.25)

@@ -78,7 +78,7 @@ def test_a_stop_word_ends_the_answer_and_is_said(engine: RunningEngine, model: R
     eventually(lambda: is_idle(engine))
 
 
-def test_blocks_are_booked_while_a_request_runs_and_free_after_it(engine: RunningEngine) -> None:
+def test_blocks_are_reserved_while_a_request_runs_and_free_after_it(engine: RunningEngine) -> None:
     stream = engine.ask(prompt_of(1000), 600, end_id=None)
     stream.next()
     gauges = eventually(lambda: (found := engine.gauges())["reserved_blocks"] > 0 and found)
@@ -248,7 +248,7 @@ def test_a_busy_server_stops_and_ends_its_streams_with_an_error(tmp_path: Path, 
         assert other.process.wait(timeout=20) == 0
 
 
-def test_a_directory_without_a_model_is_told_in_the_log(tmp_path: Path) -> None:
+def test_a_directory_without_a_model_is_reported_in_the_log(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty" / "config.json").write_text('{"model_type": "llama", "vocab_size": 512}')
     broken = TransformersOptions(model_dir=tmp_path / "empty", device="cpu")

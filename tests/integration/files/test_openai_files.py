@@ -329,7 +329,7 @@ def test_a_batch_that_is_not_there_is_absent(sdk: openai.OpenAI, batch_id: str) 
         sdk.batches.cancel(batch_id)
 
 
-def test_an_estimate_tells_what_a_batch_would_take_and_submits_nothing(
+def test_an_estimate_reports_what_a_batch_would_take_and_submits_nothing(
     sdk: openai.OpenAI, sessions: sessionmaker[Session]
 ) -> None:
     lines = [

@@ -143,7 +143,7 @@ def test_a_store_is_claimed_by_one_database(store: PartStore) -> None:
     assert store.owner() == "one"
 
 
-def test_a_name_is_on_the_disk_before_a_row_tells_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_is_on_the_disk_before_a_row_holds_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a loss of power a file whose folder was not synced is not there, whatever it held."""
     synced: list[Path] = []
     real = os.fsync

@@ -119,7 +119,7 @@ def test_a_suspect_waits_for_an_idle_engine(session: Session) -> None:
     assert reason_of(session, job) == WaitReason.ALONE
 
 
-def test_after_a_failed_attempt_the_time_of_the_next_is_told(session: Session) -> None:
+def test_after_a_failed_attempt_the_time_of_the_next_is_reported(session: Session) -> None:
     register_engine(session)
     job = submit_one(session)
     job.run_after = database_now(session) + timedelta(seconds=40)

@@ -68,7 +68,7 @@ def test_a_tenant_s_streams_are_limited_and_its_long_polls_are_not(
 
 
 @pytest.mark.parametrize("loss", ["revoked", "expired", "scope"])
-def test_a_stream_tells_nothing_more_once_its_key_is_no_longer_good(
+def test_a_stream_sends_nothing_more_once_its_key_is_invalid(
     server: ApiProcess,
     http: httpx2.Client,
     sessions: sessionmaker[Session],

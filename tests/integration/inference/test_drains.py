@@ -1,4 +1,4 @@
-"""Draining bookings go only when the engine's gauges prove, twice, that their requests have ended."""
+"""Draining reservations go only when the engine's gauges prove, twice, that their requests have ended."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -30,14 +30,16 @@ def drain_monitor(sessions: sessionmaker[Session]) -> DrainMonitor:
     return DrainMonitor(sessions, ENGINE, limit=lambda _: timedelta(hours=1), answers=lambda: False)
 
 
-def booked(sessions: sessionmaker[Session], *, booked_ago: timedelta = timedelta(minutes=1)) -> list[Claim]:
+def reserved(
+    sessions: sessionmaker[Session], *, reserved_ago: timedelta = timedelta(minutes=1)
+) -> list[Claim]:
     """Two jobs that fill an engine of ten blocks; the first one's request drains."""
     with transaction(sessions) as session:
         register_engine(session, capacity=TINY)
         for _ in range(2):
             submit_one(session, spec(256, max_tokens=64))
         claims = [claim_one(session), claim_one(session)]
-        created = database_now(session) - booked_ago
+        created = database_now(session) - reserved_ago
         session.execute(update(Reservation).values(created_at=created))
         reservations.drain(session, claims[0].lease.lease_id)
     return claims
@@ -51,7 +53,7 @@ def left(sessions: sessionmaker[Session]) -> set[object]:
 def test_a_job_that_waits_for_blocks_does_not_hide_a_request_that_drains(
     sessions: sessionmaker[Session], drain_monitor: DrainMonitor
 ) -> None:
-    draining, waiting = booked(sessions)
+    draining, waiting = reserved(sessions)
     with transaction(sessions) as session:
         session.execute(
             update(Reservation).where(Reservation.lease_id == waiting.lease.lease_id).values(output_tokens=32)
@@ -66,19 +68,19 @@ def test_a_job_that_waits_for_blocks_does_not_hide_a_request_that_drains(
     assert left(sessions) == {waiting.lease.lease_id}
 
 
-def test_a_booking_whose_request_brought_no_token_yet_does_not_hide_one_that_drains(
+def test_a_reservation_whose_request_brought_no_token_yet_does_not_hide_one_that_drains(
     sessions: sessionmaker[Session], drain_monitor: DrainMonitor
 ) -> None:
-    draining, loading = booked(sessions)
+    draining, loading = reserved(sessions)
     for _ in range(3):
         drain_monitor.check(ONE_ACTIVE, generating=[])
     assert left(sessions) == {draining.lease.lease_id, loading.lease.lease_id}
 
 
-def test_a_draining_booking_goes_when_only_requests_that_generate_are_active(
+def test_a_draining_reservation_goes_when_only_requests_that_generate_are_active(
     sessions: sessionmaker[Session], drain_monitor: DrainMonitor
 ) -> None:
-    _, generating = booked(sessions)
+    _, generating = reserved(sessions)
     for _ in range(2):
         drain_monitor.check(ONE_ACTIVE, generating=[generating.lease.lease_id])
     assert left(sessions) == {generating.lease.lease_id}
@@ -87,7 +89,7 @@ def test_a_draining_booking_goes_when_only_requests_that_generate_are_active(
 def test_gauges_that_show_no_request_only_once_are_not_believed(
     sessions: sessionmaker[Session], drain_monitor: DrainMonitor
 ) -> None:
-    both = {claim.lease.lease_id for claim in booked(sessions)}
+    both = {claim.lease.lease_id for claim in reserved(sessions)}
     for gauges in (NONE_ACTIVE, ONE_ACTIVE, NONE_ACTIVE, None):
         drain_monitor.check(gauges, generating=[])
         assert left(sessions) == both

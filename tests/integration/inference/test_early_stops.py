@@ -1,4 +1,4 @@
-"""An engine that is asked to stop early, or that does not get round to answering."""
+"""A request that is stopped early is never sent; a worker ends although its engine does not answer."""
 
 import queue
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ def long_stream(engine: RunningEngine, came: "queue.SimpleQueue[EngineDelta | St
 
 
 @pytest.mark.parametrize("verb", ["stop", "cancel"])
-def test_a_request_that_is_not_wanted_any_more_before_it_was_sent_is_never_sent(
+def test_a_request_that_is_stopped_before_it_was_sent_is_never_sent(
     synthetic: RunningEngine, verb: str
 ) -> None:
     came: queue.SimpleQueue[EngineDelta | StreamEnd] = queue.SimpleQueue()

@@ -122,7 +122,7 @@ def test_a_lease_that_stays_locked_has_no_other_renewed_before_its_time(
     assert after[0] != renewed[0]
 
 
-def test_a_lost_or_expired_lease_is_told_to_its_slot_and_never_revived(
+def test_a_lost_or_expired_lease_is_reported_to_its_slot_and_never_revived(
     sessions: sessionmaker[Session], held: list[HeldLease], keeper: LeaseKeeper
 ) -> None:
     lost, expired, kept = held
@@ -149,7 +149,7 @@ def test_a_checkpoint_that_cannot_be_stored_holds_up_no_other(
     assert checkpoints(sessions) == {each.lease.job_id for each in held}
 
 
-def test_progress_of_many_jobs_is_told_in_one_statement_and_keeps_the_first_time(
+def test_progress_of_many_jobs_is_reported_in_one_statement_and_keeps_the_first_time(
     sessions: sessionmaker[Session], held: list[HeldLease], keeper: LeaseKeeper
 ) -> None:
     keeper.run_once()

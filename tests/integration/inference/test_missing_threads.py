@@ -1,4 +1,4 @@
-"""A job that was claimed but got no thread is not kept."""
+"""A claimed job that gets no thread returns to the queue."""
 
 from collections.abc import Callable
 

@@ -179,7 +179,7 @@ def test_a_job_that_fails_each_time_fails_after_its_attempts_and_only_the_log_ha
     assert "the engine failed, as it was configured to" in capsys.readouterr().out
 
 
-def test_bookings_of_dead_streams_vanish(
+def test_reservations_of_dead_streams_vanish(
     queue: Queue,
     steady: RunningEngine,
     feeding: Callable[..., Settings],
@@ -200,7 +200,7 @@ def test_bookings_of_dead_streams_vanish(
         eventually(lambda: not queue.reservations())
 
 
-def test_without_gauges_bookings_vanish_after_a_while_and_a_canary(
+def test_without_gauges_reservations_vanish_after_a_while_and_a_canary(
     queue: Queue,
     steady: RunningEngine,
     feeding: Callable[..., Settings],

@@ -100,7 +100,9 @@ def test_prompt_tokens_are_what_the_engine_is_sent(queue: Queue, tokenizer: Toke
 
 
 @pytest.mark.usefixtures("worker")
-def test_many_jobs_share_the_engine_and_leave_nothing_booked(queue: Queue, synthetic: RunningEngine) -> None:
+def test_many_jobs_share_the_engine_and_leave_nothing_reserved(
+    queue: Queue, synthetic: RunningEngine
+) -> None:
     job_ids = [queue.submit(f"Number {number}. [[tokens={5 + number}]]") for number in range(20)]
     assert [queue.ended(job_id).completion_tokens for job_id in job_ids] == list(range(5, 25))
     eventually(lambda: not queue.reservations())

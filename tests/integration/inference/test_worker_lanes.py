@@ -54,7 +54,7 @@ def pieces_of(valkey: EmbeddedValkey, job_id: UUID) -> list[Delta]:
         return [live_output.decode(fields) for _, fields in entries]
 
 
-def test_what_is_told_while_it_comes_adds_up_to_the_result(
+def test_the_published_deltas_add_up_to_the_result(
     queue: Queue, feeding: Callable[..., Settings], valkey: EmbeddedValkey
 ) -> None:
     with running_worker(feeding(), queue.tokenizer):

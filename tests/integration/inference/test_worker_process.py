@@ -116,7 +116,7 @@ def test_the_doorbell_wakes_a_worker_that_would_sleep(
     settings = feeding(claim_poll_seconds=600)
     worker = spawn("inference", settings)
     eventually(lambda: worker.said("engine.ready"))
-    # The bell is heard as soon as the consumer is up, which follows the dispatcher.
+    # The doorbell is heard as soon as the consumer is up, which follows the dispatcher.
     app = make_app(settings.broker)
     broker = doorbell.connect(settings.broker.url.get_secret_value(), socket_timeout=1)
     job_id = queue.submit("Say something.", max_tokens=3)

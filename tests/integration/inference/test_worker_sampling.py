@@ -49,9 +49,9 @@ def test_a_segment_after_the_first_draws_by_the_seed_that_follows_from_the_job_s
     with running_worker(feeding(), queue.tokenizer):
         job_id = queue.submit(LONG, max_tokens=2200, sampling=HOT | {"seed": 7})
         job = queue.streaming(job_id)
-        (booked,) = queue.reservations()
+        (reserved,) = queue.reservations()
         queue.ended(job_id)
-    said, cut = ids_of(queue, job_id), booked.output_tokens
+    said, cut = ids_of(queue, job_id), reserved.output_tokens
     assert 0 < cut < len(said) == 2200
     assert said[:cut] == spoken(queue, seed=7)[:cut]
     following = seed(job, cut)

@@ -1,4 +1,4 @@
-"""Jobs book what their peers make likely and go on in segments, without the caller noticing."""
+"""Jobs reserve what their peers make likely and go on in segments, without the caller noticing."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -30,7 +30,7 @@ def ids_of(queue: Queue, job_id: UUID) -> list[int]:
     return unpack_ids(result.output_ids).tolist()
 
 
-def test_an_answer_longer_than_its_booking_equals_one_that_was_booked_whole(
+def test_an_answer_longer_than_its_reservation_equals_one_that_was_reserved_whole(
     queue: Queue, feeding: Callable[..., Settings]
 ) -> None:
     settings = feeding()
@@ -43,9 +43,9 @@ def test_an_answer_longer_than_its_booking_equals_one_that_was_booked_whole(
     with running_worker(settings, queue.tokenizer):
         in_segments = queue.submit(DOCUMENT, max_tokens=6000)
         queue.streaming(in_segments)
-        (booked,) = queue.reservations()
+        (reserved,) = queue.reservations()
         ended = queue.ended(in_segments)
-    assert booked.output_tokens < 6000
+    assert reserved.output_tokens < 6000
     assert (ended.finish_reason, ended.completion_tokens, ended.attempt) == ("length", 6000, 0)
     assert ids_of(queue, in_segments) == ids_of(queue, at_once)
     assert queue.reservations() == []
@@ -79,7 +79,7 @@ def extend(session: Session, claim: Claim, policy: ClaimPolicy = POLICY) -> obje
     return growth.extend(session, ENGINE, claim.lease, produced=claim.output_tokens, policy=policy)
 
 
-def test_a_cold_booking_covers_2048_tokens_and_a_long_prompt_s_warm_one_what_peers_needed(
+def test_a_cold_reservation_covers_2048_tokens_and_a_long_prompt_s_warm_one_what_peers_needed(
     session: Session,
 ) -> None:
     register_engine(session)
@@ -92,15 +92,15 @@ def test_a_cold_booking_covers_2048_tokens_and_a_long_prompt_s_warm_one_what_pee
     assert 300 <= cold.output_tokens < 300 + 64
 
 
-def test_an_extension_grows_the_booking_and_never_past_the_pool(session: Session) -> None:
+def test_an_extension_grows_the_reservation_and_never_past_the_pool(session: Session) -> None:
     register_engine(session)
     claim = running(session, 90_000, max_tokens=30_000)
     granted = extend(session, claim)
     assert isinstance(granted, Granted)
     assert granted.tokens > claim.output_tokens
-    booked = session.get_one(Reservation, claim.lease.lease_id, populate_existing=True)
-    assert booked.blocks * 64 >= 90_000 + granted.tokens
-    assert booked.blocks <= 2048
+    reserved = session.get_one(Reservation, claim.lease.lease_id, populate_existing=True)
+    assert reserved.blocks * 64 >= 90_000 + granted.tokens
+    assert reserved.blocks <= 2048
 
 
 def test_a_job_without_room_waits_and_the_cheapest_yields_when_nobody_can_go_on(session: Session) -> None:
@@ -124,7 +124,7 @@ def test_a_job_without_room_waits_and_the_cheapest_yields_when_nobody_can_go_on(
     )
 
 
-def test_a_job_that_yielded_books_all_that_it_may_need(session: Session) -> None:
+def test_a_job_that_yielded_reserves_all_that_it_may_need(session: Session) -> None:
     register_engine(session)
     first = running(session, 1000, max_tokens=30_000)
     lifecycle.yield_slot(session, first.lease, output_of("part", 5))

@@ -1,4 +1,4 @@
-"""Jobs on engines that take text: booked whole, never resumed, and their blocks kept until they are free."""
+"""Jobs on engines that take text: reserved whole, never resumed, and reserved until the engine is free."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -75,7 +75,7 @@ def test_jobs_end_as_on_an_engine_that_takes_ids(
 
 
 @pytest.mark.parametrize("name", ENTRIES)
-def test_a_job_books_all_that_it_may_need(
+def test_a_job_reserves_all_that_it_may_need(
     asking: Callable[[str], Settings], queue: Queue, tokenizer: Tokenizer, name: str
 ) -> None:
     with running_worker(asking(name), tokenizer):
@@ -88,7 +88,7 @@ def test_a_job_books_all_that_it_may_need(
         assert queue.ended(job_id).state == "cancelled"
 
 
-def test_a_cancelled_job_s_blocks_stay_booked_until_the_engine_is_free(
+def test_a_cancelled_job_s_blocks_stay_reserved_until_the_engine_is_free(
     asking: Callable[[str], Settings], queue: Queue, tokenizer: Tokenizer, five_models: RunningEngine
 ) -> None:
     """The BLS model follows its request to the end, whoever has gone."""

@@ -154,7 +154,7 @@ def test_a_refused_request_is_exit_code_4_with_its_field(run: Run, sessions: ses
     assert "job_not_finished" in run("result", stored(sessions, JobState.QUEUED)).stderr
 
 
-def test_who_has_no_valid_key_is_told_where_keys_come_from(server: ApiProcess) -> None:
+def test_without_a_valid_key_the_error_says_where_keys_come_from(server: ApiProcess) -> None:
     variables = environment(server.url) | {"LONGBATCH_API_KEY": "lb_wrong"}
     done = CliRunner().invoke(app, ["list"], env=variables)
     assert done.exit_code == 4

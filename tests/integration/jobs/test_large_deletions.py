@@ -112,7 +112,7 @@ def test_a_small_summary_is_gone_with_its_jobs(sessions: sessionmaker[Session]) 
         assert [count(session, each) for each in (Summary, Job)] == [0, 0]
 
 
-def test_an_endpoint_with_much_to_be_told_is_gone_at_once(
+def test_an_endpoint_with_many_events_due_is_deleted_at_once(
     sessions: sessionmaker[Session], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(endpoints, "_REMOVED_AT_ONCE", PART)

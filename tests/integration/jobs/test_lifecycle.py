@@ -142,7 +142,7 @@ def test_a_waiting_job_expires_at_the_end_of_its_window(session: Session) -> Non
     assert job.state == JobState.EXPIRED
 
 
-def test_rescue_takes_only_from_silent_workers_and_lets_their_bookings_drain(session: Session) -> None:
+def test_rescue_takes_only_from_silent_workers_and_lets_their_reservations_drain(session: Session) -> None:
     running(session)
     assert lifecycle.rescue(session, now=database_now(session), max_rescues=2) == []
     (job,) = lifecycle.rescue(session, now=database_now(session) + timedelta(minutes=2), max_rescues=2)

@@ -147,7 +147,7 @@ class Life(RuleBasedStateMachine):
             session.execute(update(Job).values(run_after=None))
 
     @invariant()
-    def bookings_stay_within_the_engine(self) -> None:
+    def reservations_stay_within_the_engine(self) -> None:
         with self.sessions() as session:
             rows = session.execute(
                 select(Engine.max_batch_size, Engine.max_blocks, func.count(), func.sum(Reservation.blocks))
@@ -159,14 +159,14 @@ class Life(RuleBasedStateMachine):
                 assert held_blocks <= blocks
 
     @invariant()
-    def every_running_job_has_its_booking(self) -> None:
+    def every_running_job_has_its_reservation(self) -> None:
         with self.sessions() as session:
             running = set(session.scalars(select(Job.lease_id).where(Job.state == "running")))
             held = set(session.scalars(select(Reservation.lease_id).where(Reservation.state == "held")))
             assert running == held
 
     @invariant()
-    def the_end_is_final_and_told_once(self) -> None:
+    def the_end_is_final_and_published_once(self) -> None:
         with self.sessions() as session:
             rows = session.execute(
                 select(Job.id, Job.state, Job.finalized_at, func.array_agg(WebhookEvent.type), Result.job_id)

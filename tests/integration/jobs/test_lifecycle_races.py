@@ -1,4 +1,4 @@
-"""Moves of a job that happen at the same time, each in a transaction of its own."""
+"""Concurrent moves of one job: each is a transaction, and none is lost."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -51,9 +51,7 @@ BACK: dict[str, Callable[[Session, Lease], object]] = {
 
 
 @pytest.mark.parametrize("verb", BACK)
-def test_a_cancel_that_meets_a_job_on_its_way_back_to_the_queue_is_not_lost(
-    sessions: sessionmaker[Session], verb: str
-) -> None:
+def test_a_cancel_during_a_job_s_release_is_not_lost(sessions: sessionmaker[Session], verb: str) -> None:
     lease = running(sessions)
     with ThreadPoolExecutor(1) as pool:
         with transaction(sessions) as session:
@@ -66,7 +64,7 @@ def test_a_cancel_that_meets_a_job_on_its_way_back_to_the_queue_is_not_lost(
 
 @pytest.mark.parametrize("verb", BACK)
 @pytest.mark.parametrize("wanted", ["cancelled", "expired"])
-def test_a_job_that_should_end_does_not_go_back_to_the_queue(
+def test_a_job_with_a_stop_request_does_not_return_to_the_queue(
     sessions: sessionmaker[Session], verb: str, wanted: str
 ) -> None:
     lease = running(sessions)

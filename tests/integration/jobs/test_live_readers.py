@@ -1,4 +1,4 @@
-"""Readers of live output that come and go: none is left behind, and each piece is told once."""
+"""Readers of live output that come and go: none is left behind, and each delta is read once."""
 
 import asyncio
 import gc
@@ -64,7 +64,7 @@ def tell(valkey: EmbeddedValkey, job_id: UUID, *deltas: Delta) -> None:
             broker.xadd(live_output.stream_key(job_id), live_output.encode(delta))  # type: ignore[arg-type]  # texts
 
 
-def test_who_comes_later_makes_nobody_hear_a_piece_twice(valkey: EmbeddedValkey) -> None:
+def test_a_reader_that_joins_later_makes_no_other_read_a_delta_twice(valkey: EmbeddedValkey) -> None:
     job_id = uuid7()
     told = [Delta(number, "x", number + 1) for number in range(3)]
 

@@ -1,4 +1,4 @@
-"""Bookings and queues when an engine, or what is known of it, changes."""
+"""Reservations and queues follow an engine that changes."""
 
 import threading
 from dataclasses import replace
@@ -30,7 +30,9 @@ from support import (
 SMALLER_BLOCKS = replace(CAPACITY, max_blocks=4096, tokens_per_block=32)
 
 
-def test_bookings_cover_the_same_tokens_when_the_engine_tells_another_block_size(session: Session) -> None:
+def test_reservations_cover_the_same_tokens_when_the_engine_reports_another_block_size(
+    session: Session,
+) -> None:
     register_engine(session)
     submit_one(session, spec(90_000, max_tokens=2_000))
     claim_one(session)
@@ -40,7 +42,7 @@ def test_bookings_cover_the_same_tokens_when_the_engine_tells_another_block_size
     assert claims.claim(session, ENGINE, POLICY) is None, "60,000 tokens beside 92,000 are over the pool"
 
 
-def test_a_claim_waits_for_nobody_who_is_changing_the_overtaken_head(sessions: sessionmaker[Session]) -> None:
+def test_a_claim_does_not_wait_for_a_change_of_the_overtaken_head(sessions: sessionmaker[Session]) -> None:
     with transaction(sessions) as session:
         register_engine(session)
         submit_one(session, spec(90_000))

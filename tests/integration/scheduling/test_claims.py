@@ -20,7 +20,7 @@ from support import CAPACITY, ENGINE, POLICY, claim_one, job_in, output_of, regi
 BIG = 90_000
 
 
-def test_a_claim_books_prompt_and_output_in_blocks(session: Session) -> None:
+def test_a_claim_reserves_blocks_for_prompt_and_output(session: Session) -> None:
     register_engine(session)
     job = submit_one(session, spec(1000, max_tokens=25))
     claimed = claim_one(session)
@@ -74,7 +74,7 @@ def test_a_small_job_behind_a_long_row_of_big_ones_is_seen(session: Session) -> 
     assert claim_one(session).lease.job_id == small.id
 
 
-def test_draining_bookings_count_until_they_are_gone(session: Session) -> None:
+def test_draining_reservations_count_until_they_are_gone(session: Session) -> None:
     register_engine(session)
     submit_one(session, spec(BIG))
     submit_one(session, spec(BIG))
@@ -120,7 +120,7 @@ def test_another_model_s_jobs_are_left_alone(session: Session) -> None:
 
 
 @pytest.mark.parametrize("num_engines", [1, 2])
-def test_racing_workers_never_overbook_and_never_share_a_job(
+def test_racing_workers_never_reserve_too_much_and_never_share_a_job(
     sessions: sessionmaker[Session], num_engines: int
 ) -> None:
     small = Capacity(
@@ -139,13 +139,13 @@ def test_racing_workers_never_overbook_and_never_share_a_job(
         while True:
             with sessions.begin() as session:
                 mine = claims.claim(session, name, POLICY)
-                booked = session.execute(
+                reserved = session.execute(
                     select(func.count(), func.coalesce(func.sum(Reservation.blocks), 0)).where(
                         Reservation.engine_name == name
                     )
                 ).one()
-                assert booked[0] <= small.max_batch_size
-                assert booked[1] <= small.max_blocks
+                assert reserved[0] <= small.max_batch_size
+                assert reserved[1] <= small.max_blocks
             if mine is None:
                 with sessions.begin() as session:
                     if not session.scalar(select(func.count()).where(Job.state == "queued")):

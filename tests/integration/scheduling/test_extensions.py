@@ -16,7 +16,7 @@ from jobs.scheduling.growth import Granted
 from jobs.states import FinishReason
 from support import CAPACITY, ENGINE, POLICY, claim_one, output_of, register_engine, spec, submit_one
 
-# What the head of the queue leaves free of them is twice what the overtaker books at first.
+# What the head of the queue leaves free of them is twice what the overtaker reserves at first.
 POOL = replace(CAPACITY, max_blocks=1600)
 WHOLE = replace(POLICY, prediction=None)  # an extension asks for all that is left
 
@@ -60,11 +60,11 @@ def extend(session: Session, claim: Claim) -> object:
 def test_an_extension_leaves_the_overtaken_job_the_blocks_that_it_will_start_with(
     session: Session, first: Claim, head: Job, overtaker: Claim
 ) -> None:
-    booked = blocks_of(session, overtaker)
+    reserved = blocks_of(session, overtaker)
     granted = extend(session, overtaker)
     assert isinstance(granted, Granted)
     assert overtaker.output_tokens < granted.tokens < 30_000
-    assert booked < blocks_of(session, overtaker) <= POOL.max_blocks - 1532  # of 98,048 tokens
+    assert reserved < blocks_of(session, overtaker) <= POOL.max_blocks - 1532  # of 98,048 tokens
     lifecycle.complete(session, first.lease, output_of("x"), FinishReason.STOP)
     reservations.close(session, first.lease.lease_id)
     assert claim_one(session).lease.job_id == head.id

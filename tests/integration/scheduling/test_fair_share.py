@@ -62,7 +62,7 @@ def test_a_tenant_with_a_tenth_of_the_backlog_gets_its_share_of_the_tokens(
     assert share == pytest.approx(weight / (1 + weight), rel=0.1)
 
 
-def test_an_account_holds_what_was_produced_not_what_was_booked(session: Session) -> None:
+def test_an_account_holds_what_was_produced_not_what_was_reserved(session: Session) -> None:
     register_engine(session)
     tenant_id = new_tenant(session, weight=2)
     submit_one(session, spec(1000, max_tokens=500), tenant_id=tenant_id)

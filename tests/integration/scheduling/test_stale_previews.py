@@ -1,4 +1,4 @@
-"""Claims that trust what was read a moment ago: nobody who waits is overlooked for it."""
+"""Claims that use an older preview: no waiting job is overlooked."""
 
 from collections import Counter
 from datetime import timedelta
@@ -34,7 +34,7 @@ def complete(session: Session, claimed: Claim) -> FreedSlot:
     return FreedSlot(claimed.lease.lease_id, 3)
 
 
-def test_a_place_that_became_free_goes_to_who_waits_for_an_answer_though_nobody_foresaw_it(
+def test_a_free_slot_goes_to_an_interactive_job_that_no_preview_has_seen(
     session: Session,
 ) -> None:
     register_engine(session)
@@ -64,12 +64,12 @@ def test_a_new_tenant_gets_its_share_of_an_engine_that_is_always_full(session: S
         (found,) = claims.claim_all(session, ENGINE, POLICY, ended=ended, preview=preview).claims
         owners[found.job.tenant_id] += 1
         running.append(found)
-    assert min(owners[old], owners[new]) >= 8  # nearly half: bookings of equal jobs are settled later
+    assert min(owners[old], owners[new]) >= 8  # nearly half: reservations of equal jobs are settled later
     account = session.get_one(TenantAccount, (new, "test-model"))
     assert account.served > 0
 
 
-def test_tenants_whose_jobs_only_another_engine_can_hold_keep_nobody_from_this_one(session: Session) -> None:
+def test_tenants_whose_jobs_fit_only_another_engine_keep_no_other_from_this_one(session: Session) -> None:
     register_engine(session)
     register_engine(session, "small", SMALL)
     for _ in range(MAX_TENANTS):
@@ -78,7 +78,7 @@ def test_tenants_whose_jobs_only_another_engine_can_hold_keep_nobody_from_this_o
     assert claim_one(session, "small").lease.job_id == last.id
 
 
-def test_a_job_that_failed_elsewhere_since_it_was_foreseen_waits_as_long_as_it_must(session: Session) -> None:
+def test_a_job_that_failed_since_its_preview_waits_for_its_retry(session: Session) -> None:
     register_engine(session)
     register_engine(session, "engine-b")
     job = submit_one(session)
@@ -90,7 +90,7 @@ def test_a_job_that_failed_elsewhere_since_it_was_foreseen_waits_as_long_as_it_m
     assert claim_one(session).lease.job_id == job.id
 
 
-def test_a_job_that_ran_elsewhere_since_it_was_foreseen_pays_for_its_prompt_once(session: Session) -> None:
+def test_a_job_that_ran_since_its_preview_pays_for_its_prompt_once(session: Session) -> None:
     register_engine(session)
     register_engine(session, "engine-b")
     tenant_id = new_tenant(session)

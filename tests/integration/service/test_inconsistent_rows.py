@@ -1,4 +1,4 @@
-"""Bookings, deliveries and counts when something is not as expected."""
+"""Reservations, deliveries and counts when something is not as expected."""
 
 from datetime import timedelta
 
@@ -18,7 +18,7 @@ from worker.engine.metrics import Gauges
 from worker.inference.draining import DrainMonitor
 
 
-def test_a_booking_whose_lease_has_expired_explains_no_request_in_the_engine(
+def test_a_reservation_whose_lease_has_expired_explains_no_request_in_the_engine(
     sessions: sessionmaker[Session],
 ) -> None:
     with transaction(sessions) as session:

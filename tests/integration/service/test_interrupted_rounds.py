@@ -1,4 +1,4 @@
-"""Counting, cancelling and stopping when something else goes on or goes wrong at the same time."""
+"""Counting prompts while jobs are cancelled or deleted, tokenizers panic and workers stop."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor

@@ -178,7 +178,7 @@ def test_the_loops_of_a_service_worker_do_all_of_it(queue: Queue, hook: str, run
         eventually(lambda: [each.outcome for each in tries(queue.sessions)] == ["delivered"])
 
 
-def test_the_bell_of_events_wakes_deliveries_and_leaves_prompts_alone(
+def test_the_doorbell_of_events_wakes_deliveries_and_leaves_prompts_alone(
     queue: Queue, hook: str, run_service: RunService
 ) -> None:
 

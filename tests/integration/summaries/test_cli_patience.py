@@ -51,21 +51,21 @@ def test_a_full_queue_is_waited_out(httpserver: HTTPServer, stop: Event) -> None
         assert Summaries(client, patience=0.1, stop=stop).document("doc_1")["id"] == "doc_1"
 
 
-def test_a_refusal_is_told_at_once(httpserver: HTTPServer, server: Summaries) -> None:
+def test_a_refusal_is_reported_at_once(httpserver: HTTPServer, server: Summaries) -> None:
     refuses(httpserver, 404)
     with pytest.raises(RefusedError):
         server.document("doc_1")
     assert len(httpserver.log) == 1
 
 
-def test_a_fault_that_stays_is_told(httpserver: HTTPServer, server: Summaries) -> None:
+def test_a_fault_that_stays_is_reported(httpserver: HTTPServer, server: Summaries) -> None:
     refuses(httpserver, *[500] * 10)
     with pytest.raises(RefusedError):
         server.document("doc_1")
     assert len(httpserver.log) == 4
 
 
-def test_no_server_is_told_after_a_while(stop: Event) -> None:
+def test_a_missing_server_is_reported_after_a_while(stop: Event) -> None:
     with Client(f"http://127.0.0.1:{free_port()}") as client, pytest.raises(ServerUnreachableError):
         Summaries(client, patience=0.6, stop=stop).document("doc_1")
 

@@ -80,7 +80,7 @@ def test_failures_are_written_beside_where_summaries_would_be(run: Run, empty: P
     assert files == {"a.txt.error.json", "deep/a.txt.error.json", "deep/picture.pdf.error.json"}
 
 
-def test_an_estimate_tells_what_cannot_be_read(run: Run, empty: Path) -> None:
+def test_an_estimate_reports_what_cannot_be_read(run: Run, empty: Path) -> None:
     done = run("estimate", empty, "--json")
     assert done.exit_code == 1
     shown = json.loads(done.stdout)

@@ -258,7 +258,7 @@ def test_an_unreadable_document_fails_its_summary_with_its_code(
     assert completed["state"] == "completed"
 
 
-def test_an_end_is_told_to_endpoints_and_to_the_summary_s_own_url(
+def test_an_end_is_delivered_to_endpoints_and_to_the_summary_s_own_url(
     http: httpx2.Client, sessions: sessionmaker[Session], document: str
 ) -> None:
     endpoint = {"url": "https://example.com/hooks", "events": ["summary.completed"]}

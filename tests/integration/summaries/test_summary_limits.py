@@ -1,4 +1,4 @@
-"""Summaries that a full quota, a small limit or a tokenizer's panic once kept from ending."""
+"""Summaries end despite a full quota, a small limit or a tokenizer that panics."""
 
 from datetime import timedelta
 from uuid import UUID

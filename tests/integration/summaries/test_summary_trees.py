@@ -56,7 +56,7 @@ def test_a_long_document_is_a_tree_whose_joins_wait(session: Session) -> None:
     assert tree[-1][0].level == summary.plan["levels"] - 1  # type: ignore[operator]  # a number
 
 
-def test_a_tree_completes_with_its_root_and_tells_it_once(session: Session) -> None:
+def test_a_tree_completes_with_its_root_and_publishes_one_event(session: Session) -> None:
     summary = planned(session)
     run_to_end(session)
     session.refresh(summary)

@@ -73,7 +73,7 @@ def test_an_output_comes_along_only_where_it_is_asked_for(sessions: Sessions, re
     assert len({each.id for each in receiver.seen}) == 1
 
 
-def test_an_endpoint_hears_the_types_of_its_filter(sessions: Sessions, receiver: Receiver) -> None:
+def test_an_endpoint_gets_the_event_types_of_its_filter(sessions: Sessions, receiver: Receiver) -> None:
     add_endpoint(sessions, receiver.url("/all"))
     add_endpoint(sessions, receiver.url("/failed"), events=["job.failed"])
     add_endpoint(sessions, receiver.url("/started"), events=["job.started", "job.completed"])

@@ -59,7 +59,9 @@ def envelope_fault(content: bytes) -> tuple[str, str | None]:
         ({"body": []}, "invalid_value", "body"),
     ],
 )
-def test_a_faulty_line_is_told_by_code_and_field(change: dict[str, object], code: str, param: str) -> None:
+def test_a_faulty_line_is_reported_by_code_and_field(
+    change: dict[str, object], code: str, param: str
+) -> None:
     assert envelope_fault(json.dumps(chat_line("a") | change).encode()) == (code, param)
 
 

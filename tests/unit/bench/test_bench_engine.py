@@ -26,8 +26,8 @@ def one_by_one(sizes: list[tuple[int, int, float]]) -> tuple[dict[int, float], i
     active: list[list[float]] = []
     while waiting or active:
         for one in [each for each in waiting if each[5] <= now]:
-            booked = sum(-(-(each[1] + each[2]) // 16) for each in [*active, one])
-            if len(active) == 4 or booked > 12:
+            reserved = sum(-(-(each[1] + each[2]) // 16) for each in [*active, one])
+            if len(active) == 4 or reserved > 12:
                 break
             waiting.remove(one)
             active.append(one)

@@ -70,7 +70,7 @@ def test_no_policy_beats_the_lower_bound_on_any_workload(workload: str, max_toke
 
 
 class Underestimates:
-    """Books far too little, always, so that every job goes on again and again."""
+    """Reserves far too little, always, so that every job goes on again and again."""
 
     def __call__(self, world, job):  # noqa: ANN001, ANN204  # as policies.Sizing
         return known.book_max(world, job) if job.num_yields else known.book_tokens(world, job, 3)
@@ -90,7 +90,7 @@ def test_segments_never_lock_up_nor_exceed_the_engine(*, jobs: list[Spec], reuse
 
 @settings(deadline=None)
 @given(specs, st.sampled_from([known.LONGBATCH, known.ORACLE, known.EASY, known.FIRST_FIT]))
-def test_a_booked_request_never_queues_inside_the_engine(jobs: list[Spec], name: str) -> None:
+def test_a_request_with_a_reservation_never_queues_inside_the_engine(jobs: list[Spec], name: str) -> None:
     outcome = simulate(jobs, policies()[name], Conditions(SMALL))
     assert outcome.longest_queueing_s <= LONGEST_ITERATION_S
     assert outcome.most_slots <= SMALL.capacity.max_batch_size

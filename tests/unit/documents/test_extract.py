@@ -81,7 +81,7 @@ def test_a_byte_order_mark_tells_the_encoding(encoding: str) -> None:
         ("shift_jis", "これは日本語のテキストです。文字コードを確認します。"),
     ],
 )
-def test_another_encoding_is_guessed_and_told(encoding: str, text: str) -> None:
+def test_another_encoding_is_guessed_and_reported(encoding: str, text: str) -> None:
     found, read = extract(text.encode(encoding), "txt")
     assert read == text
     assert [warning.code for warning in found.warnings] == ["encoding_guessed"]

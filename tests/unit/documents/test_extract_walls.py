@@ -179,7 +179,7 @@ def told(body: bytes = b"text", **fields: Any) -> bytes:  # noqa: ANN401  # any 
 
 
 @pytest.mark.parametrize("character", ["\0", "\ud800"])
-def test_what_it_tells_is_no_text_that_cannot_be_stored(character: str) -> None:
+def test_its_output_holds_no_text_that_cannot_be_stored(character: str) -> None:
     good: dict[str, Any] = {
         "num_chars": 4,
         "pages": None,

@@ -109,7 +109,7 @@ def test_two_gpus_share_weights_and_pool_and_hold_four_full_length_jobs() -> Non
         ("engine", {"max_seq_len": 200_000}, "above the 131072 positions"),
     ],
 )
-def test_a_trap_is_told(group: str, values: dict[str, Any], words: str) -> None:
+def test_a_pitfall_is_reported(group: str, values: dict[str, Any], words: str) -> None:
     assert words in warnings_of(group, **values)
 
 

@@ -127,7 +127,7 @@ def test_a_folder_that_was_not_rendered_is_named(bare: Path, tmp_path: Path) -> 
     assert "render a profile first" in words_of(run(bare, "build_engine.sh", tmp_path, tmp_path))
 
 
-def test_a_missing_token_is_told_with_the_model_that_wants_it(
+def test_a_missing_token_is_reported_with_the_model_that_wants_it(
     bare: Path, rendered: Path, tmp_path: Path
 ) -> None:
     told = words_of(run(bare, "fetch_model.sh", rendered, tmp_path / "data"))
@@ -135,7 +135,7 @@ def test_a_missing_token_is_told_with_the_model_that_wants_it(
     assert "meta-llama/Llama-3.1-8B-Instruct" in told
 
 
-def test_a_token_is_never_told(bare: Path, rendered: Path, tmp_path: Path) -> None:
+def test_a_token_is_never_printed(bare: Path, rendered: Path, tmp_path: Path) -> None:
     answer = run(bare, "fetch_model.sh", rendered, tmp_path / "data", HF_TOKEN="hf_verysecret")
     assert "docker is not installed" in words_of(answer)
     assert "verysecret" not in answer.stdout + answer.stderr
@@ -158,7 +158,7 @@ def test_an_engine_is_not_built_without_its_model(bare: Path, rendered: Path, tm
     assert "run fetch_model.sh" in words_of(run(bare, "build_engine.sh", rendered, tmp_path / "none"))
 
 
-def test_a_missing_driver_is_told(bare: Path, rendered: Path, data: Path) -> None:
+def test_a_missing_driver_is_reported(bare: Path, rendered: Path, data: Path) -> None:
     assert "no NVIDIA driver" in words_of(run(bare, "build_engine.sh", rendered, data))
 
 
@@ -169,33 +169,33 @@ def test_a_missing_driver_is_told(bare: Path, rendered: Path, data: Path) -> Non
         ('echo "24576, 8.6"', "needs 1 GPU with 28119 MiB; 0 of 1 have as much"),
     ],
 )
-def test_a_driver_that_fails_and_a_gpu_that_is_too_small_are_told(
+def test_a_driver_that_fails_and_a_gpu_that_is_too_small_are_reported(
     bare: Path, rendered: Path, data: Path, answer: str, words: str
 ) -> None:
     program(bare, "nvidia-smi", answer)
     assert words in words_of(run(bare, "build_engine.sh", rendered, data))
 
 
-def test_another_kind_of_gpu_is_told_and_not_refused(bare: Path, rendered: Path, data: Path) -> None:
+def test_another_kind_of_gpu_is_reported_and_not_refused(bare: Path, rendered: Path, data: Path) -> None:
     program(bare, "nvidia-smi", 'echo "143771, 9.0"')  # as an H200 answers
     told = words_of(run(bare, "build_engine.sh", rendered, data))
     assert "plans for sm86, this GPU is sm90" in told
     assert "docker is not installed" in told
 
 
-def test_a_missing_docker_is_told(bare: Path, rendered: Path, tmp_path: Path) -> None:
+def test_a_missing_docker_is_reported(bare: Path, rendered: Path, tmp_path: Path) -> None:
     assert "docker is not installed" in words_of(run(bare, "make_repository.sh", rendered, tmp_path / "data"))
 
 
 @pytest.mark.skipif(shutil.which("docker") is None, reason="there is no docker command")
-def test_a_docker_without_daemon_is_told(bare: Path, rendered: Path, tmp_path: Path) -> None:
+def test_a_docker_without_daemon_is_reported(bare: Path, rendered: Path, tmp_path: Path) -> None:
     (bare / "docker").symlink_to(str(shutil.which("docker")))
     nowhere = f"unix://{tmp_path}/docker.sock"
     answer = run(bare, "make_repository.sh", rendered, tmp_path / "data", DOCKER_HOST=nowhere)
     assert "Docker daemon does not answer" in words_of(answer)
 
 
-def test_launching_tells_which_stage_is_missing(bare: Path, rendered: Path, data: Path) -> None:
+def test_launching_reports_which_stage_is_missing(bare: Path, rendered: Path, data: Path) -> None:
     assert "run build_engine.sh" in words_of(run(bare, "launch.sh", rendered, data))
     engine = data / "engines/llama-3.1-8b-a6000-int8"
     engine.mkdir(parents=True)

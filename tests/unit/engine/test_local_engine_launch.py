@@ -95,12 +95,12 @@ def test_options_that_cannot_work_are_refused(wrong: dict[str, Any]) -> None:
         EngineOptions(**{"mode": "synthetic"} | wrong)
 
 
-def test_a_missing_libpython_is_told_with_the_package_to_install() -> None:
+def test_a_missing_libpython_is_reported_with_the_package_to_install() -> None:
     with pytest.raises(TritonUnavailableError, match=r"libpython3\.99\.so\.1\.0 .* package libpython3\.99"):
         find_libpython("3.99")
 
 
-def test_a_server_that_exits_while_starting_is_told_at_once() -> None:
+def test_a_server_that_exits_while_starting_is_reported_at_once() -> None:
     process = subprocess.Popen([sys.executable, "-c", "raise SystemExit(7)"])
     with pytest.raises(TritonUnavailableError, match="status 7"):
         wait_ready(free_port(), process, timeout=60)

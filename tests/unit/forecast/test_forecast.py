@@ -62,7 +62,7 @@ def test_with_one_slot_jobs_follow_each_other() -> None:
     assert found.at_once == {uid(1)}
 
 
-def test_a_job_waits_for_the_expected_end_of_a_running_one_not_for_the_end_of_its_booking() -> None:
+def test_a_job_waits_for_the_expected_end_of_a_running_one_not_for_the_end_of_its_reservation() -> None:
     busy = Running(uid(9), blocks=95, steps_left=5000)
     found = play(engine([waiting(1)], [busy]), job_9=Length(0, 50))
     assert found.starts == pytest.approx({uid(1): 5})

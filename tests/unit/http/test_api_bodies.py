@@ -134,7 +134,7 @@ def test_no_bytes_raise_anything_but_a_refusal(raw: bytes) -> None:
     ],
     ids=["empty", "too long"],
 )
-def test_the_length_of_a_text_is_told_in_characters(raw: str, message: str) -> None:
+def test_the_length_of_a_text_is_reported_in_characters(raw: str, message: str) -> None:
     with pytest.raises(InvalidRequestError) as refused:
         parse(JobRequest, raw.encode())
     assert refused.value.message == message

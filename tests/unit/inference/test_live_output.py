@@ -1,4 +1,4 @@
-"""Live output of a job that was interrupted anywhere reads like its result: each character once."""
+"""The live output of an interrupted job equals its result: each character once."""
 
 import itertools
 
@@ -25,7 +25,7 @@ def read(deltas: list[Delta]) -> str:
 
 @pytest.mark.parametrize("stops", [(), ("END",)])
 @given(cuts=st.lists(st.integers(0, len(IDS)), max_size=3))
-def test_what_readers_of_an_interrupted_job_were_told_is_its_result(
+def test_what_readers_of_an_interrupted_job_have_read_is_its_result(
     stops: tuple[str, ...], cuts: list[int]
 ) -> None:
     deltas: list[Delta] = []

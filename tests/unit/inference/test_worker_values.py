@@ -145,7 +145,7 @@ def test_sampling_becomes_tensorrt_llm_s_tensors(sampling: Sampling, expected: d
 
 
 @pytest.mark.parametrize("kind", ["ensemble", "bls"])
-def test_a_text_model_is_told_top_p_beside_top_k_too(kind: Literal["ensemble", "bls"]) -> None:
+def test_a_text_model_gets_top_p_with_top_k(kind: Literal["ensemble", "bls"]) -> None:
     adapter = TextAdapter(
         model_name=kind,
         inputs=frozenset({"temperature", "top_k", "top_p", "seed"}),

@@ -202,21 +202,23 @@ def serve(timed: Sequence[tuple[int, Candidate]]) -> dict[UUID, int]:
     ends: dict[UUID, int] = {}
     starts: dict[UUID, int] = {}
     queue: list[Candidate] = []
-    booked: dict[UUID, Candidate] = {}
+    reserved: dict[UUID, Candidate] = {}
     for now in count():
         queue += [job for at, job in coming if at == now]
-        booked = {job_id: job for job_id, job in booked.items() if ends[job_id] > now}
+        reserved = {job_id: job for job_id, job in reserved.items() if ends[job_id] > now}
         while True:
-            running = [Running(each.job_id, each.blocks, ends[each.job_id] - now) for each in booked.values()]
+            running = [
+                Running(each.job_id, each.blocks, ends[each.job_id] - now) for each in reserved.values()
+            ]
             aged = [replace(job, waited=timedelta(seconds=now - arrived[job.job_id])) for job in queue]
             start = started(queue, pack(aged, running))
             if start is None:
                 break
             queue.remove(start)
-            booked[start.job_id] = start
+            reserved[start.job_id] = start
             starts[start.job_id], ends[start.job_id] = now, now + start.steps
-        assert len(booked) <= CAPACITY.max_batch_size
-        assert sum(each.blocks for each in booked.values()) <= CAPACITY.max_blocks
+        assert len(reserved) <= CAPACITY.max_batch_size
+        assert sum(each.blocks for each in reserved.values()) <= CAPACITY.max_blocks
         if len(starts) == len(timed):
             return starts
     raise AssertionError

@@ -34,7 +34,7 @@ others_on_the_engine = st.lists(
 @given(
     outputs, st.integers(1, 96_000), st.integers(1, 32_768), st.data(), st.sampled_from([CACHED, UNCACHED])
 )
-def test_a_segment_books_just_the_blocks_of_its_tokens(
+def test_a_segment_reserves_just_the_blocks_of_its_tokens(
     peers: list[int], prompt_tokens: int, max_tokens: int, data: st.DataObject, policy: PredictionPolicy
 ) -> None:
     produced = data.draw(st.integers(0, max_tokens - 1))
@@ -42,32 +42,32 @@ def test_a_segment_books_just_the_blocks_of_its_tokens(
         CAPACITY, peers, prompt_tokens=prompt_tokens, produced=produced, max_tokens=max_tokens, policy=policy
     )
     assert 1 <= segment.new_tokens <= max_tokens - produced
-    booked, asked = segment.blocks * 64, prompt_tokens + produced + segment.new_tokens
-    assert asked <= booked < asked + 64
+    reserved, asked = segment.blocks * 64, prompt_tokens + produced + segment.new_tokens
+    assert asked <= reserved < asked + 64
 
 
-def test_a_cold_start_books_2048_and_then_doubles() -> None:
+def test_a_cold_start_reserves_2048_and_then_doubles() -> None:
     asked: dict[str, Any] = {"prompt_tokens": 1000, "policy": CACHED}
     assert predict(CAPACITY, [], produced=0, **asked) == 2048
     assert predict(CAPACITY, [], produced=8192, **asked) == 16_384
     assert whole_blocks(CAPACITY, held_tokens=1000, new_tokens=2048, left=100).new_tokens == 100
 
 
-def test_a_job_within_its_slots_share_books_nearly_all_that_peers_needed() -> None:
+def test_a_job_within_its_slots_share_reserves_nearly_all_that_peers_needed() -> None:
     assert predict(CAPACITY, PEERS, prompt_tokens=4000, produced=0, policy=CACHED) >= 9900
 
 
-def test_a_long_answer_beyond_its_share_books_much_less() -> None:
+def test_a_long_answer_beyond_its_share_reserves_much_less() -> None:
     assert predict(CAPACITY, PEERS, prompt_tokens=30_000, produced=0, policy=CACHED) <= 7000
 
 
-def test_what_is_booked_rises_with_a_prompt_that_would_be_read_again() -> None:
-    booked = [
+def test_what_is_reserved_rises_with_a_prompt_that_would_be_read_again() -> None:
+    reserved = [
         predict(CAPACITY, PEERS, prompt_tokens=prompt, produced=0, policy=UNCACHED)
         for prompt in (34_000, 60_000, 80_000, 96_000)
     ]
-    assert booked == sorted(booked)
-    assert booked[0] < booked[-1]
+    assert reserved == sorted(reserved)
+    assert reserved[0] < reserved[-1]
 
 
 @given(st.integers(0, 9000))

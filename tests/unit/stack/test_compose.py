@@ -98,7 +98,7 @@ def test_images_copy_packages_by_name_and_never_the_folder_that_would_shadow_tor
 
 
 @pytest.mark.parametrize("service", ["api", "worker", "service-worker", "postgres", "valkey", "triton"])
-def test_long_running_services_restart_and_can_be_told_healthy(compose: dict[str, Any], service: str) -> None:
+def test_long_running_services_restart_and_have_health_checks(compose: dict[str, Any], service: str) -> None:
     found = compose["services"][service]
     assert found["restart"] == "unless-stopped"
     if service not in ("worker", "service-worker"):

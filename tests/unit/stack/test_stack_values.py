@@ -114,7 +114,7 @@ def test_a_private_file_is_whole_and_leaves_no_other(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_second_user_of_a_directory_is_told_who_holds_it(tmp_path: Path) -> None:
+def test_the_error_for_a_directory_in_use_names_its_holder(tmp_path: Path) -> None:
     first, second = DirectoryLock(tmp_path), DirectoryLock(tmp_path)
     first.acquire()
     first.acquire()

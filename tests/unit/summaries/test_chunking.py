@@ -78,7 +78,7 @@ def test_every_character_stands_in_exactly_one_chunk_and_none_has_too_many_token
 
 @settings(deadline=None, max_examples=100)
 @given(sizes=st.lists(st.integers(1, 60), min_size=40, max_size=200), chunk_tokens=st.integers(160, 500))
-def test_chunks_are_about_equally_long_and_as_many_as_foretold(sizes: list[int], chunk_tokens: int) -> None:
+def test_chunks_are_about_equally_long_and_as_many_as_planned(sizes: list[int], chunk_tokens: int) -> None:
     text = "\n\n".join(" ".join(["word"] * size) for size in sizes)
     chunks = cut(text, words, chunk_tokens=chunk_tokens)
     foretold = num_chunks(words(text), chunk_tokens=chunk_tokens)

@@ -26,8 +26,8 @@ def reference_sizes(**fields: int) -> Sizes:
 
 def test_chunks_are_half_of_a_slots_share_of_the_pool() -> None:
     sizes = reference_sizes()
-    booked = sizes.chunk_tokens + OVERHEADS[NodeKind.MAP] + sizes.part_limit
-    assert 0.49 * 131_072 / 4 <= booked <= 0.5 * 131_072 / 4
+    reserved = sizes.chunk_tokens + OVERHEADS[NodeKind.MAP] + sizes.part_limit
+    assert 0.49 * 131_072 / 4 <= reserved <= 0.5 * 131_072 / 4
 
 
 def test_the_smallest_engine_decides_the_chunks_and_the_largest_what_is_whole() -> None:
