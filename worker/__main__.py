@@ -8,8 +8,7 @@ from jobs import doorbell, open_files, settings, telemetry
 from jobs.errors import LongbatchError
 from jobs.prompts.tokenizer import load_configured
 from jobs.settings import Settings
-from worker import tasks
-from worker.celery_app import make_app, run_worker
+from worker.celery_app import make_app, register_tasks, run_worker
 from worker.doorbell import WorkerDoorbell
 from worker.inference.worker import InferenceWorker
 from worker.service import ServiceWorker
@@ -41,7 +40,7 @@ def _serve(role: str, configured: Settings) -> int:
     worker_doorbell = WorkerDoorbell(broker, app)
     kind = InferenceWorker if role == doorbell.INFERENCE else ServiceWorker
     threads = kind(configured, load_configured(configured.tokenizer), worker_doorbell)
-    tasks.register(app, role, threads.on_ring)
+    register_tasks(app, role, threads.on_ring)
     return run_worker(
         app, threads, queue=role, grace_seconds=configured.jobs.shutdown_grace_seconds + _RELEASE_SECONDS
     )

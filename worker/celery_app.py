@@ -6,6 +6,7 @@ import os
 import sys
 import threading
 import warnings
+from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 import celery
@@ -56,6 +57,25 @@ def make_app(settings: BrokerSettings) -> celery.Celery:
         **doorbell.celery_settings(settings),
     )
     return app
+
+
+def register_tasks(app: celery.Celery, queue: str, on_ring: Callable[[str], None]) -> None:
+    """Register the tasks of this queue's doorbells, which carry no payload and only wake the worker.
+
+    Args:
+        app: the worker's application.
+        queue: the queue that it consumes.
+        on_ring: called with the doorbell's name for each message; must be quick.
+    """
+    for name in (name for name, of in doorbell.QUEUES.items() if of == queue):
+        app.task(name=doorbell.WAKE_TASKS[name], ignore_result=True, shared=False)(_ringing(name, on_ring))
+
+
+def _ringing(name: str, on_ring: Callable[[str], None]) -> Callable[[], None]:
+    def wake() -> None:
+        on_ring(name)
+
+    return wake
 
 
 def run_worker(app: celery.Celery, threads: WorkerThreads, *, queue: str, grace_seconds: float) -> int:
