@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from jobs.database import database_now, transaction
 from jobs.engines import reservations
 from jobs.ids import uuid7
-from jobs.models import Reservation
+from jobs.models import Job, Reservation
 from jobs.scheduling import growth
 from jobs.scheduling.claims import Claim
 from jobs.transitions import Lease
@@ -108,3 +108,30 @@ def test_a_lease_counts_as_generating_only_while_its_present_request_brings_toke
     assert not held.is_generating(105.0), "the stream is silent"
     held.generating_since = None
     assert not held.is_generating(101.6)
+
+
+def test_a_reservation_whose_lease_has_expired_explains_no_request_in_the_engine(
+    sessions: sessionmaker[Session],
+) -> None:
+    with transaction(sessions) as session:
+        register_engine(session)
+        submit_one(session, spec())
+        submit_one(session, spec())
+        silent, draining = claim_one(session).lease, claim_one(session).lease
+        past = database_now(session) - timedelta(minutes=1)
+        session.execute(update(Reservation).values(created_at=past))
+        session.execute(
+            update(Reservation)
+            .where(Reservation.lease_id == draining.lease_id)
+            .values(state="draining", draining_since=past)
+        )
+        session.execute(update(Job).where(Job.id == silent.job_id).values(lease_expires_at=past))
+    drain_monitor = DrainMonitor(sessions, ENGINE, limit=lambda _: timedelta(hours=1), answers=lambda: False)
+    for _ in range(3):
+        drain_monitor.check(Gauges(active_requests=1, max_blocks=9), generating=[])
+    with sessions() as session:
+        assert len(session.scalars(select(Reservation.lease_id)).all()) == 2
+    for _ in range(2):
+        drain_monitor.check(Gauges(active_requests=0, max_blocks=9), generating=[])
+    with sessions() as session:
+        assert session.scalars(select(Reservation.lease_id)).all() == [silent.lease_id]

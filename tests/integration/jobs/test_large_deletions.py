@@ -6,12 +6,13 @@ from typing import TypeVar
 from uuid import UUID
 
 import pytest
-from sqlalchemy import func, select
+from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session, sessionmaker
 
 from api.jobs.bulk_routes import cancel_matching
 from api.runtime.database import Transactions
-from jobs import summaries
+from jobs import deletion, summaries
+from jobs.database import database_now
 from jobs.database.paging import Range
 from jobs.errors import NotFoundError
 from jobs.models import (
@@ -21,6 +22,7 @@ from jobs.models import (
     SummaryNode,
     WebhookDispatch,
     WebhookEndpoint,
+    WebhookEvent,
 )
 from jobs.queries import JobFilter
 from jobs.settings import DatabaseSettings
@@ -28,7 +30,7 @@ from jobs.states import JobState
 from jobs.summaries import SummaryFilter
 from jobs.webhooks import endpoints
 from summary_support import planned, run_to_end
-from support import spec, submit_one
+from support import job_in, spec, submit_one
 from webhook_support import add_endpoint, deliver_all, finish, tries
 from worker.maintenance import sweep_deleted
 
@@ -133,3 +135,13 @@ def test_an_endpoint_with_many_events_due_is_deleted_at_once(
         assert removed <= PART
     with sessions() as session:
         assert [count(session, each) for each in (WebhookEndpoint, WebhookDispatch)] == [0, 0]
+
+
+@pytest.mark.parametrize("limit", [1, 2])
+def test_old_events_go_in_bounded_rounds(session: Session, limit: int) -> None:
+    for _ in range(3):
+        job_in(session, JobState.CANCELLED)
+        session.execute(text("DELETE FROM reservations"))
+    now = database_now(session)
+    assert deletion.prune_events(session, before=now, limit=limit) == limit
+    assert len(session.scalars(select(WebhookEvent.id)).all()) == 3 - limit

@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
-from jobs import deletion, leases, lifecycle, submission
+from jobs import deletion, leases, lifecycle, queries, submission
 from jobs.database import database_now
 from jobs.engines import reservations
 from jobs.errors import IdempotencyConflictError, NotFoundError
@@ -246,3 +246,10 @@ def test_pruning_takes_old_jobs_with_their_texts_and_leaves_young_ones(session: 
     assert deletion.prune_jobs(session, before=job.finalized_at) == 0
     assert deletion.prune_jobs(session, before=job.finalized_at + timedelta(seconds=1)) == 1
     assert session.scalar(select(func.count()).select_from(PromptText)) == 0
+
+
+def test_unfinished_jobs_are_counted_by_state(session: Session) -> None:
+    submit_one(session, spec(None))
+    submit_one(session, spec(100, max_tokens=10))
+    assert queries.count_by_state(session) == {"blocked": 0, "preparing": 1, "queued": 1, "running": 0}
+    assert queries.queued_tokens(session) == 110

@@ -4,11 +4,11 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from sqlalchemy import func, select, update
+from sqlalchemy import func, select, text, update
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import leases, lifecycle
-from jobs.database import database_now
+from jobs.database import database_now, transaction
 from jobs.engines import registry, reservations
 from jobs.engines.capacity import Capacity
 from jobs.ids import uuid7
@@ -194,3 +194,17 @@ def test_whole_documents_are_packed_together_and_trees_one_after_another(
     session.flush()
     expected = large if is_first_largest else small
     assert claim_one(session).lease.job_id == expected.id
+
+
+def test_a_claim_does_not_wait_for_a_change_of_the_overtaken_head(sessions: sessionmaker[Session]) -> None:
+    with transaction(sessions) as session:
+        register_engine(session)
+        submit_one(session, spec(90_000))
+        claim_one(session)
+        head = submit_one(session, spec(90_000))
+        small = submit_one(session, spec())
+    with transaction(sessions) as other:
+        other.execute(select(Job.id).where(Job.id == head.id).with_for_update())
+        with transaction(sessions) as session:
+            session.execute(text("SET LOCAL lock_timeout = '500ms'"))
+            assert claim_one(session).lease.job_id == small.id

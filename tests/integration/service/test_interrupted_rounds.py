@@ -9,12 +9,12 @@ from typing import Any
 from sqlalchemy import delete, select, text
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import lifecycle, submission
+from jobs import database, lifecycle, submission
 from jobs.database import transaction
 from jobs.models import DEFAULT_TENANT, Job
 from jobs.preparation import Counting
 from jobs.prompts.store import CountedPrompt
-from jobs.settings import JobSettings
+from jobs.settings import DatabaseSettings, JobSettings
 from jobs.states import JobState
 from jobs.tenants.idempotency import Once
 from support import CAPACITY, PATIENCE, WordCounter, prepare_all, prepare_next, spec, submit_one, taker_of
@@ -169,3 +169,25 @@ def test_a_key_whose_job_is_deleted_while_it_is_replayed_makes_a_new_job(
             session, spec(), ONCE, tenant_id=DEFAULT_TENANT, fallback=CAPACITY
         )
         assert (new.id != old.id, is_replay) == (True, False)
+
+
+class SlowCounter(WordCounter):
+    """Counts for longer than a transaction may idle here."""
+
+    def count_prompt(self, canonical: str, *, limit: int | None = None) -> CountedPrompt:
+        threading.Event().wait(0.6)
+        return super().count_prompt(canonical, limit=limit)
+
+
+def test_a_prompt_that_takes_long_to_count_is_counted(
+    sessions: sessionmaker[Session], database_settings: DatabaseSettings
+) -> None:
+    with transaction(sessions) as session:
+        waiting = submit_one(session, spec(None))
+    engine = database.make_engine(
+        database_settings.model_copy(update={"idle_in_transaction_timeout_seconds": 0.2}), pool_size=1
+    )
+    job = prepare_next(database.make_sessions(engine), SlowCounter())
+    engine.dispose()
+    assert job is not None
+    assert (job.id, job.state) == (waiting.id, JobState.QUEUED)

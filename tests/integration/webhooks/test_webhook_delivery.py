@@ -7,6 +7,7 @@ from email.utils import format_datetime
 from threading import Event
 
 import pytest
+from pydantic import SecretStr
 from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session, sessionmaker
 from standardwebhooks import Webhook
@@ -15,9 +16,11 @@ from api_server import WEBHOOK_SECRET
 from jobs import ids
 from jobs.database import database_now, transaction
 from jobs.models import WebhookBreaker, WebhookDelivery, WebhookDispatch, WebhookEvent
+from jobs.settings import WebhookSettings
 from jobs.states import JobState
 from jobs.webhooks import DELIVERY_DELAYS, endpoints, results
-from support import PATIENCE, eventually
+from jobs.webhooks.vault import Vault
+from support import PATIENCE, eventually, job_in
 from webhook_support import (
     RANDOM,
     WEBHOOKS,
@@ -27,6 +30,7 @@ from webhook_support import (
     breakers,
     claim,
     deliver_all,
+    deliver_due,
     dispatch_states,
     dispatches,
     endpoint_now,
@@ -357,3 +361,14 @@ def test_a_redirect_is_a_failure_and_is_not_followed(
     deliver_all(sessions)
     assert [each.path for each in receiver.seen] == ["/hook"]
     assert [(each.status, each.outcome) for each in tries(sessions)] == [(code, "bad_status")]
+
+
+def test_a_delivery_that_breaks_before_it_is_sent_is_on_record(sessions: sessionmaker[Session]) -> None:
+    with transaction(sessions) as session:
+        job_in(session, JobState.COMPLETED, webhook_url="https://receiver.example/hook")
+    settings = WebhookSettings(secret=SecretStr("whsec_no secret"))
+    vault = Vault.of(settings)
+    assert vault is not None
+    assert deliver_due(sessions, settings, vault) == 1
+    with sessions() as session:
+        assert session.scalars(select(WebhookDelivery.outcome)).all() == ["internal_error"]
