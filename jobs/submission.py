@@ -17,7 +17,7 @@ from jobs.models import Job, JsonObject
 from jobs.prompts import store
 from jobs.prompts.store import NewText
 from jobs.states import TERMINAL, TRANSITIONS, Lane
-from jobs.tenants.idempotency import Once, RequestKind, run_once
+from jobs.tenants.idempotency import IdempotencyGuard, RequestKind, run_idempotently
 from jobs.tenants.quotas import Admit, QuotaUsage
 
 # Upper bound of what a chat template adds around a message; no real one comes near it.
@@ -122,7 +122,7 @@ def demand(spec: JobSpec, limits: Sequence[Capacity]) -> int:
 def submit_once(
     session: Session,
     spec: JobSpec,
-    once: Once,
+    guard: IdempotencyGuard,
     *,
     tenant_id: UUID,
     fallback: Capacity,
@@ -142,13 +142,13 @@ def submit_once(
         (job,) = submit(session, [spec], tenant_id=tenant_id, fallback=fallback, admit=admit)
         return job
 
-    return run_once(session, once, make, tenant_id=tenant_id, kind=_ONE_JOB)
+    return run_idempotently(session, guard, make, tenant_id=tenant_id, kind=_ONE_JOB)
 
 
-def submit_part_once(
+def submit_slice_once(
     session: Session,
     specs: Sequence[JobSpec],
-    once: Once,
+    guard: IdempotencyGuard,
     *,
     tenant_id: UUID,
     fallback: Capacity,
@@ -169,7 +169,7 @@ def submit_part_once(
         new.extend(submit(session, specs, tenant_id=tenant_id, fallback=fallback, admit=admit))
         return [job.id for job in new]
 
-    job_ids, _ = run_once(session, once, make, tenant_id=tenant_id, kind=_SOME_JOBS)
+    job_ids, _ = run_idempotently(session, guard, make, tenant_id=tenant_id, kind=_SOME_JOBS)
     return job_ids, new
 
 
@@ -278,22 +278,22 @@ def _new_job(spec: JobSpec, *, tenant_id: UUID, text_id: UUID, now: datetime) ->
     )
 
 
-def _find_job(session: Session, noted: UUID | JsonObject) -> Job | None:
-    return session.get(Job, noted)
+def _find_job(session: Session, recorded: UUID | JsonObject) -> Job | None:
+    return session.get(Job, recorded)
 
 
-def _find_ids(_session: Session, noted: UUID | JsonObject) -> list[UUID] | None:
+def _find_ids(_session: Session, recorded: UUID | JsonObject) -> list[UUID] | None:
     """Read the ids that the key recorded, including those of jobs deleted since.
 
     So a slice is never submitted again in part.
     """
-    ids = noted.get("job_ids") if isinstance(noted, dict) else None
+    ids = recorded.get("job_ids") if isinstance(recorded, dict) else None
     return [UUID(hex=each) for each in ids] if isinstance(ids, list) else None
 
 
-def _note_ids(job_ids: list[UUID]) -> JsonObject:
+def _ids_to_record(job_ids: list[UUID]) -> JsonObject:
     return {"job_ids": [each.hex for each in job_ids]}
 
 
-_ONE_JOB: RequestKind[Job] = RequestKind("job", note=lambda job: job.id, find=_find_job)
-_SOME_JOBS: RequestKind[list[UUID]] = RequestKind("jobs", note=_note_ids, find=_find_ids)
+_ONE_JOB: RequestKind[Job] = RequestKind("job", record=lambda job: job.id, find=_find_job)
+_SOME_JOBS: RequestKind[list[UUID]] = RequestKind("jobs", record=_ids_to_record, find=_find_ids)

@@ -25,7 +25,7 @@ from jobs.batches.views import MAX_LISTED_ERRORS, batch_object
 from jobs.doorbell import SERVICE
 from jobs.models.batch import Batch
 from jobs.states.batch import Endpoint
-from jobs.tenants.idempotency import RequestKind, run_once
+from jobs.tenants.idempotency import RequestKind, run_idempotently
 
 router = APIRouter(tags=["batches"])
 
@@ -78,7 +78,7 @@ async def create_batch(
     def create(session: Session) -> Batch:
         if idempotency.key is not None:
             make = partial(batches.create, spec=spec, tenant_id=tenant_id)
-            return _once(session, idempotency, spec.sha256, make, tenant_id=tenant_id)
+            return _run_idempotently(session, idempotency, spec.sha256, make, tenant_id=tenant_id)
         batches.wait_for_others(session, spec)
         repeated = batches.find_repeated(session, spec, tenant_id=tenant_id) if retry_count else None
         return repeated or batches.create(session, spec, tenant_id=tenant_id)
@@ -154,14 +154,14 @@ async def retry_batch(
     make = partial(batches.retry, batch_id=batch_id, tenant_id=tenant_id)
 
     def retry(session: Session) -> Batch:
-        return _once(session, idempotency, batch_id.bytes, make, tenant_id=tenant_id)
+        return _run_idempotently(session, idempotency, batch_id.bytes, make, tenant_id=tenant_id)
 
     batch = await services.transactions.run(retry)
     services.doorbell.ring(SERVICE)
     return JSONResponse(batch_object(batch))
 
 
-def _once(
+def _run_idempotently(
     session: Session,
     idempotency: IdempotencyHeaders,
     request_sha256: bytes,
@@ -170,13 +170,13 @@ def _once(
     tenant_id: UUID,
 ) -> Batch:
     """Make the batch, or return the one that an earlier copy of this request made."""
-    once = idempotency.once(request_sha256)
-    if once is None:
+    guard = idempotency.for_request(request_sha256)
+    if guard is None:
         return make(session)
-    batch, _ = run_once(session, once, make, tenant_id=tenant_id, kind=_BATCH)
+    batch, _ = run_idempotently(session, guard, make, tenant_id=tenant_id, kind=_BATCH)
     return batch
 
 
 _BATCH: RequestKind[Batch] = RequestKind(
-    "batch", note=lambda batch: batch.id, find=lambda session, noted: session.get(Batch, noted)
+    "batch", record=lambda batch: batch.id, find=lambda session, recorded: session.get(Batch, recorded)
 )

@@ -29,7 +29,7 @@ from jobs.errors import (
 )
 from jobs.models.document import Document
 from jobs.states.document import DocumentKind
-from jobs.tenants.idempotency import Once, RequestKind, run_once
+from jobs.tenants.idempotency import IdempotencyGuard, RequestKind, run_idempotently
 
 _FIELDS: Final = frozenset({"kind"})
 _MAX_FILENAME: Final = 255
@@ -149,7 +149,7 @@ async def store(
         finish = partial(
             _finish,
             new=new,
-            once=idempotency.once(
+            guard=idempotency.for_request(
                 hashlib.sha256(new.sha256 + f"{new.kind} {new.filename}".encode()).digest()
             ),
             tenant_id=tenant_id,
@@ -167,27 +167,32 @@ async def store(
 
 
 def _finish(
-    session: Session, *, new: NewDocument, once: Once | None, tenant_id: UUID, lifetime: timedelta
+    session: Session,
+    *,
+    new: NewDocument,
+    guard: IdempotencyGuard | None,
+    tenant_id: UUID,
+    lifetime: timedelta,
 ) -> Received:
     def finish(session: Session) -> Received:
         document, is_new = documents.finish_upload(session, new, tenant_id=tenant_id, lifetime=lifetime)
         return Received(document, is_new)
 
-    if once is None:
+    if guard is None:
         return finish(session)
-    received, is_replay = run_once(session, once, finish, tenant_id=tenant_id, kind=_DOCUMENT)
+    received, is_replay = run_idempotently(session, guard, finish, tenant_id=tenant_id, kind=_DOCUMENT)
     if is_replay:
         files.discard(session, file_id=new.file_id, tenant_id=tenant_id)
     return Received(received.document, received.is_new, is_replay)
 
 
-def _find(session: Session, noted: UUID | JsonObject) -> Received | None:
-    document = session.get(Document, noted)
+def _find(session: Session, recorded: UUID | JsonObject) -> Received | None:
+    document = session.get(Document, recorded)
     return Received(document, is_new=False) if document is not None and document.deleted_at is None else None
 
 
 _DOCUMENT: Final[RequestKind[Received]] = RequestKind(
-    "document", note=lambda received: received.document.id, find=_find
+    "document", record=lambda received: received.document.id, find=_find
 )
 
 

@@ -27,7 +27,7 @@ from jobs.errors import (
 )
 from jobs.models.file import File
 from jobs.states.file import FileState
-from jobs.tenants.idempotency import Once, RequestKind, run_once
+from jobs.tenants.idempotency import IdempotencyGuard, RequestKind, run_idempotently
 
 _ANCHOR: Final = "expires_after[anchor]"
 _SECONDS: Final = "expires_after[seconds]"
@@ -70,8 +70,8 @@ async def receive(
             lifetime=lifetime,
         )
         digest.update(repr((form.filename, sorted(form.fields.items()))).encode())
-        once = idempotency.once(digest.digest())
-        end = partial(_finish_once, finish=finish, once=once, file_id=file_id, tenant_id=tenant_id)
+        guard = idempotency.for_request(digest.digest())
+        end = partial(_finish_once, finish=finish, guard=guard, file_id=file_id, tenant_id=tenant_id)
         return await services.transactions.run(end)
     except BaseException:
         # Also when the sender leaves; what cannot be discarded now is cleaned up later.
@@ -87,23 +87,28 @@ async def _hashed(pieces: AsyncIterator[bytes], digest: "hashlib._Hash") -> Asyn
 
 
 def _finish_once(
-    session: Session, *, finish: Callable[[Session], File], once: Once | None, file_id: UUID, tenant_id: UUID
+    session: Session,
+    *,
+    finish: Callable[[Session], File],
+    guard: IdempotencyGuard | None,
+    file_id: UUID,
+    tenant_id: UUID,
 ) -> File:
     """Complete the file, or discard it for the one that an earlier request made."""
-    if once is None:
+    if guard is None:
         return finish(session)
-    file, is_replay = run_once(session, once, finish, tenant_id=tenant_id, kind=_FILE)
+    file, is_replay = run_idempotently(session, guard, finish, tenant_id=tenant_id, kind=_FILE)
     if is_replay:
         files.discard(session, file_id=file_id, tenant_id=tenant_id)
     return file
 
 
-def _find_file(session: Session, noted: UUID | JsonObject) -> File | None:
-    file = session.get(File, noted)
+def _find_file(session: Session, recorded: UUID | JsonObject) -> File | None:
+    file = session.get(File, recorded)
     return file if file is not None and file.deleted_at is None else None
 
 
-_FILE: Final[RequestKind[File]] = RequestKind("file", note=lambda file: file.id, find=_find_file)
+_FILE: Final[RequestKind[File]] = RequestKind("file", record=lambda file: file.id, find=_find_file)
 
 
 def _check(form: Form) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated, Final
 from fastapi import Depends, Header, Request
 
 from api.http.dependencies import CallerDep, ServicesDep
-from jobs.tenants.idempotency import Once
+from jobs.tenants.idempotency import IdempotencyGuard
 
 # OpenAI's clients send a retry count instead of a key. They give up within minutes.
 _RETRIES_FOR: Final = timedelta(minutes=15)
@@ -45,18 +45,18 @@ class IdempotencyHeaders:
         """Whether the request carries a key or a retry count."""
         return self.key is not None or self.num_retries is not None
 
-    def once(self, request_sha256: bytes) -> Once | None:
-        """Return the record that makes a request with this content run once.
+    def for_request(self, request_sha256: bytes) -> IdempotencyGuard | None:
+        """Return the guard that makes a request with this content run once.
 
         Returns:
             None: the request asks for no idempotency, so each one counts.
         """
         if self.key is not None:
-            return Once(self.key, request_sha256, self.valid_for)
+            return IdempotencyGuard(self.key, request_sha256, self.valid_for)
         if not self.is_given:
             return None
         key = f"retry\n{self.sender}\n{request_sha256.hex()}"
-        return Once(key, request_sha256, _RETRIES_FOR, is_first=self.num_retries == 0)
+        return IdempotencyGuard(key, request_sha256, _RETRIES_FOR, is_first_try=self.num_retries == 0)
 
 
 async def read_idempotency_headers(

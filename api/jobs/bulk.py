@@ -31,7 +31,7 @@ from jobs.errors import (
 from jobs.models import Job
 from jobs.states import TERMINAL
 from jobs.submission import JobSpec
-from jobs.tenants.idempotency import Once
+from jobs.tenants.idempotency import IdempotencyGuard
 from jobs.tenants.quotas import Admit
 
 # A slice is one transaction: large enough that the commit does not matter, small enough to hold in memory.
@@ -77,8 +77,8 @@ async def submit_lines(
     number = 0
     async for group in _sliced(_within_limit(lines, report, max_lines=services.settings.api.max_bulk_lines)):
         if failure is None:
-            once = _once(idempotency, group, number=number)
-            failure = await _submit_slice(services, group, report, destinations, caller=caller, once=once)
+            guard = _guard_of(idempotency, group, number=number)
+            failure = await _submit_slice(services, group, report, destinations, caller=caller, guard=guard)
             number += 1
         else:  # read to the end, so that the caller sees the report
             for line in group:
@@ -134,7 +134,7 @@ async def _submit_slice(
     destinations: LineDestinations,
     *,
     caller: Caller,
-    once: Once | None,
+    guard: IdempotencyGuard | None,
 ) -> LongbatchError | None:
     """Store the slice's valid lines as jobs.
 
@@ -155,7 +155,7 @@ async def _submit_slice(
     submit = partial(
         _store,
         specs=list(specs.values()),
-        once=once,
+        guard=guard,
         tenant_id=caller.tenant_id,
         fallback=registry.configured_capacity(services.settings.engine),
         admit=services.quotas.admit_for(caller.tenant_id, caller.limits),
@@ -190,22 +190,24 @@ async def _charge(services: Services, caller: Caller, num_failed: int) -> Reques
 def _store(
     session: Session,
     specs: Sequence[JobSpec],
-    once: Once | None,
+    guard: IdempotencyGuard | None,
     *,
     tenant_id: UUID,
     fallback: Capacity,
     admit: Admit,
 ) -> tuple[list[UUID], list[Job]]:
     """Store the jobs once; return all ids in line order, and the jobs that are new."""
-    if once is not None:
-        return submission.submit_part_once(
-            session, specs, once, tenant_id=tenant_id, fallback=fallback, admit=admit
+    if guard is not None:
+        return submission.submit_slice_once(
+            session, specs, guard, tenant_id=tenant_id, fallback=fallback, admit=admit
         )
     jobs = submission.submit(session, specs, tenant_id=tenant_id, fallback=fallback, admit=admit)
     return [job.id for job in jobs], jobs
 
 
-def _once(idempotency: IdempotencyHeaders, lines: Sequence[Line], *, number: int) -> Once | None:
+def _guard_of(
+    idempotency: IdempotencyHeaders, lines: Sequence[Line], *, number: int
+) -> IdempotencyGuard | None:
     """Return the idempotency of one slice.
 
     The lines alone decide where slices end, so a retry has the same slices.
@@ -216,8 +218,8 @@ def _once(idempotency: IdempotencyHeaders, lines: Sequence[Line], *, number: int
     for line in lines:
         digest.update(line.content or b"")
         digest.update(b"\n")
-    once = idempotency.once(digest.digest())
-    return once.part(f"part {number}") if once else None
+    guard = idempotency.for_request(digest.digest())
+    return guard.for_slice(f"part {number}") if guard else None
 
 
 def _parse_lines(

@@ -29,7 +29,7 @@ from jobs.models import Job, Result
 from jobs.queries import JobFilter
 from jobs.states import TERMINAL
 from jobs.submission import JobSpec
-from jobs.tenants.idempotency import Once
+from jobs.tenants.idempotency import IdempotencyGuard
 from jobs.views import job_object
 
 router = APIRouter(tags=["jobs"])
@@ -56,9 +56,9 @@ async def create_job(
     """Submit a job, durable once this returns; a short prompt is counted at once."""
     raw = await read_body(request, max_bytes=services.settings.api.max_body_bytes)
     if len(raw) <= _SMALL_BYTES:
-        spec, once = _parse_job(raw, services.acceptance(), idempotency)
+        spec, guard = _parse_job(raw, services.acceptance(), idempotency)
     else:
-        spec, once = await services.compute_apart(
+        spec, guard = await services.compute_apart(
             len(raw), _parse_job, raw, services.acceptance(), idempotency
         )
     del raw  # frees megabytes while the database works
@@ -66,7 +66,7 @@ async def create_job(
     await services.name_destinations(
         [spec.webhook_url] if spec.webhook_url else [], tenant_id=caller.tenant_id
     )
-    job, replayed = await _submit(services, spec, once, caller)
+    job, replayed = await _submit(services, spec, guard, caller)
     headers = {"Location": f"/v1/jobs/{ids.job_id(job.id)}", "Retry-After": "1"}
     if replayed:
         headers["Idempotent-Replayed"] = "true"
@@ -180,23 +180,25 @@ async def delete_job(job_id: JobIdDep, services: ServicesDep, tenant_id: TenantD
 
 def _parse_job(
     raw: bytearray, acceptance: Acceptance, idempotency: IdempotencyHeaders
-) -> tuple[JobSpec, Once | None]:
+) -> tuple[JobSpec, IdempotencyGuard | None]:
     request = parse(JobRequest, raw)
     spec = specification(request, acceptance)
-    return spec, idempotency.once(request_sha256(request))
+    return spec, idempotency.for_request(request_sha256(request))
 
 
-async def _submit(services: Services, spec: JobSpec, once: Once | None, caller: Caller) -> tuple[Job, bool]:
+async def _submit(
+    services: Services, spec: JobSpec, guard: IdempotencyGuard | None, caller: Caller
+) -> tuple[Job, bool]:
     """Store the job; return it, and whether an earlier request had made it.
 
     Without an idempotency key it is stored together with others that arrive now.
     """
     tenant_id, admit = caller.tenant_id, services.quotas.admit_for(caller.tenant_id, caller.limits)
-    if once is None:
+    if guard is None:
         return await services.group_commit.submit(spec, tenant_id=tenant_id, admit=admit), False
     fallback = registry.configured_capacity(services.settings.engine)
     submit = partial(
-        submission.submit_once, spec=spec, once=once, tenant_id=tenant_id, fallback=fallback, admit=admit
+        submission.submit_once, spec=spec, guard=guard, tenant_id=tenant_id, fallback=fallback, admit=admit
     )
     return await services.transactions.run(submit)
 

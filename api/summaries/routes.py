@@ -42,7 +42,7 @@ from jobs.states.summary import TERMINAL, OnGap, Style
 from jobs.summaries import SummaryFilter, SummarySpec, formats, queries, tree
 from jobs.summaries.queries import ChunkRange
 from jobs.summaries.views import SummaryObject, SummaryWithChunks
-from jobs.tenants.idempotency import RequestKind, run_once
+from jobs.tenants.idempotency import RequestKind, run_idempotently
 from jobs.validation import WINDOWS
 from jobs.views import PRIORITIES
 
@@ -88,14 +88,14 @@ async def create_summaries(
     await services.check_destination(spec.webhook_url)
     await services.name_destinations([spec.webhook_url] if spec.webhook_url else [], tenant_id=tenant_id)
     fields = asked.model_dump(mode="json")
-    once = idempotency.once(sha256(json.dumps(fields, sort_keys=True).encode()).digest())
+    guard = idempotency.for_request(sha256(json.dumps(fields, sort_keys=True).encode()).digest())
 
     def create(session: Session) -> tuple[list[SummaryObject], bool]:
         make = partial(summaries.create, spec=spec, tenant_id=tenant_id)
         made, replayed = (
             (make(session), False)
-            if once is None
-            else run_once(session, once, make, tenant_id=tenant_id, kind=_SUMMARIES)
+            if guard is None
+            else run_idempotently(session, guard, make, tenant_id=tenant_id, kind=_SUMMARIES)
         )
         return queries.describe(session, made), replayed
 
@@ -319,13 +319,13 @@ def _specification(asked: SummaryRequest, services: Services, model: str) -> Sum
     )
 
 
-def _find(session: Session, noted: UUID | JsonObject) -> list[Summary] | None:
+def _find(session: Session, recorded: UUID | JsonObject) -> list[Summary] | None:
     """Find the summaries of an earlier request.
 
     Returns:
         None: at least one no longer exists, so all are made again.
     """
-    listed = noted.get("summary_ids") if isinstance(noted, dict) else None
+    listed = recorded.get("summary_ids") if isinstance(recorded, dict) else None
     if not isinstance(listed, list):
         return None
     found = [session.get(Summary, UUID(hex=each)) for each in listed]
@@ -333,8 +333,8 @@ def _find(session: Session, noted: UUID | JsonObject) -> list[Summary] | None:
     return kept if len(kept) == len(found) else None
 
 
-def _note(made: list[Summary]) -> JsonObject:
+def _ids_to_record(made: list[Summary]) -> JsonObject:
     return {"summary_ids": [each.id.hex for each in made]}
 
 
-_SUMMARIES: RequestKind[list[Summary]] = RequestKind("summaries", note=_note, find=_find)
+_SUMMARIES: RequestKind[list[Summary]] = RequestKind("summaries", record=_ids_to_record, find=_find)

@@ -12,7 +12,7 @@ from jobs.engines import reservations
 from jobs.errors import IdempotencyConflictError, NotFoundError
 from jobs.models import DEFAULT_TENANT, Job, PromptText, Reservation, Result, WebhookEvent
 from jobs.states import FinishReason, JobState, StopReason
-from jobs.tenants.idempotency import Once
+from jobs.tenants.idempotency import IdempotencyGuard
 from jobs.transitions import Lease
 from support import (
     CAPACITY,
@@ -223,18 +223,20 @@ def test_queued_jobs_fail_when_every_engine_came_back_too_small(session: Session
 
 
 def test_the_same_key_and_body_is_the_same_job_until_the_key_is_forgotten(session: Session) -> None:
-    once = Once(key="k", request_sha256=b"body", valid_for=timedelta(hours=24))
+    guard = IdempotencyGuard(key="k", request_sha256=b"body", valid_for=timedelta(hours=24))
 
-    def send(given: Once) -> tuple[Job, bool]:
+    def send(given: IdempotencyGuard) -> tuple[Job, bool]:
         return submission.submit_once(session, spec(), given, tenant_id=DEFAULT_TENANT, fallback=CAPACITY)
 
-    first, replayed = send(once)
+    first, replayed = send(guard)
     assert not replayed
-    again, replayed = send(once)
+    again, replayed = send(guard)
     assert (again.id, replayed) == (first.id, True)
     with pytest.raises(IdempotencyConflictError):
-        send(Once(key="k", request_sha256=b"other", valid_for=once.valid_for))
-    forgotten, replayed = send(Once(key="k", request_sha256=b"other", valid_for=timedelta(seconds=-1)))
+        send(IdempotencyGuard(key="k", request_sha256=b"other", valid_for=guard.valid_for))
+    forgotten, replayed = send(
+        IdempotencyGuard(key="k", request_sha256=b"other", valid_for=timedelta(seconds=-1))
+    )
     assert forgotten.id != first.id
     assert not replayed
     assert session.scalar(select(func.count()).select_from(Job)) == 2

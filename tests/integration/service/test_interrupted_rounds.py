@@ -16,11 +16,11 @@ from jobs.preparation import Counting
 from jobs.prompts.store import CountedPrompt
 from jobs.settings import DatabaseSettings, JobSettings
 from jobs.states import JobState
-from jobs.tenants.idempotency import Once
+from jobs.tenants.idempotency import IdempotencyGuard
 from support import CAPACITY, PATIENCE, WordCounter, prepare_all, prepare_next, spec, submit_one, taker_of
 from worker import maintenance
 
-ONCE = Once(key="key", request_sha256=b"0" * 32, valid_for=timedelta(hours=1))
+GUARD = IdempotencyGuard(key="key", request_sha256=b"0" * 32, valid_for=timedelta(hours=1))
 
 
 class Panic(BaseException):
@@ -163,10 +163,10 @@ def test_a_key_whose_job_is_deleted_while_it_is_replayed_makes_a_new_job(
     sessions: sessionmaker[Session],
 ) -> None:
     with transaction(sessions) as session:
-        old, _ = submission.submit_once(session, spec(), ONCE, tenant_id=DEFAULT_TENANT, fallback=CAPACITY)
+        old, _ = submission.submit_once(session, spec(), GUARD, tenant_id=DEFAULT_TENANT, fallback=CAPACITY)
     with Deletion(sessions, old).open() as session, session.begin():
         new, is_replay = submission.submit_once(
-            session, spec(), ONCE, tenant_id=DEFAULT_TENANT, fallback=CAPACITY
+            session, spec(), GUARD, tenant_id=DEFAULT_TENANT, fallback=CAPACITY
         )
         assert (new.id != old.id, is_replay) == (True, False)
 
