@@ -15,7 +15,7 @@ from api.files import routes as files
 from api.http import errors
 from api.http.auth import AuthMiddleware
 from api.http.metrics import HttpMetrics
-from api.http.middleware import Edge
+from api.http.middleware import RequestMiddleware
 from api.jobs import bulk_routes
 from api.jobs import event_routes as events
 from api.jobs import routes as jobs_routes
@@ -54,7 +54,7 @@ def create_app(settings: Settings) -> FastAPI:
     )
     app.state.http_metrics = HttpMetrics()
     app.add_middleware(AuthMiddleware)
-    app.add_middleware(Edge, metrics=app.state.http_metrics)
+    app.add_middleware(RequestMiddleware, metrics=app.state.http_metrics)
     errors.add_handlers(app)
     for router in (
         bulk_routes.router,

@@ -12,7 +12,7 @@ import httpx2
 from jobs.errors import LongbatchError
 from jobs.ids import uuid7
 from jobs.states import TERMINAL
-from jobs.views import JobObject, SeenJobObject
+from jobs.views import JobObject, JobWithQueueObject
 
 _TIMEOUT_SECONDS: Final = 30.0
 # Length of a long poll; the server allows 60 s, but proxies in between often end a request after a minute.
@@ -87,12 +87,12 @@ class Client:
         job: JobObject = self._send("POST", "/v1/jobs", json=body, headers=headers)
         return job
 
-    def job(self, job_id: str) -> SeenJobObject:
+    def job(self, job_id: str) -> JobWithQueueObject:
         """Fetch the job in its current state."""
-        job: SeenJobObject = self._send("GET", f"/v1/jobs/{_quoted(job_id)}")
+        job: JobWithQueueObject = self._send("GET", f"/v1/jobs/{_quoted(job_id)}")
         return job
 
-    def wait(self, job_id: str, *, on_change: Callable[[SeenJobObject], None]) -> SeenJobObject:
+    def wait(self, job_id: str, *, on_change: Callable[[JobWithQueueObject], None]) -> JobWithQueueObject:
         """Poll until the job ends and return it; `on_change` gets every earlier reply."""
         path = f"/v1/jobs/{_quoted(job_id)}"
         job = self.job(job_id)

@@ -17,7 +17,7 @@ from jobs.checkpoints import Output
 from jobs.engines import reservations, served_tokens
 from jobs.errors import NotFoundError
 from jobs.models import Job, JsonObject
-from jobs.queries import Queued
+from jobs.queries import QueuedJob
 from jobs.states import TERMINAL, FinishReason, JobState, StopReason
 from jobs.transitions import Lease
 from jobs.webhooks import events, outbox
@@ -27,7 +27,7 @@ def claim(
     session: Session,
     lease: Lease,
     *,
-    seen: Queued,
+    seen: QueuedJob,
     lasting: timedelta,
     engine_name: str,
 ) -> Job | None:

@@ -86,7 +86,7 @@ def find_jobs(session: Session, *, job_ids: Sequence[UUID], ended_ids: Sequence[
 
 
 @dataclass(frozen=True, slots=True)
-class Glance:
+class JobStatus:
     """The fields of a job that change while it waits and runs."""
 
     state: str
@@ -94,7 +94,7 @@ class Glance:
     cancel_requested: bool
 
 
-def glance(session: Session, job_ids: Sequence[UUID]) -> dict[UUID, Glance]:
+def read_status(session: Session, job_ids: Sequence[UUID]) -> dict[UUID, JobStatus]:
     """Read these fields of many jobs of any tenant; omits jobs that do not exist."""
     rows = session.execute(
         select(Job.id, Job.state, Job.completion_tokens, Job.stop_reason).where(
@@ -102,7 +102,8 @@ def glance(session: Session, job_ids: Sequence[UUID]) -> dict[UUID, Glance]:
         )
     )
     return {
-        row.id: Glance(row.state, row.completion_tokens, row.stop_reason == StopReason.CANCEL) for row in rows
+        row.id: JobStatus(row.state, row.completion_tokens, row.stop_reason == StopReason.CANCEL)
+        for row in rows
     }
 
 
@@ -200,7 +201,7 @@ def pending_webhooks(session: Session) -> int:
     return sum(session.scalar(count) or 0 for count in counts)
 
 
-class Queued(NamedTuple):
+class QueuedJob(NamedTuple):
     """A queued job as a claim sees it: without prompt or text."""
 
     id: UUID

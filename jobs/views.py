@@ -22,7 +22,7 @@ PRIORITY_NAMES = {rank: name for name, rank in PRIORITIES.items()}
 
 
 @dataclass(frozen=True, slots=True)
-class QueuePlace:
+class QueuePosition:
     """The queue position of a waiting job.
 
     Attributes:
@@ -118,7 +118,7 @@ class QueueReply(TypedDict):
     ]
 
 
-class SeenJobObject(JobObject):
+class JobWithQueueObject(JobObject):
     """A job as a reader sees it: with its queue position while it waits."""
 
     queue: Annotated[
@@ -156,7 +156,7 @@ def job_object(job: Job) -> JobObject:
     )
 
 
-def queue_object(place: QueuePlace) -> QueueReply:
+def queue_object(place: QueuePosition) -> QueueReply:
     """Convert a queue position to the shape that callers see.
 
     The estimated start is cut to whole seconds.

@@ -56,7 +56,7 @@ class RefusedLine(BaseModel):
     error: ErrorBody
 
 
-class NeverFitLine(BaseModel):
+class OversizedLine(BaseModel):
     """A line too large for every engine; only it would fail, with `context_length_exceeded`."""
 
     line: int
@@ -104,7 +104,7 @@ class EstimateReply(BaseModel):
     kv_blocks: int = Field(description="Of all runnable lines, if they ran at once.")
     is_exact: bool = Field(description="False: the file is so large that part of it was estimated by length.")
     refused: list[RefusedLine]
-    never_fit: list[NeverFitLine]
+    never_fit: list[OversizedLine]
     errors: BatchErrors
     estimated_seconds: int | None = Field(
         description="After all jobs queued now, if every answer has its maximum length; null: no engine runs."

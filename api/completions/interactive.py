@@ -48,7 +48,7 @@ _BODY: Final = TypeAdapter(dict[str, Any])
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class ParsedRequest:
     """A request that was parsed.
 
     Attributes:
@@ -78,7 +78,7 @@ class Completion:
     output: str
 
 
-async def understand(services: Services, endpoint: Endpoint, raw: bytes | bytearray) -> Ask:
+async def parse_request(services: Services, endpoint: Endpoint, raw: bytes | bytearray) -> ParsedRequest:
     """Parse the request in this body and count its prompt.
 
     Raises:
@@ -90,14 +90,14 @@ async def understand(services: Services, endpoint: Endpoint, raw: bytes | bytear
     return await services.compute_apart(len(raw), _parse_raw, endpoint, raw, services.tokenizer.current, most)
 
 
-async def understand_plain(services: Services, raw: bytes | bytearray, *, stream: bool) -> Ask:
+async def parse_plain_request(services: Services, raw: bytes | bytearray, *, stream: bool) -> ParsedRequest:
     """Parse a plain request for the served model; greedy unless it sets a temperature."""
     most = await _most_tokens(services, len(raw))
     given = {"temperature": 0, "model": services.settings.engine.model, "stream": stream}
     return await services.compute_apart(len(raw), _parse_plain, raw, given, services.tokenizer.current, most)
 
 
-async def submit(services: Services, ask: Ask, *, caller: Caller) -> Job:
+async def submit(services: Services, parsed: ParsedRequest, *, caller: Caller) -> Job:
     """Submit the request as a job in the interactive lane.
 
     Raises:
@@ -110,7 +110,7 @@ async def submit(services: Services, ask: Ask, *, caller: Caller) -> Job:
     served = services.settings.engine.model
     work = partial(
         _submit,
-        ask=ask,
+        parsed=parsed,
         tenant_id=caller.tenant_id,
         fallback=fallback,
         default_max_tokens=default,
@@ -208,7 +208,7 @@ async def _most_tokens(services: Services, num_bytes: int) -> int | None:
 
 def _parse_raw(
     endpoint: Endpoint, raw: bytes | bytearray, tokenizer: Tokenizer | None, most_tokens: int | None
-) -> Ask:
+) -> ParsedRequest:
     try:
         body = _BODY.validate_json(raw)
     except ValidationError as error:
@@ -218,15 +218,15 @@ def _parse_raw(
 
 def _parse_plain(
     raw: bytes | bytearray, given: dict[str, Any], tokenizer: Tokenizer | None, most_tokens: int | None
-) -> Ask:
+) -> ParsedRequest:
     asked = parse(GenerateRequest, raw).model_dump(exclude_none=True)
     return _parse_request(Endpoint.TEXT, given | asked, tokenizer, most_tokens)
 
 
 def _parse_request(
     endpoint: Endpoint, body: Mapping[str, Any], tokenizer: Tokenizer | None, most_tokens: int | None
-) -> Ask:
-    generation = openai.understand(endpoint, body)
+) -> ParsedRequest:
+    generation = openai.validate_request(endpoint, body)
     if tokenizer is None:
         raise UnavailableError("The tokenizer is not loaded yet.")
     try:
@@ -241,13 +241,13 @@ def _parse_request(
         raise ContextLengthExceededError(message, param="messages", details=error.details) from None
     except ChatTemplateError as error:
         raise InvalidRequestError(error.message, param="messages") from None
-    return Ask(generation, NewText(generation.canonical, counted))
+    return ParsedRequest(generation, NewText(generation.canonical, counted))
 
 
 def _submit(
     session: Session,
     *,
-    ask: Ask,
+    parsed: ParsedRequest,
     tenant_id: UUID,
     fallback: Capacity,
     default_max_tokens: int,
@@ -255,24 +255,26 @@ def _submit(
     admit: Admit,
 ) -> Job:
     registered = registry.registered_capacities(session)
-    model = ask.generation.model
+    model = parsed.generation.model
     if model not in registered and model != served:
         raise ModelNotFoundError(f"This server does not serve the model {model!r}.", param="model")
     capacities = registered.get(model) or [fallback]
-    room = max(min(each.max_seq_len, each.max_tokens_in_pool) for each in capacities) - ask.prompt_tokens
-    max_tokens = ask.generation.max_tokens or max(1, min(default_max_tokens, room))
+    room = max(min(each.max_seq_len, each.max_tokens_in_pool) for each in capacities) - parsed.prompt_tokens
+    max_tokens = parsed.generation.max_tokens or max(1, min(default_max_tokens, room))
     spec = JobSpec(
-        text=ask.text,
+        text=parsed.text,
         task="chat",
         model=model,
         max_tokens=max_tokens,
         lane=Lane.INTERACTIVE,
-        sampling=ask.generation.sampling,
+        sampling=parsed.generation.sampling,
         window=_WINDOW,
     )
     (job,) = submission.submit(session, [spec], tenant_id=tenant_id, fallback=fallback, admit=admit)
     if job.error is not None:
         limit = max(each.max_seq_len for each in capacities)
-        message = openai.too_long_message(limit=limit, prompt_tokens=ask.prompt_tokens, max_tokens=max_tokens)
+        message = openai.too_long_message(
+            limit=limit, prompt_tokens=parsed.prompt_tokens, max_tokens=max_tokens
+        )
         raise ContextLengthExceededError(message, param="messages")
     return job

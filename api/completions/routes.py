@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from api.completions import formats, interactive
 from api.completions.formats import AnswerFormat
-from api.completions.interactive import Ask, Completion
+from api.completions.interactive import Completion, ParsedRequest
 from api.completions.replies import ChatCompletionReply, GenerateReply, TextCompletionReply
 from api.completions.requests import GenerateRequest
 from api.http.body import read_body
@@ -62,8 +62,8 @@ async def create_chat_completion(request: Request, services: ServicesDep, caller
     Closing the connection cancels it.
     """
     raw = await read_body(request, max_bytes=services.settings.api.max_body_bytes)
-    ask = await interactive.understand(services, Endpoint.CHAT, raw)
-    return await _answer(request, services, ask, formats.CHAT, caller)
+    parsed = await interactive.parse_request(services, Endpoint.CHAT, raw)
+    return await _answer(request, services, parsed, formats.CHAT, caller)
 
 
 @router.post(
@@ -77,8 +77,8 @@ async def create_chat_completion(request: Request, services: ServicesDep, caller
 async def create_completion(request: Request, services: ServicesDep, caller: CallerDep) -> Response:
     """Continue a prompt while you wait, like chat but without a chat template."""
     raw = await read_body(request, max_bytes=services.settings.api.max_body_bytes)
-    ask = await interactive.understand(services, Endpoint.TEXT, raw)
-    return await _answer(request, services, ask, formats.TEXT, caller)
+    parsed = await interactive.parse_request(services, Endpoint.TEXT, raw)
+    return await _answer(request, services, parsed, formats.TEXT, caller)
 
 
 @router.post(
@@ -89,8 +89,8 @@ async def create_completion(request: Request, services: ServicesDep, caller: Cal
 )
 async def generate(request: Request, services: ServicesDep, caller: CallerDep) -> Response:
     """Continue a prompt as it is, with the fewest fields."""
-    ask = await _plain(request, services, stream=False)
-    return await _answer(request, services, ask, formats.PLAIN, caller)
+    parsed = await _plain(request, services, stream=False)
+    return await _answer(request, services, parsed, formats.PLAIN, caller)
 
 
 @router.post(
@@ -104,26 +104,26 @@ async def generate(request: Request, services: ServicesDep, caller: CallerDep) -
 )
 async def generate_stream(request: Request, services: ServicesDep, caller: CallerDep) -> Response:
     """Continue a prompt as `/generate` does, and stream the text as it is generated."""
-    ask = await _plain(request, services, stream=True)
-    return await _answer(request, services, ask, formats.PLAIN, caller)
+    parsed = await _plain(request, services, stream=True)
+    return await _answer(request, services, parsed, formats.PLAIN, caller)
 
 
-async def _plain(request: Request, services: Services, *, stream: bool) -> Ask:
+async def _plain(request: Request, services: Services, *, stream: bool) -> ParsedRequest:
     raw = await read_body(request, max_bytes=services.settings.api.max_body_bytes)
-    return await interactive.understand_plain(services, raw, stream=stream)
+    return await interactive.parse_plain_request(services, raw, stream=stream)
 
 
 async def _answer(
-    request: Request, services: Services, ask: Ask, shape: AnswerFormat, caller: Caller
+    request: Request, services: Services, parsed: ParsedRequest, shape: AnswerFormat, caller: Caller
 ) -> Response:
     tenant_id = caller.tenant_id
-    if ask.generation.stream:
-        include_usage = ask.generation.include_usage
+    if parsed.generation.stream:
+        include_usage = parsed.generation.include_usage
         with services.event_streams.opening(caller) as stream:
-            job = await interactive.submit(services, ask, caller=caller)
+            job = await interactive.submit(services, parsed, caller=caller)
             events = _events(services, job, shape, include_usage=include_usage, tenant_id=tenant_id)
             return EventResponse(stream, events, describe=_error_event)
-    job = await interactive.submit(services, ask, caller=caller)
+    job = await interactive.submit(services, parsed, caller=caller)
     ended: Completion | None = None
     try:
         ended = await _unless_gone(request, interactive.until_ended(services, job.id, tenant_id=tenant_id))

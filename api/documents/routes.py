@@ -18,7 +18,7 @@ from api.documents.schemas import (
     DocumentListReply,
     DocumentReply,
     DocumentTextQuery,
-    SeenDocumentReply,
+    DocumentWithPagesReply,
 )
 from api.http.dependencies import ServicesDep, TenantDep
 from api.http.idempotency import IdempotencyDep
@@ -84,7 +84,7 @@ async def list_documents(
 @router.get(
     "/v1/documents/{document_id}",
     summary="Get a document",
-    responses=answers(200, SeenDocumentReply, "The document", 404, 503),
+    responses=answers(200, DocumentWithPagesReply, "The document", 404, 503),
 )
 async def get_document(
     document_id: DocumentIdDep, services: ServicesDep, tenant_id: TenantDep

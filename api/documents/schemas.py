@@ -5,7 +5,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, with_config
 
 from api.http.fields import example
-from api.http.replies import GoneReply, ListReply, gone_example, page_example
+from api.http.replies import DeletionReply, ListReply, gone_example, page_example
 from jobs.documents.views import DocumentObject, DocumentStateName, KindName
 from jobs.validation import Closed
 
@@ -71,7 +71,7 @@ class DocumentReply(DocumentObject):
 
 
 @with_config(example(**_DOCUMENT, page_offsets=[0, 1874, 1874, 4410]))
-class SeenDocumentReply(DocumentObject):
+class DocumentWithPagesReply(DocumentObject):
     """A document with the offsets of its pages."""
 
     page_offsets: Annotated[
@@ -85,7 +85,7 @@ class DocumentListReply(ListReply[DocumentReply]):
     model_config = page_example(_DOCUMENT)
 
 
-class DocumentDeletedReply(GoneReply[Literal["document"]]):
+class DocumentDeletedReply(DeletionReply[Literal["document"]]):
     """A document that was deleted."""
 
     model_config = gone_example(_DOCUMENT)

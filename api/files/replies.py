@@ -5,7 +5,7 @@ from typing import Any, Literal
 from pydantic import with_config
 
 from api.http.fields import example
-from api.http.replies import GoneReply, ListReply, gone_example, page_example
+from api.http.replies import DeletionReply, ListReply, gone_example, page_example
 from jobs.files.views import FileObject
 
 _FILE_ID = "file-019c2f3e5a4b7c8d9e0f1a2b3c4d5e6f"
@@ -33,7 +33,7 @@ class FileListReply(ListReply[FileReply]):
     model_config = page_example(_FILE)
 
 
-class FileDeletedReply(GoneReply[Literal["file"]]):
+class FileDeletedReply(DeletionReply[Literal["file"]]):
     """A file that was deleted."""
 
     model_config = gone_example(_FILE)

@@ -19,8 +19,8 @@ _HEADER: Final = b"x-request-id"
 _FRAMES: Final = 4
 
 
-class Edge:
-    """ASGI middleware around everything else."""
+class RequestMiddleware:
+    """ASGI middleware around everything else: request ids, metrics, and 500 for what nothing else caught."""
 
     def __init__(self, app: ASGIApp, metrics: HttpMetrics) -> None:
         self._app = app

@@ -21,7 +21,7 @@ class ListReply(BaseModel, Generic[Row]):
     has_more: bool
 
 
-class GoneReply(BaseModel, Generic[Kind]):
+class DeletionReply(BaseModel, Generic[Kind]):
     """Confirmation of a deletion."""
 
     id: str

@@ -15,7 +15,7 @@ from api.runtime.services import Services
 from jobs import queries
 from jobs.live_output import Delta
 from jobs.models import Job
-from jobs.queries import Glance
+from jobs.queries import JobStatus
 from jobs.states import TERMINAL
 from jobs.views import job_object
 
@@ -50,8 +50,8 @@ class JobEvents:
             yield self._state()
 
     async def _until_ended(self) -> AsyncGenerator[bytes, None]:
-        rows: AsyncIterator[Glance | Delta] = self._services.job_changes.changes(self._job.id)
-        deltas: AsyncIterator[Glance | Delta] = self._services.live.deltas(self._job.id)
+        rows: AsyncIterator[JobStatus | Delta] = self._services.job_changes.changes(self._job.id)
+        deltas: AsyncIterator[JobStatus | Delta] = self._services.live.deltas(self._job.id)
         async with aclosing(merged(rows, deltas)) as changes:
             async for change in changes:
                 if change is None:

@@ -6,8 +6,8 @@ from pydantic import BaseModel, Field, with_config
 from typing_extensions import TypedDict
 
 from api.http.fields import example
-from api.http.replies import GoneReply, ListReply, gone_example, page_example
-from jobs.views import FinishReasonName, JobError, JobObject, SeenJobObject
+from api.http.replies import DeletionReply, ListReply, gone_example, page_example
+from jobs.views import FinishReasonName, JobError, JobObject, JobWithQueueObject
 
 _ID = "job_019c2f3e5a4b7c8d9e0f1a2b3c4d5e6f"
 _JOB: dict[str, Any] = {
@@ -49,7 +49,7 @@ _WAITS = {
 
 
 @with_config(example(**_JOB | _WAITS))
-class SeenJobReply(SeenJobObject):
+class JobWithQueueReply(JobWithQueueObject):
     """A job and, while it waits, its queue position."""
 
 
@@ -89,7 +89,7 @@ class ResultReply(BaseModel):
     error: JobError | None
 
 
-class DeletedReply(GoneReply[Literal["job"]]):
+class DeletedReply(DeletionReply[Literal["job"]]):
     """A job that was deleted."""
 
     model_config = gone_example(_JOB)

@@ -8,7 +8,7 @@ from fastapi.responses import JSONResponse
 from starlette.responses import Response
 
 from jobs.models import Job
-from jobs.views import JobObject, QueuePlace, SeenJobObject, job_object, queue_object
+from jobs.views import JobObject, JobWithQueueObject, QueuePosition, job_object, queue_object
 
 
 def job_response(job: Job, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
@@ -19,8 +19,11 @@ def job_response(job: Job, *, status: int = 200, headers: Mapping[str, str] | No
     )
 
 
-async def seen_job_response(
-    job: Job, find_place: Callable[[Job], Awaitable[QueuePlace | None]], *, if_none_match: str | None = None
+async def polled_job_response(
+    job: Job,
+    find_place: Callable[[Job], Awaitable[QueuePosition | None]],
+    *,
+    if_none_match: str | None = None,
 ) -> Response:
     """Render the job and its queue position, or 304 if the job is unchanged.
 
@@ -31,7 +34,7 @@ async def seen_job_response(
     if if_none_match is not None and _matches(if_none_match, tag):
         return Response(status_code=304, headers=_tagged(tag))
     place = await find_place(job)
-    body = _json(SeenJobObject(**seen, queue=queue_object(place) if place else None))
+    body = _json(JobWithQueueObject(**seen, queue=queue_object(place) if place else None))
     return Response(body, headers=_tagged(tag), media_type=JSONResponse.media_type)
 
 

@@ -16,9 +16,9 @@ from api.http.identifiers import JobIdDep, parse_optional
 from api.http.openapi import answers, json_body
 from api.http.replies import page
 from api.jobs.acceptance import request_sha256, specification
-from api.jobs.replies import DeletedReply, JobListReply, JobReply, ResultReply, SeenJobReply
+from api.jobs.replies import DeletedReply, JobListReply, JobReply, JobWithQueueReply, ResultReply
 from api.jobs.requests import JobListQuery, JobRequest
-from api.jobs.responses import job_response, seen_job_response
+from api.jobs.responses import job_response, polled_job_response
 from api.runtime.api_keys import Caller
 from api.runtime.services import Acceptance, Services
 from jobs import deletion, ids, lifecycle, queries, submission
@@ -96,7 +96,9 @@ async def list_jobs(
 @router.get(
     "/v1/jobs/{job_id}",
     summary="Get a job",
-    responses=answers(200, SeenJobReply, "The job and, while it waits, its queue position", 400, 404, 503)
+    responses=answers(
+        200, JobWithQueueReply, "The job and, while it waits, its queue position", 400, 404, 503
+    )
     | {304: {"description": "Unchanged since the version in If-None-Match"}},
 )
 async def get_job(
@@ -123,7 +125,7 @@ async def get_job(
     job = await read(job_id, tenant_id=tenant_id)
     if job is None:
         raise NotFoundError("There is no such job.")
-    return await seen_job_response(job, services.queue_positions.of, if_none_match=if_none_match)
+    return await polled_job_response(job, services.queue_positions.of, if_none_match=if_none_match)
 
 
 @router.get(

@@ -11,7 +11,7 @@ from uuid import UUID
 from sqlalchemy.orm import Session
 
 from api.runtime.database import Transactions
-from api.runtime.key_lookups import KeyLookups, Seen
+from api.runtime.key_lookups import KeyLookups, KeyRecord
 from jobs.errors import AuthenticationError, LongbatchError
 from jobs.models.tenant import ApiKey
 from jobs.settings import Settings
@@ -118,7 +118,7 @@ class ApiKeys:
         await self._note_use(row, seen)
         return found
 
-    async def _note_use(self, row: ApiKey, seen: Seen) -> None:
+    async def _note_use(self, row: ApiKey, seen: KeyRecord) -> None:
         if keys.is_use_noted(row, seen.now) or not keys.is_usable(row, seen.now):
             return
 

@@ -25,7 +25,7 @@ _MAX_KEYS_OF_A_QUERY: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class KeyRecord:
     """The database's answer about a key.
 
     Attributes:
@@ -44,10 +44,10 @@ class KeyLookups:
 
     def __init__(self, transactions: Transactions) -> None:
         self._transactions = transactions
-        self._waiting: dict[str, asyncio.Future[Seen]] = {}
+        self._waiting: dict[str, asyncio.Future[KeyRecord]] = {}
         self._queries: set[asyncio.Task[None]] = set()
 
-    async def find(self, secret: str) -> Seen:
+    async def find(self, secret: str) -> KeyRecord:
         """Find a key.
 
         Raises:
@@ -79,7 +79,7 @@ class KeyLookups:
                     answer.set_result(seen[secret])
 
 
-def _read(session: Session, *, secrets: Collection[str]) -> Mapping[str, Seen]:
+def _read(session: Session, *, secrets: Collection[str]) -> Mapping[str, KeyRecord]:
     now = database_now(session)
     rows = keys.find_all(session, secrets)
     tenant_ids = {row.tenant_id for row in rows.values()}
@@ -88,5 +88,5 @@ def _read(session: Session, *, secrets: Collection[str]) -> Mapping[str, Seen]:
     found = {}
     for secret in secrets:
         row = rows.get(secret)
-        found[secret] = Seen(row, limits.get(row.tenant_id) if row else None, now)
+        found[secret] = KeyRecord(row, limits.get(row.tenant_id) if row else None, now)
     return found

@@ -27,7 +27,7 @@ from jobs.scheduling.sizing import ClaimPolicy
 from jobs.settings import Settings
 from jobs.states import JobState
 from jobs.tenants import isolation
-from jobs.views import QueuePlace
+from jobs.views import QueuePosition
 
 T = TypeVar("T")
 # How long callers share a snapshot; a position seldom changes within it.
@@ -56,7 +56,7 @@ class QueuePositions:
         self._snapshots: dict[str, CachedValue[QueueSnapshot]] = {}
         self._depths: dict[str, CachedValue[Depth]] = {}
 
-    async def of(self, job: Job) -> QueuePlace | None:
+    async def of(self, job: Job) -> QueuePosition | None:
         """Find the queue position of this job.
 
         Returns:

@@ -12,27 +12,27 @@ from sqlalchemy.orm import Session
 from api.runtime.database import Transactions
 from jobs import telemetry
 
-Seen = TypeVar("Seen", bound=Hashable)
-Read = Callable[[Session, Sequence[UUID]], Mapping[UUID, Seen]]
+Status = TypeVar("Status", bound=Hashable)
+Read = Callable[[Session, Sequence[UUID]], Mapping[UUID, Status]]
 
 INTERVAL: Final = 0.5
 
 
-class RowChanges(Generic[Seen]):
+class RowChanges(Generic[Status]):
     """Publishes a row's visible state to each follower whenever it changes; one query serves all."""
 
-    def __init__(self, transactions: Transactions, read: "Read[Seen]") -> None:
+    def __init__(self, transactions: Transactions, read: "Read[Status]") -> None:
         """Args: read: returns the visible state of existing rows by id."""
         self._transactions = transactions
         self._read = read
-        self._listeners: dict[UUID, set[asyncio.Queue[Seen | None]]] = defaultdict(set)
-        self._seen: dict[UUID, Seen] = {}
+        self._listeners: dict[UUID, set[asyncio.Queue[Status | None]]] = defaultdict(set)
+        self._seen: dict[UUID, Status] = {}
         self._wanted = asyncio.Event()
         self._released = False
 
-    async def changes(self, row_id: UUID) -> AsyncGenerator[Seen, None]:
+    async def changes(self, row_id: UUID) -> AsyncGenerator[Status, None]:
         """Yield the row's visible state first and on each change, until it is deleted."""
-        mine: asyncio.Queue[Seen | None] = asyncio.Queue()
+        mine: asyncio.Queue[Status | None] = asyncio.Queue()
         self._listeners[row_id].add(mine)
         if row_id in self._seen:
             mine.put_nowait(self._seen[row_id])
@@ -77,9 +77,9 @@ class RowChanges(Generic[Seen]):
                     self._seen[row_id] = seen
                 self._publish(row_id, seen)
 
-    def _read_rows(self, session: Session, *, row_ids: Sequence[UUID]) -> Mapping[UUID, Seen]:
+    def _read_rows(self, session: Session, *, row_ids: Sequence[UUID]) -> Mapping[UUID, Status]:
         return self._read(session, row_ids)
 
-    def _publish(self, row_id: UUID, seen: Seen | None) -> None:
+    def _publish(self, row_id: UUID, seen: Status | None) -> None:
         for listener in self._listeners.get(row_id, ()):
             listener.put_nowait(seen)

@@ -24,12 +24,12 @@ from api.runtime.readiness import Readiness
 from api.runtime.row_changes import RowChanges
 from api.runtime.tokenizer import LoadedTokenizer
 from jobs import batches, queries, summaries
-from jobs.batches import BatchGlance
+from jobs.batches import BatchStatus
 from jobs.engines import registry
 from jobs.prompts.tokenizer import Tokenizer
-from jobs.queries import Glance
+from jobs.queries import JobStatus
 from jobs.settings import Settings
-from jobs.summaries import SummaryGlance
+from jobs.summaries import SummaryStatus
 from jobs.webhooks import destinations as webhook_destinations
 
 P = ParamSpec("P")
@@ -70,9 +70,9 @@ class Services:
     group_commit: GroupCommit
     poller: JobPoller
     live: LiveReader
-    job_changes: RowChanges[Glance]
-    batch_changes: RowChanges[BatchGlance]
-    summary_changes: RowChanges[SummaryGlance]
+    job_changes: RowChanges[JobStatus]
+    batch_changes: RowChanges[BatchStatus]
+    summary_changes: RowChanges[SummaryStatus]
     event_streams: EventStreams
     queue_positions: QueuePositions
     tokenizer: LoadedTokenizer
@@ -142,9 +142,9 @@ async def open_services(settings: Settings) -> AsyncIterator[Services]:
         group_commit=GroupCommit(transactions, registry.configured_capacity(settings.engine)),
         poller=poller,
         live=LiveReader(settings.broker, on_ended=poller.poll_now),
-        job_changes=RowChanges(transactions, queries.glance),
-        batch_changes=RowChanges(transactions, batches.glance),
-        summary_changes=RowChanges(transactions, summaries.glance),
+        job_changes=RowChanges(transactions, queries.read_status),
+        batch_changes=RowChanges(transactions, batches.read_status),
+        summary_changes=RowChanges(transactions, summaries.read_status),
         event_streams=EventStreams(transactions, settings.api),
         queue_positions=QueuePositions(settings),
         tokenizer=tokenizer,

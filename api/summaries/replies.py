@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, NotRequired
 from pydantic import BaseModel, Field, with_config
 
 from api.http.fields import example
-from api.http.replies import GoneReply, ListReply, gone_example, page_example
+from api.http.replies import DeletionReply, ListReply, gone_example, page_example
 from jobs.summaries.formats import SummaryResult
 from jobs.summaries.views import ChunkReply, SummaryObject
 
@@ -69,7 +69,7 @@ class SummaryReply(SummaryObject):
 
 
 @with_config(example(**_SUMMARY, chunks=[_CHUNK]))
-class SeenSummaryReply(SummaryObject):
+class SummaryWithChunksReply(SummaryObject):
     """A summary with its chunks, which `chunks=false` omits."""
 
     chunks: NotRequired[Annotated[list[ChunkReply] | None, Field(description="The chunks, in text order.")]]
@@ -158,7 +158,7 @@ class SummaryEstimateReply(BaseModel):
     documents: list[EstimatedDocumentReply]
 
 
-class DeletedSummaryReply(GoneReply[Literal["summary"]]):
+class DeletedSummaryReply(DeletionReply[Literal["summary"]]):
     """A summary that was deleted."""
 
     model_config = gone_example(_SUMMARY)

@@ -26,11 +26,11 @@ from api.summaries.estimates import estimate_summaries
 from api.summaries.events import summary_events
 from api.summaries.replies import (
     DeletedSummaryReply,
-    SeenSummaryReply,
     SummaryEstimateReply,
     SummaryListReply,
     SummaryReply,
     SummaryResultReply,
+    SummaryWithChunksReply,
 )
 from api.summaries.requests import SummaryEstimateRequest, SummaryListQuery, SummaryRequest
 from jobs import ids, summaries
@@ -146,7 +146,7 @@ async def list_summaries(
 @router.get(
     "/v1/summaries/{summary_id}",
     summary="Get a summary",
-    responses=answers(200, SeenSummaryReply, "The summary, with its chunks", 400, 404, 503),
+    responses=answers(200, SummaryWithChunksReply, "The summary, with its chunks", 400, 404, 503),
 )
 async def get_summary(
     summary_id: SummaryIdDep,

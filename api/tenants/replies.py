@@ -20,7 +20,7 @@ class UsageDayReply(BaseModel):
     total_tokens: int
 
 
-class EnqueuedReply(BaseModel):
+class QuotaUsageReply(BaseModel):
     """What your unfinished jobs hold of your quotas now, and the quotas."""
 
     tokens: int = Field(description="Prompts and max_tokens; an upper bound for prompts not counted yet.")
@@ -50,4 +50,4 @@ class UsageReply(BaseModel):
 
     object: Literal["list"]
     data: list[UsageDayReply]
-    enqueued: EnqueuedReply
+    enqueued: QuotaUsageReply

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from api.http.dependencies import CallerDep, ServicesDep
 from api.http.openapi import answers
-from api.tenants.replies import EnqueuedReply, UsageDayReply, UsageReply
+from api.tenants.replies import QuotaUsageReply, UsageDayReply, UsageReply
 from jobs.errors import InvalidRequestError
 from jobs.states import TERMINAL
 from jobs.tenants import quotas, usage
@@ -51,7 +51,7 @@ async def get_usage(
     return UsageReply(
         object="list",
         data=[_day(day, model, list(each)) for (day, model), each in groupby(found, _day_and_model)],
-        enqueued=EnqueuedReply(
+        enqueued=QuotaUsageReply(
             tokens=held.tokens,
             max_tokens=limits.max_enqueued_tokens,
             jobs=held.jobs,

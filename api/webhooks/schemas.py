@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 
 from api.http.fields import example
-from api.http.replies import GoneReply, ListReply, gone_example, page_example
+from api.http.replies import DeletionReply, ListReply, gone_example, page_example
 from jobs.validation import Closed, NonEmpty, Text
 
 MAX_OVERLAP_SECONDS: Final = 7 * 24 * 3600
@@ -161,7 +161,7 @@ class EndpointListReply(ListReply[EndpointReply]):
     last_id: str | None
 
 
-class DeletedEndpointReply(GoneReply[Literal["webhook_endpoint"]]):
+class DeletedEndpointReply(DeletionReply[Literal["webhook_endpoint"]]):
     """An endpoint that was deleted."""
 
     model_config = gone_example(_ENDPOINT)

@@ -1,35 +1,35 @@
 """Batches: the functions that change and read them; validation, expansion and results are modules."""
 
 from jobs.batches.lifecycle import (
-    BatchGlance,
     BatchSpec,
+    BatchStatus,
     cancel,
     create,
     end,
     find_repeated,
     get,
-    glance,
     hold,
     list_batches,
     move,
     prune,
+    read_status,
     retry,
     wait_for_others,
 )
 
 __all__ = [
-    "BatchGlance",
     "BatchSpec",
+    "BatchStatus",
     "cancel",
     "create",
     "end",
     "find_repeated",
     "get",
-    "glance",
     "hold",
     "list_batches",
     "move",
     "prune",
+    "read_status",
     "retry",
     "wait_for_others",
 ]

@@ -10,7 +10,7 @@ from jobs.files.lines import FileLine
 from jobs.forecast.duration import Estimate
 from jobs.forecast.engine_speed import reading_work
 from jobs.models import JsonObject
-from jobs.prompts.openai import Generation, error_object, understand
+from jobs.prompts.openai import Generation, error_object, validate_request
 from jobs.prompts.store import Counter
 from jobs.states.batch import Endpoint
 
@@ -62,7 +62,7 @@ class Estimator:
             envelope = read_envelope(line, self._endpoint, max_line_bytes=self._max_line_bytes)
             if not self._seen.add(envelope.custom_id):
                 raise duplicate(envelope.custom_id)
-            asked = understand(self._endpoint, envelope.body)
+            asked = validate_request(self._endpoint, envelope.body)
             if asked.model not in self._models:
                 raise ModelNotFoundError(param="model")
             self._add(line.number, envelope.custom_id, asked)

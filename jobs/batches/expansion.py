@@ -33,7 +33,7 @@ from jobs.ids import uuid7
 from jobs.models import Job
 from jobs.models.batch import Batch
 from jobs.prompts.counter import count_short
-from jobs.prompts.openai import error_object, understand
+from jobs.prompts.openai import error_object, validate_request
 from jobs.prompts.store import NewText
 from jobs.states.batch import BatchState, Endpoint
 from jobs.submission import JobSpec
@@ -288,7 +288,7 @@ def _specification(
         InvalidRequestError: its body asks for something that batches do not support.
         ModelNotFoundError: its model is not served.
     """
-    asked = understand(Endpoint(batch.endpoint), envelope.body)
+    asked = validate_request(Endpoint(batch.endpoint), envelope.body)
     if asked.stream:
         raise InvalidRequestError("Requests of a batch cannot stream.", param="stream")
     if asked.model not in models:

@@ -180,7 +180,7 @@ def get(session: Session, batch_id: UUID, *, tenant_id: UUID) -> Batch:
 
 
 @dataclass(frozen=True, slots=True)
-class BatchGlance:
+class BatchStatus:
     """The fields of a batch that change while it runs."""
 
     state: str
@@ -189,14 +189,14 @@ class BatchGlance:
     num_failed: int
 
 
-def glance(session: Session, batch_ids: Sequence[UUID]) -> dict[UUID, BatchGlance]:
+def read_status(session: Session, batch_ids: Sequence[UUID]) -> dict[UUID, BatchStatus]:
     """Read the changing fields of batches of any tenant; leave out deleted ones."""
     rows = session.execute(
         select(Batch.id, Batch.state, Batch.num_lines, Batch.num_completed, Batch.num_failed).where(
             Batch.id.in_(batch_ids)
         )
     )
-    return {row.id: BatchGlance(row.state, row.num_lines, row.num_completed, row.num_failed) for row in rows}
+    return {row.id: BatchStatus(row.state, row.num_lines, row.num_completed, row.num_failed) for row in rows}
 
 
 def list_batches(session: Session, wanted: Range) -> Page[Batch]:

@@ -16,7 +16,7 @@ from jobs.models import Job
 from jobs.scheduling.ranking import head_of
 from jobs.scheduling.sizing import ClaimPolicy
 from jobs.states import JobState, Lane, WaitReason
-from jobs.views import QueuePlace
+from jobs.views import QueuePosition
 
 # Starts to simulate; later ones are extrapolated.
 HORIZON: Final = 128
@@ -69,7 +69,7 @@ def is_far_back(snapshot: QueueSnapshot, job: Job) -> bool:
     return job.state == JobState.QUEUED and job.id not in snapshot.positions and bool(snapshot.view.up)
 
 
-def explain(job: Job, snapshot: QueueSnapshot | None, depth: Depth | None) -> QueuePlace | None:
+def explain(job: Job, snapshot: QueueSnapshot | None, depth: Depth | None) -> QueuePosition | None:
     """Explain why an unfinished job waits, and find its queue position.
 
     Args:
@@ -81,40 +81,40 @@ def explain(job: Job, snapshot: QueueSnapshot | None, depth: Depth | None) -> Qu
         None if the job runs or has ended.
     """
     if job.state in _UNRANKED:
-        return QueuePlace(reason=_UNRANKED[job.state])
+        return QueuePosition(reason=_UNRANKED[job.state])
     if job.state != JobState.QUEUED or snapshot is None:
         return None
     view, misfit = snapshot.view, _misfit(job, snapshot.view)
     if job.run_after is not None and job.run_after > view.now:
         starts_at = None if misfit else _first_start(snapshot, not_before=job.run_after)
-        return QueuePlace(reason=WaitReason.RETRY_BACKOFF, estimated_start_at=starts_at)
+        return QueuePosition(reason=WaitReason.RETRY_BACKOFF, estimated_start_at=starts_at)
     if misfit is not None:
-        return QueuePlace(reason=misfit)
+        return QueuePosition(reason=misfit)
     return _near(job.id, snapshot) if job.id in snapshot.positions else _far(job, snapshot, depth)
 
 
-def _near(job_id: UUID, snapshot: QueueSnapshot) -> QueuePlace:
+def _near(job_id: UUID, snapshot: QueueSnapshot) -> QueuePosition:
     """Describe the position of a job whose start was simulated."""
-    return QueuePlace(
+    return QueuePosition(
         position=snapshot.positions[job_id],
         reason=_reason(job_id, snapshot),
         estimated_start_at=snapshot.view.now + timedelta(seconds=snapshot.found.starts[job_id]),
     )
 
 
-def _far(job: Job, snapshot: QueueSnapshot, depth: Depth | None) -> QueuePlace:
+def _far(job: Job, snapshot: QueueSnapshot, depth: Depth | None) -> QueuePosition:
     """Describe the position of a job beyond the horizon, or younger than the snapshot."""
     view, found = snapshot.view, snapshot.found
     if job.id not in view.ranked and not _has_waiting(snapshot) and _would_fit(job, view, found.budgets):
-        return QueuePlace(position=len(found.starts) + 1, estimated_start_at=view.now)
+        return QueuePosition(position=len(found.starts) + 1, estimated_start_at=view.now)
     if depth is None:
-        return QueuePlace(reason=_reason(job.id, snapshot))
+        return QueuePosition(reason=_reason(job.id, snapshot))
     ahead = depth.ahead(job.id, lane=Lane(job.lane), tenant_id=job.tenant_id, rank=job.rank)
     first = view.up[0][1]
     writing = Length(0, ahead.num_jobs * snapshot.mean_tokens)
     cost_s = ahead.reading * first.speed.read_s + first.cost_s(writing)
     seconds = later_s(found, cost_ahead_s=cost_s)
-    return QueuePlace(
+    return QueuePosition(
         position=max(round(ahead.num_jobs), len(found.starts)) + 1,
         reason=_reason(job.id, snapshot),
         estimated_start_at=None if seconds is None else view.now + timedelta(seconds=seconds),

@@ -17,7 +17,7 @@ from jobs.forecast.engine_speed import Service, Speed, measure
 from jobs.forecast.simulation import Length, Outlook
 from jobs.forecast.start_times import expected_tokens
 from jobs.models import Engine, Job, Reservation
-from jobs.queries import Queued
+from jobs.queries import QueuedJob
 from jobs.scheduling import engine_load
 from jobs.scheduling.output_history import PeersOnce
 from jobs.scheduling.prediction import PredictionPolicy
@@ -186,14 +186,14 @@ class _Expectations:
         unread = 0.0 if has_read or not reading_s else held_tokens * max(0.05, 1 - since_s / reading_s)
         return Length(unread, self._new_tokens(job))
 
-    def whole(self, job: Queued) -> Length:
+    def whole(self, job: QueuedJob) -> Length:
         """Estimate what a queued job will take.
 
         It reads what it generated earlier like its prompt.
         """
         return Length(job.prompt_tokens + job.completion_tokens, self._new_tokens(job))
 
-    def _new_tokens(self, job: Job | Queued) -> float:
+    def _new_tokens(self, job: Job | QueuedJob) -> float:
         return expected_tokens(
             self.peers.of(job.tenant_id, job.task).near(job.prompt_tokens or 0),
             produced=job.completion_tokens,

@@ -161,7 +161,7 @@ class Generation:
     include_usage: bool
 
 
-def understand(endpoint: Endpoint, body: Mapping[str, Any]) -> Generation:
+def validate_request(endpoint: Endpoint, body: Mapping[str, Any]) -> Generation:
     """Validate the body of a request to `endpoint`.
 
     Raises:

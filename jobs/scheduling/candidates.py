@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from jobs.engines.capacity import Capacity
 from jobs.models import FIT_CLASS, NEED_BOUNDS, NEED_CLASSES, NUM_SIZE_CLASSES, SIZE_BOUNDS, Job
-from jobs.queries import Queued
+from jobs.queries import QueuedJob
 from jobs.scheduling.fair_share import Account
 from jobs.states import Lane
 
@@ -27,7 +27,7 @@ _MAX_URGENT: Final = 16
 
 
 _CLASS: Final = FIT_CLASS.replace(":", r"\:")  # not a parameter
-_COLUMNS: Final = ", ".join(Queued._fields)
+_COLUMNS: Final = ", ".join(QueuedJob._fields)
 # The literal state lets the planner use the partial indexes.
 _RUNNABLE: Final = """
     state = 'queued' AND model = :model AND lane = :lane AND (run_after IS NULL OR run_after <= :now)
@@ -95,7 +95,7 @@ _FIRST: Final = (
     ) AS urgent ORDER BY urgent.expires_at LIMIT :num_urgent)
 """)  # noqa: S608  # built from constants
     .bindparams(bindparam("tenants", type_=ARRAY(Uuid)))
-    .columns(*(Job.__table__.c[name] for name in Queued._fields))
+    .columns(*(Job.__table__.c[name] for name in QueuedJob._fields))
 )
 
 
@@ -145,7 +145,7 @@ def first_jobs(
     capacity: Capacity,
     now: datetime,
     max_rows: int = MAX_ROWS,
-) -> Sequence[Queued]:
+) -> Sequence[QueuedJob]:
     """Read the best runnable jobs of each class and the next to expire; unordered.
 
     Finds small, large and urgent jobs however many others precede them, at the same cost; skips classes whose
@@ -179,4 +179,4 @@ def first_jobs(
             "num_urgent_each": max(_MIN_EACH, _MAX_URGENT // len(tenants)),
         },
     )
-    return [Queued(*row) for row in rows]
+    return [QueuedJob(*row) for row in rows]

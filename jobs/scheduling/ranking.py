@@ -15,7 +15,7 @@ from jobs.database import advisory_locks
 from jobs.database.advisory_locks import Lock
 from jobs.engines.capacity import Capacity
 from jobs.models import Job, TenantAccount
-from jobs.queries import Queued
+from jobs.queries import QueuedJob
 from jobs.scheduling import candidates
 from jobs.scheduling.candidates import WaitingTenants
 from jobs.scheduling.fair_share import Account, lift, rank
@@ -39,7 +39,7 @@ class Ranked:
         candidate: the same job as the packing sees it.
     """
 
-    job: Queued
+    job: QueuedJob
     size: ReservationSize
     candidate: Candidate
 
@@ -78,7 +78,7 @@ class Ranking:
             if lane in waiting.tenants
         ]
 
-    def candidate(self, job: Queued, size: ReservationSize) -> Candidate:
+    def candidate(self, job: QueuedJob, size: ReservationSize) -> Candidate:
         """Describe a queued job for the packing."""
         return Candidate(
             job_id=job.id,
@@ -98,7 +98,7 @@ class Ranking:
             queues[job.tenant_id].append(Ranked(job, size, self.candidate(job, size)))
         return rank(queues, known, num_tokens=lambda each: charged(each.job, each.size), limit=len(rows))
 
-    def _first_jobs(self, lane: Lane, tenants: Sequence[UUID]) -> Sequence[Queued]:
+    def _first_jobs(self, lane: Lane, tenants: Sequence[UUID]) -> Sequence[QueuedJob]:
         """Read jobs of the first tenants that have any that may run here."""
         for start in range(0, len(tenants), candidates.MAX_TENANTS):
             rows = candidates.first_jobs(
@@ -114,7 +114,7 @@ class Ranking:
                 return rows
         return []
 
-    def _order(self, job: Queued) -> tuple[int, bool, float, UUID]:
+    def _order(self, job: QueuedJob) -> tuple[int, bool, float, UUID]:
         """Return a job's sort key within its tenant: priority, near expiry, age."""
         priority = job.priority(self.now)
         is_urgent = priority > job.rank
@@ -122,7 +122,7 @@ class Ranking:
         return (-priority, not is_urgent, expires, job.id)
 
 
-def charged(job: Queued, size: ReservationSize) -> int:
+def charged(job: QueuedJob, size: ReservationSize) -> int:
     """Compute what its tenant pays at the start: the prompt, once, and the new output."""
     prompt = job.prompt_tokens if job.started_at is None else 0
     return prompt + size.output_tokens - job.completion_tokens
@@ -140,7 +140,7 @@ def head_of(ranked: Sequence[Ranked]) -> list[Ranked]:
     return kept
 
 
-def _tree(job: Queued) -> UUID | None:
+def _tree(job: QueuedJob) -> UUID | None:
     """Return the tree that the job is part of; None if it is independent.
 
     Trees run one after another: the largest job of several trees is no better than the oldest. A document

@@ -259,7 +259,7 @@ def _visible(tenant_id: UUID) -> tuple[ColumnElement[bool], ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class SummaryGlance:
+class SummaryStatus:
     """The parts of a summary that change while it runs."""
 
     state: str
@@ -269,7 +269,7 @@ class SummaryGlance:
     num_running: int
 
 
-def glance(session: Session, summary_ids: Sequence[UUID]) -> dict[UUID, SummaryGlance]:
+def read_status(session: Session, summary_ids: Sequence[UUID]) -> dict[UUID, SummaryStatus]:
     """Read the changing parts of these summaries, of any tenant; skip deleted rows."""
     counts = (
         select(
@@ -288,7 +288,7 @@ def glance(session: Session, summary_ids: Sequence[UUID]) -> dict[UUID, SummaryG
         .where(Summary.id.in_(summary_ids))
     )
     return {
-        row.id: SummaryGlance(row.state, row.stop_reason, row.all or 0, row.ended or 0, row.running or 0)
+        row.id: SummaryStatus(row.state, row.stop_reason, row.all or 0, row.ended or 0, row.running or 0)
         for row in rows
     }
 

@@ -122,7 +122,7 @@ class Sandbox:
         if self._has_timed_out:
             return self._timeout()
         if process.returncode == 0:
-            return understand(output, self._settings)
+            return parse_output(output, self._settings)
         if process.returncode == confine.EXIT_OUT_OF_TIME:
             return self._timeout()
         return _OUT_OF_MEMORY if process.returncode in _MEMORY_CODES else _CRASHED
@@ -210,7 +210,7 @@ def _feed(process: subprocess.Popen[bytes], chunks: Iterable[bytes]) -> None:
         process.stdin.close()
 
 
-def understand(output: bytes, settings: DocumentSettings) -> tuple[Extracted, bytes] | Refusal:
+def parse_output(output: bytes, settings: DocumentSettings) -> tuple[Extracted, bytes] | Refusal:
     """Check and parse the output, which is as untrusted as the bytes that were read."""
     try:
         (size,) = struct.unpack_from(">Q", output)

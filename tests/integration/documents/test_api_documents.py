@@ -11,7 +11,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session, sessionmaker
 from typer.testing import CliRunner
 
-from api.documents.schemas import DocumentListReply, SeenDocumentReply
+from api.documents.schemas import DocumentListReply, DocumentWithPagesReply
 from api_server import ApiProcess, error_of
 from cli.stack.servers.valkey import EmbeddedValkey
 from document_support import make_docx, make_pdf, prose_page
@@ -46,7 +46,7 @@ def test_a_document_is_taken_in_extracted_and_read(
     assert (waits.status_code, error_of(waits)["code"]) == (409, "document_not_ready")
     extractor.run_once()
     seen = http.get(f"/v1/documents/{made['id']}").json()
-    TypeAdapter(SeenDocumentReply).validate_python(seen)
+    TypeAdapter(DocumentWithPagesReply).validate_python(seen)
     text = http.get(f"/v1/documents/{made['id']}/text")
     assert text.headers["content-type"] == "text/plain; charset=utf-8"
     assert (seen["state"], seen["pages"], seen["language"], seen["title"]) == ("ready", 3, "en", "Report")

@@ -16,7 +16,7 @@ from jobs.forecast.queue_position import QueueSnapshot, explain, is_far_back, pl
 from jobs.models import Engine, Job, Reservation
 from jobs.scheduling.sizing import ClaimPolicy
 from jobs.states import FinishReason, JobState, Lane, WaitReason
-from jobs.views import QueuePlace
+from jobs.views import QueuePosition
 from support import ENGINE, MODEL, POLICY, claim_one, job_in, output_of, register_engine, spec, submit_one
 
 WHOLE = ClaimPolicy(lease=POLICY.lease, max_rescues=POLICY.max_rescues, prediction=None)
@@ -29,11 +29,11 @@ def snapshot_of(session: Session, policy: ClaimPolicy = WHOLE) -> QueueSnapshot:
     return play(snapshot.take_snapshot(session, MODEL, policy, unmeasured=SPEED), policy)
 
 
-def place_of(session: Session, job: Job) -> QueuePlace:
+def place_of(session: Session, job: Job) -> QueuePosition:
     return place_in(snapshot_of(session), session, job)
 
 
-def place_in(snapshot: QueueSnapshot, session: Session, job: Job) -> QueuePlace:
+def place_in(snapshot: QueueSnapshot, session: Session, job: Job) -> QueuePosition:
     found = explain(job, snapshot, backlog.count(session, MODEL))
     assert found is not None
     return found
@@ -67,13 +67,13 @@ def test_a_job_that_runs_or_has_ended_waits_for_nothing(session: Session) -> Non
 
 def test_a_job_whose_tokens_are_counted_is_not_in_line(session: Session) -> None:
     job = job_in(session, JobState.PREPARING)
-    assert explain(job, None, None) == QueuePlace(reason=WaitReason.PREPARING)
+    assert explain(job, None, None) == QueuePosition(reason=WaitReason.PREPARING)
 
 
 def test_a_blocked_job_waits_for_others(session: Session) -> None:
     job = job_in(session, JobState.PREPARING)
     job.state = JobState.BLOCKED
-    assert explain(job, None, None) == QueuePlace(reason=WaitReason.DEPENDENCY)
+    assert explain(job, None, None) == QueuePosition(reason=WaitReason.DEPENDENCY)
 
 
 def test_nothing_holds_back_the_next_job_on_a_free_engine(session: Session) -> None:
@@ -124,12 +124,12 @@ def test_after_a_failed_attempt_the_time_of_the_next_is_reported(session: Sessio
     job = submit_one(session)
     job.run_after = database_now(session) + timedelta(seconds=40)
     place = place_of(session, job)
-    assert place == QueuePlace(None, WaitReason.RETRY_BACKOFF, job.run_after)
+    assert place == QueuePosition(None, WaitReason.RETRY_BACKOFF, job.run_after)
 
 
 def test_without_an_engine_nothing_can_be_said(session: Session) -> None:
     job = submit_one(session)
-    assert place_of(session, job) == QueuePlace(reason=WaitReason.ENGINE_DOWN)
+    assert place_of(session, job) == QueuePosition(reason=WaitReason.ENGINE_DOWN)
 
 
 @pytest.mark.parametrize("how", ["paused", "silent"])
@@ -141,7 +141,7 @@ def test_an_engine_that_is_paused_or_silent_is_down(session: Session, how: str) 
     else:
         session.execute(update(Engine).values(seen_at=database_now(session) - timedelta(minutes=1)))
     session.expire_all()
-    assert place_of(session, job) == QueuePlace(reason=WaitReason.ENGINE_DOWN)
+    assert place_of(session, job) == QueuePosition(reason=WaitReason.ENGINE_DOWN)
 
 
 def test_a_job_for_a_larger_engine_waits_for_it_or_for_ever(session: Session) -> None:
@@ -156,7 +156,7 @@ def test_a_job_for_a_larger_engine_waits_for_it_or_for_ever(session: Session) ->
     assert reason_of(session, job) == WaitReason.ENGINE_DOWN
     session.execute(text("DELETE FROM engines WHERE name = 'large'"))
     session.expire_all()
-    assert place_of(session, job) == QueuePlace(reason=WaitReason.NO_ENGINE_FITS)
+    assert place_of(session, job) == QueuePosition(reason=WaitReason.NO_ENGINE_FITS)
 
 
 def test_the_interactive_lane_is_before_the_batch_lane(session: Session) -> None:

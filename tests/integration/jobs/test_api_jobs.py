@@ -7,7 +7,7 @@ from pydantic import TypeAdapter
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session, sessionmaker
 
-from api.jobs.replies import JobReply, SeenJobReply
+from api.jobs.replies import JobReply, JobWithQueueReply
 from api_server import error_of
 from jobs import ids
 from jobs.ids import uuid7
@@ -67,8 +67,8 @@ def test_the_documented_job_has_the_fields_of_the_real_one(http: httpx2.Client) 
     job = http.post("/v1/jobs", json={"input": "a"}).json()
     assert list(job) == list(JobReply.__annotations__)
     seen = http.get(f"/v1/jobs/{job['id']}").json()
-    assert list(seen) == list(SeenJobReply.__annotations__)
-    TypeAdapter(SeenJobReply).validate_python(seen)
+    assert list(seen) == list(JobWithQueueReply.__annotations__)
+    TypeAdapter(JobWithQueueReply).validate_python(seen)
 
 
 def test_a_conversation_is_accepted(http: httpx2.Client) -> None:

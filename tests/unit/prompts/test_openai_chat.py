@@ -10,8 +10,8 @@ from jobs.prompts.openai import (
     Generation,
     chat_completion,
     text_completion,
-    understand,
     usage_object,
+    validate_request,
 )
 from jobs.states.batch import Endpoint
 
@@ -19,11 +19,11 @@ HELLO = [{"role": "user", "content": "Hello"}]
 
 
 def chat(**body: object) -> Generation:
-    return understand(Endpoint.CHAT, {"model": "m", "messages": HELLO} | body)
+    return validate_request(Endpoint.CHAT, {"model": "m", "messages": HELLO} | body)
 
 
 def complete(**body: object) -> Generation:
-    return understand(Endpoint.TEXT, {"model": "m", "prompt": "Hello"} | body)
+    return validate_request(Endpoint.TEXT, {"model": "m", "prompt": "Hello"} | body)
 
 
 def test_a_plain_chat_is_understood() -> None:
