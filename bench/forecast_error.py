@@ -18,12 +18,12 @@ from bench.simulation.simulator import Conditions, _Simulation
 from bench.simulation.workloads import WORKLOADS, Spec, make
 from bench.simulation.world import SimulatedJob, World
 from jobs.forecast.engine_speed import A6000 as UNMEASURED
-from jobs.forecast.engine_speed import Service, Speed, measure
-from jobs.forecast.simulation import Length, Outlook
+from jobs.forecast.engine_speed import JobTiming, Speed, measure
+from jobs.forecast.simulation import EngineState, RemainingTokens
 from jobs.forecast.start_times import expected_tokens, forecast, later_s
 from jobs.scheduling.prediction import PredictionPolicy
 
-# The service's own values: starts simulated ahead, and services measured.
+# The service's own values: starts simulated ahead, and jobs whose timing is measured.
 HORIZON, MEASURED = 128, 64
 EVERY_S = 120.0
 
@@ -103,24 +103,24 @@ class StartPredictor:
         return picked
 
     def _estimate(self, world: World) -> Iterator[PredictedStart]:
-        speed = measure(list(self._services(world)), otherwise=UNMEASURED)
+        speed = measure(list(self._timings(world)), otherwise=UNMEASURED)
         self.speeds.append(speed)
         lengths = {each.job_id: _length(world, each) for each in (*world.queue, *world.running)}
         candidates = [candidate_of(self.policy, world, each) for each in world.queue]
         size = world.capacity.max_batch_size
-        outlook = Outlook(candidates, running(world), world.budget, size, speed)
-        found = forecast([outlook], lengths, policy=self.policy.packing, horizon=HORIZON)
+        state = EngineState(candidates, running(world), world.budget, size, speed)
+        found = forecast([state], lengths, policy=self.policy.packing, horizon=HORIZON)
         places = {job_id: place for place, job_id in enumerate(found.starts, 1)}
         ahead_s = 0.0
         for rank, each in enumerate(world.queue, 1):
             seconds = found.starts.get(each.job_id)
             if seconds is None:
                 seconds = later_s(found, cost_ahead_s=ahead_s)
-            ahead_s += outlook.cost_s(lengths[each.job_id])
+            ahead_s += state.cost_s(lengths[each.job_id])
             if seconds is not None:
                 yield PredictedStart(world.now, each, places.get(each.job_id, rank), seconds)
 
-    def _services(self, world: World) -> Iterator[Service]:
+    def _timings(self, world: World) -> Iterator[JobTiming]:
         ended = [job for job in self.jobs if job.finished_at is not None]
         newest = sorted(ended, key=lambda job: job.finished_at or 0.0)[-MEASURED:]
         for job in (*newest, *world.running):
@@ -129,7 +129,7 @@ class StartPredictor:
             if began is None and sequence is not None:
                 began = sequence.started_at
             if began is not None and job.num_segments == 1:
-                yield Service(
+                yield JobTiming(
                     began,
                     self.engine.first_token_at.get(job.number),
                     job.finished_at or world.now,
@@ -151,7 +151,7 @@ def predict_starts(specs: Iterable[Spec], model: EngineModel) -> StartPredictor:
     return predictor
 
 
-def _length(world: World, job: SimulatedJob) -> Length:
+def _length(world: World, job: SimulatedJob) -> RemainingTokens:
     sequence = job.sequence
     new_tokens = expected_tokens(
         world.peers(job),
@@ -159,7 +159,7 @@ def _length(world: World, job: SimulatedJob) -> Length:
         max_tokens=job.spec.max_tokens,
         cold_tokens=PredictionPolicy().cold_tokens,
     )
-    return Length(max(0, job.held_tokens - (sequence.kv if sequence else 0)), new_tokens)
+    return RemainingTokens(max(0, job.held_tokens - (sequence.kv if sequence else 0)), new_tokens)
 
 
 def main() -> None:

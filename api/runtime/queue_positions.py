@@ -15,11 +15,11 @@ from api.runtime.cached_value import CachedValue
 from jobs import database, telemetry
 from jobs.errors import UnavailableError
 from jobs.forecast import backlog, queue_position
-from jobs.forecast.backlog import Depth
+from jobs.forecast.backlog import QueueDepth
 from jobs.forecast.duration import Estimate, seconds_until_done
 from jobs.forecast.engine_speed import A6000
-from jobs.forecast.queue_position import QueueSnapshot
-from jobs.forecast.simulation import Outlook
+from jobs.forecast.queue_position import QueueForecast
+from jobs.forecast.simulation import EngineState
 from jobs.forecast.snapshot import take_snapshot
 from jobs.models import Job
 from jobs.scheduling.output_history import History
@@ -31,7 +31,7 @@ from jobs.views import QueuePosition
 
 T = TypeVar("T")
 # How long callers share a snapshot; a position seldom changes within it.
-_SNAPSHOT_SECONDS: Final = 1.0
+_FORECAST_SECONDS: Final = 1.0
 # Far back in the queue a position changes slowly, and counting is more expensive.
 _DEPTH_SECONDS: Final = 10.0
 _HISTORY_KEPT: Final = timedelta(seconds=5)
@@ -53,8 +53,8 @@ class QueuePositions:
         self._engine = engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
         self._sessions = database.make_sessions(self._engine)
         self._threads = CapacityLimiter(_CONNECTIONS)
-        self._snapshots: dict[str, CachedValue[QueueSnapshot]] = {}
-        self._depths: dict[str, CachedValue[Depth]] = {}
+        self._forecasts: dict[str, CachedValue[QueueForecast]] = {}
+        self._depths: dict[str, CachedValue[QueueDepth]] = {}
 
     async def of(self, job: Job) -> QueuePosition | None:
         """Find the queue position of this job.
@@ -65,14 +65,14 @@ class QueuePositions:
         if job.state not in _WAITING:
             return None
         if job.state != JobState.QUEUED:
-            return queue_position.explain(job, None, None)
+            return queue_position.position_of(job, None, None)
         try:
             async with asyncio.timeout(_PATIENCE_SECONDS):
-                snapshot = await self._snapshot(job.model).get()
+                forecast = await self._forecast(job.model).get()
                 depth = (
-                    await self._depth(job.model).get() if queue_position.is_far_back(snapshot, job) else None
+                    await self._depth(job.model).get() if queue_position.is_far_back(forecast, job) else None
                 )
-            return queue_position.explain(job, snapshot, depth)
+            return queue_position.position_of(job, forecast, depth)
         except Exception as error:  # noqa: BLE001  # callers want the job above all, and get it without
             telemetry.logger().error(telemetry.LOOP_FAILED, loop="places", error=type(error).__name__)
             return None
@@ -88,8 +88,8 @@ class QueuePositions:
         """
         try:
             async with asyncio.timeout(_PATIENCE_SECONDS):
-                view = (await self._snapshot(model).get()).view
-                engines = [outlook for _, outlook in view.up]
+                snapshot = (await self._forecast(model).get()).snapshot
+                engines = [state for _, state in snapshot.up]
                 compute = partial(self._seconds_until_done, estimate, model, engines)
                 return await self._in_thread(compute) if engines else None
         except (OperationalError, InterfaceError, TimeoutError, PoolTimeoutError) as error:
@@ -97,38 +97,38 @@ class QueuePositions:
 
     async def close(self) -> None:
         """Stop all look-ups and close the connections."""
-        for snapshot in self._snapshots.values():
-            await snapshot.close()
+        for forecast in self._forecasts.values():
+            await forecast.close()
         for depth in self._depths.values():
             await depth.close()
         self._engine.dispose()
 
-    def _snapshot(self, model: str) -> CachedValue[QueueSnapshot]:
-        if model not in self._snapshots:
-            make = partial(self._in_thread, partial(self._read_snapshot, model))
-            self._snapshots[model] = CachedValue(
-                make, seconds=_SNAPSHOT_SECONDS, old_seconds=_SNAPSHOT_SECONDS
+    def _forecast(self, model: str) -> CachedValue[QueueForecast]:
+        if model not in self._forecasts:
+            make = partial(self._in_thread, partial(self._forecast_queue, model))
+            self._forecasts[model] = CachedValue(
+                make, seconds=_FORECAST_SECONDS, old_seconds=_FORECAST_SECONDS
             )
-        return self._snapshots[model]
+        return self._forecasts[model]
 
-    def _depth(self, model: str) -> CachedValue[Depth]:
+    def _depth(self, model: str) -> CachedValue[QueueDepth]:
         if model not in self._depths:
             make = partial(self._in_thread, partial(self._count, model))
             self._depths[model] = CachedValue(make, seconds=_DEPTH_SECONDS, old_seconds=_DEPTH_SECONDS)
         return self._depths[model]
 
-    def _read_snapshot(self, model: str) -> QueueSnapshot:
+    def _forecast_queue(self, model: str) -> QueueForecast:
         with database.transaction(self._sessions) as session:
             isolation.enter_across(session)
-            view = take_snapshot(session, model, self._policy, unmeasured=self._unmeasured)
-        return queue_position.play(view, self._policy)
+            snapshot = take_snapshot(session, model, self._policy, unmeasured=self._unmeasured)
+        return queue_position.forecast_queue(snapshot, self._policy)
 
-    def _count(self, model: str) -> Depth:
+    def _count(self, model: str) -> QueueDepth:
         with database.transaction(self._sessions) as session:
             isolation.enter_across(session)
             return backlog.count(session, model)
 
-    def _seconds_until_done(self, estimate: Estimate, model: str, engines: Sequence[Outlook]) -> float:
+    def _seconds_until_done(self, estimate: Estimate, model: str, engines: Sequence[EngineState]) -> float:
         with database.transaction(self._sessions) as session:
             isolation.enter_across(session)
             return seconds_until_done(session, estimate, model, engines)

@@ -30,7 +30,7 @@ _MARKS: Final = text("""
 """)
 
 
-class Mark(NamedTuple):
+class SampledJob(NamedTuple):
     """A queued job whose position in its tenant's queue is known; the first is number 1."""
 
     lane: str
@@ -43,7 +43,7 @@ class Mark(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Ahead:
+class WorkAhead:
     """What precedes a job.
 
     Attributes:
@@ -54,11 +54,11 @@ class Ahead:
     num_jobs: float
     reading: float
 
-    def __add__(self, other: "Ahead") -> "Ahead":
-        return Ahead(self.num_jobs + other.num_jobs, self.reading + other.reading)
+    def __add__(self, other: "WorkAhead") -> "WorkAhead":
+        return WorkAhead(self.num_jobs + other.num_jobs, self.reading + other.reading)
 
 
-NOTHING: Final = Ahead(0, 0)
+NOTHING: Final = WorkAhead(0, 0)
 
 
 @dataclass(slots=True)
@@ -67,23 +67,23 @@ class _Line:
 
     Attributes:
         weight: of the tenant.
-        keys: of the marks, in the tenant's own order.
-        totals: up to and including each mark.
+        keys: of the samples, in the tenant's own order.
+        totals: up to and including each sample.
     """
 
     weight: float
     keys: list[tuple[int, UUID]] = field(default_factory=list)
-    totals: list[Ahead] = field(default_factory=list)
+    totals: list[WorkAhead] = field(default_factory=list)
 
-    def add(self, mark: Mark) -> None:
-        """Add the next mark; assumes that the jobs between it and the last are like it."""
+    def add(self, sample: SampledJob) -> None:
+        """Add the next sample; assumes that the jobs between it and the last are like it."""
         before = self.totals[-1] if self.totals else NOTHING
-        num_new = mark.number - before.num_jobs
-        self.keys.append((-mark.rank, mark.id))
-        self.totals.append(before + Ahead(num_new, num_new * reading_work(mark.prompt_tokens)))
+        num_new = sample.number - before.num_jobs
+        self.keys.append((-sample.rank, sample.id))
+        self.totals.append(before + WorkAhead(num_new, num_new * reading_work(sample.prompt_tokens)))
 
-    def before(self, key: tuple[int, UUID]) -> Ahead:
-        """Find what precedes this job of the tenant; interpolates by id between two marks."""
+    def before(self, key: tuple[int, UUID]) -> WorkAhead:
+        """Find what precedes this job of the tenant; interpolates by id between two samples."""
         found = bisect_left(self.keys, key)
         if not found:
             return NOTHING
@@ -95,7 +95,7 @@ class _Line:
         part = (key[1].int - start) / (end - start) if self.keys[found - 1][0] == key[0] else 0.0
         return self.first(low.num_jobs + round(gap * min(1.0, max(0.0, part))))
 
-    def first(self, num_jobs: float) -> Ahead:
+    def first(self, num_jobs: float) -> WorkAhead:
         """Sum up the first `num_jobs` jobs, or all if there are fewer."""
         place = bisect_right(self.totals, num_jobs, key=lambda each: each.num_jobs)
         low = self.totals[place - 1] if place else NOTHING
@@ -103,16 +103,16 @@ class _Line:
             return low
         high = self.totals[place]
         part = (num_jobs - low.num_jobs) / (high.num_jobs - low.num_jobs)
-        return low + Ahead(num_jobs - low.num_jobs, part * (high.reading - low.reading))
+        return low + WorkAhead(num_jobs - low.num_jobs, part * (high.reading - low.reading))
 
 
 @dataclass(frozen=True, slots=True)
-class Depth:
+class QueueDepth:
     """The queue of one model at the time of the count."""
 
     lines: Mapping[tuple[Lane, UUID], _Line]
 
-    def ahead(self, job_id: UUID, *, lane: Lane, tenant_id: UUID, rank: int) -> Ahead:
+    def ahead(self, job_id: UUID, *, lane: Lane, tenant_id: UUID, rank: int) -> WorkAhead:
         """Estimate what starts before this job: its tenant's jobs, and others by weight.
 
         Exact for a tenant's first thousand jobs, within a few hundred after them. Assumes that other tenants'
@@ -129,15 +129,15 @@ class Depth:
         return found
 
 
-def count(session: Session, model: str) -> Depth:
+def count(session: Session, model: str) -> QueueDepth:
     """Count the queue of this model as it is now."""
     rows = session.execute(_MARKS, {"model": model, "exact": _EXACT, "every": _EVERY})
-    return of(Mark(*row) for row in rows)
+    return of(SampledJob(*row) for row in rows)
 
 
-def of(marks: Iterable[Mark]) -> Depth:
-    """Build the queue from marks in order of lane, tenant and number."""
+def of(samples: Iterable[SampledJob]) -> QueueDepth:
+    """Build the queue from samples in order of lane, tenant and number."""
     lines: dict[tuple[Lane, UUID], _Line] = {}
-    for mark in marks:
-        lines.setdefault((Lane(mark.lane), mark.tenant_id), _Line(mark.weight)).add(mark)
-    return Depth(lines)
+    for sample in samples:
+        lines.setdefault((Lane(sample.lane), sample.tenant_id), _Line(sample.weight)).add(sample)
+    return QueueDepth(lines)

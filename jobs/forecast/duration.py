@@ -7,7 +7,7 @@ from sqlalchemy import BigInteger, cast, func, literal_column, select
 from sqlalchemy.orm import Session
 
 from jobs.forecast.engine_speed import reading_work
-from jobs.forecast.simulation import Length, Outlook
+from jobs.forecast.simulation import EngineState, RemainingTokens
 from jobs.models import Job, JsonObject
 
 
@@ -39,7 +39,9 @@ class Estimate:
     is_exact: bool = True
 
 
-def seconds_until_done(session: Session, estimate: Estimate, model: str, engines: Sequence[Outlook]) -> float:
+def seconds_until_done(
+    session: Session, estimate: Estimate, model: str, engines: Sequence[EngineState]
+) -> float:
     """Estimate the seconds until these lines finish, after all that is queued.
 
     Assumes that every answer is as long as it may be.
@@ -64,5 +66,5 @@ def seconds_until_done(session: Session, estimate: Estimate, model: str, engines
     output += estimate.max_output_tokens
     if not reading and not output:
         return 0.0
-    rates = [1 / (reading * each.speed.read_s + each.cost_s(Length(0, output))) for each in engines]
+    rates = [1 / (reading * each.speed.read_s + each.cost_s(RemainingTokens(0, output))) for each in engines]
     return 1 / sum(rates)

@@ -34,7 +34,7 @@ A6000 = Speed(step_s=0.037, read_s=0.000_207)
 
 
 @dataclass(frozen=True, slots=True)
-class Service:
+class JobTiming:
     """One job's time on an engine; moments in seconds on any one clock.
 
     Attributes:
@@ -57,19 +57,19 @@ def reading_work(prompt_tokens: float) -> float:
     return prompt_tokens * (1 + prompt_tokens / _ATTENTION_TOKENS)
 
 
-def measure(services: Sequence[Service], *, otherwise: Speed) -> Speed:
-    """Compute the median speeds over these services; long services count more.
+def measure(timings: Sequence[JobTiming], *, otherwise: Speed) -> Speed:
+    """Compute the median speeds over these timings; long ones count more.
 
     An engine reads prompts one after another, and while it does, other jobs get hardly a token: that waiting
     does not count as their time.
 
     Args:
-        services: of one engine.
-        otherwise: the speed to use where these services do not show one.
+        timings: of jobs of one engine.
+        otherwise: the speed to use where these timings do not show one.
     """
-    readings = _merged((each.began_at, each.first_token_at or each.until) for each in services)
-    reads = [found for each in services if (found := _read_rate(each, services)) is not None]
-    steps = [found for each in services if (found := _step_rate(each, readings)) is not None]
+    readings = _merged((each.began_at, each.first_token_at or each.until) for each in timings)
+    reads = [found for each in timings if (found := _read_rate(each, timings)) is not None]
+    steps = [found for each in timings if (found := _step_rate(each, readings)) is not None]
     return Speed(
         step_s=_weighted_median(steps) or otherwise.step_s,
         read_s=_weighted_median(reads) or otherwise.read_s,
@@ -79,7 +79,7 @@ def measure(services: Sequence[Service], *, otherwise: Speed) -> Speed:
 _Span = tuple[float, float]
 
 
-def _read_rate(one: Service, all_of_them: Iterable[Service]) -> tuple[float, float] | None:
+def _read_rate(one: JobTiming, all_of_them: Iterable[JobTiming]) -> tuple[float, float] | None:
     """Compute the seconds per unit of work while it read its prompt, and its weight.
 
     Counts the work of prompts that were read at the same time.
@@ -96,7 +96,7 @@ def _read_rate(one: Service, all_of_them: Iterable[Service]) -> tuple[float, flo
     return ((mine[1] - mine[0]) / work, reading_work(one.prompt_tokens)) if work else None
 
 
-def _step_rate(one: Service, readings: Iterable[_Span]) -> tuple[float, float] | None:
+def _step_rate(one: JobTiming, readings: Iterable[_Span]) -> tuple[float, float] | None:
     """Compute the seconds per token after the first, and its weight.
 
     Leaves out the time in which the engine read prompts.

@@ -16,7 +16,7 @@ _ALMOST_NOTHING = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
-class Length:
+class RemainingTokens:
     """What a job is expected to take from its start, or from now on if it runs.
 
     Attributes:
@@ -29,7 +29,7 @@ class Length:
 
 
 @dataclass(frozen=True, slots=True)
-class Outlook:
+class EngineState:
     """An engine as it is now.
 
     Attributes:
@@ -46,7 +46,7 @@ class Outlook:
     max_batch_size: int
     speed: Speed
 
-    def cost_s(self, length: Length) -> float:
+    def cost_s(self, length: RemainingTokens) -> float:
         """Compute the seconds of the whole engine that a job takes.
 
         Reading stops all other jobs; the jobs of a batch share each iteration.
@@ -57,7 +57,7 @@ class Outlook:
 
 
 @dataclass(slots=True)
-class _Seat:
+class _SimulatedJob:
     """A reservation on its way to its end; both counts in iterations.
 
     Attributes:
@@ -71,56 +71,56 @@ class _Seat:
 
 
 @dataclass(slots=True)
-class Playback:
+class SimulatedEngine:
     """An engine at some time from now on.
 
     Attributes:
         queue: candidates in rank order.
         budget: what is free.
         is_closed: a job runs alone; no other starts until the engine is empty.
-        seats: its reservations.
+        jobs: its reservations.
         unread: prompts being read, in order of arrival: iterations, and the extra seconds of each.
     """
 
-    outlook: Outlook
+    state: EngineState
     queue: dict[UUID, Candidate]
     budget: Budget
     is_closed: bool
-    seats: list[_Seat] = field(default_factory=list)
+    jobs: list[_SimulatedJob] = field(default_factory=list)
     unread: deque[tuple[float, float]] = field(default_factory=deque)
 
     @classmethod
-    def of(cls, outlook: Outlook, lengths: Mapping[UUID, Length]) -> Self:
+    def from_state(cls, state: EngineState, lengths: Mapping[UUID, RemainingTokens]) -> Self:
         """Start the simulation with the engine as it is now."""
-        queue = {each.job_id: each for each in outlook.candidates}
-        full = len(outlook.running) >= outlook.max_batch_size
-        made = cls(outlook, queue, outlook.budget, is_closed=outlook.budget.free_slots == 0 and not full)
-        for each in outlook.running:
-            made.sit(each, lengths.get(each.job_id, Length(0, 0)))
+        queue = {each.job_id: each for each in state.candidates}
+        full = len(state.running) >= state.max_batch_size
+        made = cls(state, queue, state.budget, is_closed=state.budget.free_slots == 0 and not full)
+        for each in state.running:
+            made.add_running(each, lengths.get(each.job_id, RemainingTokens(0, 0)))
         return made
 
-    def sit(self, running: Running, length: Length) -> None:
+    def add_running(self, running: Running, length: RemainingTokens) -> None:
         """Add a reservation; it ends after all prompts before it, its own, and its tokens."""
         if length.prompt_tokens:
             chunks = ceil(length.prompt_tokens / ITERATION_TOKENS)
-            self.unread.append((chunks, self.outlook.speed.reading_s(length.prompt_tokens) / chunks))
+            self.unread.append((chunks, self.state.speed.reading_s(length.prompt_tokens) / chunks))
         before = sum(chunks for chunks, _ in self.unread) if length.prompt_tokens else 0
-        self.seats.append(_Seat(running, before + length.new_tokens, reserved=running.steps_left))
+        self.jobs.append(_SimulatedJob(running, before + length.new_tokens, reserved=running.steps_left))
 
-    def start(self, candidate: Candidate, length: Length) -> None:
+    def start(self, candidate: Candidate, length: RemainingTokens) -> None:
         """Start the candidate on the engine."""
-        self.sit(Running(candidate.job_id, candidate.blocks, candidate.steps, candidate.lane), length)
+        self.add_running(Running(candidate.job_id, candidate.blocks, candidate.steps, candidate.lane), length)
         self.is_closed = candidate.alone
         self._count(self.budget.free_blocks - candidate.blocks)
 
     def running(self) -> list[Running]:
         """Describe the reservations for the packing."""
-        return [replace(each.running, steps_left=ceil(each.reserved)) for each in self.seats]
+        return [replace(each.running, steps_left=ceil(each.reserved)) for each in self.jobs]
 
     def seconds_to_next_end(self) -> float:
         """Compute the seconds until the next job ends; infinite if none runs."""
-        steps = to_read = min((each.left for each in self.seats), default=inf)
-        seconds = steps * self.outlook.speed.step_s
+        steps = to_read = min((each.left for each in self.jobs), default=inf)
+        seconds = steps * self.state.speed.step_s
         for chunks, longer_s in self.unread:
             read = min(chunks, to_read)
             seconds, to_read = seconds + read * longer_s, to_read - read
@@ -129,17 +129,17 @@ class Playback:
     def advance(self, seconds: float) -> None:
         """Advance the simulation by `seconds` and remove jobs that finished."""
         steps = self._pass(seconds)
-        for each in self.seats:
+        for each in self.jobs:
             each.left -= steps
             each.reserved = max(0.0, each.reserved - steps)
-        freed = sum(each.running.blocks for each in self.seats if each.left < _ALMOST_NOTHING)
+        freed = sum(each.running.blocks for each in self.jobs if each.left < _ALMOST_NOTHING)
         if freed:
-            self.seats = [each for each in self.seats if each.left >= _ALMOST_NOTHING]
+            self.jobs = [each for each in self.jobs if each.left >= _ALMOST_NOTHING]
             self._count(self.budget.free_blocks + freed)
 
     def _pass(self, seconds: float) -> float:
         """Read prompts for this time and return the iterations that fit into it."""
-        steps, step_s = 0.0, self.outlook.speed.step_s
+        steps, step_s = 0.0, self.state.speed.step_s
         while self.unread:
             chunks, longer_s = self.unread.popleft()
             done = min(chunks, seconds / (step_s + longer_s))
@@ -150,6 +150,6 @@ class Playback:
         return steps + seconds / step_s
 
     def _count(self, free_blocks: int) -> None:
-        self.is_closed = self.is_closed and bool(self.seats)
-        free_slots = 0 if self.is_closed else self.outlook.max_batch_size - len(self.seats)
-        self.budget = Budget(free_slots, free_blocks, idle=not self.seats)
+        self.is_closed = self.is_closed and bool(self.jobs)
+        free_slots = 0 if self.is_closed else self.state.max_batch_size - len(self.jobs)
+        self.budget = Budget(free_slots, free_blocks, idle=not self.jobs)

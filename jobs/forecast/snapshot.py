@@ -13,8 +13,8 @@ from sqlalchemy.orm import Session, aliased
 from jobs.database import database_now
 from jobs.engines import registry
 from jobs.engines.capacity import Capacity
-from jobs.forecast.engine_speed import Service, Speed, measure
-from jobs.forecast.simulation import Length, Outlook
+from jobs.forecast.engine_speed import JobTiming, Speed, measure
+from jobs.forecast.simulation import EngineState, RemainingTokens
 from jobs.forecast.start_times import expected_tokens
 from jobs.models import Engine, Job, Reservation
 from jobs.queries import QueuedJob
@@ -42,7 +42,7 @@ class Registered:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class QueueSnapshot:
     """One model's engines and the head of its queue at one moment.
 
     Attributes:
@@ -55,12 +55,12 @@ class View:
 
     now: datetime
     registered: Sequence[Registered]
-    up: Sequence[tuple[Capacity, Outlook]]
+    up: Sequence[tuple[Capacity, EngineState]]
     ranked: Mapping[UUID, Ranked]
-    lengths: Mapping[UUID, Length]
+    lengths: Mapping[UUID, RemainingTokens]
 
 
-def take_snapshot(session: Session, model: str, policy: ClaimPolicy, *, unmeasured: Speed) -> View:
+def take_snapshot(session: Session, model: str, policy: ClaimPolicy, *, unmeasured: Speed) -> QueueSnapshot:
     """Read what the packing of this model would use now; locks and writes nothing.
 
     Args:
@@ -76,9 +76,9 @@ def take_snapshot(session: Session, model: str, policy: ClaimPolicy, *, unmeasur
     held = _held(session, names)
     ended = _ended(session, names)
     expected = _Expectations(session, policy, now)
-    lengths: dict[UUID, Length] = {}
+    lengths: dict[UUID, RemainingTokens] = {}
     ranked: dict[UUID, Ranked] = {}
-    outlooks = []
+    up_states = []
     for engine in up:
         load = engine_load.read(session, engine)
         sizer = Sizer(session, load.capacity, policy)
@@ -86,16 +86,16 @@ def take_snapshot(session: Session, model: str, policy: ClaimPolicy, *, unmeasur
             session, model, load.capacity, policy, sizer, now, syncs_tenants=False, max_rows=_MAX_ROWS
         )
         mine = [each for lane in ranking.lanes() for each in lane]
-        services = [*ended[engine.name], *(_service(*each, now=now) for each in held[engine.name])]
-        speed = measure([each for each in services if each is not None], otherwise=unmeasured)
+        timings = [*ended[engine.name], *(_timing(*each, now=now) for each in held[engine.name])]
+        speed = measure([each for each in timings if each is not None], otherwise=unmeasured)
         lengths |= {job.id: expected.rest(reservation, job, speed) for reservation, job in held[engine.name]}
         lengths |= {each.job.id: expected.whole(each.job) for each in mine if each.job.id not in lengths}
         ranked |= {each.job.id: each for each in mine}
         candidates, running = [each.candidate for each in mine], list(load.running.values())
-        outlook = Outlook(candidates, running, load.budget, engine.max_batch_size, speed)
-        outlooks.append((load.capacity, outlook))
+        state = EngineState(candidates, running, load.budget, engine.max_batch_size, speed)
+        up_states.append((load.capacity, state))
     registered = [Registered(registry.capacity_of(each), each in up) for each in rows]
-    return View(now, registered, outlooks, ranked, lengths)
+    return QueueSnapshot(now, registered, up_states, ranked, lengths)
 
 
 _Held = tuple[Reservation, Job]
@@ -114,7 +114,7 @@ def _held(session: Session, names: Sequence[str]) -> dict[str, list[_Held]]:
     return found
 
 
-def _ended(session: Session, names: Sequence[str]) -> dict[str, list[Service]]:
+def _ended(session: Session, names: Sequence[str]) -> dict[str, list[JobTiming]]:
     """Read the last jobs that each engine served without interruption."""
     newest = aliased(
         Job,
@@ -133,12 +133,12 @@ def _ended(session: Session, names: Sequence[str]) -> dict[str, list[Service]]:
             *(column == 0 for column in unbroken),
         )
     )
-    found: dict[str, list[Service]] = defaultdict(list)
+    found: dict[str, list[JobTiming]] = defaultdict(list)
     for job in rows:
-        services = found[job.engine_name or ""]
-        if len(services) < _MEASURED and job.started_at and job.first_token_at and job.finalized_at:
-            services.append(
-                Service(
+        timings = found[job.engine_name or ""]
+        if len(timings) < _MEASURED and job.started_at and job.first_token_at and job.finalized_at:
+            timings.append(
+                JobTiming(
                     began_at=job.started_at.timestamp(),
                     first_token_at=job.first_token_at.timestamp(),
                     until=job.finalized_at.timestamp(),
@@ -149,7 +149,7 @@ def _ended(session: Session, names: Sequence[str]) -> dict[str, list[Service]]:
     return found
 
 
-def _service(reservation: Reservation, job: Job, *, now: datetime) -> Service | None:
+def _timing(reservation: Reservation, job: Job, *, now: datetime) -> JobTiming | None:
     """Describe a running job's time so far.
 
     Returns:
@@ -159,7 +159,7 @@ def _service(reservation: Reservation, job: Job, *, now: datetime) -> Service | 
         return None
     first = job.first_token_at.timestamp() if job.first_token_at else None
     began = reservation.created_at.timestamp()
-    return Service(began, first, now.timestamp(), job.prompt_tokens or 0, job.completion_tokens)
+    return JobTiming(began, first, now.timestamp(), job.prompt_tokens or 0, job.completion_tokens)
 
 
 @dataclass(slots=True)
@@ -175,23 +175,23 @@ class _Expectations:
         """Start without any peers read."""
         self.peers = PeersOnce(self.session, self.policy.history)
 
-    def rest(self, reservation: Reservation, job: Job, speed: Speed) -> Length:
+    def rest(self, reservation: Reservation, job: Job, speed: Speed) -> RemainingTokens:
         """Estimate what a running job will still take; nothing if it was asked to end."""
         if job.stop_reason is not None:
-            return Length(0, 0)
+            return RemainingTokens(0, 0)
         held_tokens = (job.prompt_tokens or 0) + job.completion_tokens
         has_read = job.completion_tokens > reservation.output_before
         reading_s = speed.reading_s(held_tokens)
         since_s = (self.now - reservation.created_at).total_seconds()
         unread = 0.0 if has_read or not reading_s else held_tokens * max(0.05, 1 - since_s / reading_s)
-        return Length(unread, self._new_tokens(job))
+        return RemainingTokens(unread, self._new_tokens(job))
 
-    def whole(self, job: QueuedJob) -> Length:
+    def whole(self, job: QueuedJob) -> RemainingTokens:
         """Estimate what a queued job will take.
 
         It reads what it generated earlier like its prompt.
         """
-        return Length(job.prompt_tokens + job.completion_tokens, self._new_tokens(job))
+        return RemainingTokens(job.prompt_tokens + job.completion_tokens, self._new_tokens(job))
 
     def _new_tokens(self, job: Job | QueuedJob) -> float:
         return expected_tokens(

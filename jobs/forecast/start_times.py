@@ -12,7 +12,7 @@ from math import inf
 from uuid import UUID
 
 from jobs.engines.capacity import Budget
-from jobs.forecast.simulation import Length, Outlook, Playback
+from jobs.forecast.simulation import EngineState, RemainingTokens, SimulatedEngine
 from jobs.scheduling.packing import Candidate, PackingPolicy, choose, fits
 from jobs.scheduling.prediction import FEW
 from jobs.states import Lane
@@ -27,7 +27,7 @@ class Forecast:
         kept_waiting: jobs of the window that would fit now, but into room kept for others.
         budgets: what is left of each engine once they have started.
         starts: seconds from now until each job of the horizon starts, in the order of their starts.
-        pace: seconds that pass while a second of engine time (`Outlook.cost_s` of the first engine) is
+        pace: seconds that pass while a second of engine time (`EngineState.cost_s` of the first engine) is
             served; None: nothing is served.
         overtaken_s: engine time of the jobs that still wait although later ranked ones have started.
     """
@@ -41,12 +41,12 @@ class Forecast:
 
 
 def forecast(
-    engines: Sequence[Outlook],
-    lengths: Mapping[UUID, Length],
+    engines: Sequence[EngineState],
+    lengths: Mapping[UUID, RemainingTokens],
     *,
     policy: PackingPolicy,
     horizon: int,
-    narrow: Callable[[Sequence[UUID]], Collection[UUID]] | None = None,
+    head_only: Callable[[Sequence[UUID]], Collection[UUID]] | None = None,
 ) -> Forecast:
     """Simulate the next `horizon` starts or a few more.
 
@@ -57,9 +57,12 @@ def forecast(
         lengths: of every candidate and every running job; one that is absent ends at once.
         policy: of the packing.
         horizon: starts after which it stops; `later_s` extrapolates from there.
-        narrow: which of a lane's jobs, in rank order, an engine considers; None: the first `policy.window`.
+        head_only: chooses the jobs of a lane, in rank order, that an engine considers; None: the first
+            `policy.window`.
     """
-    clock = _Clock([Playback.of(each, lengths) for each in engines], lengths, policy, narrow or _all)
+    clock = _Clock(
+        [SimulatedEngine.from_state(each, lengths) for each in engines], lengths, policy, head_only or _all
+    )
     clock.start_all()
     at_once, kept_waiting = frozenset(clock.starts), clock.would_fit()
     budgets = [engine.budget for engine in clock.engines]
@@ -77,7 +80,7 @@ def later_s(found: Forecast, *, cost_ahead_s: float) -> float | None:
 
     Args:
         found: the forecast.
-        cost_ahead_s: engine time (`Outlook.cost_s` of the first engine) of all jobs that rank before it.
+        cost_ahead_s: engine time (`EngineState.cost_s` of the first engine) of all jobs that rank before it.
 
     Returns:
         Seconds from now; None if nothing is served.
@@ -107,7 +110,9 @@ def expected_tokens(peers: Sequence[int], *, produced: int, max_tokens: int, col
     return max(1.0, sum(min(each, max_tokens) for each in longer) / len(longer) - produced)
 
 
-def _overtaken_s(engine: Outlook, starts: Mapping[UUID, float], lengths: Mapping[UUID, Length]) -> float:
+def _overtaken_s(
+    engine: EngineState, starts: Mapping[UUID, float], lengths: Mapping[UUID, RemainingTokens]
+) -> float:
     waiting_s = overtaken_s = 0.0
     for each in engine.candidates:
         if each.job_id in starts:
@@ -126,10 +131,10 @@ class _Clock:
         starts: so far.
     """
 
-    engines: list[Playback]
-    lengths: Mapping[UUID, Length]
+    engines: list[SimulatedEngine]
+    lengths: Mapping[UUID, RemainingTokens]
     policy: PackingPolicy
-    narrow: Callable[[Sequence[UUID]], Collection[UUID]]
+    head_only: Callable[[Sequence[UUID]], Collection[UUID]]
     now: float = 0.0
     starts: dict[UUID, float] = field(default_factory=dict)
 
@@ -161,14 +166,14 @@ class _Clock:
             if fits(each, engine.budget)
         )
 
-    def _start_one(self, engine: Playback) -> bool:
+    def _start_one(self, engine: SimulatedEngine) -> bool:
         if engine.budget.free_slots < 1 or not engine.queue:
             return False
         choice = choose(
             self._window(engine),
             engine.running(),
             engine.budget,
-            max_batch_size=engine.outlook.max_batch_size,
+            max_batch_size=engine.state.max_batch_size,
             policy=self.policy,
         )
         if choice.start is None:
@@ -179,13 +184,13 @@ class _Clock:
             each.queue.pop(choice.start, None)
         return True
 
-    def _window(self, engine: Playback) -> list[Candidate]:
+    def _window(self, engine: SimulatedEngine) -> list[Candidate]:
         """Return the jobs that the packing considers, which have waited until now."""
         passed = timedelta(seconds=self.now)
         window = []
         for lane in Lane:
             waiting = [each for each in engine.queue.values() if each.lane is lane]
-            seen = self.narrow([each.job_id for each in waiting])
+            seen = self.head_only([each.job_id for each in waiting])
             window += [each for each in waiting if each.job_id in seen][: self.policy.window]
         return [replace(each, waited=each.waited + passed) for each in window]
 

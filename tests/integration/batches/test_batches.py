@@ -18,7 +18,7 @@ from jobs.errors import ConflictError
 from jobs.files.storage import DirectoryStore
 from jobs.forecast.duration import Estimate, seconds_until_done
 from jobs.forecast.engine_speed import Speed
-from jobs.forecast.simulation import Outlook
+from jobs.forecast.simulation import EngineState
 from jobs.models import DEFAULT_TENANT, Job, WebhookEvent
 from jobs.models.file import File, FilePart
 from jobs.models.turn import VALIDATION
@@ -353,7 +353,7 @@ def test_the_custom_ids_of_jobs_are_those_of_the_lines(service: Service) -> None
 
 
 def test_a_batch_of_nothing_that_would_run_is_estimated_to_take_no_time(session: Session) -> None:
-    idle = Outlook([], [], Budget(free_slots=4, free_blocks=100, idle=True), 4, Speed(0.1, 0.001))
+    idle = EngineState([], [], Budget(free_slots=4, free_blocks=100, idle=True), 4, Speed(0.1, 0.001))
     assert seconds_until_done(session, Estimate(num_lines=1, num_faults=1), MODEL, [idle]) == 0
     one = Estimate(num_lines=1, prompt_tokens=10, max_output_tokens=100)
     assert seconds_until_done(session, one, MODEL, [idle]) > 0

@@ -12,7 +12,7 @@ from jobs.engines import registry, reservations
 from jobs.engines.capacity import Capacity
 from jobs.forecast import backlog, snapshot
 from jobs.forecast.engine_speed import Speed
-from jobs.forecast.queue_position import QueueSnapshot, explain, is_far_back, play
+from jobs.forecast.queue_position import QueueForecast, forecast_queue, is_far_back, position_of
 from jobs.models import Engine, Job, Reservation
 from jobs.scheduling.sizing import ClaimPolicy
 from jobs.states import FinishReason, JobState, Lane, WaitReason
@@ -24,17 +24,17 @@ SPEED = Speed(step_s=0.05, read_s=0.0002)
 SLOTS = 4
 
 
-def snapshot_of(session: Session, policy: ClaimPolicy = WHOLE) -> QueueSnapshot:
+def snapshot_of(session: Session, policy: ClaimPolicy = WHOLE) -> QueueForecast:
     session.flush()
-    return play(snapshot.take_snapshot(session, MODEL, policy, unmeasured=SPEED), policy)
+    return forecast_queue(snapshot.take_snapshot(session, MODEL, policy, unmeasured=SPEED), policy)
 
 
 def place_of(session: Session, job: Job) -> QueuePosition:
     return place_in(snapshot_of(session), session, job)
 
 
-def place_in(snapshot: QueueSnapshot, session: Session, job: Job) -> QueuePosition:
-    found = explain(job, snapshot, backlog.count(session, MODEL))
+def place_in(snapshot: QueueForecast, session: Session, job: Job) -> QueuePosition:
+    found = position_of(job, snapshot, backlog.count(session, MODEL))
     assert found is not None
     return found
 
@@ -57,23 +57,23 @@ def starts_in(session: Session, job: Job) -> float:
     snapshot = snapshot_of(session)
     starts_at = place_in(snapshot, session, job).estimated_start_at
     assert starts_at is not None
-    return (starts_at - snapshot.view.now).total_seconds()
+    return (starts_at - snapshot.snapshot.now).total_seconds()
 
 
 def test_a_job_that_runs_or_has_ended_waits_for_nothing(session: Session) -> None:
     ended = job_in(session, JobState.COMPLETED)
-    assert explain(ended, snapshot_of(session), None) is None
+    assert position_of(ended, snapshot_of(session), None) is None
 
 
 def test_a_job_whose_tokens_are_counted_is_not_in_line(session: Session) -> None:
     job = job_in(session, JobState.PREPARING)
-    assert explain(job, None, None) == QueuePosition(reason=WaitReason.PREPARING)
+    assert position_of(job, None, None) == QueuePosition(reason=WaitReason.PREPARING)
 
 
 def test_a_blocked_job_waits_for_others(session: Session) -> None:
     job = job_in(session, JobState.PREPARING)
     job.state = JobState.BLOCKED
-    assert explain(job, None, None) == QueuePosition(reason=WaitReason.DEPENDENCY)
+    assert position_of(job, None, None) == QueuePosition(reason=WaitReason.DEPENDENCY)
 
 
 def test_nothing_holds_back_the_next_job_on_a_free_engine(session: Session) -> None:
@@ -178,14 +178,14 @@ def test_a_job_younger_than_the_snapshot_has_a_place_too(session: Session) -> No
     snapshot = snapshot_of(session)
     job = submit_one(session)
     assert is_far_back(snapshot, job)
-    place = explain(job, snapshot, backlog.count(session, MODEL))
+    place = position_of(job, snapshot, backlog.count(session, MODEL))
     assert place is not None
     assert (place.position, place.reason) == (1, None)
     fill(session, 4)
     submit_one(session)
     busy = snapshot_of(session)
     young = submit_one(session)
-    place = explain(young, busy, backlog.count(session, MODEL))
+    place = position_of(young, busy, backlog.count(session, MODEL))
     assert place is not None
     assert (place.position, place.reason) == (3, WaitReason.BEHIND)
 
@@ -194,14 +194,14 @@ def test_behind_the_horizon_places_are_counted_and_starts_extrapolated(session: 
     fill(session)
     jobs = [submit_one(session, spec(5000, max_tokens=100)) for _ in range(200)]
     snapshot, depth = snapshot_of(session), backlog.count(session, MODEL)
-    places = [explain(job, snapshot, depth) for job in jobs]
+    places = [position_of(job, snapshot, depth) for job in jobs]
     far = [each for each in places if each and each.position and each.position > len(snapshot.positions)]
     assert [each.position for each in places if each] == list(range(1, 201))
     assert far
     assert {each.reason for each in far} == {WaitReason.BEHIND}
     starts = [each.estimated_start_at for each in places if each and each.estimated_start_at]
     assert starts == sorted(starts)
-    near_s, far_s = ((starts[number] - snapshot.view.now).total_seconds() for number in (60, 180))
+    near_s, far_s = ((starts[number] - snapshot.snapshot.now).total_seconds() for number in (60, 180))
     assert far_s == pytest.approx(3 * near_s, rel=0.2)
 
 

@@ -11,8 +11,8 @@ from bench.forecast_error import StartPredictor, predict_starts
 from bench.simulation.engine_model import A6000 as MODEL
 from bench.simulation.workloads import make
 from jobs.engines.capacity import Budget
-from jobs.forecast.engine_speed import Service, Speed, measure, reading_work
-from jobs.forecast.simulation import Length, Outlook
+from jobs.forecast.engine_speed import JobTiming, Speed, measure, reading_work
+from jobs.forecast.simulation import EngineState, RemainingTokens
 from jobs.forecast.start_times import Forecast, expected_tokens, forecast, later_s
 from jobs.scheduling.packing import Candidate, PackingPolicy, Running
 from jobs.states import Lane
@@ -32,21 +32,25 @@ def waiting(number: int, blocks: int = 10, steps: int = 100, **fields: object) -
 
 def engine(
     candidates: list[Candidate], running: list[Running] | None = None, *, slots: int = 4, blocks: int = 100
-) -> Outlook:
+) -> EngineState:
     held = running or []
     free = blocks - sum(each.blocks for each in held)
     budget = Budget(slots - len(held), free, idle=not held)
-    return Outlook(candidates, held, budget, slots, SPEED)
+    return EngineState(candidates, held, budget, slots, SPEED)
 
 
 def play(
-    *engines: Outlook, prompt: int = 0, tokens: float = 100, horizon: int = 100, **lengths: Length
+    *engines: EngineState,
+    prompt: int = 0,
+    tokens: float = 100,
+    horizon: int = 100,
+    **lengths: RemainingTokens,
 ) -> Forecast:
     """Every job generates `tokens`, but for those named `job_N`."""
     ranked = {each.job_id for one in engines for each in one.candidates}
     known = ranked | {each.job_id for one in engines for each in one.running}
     given = {uid(int(name.removeprefix("job_"))): length for name, length in lengths.items()}
-    every = {job_id: Length(prompt, tokens) for job_id in known} | given
+    every = {job_id: RemainingTokens(prompt, tokens) for job_id in known} | given
     return forecast(engines, every, policy=RULES, horizon=horizon)
 
 
@@ -64,26 +68,32 @@ def test_with_one_slot_jobs_follow_each_other() -> None:
 
 def test_a_job_waits_for_the_expected_end_of_a_running_one_not_for_the_end_of_its_reservation() -> None:
     busy = Running(uid(9), blocks=95, steps_left=5000)
-    found = play(engine([waiting(1)], [busy]), job_9=Length(0, 50))
+    found = play(engine([waiting(1)], [busy]), job_9=RemainingTokens(0, 50))
     assert found.starts == pytest.approx({uid(1): 5})
 
 
 def test_reading_a_prompt_holds_everybody_up() -> None:
     long, short = Running(uid(8), 10, 100), Running(uid(9), 90, 100)
-    found = play(engine([waiting(1)], [long, short]), job_8=Length(8192, 500), job_9=Length(0, 50))
+    found = play(
+        engine([waiting(1)], [long, short]), job_8=RemainingTokens(8192, 500), job_9=RemainingTokens(0, 50)
+    )
     assert found.starts[uid(1)] == pytest.approx(5 + SPEED.reading_s(8192))
 
 
 def test_jobs_that_read_together_read_one_after_another() -> None:
     first, second = Running(uid(8), 50, 100), Running(uid(9), 50, 100)
-    found = play(engine([waiting(1)], [first, second]), job_8=Length(8192, 500), job_9=Length(8192, 10))
+    found = play(
+        engine([waiting(1)], [first, second]),
+        job_8=RemainingTokens(8192, 500),
+        job_9=RemainingTokens(8192, 10),
+    )
     assert found.starts[uid(1)] == pytest.approx(0.1 * (2 + 10) + 2 * SPEED.reading_s(8192))
 
 
 def test_what_drains_ends_soon() -> None:
     found = forecast(
         [engine([waiting(1, 100)], [Running(uid(9), 10, 0)])],
-        {uid(1): Length(0, 1)},
+        {uid(1): RemainingTokens(0, 1)},
         policy=RULES,
         horizon=9,
     )
@@ -94,7 +104,7 @@ def test_a_job_that_fits_is_kept_waiting_when_it_would_postpone_the_head() -> No
     head = waiting(1, 95, waited=timedelta(hours=1))
     later = waiting(2, 10, steps=9000)
     busy = [Running(uid(8), 45, 100), Running(uid(9), 45, 10)]
-    found = play(engine([head, later], busy), job_9=Length(0, 10), job_2=Length(0, 9000))
+    found = play(engine([head, later], busy), job_9=RemainingTokens(0, 10), job_2=RemainingTokens(0, 9000))
     assert found.kept_waiting == {uid(2)}
     assert found.starts[uid(1)] < found.starts[uid(2)]
 
@@ -107,8 +117,8 @@ def test_a_suspect_runs_alone() -> None:
 
 
 def test_nobody_starts_beside_a_suspect_that_runs() -> None:
-    outlook = Outlook([waiting(1)], [Running(uid(9), 10, 100)], Budget(0, 90, idle=False), 4, SPEED)
-    assert play(outlook).starts == pytest.approx({uid(1): 10})
+    state = EngineState([waiting(1)], [Running(uid(9), 10, 100)], Budget(0, 90, idle=False), 4, SPEED)
+    assert play(state).starts == pytest.approx({uid(1): 10})
 
 
 def test_the_interactive_lane_goes_first() -> None:
@@ -131,7 +141,7 @@ def test_what_only_one_engine_holds_waits_for_it() -> None:
 def test_behind_the_horizon_the_rate_goes_on() -> None:
     queue = [waiting(n) for n in range(1, 101)]
     near, far = engine(queue, slots=1), play(engine(queue, slots=1), horizon=20)
-    ahead = sum(near.cost_s(Length(0, 100)) for _ in range(90))
+    ahead = sum(near.cost_s(RemainingTokens(0, 100)) for _ in range(90))
     assert len(far.starts) == 20
     assert later_s(far, cost_ahead_s=ahead) == pytest.approx(900, rel=0.1)
     assert later_s(far, cost_ahead_s=0) == max(far.starts.values())
@@ -148,12 +158,12 @@ def test_every_job_that_an_engine_holds_starts_in_time_order(
     sizes: list[tuple[int, int, int]], held: list[int], num_engines: int
 ) -> None:
     queue = [waiting(n, blocks, tokens) for n, (blocks, _, tokens) in enumerate(sizes, 1)]
-    lengths = {uid(n): Length(prompt, tokens) for n, (_, prompt, tokens) in enumerate(sizes, 1)}
+    lengths = {uid(n): RemainingTokens(prompt, tokens) for n, (_, prompt, tokens) in enumerate(sizes, 1)}
     engines = []
     for number in range(num_engines):
         running = [Running(uid(1000 + 10 * number + n), blocks, 50) for n, blocks in enumerate(held)]
         engines.append(engine(queue, running))
-        lengths |= {each.job_id: Length(100, 50) for each in running}
+        lengths |= {each.job_id: RemainingTokens(100, 50) for each in running}
     found = forecast(engines, lengths, policy=RULES, horizon=1000)
     assert found.starts.keys() == {each.job_id for each in queue}
     times = list(found.starts.values())
@@ -173,24 +183,24 @@ def test_expected_outputs_are_those_of_peers_who_got_as_far() -> None:
 def test_speeds_are_measured_without_what_others_read() -> None:
     speed = Speed(step_s=0.05, read_s=0.001)
     first_read, second_read = speed.reading_s(1000), speed.reading_s(4000)
-    services = [
-        Service(0, first_read, first_read + second_read + 0.05 * 99, 1000, 100),
-        Service(first_read, first_read + second_read, first_read + second_read + 0.05 * 49, 4000, 50),
+    timings = [
+        JobTiming(0, first_read, first_read + second_read + 0.05 * 99, 1000, 100),
+        JobTiming(first_read, first_read + second_read, first_read + second_read + 0.05 * 49, 4000, 50),
     ]
-    found = measure(services, otherwise=SPEED)
+    found = measure(timings, otherwise=SPEED)
     assert found.step_s == pytest.approx(0.05, rel=0.01)
     assert found.read_s == pytest.approx(0.001, rel=0.01)
 
 
 def test_prompts_that_are_read_together_are_not_counted_as_slow() -> None:
     both = 2 * reading_work(5000) * 0.001
-    services = [Service(0, both, both + 5, 5000, 101)] * 2
-    assert measure(services, otherwise=SPEED).read_s == pytest.approx(0.001)
+    timings = [JobTiming(0, both, both + 5, 5000, 101)] * 2
+    assert measure(timings, otherwise=SPEED).read_s == pytest.approx(0.001)
 
 
-@pytest.mark.parametrize("services", [[], [Service(0, None, 5, 1000, 0)], [Service(3, 3, 3, 0, 1)]])
-def test_without_measurements_the_default_holds(services: list[Service]) -> None:
-    assert measure(services, otherwise=SPEED) == SPEED
+@pytest.mark.parametrize("timings", [[], [JobTiming(0, None, 5, 1000, 0)], [JobTiming(3, 3, 3, 0, 1)]])
+def test_without_measurements_the_default_holds(timings: list[JobTiming]) -> None:
+    assert measure(timings, otherwise=SPEED) == SPEED
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,7 @@ from uuid import UUID
 
 import pytest
 
-from jobs.forecast.backlog import Ahead, Depth, Mark, of
+from jobs.forecast.backlog import QueueDepth, SampledJob, WorkAhead, of
 from jobs.forecast.engine_speed import reading_work
 from jobs.states import Lane
 
@@ -11,11 +11,11 @@ ONE, OTHER = UUID(int=1), UUID(int=2)
 
 def marks(
     numbers: list[int], *, tenant: UUID = ONE, lane: Lane = Lane.BATCH, weight: float = 1, tokens: int = 100
-) -> list[Mark]:
-    return [Mark(lane, tenant, 0, UUID(int=number), number, tokens, weight) for number in numbers]
+) -> list[SampledJob]:
+    return [SampledJob(lane, tenant, 0, UUID(int=number), number, tokens, weight) for number in numbers]
 
 
-def ahead(depth: Depth, number: int, *, lane: Lane = Lane.BATCH, rank: int = 0) -> Ahead:
+def ahead(depth: QueueDepth, number: int, *, lane: Lane = Lane.BATCH, rank: int = 0) -> WorkAhead:
     return depth.ahead(UUID(int=number), lane=lane, tenant_id=ONE, rank=rank)
 
 
