@@ -243,7 +243,7 @@ def _write_events(sessions: sessionmaker[Session], endpoints: Sequence[WebhookEn
     ]
     with transaction(sessions) as session:
         session.execute(insert(WebhookEvent), events)
-        fanout.add(session, zip(ids, map(fanout.of_endpoint, endpoints), strict=True))
+        fanout.insert_dispatches(session, zip(ids, map(fanout.of_endpoint, endpoints), strict=True))
     return [f"/{number} {name}" for number, name in enumerate(printed)]
 
 

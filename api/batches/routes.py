@@ -62,7 +62,7 @@ async def create_batch(
     asked = parse(BatchRequest, await read_body(request, max_bytes=_MAX_BYTES))
     callback = check_callback(asked.webhook_url, asked.webhook_secret, services.settings.webhooks)
     await services.check_destination(callback.url)
-    await services.name_destinations([callback.url] if callback.url else [], tenant_id=tenant_id)
+    await services.register_destinations([callback.url] if callback.url else [], tenant_id=tenant_id)
     spec = BatchSpec(
         input_file_id=parse_field(
             asked.input_file_id, ids.parse_file_id, param="input_file_id", message="There is no such file."

@@ -162,7 +162,7 @@ async def _submit_slice(
     )
     try:
         named_urls = {spec.webhook_url for spec in specs.values() if spec.webhook_url is not None}
-        await services.name_destinations(named_urls, tenant_id=caller.tenant_id)
+        await services.register_destinations(named_urls, tenant_id=caller.tenant_id)
         job_ids, new = await services.transactions.run(submit)
     except (UnavailableError, LimitError, IdempotencyConflictError) as error:
         for number in specs:

@@ -63,7 +63,7 @@ async def create_job(
         )
     del raw  # frees megabytes while the database works
     await services.check_destination(spec.webhook_url)
-    await services.name_destinations(
+    await services.register_destinations(
         [spec.webhook_url] if spec.webhook_url else [], tenant_id=caller.tenant_id
     )
     job, replayed = await _submit(services, spec, guard, caller)

@@ -93,7 +93,7 @@ class Services:
         allowed = self.settings.webhooks.allowed_hosts
         await self.destinations.check(url, allowed_hosts=allowed, param=param, tenant_id=request_tenant.get())
 
-    async def name_destinations(self, urls: Collection[str], *, tenant_id: UUID) -> None:
+    async def register_destinations(self, urls: Collection[str], *, tenant_id: UUID) -> None:
         """Add these URLs to the tenant's webhook destinations.
 
         Uses its own transaction: a claim of webhooks must never wait for one that stores jobs.
@@ -103,8 +103,8 @@ class Services:
         """
         if urls:
             limit = self.settings.webhooks.max_destinations
-            name = partial(webhook_destinations.name, tenant_id=tenant_id, urls=urls, limit=limit)
-            await self.transactions.run(name)
+            register = partial(webhook_destinations.register, tenant_id=tenant_id, urls=urls, limit=limit)
+            await self.transactions.run(register)
 
     def release(self) -> None:
         """End all waits and streams; used when the server stops."""

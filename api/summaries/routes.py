@@ -86,7 +86,7 @@ async def create_summaries(
     model = await _model(services, asked.model)
     spec = _specification(asked, services, model)
     await services.check_destination(spec.webhook_url)
-    await services.name_destinations([spec.webhook_url] if spec.webhook_url else [], tenant_id=tenant_id)
+    await services.register_destinations([spec.webhook_url] if spec.webhook_url else [], tenant_id=tenant_id)
     fields = asked.model_dump(mode="json")
     guard = idempotency.for_request(sha256(json.dumps(fields, sort_keys=True).encode()).digest())
 

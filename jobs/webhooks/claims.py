@@ -65,8 +65,8 @@ _TAKE: Final = text("""
 
 
 @dataclass(frozen=True, slots=True)
-class Due:
-    """An event that this process delivers to one destination now.
+class ClaimedDispatch:
+    """A dispatch that this process holds: an event to deliver to one destination now.
 
     Attributes:
         body: exactly as it is sent; the same on every attempt.
@@ -98,7 +98,7 @@ def claim(
     slots: Slots,
     *,
     freed: Collection[UUID] = (),
-) -> list[Due]:
+) -> list[ClaimedDispatch]:
     """Claim due events, so that no other process sends them meanwhile.
 
     Args:
@@ -110,18 +110,18 @@ def claim(
     """
     now, lost = lock(session)
     take_back(session, lost)
-    noticed = destinations.notice(session, freed, now=now)
+    new = destinations.schedule_new(session, freed, now=now)
     if slots.num_free < 1:
-        destinations.settle(session, noticed, {})
+        destinations.update_due_times(session, new, {})
         return []
     chosen = fairness.choose(session, settings, slots, now=now)
     rows = take(session, chosen.dispatches, settings, now=now) if chosen.dispatches else []
     taken = {row.id for row in rows}
-    left = [each for each in noticed if each.id not in taken]
-    destinations.settle(session, left, chosen.not_before)
+    left = [each for each in new if each.id not in taken]
+    destinations.update_due_times(session, left, chosen.not_before)
     opened = _Opened(session, settings, vault, now)
-    found = (_due(session, row, opened) for row in rows)
-    return [due for due in found if due is not None]
+    found = (_claimed(session, row, opened) for row in rows)
+    return [dispatch for dispatch in found if dispatch is not None]
 
 
 def lock(session: Session) -> tuple[datetime, Sequence[UUID]]:
@@ -161,7 +161,7 @@ def log_given_up(dispatch_id: UUID, event_id: UUID, tenant_id: UUID, *, reason: 
     )
 
 
-def _due(session: Session, row: Row[Any], opened: "_Opened") -> Due | None:
+def _claimed(session: Session, row: Row[Any], opened: "_Opened") -> ClaimedDispatch | None:
     """Build the delivery; None: its endpoint is disabled or its content unreadable."""
     if row.disabled_reason is not None:  # disabled while the event was being written
         _drop(session, row.id)
@@ -172,7 +172,7 @@ def _due(session: Session, row: Row[Any], opened: "_Opened") -> Due | None:
         log_given_up(row.id, row.event_id, row.tenant_id, reason="unreadable")
         _drop(session, row.id)
         return None
-    return Due(
+    return ClaimedDispatch(
         id=row.id,
         tenant_id=row.tenant_id,
         event_id=row.event_id,

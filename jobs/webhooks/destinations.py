@@ -31,14 +31,14 @@ _KNOWN: Final = text("""
     SELECT id, named_at < clock_timestamp() - interval '10 min' AS is_stale
     FROM webhook_destinations WHERE id = ANY(CAST(:ids AS uuid[]))
 """)
-_NAME_AGAIN: Final = text("""
+_REGISTER_AGAIN: Final = text("""
     UPDATE webhook_destinations SET named_at = clock_timestamp() WHERE id IN (
         SELECT id FROM webhook_destinations WHERE id = ANY(CAST(:ids AS uuid[])) FOR UPDATE SKIP LOCKED)
 """)
 _COUNT: Final = text("""
     SELECT count(*) FROM (SELECT FROM webhook_destinations WHERE tenant_id = :tenant_id LIMIT :most) counted
 """)
-_NAME: Final = text("""
+_REGISTER: Final = text("""
     INSERT INTO webhook_destinations (id, tenant_id, server_id)
     SELECT id, :tenant_id, id FROM unnest(CAST(:ids AS uuid[])) AS id ON CONFLICT DO NOTHING
 """)
@@ -77,7 +77,7 @@ _SCHEDULE: Final = text("""
 """)
 
 # A dispatch replayed meanwhile has another time, or a lock; the next claim notices it.
-_SETTLE: Final = text("""
+_UPDATE_DUE_TIMES: Final = text("""
     WITH marked AS (
         UPDATE webhook_dispatches SET is_noticed = true WHERE id IN (
             SELECT d.id
@@ -147,7 +147,7 @@ _IDLE: Final = text("""
 
 
 @dataclass(frozen=True, slots=True)
-class Noticed:
+class NewDispatch:
     """A dispatch that a claim has seen for the first time since it became pending."""
 
     id: UUID
@@ -171,7 +171,7 @@ def _server(url: str) -> str:
     return f"{scheme}://{host}:{port or _DEFAULT_PORTS.get(scheme, 0)}"
 
 
-def name(session: Session, tenant_id: UUID, urls: Collection[str], *, limit: int) -> None:
+def register(session: Session, tenant_id: UUID, urls: Collection[str], *, limit: int) -> None:
     """Count the URLs' servers as destinations of the tenant for at least an hour.
 
     Raises:
@@ -182,7 +182,7 @@ def name(session: Session, tenant_id: UUID, urls: Collection[str], *, limit: int
         return
     known = {row.id: row.is_stale for row in session.execute(_KNOWN, {"ids": ids})}
     if stale := [each for each, is_stale in known.items() if is_stale]:
-        session.execute(_NAME_AGAIN, {"ids": stale})
+        session.execute(_REGISTER_AGAIN, {"ids": stale})
     new = [each for each in ids if each not in known]
     if not new:
         return
@@ -198,10 +198,10 @@ def name(session: Session, tenant_id: UUID, urls: Collection[str], *, limit: int
             remaining=limit - count,
             retry_after_seconds=60,
         )
-    session.execute(_NAME, {"tenant_id": tenant_id, "ids": new})
+    session.execute(_REGISTER, {"tenant_id": tenant_id, "ids": new})
 
 
-def notice(session: Session, freed: Collection[UUID], *, now: datetime) -> Sequence[Noticed]:
+def schedule_new(session: Session, freed: Collection[UUID], *, now: datetime) -> Sequence[NewDispatch]:
     """Schedule destinations with new dispatches, and those with room again.
 
     Args:
@@ -225,23 +225,25 @@ def notice(session: Session, freed: Collection[UUID], *, now: datetime) -> Seque
     session.execute(
         _SCHEDULE, {"id": ids} | {name: list(each) for name, each in zip(names, columns, strict=True)}
     )
-    return [Noticed(row.id, row.next_attempt_at) for row in found]
+    return [NewDispatch(row.id, row.next_attempt_at) for row in found]
 
 
-def settle(session: Session, noticed: Sequence[Noticed], visited: Mapping[UUID, datetime]) -> None:
+def update_due_times(session: Session, new: Sequence[NewDispatch], visited: Mapping[UUID, datetime]) -> None:
     """Set when destinations are due next, after a claim took what it wanted.
 
     Args:
         session: holds the lock of claims.
-        noticed: dispatches that these times cover from now on, if they still wait.
+        new: dispatches that these times cover from now on, if they still wait.
         visited: destinations that the claim considered, each due with its first dispatch but not before this
             time.
     """
-    if not noticed and not visited:
+    if not new and not visited:
         return
     ids = sorted(visited)
-    asked = {"ids": [each.id for each in noticed], "times": [each.next_attempt_at for each in noticed]}
-    session.execute(_SETTLE, asked | {"visited": ids, "not_before": [visited[each] for each in ids]})
+    asked = {"ids": [each.id for each in new], "times": [each.next_attempt_at for each in new]}
+    session.execute(
+        _UPDATE_DUE_TIMES, asked | {"visited": ids, "not_before": [visited[each] for each in ids]}
+    )
 
 
 def wake(session: Session, destination_id: UUID) -> None:
@@ -249,7 +251,7 @@ def wake(session: Session, destination_id: UUID) -> None:
     session.execute(_WAKE, {"id": destination_id})
 
 
-def find_forgotten(session: Session, *, after: UUID, page: int = 10_000) -> UUID | None:
+def find_unscheduled(session: Session, *, after: UUID, page: int = 10_000) -> UUID | None:
     """Make claims notice dispatches whose destinations have no due time or a late one.
 
     Processes of the previous release leave such dispatches: they do not know destinations.

@@ -258,11 +258,11 @@ def replay_event(session: Session, event_id: UUID, *, tenant_id: UUID) -> Replay
         .all()
     )
     endpoints = fanout.endpoints_of(session, [tenant_id])[tenant_id]
-    new = [to for to in fanout.wanting(endpoints, event.type) if to.id not in {*again, *known}]
+    new = [to for to in fanout.subscribed(endpoints, event.type) if to.id not in {*again, *known}]
     num_over_limit = sum(known.values())
     if num_over_limit and not again and not new:
         raise ReplayLimitError(f"An event may be replayed {MAX_REPLAYS} times to each of its destinations.")
-    fanout.add(session, ((event_id, to) for to in new))
+    fanout.insert_dispatches(session, ((event_id, to) for to in new))
     return Replayed(len(again) + len(new), num_over_limit=num_over_limit)
 
 
@@ -343,7 +343,7 @@ def _replaying(
 def _disable(session: Session, endpoint: WebhookEndpoint, reason: str, *, now: datetime) -> None:
     endpoint.disabled_reason, endpoint.disabled_at = reason, now
     session.flush()
-    fanout.fail_open(session, endpoint.id)
+    fanout.fail_pending(session, endpoint.id)
 
 
 def _remove_part(session: Session, endpoint: WebhookEndpoint) -> int:

@@ -134,4 +134,6 @@ def _job_event(job: Job, kind: str, *, at: datetime | None, own: Destination | N
 def _own(of: Job | Batch | Summary, *, includes_output: bool = False) -> Destination | None:
     if of.webhook_url is None:
         return None
-    return fanout.own(of.tenant_id, of.webhook_url, secret=of.webhook_secret, includes_output=includes_output)
+    return fanout.for_url(
+        of.tenant_id, of.webhook_url, secret=of.webhook_secret, includes_output=includes_output
+    )

@@ -99,7 +99,7 @@ class DueDestination:
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class Selection:
     """The dispatches to send next.
 
     Attributes:
@@ -111,7 +111,7 @@ class Chosen:
     not_before: Mapping[UUID, datetime]
 
 
-def choose(session: Session, settings: WebhookSettings, slots: Slots, *, now: datetime) -> Chosen:
+def choose(session: Session, settings: WebhookSettings, slots: Slots, *, now: datetime) -> Selection:
     """Choose due dispatches for the free slots."""
     asked = {
         "now": now,
@@ -126,7 +126,7 @@ def choose(session: Session, settings: WebhookSettings, slots: Slots, *, now: da
     ]
     room = {row.server_id: row.server_room for row in rows}
     dispatches = share_out(waiting, slots, room)
-    return Chosen(dispatches, {each.id: _next_look(each, room, now=now) for each in waiting})
+    return Selection(dispatches, {each.id: _next_look(each, room, now=now) for each in waiting})
 
 
 def share_out(waiting: Iterable[DueDestination], slots: Slots, room: dict[UUID, int]) -> list[UUID]:

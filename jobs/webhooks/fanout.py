@@ -45,7 +45,7 @@ class Destination:
     includes_output: bool
 
 
-def own(tenant_id: UUID, url: str, *, secret: bytes | None, includes_output: bool = False) -> Destination:
+def for_url(tenant_id: UUID, url: str, *, secret: bytes | None, includes_output: bool = False) -> Destination:
     """Build the destination of a job's or batch's URL; its id is the server's."""
     return Destination(server_id(tenant_id, url), tenant_id, None, url, secret, includes_output)
 
@@ -71,14 +71,14 @@ def wanted_types(endpoint: WebhookEndpoint) -> list[str]:
     return [kind for kind in EVENT_TYPES if kind in endpoint.events or (takes_all and kind not in ON_REQUEST)]
 
 
-def wanting(endpoints: Iterable[WebhookEndpoint], kind: str) -> list[Destination]:
+def subscribed(endpoints: Iterable[WebhookEndpoint], kind: str) -> list[Destination]:
     """Return the enabled endpoints that want this type of event."""
     return [
         of_endpoint(each) for each in endpoints if each.disabled_reason is None and kind in wanted_types(each)
     ]
 
 
-def add(session: Session, dispatches: Iterable[tuple[UUID, Destination]]) -> None:
+def insert_dispatches(session: Session, dispatches: Iterable[tuple[UUID, Destination]]) -> None:
     """Queue events, by id, for these destinations, due now.
 
     Only the first one of each destination is marked unnoticed: that is enough for a claim to schedule it.
@@ -105,7 +105,7 @@ def add(session: Session, dispatches: Iterable[tuple[UUID, Destination]]) -> Non
         session.execute(insert(WebhookDispatch).values(rows[start : start + _MAX_ROWS]))
 
 
-def fail_open(session: Session, endpoint_id: UUID) -> None:
+def fail_pending(session: Session, endpoint_id: UUID) -> None:
     """Fail everything still queued for the endpoint; it can be replayed."""
     session.execute(
         update(WebhookDispatch)
@@ -130,7 +130,7 @@ def give_up(session: Session, old: Sequence[UUID]) -> None:
     )
 
 
-def find_left(session: Session, *, limit: int = 500) -> Sequence[WebhookEvent]:
+def find_unadopted(session: Session, *, limit: int = 500) -> Sequence[WebhookEvent]:
     """Lock undelivered events that a process of the previous release left."""
     left = select(WebhookEvent).where(WebhookEvent.state == "pending").limit(limit)
     return session.scalars(left.with_for_update(skip_locked=True)).all()
@@ -140,7 +140,7 @@ def adopt(session: Session, left: Iterable[WebhookEvent]) -> None:
     """Queue these events for the URLs in their own rows."""
     dispatches = []
     for event in left:
-        dispatches.append((event.id, own(event.tenant_id, event.url or "", secret=None)))
+        dispatches.append((event.id, for_url(event.tenant_id, event.url or "", secret=None)))
         event.state, event.url, event.next_delivery_at = "none", None, None
     session.flush()
-    add(session, dispatches)
+    insert_dispatches(session, dispatches)

@@ -24,7 +24,7 @@ from jobs.webhooks.fairness import Slots
 ROW_ERRORS: Final = (DataError, IntegrityError, InternalError)
 
 
-def weed_out(session: Session, settings: WebhookSettings, slots: Slots) -> int:
+def fail_unclaimable(session: Session, settings: WebhookSettings, slots: Slots) -> int:
     """Try each row of the next claim alone, and end those that cannot be changed.
 
     Returns: how many were ended.
@@ -32,9 +32,9 @@ def weed_out(session: Session, settings: WebhookSettings, slots: Slots) -> int:
     now, lost = claims.lock(session)
     take_back = partial(claims.take_back, session)
     stuck = [each for each in lost if not _can(session, partial(take_back, [each]))]
-    noticed = destinations.notice(session, (), now=now)
-    mark = partial(destinations.settle, session, visited={})
-    stuck += [each.id for each in noticed if not _can(session, partial(mark, [each]))]
+    new = destinations.schedule_new(session, (), now=now)
+    mark = partial(destinations.update_due_times, session, visited={})
+    stuck += [each.id for each in new if not _can(session, partial(mark, [each]))]
     chosen = fairness.choose(session, settings, slots, now=now).dispatches
     take = partial(claims.take, session, settings=settings, now=now)
     stuck += [each for each in chosen if not _can(session, partial(take, [each]))]
@@ -43,13 +43,13 @@ def weed_out(session: Session, settings: WebhookSettings, slots: Slots) -> int:
     return len(stuck)
 
 
-def give_up_apart(session: Session, old: Sequence[UUID]) -> None:
+def fail_one_by_one(session: Session, old: Sequence[UUID]) -> None:
     """End each of these dispatches on its own."""
     for dispatch_id in old:
         _end(session, dispatch_id)
 
 
-def adopt_apart(session: Session, left: Sequence[WebhookEvent]) -> None:
+def adopt_one_by_one(session: Session, left: Sequence[WebhookEvent]) -> None:
     """Queue each of these events on its own; remove one that cannot be changed."""
     for event_id in [event.id for event in left]:
         try:

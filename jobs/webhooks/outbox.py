@@ -52,11 +52,13 @@ def _publish(session: Session, events: Sequence[Event]) -> None:
     ]
     new = insert(WebhookEvent).values(rows).on_conflict_do_nothing().returning(WebhookEvent.id)
     added = set(session.scalars(new))
-    fanout.add(session, ((event.id, each) for event in events if event.id in added for each in to[event.id]))
+    fanout.insert_dispatches(
+        session, ((event.id, each) for event in events if event.id in added for each in to[event.id])
+    )
 
 
 def _destinations(event: Event, endpoints: Sequence[WebhookEndpoint]) -> list[Destination]:
-    to = fanout.wanting(endpoints, event.type)
+    to = fanout.subscribed(endpoints, event.type)
     return [*to, event.own] if event.own else to
 
 

@@ -16,7 +16,7 @@ from jobs.ids import uuid7
 from jobs.models.webhook_delivery import WebhookBreaker, WebhookDispatch
 from jobs.settings import WebhookSettings
 from jobs.webhooks import destinations, endpoints
-from jobs.webhooks.claims import Due
+from jobs.webhooks.claims import ClaimedDispatch
 from jobs.webhooks.fairness import BREAKER_FAILURES
 from jobs.webhooks.fanout import MAX_AGE
 from jobs.webhooks.rules import next_delivery_at
@@ -76,7 +76,7 @@ class DeliveryResult(Protocol):
 
 def record(
     session: Session,
-    exchanges: Sequence[tuple[Due, DeliveryResult]],
+    exchanges: Sequence[tuple[ClaimedDispatch, DeliveryResult]],
     settings: WebhookSettings,
     rng: random.Random,
 ) -> None:
@@ -84,62 +84,66 @@ def record(
     if not exchanges:
         return
     exchanges = sorted(exchanges, key=lambda each: each[0].id)  # in one order everywhere: no deadlock
-    healthy = {due.destination_id for due, answer in exchanges if is_delivered(answer)}
-    logged = [_logged(due, answer) for due, answer in exchanges]
+    healthy = {dispatch.destination_id for dispatch, result in exchanges if is_delivered(result)}
+    logged = [_logged(dispatch, result) for dispatch, result in exchanges]
     columns = {name: [row[name] for row in logged] for name in logged[0]}
     for destination_id in session.scalars(_RECORD, {**columns, "well": sorted(healthy)}).all():
         destinations.wake(session, destination_id)  # its pause is over
-    failed = [(due, answer) for due, answer in exchanges if not is_delivered(answer)]
+    failed = [(dispatch, result) for dispatch, result in exchanges if not is_delivered(result)]
     if not failed:
         return
     now = database_now(session)
-    for due, answer in failed:
-        _put_off(session, due, answer, now=now, rng=rng)
+    for dispatch, result in failed:
+        _put_off(session, dispatch, result, now=now, rng=rng)
     _count_failures(session, healthy, failed, settings, now=now, rng=rng)
     for endpoint_id in sorted(
-        {due.endpoint_id for due, answer in failed if due.endpoint_id and answer.status == _GONE}
+        {
+            dispatch.endpoint_id
+            for dispatch, result in failed
+            if dispatch.endpoint_id and result.status == _GONE
+        }
     ):
         endpoints.disable(session, endpoint_id, "gone", now=now)
 
 
-def is_delivered(answer: DeliveryResult) -> bool:
+def is_delivered(result: DeliveryResult) -> bool:
     """Return True if the receiver acknowledged the event."""
-    return answer.status is not None and 200 <= answer.status < 300
+    return result.status is not None and 200 <= result.status < 300
 
 
-def outcome_of(answer: DeliveryResult) -> str:
+def outcome_of(result: DeliveryResult) -> str:
     """Return `delivered` or the code of the failure."""
-    return "delivered" if is_delivered(answer) else str(answer.error_code or "bad_status")
+    return "delivered" if is_delivered(result) else str(result.error_code or "bad_status")
 
 
-def _logged(due: Due, answer: DeliveryResult) -> Mapping[str, Any]:
+def _logged(dispatch: ClaimedDispatch, result: DeliveryResult) -> Mapping[str, Any]:
     return {
         "id": uuid7(),
-        "dispatch_id": due.id,
-        "tenant_id": due.tenant_id,
-        "event_id": due.event_id,
-        "endpoint_id": due.endpoint_id,
-        "attempt": due.attempt,
-        "status": answer.status,
-        "outcome": outcome_of(answer),
-        "num_bytes": answer.num_bytes,
-        "latency_ms": round(answer.latency.total_seconds() * 1000),
+        "dispatch_id": dispatch.id,
+        "tenant_id": dispatch.tenant_id,
+        "event_id": dispatch.event_id,
+        "endpoint_id": dispatch.endpoint_id,
+        "attempt": dispatch.attempt,
+        "status": result.status,
+        "outcome": outcome_of(result),
+        "num_bytes": result.num_bytes,
+        "latency_ms": round(result.latency.total_seconds() * 1000),
     }
 
 
 def _put_off(
-    session: Session, due: Due, answer: DeliveryResult, *, now: datetime, rng: random.Random
+    session: Session, dispatch: ClaimedDispatch, result: DeliveryResult, *, now: datetime, rng: random.Random
 ) -> None:
     """Schedule the next attempt, or fail the dispatch; respect the receiver's delay."""
-    next_at = next_delivery_at(due.step, now, rng)
-    if next_at is not None and answer.retry_after is not None:
-        next_at = max(next_at, now + min(answer.retry_after, _MAX_RETRY_AFTER))
-    if answer.status == _GONE or (next_at is not None and next_at > due.queued_at + MAX_AGE):
+    next_at = next_delivery_at(dispatch.step, now, rng)
+    if next_at is not None and result.retry_after is not None:
+        next_at = max(next_at, now + min(result.retry_after, _MAX_RETRY_AFTER))
+    if result.status == _GONE or (next_at is not None and next_at > dispatch.queued_at + MAX_AGE):
         next_at = None
     session.execute(
         update(WebhookDispatch)
         # A later attempt, started because this one took too long, decides.
-        .where(WebhookDispatch.id == due.id, WebhookDispatch.num_attempts == due.attempt)
+        .where(WebhookDispatch.id == dispatch.id, WebhookDispatch.num_attempts == dispatch.attempt)
         .where(WebhookDispatch.state == "sending")
         .values(
             state="failed" if next_at is None else "pending",
@@ -151,13 +155,13 @@ def _put_off(
     )
 
 
-def drop(session: Session, due: Due, answer: DeliveryResult) -> None:
+def drop(session: Session, dispatch: ClaimedDispatch, result: DeliveryResult) -> None:
     """End a dispatch whose outcome cannot be recorded; count and log nothing."""
     session.execute(
         update(WebhookDispatch)
-        .where(WebhookDispatch.id == due.id, WebhookDispatch.num_attempts == due.attempt)
+        .where(WebhookDispatch.id == dispatch.id, WebhookDispatch.num_attempts == dispatch.attempt)
         .where(WebhookDispatch.state == "sending")
-        .values(state="delivered" if is_delivered(answer) else "failed", next_attempt_at=None)
+        .values(state="delivered" if is_delivered(result) else "failed", next_attempt_at=None)
         .execution_options(synchronize_session=False)
     )
 
@@ -165,17 +169,17 @@ def drop(session: Session, due: Due, answer: DeliveryResult) -> None:
 def _count_failures(
     session: Session,
     healthy: AbstractSet[UUID],
-    failed: Sequence[tuple[Due, DeliveryResult]],
+    failed: Sequence[tuple[ClaimedDispatch, DeliveryResult]],
     settings: WebhookSettings,
     *,
     now: datetime,
     rng: random.Random,
 ) -> None:
     """Count failures of destinations without a success; pause or disable them if due."""
-    failures: dict[UUID, list[tuple[Due, DeliveryResult]]] = {}
-    for due, answer in failed:
-        if due.destination_id not in healthy:
-            failures.setdefault(due.destination_id, []).append((due, answer))
+    failures: dict[UUID, list[tuple[ClaimedDispatch, DeliveryResult]]] = {}
+    for dispatch, result in failed:
+        if dispatch.destination_id not in healthy:
+            failures.setdefault(dispatch.destination_id, []).append((dispatch, result))
     for destination_id in sorted(failures):
         _fail(session, destination_id, failures[destination_id], settings, now=now, rng=rng)
 
@@ -183,16 +187,16 @@ def _count_failures(
 def _fail(
     session: Session,
     destination_id: UUID,
-    failed: Sequence[tuple[Due, DeliveryResult]],
+    failed: Sequence[tuple[ClaimedDispatch, DeliveryResult]],
     settings: WebhookSettings,
     *,
     now: datetime,
     rng: random.Random,
 ) -> None:
-    due = failed[0][0]
+    dispatch = failed[0][0]
     new = postgresql.insert(WebhookBreaker).values(
         destination_id=destination_id,
-        tenant_id=due.tenant_id,
+        tenant_id=dispatch.tenant_id,
         num_failures=len(failed),
         failing_since=now,
     )
@@ -208,10 +212,10 @@ def _fail(
         doubled = min(breaker.num_failures - BREAKER_FAILURES, 10)
         pause = min(_MAX_PAUSE, timedelta(seconds=settings.breaker_seconds) * 2**doubled)
         pause *= rng.uniform(0.8, 1.2)
-    asked = [answer.retry_after for _, answer in failed if answer.retry_after is not None]
+    asked = [result.retry_after for _, result in failed if result.retry_after is not None]
     pause = max([pause, *(min(each, _MAX_PAUSE) for each in asked)])
     breaker.paused_until = now + pause if pause else None
     session.flush()
     is_lost = now - breaker.failing_since >= timedelta(days=settings.disable_days)
-    if due.endpoint_id and breaker.num_failures >= BREAKER_FAILURES and is_lost:
-        endpoints.disable(session, due.endpoint_id, "failing", now=now)
+    if dispatch.endpoint_id and breaker.num_failures >= BREAKER_FAILURES and is_lost:
+        endpoints.disable(session, dispatch.endpoint_id, "failing", now=now)

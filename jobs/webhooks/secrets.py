@@ -73,7 +73,7 @@ def replace(row: Replaceable, vault: Vault, *, now: datetime, overlap: timedelta
     return made
 
 
-def seal_anew(session: Session, vault: Vault, *, limit: int = 100) -> int:
+def reseal(session: Session, vault: Vault, *, limit: int = 100) -> int:
     """Reseal secrets that are sealed under the key that callers can derive.
 
     Returns: how many rows of endpoints and tenants were changed; call again until it is 0.

@@ -35,7 +35,7 @@ from jobs.models import (
 from jobs.settings import WebhookSettings
 from jobs.states import JobState
 from jobs.webhooks import claims, endpoints, results
-from jobs.webhooks.claims import Due
+from jobs.webhooks.claims import ClaimedDispatch
 from jobs.webhooks.endpoints import EndpointSpec
 from jobs.webhooks.fairness import Slots
 from jobs.webhooks.vault import Vault, new_key
@@ -242,7 +242,7 @@ def deliver_due(
     return len(told)
 
 
-def claim(session: Session, *, limit: int, settings: WebhookSettings = WEBHOOKS) -> list[Due]:
+def claim(session: Session, *, limit: int, settings: WebhookSettings = WEBHOOKS) -> list[ClaimedDispatch]:
     """What a process with so many free slots claims."""
     return claims.claim(session, settings, vault(), Slots(limit))
 

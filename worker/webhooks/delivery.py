@@ -17,7 +17,7 @@ from jobs.database import database_now, transaction
 from jobs.doorbell import EVENTS, SERVICE
 from jobs.settings import WebhookSettings
 from jobs.webhooks import claims, destinations, fanout, faults, results, secrets
-from jobs.webhooks.claims import Due
+from jobs.webhooks.claims import ClaimedDispatch
 from jobs.webhooks.fairness import Slots
 from jobs.webhooks.vault import Vault
 from worker.duties import Duty, ServiceContext
@@ -92,21 +92,21 @@ class Deliverer:
         self._log(self._outcomes.record())
         claimed = self._claim()
         # Committed: no other process takes them. Steps that may fail come last.
-        self._in_flight.update(due.tenant_id for due in claimed)
+        self._in_flight.update(dispatch.tenant_id for dispatch in claimed)
         at = time.monotonic()
         self._next_round_at = at + _PACE_SECONDS
         if claimed:
-            self._senders.hand_in((due, at) for due in claimed)
+            self._senders.hand_in((dispatch, at) for dispatch in claimed)
             self._wake()  # one claim considers a limited number of destinations: more may be due
 
-    def _claim(self) -> list[Due]:
+    def _claim(self) -> list[ClaimedDispatch]:
         slots = Slots(self._settings.concurrency - self._in_flight.total(), self._in_flight)
         try:
             with transaction(self._sessions) as session:
                 claimed = claims.claim(session, self._settings, self._vault, slots, freed=self._freed)
         except faults.ROW_ERRORS:
             with transaction(self._sessions) as session:
-                num_ended = faults.weed_out(session, self._settings, slots)
+                num_ended = faults.fail_unclaimable(session, self._settings, slots)
             if not num_ended:
                 raise
             return []  # the next round claims the others
@@ -122,24 +122,24 @@ class Deliverer:
 
     def _end(self, outcome: FinishedExchange) -> None:
         self._outcomes.add(outcome)
-        self._freed.add(outcome.due.destination_id)
-        self._in_flight -= Counter([outcome.due.tenant_id])
+        self._freed.add(outcome.dispatch.destination_id)
+        self._in_flight -= Counter([outcome.dispatch.tenant_id])
 
     def _log(self, outcomes: Sequence[FinishedExchange]) -> None:
         for each in outcomes:
-            is_good = results.is_delivered(each.answer)
+            is_good = results.is_delivered(each.result)
             telemetry.logger().info(
                 telemetry.WEBHOOK_DELIVERED if is_good else telemetry.WEBHOOK_FAILED,
-                event_id=ids.event_id(each.due.event_id),
-                type=each.due.event_type,
-                try_number=each.due.attempt,
-                status=each.answer.status,
-                error=each.answer.error_code,
+                event_id=ids.event_id(each.dispatch.event_id),
+                type=each.dispatch.event_type,
+                attempt=each.dispatch.attempt,
+                status=each.result.status,
+                error=each.result.error_code,
             )
 
-    async def _deliver(self, work: tuple[Due, float]) -> FinishedExchange:
-        due, claimed_at = work
-        return FinishedExchange(due, await deliver(due, self._settings, since=claimed_at))
+    async def _deliver(self, work: tuple[ClaimedDispatch, float]) -> FinishedExchange:
+        dispatch, claimed_at = work
+        return FinishedExchange(dispatch, await deliver(dispatch, self._settings, since=claimed_at))
 
 
 def duties(context: ServiceContext, deliverer: Deliverer | None, vault: Vault | None) -> Iterator[Duty]:
@@ -148,13 +148,13 @@ def duties(context: ServiceContext, deliverer: Deliverer | None, vault: Vault | 
     yield Duty("prune", partial(sweep, sessions, is_stopping=is_stopping), every.prune_seconds)
     if deliverer and vault:
         yield Duty("deliver", deliverer.run_once, every.deliver_seconds, rung_by=(SERVICE, EVENTS))
-        reseal = partial(seal_anew, sessions, vault, is_stopping=is_stopping)
+        reseal = partial(reseal_secrets, sessions, vault, is_stopping=is_stopping)
         yield Duty("prune", reseal, every.prune_seconds)
 
 
 def sweep(sessions: sessionmaker[Session], *, is_stopping: Callable[[], bool] = lambda: False) -> None:
     """Queue events of older releases, give up old ones, and remove idle destinations."""
-    steps = (_adopt, _give_up_old, _find_forgotten, _remove_idle)
+    steps = (_adopt, _give_up_old, _find_unscheduled, _remove_idle)
     do_each([partial(step, sessions, is_stopping) for step in steps])
 
 
@@ -163,12 +163,12 @@ def _adopt(sessions: sessionmaker[Session], is_stopping: Callable[[], bool]) -> 
     while is_more and not is_stopping():
         try:
             with transaction(sessions) as session:
-                left = fanout.find_left(session)
+                left = fanout.find_unadopted(session)
                 fanout.adopt(session, left)
         except faults.ROW_ERRORS:
             with transaction(sessions) as session:
-                left = fanout.find_left(session)
-                faults.adopt_apart(session, left)
+                left = fanout.find_unadopted(session)
+                faults.adopt_one_by_one(session, left)
         is_more = bool(left)
 
 
@@ -182,15 +182,15 @@ def _give_up_old(sessions: sessionmaker[Session], is_stopping: Callable[[], bool
         except faults.ROW_ERRORS:
             with transaction(sessions) as session:
                 old = fanout.find_old(session, now=database_now(session))
-                faults.give_up_apart(session, old)
+                faults.fail_one_by_one(session, old)
         is_more = bool(old)
 
 
-def _find_forgotten(sessions: sessionmaker[Session], is_stopping: Callable[[], bool]) -> None:
+def _find_unscheduled(sessions: sessionmaker[Session], is_stopping: Callable[[], bool]) -> None:
     after: UUID | None = _FIRST
     while after is not None and not is_stopping():
         with transaction(sessions) as session:
-            after = destinations.find_forgotten(session, after=after)
+            after = destinations.find_unscheduled(session, after=after)
 
 
 def _remove_idle(sessions: sessionmaker[Session], is_stopping: Callable[[], bool]) -> None:
@@ -200,24 +200,24 @@ def _remove_idle(sessions: sessionmaker[Session], is_stopping: Callable[[], bool
     repeat(sessions, step, is_stopping=is_stopping)
 
 
-def seal_anew(
+def reseal_secrets(
     sessions: sessionmaker[Session], vault: Vault, *, is_stopping: Callable[[], bool] = lambda: False
 ) -> None:
     """Reseal secrets that an earlier release sealed under a key callers can derive."""
-    repeat(sessions, lambda session: secrets.seal_anew(session, vault), is_stopping=is_stopping)
+    repeat(sessions, lambda session: secrets.reseal(session, vault), is_stopping=is_stopping)
 
 
-async def deliver(due: Due, settings: WebhookSettings, *, since: float) -> ExchangeResult:
+async def deliver(dispatch: ClaimedDispatch, settings: WebhookSettings, *, since: float) -> ExchangeResult:
     """Send the event; record an unforeseen error as a failed attempt too.
 
     Args:
-        due: the event.
+        dispatch: the event and where it goes.
         settings: of this process.
         since: when it was claimed, by the monotonic clock.
     """
     began = time.monotonic()
     try:
-        return await send(due, settings, waited=timedelta(seconds=began - since))
+        return await send(dispatch, settings, waited=timedelta(seconds=began - since))
     except Exception:  # noqa: BLE001  # see above
         with suppress(Exception):  # a log that cannot be written must not stop deliveries
             telemetry.logger().exception(telemetry.LOOP_FAILED, loop="deliver")
@@ -225,24 +225,29 @@ async def deliver(due: Due, settings: WebhookSettings, *, since: float) -> Excha
         return ExchangeResult(status=None, error_code=Failure.INTERNAL_ERROR, num_bytes=0, latency=latency)
 
 
-async def send(due: Due, settings: WebhookSettings, *, waited: timedelta = timedelta(0)) -> ExchangeResult:
+async def send(
+    dispatch: ClaimedDispatch, settings: WebhookSettings, *, waited: timedelta = timedelta(0)
+) -> ExchangeResult:
     """Stamp, sign and POST the event.
 
     Args:
-        due: the event.
+        dispatch: the event and where it goes.
         settings: of this process.
         waited: time since it was claimed.
     """
-    if not due.secrets:
+    if not dispatch.secrets:
         return ExchangeResult(
             status=None, error_code=Failure.SECRET_UNREADABLE, num_bytes=0, latency=timedelta(0)
         )
     signed = webhooks.signature_headers(
-        due.body, event_id=ids.event_id(due.event_id), secrets=due.secrets, now=due.claimed_at + waited
+        dispatch.body,
+        event_id=ids.event_id(dispatch.event_id),
+        secrets=dispatch.secrets,
+        now=dispatch.claimed_at + waited,
     )
     return await exchange.post(
-        due.url,
-        due.body,
+        dispatch.url,
+        dispatch.body,
         {"content-type": "application/json", "user-agent": USER_AGENT, **signed},
         allowed_hosts=settings.allowed_hosts,
         deadline=timedelta(seconds=settings.deadline_seconds),

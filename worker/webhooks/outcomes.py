@@ -14,7 +14,7 @@ from jobs import ids, telemetry
 from jobs.database import transaction
 from jobs.settings import WebhookSettings
 from jobs.webhooks import results
-from jobs.webhooks.claims import Due
+from jobs.webhooks.claims import ClaimedDispatch
 from jobs.webhooks.faults import ROW_ERRORS
 from worker.webhooks.exchange import ExchangeResult
 
@@ -37,8 +37,8 @@ class FinishedExchange:
         not_before: monotonic seconds; recording is not tried again earlier.
     """
 
-    due: Due
-    answer: ExchangeResult
+    dispatch: ClaimedDispatch
+    result: ExchangeResult
     num_tries: int = 0
     not_before: float = 0.0
 
@@ -90,7 +90,7 @@ class Outcomes:
         try:
             with transaction(self._sessions) as session:
                 session.execute(_LIMIT_LOCKS)
-                pairs = [(each.due, each.answer) for each in group]
+                pairs = [(each.dispatch, each.result) for each in group]
                 results.record(session, pairs, self._settings, _RANDOM)
         except ROW_ERRORS as error:
             return error
@@ -116,14 +116,14 @@ class Outcomes:
         if isinstance(error, OperationalError) and outcome.num_tries < _MAX_TRIES:
             outcome.not_before = time.monotonic() + _HELD_UP_SECONDS
             return True
-        due = outcome.due
+        dispatch = outcome.dispatch
         telemetry.logger().error(
             telemetry.WEBHOOK_UNRECORDED,
-            dispatch_id=str(due.id),
-            event_id=ids.event_id(due.event_id),
-            tenant_id=str(due.tenant_id),
-            try_number=due.attempt,
-            status=outcome.answer.status,
+            dispatch_id=str(dispatch.id),
+            event_id=ids.event_id(dispatch.event_id),
+            tenant_id=str(dispatch.tenant_id),
+            attempt=dispatch.attempt,
+            status=outcome.result.status,
             error=type(error).__name__,
         )
         if not isinstance(error, OperationalError):
@@ -134,6 +134,6 @@ class Outcomes:
         try:
             with transaction(self._sessions) as session:
                 session.execute(_LIMIT_LOCKS)
-                results.drop(session, outcome.due, outcome.answer)
+                results.drop(session, outcome.dispatch, outcome.result)
         except ROW_ERRORS:
             pass  # claims end it once its sender's lease expires

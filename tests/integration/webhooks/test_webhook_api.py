@@ -298,7 +298,7 @@ def test_requests_at_once_name_no_more_servers_than_the_limit(sessions: Sessions
         url = f"https://host-{number}.example/"
         try:
             with transaction(sessions) as session:
-                destinations.name(session, DEFAULT_TENANT, [url], limit=5)
+                destinations.register(session, DEFAULT_TENANT, [url], limit=5)
         except DestinationLimitError:
             return False
         return True

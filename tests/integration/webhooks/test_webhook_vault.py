@@ -77,11 +77,11 @@ def test_what_a_release_before_sealed_is_opened_and_sealed_anew(sessions: Sessio
             session, asked, tenant_id=DEFAULT_TENANT, vault=Vault([DERIVED]), secret=None, max_endpoints=5
         )
     for settings in (SIGNS_ALONE, SEALS):
-        delivery.seal_anew(sessions, vault_of(SIGNS_ALONE))
+        delivery.reseal_secrets(sessions, vault_of(SIGNS_ALONE))
         with sessions() as session:
             sealed = session.scalars(select(WebhookEndpoint.secret)).one()
         assert vault_of(settings).open(sealed) == secret
-    delivery.seal_anew(sessions, vault_of(SEALS))
+    delivery.reseal_secrets(sessions, vault_of(SEALS))
     with sessions() as session:
         sealed = session.scalars(select(WebhookEndpoint.secret)).one()
     assert vault_of(SEALS).open(sealed) == secret
