@@ -19,7 +19,7 @@ from api.runtime.services import Services
 from jobs import documents, doorbell, files
 from jobs.database.base import JsonObject
 from jobs.documents import NewDocument
-from jobs.documents.kinds import HEAD_BYTES, TAIL_BYTES, Clues, find_kind
+from jobs.documents.kinds import HEAD_BYTES, TAIL_BYTES, UploadHints, find_kind
 from jobs.errors import (
     InvalidRequestError,
     MissingFieldError,
@@ -220,7 +220,7 @@ def _find_kind(form: Form, passed: _Passed, kind: str, media_type: str) -> Docum
     wanted = _check(form, kind)
     if not passed.head:
         raise DocumentEmptyError(param="file")
-    return find_kind(Clues(passed.head, passed.tail, form.filename or "", media_type, wanted))
+    return find_kind(UploadHints(passed.head, passed.tail, form.filename or "", media_type, wanted))
 
 
 def _check(form: Form, kind: str) -> DocumentKind | None:

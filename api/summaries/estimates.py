@@ -23,7 +23,7 @@ from jobs.states.summary import Style
 from jobs.summaries import tree
 from jobs.summaries.estimate import Estimated, estimate
 from jobs.summaries.prompts import overheads
-from jobs.summaries.templates import Wishes
+from jobs.summaries.templates import PromptOptions
 from jobs.summaries.tree import Sizes, SourceDocument
 
 # Documents with up to this many tokens in total are really cut, a few seconds of work; beyond it the number
@@ -48,7 +48,7 @@ async def estimate_summaries(
         raise InvalidRequestError("Name documents or tokens, not both.", param="tokens")
     counter = PromptCounter(tokenizer)
     capacities = await services.transactions.run(partial(_capacities, services=services, model=model))
-    wishes = Wishes(
+    options = PromptOptions(
         style=Style(asked.style),
         length=asked.length,
         language=asked.language,
@@ -57,7 +57,7 @@ async def estimate_summaries(
     )
     sizes = tree.find_sizes(
         capacities,
-        await services.compute(0, overheads, wishes, counter),
+        await services.compute(0, overheads, options, counter),
         length=asked.length,
         chunk_tokens=asked.chunk_tokens,
         overlap_tokens=asked.overlap_tokens,

@@ -56,9 +56,9 @@ def up(
         foreground,  # the stack takes most of a second to import; other commands do not need it
     )
 
-    engine: foreground.EngineWish | foreground.ModelWish
+    engine: foreground.LocalEngineArgs | foreground.ModelArgs
     if model is None:
-        engine = foreground.EngineWish(mode=engine_mode, time_scale=time_scale, text_models=text_models)
+        engine = foreground.LocalEngineArgs(mode=engine_mode, time_scale=time_scale, text_models=text_models)
     else:
-        engine = foreground.ModelWish(model_dir=model, kv_cache_tokens=kv_tokens)
+        engine = foreground.ModelArgs(model_dir=model, kv_cache_tokens=kv_tokens)
     foreground.run(data_dir=data_dir, port=port, ready_file=ready_file, engine=engine)

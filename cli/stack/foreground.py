@@ -40,7 +40,7 @@ class _StopRequestedError(BaseException):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EngineWish:
+class LocalEngineArgs:
     """The command line's options for the local engine; see EngineOptions."""
 
     mode: EngineMode
@@ -49,7 +49,7 @@ class EngineWish:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelWish:
+class ModelArgs:
     """The command line's options for a model served by transformers; see TransformersOptions."""
 
     model_dir: Path
@@ -57,7 +57,7 @@ class ModelWish:
 
 
 def run(
-    *, data_dir: Path | None, port: int | None, ready_file: Path | None, engine: EngineWish | ModelWish
+    *, data_dir: Path | None, port: int | None, ready_file: Path | None, engine: LocalEngineArgs | ModelArgs
 ) -> None:
     """Run the stack until a signal asks it to stop."""
     open_files.raise_limit()  # every server inherits it
@@ -80,10 +80,10 @@ def run(
         stack.stop()
 
 
-def _with_engine(options: StackOptions, engine: EngineWish | ModelWish) -> StackOptions:
+def _with_engine(options: StackOptions, engine: LocalEngineArgs | ModelArgs) -> StackOptions:
     """Add this engine to the options; a model's own tokenizer counts its prompts."""
     configured = options.environment.get(_TOKENIZER)
-    if isinstance(engine, EngineWish):
+    if isinstance(engine, LocalEngineArgs):
         local = EngineOptions(tokenizer_dir=tokenizer_directory(configured), **asdict(engine))
         return replace(options, engine=local)
     if importlib.util.find_spec("torch") is None:

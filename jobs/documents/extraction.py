@@ -14,7 +14,7 @@ from jobs.database import database_now
 from jobs.database.base import JsonObject
 from jobs.models.document import Document, DocumentText
 from jobs.models.turn import EXTRACTION
-from jobs.states.document import DocumentKind, DocumentState, Fault
+from jobs.states.document import DocumentErrorCode, DocumentKind, DocumentState
 from jobs.turns import Turn
 
 MAX_ATTEMPTS: Final = EXTRACTION.max_attempts
@@ -86,7 +86,7 @@ def give_up(session: Session, turn: Turn) -> bool:
     document = _lock(session, turn)
     if document is None:
         return False
-    error = error_of(Fault.ABANDONED, "Its extraction ended without a result in every attempt.")
+    error = error_of(DocumentErrorCode.ABANDONED, "Its extraction ended without a result in every attempt.")
     _end(session, document, DocumentState.FAILED, lifetime=_ABANDONED_FOR, error=error)
     return True
 
@@ -136,9 +136,9 @@ def fail_extraction(
     return True
 
 
-def error_of(fault: Fault, message: str) -> JsonObject:
+def error_of(code: DocumentErrorCode, message: str) -> JsonObject:
     """Build the `error` of a failed document."""
-    return {"code": fault.value, "message": message}
+    return {"code": code.value, "message": message}
 
 
 def _lock(session: Session, turn: Turn) -> Document | None:

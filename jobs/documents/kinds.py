@@ -84,7 +84,7 @@ class UnsupportedDocumentError(InvalidRequestError):
 
 
 @dataclass(frozen=True, slots=True)
-class Clues:
+class UploadHints:
     """The evidence for the kind of an upload.
 
     Attributes:
@@ -102,7 +102,7 @@ class Clues:
     wanted: DocumentKind | None = None
 
 
-def find_kind(clues: Clues) -> DocumentKind:
+def find_kind(hints: UploadHints) -> DocumentKind:
     """Find the kind of an upload.
 
     The bytes decide; name and media type matter only if the bytes fit several kinds.
@@ -110,16 +110,16 @@ def find_kind(clues: Clues) -> DocumentKind:
     Raises:
         UnsupportedDocumentError: the bytes are of no supported kind, or not of the one that the caller named.
     """
-    named = kind_by_name(clues.filename) or _MEDIA_TYPES.get(
-        clues.media_type.partition(";")[0].strip().lower()
+    named = kind_by_name(hints.filename) or _MEDIA_TYPES.get(
+        hints.media_type.partition(";")[0].strip().lower()
     )
-    wanted = clues.wanted or named
-    kind = _by_bytes(clues, wanted)
+    wanted = hints.wanted or named
+    kind = _by_bytes(hints, wanted)
     if kind is None:
         raise UnsupportedDocumentError(param="file")
-    if clues.wanted not in (None, kind):
+    if hints.wanted not in (None, kind):
         raise UnsupportedDocumentError(
-            f"The file is not of kind {clues.wanted}: its bytes are of kind {kind}.", param="kind"
+            f"The file is not of kind {hints.wanted}: its bytes are of kind {kind}.", param="kind"
         )
     return kind
 
@@ -129,12 +129,12 @@ def kind_by_name(filename: str) -> DocumentKind | None:
     return _EXTENSIONS.get(PurePosixPath(filename).suffix.lower().removeprefix("."))
 
 
-def _by_bytes(clues: Clues, wanted: DocumentKind | None) -> DocumentKind | None:
-    head = clues.head
+def _by_bytes(hints: UploadHints, wanted: DocumentKind | None) -> DocumentKind | None:
+    head = hints.head
     if _PDF in head[:_PDF_WITHIN]:
         return _K.PDF
     if head.startswith(_ZIP):
-        found = next((kind for name, kind in _MEMBERS if name in head or name in clues.tail), None)
+        found = next((kind for name, kind in _MEMBERS if name in head or name in hints.tail), None)
         return found or (wanted if wanted in _ZIPPED else None)
     if head.startswith(_OLE):
         return wanted if wanted in _ZIPPED else None

@@ -8,7 +8,7 @@ from typing_extensions import TypedDict
 from jobs import ids
 from jobs.database.base import JsonObject
 from jobs.models.document import Document
-from jobs.states.document import DocumentKind, DocumentState, Fault, Notice
+from jobs.states.document import DocumentErrorCode, DocumentKind, DocumentState, DocumentWarningCode
 from jobs.validation import choice, documented_as
 from jobs.views import Moment, optional_rfc3339, rfc3339
 
@@ -19,7 +19,7 @@ DocumentStateName = Annotated[str, choice(state for state in DocumentState if st
 class DocumentWarning(TypedDict):
     """A warning about the extracted text."""
 
-    code: Notice
+    code: DocumentWarningCode
     message: str
     pages: NotRequired[
         Annotated[list[int] | None, Field(description="Pages concerned, counted from 1; the first thousand.")]
@@ -29,7 +29,7 @@ class DocumentWarning(TypedDict):
 class DocumentError(TypedDict):
     """Why a document has no text."""
 
-    code: Fault
+    code: DocumentErrorCode
     message: str
 
 

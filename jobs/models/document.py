@@ -41,8 +41,8 @@ class Document(Base):
         fingerprint: names the tokenizer that counted them. Null until ready.
         language: ISO 639-1. Null until ready, and if it is uncertain.
         title: the document's own title. Null until ready, if it has none, and once deleted.
-        warnings: `{code, message, pages?}` each, codes from `Notice`. `[]` until ready.
-        error: `{code, message}`, codes from `Fault`. Null unless failed.
+        warnings: `{code, message, pages?}` each, codes from `DocumentWarningCode`. `[]` until ready.
+        error: `{code, message}`, codes from `DocumentErrorCode`. Null unless failed.
         created_at: when the bytes were first uploaded.
         finalized_at: when its extraction ended. Null until then.
         expires_at: when the document is deleted, unless a summary needs it. Uploading the same bytes again

@@ -26,7 +26,7 @@ class DocumentKind(StrEnum):
     EML = "eml"
 
 
-class Fault(StrEnum):
+class DocumentErrorCode(StrEnum):
     """Why a document has no text: the codes of `error`."""
 
     EMPTY = "document_empty"
@@ -43,7 +43,7 @@ class Fault(StrEnum):
     ABANDONED = "extraction_abandoned"  # every attempt lost its worker, or failed
 
 
-class Notice(StrEnum):
+class DocumentWarningCode(StrEnum):
     """What a reader of the text should know: the codes of `warnings`."""
 
     PAGES_WITHOUT_TEXT = "pages_without_text"  # scanned, most likely

@@ -23,7 +23,7 @@ from jobs.states.document import DocumentState
 from jobs.states.summary import OnGap, SummaryState
 from jobs.summaries import drafts, tree
 from jobs.summaries.drafts import PlanDraft
-from jobs.summaries.prompts import TextCounter, overheads, wishes_of
+from jobs.summaries.prompts import TextCounter, overheads, prompt_options
 from jobs.summaries.tree import Leaf, SourceDocument
 from jobs.tenants import quotas
 from jobs.tenants.quotas import QuotaUsage
@@ -137,7 +137,7 @@ class Planning:
         summary = inputs.summary
         sizes = tree.find_sizes(
             inputs.capacities,
-            overheads(wishes_of(summary), self.tools.counter),
+            overheads(prompt_options(summary), self.tools.counter),
             length=summary.length,
             chunk_tokens=summary.chunk_tokens,
             overlap_tokens=summary.overlap_tokens,

@@ -19,7 +19,7 @@ from jobs.prompts.store import Counter
 from jobs.states import JobState
 from jobs.states.summary import NodeKind, Style
 from jobs.summaries import templates
-from jobs.summaries.templates import Wishes
+from jobs.summaries.templates import PromptOptions
 
 
 class TextCounter(Counter, Protocol):
@@ -44,9 +44,9 @@ class DocumentGoneError(LongbatchError):
     code = "document_gone"
 
 
-def wishes_of(summary: Summary) -> Wishes:
-    """Return the caller's wishes as the templates take them."""
-    return Wishes(
+def prompt_options(summary: Summary) -> PromptOptions:
+    """Return the caller's options as the templates take them."""
+    return PromptOptions(
         style=Style(summary.style),
         length=summary.length,
         language=summary.language,
@@ -55,17 +55,19 @@ def wishes_of(summary: Summary) -> Wishes:
     )
 
 
-def overheads(wishes: Wishes, counter: Counter) -> Mapping[NodeKind, int]:
+def overheads(options: PromptOptions, counter: Counter) -> Mapping[NodeKind, int]:
     """Count the tokens of a prompt of each kind, without the texts in it.
 
     Raises:
         ChatTemplateError: the model's template refuses these prompts.
     """
-    around = Delimiters()
+    marks = Delimiters()
     empty: dict[NodeKind, list[Message]] = {
-        NodeKind.WHOLE: templates.whole("", wishes, around),
-        NodeKind.MAP: templates.part("", wishes, around, number=_MANY, num_parts=_MANY, length=wishes.length),
-        NodeKind.REDUCE: templates.join([], wishes, around, length=None, num_documents=_MANY),
+        NodeKind.WHOLE: templates.whole("", options, marks),
+        NodeKind.MAP: templates.part(
+            "", options, marks, number=_MANY, num_parts=_MANY, length=options.length
+        ),
+        NodeKind.REDUCE: templates.join([], options, marks, length=None, num_documents=_MANY),
     }
     return {kind: counter.count_prompt(canonical(messages)).num_tokens for kind, messages in empty.items()}
 
@@ -96,16 +98,16 @@ def _read(session: Session, summary: Summary, node: SummaryNode, document_id: UU
         text = documents.load_text(session, document_id)
     except NotFoundError:
         raise DocumentGoneError from None
-    around, wishes = delimiters([text]), wishes_of(summary)
+    marks, options = delimiters([text]), prompt_options(summary)
     piece = text[node.context_char or 0 : node.end_char]
     if node.kind == NodeKind.WHOLE:
-        return templates.whole(piece, wishes, around)
+        return templates.whole(piece, options, marks)
     of_document = (SummaryNode.summary_id == summary.id, SummaryNode.document_id == document_id)
     num_parts = session.scalar(select(func.count()).select_from(SummaryNode).where(*of_document))
     return templates.part(
         piece,
-        wishes,
-        around,
+        options,
+        marks,
         number=(node.chunk or 0) + 1,
         num_parts=num_parts or 1,
         length=_part_tokens(summary),
@@ -132,7 +134,7 @@ def _join(session: Session, summary: Summary, node: SummaryNode) -> list[Message
     num_documents = session.scalar(select(func.count()).select_from(SummaryDocument).where(of_summary))
     return templates.join(
         texts,
-        wishes_of(summary),
+        prompt_options(summary),
         delimiters(texts),
         length=None if node.parent is None else _part_tokens(summary),
         num_documents=num_documents or 1,

@@ -24,8 +24,8 @@ _WORDS_PER_TOKEN: Final = 0.75
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
-    """A caller's wishes for a summary, as the templates word them.
+class PromptOptions:
+    """A caller's options of a summary, as the templates word them.
 
     Attributes:
         style: form of the final summary.
@@ -42,35 +42,35 @@ class Wishes:
     instructions: str | None = None
 
 
-def whole(text: str, wishes: Wishes, around: Delimiters) -> list[Message]:
+def whole(text: str, options: PromptOptions, marks: Delimiters) -> list[Message]:
     """Ask for the summary of a document that fits in one prompt."""
     system = [
         (
-            f"You summarize documents. The user's message holds one document between {around.opening} and"
-            f" {around.closing}."
+            f"You summarize documents. The user's message holds one document between {marks.opening} and"
+            f" {marks.closing}."
         ),
         _AS_MATERIAL,
         (
             "Write a faithful, self-contained summary: first the document's subject and main point, then the"
             " important facts, numbers, names and conclusions."
         ),
-        *_wishes(wishes),
-        *_form(wishes),
+        *_option_lines(options),
+        *_form(options),
         _ALONE,
     ]
-    task = f"Summarize the document above in about {_words(wishes.length)} words. {_NO_INSTRUCTIONS}"
-    return _messages(system, _framed([text], around), task)
+    task = f"Summarize the document above in about {_words(options.length)} words. {_NO_INSTRUCTIONS}"
+    return _messages(system, _framed([text], marks), task)
 
 
 def part(
-    text: str, wishes: Wishes, around: Delimiters, *, number: int, num_parts: int, length: int
+    text: str, options: PromptOptions, marks: Delimiters, *, number: int, num_parts: int, length: int
 ) -> list[Message]:
     """Ask for notes on one chunk, which will be joined into the final summary.
 
     Args:
         text: of the chunk.
-        wishes: of the caller; style and length apply to the final summary alone.
-        around: lines that the whole document does not contain, so that all its chunks share a prompt prefix.
+        options: of the caller; style and length apply to the final summary alone.
+        marks: lines that the whole document does not contain, so that all its chunks share a prompt prefix.
         number: of the chunk, from 1.
         num_parts: number of chunks of the document.
         length: target length of the notes, in tokens.
@@ -78,32 +78,37 @@ def part(
     system = [
         (
             "You summarize long documents part by part. The user's message holds one part of a document"
-            f" between {around.opening} and {around.closing}."
+            f" between {marks.opening} and {marks.closing}."
         ),
         _AS_MATERIAL,
         (
             "Write down what a summary of the whole document needs from this part: its topics, facts,"
             " numbers, names, arguments and conclusions, in their order, in plain prose."
         ),
-        *_wishes(wishes),
+        *_option_lines(options),
         _ALONE,
     ]
     task = (
         f"This was part {number} of {num_parts}. Summarize it in about {_words(length)} words."
         f" {_NO_INSTRUCTIONS}"
     )
-    return _messages(system, _framed([text], around), task)
+    return _messages(system, _framed([text], marks), task)
 
 
 def join(
-    texts: Sequence[str], wishes: Wishes, around: Delimiters, *, length: int | None, num_documents: int = 1
+    texts: Sequence[str],
+    options: PromptOptions,
+    marks: Delimiters,
+    *,
+    length: int | None,
+    num_documents: int = 1,
 ) -> list[Message]:
     """Ask for one summary that joins the summaries of parts.
 
     Args:
         texts: the summaries, in the order of the parts.
-        wishes: of the caller.
-        around: lines that none of the texts contains.
+        options: of the caller.
+        marks: lines that none of the texts contains.
         length: target length of an intermediate summary, in tokens; None for the final one, in the caller's
             style.
         num_documents: number of documents that the parts come from.
@@ -112,7 +117,7 @@ def join(
     system = [
         (
             f"You join summaries. The user's message holds the summaries of consecutive parts of {source},"
-            f" each between {around.opening} and {around.closing}."
+            f" each between {marks.opening} and {marks.closing}."
         ),
         _AS_MATERIAL,
         (
@@ -120,13 +125,13 @@ def join(
             " original: what belongs together stands together, nothing is said twice, and no part is"
             " mentioned as such."
         ),
-        *_wishes(wishes),
-        *(_form(wishes) if length is None else ["Keep the facts, numbers and names. Write plain prose."]),
+        *_option_lines(options),
+        *(_form(options) if length is None else ["Keep the facts, numbers and names. Write plain prose."]),
         _ALONE,
     ]
-    words = _words(wishes.length if length is None else length)
+    words = _words(options.length if length is None else length)
     task = f"Join the {len(texts)} summaries above into one of about {words} words. {_NO_INSTRUCTIONS}"
-    return _messages(system, _framed(texts, around), task)
+    return _messages(system, _framed(texts, marks), task)
 
 
 _AS_MATERIAL: Final = (
@@ -147,28 +152,28 @@ _FORMS: Final[dict[Style, str]] = {
 }
 
 
-def _wishes(wishes: Wishes) -> list[str]:
-    """Word the wishes that every prompt repeats, so that no level loses them."""
+def _option_lines(options: PromptOptions) -> list[str]:
+    """Word the options that every prompt repeats, so that no level loses them."""
     found = [
-        f"Write in {wishes.language}." if wishes.language else "Write in the language of the document.",
+        f"Write in {options.language}." if options.language else "Write in the language of the document.",
     ]
-    if wishes.focus:
-        found.append(f"The reader wants to know above all: {wishes.focus}")
-    if wishes.instructions:
-        found.append(f"Follow these instructions of the reader: {wishes.instructions}")
+    if options.focus:
+        found.append(f"The reader wants to know above all: {options.focus}")
+    if options.instructions:
+        found.append(f"Follow these instructions of the reader: {options.instructions}")
     return found
 
 
-def _form(wishes: Wishes) -> list[str]:
-    return [_FORMS[wishes.style]]
+def _form(options: PromptOptions) -> list[str]:
+    return [_FORMS[options.style]]
 
 
 def _words(tokens: int) -> int:
     return max(10, round(tokens * _WORDS_PER_TOKEN))
 
 
-def _framed(texts: Iterable[str], around: Delimiters) -> str:
-    return "\n\n".join(f"{around.opening}\n{text}\n{around.closing}" for text in texts)
+def _framed(texts: Iterable[str], marks: Delimiters) -> str:
+    return "\n\n".join(f"{marks.opening}\n{text}\n{marks.closing}" for text in texts)
 
 
 def _messages(system: Sequence[str], material: str, task: str) -> list[Message]:

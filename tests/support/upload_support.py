@@ -17,7 +17,7 @@ from jobs.prompts.tokenizer import Tokenizer
 from jobs.settings import DocumentSettings
 from jobs.states.document import DocumentKind
 from support import taker_of
-from worker.documents.extractor import Extraction
+from worker.documents.extractor import DocumentExtractor
 
 DAY = timedelta(days=1)
 LEASE = timedelta(seconds=30)
@@ -54,7 +54,9 @@ class Extractor:
         self, sessions: sessionmaker[Session], tokenizer: Tokenizer, store: PartStore | None = None
     ) -> None:
         self._taker = taker_of(sessions)
-        self._work = Extraction(DocumentSettings(), tokenizer, store or RowStore(), on_ended=lambda: None)
+        self._work = DocumentExtractor(
+            DocumentSettings(), tokenizer, store or RowStore(), on_ended=lambda: None
+        )
 
     def run_once(self) -> None:
         """Every document that waited has ended."""

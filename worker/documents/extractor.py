@@ -20,19 +20,19 @@ from jobs.models.turn import EXTRACTION
 from jobs.prompts.encoding import UnsafeTextError
 from jobs.prompts.tokenizer import Tokenizer
 from jobs.settings import DocumentSettings
-from jobs.states.document import Fault
+from jobs.states.document import DocumentErrorCode
 from jobs.turns import Turn
 from jobs.turns.work import InterruptedWorkError, Interruption, Sessions
 from worker.documents.sandbox import (
     INVALID_OUTPUT,
-    Extracted,
+    ExtractedMessage,
+    ExtractionFailure,
     InterruptedExtractionError,
-    Refusal,
     Sandbox,
 )
 
 
-class Extraction:
+class DocumentExtractor:
     """The `turns.work.Work` that extracts one document.
 
     Args:
@@ -81,12 +81,12 @@ class Extraction:
         started_at = time.monotonic()
         try:
             outcome = sandbox.run(self._chunks(sessions, claim), kind=claim.kind, num_bytes=claim.num_bytes)
-            text = outcome if isinstance(outcome, Refusal) else self._count(*outcome)
+            text = outcome if isinstance(outcome, ExtractionFailure) else self._count(*outcome)
         except BytesLostError as lost:
-            text = Refusal(Fault.BYTES_LOST, lost.message)
+            text = ExtractionFailure(DocumentErrorCode.BYTES_LOST, lost.message)
         with transaction(sessions) as session:
-            if isinstance(text, Refusal):
-                error = extraction.error_of(text.fault, text.message)
+            if isinstance(text, ExtractionFailure):
+                error = extraction.error_of(text.code, text.message)
                 ended = extraction.fail_extraction(session, claim, error, lifetime=self._lifetime)
             else:
                 ended = extraction.finish_extraction(session, claim, text, lifetime=self._lifetime)
@@ -96,8 +96,8 @@ class Extraction:
             attempt=claim.turn.attempt,
             kind=claim.kind.value,
             num_bytes=claim.num_bytes,
-            error=text.fault.value if isinstance(text, Refusal) else None,
-            num_tokens=None if isinstance(text, Refusal) else text.num_tokens,
+            error=text.code.value if isinstance(text, ExtractionFailure) else None,
+            num_tokens=None if isinstance(text, ExtractionFailure) else text.num_tokens,
             is_recorded=ended,
             seconds=round(time.monotonic() - started_at, 3),
         )
@@ -117,7 +117,7 @@ class Extraction:
             offset += len(chunk)
             yield chunk
 
-    def _count(self, found: Extracted, body: bytes) -> ExtractedText | Refusal:
+    def _count(self, found: ExtractedMessage, body: bytes) -> ExtractedText | ExtractionFailure:
         """Count the tokens of the text; one text at a time, as each may need 100s of MB."""
         with self._counting:
             try:
@@ -126,9 +126,9 @@ class Extraction:
             except (zstandard.ZstdError, UnicodeDecodeError):
                 return INVALID_OUTPUT
             except UnsafeTextError as error:
-                return Refusal(Fault.UNSUPPORTED, error.message)
+                return ExtractionFailure(DocumentErrorCode.UNSUPPORTED, error.message)
             except PromptUncountableError as error:
-                return Refusal(Fault.UNCOUNTABLE, error.message)
+                return ExtractionFailure(DocumentErrorCode.UNCOUNTABLE, error.message)
         if len(text) != found.num_chars:
             return INVALID_OUTPUT
         return ExtractedText(

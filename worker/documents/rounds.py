@@ -12,7 +12,7 @@ from jobs.database import database_now, transaction
 from jobs.doorbell import SERVICE
 from jobs.files.stores import make_store
 from jobs.prompts.tokenizer import Tokenizer
-from worker.documents.extractor import Extraction
+from worker.documents.extractor import DocumentExtractor
 from worker.duties import Duty, ServiceContext
 from worker.rounds import repeat
 
@@ -24,7 +24,7 @@ def duties(context: ServiceContext, tokenizer: Tokenizer) -> Iterator[Duty]:
     """List the duties of documents. Summaries may wait for an extracted one, or for one that failed."""
     settings, every = context.settings, context.settings.maintenance
     store, on_ended = make_store(settings.files), partial(context.wake, "summaries")
-    work = Extraction(settings.documents, tokenizer, store, on_ended=on_ended)
+    work = DocumentExtractor(settings.documents, tokenizer, store, on_ended=on_ended)
 
     def extract() -> None:
         while not context.is_stopping() and context.turns.take(work):

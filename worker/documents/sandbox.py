@@ -17,7 +17,7 @@ from typing import Final
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from jobs.settings import DocumentSettings
-from jobs.states.document import DocumentKind, Fault, Notice
+from jobs.states.document import DocumentErrorCode, DocumentKind, DocumentWarningCode
 from jobs.validation import Text
 from worker.extract import confine
 
@@ -35,31 +35,37 @@ class InterruptedExtractionError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class ExtractionFailure:
     """The reason why a document has no text."""
 
-    fault: Fault
+    code: DocumentErrorCode
     message: str
 
 
-_OUT_OF_MEMORY: Final = Refusal(Fault.OUT_OF_MEMORY, "The document needs more memory than the limit allows.")
-_CRASHED: Final = Refusal(Fault.CORRUPT, "The document crashes the program that reads it.")
-INVALID_OUTPUT: Final = Refusal(Fault.CORRUPT, "The program that reads the document returned invalid output.")
+_OUT_OF_MEMORY: Final = ExtractionFailure(
+    DocumentErrorCode.OUT_OF_MEMORY, "The document needs more memory than the limit allows."
+)
+_CRASHED: Final = ExtractionFailure(
+    DocumentErrorCode.CORRUPT, "The document crashes the program that reads it."
+)
+INVALID_OUTPUT: Final = ExtractionFailure(
+    DocumentErrorCode.CORRUPT, "The program that reads the document returned invalid output."
+)
 # SIGKILL that we did not send comes from the kernel.
 _MEMORY_CODES: Final = frozenset({confine.EXIT_OUT_OF_MEMORY, -signal.SIGKILL})
 
 
-class Warned(BaseModel):
+class WarningMessage(BaseModel):
     """A warning to readers of the text."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
-    code: Notice = Field(strict=False)
+    code: DocumentWarningCode = Field(strict=False)
     message: Text = Field(max_length=1000)
     pages: list[int] | None = Field(None, max_length=1000)
 
 
-class Extracted(BaseModel):
+class ExtractedMessage(BaseModel):
     """The process's description of a text, validated: untrusted bytes may have taken the process over."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -68,15 +74,15 @@ class Extracted(BaseModel):
     pages: list[int] | None
     language: str | None = Field(pattern=r"^[a-z]{2}$")
     title: Text | None = Field(max_length=300)
-    warnings: list[Warned] = Field(max_length=100)
+    warnings: list[WarningMessage] = Field(max_length=100)
 
 
-class Refused(BaseModel):
+class FailureMessage(BaseModel):
     """The process's reason why a document has no text, validated."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
-    code: Fault = Field(strict=False)
+    code: DocumentErrorCode = Field(strict=False)
     message: Text = Field(max_length=1000)
 
 
@@ -98,7 +104,7 @@ class Sandbox:
 
     def run(
         self, chunks: Iterable[bytes], *, kind: DocumentKind, num_bytes: int
-    ) -> tuple[Extracted, bytes] | Refusal:
+    ) -> tuple[ExtractedMessage, bytes] | ExtractionFailure:
         """Run the extraction.
 
         Returns:
@@ -195,9 +201,11 @@ class Sandbox:
             output += piece
         return bytes(output)
 
-    def _timeout(self) -> Refusal:
+    def _timeout(self) -> ExtractionFailure:
         seconds = f"{self._settings.extraction_seconds:g}"
-        return Refusal(Fault.TIMEOUT, f"Extracting the text took longer than {seconds} seconds.")
+        return ExtractionFailure(
+            DocumentErrorCode.TIMEOUT, f"Extracting the text took longer than {seconds} seconds."
+        )
 
 
 def _feed(process: subprocess.Popen[bytes], chunks: Iterable[bytes]) -> None:
@@ -210,15 +218,17 @@ def _feed(process: subprocess.Popen[bytes], chunks: Iterable[bytes]) -> None:
         process.stdin.close()
 
 
-def parse_output(output: bytes, settings: DocumentSettings) -> tuple[Extracted, bytes] | Refusal:
+def parse_output(
+    output: bytes, settings: DocumentSettings
+) -> tuple[ExtractedMessage, bytes] | ExtractionFailure:
     """Check and parse the output, which is as untrusted as the bytes that were read."""
     try:
         (size,) = struct.unpack_from(">Q", output)
         described, body = output[8 : 8 + size], output[8 + size :]
         if not body:
-            refused = Refused.model_validate_json(described)
-            return Refusal(refused.code, refused.message)
-        found = Extracted.model_validate_json(described)
+            refused = FailureMessage.model_validate_json(described)
+            return ExtractionFailure(refused.code, refused.message)
+        found = ExtractedMessage.model_validate_json(described)
     except (struct.error, ValidationError):
         return INVALID_OUTPUT
     pages = found.pages or []

@@ -15,7 +15,7 @@ class ExtractionError(Exception):
     """The document has no text.
 
     Attributes:
-        code: one of `jobs.states.document.Fault`.
+        code: one of `jobs.states.document.DocumentErrorCode`.
         message: for the document's owner.
     """
 

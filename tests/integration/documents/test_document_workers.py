@@ -17,7 +17,7 @@ from cli.stack.servers.valkey import EmbeddedValkey
 from document_support import SMALL_MEMORY_MB, bad_documents, make_pdf, prose_page
 from jobs import documents, files
 from jobs.documents import NewDocument
-from jobs.documents.kinds import HEAD_BYTES, TAIL_BYTES, Clues, find_kind
+from jobs.documents.kinds import HEAD_BYTES, TAIL_BYTES, UploadHints, find_kind
 from jobs.files.storage import PART_BYTES, RowStore
 from jobs.models import DEFAULT_TENANT
 from jobs.models.document import Document
@@ -57,7 +57,7 @@ def upload(sessions: sessionmaker[Session], content: bytes, filename: str) -> UU
         for start in range(0, len(content), PART_BYTES):
             part = RowStore().put(content[start : start + PART_BYTES])
             files.add_part(session, file.id, part, start=start, tenant_id=DEFAULT_TENANT)
-        kind = find_kind(Clues(content[:HEAD_BYTES], content[-TAIL_BYTES:], filename))
+        kind = find_kind(UploadHints(content[:HEAD_BYTES], content[-TAIL_BYTES:], filename))
         new = NewDocument(file.id, sha256(content).digest(), len(content), kind, filename)
         document, _ = documents.finish_upload(session, new, tenant_id=DEFAULT_TENANT, lifetime=LIFETIME)
         return document.id

@@ -20,7 +20,7 @@ from jobs.models.document import Document, DocumentText
 from jobs.models.file import File
 from jobs.models.turn import EXTRACTION
 from jobs.prompts.tokenizer import pack_text
-from jobs.states.document import Fault
+from jobs.states.document import DocumentErrorCode
 from jobs.states.file import FileState
 from upload_support import DAY, LEASE, claim_next, claim_one, upload
 from worker.documents import rounds
@@ -68,7 +68,7 @@ def test_documents_sent_at_the_same_time_are_one(
 
 def test_a_document_that_has_failed_is_tried_again_when_it_is_sent_again(session: Session) -> None:
     first, _ = upload(session)
-    error = extraction.error_of(Fault.MISSING_EXTRA, "not here")
+    error = extraction.error_of(DocumentErrorCode.MISSING_EXTRA, "not here")
     assert extraction.fail_extraction(session, claim_one(session), error, lifetime=DAY)
     assert (first.state, first.error) == ("failed", error)
     again, is_new = upload(session)
@@ -112,7 +112,7 @@ def test_a_worker_that_lost_its_lease_writes_nothing(session: Session) -> None:
     assert turns.renew(session, [stale.turn], lease=LEASE) == set()
     claim = claim_one(session)
     assert (claim.document_id, claim.turn.attempt) == (document.id, 2)
-    error = extraction.error_of(Fault.CORRUPT, "no")
+    error = extraction.error_of(DocumentErrorCode.CORRUPT, "no")
     assert not extraction.finish_extraction(session, stale, EXTRACTED, lifetime=DAY)
     assert not extraction.fail_extraction(session, stale, error, lifetime=DAY)
     assert not turns.release(session, stale.turn)

@@ -16,7 +16,7 @@ from jobs.models import DEFAULT_TENANT, Job, Summary
 from jobs.models.document import Document
 from jobs.models.turn import PLANNING, TenantTurn
 from jobs.settings import DatabaseSettings, LimitSettings
-from jobs.states.document import DocumentState, Fault
+from jobs.states.document import DocumentErrorCode, DocumentState
 from jobs.summaries.planning import Planning, PlanningTools
 from summary_support import SMALL, Words, create, plan_next, ready_document, text_of
 from support import register_engine, taker_of
@@ -93,7 +93,7 @@ def test_the_end_of_its_last_document_wakes_a_summary(sessions: sessionmaker[Ses
         if end == "delete":
             documents.remove(session, waited_for.id, tenant_id=DEFAULT_TENANT)
         else:
-            error = extraction.error_of(Fault.CORRUPT, "no")
+            error = extraction.error_of(DocumentErrorCode.CORRUPT, "no")
             assert extraction.fail_extraction(session, claim_one(session), error, lifetime=timedelta(days=1))
     assert plan_next(sessions) is not None
     assert states(sessions) == ["failed"]

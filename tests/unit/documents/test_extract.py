@@ -22,8 +22,8 @@ from document_support import (
 )
 from jobs.documents import page_of
 from jobs.settings import DocumentSettings
-from jobs.states.document import DocumentKind, Fault
-from worker.documents.sandbox import Extracted, InterruptedExtractionError, Refusal, Sandbox
+from jobs.states.document import DocumentErrorCode, DocumentKind
+from worker.documents.sandbox import ExtractedMessage, ExtractionFailure, InterruptedExtractionError, Sandbox
 from worker.extract.__main__ import read
 from worker.extract.draft import ExtractionError, ExtractionLimits, TextBuilder
 from worker.extract.language import detect
@@ -31,25 +31,25 @@ from worker.extract.language import detect
 LIMITS = ExtractionLimits(memory_bytes=2**30, seconds=10, max_pages=100, max_characters=10_000)
 
 
-def run(data: bytes, kind: str, **changed: float) -> tuple[Extracted, str] | Refusal:
+def run(data: bytes, kind: str, **changed: float) -> tuple[ExtractedMessage, str] | ExtractionFailure:
     sandbox = Sandbox(DocumentSettings(**changed))
     outcome = sandbox.run([data], kind=DocumentKind(kind), num_bytes=len(data))
-    if isinstance(outcome, Refusal):
+    if isinstance(outcome, ExtractionFailure):
         return outcome
     return outcome[0], zstandard.ZstdDecompressor().decompress(outcome[1]).decode()
 
 
-def extract(data: bytes, kind: str) -> tuple[Extracted, str]:
+def extract(data: bytes, kind: str) -> tuple[ExtractedMessage, str]:
     outcome = run(data, kind)
-    assert not isinstance(outcome, Refusal), outcome
+    assert not isinstance(outcome, ExtractionFailure), outcome
     found, text = outcome
     assert found.num_chars == len(text)
     return found, text
 
 
-def refusal(data: bytes, kind: str, **changed: float) -> Refusal:
+def refusal(data: bytes, kind: str, **changed: float) -> ExtractionFailure:
     outcome = run(data, kind, **changed)
-    assert isinstance(outcome, Refusal)
+    assert isinstance(outcome, ExtractionFailure)
     return outcome
 
 
@@ -185,12 +185,12 @@ def test_the_language_is_that_of_most_of_the_text(language: str | None, text: st
 
 def test_a_document_that_takes_too_long_is_ended() -> None:
     found = refusal(b"<div>a" * 3_000_000, "html", extraction_seconds=0.4)
-    assert found.fault is Fault.TIMEOUT
+    assert found.code is DocumentErrorCode.TIMEOUT
 
 
 def test_a_document_that_needs_too_much_memory_is_ended() -> None:
     found = refusal(b"a" * 150_000_000, "txt", extraction_memory_mb=256, max_characters=200_000_000)
-    assert found.fault is Fault.OUT_OF_MEMORY
+    assert found.code is DocumentErrorCode.OUT_OF_MEMORY
 
 
 def test_a_kind_of_the_extra_says_so_where_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,18 +11,18 @@ from pathlib import Path
 import pytest
 
 from document_support import SMALL_MEMORY_MB, bad_documents
-from jobs.documents.kinds import HEAD_BYTES, TAIL_BYTES, Clues, UnsupportedDocumentError, find_kind
+from jobs.documents.kinds import HEAD_BYTES, TAIL_BYTES, UnsupportedDocumentError, UploadHints, find_kind
 from jobs.settings import DocumentSettings
 from jobs.states.document import DocumentKind
-from worker.documents.sandbox import Refusal, Sandbox
+from worker.documents.sandbox import ExtractionFailure, Sandbox
 
 SETTINGS = DocumentSettings(extraction_seconds=60, extraction_memory_mb=SMALL_MEMORY_MB)
 _ROOT = Path(__file__).resolve().parents[3]
 _PNG = b"\x89PNG\r\n\x1a\n" + bytes(100)
 
 
-def clues(data: bytes, filename: str, wanted: DocumentKind | None = None) -> Clues:
-    return Clues(data[:HEAD_BYTES], data[-TAIL_BYTES:], filename, wanted=wanted)
+def hints(data: bytes, filename: str, wanted: DocumentKind | None = None) -> UploadHints:
+    return UploadHints(data[:HEAD_BYTES], data[-TAIL_BYTES:], filename, wanted=wanted)
 
 
 def test_every_bad_document_ends_with_its_code_within_its_memory() -> None:
@@ -40,10 +40,10 @@ def test_every_bad_document_ends_with_its_code_within_its_memory() -> None:
 
 def every_bad_document_ends_with_its_code_within_its_memory() -> None:
     for name, (data, filename, code) in bad_documents().items():
-        kind = find_kind(clues(data, filename))
+        kind = find_kind(hints(data, filename))
         outcome = Sandbox(SETTINGS).run([data], kind=kind, num_bytes=len(data))
-        assert isinstance(outcome, Refusal), name
-        assert outcome.fault.value == code, (name, outcome)
+        assert isinstance(outcome, ExtractionFailure), name
+        assert outcome.code.value == code, (name, outcome)
         assert outcome.message.endswith("."), name
     children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
     assert children <= SETTINGS.extraction_memory_mb * 1024
@@ -71,7 +71,7 @@ def every_bad_document_ends_with_its_code_within_its_memory() -> None:
 def test_bytes_decide_what_a_file_is_and_its_name_where_they_look_alike(
     data: bytes, filename: str, kind: DocumentKind
 ) -> None:
-    assert find_kind(clues(data, filename)) is kind
+    assert find_kind(hints(data, filename)) is kind
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_bytes_decide_what_a_file_is_and_its_name_where_they_look_alike(
 )
 def test_what_is_not_read_is_refused(data: bytes, filename: str, wanted: DocumentKind | None) -> None:
     with pytest.raises(UnsupportedDocumentError):
-        find_kind(clues(data, filename, wanted))
+        find_kind(hints(data, filename, wanted))
 
 
 def test_finding_the_kind_of_hostile_beginnings_takes_no_time() -> None:
@@ -105,7 +105,7 @@ def test_finding_the_kind_of_hostile_beginnings_takes_no_time() -> None:
     ):
         for filename in ("", "a.eml", "a.html"):
             with suppress(UnsupportedDocumentError):
-                find_kind(clues(data, filename))
+                find_kind(hints(data, filename))
     assert time.thread_time() - began < 3
 
 

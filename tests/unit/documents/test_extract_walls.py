@@ -14,9 +14,9 @@ import pytest
 import zstandard
 
 from jobs.settings import DocumentSettings
-from jobs.states.document import Fault
+from jobs.states.document import DocumentErrorCode
 from worker.documents.extractor import unpack
-from worker.documents.sandbox import Extracted, Refusal, parse_output
+from worker.documents.sandbox import ExtractedMessage, ExtractionFailure, parse_output
 
 _ROOT = Path(__file__).resolve().parents[3]
 _CONFINED = """
@@ -188,7 +188,7 @@ def test_its_output_holds_no_text_that_cannot_be_stored(character: str) -> None:
         "warnings": [],
     }
     settings = DocumentSettings()
-    assert parse_output(told(**good), settings) == (Extracted.model_validate(good), b"text")
+    assert parse_output(told(**good), settings) == (ExtractedMessage.model_validate(good), b"text")
     bad = f"a{character}b"
     warned = {"code": "pages_without_text", "message": bad}
     for output in (
@@ -197,8 +197,8 @@ def test_its_output_holds_no_text_that_cannot_be_stored(character: str) -> None:
         told(b"", code="document_corrupt", message=bad),
     ):
         found = parse_output(output, settings)
-        assert isinstance(found, Refusal)
-        assert (found.fault, found.message) == (
-            Fault.CORRUPT,
+        assert isinstance(found, ExtractionFailure)
+        assert (found.code, found.message) == (
+            DocumentErrorCode.CORRUPT,
             "The program that reads the document returned invalid output.",
         )
