@@ -48,7 +48,7 @@ def raise_for(process: str, *, needed: int) -> int:
     available = raise_limit()
     if available < needed + RESERVE:
         telemetry.logger().warning(
-            telemetry.OPEN_FILES_FEW, process=process, needed=needed + RESERVE, available=available
+            telemetry.OPEN_FILES_LIMIT_LOW, process=process, needed=needed + RESERVE, available=available
         )
     return available
 

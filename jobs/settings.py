@@ -3,7 +3,7 @@
 import os
 from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 ENV_PREFIX = "LONGBATCH_"
@@ -68,8 +68,9 @@ class EngineSettings(Group):
     tokens_per_block: int | None = Field(default=None, ge=1)
     max_input_len: int = Field(default=96_000, ge=1, description="tokens; the engine does not enforce it")
     max_seq_len: int = Field(default=131_072, ge=2, description="tokens; the engine clamps silently")
-    book_predicted: bool = Field(
+    reserve_predicted: bool = Field(
         default=True,
+        validation_alias=AliasChoices("reserve_predicted", "book_predicted"),  # the old name
         description="reserve the output that peers make likely and continue in segments; false: reserve"
         " max_tokens, for engines that enforce max_input_len on their input",
     )

@@ -151,7 +151,7 @@ def sweep_stray_parts(
         return 0
     if owner != name:
         telemetry.logger().warning(
-            telemetry.PARTS_OF_ANOTHER, owner=owner, database=name, remedy=_OWNER_REMEDY
+            telemetry.PARTS_FOREIGN_OWNER, owner=owner, database=name, remedy=_OWNER_REMEDY
         )
         return 0
     with transaction(sessions) as session:

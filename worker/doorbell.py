@@ -20,7 +20,7 @@ class WorkerDoorbell:
         self.broker = broker
         self._sender = sender
         self._wanted: queue.SimpleQueue[str] = queue.SimpleQueue()
-        self.loop = Loop("bell", self.run_once, interval=3600)
+        self.loop = Loop("doorbell-sender", self.run_once, interval=3600)
 
     def ring(self, name: str) -> None:
         """Wake the workers of this doorbell soon, if the broker works. Returns at once."""

@@ -196,7 +196,7 @@ async def _give_up(services: Services, job_id: UUID, *, tenant_id: UUID) -> None
     try:
         await interactive.cancel(services, job_id, tenant_id=tenant_id)
     except LongbatchError as error:  # the job runs to its end, bounded by its window
-        telemetry.logger().warning(telemetry.LOOP_FAILED, loop="cancel", error=error.code)
+        telemetry.logger().warning(telemetry.LOOP_FAILED, loop="interactive-cancel", error=error.code)
 
 
 async def _unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:

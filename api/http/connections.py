@@ -198,7 +198,9 @@ class Connection(HttpToolsProtocol):
         kind, now = type(self), self.loop.time()
         if kind._full_logged_at is None or now - kind._full_logged_at > _LOG_SECONDS:  # noqa: SLF001  # our own
             kind._full_logged_at = now  # noqa: SLF001
-            telemetry.logger().warning(telemetry.API_FULL, max_connections=self.limits.max_connections)
+            telemetry.logger().warning(
+                telemetry.API_CONNECTION_LIMIT, max_connections=self.limits.max_connections
+            )
 
 
 def connection_class(limits: ConnectionLimits) -> type[Connection]:

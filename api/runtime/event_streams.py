@@ -85,7 +85,7 @@ class EventStreams:
                 await self._recheck()
             except Exception as error:  # noqa: BLE001  # the loop must outlive any one failure
                 telemetry.logger().warning(
-                    telemetry.LOOP_FAILED, loop="event_streams", error=type(error).__name__
+                    telemetry.LOOP_FAILED, loop="event-streams", error=type(error).__name__
                 )
 
     async def _recheck(self) -> None:

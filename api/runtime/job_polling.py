@@ -164,7 +164,7 @@ def _answer(ask: _Ask, job: Job | None) -> None:
 def _fail(asks: Sequence[_Ask], error: Exception) -> None:
     known = error if isinstance(error, LongbatchError) else UnavailableError()
     if known is not error:
-        telemetry.logger().error(telemetry.LOOP_FAILED, loop="watch", error=type(error).__name__)
+        telemetry.logger().error(telemetry.LOOP_FAILED, loop="job-polling", error=type(error).__name__)
     for ask in asks:
         if not ask.answer.done():
             ask.answer.set_exception(known)

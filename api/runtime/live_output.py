@@ -85,7 +85,7 @@ class LiveReader:
                 except Exception as error:  # noqa: BLE001  # the loop must outlive any one failure
                     if not self._is_away:
                         telemetry.logger().warning(
-                            telemetry.LOOP_FAILED, loop="live", error=type(error).__name__
+                            telemetry.LOOP_FAILED, loop="live-output", error=type(error).__name__
                         )
                     self._is_away = True
                     await asyncio.sleep(_RETRY_SECONDS)

@@ -48,7 +48,7 @@ class QueuePositions:
     def __init__(self, settings: Settings) -> None:
         self._policy = ClaimPolicy.of(settings, history=History(keep=_HISTORY_KEPT))
         self._unmeasured = A6000.faster(settings.engine.time_scale)
-        engine = database.make_engine(settings.database, pool_size=_CONNECTIONS, name="longbatch-api-places")
+        engine = database.make_engine(settings.database, pool_size=_CONNECTIONS, name="longbatch-api-queue")
         # All statements of a snapshot see the same moment.
         self._engine = engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
         self._sessions = database.make_sessions(self._engine)
@@ -74,7 +74,9 @@ class QueuePositions:
                 )
             return queue_position.position_of(job, forecast, depth)
         except Exception as error:  # noqa: BLE001  # callers want the job above all, and get it without
-            telemetry.logger().error(telemetry.LOOP_FAILED, loop="places", error=type(error).__name__)
+            telemetry.logger().error(
+                telemetry.LOOP_FAILED, loop="queue-positions", error=type(error).__name__
+            )
             return None
 
     async def seconds_until_done(self, estimate: Estimate, model: str) -> float | None:

@@ -88,7 +88,7 @@ class Rates:
                 return await self._hit(self._shared, item, tenant_id)
             except (RedisError, OSError, TimeoutError) as error:
                 self._away_until = time.monotonic() + _AWAY_SECONDS
-                telemetry.logger().warning(telemetry.RATES_ALONE, error=type(error).__name__)
+                telemetry.logger().warning(telemetry.RATE_LIMITS_LOCAL, error=type(error).__name__)
         return await self._hit(self._own, item, tenant_id)
 
     async def close(self) -> None:

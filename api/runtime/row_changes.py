@@ -62,7 +62,7 @@ class RowChanges(Generic[Status]):
                 await self._poll()
             except Exception as error:  # noqa: BLE001  # the loop must outlive any one failure
                 telemetry.logger().warning(
-                    telemetry.LOOP_FAILED, loop="followers", error=type(error).__name__
+                    telemetry.LOOP_FAILED, loop="row-changes", error=type(error).__name__
                 )
             await asyncio.sleep(INTERVAL)
 

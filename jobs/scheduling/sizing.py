@@ -42,7 +42,7 @@ class ClaimPolicy:
         return cls(
             lease=timedelta(seconds=settings.jobs.lease_seconds),
             max_rescues=settings.jobs.max_rescues,
-            prediction=prediction if settings.engine.book_predicted else None,
+            prediction=prediction if settings.engine.reserve_predicted else None,
             history=history,
         )
 

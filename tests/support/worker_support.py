@@ -46,7 +46,16 @@ ENGINE = "engine-a"
 MODEL = "test-model"
 TIME_SCALE = 20.0
 # A worker that has stopped leaves none of these behind.
-OWN_THREADS = ("slot", "read-", "leases", "engine", "dispatcher", "lookahead", "live", "bell")
+OWN_THREADS = (
+    "slot",
+    "read-",
+    "leases",
+    "engine-monitor",
+    "dispatcher",
+    "prefetch",
+    "live-output",
+    "doorbell-sender",
+)
 # While no engine has registered: what the local engine has.
 CAPACITY = Capacity(
     max_batch_size=4, max_blocks=2048, tokens_per_block=64, max_input_len=96_000, max_seq_len=131_072

@@ -58,7 +58,7 @@ class Dispatcher:
         self._given_back: set[HeldLease] = set()
         self._changed = threading.Condition()
         self.loop = Loop("dispatcher", self.run_once, interval=settings.jobs.claim_poll_seconds)
-        self.ahead_loop = Loop("lookahead", self._prefetch, interval=settings.jobs.claim_poll_seconds)
+        self.prefetch_loop = Loop("prefetch", self._prefetch, interval=settings.jobs.claim_poll_seconds)
 
     def run_once(self) -> None:
         """Start every job that can start now, unless the worker is stopping."""
@@ -69,13 +69,13 @@ class Dispatcher:
         """Stop claiming jobs. Returns at once."""
         self._runner.stopping.set()
         self.loop.begin_stop()
-        self.ahead_loop.begin_stop()
+        self.prefetch_loop.begin_stop()
 
     def stop(self, *, grace_seconds: float) -> None:
         """Stop all slots. Jobs that do not end within the grace go back to the queue."""
         self.begin_stop()
         self.loop.join()
-        self.ahead_loop.join()
+        self.prefetch_loop.join()
         with self._changed:
             self._changed.wait_for(lambda: self._num_running == 0, grace_seconds)
         self._keeper.stop_all(StopReason.SHUTDOWN)
@@ -102,7 +102,7 @@ class Dispatcher:
             self._start(claim, HeldLease(claim.lease, valid_until), model)
         self._runner.prefetcher.forget(claim.job.id for claim in found.claims)
         if found.claims:
-            self.ahead_loop.wake()
+            self.prefetch_loop.wake()
         return found
 
     def _fill(self, ended: Sequence[FreedSlot]) -> bool:
@@ -126,7 +126,7 @@ class Dispatcher:
             try:
                 self._slots.submit(self._occupy, claim, held, model)
             except RuntimeError:  # no thread could start, or the pool is shut down
-                telemetry.logger().exception(telemetry.LOOP_FAILED, loop="slot")
+                telemetry.logger().exception(telemetry.LOOP_FAILED, loop="slot-start")
                 self._given_back.add(held)  # the pool may still run it
             else:
                 self._num_running += 1

@@ -124,7 +124,7 @@ class Runner:
         except (OperationalError, InterfaceError, PoolTimeoutError):
             return RunEnd(NotLoaded(), engine_is_done=True)
         except Exception:
-            run.log.exception(telemetry.LOOP_FAILED, loop="slot")
+            run.log.exception(telemetry.LOOP_FAILED, loop="run")
             return RunEnd(Failed(UnexpectedError()), engine_is_done=run.stream is None)
 
     def _generate(self, run: JobRun, model: EngineModel, *, sent: Callable[[], None]) -> RunEnd:

@@ -29,7 +29,7 @@ class LiveOutput:
     def __init__(self, broker: redis.Redis) -> None:
         self._broker = broker
         self._waiting: queue.Queue[tuple[UUID, Delta]] = queue.Queue(_MAX_WAITING)
-        self.loop = Loop("live", self.run_once, interval=3600)
+        self.loop = Loop("live-output", self.run_once, interval=3600)
 
     def publisher(self, job: Job, answer: Answer | TextAnswer) -> "OutputPublisher":
         """Create the publisher of this job's output."""

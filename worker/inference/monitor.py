@@ -58,7 +58,7 @@ class EngineMonitor:
         self._was_shared = False
         self._spare: int | None = None
         self.on_ready: list[Loop] = []
-        self.loop = Loop("engine", self.run_once, interval=_LOOK_SECONDS)
+        self.loop = Loop("engine-monitor", self.run_once, interval=_LOOK_SECONDS)
 
     @property
     def model(self) -> EngineModel | None:
@@ -136,7 +136,7 @@ class EngineMonitor:
         if reason == self._paused_for:
             return
         telemetry.logger().warning(
-            telemetry.ENGINE_PAUSED, engine=self._settings.name, reason=reason, said=said
+            telemetry.ENGINE_PAUSED, engine=self._settings.name, reason=reason, engine_message=said
         )
         with transaction(self._sessions) as session:
             registry.pause(session, self._settings.name, reason)

@@ -98,7 +98,7 @@ class PromptPrefetcher:
             return
         except Exception as error:  # noqa: BLE001  # one bad prompt must not stop the others: its job reports it
             self._unreadable.add(text_id)
-            telemetry.logger().warning(telemetry.LOOP_FAILED, loop="lookahead", error=type(error).__name__)
+            telemetry.logger().warning(telemetry.LOOP_FAILED, loop="prefetch", error=type(error).__name__)
 
     def _prepare(self, text_id: UUID) -> None:
         with transaction(self._sessions) as session:

@@ -141,14 +141,16 @@ class Recorder:
             with transaction(self.sessions) as session:
                 reservations.close(session, claim.lease.lease_id)
         except SQLAlchemyError as error:  # it stays draining; the monitor deletes it later
-            telemetry.logger().warning(telemetry.LOOP_FAILED, loop="booking", error=type(error).__name__)
+            telemetry.logger().warning(telemetry.LOOP_FAILED, loop="reservation", error=type(error).__name__)
 
 
 def _error_fields(outcome: Outcome) -> dict[str, str | None]:
     """Return an error's log fields. They include the engine's own message, which tenants never see."""
     error = outcome.error if isinstance(outcome, Failed) else None
     fields = {"error": error.code if error else None}
-    return fields | {"said": error.said} if isinstance(error, EngineError) and error.said else fields
+    return (
+        fields | {"engine_message": error.said} if isinstance(error, EngineError) and error.said else fields
+    )
 
 
 def _event(state: JobState | None, outcome: Outcome) -> str:

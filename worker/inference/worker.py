@@ -72,7 +72,7 @@ class InferenceWorker:
             self.keeper.loop,
             self.monitor.loop,
             self.dispatcher.loop,
-            self.dispatcher.ahead_loop,
+            self.dispatcher.prefetch_loop,
         ):
             loop.start()
         telemetry.logger().info(telemetry.DISPATCHER_STARTED, engine=self._settings.engine.name)

@@ -103,7 +103,7 @@ def test_many_who_ask_share_a_look_on_two_connections(
     with ThreadPoolExecutor(20) as pool:
         answers = list(pool.map(lambda path: http.get(path).json(), paths * 10))
     assert all(each["queue"] for each in answers)
-    counted = text("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'longbatch-api-places'")
+    counted = text("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'longbatch-api-queue'")
     with sessions() as session:
         assert (session.scalar(counted) or 0) <= 2
 

@@ -35,7 +35,7 @@ def test_an_answer_longer_than_its_reservation_equals_one_that_was_reserved_whol
 ) -> None:
     settings = feeding()
     whole = settings.model_copy(
-        update={"engine": settings.engine.model_copy(update={"book_predicted": False})}
+        update={"engine": settings.engine.model_copy(update={"reserve_predicted": False})}
     )
     with running_worker(whole, queue.tokenizer):
         at_once = queue.submit(DOCUMENT, max_tokens=6000)

@@ -32,5 +32,5 @@ def test_a_limit_that_is_too_low_for_the_settings_is_logged(needed: int, *, is_l
     assert bool(logged) == is_logged
     if is_logged:
         event = json.loads(logged)
-        assert (event["event"], event["process"]) == ("open_files.few", "api")
+        assert (event["event"], event["process"]) == ("open_files.limit_low", "api")
         assert (event["needed"], event["available"]) == (1001, 1000)

@@ -38,6 +38,15 @@ def test_the_variables_of_other_parts_are_left_alone(environment: pytest.MonkeyP
     settings.load()
 
 
+@pytest.mark.parametrize("name", ["RESERVE_PREDICTED", "BOOK_PREDICTED"])
+def test_reserving_what_is_predicted_is_known_by_its_old_name_too(
+    environment: pytest.MonkeyPatch, name: str
+) -> None:
+    assert settings.load().engine.reserve_predicted
+    environment.setenv(f"LONGBATCH_ENGINE__{name}", "false")
+    assert not settings.load().engine.reserve_predicted
+
+
 def test_a_lease_must_outlive_two_lost_renewals(environment: pytest.MonkeyPatch) -> None:
     environment.setenv("LONGBATCH_JOBS__LEASE_SECONDS", "20")
     with pytest.raises(ValidationError, match="at least three times"):
