@@ -12,6 +12,7 @@ from rich.table import Table
 from cli.engine import drift, render
 from cli.engine import plan as plans
 from cli.engine import profile as profiles
+from cli.engine.cache_layout import LayerGroup
 from cli.engine.errors import ProfileError, RenderError
 from cli.engine.plan import CapacityPlan
 from cli.engine.profile import Precision, Profile
@@ -27,6 +28,10 @@ ProfileName = Annotated[
 Weights = Annotated[
     Precision | None, typer.Option("--precision", help="Precision of the weights, overriding the profile.")
 ]
+ModelConfig = Annotated[
+    Path | None,
+    typer.Option("--config", metavar="FILE", help="The model's config.json, overriding the profile's."),
+]
 Folder = Annotated[Path, typer.Argument(metavar="OUT", help="The rendered folder.", file_okay=False)]
 
 
@@ -37,9 +42,11 @@ def register(parent: typer.Typer) -> None:
     parent.add_typer(app, name="engine")
 
 
-def plan(name: ProfileName, *, precision: Weights = None, as_json: AsJson = False) -> None:
+def plan(
+    name: ProfileName, *, precision: Weights = None, config: ModelConfig = None, as_json: AsJson = False
+) -> None:
     """Report what fits into an engine, the binding limit, the best possible speed, and known pitfalls."""
-    found = plans.plan(_load(name, precision))
+    found = plans.plan(_load(name, precision, config))
     if as_json:
         print_json(asdict(found))
     else:
@@ -51,10 +58,11 @@ def render_files(
     out: Folder,
     *,
     precision: Weights = None,
+    config: ModelConfig = None,
     check: Annotated[bool, typer.Option("--check", help="Write nothing; report differences.")] = False,
 ) -> None:
     """Write the files of a deployment: model configurations, commands, settings."""
-    profile = _load(name, precision)
+    profile = _load(name, precision, config)
     if check:
         _check(profile, out)
         return
@@ -75,15 +83,16 @@ def check_files(
         Path,
         typer.Argument(
             metavar="FOLDER",
-            help="A rendered folder, a model repository, or a built engine.",
+            help="A rendered folder, a model repository, a fetched model, or a built engine.",
             file_okay=False,
         ),
     ],
     *,
     precision: Weights = None,
+    config: ModelConfig = None,
 ) -> None:
-    """Report where a rendered folder, a model repository or a built engine differs from its profile."""
-    _check(_load(name, precision), folder)
+    """Report where a rendered folder, a repository, a model or an engine differs from its profile."""
+    _check(_load(name, precision, config), folder)
 
 
 _COMMANDS: Final[dict[str, Callable[..., None]]] = {
@@ -93,9 +102,9 @@ _COMMANDS: Final[dict[str, Callable[..., None]]] = {
 }
 
 
-def _load(name: str, precision: Precision | None) -> Profile:
+def _load(name: str, precision: Precision | None, config: Path | None) -> Profile:
     try:
-        return profiles.load(name, precision=precision)
+        return profiles.load(name, precision=precision, config=config)
     except ProfileError as error:
         complain(error.message)
         raise typer.Exit(EXIT_USAGE) from error
@@ -104,7 +113,7 @@ def _load(name: str, precision: Precision | None) -> Profile:
 def _check(profile: Profile, folder: Path) -> None:
     try:
         found = drift.find(profile, folder)
-    except RenderError as error:
+    except (ProfileError, RenderError) as error:
         complain(error.message)
         raise typer.Exit(EXIT_USAGE) from error
     for each in found:
@@ -118,13 +127,17 @@ def _show(found: CapacityPlan) -> None:
     table = Table(
         "memory", "GiB", "", box=None, title=f"{found.profile}, {found.weights} weights", title_justify="left"
     )
-    per_token = f"{found.kv_bytes_per_token // 1024} KiB per token"
+    per_token = f"{_kib(found.kv_bytes_per_token)} KiB per token"
+    if found.kv_bytes_per_sequence:
+        per_token += f" and {found.kv_bytes_per_sequence / 2**20:.1f} MiB per sequence"
     gpus = f"{found.gpu_gib:.1f} of {found.gpu_memory_gib:.1f} on each of {found.gpu_count} GPU"
     table.add_row("weights", f"{found.weights_gib:.1f}", "")
     table.add_row("KV pool", f"{found.pool_gib:.1f}", f"{found.pool_tokens} tokens, {per_token}")
     table.add_row("runtime", f"{found.runtime_gib:.1f}", "context, workspaces, activations")
     table.add_row("total", f"{found.total_gib:.1f}", gpus)
     output.print(table)
+    if len(found.kv_layers) > 1 or found.kv_layers[0].kind != "full":
+        output.print(f"layers: {', '.join(_layers(each) for each in found.kv_layers)}")
     pace = found.pace
     output.print(f"the longest prompt takes {found.full_prompt_gib:.1f} GiB of the pool")
     output.print(
@@ -139,3 +152,12 @@ def _show(found: CapacityPlan) -> None:
     )
     for warning in found.warnings:
         output.print(f"[yellow]warning:[/] {escape(warning)}")
+
+
+def _layers(group: LayerGroup) -> str:
+    window = f" of {group.window} tokens" if group.window is not None else ""
+    return f"{group.layers} {group.kind}{window}"
+
+
+def _kib(size: int) -> str:
+    return f"{size / 1024:.1f}".removesuffix(".0")

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from cli.engine import pbtxt, render, values
+from cli.engine import model_config, pbtxt, render, values
 from cli.engine.errors import RenderError
-from cli.engine.profile import Profile
+from cli.engine.profile import COMPARED, Profile
 
 _CONFIG: Final = "config.pbtxt"
 # Tensors that only some versions of the image declare.
@@ -60,20 +60,24 @@ def find(profile: Profile, folder: Path) -> list[Drift]:
 
     Args:
         profile: the expected values.
-        folder: a rendered folder, a model repository filled in by the image's tools, or a built engine.
+        folder: a rendered folder, a model repository filled in by the image's tools, a fetched model, or a
+            built engine.
 
     Raises:
         RenderError: the folder is none of these.
+        ProfileError: the fetched model cannot be counted.
     """
     if (folder / render.PLAN).is_file():
         return list(_in_rendered(profile, folder))
     if any((folder / model / _CONFIG).is_file() for model in values.model_names(profile)):
         return list(_in_repository(profile, folder))
+    if (folder / "tokenizer.json").is_file() and (folder / "config.json").is_file():
+        return list(_in_model(profile, folder))
     if (folder / "config.json").is_file():
         return list(_in_engine(profile, folder))
     raise RenderError(
         f"{folder} is neither a rendered folder, nor a model repository with"
-        f" {values.model_names(profile)[0]}, nor an engine with a config.json"
+        f" {values.model_names(profile)[0]}, nor a model, nor an engine with a config.json"
     )
 
 
@@ -139,6 +143,14 @@ def _in_repository(profile: Profile, folder: Path) -> Iterator[Drift]:
                 continue
             if has.get(name) != wants[name]:
                 yield Drift(file, name, has.get(name), wants[name])
+
+
+def _in_model(profile: Profile, folder: Path) -> Iterator[Drift]:
+    """Compare the fetched model with the dimensions that the profile was planned with."""
+    found, planned = model_config.read(folder / "config.json"), profile.shape
+    for name in COMPARED:
+        if getattr(found, name) != getattr(planned, name):
+            yield Drift("config.json", name, str(getattr(found, name)), str(getattr(planned, name)))
 
 
 def _in_engine(profile: Profile, folder: Path) -> Iterator[Drift]:

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Final
 
+from cli.engine.cache_layout import CacheLayout, LayerGroup
+
 GIB: Final = 2**30
 
 
@@ -35,10 +37,17 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelShape:
-    """The dimensions of a decoder-only transformer with gated MLPs and untied embeddings.
+    """The dimensions of a decoder-only transformer with gated MLPs.
 
     Attributes:
-        max_positions: tokens that its position encoding was trained for.
+        max_positions: tokens that its position encoding was trained for; 0 if it has none.
+        tied: embedding and output projection are one table.
+        layout: what its layers keep. None: every layer keeps keys and values of all tokens.
+        checkpoint_bytes: its weights as they are published. None: they follow from the dimensions.
+        is_quantized: they are published in fewer than 16 bits.
+        active_intermediate: width of the MLPs that one token passes; less than all in a mixture of
+            experts. None: `intermediate`.
+        model_type: transformers' name.
     """
 
     layers: int
@@ -49,23 +58,47 @@ class ModelShape:
     head_dim: int
     vocabulary: int
     max_positions: int
+    tied: bool = False
+    layout: CacheLayout | None = None
+    checkpoint_bytes: int | None = None
+    is_quantized: bool = False
+    active_intermediate: int | None = None
+    model_type: str = "llama"
+
+    @property
+    def cache(self) -> CacheLayout:
+        """What its layers keep of a sequence."""
+        if self.layout is not None:
+            return self.layout
+        values = 2 * self.kv_heads * self.head_dim
+        return CacheLayout((LayerGroup(kind="full", layers=self.layers, token_values=values),))
 
     @property
     def layer_parameters(self) -> int:
-        """Parameters of all layers: attention, MLP and the two norms of each."""
-        attention = self.hidden * self.head_dim * (2 * self.heads + 2 * self.kv_heads)
-        return self.layers * (attention + 3 * self.hidden * self.intermediate + 2 * self.hidden)
+        """Parameters of all layers: as published, or attention, MLP and the two norms of each."""
+        if self.checkpoint_bytes is not None:
+            return max(0, self.checkpoint_bytes // 2 - self.table_parameters)
+        return self._parameters(self.intermediate)
+
+    @property
+    def active_parameters(self) -> int:
+        """Parameters of all layers that one token passes."""
+        return self._parameters(self.active_intermediate or self.intermediate)
 
     @property
     def table_parameters(self) -> int:
         """Parameters of the embedding and of the output projection, and the last norm."""
-        return 2 * self.vocabulary * self.hidden + self.hidden
+        return (1 if self.tied else 2) * self.vocabulary * self.hidden + self.hidden
 
     @property
     def activations_per_token(self) -> int:
         """Values held per token while a layer is computed."""
         projections = self.head_dim * (self.heads + 2 * self.kv_heads)
-        return 4 * self.hidden + projections + 3 * self.intermediate
+        return 4 * self.hidden + projections + 3 * (self.active_intermediate or self.intermediate)
+
+    def _parameters(self, intermediate: int) -> int:
+        attention = self.hidden * self.head_dim * (2 * self.heads + 2 * self.kv_heads)
+        return self.layers * (attention + 3 * self.hidden * intermediate + 2 * self.hidden)
 
 
 # From data sheets; memory as nvidia-smi shows it. The cost model of cli/stack/servers/engine_options.py uses
@@ -130,3 +163,8 @@ SHAPES: Final = {
         max_positions=131_072,
     ),
 }
+
+
+def is_shape_of(shape: str, repository: str) -> bool:
+    """Return True if a repository's name says that its model has this shape."""
+    return shape in repository.lower()

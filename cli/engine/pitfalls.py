@@ -8,14 +8,20 @@ _FP8_FROM = 89  # compute capability of Ada; Ampere (80, 86) has no FP8 tensor c
 
 
 def find(
-    profile: Profile, *, pool_blocks: int, typical_blocks: int, largest_pool_tokens: int
+    profile: Profile,
+    *,
+    pool_blocks: int,
+    typical_blocks: int,
+    longest_blocks: int,
+    largest_pool_tokens: int,
 ) -> tuple[str, ...]:
     """List the pitfalls of the profile, the worst first."""
     return (
         *_memory(profile, largest_pool_tokens),
         *_context(profile),
         *_formats(profile),
-        *_pool(profile, pool_blocks, typical_blocks),
+        *_pool(profile, pool_blocks, typical_blocks, longest_blocks),
+        *_layers(profile),
         *_scheduling(profile),
     )
 
@@ -51,7 +57,7 @@ def _context(profile: Profile) -> Iterator[str]:
         )
     if engine.max_num_tokens <= engine.max_batch_size:
         yield "max_num_tokens is not above max_batch_size: a full batch leaves no room for a prompt chunk"
-    if engine.max_seq_len > profile.shape.max_positions:
+    if profile.shape.max_positions and engine.max_seq_len > profile.shape.max_positions:
         yield (
             f"max_seq_len {engine.max_seq_len} is above the {profile.shape.max_positions} positions that the"
             " model supports"
@@ -74,10 +80,10 @@ def _formats(profile: Profile) -> Iterator[str]:
         yield "FP8 KV cache without FP8 weights: the FP8 context kernels need both"
 
 
-def _pool(profile: Profile, pool_blocks: int, typical_blocks: int) -> Iterator[str]:
+def _pool(profile: Profile, pool_blocks: int, typical_blocks: int, longest_blocks: int) -> Iterator[str]:
     engine = profile.engine
     pool = pool_blocks * engine.tokens_per_block
-    if pool < engine.max_seq_len:
+    if pool_blocks < longest_blocks:
         yield (
             f"pool smaller than one sequence: {pool} tokens, but max_seq_len is {engine.max_seq_len}; longer"
             " requests can never run"
@@ -88,6 +94,26 @@ def _pool(profile: Profile, pool_blocks: int, typical_blocks: int) -> Iterator[s
         yield (
             f"batch larger than the pool can use: {engine.max_batch_size} slots, but the pool holds {usable}"
             " typical jobs"
+        )
+
+
+def _layers(profile: Profile) -> Iterator[str]:
+    """Yield what the plan's single pool does not say of layers that do not keep every token."""
+    kinds = {each.kind for each in profile.shape.cache.groups}
+    if kinds & {"sliding", "chunked"}:
+        yield (
+            "layers with windows: planned as one pool that all layers share; TensorRT-LLM divides its memory"
+            " among one pool for each window once, at load, so less may fit: compare with the running engine"
+        )
+    if "recurrent" in kinds:
+        yield (
+            "recurrent layers: the engine keeps one state for each slot, so slots may run out before blocks;"
+            " check that it can reuse prefixes of this model before kv_cache_reuse is left on"
+        )
+    if not kinds & {"full", "latent"}:
+        yield (
+            "every layer has a window: Longbatch still reserves blocks for the whole text, so fewer jobs run"
+            " than the engine could hold"
         )
 
 

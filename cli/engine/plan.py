@@ -5,6 +5,7 @@ from math import ceil
 from typing import Final
 
 from cli.engine import pitfalls
+from cli.engine.cache_layout import LayerGroup
 from cli.engine.hardware import GIB
 from cli.engine.profile import EngineGroup, Profile
 
@@ -37,7 +38,11 @@ class CapacityPlan:
 
     Attributes:
         weights: their number format.
-        kv_bytes_per_token: in the cache: 2 · layers · KV heads · head size · bytes.
+        kv_bytes_per_token: in the cache, in layers that keep every token; of Llama 2 · layers · KV heads ·
+            head size · bytes.
+        kv_bytes_per_sequence: on top, whatever its length: full windows and recurrent states.
+        blocks_per_sequence: the same in blocks of the pool, for LONGBATCH_ENGINE__BLOCKS_PER_SEQUENCE.
+        kv_layers: the model's layers by what they keep.
         pool_tokens: size of the whole cache, rounded down to blocks.
         full_prompt_gib: cache for the longest prompt.
         runtime_gib: memory for everything except weights and cache.
@@ -52,7 +57,11 @@ class CapacityPlan:
 
     profile: str
     weights: str
+    repository: str
     kv_bytes_per_token: int
+    kv_bytes_per_sequence: int
+    blocks_per_sequence: int
+    kv_layers: tuple[LayerGroup, ...]
     pool_tokens: int
     pool_blocks: int
     tokens_per_block: int
@@ -79,20 +88,24 @@ def plan(profile: Profile) -> CapacityPlan:
     blocks = engine.kv_cache_tokens // engine.tokens_per_block
     weights = weight_bytes(profile)
     runtime = runtime_bytes(profile) * profile.gpu.count
-    pool = blocks * engine.tokens_per_block * per_token
+    pool = blocks * block_bytes(profile)
     total = weights + runtime + pool
-    full = blocks_of(engine, engine.max_input_len + work.full_output_tokens)
-    typical = blocks_of(engine, work.typical_prompt_tokens + work.typical_output_tokens)
+    full = job_blocks(profile, engine.max_input_len + work.full_output_tokens)
+    typical = job_blocks(profile, work.typical_prompt_tokens + work.typical_output_tokens)
     largest = largest_pool_tokens(profile)
     return CapacityPlan(
         profile=profile.name,
         weights=profile.precision.weights,
+        repository=profile.model.repository,
         kv_bytes_per_token=per_token,
+        kv_bytes_per_sequence=kv_bytes_per_sequence(profile),
+        blocks_per_sequence=blocks_per_sequence(profile),
+        kv_layers=profile.shape.cache.groups,
         pool_tokens=blocks * engine.tokens_per_block,
         pool_blocks=blocks,
         tokens_per_block=engine.tokens_per_block,
         pool_gib=_gib(pool),
-        full_prompt_gib=_gib(engine.max_input_len * per_token),
+        full_prompt_gib=_gib(engine.max_input_len * per_token + kv_bytes_per_sequence(profile)),
         weights_gib=_gib(weights),
         runtime_gib=_gib(runtime),
         total_gib=_gib(total),
@@ -105,22 +118,45 @@ def plan(profile: Profile) -> CapacityPlan:
         binds={"full_length": _binds(engine, blocks, full), "typical": _binds(engine, blocks, typical)},
         pace=_pace(profile),
         warnings=pitfalls.find(
-            profile, pool_blocks=blocks, typical_blocks=typical, largest_pool_tokens=largest
+            profile,
+            pool_blocks=blocks,
+            typical_blocks=typical,
+            longest_blocks=job_blocks(profile, engine.max_seq_len),
+            largest_pool_tokens=largest,
         ),
     )
 
 
 def kv_bytes_per_token(profile: Profile) -> int:
-    """Compute the cache bytes of one token in all layers.
+    """Compute the cache bytes of one more token, in all layers that keep every token.
 
     Based on the number of KV heads; the hidden size would give four times as much.
     """
-    shape = profile.shape
-    return 2 * shape.layers * shape.kv_heads * shape.head_dim * _BYTES[profile.precision.kv_cache]
+    width = _BYTES[profile.precision.kv_cache]
+    return profile.shape.cache.token_bytes(width, gpus=profile.gpu.count)
+
+
+def kv_bytes_per_sequence(profile: Profile) -> int:
+    """Compute the cache bytes of a sequence that do not grow with it: full windows, recurrent states."""
+    return profile.shape.cache.sequence_bytes(_BYTES[profile.precision.kv_cache], profile.engine.max_seq_len)
+
+
+def block_bytes(profile: Profile) -> int:
+    """Compute the bytes of a block of the pool; of layers with windows if no layer keeps every token."""
+    windows = profile.shape.cache.window_token_bytes(_BYTES[profile.precision.kv_cache])
+    return profile.engine.tokens_per_block * (kv_bytes_per_token(profile) or windows)
+
+
+def blocks_per_sequence(profile: Profile) -> int:
+    """Compute the blocks that a sequence takes on top of those that grow with it."""
+    return ceil(kv_bytes_per_sequence(profile) / block_bytes(profile))
 
 
 def weight_bytes(profile: Profile) -> int:
     """Compute the bytes of all weights; embedding and output projection keep 16 bits."""
+    published = profile.shape.checkpoint_bytes
+    if published is not None and (profile.shape.is_quantized or _BYTES[profile.precision.weights] == 2):
+        return published
     layers = profile.shape.layer_parameters * _BYTES[profile.precision.weights]
     return layers + profile.shape.table_parameters * _BYTES[profile.precision.dtype]
 
@@ -137,8 +173,13 @@ def largest_pool_tokens(profile: Profile) -> int:
     """
     free = profile.hardware.memory_bytes - weight_bytes(profile) / profile.gpu.count - runtime_bytes(profile)
     share = free * profile.engine.free_gpu_memory_fraction * profile.gpu.count
-    block = kv_bytes_per_token(profile) * profile.engine.tokens_per_block
-    return max(0, int(share // block)) * profile.engine.tokens_per_block
+    return max(0, int(share // block_bytes(profile))) * profile.engine.tokens_per_block
+
+
+def job_blocks(profile: Profile, tokens: int) -> int:
+    """Compute the blocks of a job: those of prompt and output, and the constant of its sequence."""
+    growing = blocks_of(profile.engine, tokens) if kv_bytes_per_token(profile) else 0
+    return growing + blocks_per_sequence(profile)
 
 
 def blocks_of(engine: EngineGroup, tokens: int) -> int:
@@ -160,27 +201,36 @@ def _pace(profile: Profile) -> Pace:
     return Pace(
         full_prefill_seconds=round(_prefill_seconds(profile, profile.engine.max_input_len), 2),
         typical_prefill_seconds=round(_prefill_seconds(profile, work.typical_prompt_tokens), 2),
-        full_decode_tokens_per_second=round(1 / _step_seconds(profile, profile.engine.max_input_len), 1),
-        typical_decode_tokens_per_second=round(batch / _step_seconds(profile, batch * typical), 1),
+        full_decode_tokens_per_second=round(
+            1 / _step_seconds(profile, sequences=1, tokens=profile.engine.max_input_len), 1
+        ),
+        typical_decode_tokens_per_second=round(
+            batch / _step_seconds(profile, sequences=batch, tokens=batch * typical), 1
+        ),
     )
 
 
 def _prefill_seconds(profile: Profile, tokens: int) -> float:
     """Estimate prefill: matrix products, and attention to all earlier tokens."""
     shape = profile.shape
-    products = 2 * shape.layer_parameters * tokens
-    # Half of the square: each token attends to the earlier ones.
-    attention = 4 * shape.layers * shape.heads * shape.head_dim * tokens**2 / 2
+    products = 2 * shape.active_parameters * tokens
+    # Of a full layer half of the square: each token attends to the earlier ones.
+    attention = 4 * shape.heads * shape.head_dim * shape.cache.attended_pairs(tokens)
     speed = profile.hardware.flops * profile.hardware.reached_flops * profile.gpu.count
     # FP8 doubles the products, not the attention, whose inputs stay in 16 bits with a 16-bit cache.
     return (products / (2 if profile.precision.weights == "fp8" else 1) + attention) / speed
 
 
-def _step_seconds(profile: Profile, resident_tokens: int) -> float:
-    """Estimate one decoding step, which reads each weight and cached token once."""
-    embedding = profile.shape.vocabulary * profile.shape.hidden * _BYTES[profile.precision.dtype]
-    read = weight_bytes(profile) - embedding + resident_tokens * kv_bytes_per_token(profile)
-    return read / (profile.hardware.bandwidth * profile.hardware.reached_bandwidth * profile.gpu.count)
+def _step_seconds(profile: Profile, *, sequences: int, tokens: int) -> float:
+    """Estimate one decoding step, which reads each weight that is used and the cache in use once."""
+    shape = profile.shape
+    tables = shape.table_parameters * _BYTES[profile.precision.dtype]
+    looked_up = 0 if shape.tied else shape.vocabulary * shape.hidden * _BYTES[profile.precision.dtype]
+    used = (weight_bytes(profile) - tables) * min(1, shape.active_parameters / shape.layer_parameters)
+    used += tables - looked_up
+    cache = tokens * kv_bytes_per_token(profile) + sequences * kv_bytes_per_sequence(profile)
+    speed = profile.hardware.bandwidth * profile.hardware.reached_bandwidth * profile.gpu.count
+    return (used + cache) / speed
 
 
 def _gib(size: float) -> float:

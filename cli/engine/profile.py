@@ -7,8 +7,9 @@ from typing import Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from cli.engine import model_config
 from cli.engine.errors import ProfileError
-from cli.engine.hardware import GPUS, SHAPES, Gpu, ModelShape
+from cli.engine.hardware import GPUS, SHAPES, Gpu, ModelShape, is_shape_of
 from cli.triton_files import TRITON_FILES
 
 PROFILES: Final = TRITON_FILES / "profiles"
@@ -17,6 +18,18 @@ Dtype = Literal["float16", "bfloat16"]
 Precision = Literal["float16", "bfloat16", "int8", "fp8"]
 KvPrecision = Literal["float16", "bfloat16", "int8", "fp8"]
 
+# What tells models of one shape from others.
+COMPARED: Final = (
+    "layers",
+    "hidden",
+    "intermediate",
+    "heads",
+    "kv_heads",
+    "head_dim",
+    "vocabulary",
+    "max_positions",
+    "cache",
+)
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9.-]{0,63}")
 
 
@@ -29,7 +42,12 @@ class ModelGroup(_Group):
 
     repository: str = Field(pattern=r"^[\w.-]+/[\w.-]+$", description="on the Hugging Face hub, owner/name")
     served_name: str = Field(min_length=1, description="the name callers see in `model`")
-    shape: Literal["llama-3.1-8b"] = Field(description="its dimensions, in hardware.py")
+    shape: Literal["llama-3.1-8b"] | None = Field(
+        default=None, description="its dimensions, in hardware.py; not needed beside `config`"
+    )
+    config: str | None = Field(
+        default=None, min_length=1, description="the model's config.json, as a path from the profile's folder"
+    )
     triton_name: str = Field(
         default="tensorrt_llm",
         pattern=r"^[a-z][a-z0-9_]*$",
@@ -97,9 +115,15 @@ class ImageGroup(_Group):
 
 
 class Profile(_Group):
-    """The description of one engine. `name` is the name of its file."""
+    """The description of one engine.
+
+    Attributes:
+        name: of its file.
+        dimensions: read from the model's config.json. None: those of `model.shape`.
+    """
 
     name: str
+    dimensions: ModelShape | None = None
     model: ModelGroup
     gpu: GpuGroup
     precision: PrecisionGroup
@@ -114,6 +138,26 @@ class Profile(_Group):
         return self
 
     @model_validator(mode="after")
+    def _model_has_its_shape(self) -> Self:
+        name, model = self.model.shape, self.model
+        if name is None and self.dimensions is None:
+            raise ValueError("model.config or model.shape must say what the model's dimensions are")
+        if name is not None and self.dimensions is None and not is_shape_of(name, model.repository):
+            raise ValueError(
+                f"nothing says that {model.repository} has the shape {name}: name its config.json in"
+                " model.config"
+            )
+        if name is not None and self.dimensions is not None:
+            wrong = [
+                f"{each} is {getattr(self.dimensions, each)}, of {name} {getattr(SHAPES[name], each)}"
+                for each in COMPARED
+                if getattr(self.dimensions, each) != getattr(SHAPES[name], each)
+            ]
+            if wrong:
+                raise ValueError(f"model.config is not of model.shape: {'; '.join(wrong)}")
+        return self
+
+    @model_validator(mode="after")
     def _gpus_share_heads(self) -> Self:
         if self.shape.kv_heads % self.gpu.count:
             raise ValueError(f"gpu.count must divide the model's {self.shape.kv_heads} KV heads")
@@ -122,6 +166,10 @@ class Profile(_Group):
     @property
     def shape(self) -> ModelShape:
         """Dimensions of the model."""
+        if self.dimensions is not None:
+            return self.dimensions
+        if self.model.shape is None:
+            raise ProfileError("model.config or model.shape must say what the model's dimensions are")
         return SHAPES[self.model.shape]
 
     @property
@@ -130,12 +178,13 @@ class Profile(_Group):
         return GPUS[self.gpu.kind]
 
 
-def load(name: str, *, precision: Precision | None = None) -> Profile:
+def load(name: str, *, precision: Precision | None = None, config: Path | None = None) -> Profile:
     """Load and validate a profile.
 
     Args:
         name: a name in triton/profiles, or a path that ends in .toml.
         precision: number format of the weights; None keeps the profile's.
+        config: the model's config.json; None takes `model.config` of the profile, if it has one.
 
     Raises:
         ProfileError: there is no such profile, or it is invalid.
@@ -151,10 +200,20 @@ def load(name: str, *, precision: Precision | None = None) -> Profile:
     if not _NAME.fullmatch(path.stem):
         raise ProfileError(f"{path.name}: name it with lower-case letters, digits, dots and hyphens")
     try:
-        return Profile.model_validate(content | {"name": path.stem} | _precision(content, precision))
+        read = {"name": path.stem, "dimensions": _dimensions(path, content, config)}
+        return Profile.model_validate(content | read | _precision(content, precision))
     except ValidationError as error:
         wrong = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
         raise ProfileError(f"{path.name}: {wrong}") from error
+
+
+def _dimensions(path: Path, content: dict[str, object], config: Path | None) -> ModelShape | None:
+    """Read the model's config.json, if one is named."""
+    group = content.get("model")
+    named = group.get("config") if isinstance(group, dict) else None
+    if config is None and isinstance(named, str):
+        config = path.parent / named
+    return None if config is None else model_config.read(config)
 
 
 def _precision(content: dict[str, object], weights: Precision | None) -> dict[str, object]:

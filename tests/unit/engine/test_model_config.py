@@ -1,0 +1,247 @@
+"""What models other than Llama 3.1 8B keep in the cache, by layer; and what is refused by name."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from cli.engine import model_config, plan, profile
+from cli.engine.cache_layout import CacheLayout
+from cli.engine.errors import ProfileError
+from cli.engine.hardware import SHAPES
+from cli.engine.profile import PROFILES, Profile
+from cli.main import app
+
+KIB, MIB = 2**10, 2**20
+GQA8 = {"num_key_value_heads": 8, "head_dim": 128}
+LLAMA = {"num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32, "intermediate_size": 14_336}
+LLAMA |= GQA8 | {"vocab_size": 128_256, "max_position_embeddings": 131_072}
+NEMOTRON = ["linear_attention", "mlp"] * 23 + ["full_attention"] * 6
+
+
+def layout(model_type: str, **values: Any) -> CacheLayout:  # noqa: ANN401  # any field of a config
+    """What a model keeps whose config.json says no more than this."""
+    return model_config.layout_of(model_config.completed({"model_type": model_type} | values))
+
+
+# The table "Models that break the KV accounting": 16-bit KiB a token in layers that keep every token.
+# Constants: windows of 131,072-token sequences, and states in 32 bits with convolutions in 16.
+@pytest.mark.parametrize(
+    ("model_type", "values", "kib_per_token", "bytes_per_sequence", "kinds"),
+    [
+        ("llama", LLAMA, 128, 0, {"full": 32}),
+        ("qwen3", {"num_key_value_heads": 8}, 128, 0, {"full": 32}),
+        ("ministral3", {}, 136, 0, {"full": 34}),
+        ("gpt_oss", {}, 36, 4.5 * MIB, {"full": 18, "sliding": 18}),
+        ("gemma3_text", {}, 16, 22 * 4096 * 4 * KIB, {"full": 4, "sliding": 22}),
+        ("gemma4_text", {}, 5 * 8, 25 * 512 * 4 * KIB, {"full": 5, "sliding": 25}),
+        ("llama4_text", {}, 48, 36 * 8192 * 4 * KIB, {"full": 12, "chunked": 36}),
+        ("ministral", {}, 0, 512 * MIB, {"sliding": 32}),
+        ("cohere2", {"num_key_value_heads": 8}, 40, 30 * 4096 * 4 * KIB, {"full": 10, "sliding": 30}),
+        ("olmo3", {"num_key_value_heads": 8}, 32, 24 * 4096 * 4 * KIB, {"full": 8, "sliding": 24}),
+        ("qwen3_next", {}, 24, 36 * (32 * 128 * 128 * 4 + 8192 * 3 * 2), {"full": 12, "recurrent": 36}),
+        ("qwen3_5_text", {}, 32, 24 * (32 * 128 * 128 * 4 + 8192 * 3 * 2), {"full": 8, "recurrent": 24}),
+        (
+            "nemotron_h",
+            {"layers_block_type": NEMOTRON, "n_groups": 8},
+            24,
+            23 * (8192 * 128 * 4 + (8192 + 2 * 8 * 128) * 3 * 2),
+            {"full": 6, "recurrent": 23},
+        ),
+        ("jamba", {}, 16, 28 * (8192 * 16 * 4 + 8192 * 3 * 2), {"full": 4, "recurrent": 28}),
+        (
+            "falcon_h1",
+            {},
+            128,
+            32 * (1024 * 256 * 4 + (1024 + 2 * 256) * 3 * 2),
+            {"full": 32, "recurrent": 32},
+        ),
+        ("deepseek_v3", {}, 61 * 1.125, 0, {"latent": 61}),
+        (
+            "kimi_linear",
+            {},
+            6 * 1.125,
+            21 * (4096 * 128 * 4 + 3 * 4096 * 3 * 2),
+            {"latent": 6, "recurrent": 21},
+        ),
+    ],
+)
+def test_each_kind_of_layer_is_counted_as_it_caches(
+    model_type: str,
+    values: dict[str, Any],
+    kib_per_token: float,
+    bytes_per_sequence: float,
+    kinds: dict[str, int],
+) -> None:
+    found = layout(model_type, **values)
+    assert found.token_bytes(2) == kib_per_token * KIB
+    assert found.sequence_bytes(2, 131_072) == bytes_per_sequence
+    counted: dict[str, int] = {}
+    for group in found.groups:
+        counted[group.kind] = counted.get(group.kind, 0) + group.layers
+    assert counted == kinds
+
+
+def test_an_eight_bit_cache_halves_keys_and_windows_and_leaves_states_as_they_are() -> None:
+    windows, states = layout("gpt_oss"), layout("qwen3_next")
+    assert windows.token_bytes(1) * 2 == windows.token_bytes(2)
+    assert windows.sequence_bytes(1, 4096) * 2 == windows.sequence_bytes(2, 4096)
+    assert states.sequence_bytes(1, 4096) == states.sequence_bytes(2, 4096)
+
+
+def test_every_gpu_keeps_what_is_latent_whole() -> None:
+    assert layout("deepseek_v3").token_bytes(2, gpus=8) == 8 * layout("deepseek_v3").token_bytes(2)
+    assert layout("llama", **LLAMA).token_bytes(2, gpus=8) == 128 * KIB
+
+
+def test_a_window_longer_than_the_longest_sequence_never_fills() -> None:
+    assert layout("ministral").sequence_bytes(2, 1024) == 128 * MIB
+
+
+def test_layers_that_read_the_cache_of_earlier_ones_keep_nothing_of_their_own() -> None:
+    types = ["sliding_attention"] * 5 + ["full_attention"]
+    whole = layout("gemma4_text", num_hidden_layers=12, layer_types=types * 2)
+    shared = layout("gemma4_text", num_hidden_layers=12, layer_types=types * 2, num_kv_shared_layers=6)
+    assert whole.token_bytes(2) == 2 * shared.token_bytes(2)
+    assert whole.sequence_bytes(2, 9999) == 2 * shared.sequence_bytes(2, 9999)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "values", "words"),
+    [
+        ("minimax", {}, "minimax: the recurrent state of this model type is not counted"),
+        ("zamba2", {}, "zamba2"),
+        ("t5", {"num_layers": 2}, "t5"),
+        ("mamba2", {}, "mamba2"),
+        ("no-such-model", {}, "no-such-model"),
+    ],
+)
+def test_a_model_that_cannot_be_counted_is_refused_by_name(
+    model_type: str, values: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ProfileError, match=words):
+        model_config.read(written(tmp_path, model_type, **values))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("", "config.json"), ("[]", "no model_type"), ('{"max_batch_size": 4}', "no model_type")],
+)
+def test_a_file_that_is_no_model_s_config_is_refused(text: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(ProfileError, match=words):
+        model_config.read(tmp_path / "config.json")
+    with pytest.raises(ProfileError, match="No such file"):
+        model_config.read(tmp_path / "none.json")
+
+
+def written(folder: Path, model_type: str, **values: object) -> Path:
+    """A config.json with these values alone, as hubs have them."""
+    (folder / "config.json").write_text(json.dumps({"model_type": model_type} | values))
+    return folder / "config.json"
+
+
+def with_weights(folder: Path, total_bytes: int) -> None:
+    index = {"metadata": {"total_size": total_bytes}, "weight_map": {}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+SHAPE = 'shape = "llama-3.1-8b"'
+REPOSITORY = "meta-llama/Llama-3.1-8B-Instruct"
+
+
+def made(folder: Path, *changes: tuple[str, str], config: Path | None = None) -> Profile:
+    """The H200's profile with other texts in it."""
+    text = (PROFILES / "llama-3.1-8b-h200.toml").read_text()
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    (folder / "mine.toml").write_text(text)
+    return profile.load(str(folder / "mine.toml"), config=config)
+
+
+def test_llama_s_own_config_is_the_shape_that_is_known(tmp_path: Path) -> None:
+    path = written(tmp_path, "llama", **LLAMA)
+    found = model_config.read(path)
+    shape = SHAPES["llama-3.1-8b"]
+    assert found.layer_parameters + found.table_parameters == shape.layer_parameters + shape.table_parameters
+    known, read = plan.plan(profile.load("llama-3.1-8b-h200")), plan.plan(made(tmp_path, config=path))
+    assert read.pace == known.pace
+    assert (read.total_gib, read.largest_pool_tokens) == (known.total_gib, known.largest_pool_tokens)
+    assert read.blocks_per_sequence == 0
+
+
+def test_weights_of_a_mixture_are_read_beside_its_config_or_asked_for(tmp_path: Path) -> None:
+    path = written(
+        tmp_path, "gpt_oss", num_hidden_layers=24, num_local_experts=32, quantization_config={"a": 1}
+    )
+    with pytest.raises(ProfileError, match=r"gpt_oss: the weights .* model\.safetensors\.index\.json"):
+        model_config.read(path)
+    with_weights(tmp_path, 13_761_264_768)
+    found = plan.plan(made(tmp_path, (SHAPE, ""), (REPOSITORY, "openai/gpt-oss-20b"), config=path))
+    assert found.weights_gib == pytest.approx(12.82, abs=0.01)
+    assert found.repository == "openai/gpt-oss-20b"
+    assert found.kv_bytes_per_token == 24 * KIB
+    assert found.kv_bytes_per_sequence == 3 * MIB
+    assert found.blocks_per_sequence == 2  # 1.5 MiB a block
+    assert any("windows" in each for each in found.warnings)
+
+
+def test_jobs_that_fit_are_counted_with_the_constant_of_their_sequence(tmp_path: Path) -> None:
+    path = written(tmp_path, "llama4_text")
+    with_weights(tmp_path, 100 * 2**30)
+    mine = made(tmp_path, (SHAPE, ""), config=path)
+    found = plan.plan(mine)
+    text = plan.blocks_of(mine.engine, mine.engine.max_input_len + mine.workload.full_output_tokens)
+    assert found.blocks_per_sequence == 384  # 1152 MiB in blocks of 3 MiB
+    assert found.full_length_jobs == min(16, found.pool_blocks // (text + 384))
+
+
+def test_a_repository_of_another_model_than_the_shape_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(
+        ProfileError, match=r"nothing says that openai/gpt-oss-20b has the shape llama-3\.1-8b"
+    ):
+        made(tmp_path, (REPOSITORY, "openai/gpt-oss-20b"))
+    assert made(tmp_path, (REPOSITORY, "unsloth/Meta-Llama-3.1-8B")).shape == SHAPES["llama-3.1-8b"]
+
+
+def test_a_config_of_another_model_than_the_shape_names_what_differs(tmp_path: Path) -> None:
+    path = written(tmp_path, "llama", **LLAMA | {"num_hidden_layers": 80})
+    with pytest.raises(ProfileError, match=r"layers is 80, of llama-3\.1-8b 32"):
+        made(tmp_path, config=path)
+    with pytest.raises(ProfileError, match=r"model\.config or model\.shape"):
+        made(tmp_path, (SHAPE, ""))
+
+
+def test_the_profile_names_its_config_from_its_own_folder(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    written(tmp_path / "model", "ministral3", **GQA8)
+    found = made(tmp_path, (SHAPE, 'config = "model/config.json"'))
+    assert plan.plan(found).kv_bytes_per_token == 136 * KIB
+
+
+def test_the_command_plans_another_model_and_says_its_layers(tmp_path: Path) -> None:
+    path = written(tmp_path, "gemma3_text")
+    made(tmp_path, (SHAPE, ""), config=path)
+    answer = CliRunner().invoke(app, ["engine", "plan", str(tmp_path / "mine.toml"), "--config", str(path)])
+    assert answer.exit_code == 0, answer.output
+    assert "16 KiB per token and 352.0 MiB per sequence" in answer.stdout
+    assert "22 sliding of 4096 tokens, 4 full" in answer.stdout
+
+
+def test_a_fetched_model_is_compared_with_what_was_planned(tmp_path: Path) -> None:
+    def check() -> tuple[int, str]:
+        answer = CliRunner().invoke(app, ["engine", "check", "llama-3.1-8b-h200", str(tmp_path)])
+        return answer.exit_code, " ".join(answer.output.split())
+
+    (tmp_path / "tokenizer.json").write_text("{}")
+    written(tmp_path, "llama", **LLAMA)
+    assert check()[0] == 0
+    written(tmp_path, "llama", **LLAMA | {"intermediate_size": 11_008})
+    code, said = check()
+    assert code == 1
+    assert "config.json: intermediate is 11008, the profile says 14336" in said
+    written(tmp_path, "minimax")
+    assert check()[0] == 2
