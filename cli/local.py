@@ -12,6 +12,7 @@ from jobs.errors import LongbatchError
 from jobs.settings import DatabaseSettings, EngineSide
 
 DEFAULT_API_URL: Final = "http://127.0.0.1:8080"
+_URLS: Final = frozenset({"LONGBATCH_ENGINE__URL", "LONGBATCH_TRITON__URL"})
 
 
 class NoDatabaseError(LongbatchError):
@@ -63,7 +64,9 @@ def find_engine(url: str | None, *, metrics_url: str | None = None, model: str |
     Raises:
         ValueError: an environment variable has an invalid value.
     """
-    ready = {} if url or "LONGBATCH_TRITON__URL" in os.environ else _ready()
+    if url and "://" in url:
+        return _engine_at(url, model=model)
+    ready = {} if url or not _URLS.isdisjoint(os.environ) else _ready()
     given = {
         "url": url or ready.get("triton_grpc"),
         "metrics_url": metrics_url or ready.get("triton_metrics"),
@@ -79,6 +82,21 @@ def find_engine(url: str | None, *, metrics_url: str | None = None, model: str |
         update={
             "triton": side.triton.model_copy(update=named),
             "engine": side.engine.model_copy(update=features),
+        }
+    )
+
+
+def _engine_at(url: str, *, model: str | None) -> EngineSide:
+    """Build the settings of the engine at this URL, with what the environment says of its capacity."""
+    side = EngineSide()
+    named = side.engine.model_dump() | {"url": url}
+    if model:
+        named["served_model"] = model
+    triton = {"model_name": model} if model else {}
+    return side.model_copy(
+        update={
+            "triton": side.triton.model_copy(update=triton),
+            "engine": type(side.engine).model_validate(named),
         }
     )
 

@@ -11,6 +11,9 @@ ENV_PREFIX = "LONGBATCH_"
 OTHER_VARIABLES = frozenset({"LONGBATCH_CACHE_DIR", "LONGBATCH_API_URL", "LONGBATCH_API_KEY"})
 
 
+EngineKind = Literal["auto", "vllm", "llama.cpp", "sglang", "trtllm-serve", "openai"]
+
+
 class Group(BaseModel):
     """A frozen group of settings that rejects unknown names."""
 
@@ -62,6 +65,21 @@ class EngineSettings(Group):
     """The engine that an inference worker feeds. None: ask the live server at start."""
 
     name: str = Field(default="default", min_length=1, max_length=64, description="its row in `engines`")
+    url: str | None = Field(
+        default=None,
+        pattern=r"^(grpc|https?)://[^/\s]+/?$",
+        description="grpc://host:port of a Triton server, or http(s)://host:port of any other engine; None:"
+        " the Triton server of LONGBATCH_TRITON__URL",
+    )
+    kind: EngineKind = Field(
+        default="auto", description="the kind of HTTP engine; auto: ask the server; Triton's: TRITON__ADAPTER"
+    )
+    api_key: SecretStr | None = Field(default=None, description="sent to an HTTP engine as a bearer token")
+    served_model: str | None = Field(
+        default=None,
+        min_length=1,
+        description="the model's name at an HTTP engine; None: its only one",
+    )
     model: str = Field(default="llama-3.1-8b-instruct", description="the name callers see in `model`")
     max_batch_size: int | None = Field(default=None, ge=1)
     max_blocks: int | None = Field(default=None, ge=1)
@@ -86,6 +104,12 @@ class EngineSettings(Group):
     def _input_fits_sequence(self) -> Self:
         if self.max_input_len >= self.max_seq_len:
             raise ValueError("engine.max_input_len must be below engine.max_seq_len")
+        return self
+
+    @model_validator(mode="after")
+    def _kind_fits_url(self) -> Self:
+        if self.kind != "auto" and (self.url is None or self.url.startswith("grpc://")):
+            raise ValueError("engine.kind is the kind of an HTTP engine, so engine.url must begin with http")
         return self
 
 

@@ -23,7 +23,9 @@ SYMBOLS: Final = {
 Url = Annotated[
     str | None,
     typer.Option(
-        "--url", help="Triton's gRPC address.", show_default="LONGBATCH_TRITON__URL, the local stack"
+        "--url",
+        help="Triton's gRPC address, or http://host:port of another engine.",
+        show_default="LONGBATCH_ENGINE__URL, LONGBATCH_TRITON__URL, the local stack",
     ),
 ]
 MetricsUrl = Annotated[str | None, typer.Option("--metrics-url", help="http://host:8002/metrics")]
@@ -61,10 +63,10 @@ def inspect(
 
 
 def _examine(side: EngineSide, *, keepalive: bool) -> Iterator[Finding]:
-    from worker.engine.keepalive import (
+    from worker.engine.probe import probe
+    from worker.engine.triton.keepalive import (
         try_keepalive,  # gRPC takes a moment to import; other commands do not need it
     )
-    from worker.engine.probe import probe
 
     for finding in probe(side, Tokenizer.load(side.tokenizer.path)):
         if not (keepalive and finding.name == "keepalive"):

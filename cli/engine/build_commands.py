@@ -5,7 +5,7 @@ from typing import Final
 from cli.engine import values
 from cli.engine.hardware import GPUS
 from cli.engine.profile import Profile
-from worker.engine.server_flags import KEEPALIVE
+from worker.engine.triton.server_flags import KEEPALIVE
 
 _REFERENCE: Final = GPUS["a6000"]  # the worker's deadlines and first estimates assume it
 

@@ -15,8 +15,9 @@ from jobs.prompts.tokenizer import Tokenizer
 from jobs.settings import EngineSide
 from worker.engine.client import EngineClient
 from worker.engine.deltas import EngineDelta, TextDelta, TokenDelta
+from worker.engine.engine import StreamEnd
 from worker.engine.request import Request, prompt_text
-from worker.engine.stream import Stream, StreamEnd
+from worker.engine.stream import Stream
 
 _SILENCE_SECONDS: Final = 600.0  # after which a request counts as failed
 
@@ -25,22 +26,22 @@ class TritonTarget(Target):
     """A model of a Triton server."""
 
     def __init__(self, side: EngineSide, *, max_tokens: int) -> None:
-        """Find the adapter.
+        """Find how to ask the model.
 
         Raises:
             EngineError: as for a worker, which would not start either.
             EngineUnavailableError: likewise.
         """
         # Streaming is on wherever possible: a load test measures times and ignores characters.
-        self._triton = side.triton.model_copy(update={"streams_fragments": True})
+        triton = side.triton.model_copy(update={"streams_fragments": True})
         self._max_tokens = max_tokens
         # The capacity is not needed, so a server that does not report it is fine.
-        client = EngineClient(self._triton, side.engine, end_id=0)
+        client = EngineClient(triton, side.engine, end_id=0)
         try:
-            self._adapter = client.adapter()
+            self._served = client.served()
         finally:
             client.close()
-        self.name = f"{self._adapter.model_name} at {side.triton.url}"
+        self.name = f"{self._served.name} at {side.triton.url}"
 
     def ask(self, prompt: str, tokenizer: Tokenizer) -> Timing:
         """Send one request on a connection of its own, like a worker, and time it.
@@ -49,17 +50,16 @@ class TritonTarget(Target):
         """
         ids = tokenizer.encode_messages([Message("user", prompt)])
         came: queue.SimpleQueue[tuple[float, EngineDelta | StreamEnd]] = queue.SimpleQueue()
-        adapter = self._adapter
+        abilities = self._served.abilities
         try:
-            text = prompt_text(tokenizer, ids, adds_bos=adapter.adds_bos) if adapter.takes_text else ""
+            text = "" if abilities.takes_ids else prompt_text(tokenizer, ids, adds_bos=abilities.adds_bos)
         except LongbatchError as error:
             raise LoadError(error.message) from error
         request = Request(
             uuid7().hex, np.asarray(ids), self._max_tokens, tokenizer.end_id, tokenizer.pad_id, text=text
         )
-        stream = Stream(
-            self._triton, request, adapter=adapter, put=lambda event: came.put((time.monotonic(), event))
-        )
+        call = self._served.call(request)
+        stream = Stream(call, put=lambda event: came.put((time.monotonic(), event)))
         stream.connect()
         began = time.monotonic()
         stream.start()

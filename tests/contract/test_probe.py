@@ -15,8 +15,8 @@ from jobs.diagnostics import Finding
 from jobs.prompts.tokenizer import Tokenizer
 from jobs.settings import EngineSide
 from local_engine import RunningEngine, free_ports, prepared_launch, running_engine, running_server
-from worker.engine.keepalive import try_keepalive
 from worker.engine.probe import probe
+from worker.engine.triton.keepalive import try_keepalive
 
 # File, what stands there, what is put in its place.
 _EDITS = (

@@ -5,7 +5,6 @@ be struck) and `mortal` (a server that can be killed).
 """
 
 import json
-import threading
 
 import httpx2
 import pytest
@@ -16,9 +15,7 @@ from jobs.errors import EngineError, EngineLostError, RetryableEngineError
 from jobs.prompts.tokenizer import TokenIds
 from jobs.states import FinishReason
 from support import eventually
-from worker.engine.deltas import EngineDelta
 from worker.engine.request import prompt_text
-from worker.engine.stream import StreamEnd
 from worker.inference.outcome import Failed, Finished
 
 
@@ -66,12 +63,12 @@ def test_a_stop_string_across_chunks_ends_the_answer_before_it(served: Served) -
 
 
 def test_a_cancelled_request_leaves_the_engine_or_is_known_to_stay(served: Served) -> None:
-    num_tokens = 100_000 if served.adapter.is_reached else 3000
+    num_tokens = 100_000 if served.model.abilities.can_cancel else 3000
     run = served.ask(served.prompt("Write about canals endlessly."), max_tokens=num_tokens, is_endless=True)
     eventually(lambda: served.engine.gauges()["generation_requests"] == 1)
     run.stream.stop()
-    if served.adapter.is_reached:
-        assert run.end().confirmed == (served.adapter.stop() is not None)
+    if served.model.abilities.can_cancel:
+        assert run.end().confirmed == served.model.abilities.takes_stop
         eventually(served.is_idle)  # by itself it would take longer
         assert run.answer.num_tokens < num_tokens
     else:
@@ -83,7 +80,7 @@ def test_a_cancelled_request_leaves_the_engine_or_is_known_to_stay(served: Serve
 
 
 def test_a_stream_that_is_cut_leaves_the_engine_or_is_known_to_stay(served: Served) -> None:
-    num_tokens = 100_000 if served.adapter.kind in {"ids", "vllm"} else 3000
+    num_tokens = 100_000 if served.model.abilities.notices_cut else 3000
     run = served.ask(served.prompt("Write about valleys endlessly."), max_tokens=num_tokens, is_endless=True)
     eventually(lambda: served.engine.gauges()["generation_requests"] == 1)
     run.close()
@@ -92,17 +89,10 @@ def test_a_stream_that_is_cut_leaves_the_engine_or_is_known_to_stay(served: Serv
 
 
 def test_a_slow_reader_misses_nothing(served: Served) -> None:
-    free = threading.Event()
     ids = served.prompt("Write about mountains endlessly.")
-
-    def wait(_event: EngineDelta | StreamEnd) -> None:
-        free.wait(60)
-
-    run = served.ask(ids, max_tokens=1200, is_endless=True, put=wait)
+    run = served.ask(ids, max_tokens=1200, is_endless=True)
     eventually(lambda: served.engine.gauges()["generation_requests"] == 1)
-    # All is said, unless the stream's buffers are full, which stops nobody else.
     eventually(served.is_idle)
-    free.set()
     assert run.follow() == Finished(FinishReason.LENGTH)
     assert run.answer.output().text == served.endless(ids, 1200)
     run.close()
@@ -127,10 +117,11 @@ def test_a_prompt_that_is_too_long_is_refused_for_good(served: Served) -> None:
 
 def test_triton_s_generate_endpoint_answers(served: Served) -> None:
     ids = served.prompt("Write about islands.")
-    adapter = served.adapter
-    url = f"http://{LOOPBACK}:{served.engine.launch.http_port}/v2/models/{adapter.model_name}/generate"
+    model = served.model
+    url = f"http://{LOOPBACK}:{served.engine.launch.http_port}/v2/models/{model.name}/generate"
     answer = httpx2.post(url, json=_body(served, ids), timeout=30).raise_for_status().json()
-    said = answer["text_output"] if adapter.takes_text else served.tokenizer.decode(answer["output_ids"])
+    gives_ids = model.abilities.gives_ids
+    said = served.tokenizer.decode(answer["output_ids"]) if gives_ids else answer["text_output"]
     assert said == served.text(ids)
 
 
@@ -144,7 +135,7 @@ def test_an_error_mid_stream_is_worth_another_try(failing: Served) -> None:
     assert isinstance(outcome.error, RetryableEngineError)
     output = run.answer.snapshot()
     assert failing.endless(ids, 20_000).startswith(output.text)
-    assert run.engine_is_done == failing.adapter.is_engine
+    assert run.engine_is_done == failing.model.abilities.reports_own_end
     run.close()
     eventually(failing.is_idle)
 
@@ -173,8 +164,8 @@ def test_a_server_that_dies_ends_every_stream_and_answers_again_once_it_is_back(
 
 def _body(served: Served, ids: TokenIds) -> dict[str, object]:
     """Of a request to `generate` for up to 1000 tokens."""
-    text = prompt_text(served.tokenizer, ids, adds_bos=served.adapter.adds_bos)
-    match served.adapter.kind:
+    text = prompt_text(served.tokenizer, ids, adds_bos=served.model.abilities.adds_bos)
+    match served.model.kind:
         case "ids":
             limits = {"input_lengths": len(ids), "request_output_len": 1000}
             return {"input_ids": ids.tolist(), **limits, "end_id": served.tokenizer.end_id}

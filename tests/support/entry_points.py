@@ -12,13 +12,12 @@ from jobs.prompts.tokenizer import TokenIds, Tokenizer
 from jobs.settings import EngineSettings, EngineSide, TritonSettings
 from jobs.transitions import Lease
 from local_engine import RunningEngine
-from support import PATIENCE
-from worker.engine.adapter import Adapter
+from support import eventually
 from worker.engine.client import EngineClient
 from worker.engine.deadlines import Deadlines
-from worker.engine.deltas import EngineDelta
+from worker.engine.engine import ServedModel, StreamEnd
 from worker.engine.request import Request, Sampling, prompt_text
-from worker.engine.stream import Stream, StreamEnd
+from worker.engine.stream import Stream
 from worker.inference.answer import Answer
 from worker.inference.follow import follow
 from worker.inference.leases import HeldLease, StopAsked
@@ -68,9 +67,8 @@ class Run:
         return end.outcome
 
     def first(self) -> None:
-        """The engine has begun to say something; that is put back to be followed."""
-        event = self.held.inbox.get(timeout=PATIENCE)
-        self.held.inbox.put(event)
+        """Wait until the engine has begun to say something."""
+        eventually(lambda: not self.held.inbox.empty())
 
     def end(self) -> StreamEnd:
         """The stream's end, which comes within 30 s; what comes before it belongs to the answer."""
@@ -96,8 +94,7 @@ class Served:
     """
 
     engine: RunningEngine
-    settings: TritonSettings
-    adapter: Adapter
+    model: ServedModel
     tokenizer: Tokenizer
     says: Callable[[TokenIds], list[int]]
     strike: Callable[[], None] = lambda: None
@@ -115,9 +112,9 @@ class Served:
         """With the adapter that the server's own word leads to."""
         settings = settings_of(engine, model_name)
         client = EngineClient(settings.triton, settings.engine, end_id=tokenizer.end_id)
-        adapter = client.describe().adapter
+        model = client.served()
         client.close()
-        return cls(engine, settings.triton, adapter, tokenizer, says, strike)
+        return cls(engine, model, tokenizer, says, strike)
 
     def text(self, prompt: TokenIds) -> str:
         """The whole answer."""
@@ -139,9 +136,8 @@ class Served:
         stops: Sequence[str] = (),
         is_endless: bool = False,
         sampling: Sampling = _GREEDY,
-        put: Callable[[EngineDelta | StreamEnd], None] | None = None,
     ) -> Run:
-        """The request is on its way; `put` sees what comes before it is in the inbox.
+        """The request is on its way.
 
         Args:
             sampling: how tokens are picked.
@@ -149,8 +145,8 @@ class Served:
         """
         held = HeldLease(Lease(uuid7(), uuid7()), valid_until=time.monotonic() + 600)
         text = ""
-        if self.adapter.takes_text:
-            text = prompt_text(self.tokenizer, ids, adds_bos=self.adapter.adds_bos)
+        if not self.model.abilities.takes_ids:
+            text = prompt_text(self.tokenizer, ids, adds_bos=self.model.abilities.adds_bos)
         request = Request(
             request_id=held.lease.lease_id.hex,
             ids=ids,
@@ -162,15 +158,10 @@ class Served:
             stops=tuple(stops),
         )
 
-        def hand_over(event: EngineDelta | StreamEnd) -> None:
-            if put is not None:
-                put(event)
-            held.inbox.put(event)
-
-        kind = TextAnswer if self.adapter.takes_text else Answer
+        kind = Answer if self.model.abilities.gives_ids else TextAnswer
         answer = kind(self.tokenizer, max_tokens=max_tokens, stops=stops)
         answer.begin_run(until=max_tokens)
-        stream = Stream(self.settings, request, adapter=self.adapter, put=hand_over)
+        stream = Stream(self.model.call(request), put=held.inbox.put)
         stream.start()
         return Run(stream, held, answer)
 

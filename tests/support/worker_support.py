@@ -48,7 +48,6 @@ TIME_SCALE = 20.0
 # A worker that has stopped leaves none of these behind.
 OWN_THREADS = (
     "slot",
-    "read-",
     "leases",
     "engine-monitor",
     "dispatcher",

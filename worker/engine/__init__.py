@@ -1,1 +1,1 @@
-"""The engine as a worker sees it: the only package that speaks to Triton."""
+"""The engine as a worker sees it: the only package that speaks to engines."""

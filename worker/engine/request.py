@@ -1,14 +1,10 @@
-"""A request to the engine, independent of tensor names; its prompt as ids or text."""
+"""A request to the engine, independent of the kind of engine; its prompt as ids or text."""
 
 from dataclasses import dataclass
-from typing import Any, Final
-
-import numpy.typing as npt
+from typing import Final
 
 from jobs.errors import EngineError
 from jobs.prompts.tokenizer import TokenIds, Tokenizer
-
-Tensors = dict[str, npt.NDArray[Any]]
 
 # Below it, dividing the logits makes them overflow; vLLM treats the same range as greedy.
 _GREEDY_BELOW: Final = 1e-5

@@ -6,7 +6,7 @@ from jobs.checkpoints import Output
 from jobs.prompts.tokenizer import Tokenizer, pack_ids
 from jobs.states import FinishReason
 from worker.engine.deltas import EngineDelta, TokenDelta
-from worker.engine.verdicts import sanitize
+from worker.engine.storable import sanitize
 from worker.inference.detokenize import Detokenizer
 from worker.inference.output_text import OutputText
 

@@ -14,7 +14,7 @@ from jobs import telemetry
 from jobs.database import database_now, transaction
 from jobs.engines import reservations
 from jobs.models import Reservation
-from worker.engine.metrics import Gauges
+from worker.engine.gauges import Gauges
 
 # Gauges that look wrong while nothing runs may be stale: a real engine refreshes them only while it iterates.
 _STALE: Final = timedelta(seconds=3)

@@ -96,7 +96,7 @@ class Runner:
         Args:
             claim: the job.
             held: its lease.
-            model: the engine's model, adapter and capacity.
+            model: the engine's model, abilities and capacity.
             sent: called once the job's first request is on its way.
             free: called with the number of generated tokens as soon as the engine holds nothing for the job.
         """
@@ -111,7 +111,7 @@ class Runner:
         job = claim.job
         log = telemetry.logger().bind(job_id=ids.job_id(job.id), attempt=job.attempt)
         log.info(telemetry.JOB_CLAIMED, blocks=claim.blocks, prompt_tokens=job.prompt_tokens)
-        kind = TextAnswer if model.adapter.takes_text else Answer
+        kind = Answer if model.served.abilities.gives_ids else TextAnswer
         answer = kind(self.counter.tokenizer, max_tokens=job.max_tokens, stops=stops_of(job))
         return JobRun(claim, held, answer, self.live.publisher(job, answer), log)
 
@@ -160,7 +160,7 @@ class Runner:
         return prompt
 
     def _open(self, run: JobRun, prompt: CountedPrompt, model: EngineModel) -> Stream:
-        tokenizer, adapter, answer = self.counter.tokenizer, model.adapter, run.answer
+        tokenizer, abilities, answer = self.counter.tokenizer, model.served.abilities, run.answer
         ids = np.concatenate([unpack_ids(prompt.packed_ids), np.array(answer.ids, dtype=np.int32)])
         request = Request(
             request_id=run.claim.lease.lease_id.hex,
@@ -169,15 +169,15 @@ class Runner:
             end_id=tokenizer.end_id,
             pad_id=tokenizer.pad_id,
             sampling=sampling_of(run.claim.job, start=len(answer.ids)),
-            text=prompt_text(tokenizer, ids, adds_bos=adapter.adds_bos) if adapter.takes_text else "",
+            text="" if abilities.takes_ids else prompt_text(tokenizer, ids, adds_bos=abilities.adds_bos),
             stops=stops_of(run.claim.job),
         )
-        return Stream(self.settings.triton, request, adapter=adapter, put=run.held.inbox.put)
+        return Stream(model.served.call(request), put=run.held.inbox.put)
 
     def _follow(self, run: JobRun, stream: Stream, model: EngineModel) -> RunEnd:
         """Follow the stream until the engine is done or the run ends."""
         job, held, answer = run.claim.job, run.held, run.answer
-        is_streaming = model.adapter.is_streaming
+        is_streaming = model.served.abilities.is_streaming
         deadlines = deadlines_for(
             prompt_tokens=(job.prompt_tokens or 0) + answer.num_tokens,
             max_tokens=answer.num_wanted,

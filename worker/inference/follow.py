@@ -9,7 +9,7 @@ from jobs.errors import EngineError, StreamTimeoutError
 from jobs.transitions import LeaseLost
 from worker.engine.deadlines import Deadlines
 from worker.engine.deltas import TextDelta, TokenDelta
-from worker.engine.stream import StreamEnd
+from worker.engine.engine import StreamEnd
 from worker.inference.answer import Answer
 from worker.inference.leases import HeldLease, StopAsked
 from worker.inference.outcome import Failed, Finished, Outcome, RunEnd, SegmentEnded, Stopped

@@ -19,7 +19,7 @@ from jobs.settings import JobSettings
 from jobs.states import StopReason
 from jobs.transitions import Lease
 from worker.engine.deltas import EngineDelta
-from worker.engine.stream import StreamEnd
+from worker.engine.engine import StreamEnd
 from worker.loop import Loop
 
 _PROGRESS_SECONDS: Final = 1.0

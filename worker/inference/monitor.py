@@ -17,7 +17,7 @@ from jobs.models import Reservation
 from jobs.settings import Settings
 from worker.engine.client import CANARY_SECONDS, EngineClient, EngineModel
 from worker.engine.deadlines import deadlines_for
-from worker.engine.metrics import Gauges
+from worker.engine.gauges import Gauges
 from worker.inference.draining import DrainMonitor
 from worker.inference.leases import LeaseKeeper
 from worker.loop import Loop
@@ -167,7 +167,7 @@ class EngineMonitor:
 
     def _answers(self) -> bool:
         model = self.model
-        return model is not None and self._client.answers(model.adapter, timeout=CANARY_SECONDS)
+        return model is not None and self._client.answers(model.served, timeout=CANARY_SECONDS)
 
     def _drain_limit(self, reservation: Reservation) -> timedelta:
         """Return how long a reservation drains before an answer proves its request's end.
@@ -175,7 +175,7 @@ class EngineMonitor:
         If the engine cannot stop a request early, it may run for as long as all its tokens take.
         """
         model = self.model
-        if model is None or model.adapter.is_reached:
+        if model is None or model.served.abilities.can_cancel:
             return self._drain_span
         held = reservation.blocks * model.capacity.tokens_per_block
         deadlines = deadlines_for(

@@ -14,7 +14,7 @@ from jobs.scheduling.growth import Yielded
 from jobs.settings import JobSettings
 from jobs.states import FinishReason, JobState, StopReason
 from jobs.transitions import Lease, LeaseLost
-from worker.engine.verdicts import sanitize
+from worker.engine.storable import sanitize
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from worker.engine.verdicts import sanitize
+from worker.engine.storable import sanitize
 
 
 class OutputText:

@@ -7,7 +7,7 @@ from jobs.checkpoints import Output
 from jobs.prompts.tokenizer import Tokenizer, pack_ids
 from jobs.states import FinishReason
 from worker.engine.deltas import EngineDelta, TextDelta
-from worker.engine.verdicts import sanitize
+from worker.engine.storable import sanitize
 from worker.inference.output_text import OutputText
 
 _REPLACEMENT: Final = "\ufffd"

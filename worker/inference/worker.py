@@ -84,7 +84,7 @@ class InferenceWorker:
         and none is preempted, since it would have to start over.
         """
         model = self.monitor.model
-        if model is None or not model.adapter.takes_text:
+        if model is None or model.served.abilities.can_resume:
             return self._policy
         return replace(self._policy, prediction=None, preempts=False)
 

@@ -19,7 +19,7 @@ from cli.stack.errors import StackError
 from cli.stack.servers import model_repository
 from cli.stack.servers.engine_options import EngineOptions
 from cli.stack.servers.transformers_options import TransformersOptions
-from worker.engine.server_flags import KEEPALIVE
+from worker.engine.triton.server_flags import KEEPALIVE
 
 LOOPBACK: Final = ports.LOOPBACK
 # Seconds after SIGTERM. Unloading a model takes 1.5 of them, or twice that on a busy CPU. A client's idle

@@ -15,7 +15,7 @@ from jobs.scheduling import growth
 from jobs.scheduling.claims import Claim
 from jobs.transitions import Lease
 from support import CAPACITY, ENGINE, POLICY, claim_one, register_engine, spec, submit_one
-from worker.engine.metrics import Gauges
+from worker.engine.gauges import Gauges
 from worker.inference.draining import DrainMonitor
 from worker.inference.leases import HeldLease
 

@@ -16,10 +16,12 @@ from jobs.prompts.tokenizer import Tokenizer
 from jobs.settings import DatabaseSettings, TritonSettings
 from local_engine import END_OF_TURN, RunningEngine
 from support import PATIENCE, eventually
-from worker.engine.adapter_ids import IdsAdapter
 from worker.engine.deltas import EngineDelta
+from worker.engine.engine import StreamEnd
 from worker.engine.request import Request
-from worker.engine.stream import Stream, StreamEnd
+from worker.engine.stream import Stream
+from worker.engine.triton.call import TritonCall
+from worker.engine.triton.ids import IdsAdapter
 from worker_support import ENGINE, Queue, running_worker, settings_for
 
 INPUTS = frozenset(
@@ -33,7 +35,8 @@ def long_stream(engine: RunningEngine, came: "queue.SimpleQueue[EngineDelta | St
     ids = np.full(20, 1000, dtype=np.int32)
     request = Request(uuid7().hex, ids, LONG, END_OF_TURN, END_OF_TURN)
     settings = TritonSettings(url=f"{LOOPBACK}:{engine.launch.grpc_port}")
-    return Stream(settings, request, adapter=IdsAdapter("tensorrt_llm", INPUTS), put=came.put)
+    call = TritonCall(settings, request, adapter=IdsAdapter("tensorrt_llm", INPUTS))
+    return Stream(call, put=came.put)
 
 
 @pytest.mark.parametrize("verb", ["stop", "cancel"])

@@ -11,10 +11,12 @@ from jobs.ids import uuid7
 from jobs.settings import TritonSettings
 from local_engine import END_OF_TURN, RunningEngine, free_ports
 from support import PATIENCE, eventually
-from worker.engine.adapter_ids import IdsAdapter
 from worker.engine.deltas import EngineDelta, TokenDelta
+from worker.engine.engine import StreamEnd
 from worker.engine.request import Request
-from worker.engine.stream import Stream, StreamEnd
+from worker.engine.stream import Stream
+from worker.engine.triton.call import TritonCall
+from worker.engine.triton.ids import IdsAdapter
 
 INPUTS = frozenset(
     {"input_ids", "input_lengths", "request_output_len", "streaming", "end_id", "pad_id", "stop"}
@@ -31,7 +33,8 @@ class Opened:
         ids = np.full(num_prompt, 1000, dtype=np.int32)
         request = Request(uuid7().hex, ids, max_tokens, END_OF_TURN, END_OF_TURN)
         settings = TritonSettings(url=f"{LOOPBACK}:{port}")
-        self.stream = Stream(settings, request, adapter=IdsAdapter("tensorrt_llm", inputs), put=self.came.put)
+        call = TritonCall(settings, request, adapter=IdsAdapter("tensorrt_llm", inputs))
+        self.stream = Stream(call, put=self.came.put)
         self.stream.start()
 
     def tokens(self) -> list[int]:
@@ -57,7 +60,7 @@ def test_a_request_to_stop_is_confirmed_by_the_engine(synthetic: RunningEngine) 
     opened.tokens()
     opened.stream.stop()
     assert opened.end() == StreamEnd(None, confirmed=True)
-    assert synthetic.gauges()["active"] == 0
+    eventually(lambda: synthetic.gauges()["active"] == 0)
 
 
 def test_leaving_right_after_asking_to_stop_harms_no_server(synthetic: RunningEngine) -> None:

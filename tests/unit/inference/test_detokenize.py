@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from jobs.prompts.tokenizer import Tokenizer
 from jobs.prompts.tokenizer_files import ensure_default_tokenizer
-from worker.engine.verdicts import sanitize
+from worker.engine.storable import sanitize
 from worker.inference.detokenize import Detokenizer
 
 TEXTS = [

@@ -12,7 +12,7 @@ from jobs.states import FinishReason, StopReason
 from jobs.transitions import Lease, LeaseLost
 from worker.engine.deadlines import Deadlines
 from worker.engine.deltas import TokenDelta
-from worker.engine.stream import StreamEnd
+from worker.engine.engine import StreamEnd
 from worker.inference.answer import Answer
 from worker.inference.follow import follow, wait_for_end
 from worker.inference.leases import HeldLease, StopAsked

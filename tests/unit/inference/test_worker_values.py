@@ -9,12 +9,13 @@ import pytest
 from jobs.engines.capacity import Capacity
 from jobs.prompts.tokenizer import Tokenizer, ensure_default_tokenizer, unpack_ids
 from jobs.states import FinishReason
-from worker.engine.adapter_ids import IdsAdapter, stop_tensors
-from worker.engine.adapter_text import TextAdapter
-from worker.engine.adapter_vllm import VllmAdapter
 from worker.engine.deadlines import FLOOR_SECONDS, deadlines_for
-from worker.engine.metrics import Gauges, parse_gauges
+from worker.engine.gauges import Gauges
 from worker.engine.request import Request, Sampling
+from worker.engine.triton.ids import IdsAdapter, stop_tensors
+from worker.engine.triton.metrics import parse_gauges
+from worker.engine.triton.text import TextAdapter
+from worker.engine.triton.vllm import VllmAdapter
 from worker.inference.answer import Answer
 
 CAPACITY = Capacity(

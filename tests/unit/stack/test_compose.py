@@ -14,7 +14,7 @@ import yaml
 from cli.stack.servers.valkey import CONFIG
 from cli.triton_files import TRITON_FILES
 from jobs.settings import ENV_PREFIX, Settings
-from worker.engine.server_flags import KEEPALIVE
+from worker.engine.triton.server_flags import KEEPALIVE
 
 ROOT = Path(__file__).resolve().parents[3]
 OWN_SERVICES = ("migrate", "api", "worker", "service-worker", "triton-cpu")

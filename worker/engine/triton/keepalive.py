@@ -6,7 +6,7 @@ from typing import Final
 import grpc
 
 from jobs.diagnostics import Finding
-from worker.engine.server_flags import KEEPALIVE
+from worker.engine.triton.server_flags import KEEPALIVE
 
 # A server without the flags closes the connection at the third ping; with them it accepts one every 5 s.
 _PING_MS: Final = 6_000

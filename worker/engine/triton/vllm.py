@@ -6,9 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from jobs.states import FinishReason
-from worker.engine.adapter import Kind, Outputs, Stop, bytes_tensor, text_in
+from worker.engine.abilities import Abilities
 from worker.engine.deltas import TextDelta
-from worker.engine.request import Request, Tensors
+from worker.engine.request import Request
+from worker.engine.triton.adapter import Kind, Outputs, Stop, Tensors, bytes_tensor, text_in
 
 _REASONS = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
 
@@ -26,11 +27,11 @@ class VllmAdapter:
     inputs: frozenset[str]
 
     kind: Kind = "vllm"
-    is_engine: bool = True
-    takes_text: bool = True
-    adds_bos: bool = True  # vLLM adds special tokens when it encodes text
-    is_streaming: bool = True
-    is_reached: bool = True  # vLLM notices a cut stream at its next response
+
+    @property
+    def abilities(self) -> Abilities:
+        """Text both ways. vLLM adds special tokens to text, and notices a cut stream at its next response."""
+        return Abilities(takes_ids=False, gives_ids=False, adds_bos=True)
 
     def tensors(self, request: Request) -> Tensors:
         """Build the request's tensors.

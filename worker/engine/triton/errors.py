@@ -1,4 +1,4 @@
-"""The translation of a server's error messages: the one place where engine errors are classified."""
+"""The translation of Triton's error messages to our errors."""
 
 import re
 from typing import Final
@@ -6,9 +6,7 @@ from typing import Final
 import grpc
 
 from jobs.errors import EngineError, EngineLostError, EngineUnavailableError, RetryableEngineError
-
-# Postgres stores neither NUL nor lone surrogates; a model can write the first.
-_UNSTORABLE: Final = re.compile("[\x00\ud800-\udfff]")
+from worker.engine.storable import storable
 
 # Inside a stream Triton sends no status code, only a message. Messages not listed here are retried.
 _REFUSED: Final = (
@@ -37,8 +35,6 @@ _ASSERTED: Final = "[tensorrt-llm][error] assertion failed"
 _OF_THE_ENGINE: Final = re.compile(
     r"error in forward|cuda|cublas|nccl|\bmpi|memory|workspace|gemm|kernel|kvcache|free ?block|batch slot"
 )
-# Characters kept of the server's message; a stack trace may follow it.
-_MAX_SAID: Final = 500
 
 
 def stream_error(message: str, *, has_said: bool) -> EngineError:
@@ -57,10 +53,10 @@ def stream_error(message: str, *, has_said: bool) -> EngineError:
     return RetryableEngineError(said=said)
 
 
-def call_error(error: Exception) -> EngineError:
+def call_error(error: BaseException) -> EngineError:
     """Translate the error of a call that the server did not end cleanly."""
-    code = error.code() if isinstance(error, grpc.Call) else None
-    said = storable(str(error.details() if isinstance(error, grpc.Call) else error))
+    code = error.code() if isinstance(error, grpc.aio.AioRpcError) else None
+    said = said_by(error)
     if code in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.OUT_OF_RANGE):
         return EngineError(said, said=said)
     if code in (grpc.StatusCode.NOT_FOUND, grpc.StatusCode.UNIMPLEMENTED):
@@ -70,18 +66,12 @@ def call_error(error: Exception) -> EngineError:
     return EngineLostError(said=said)
 
 
-def storable(words: str) -> str:
-    """Cut a server's message to what a row and a log line can hold: no NUL, no stack trace."""
-    return sanitize(words[:_MAX_SAID])[0]
+def said_by(error: BaseException) -> str:
+    """Return what the server said of a failed call, in storable form."""
+    return storable(str(error.details() if isinstance(error, grpc.aio.AioRpcError) else error))
 
 
 def _is_asserted_of_request(lowered: str) -> bool:
     before, asserted, after = lowered.partition(_ASSERTED)
     words = before + after.partition("\n")[0]  # without the stack trace, which contains other names
     return bool(asserted) and _OF_THE_ENGINE.search(words) is None
-
-
-def sanitize(text: str) -> tuple[str, bool]:
-    """Replace what Postgres cannot store by U+FFFD. Returns the text, and True if it changed."""
-    storable, num_replaced = _UNSTORABLE.subn("\ufffd", text)
-    return storable, num_replaced > 0

@@ -1,15 +1,15 @@
 """A server's model configurations: the entry point, the inner model that generates, the adapter."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
 from jobs.errors import EngineError
 from jobs.settings import TritonSettings
-from worker.engine.adapter import Adapter, Kind
-from worker.engine.adapter_ids import IdsAdapter
-from worker.engine.adapter_text import TextAdapter
-from worker.engine.adapter_vllm import VllmAdapter
+from worker.engine.triton.adapter import Adapter, Kind
+from worker.engine.triton.ids import IdsAdapter
+from worker.engine.triton.text import TextAdapter
+from worker.engine.triton.vllm import VllmAdapter
 
 # A message of Triton's generated protocol code, which has no types.
 ModelConfig = Any
@@ -46,7 +46,9 @@ class Offer:
         return frozenset(each.name for each in self.entry.input)
 
 
-def read_offer(model_name: str, config_of: Callable[[str], ModelConfig | None]) -> Offer | None:
+async def read_offer(
+    model_name: str, config_of: Callable[[str], Awaitable[ModelConfig | None]]
+) -> Offer | None:
     """Read the configurations of an entry point.
 
     Args:
@@ -56,7 +58,7 @@ def read_offer(model_name: str, config_of: Callable[[str], ModelConfig | None]) 
     Returns:
         None if the server has no such model.
     """
-    entry = config_of(model_name)
+    entry = await config_of(model_name)
     if entry is None:
         return None
     if "text_input" not in {each.name for each in entry.input}:
@@ -64,7 +66,7 @@ def read_offer(model_name: str, config_of: Callable[[str], ModelConfig | None]) 
     steps = [step.model_name for step in entry.ensemble_scheduling.step]
     if not steps and "sampling_parameters" in {each.name for each in entry.input}:
         return Offer(entry, entry)
-    inside = [config_of(name) for name in steps or (_PREPROCESSING, _ENGINE)]
+    inside = [await config_of(name) for name in steps or (_PREPROCESSING, _ENGINE)]
     return Offer(
         entry,
         engine=next((each for each in inside if _takes(each, "input_ids")), entry),

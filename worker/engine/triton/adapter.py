@@ -2,13 +2,16 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
+from worker.engine.abilities import Abilities
 from worker.engine.deltas import EngineDelta
-from worker.engine.request import Request, Sampling, Tensors
+from worker.engine.request import Request, Sampling
 
+Tensors = dict[str, npt.NDArray[Any]]
 Kind = Literal["ids", "ensemble", "bls", "vllm"]
 # The raw bytes of a response's tensors, by name.
 Outputs = Mapping[str, bytes]
@@ -41,24 +44,8 @@ class Adapter(Protocol):
         """Name of the model that requests are sent to."""
 
     @property
-    def is_engine(self) -> bool:
-        """True if the model itself generates, so that the end it reports is the engine's."""
-
-    @property
-    def takes_text(self) -> bool:
-        """True if the model takes and returns text, so that no run can continue another one."""
-
-    @property
-    def adds_bos(self) -> bool:
-        """True if the server itself prepends a beginning-of-text token."""
-
-    @property
-    def is_streaming(self) -> bool:
-        """True if answers arrive in deltas while they are generated."""
-
-    @property
-    def is_reached(self) -> bool:
-        """True if a stop request or the end of the stream ends the request inside the engine."""
+    def abilities(self) -> Abilities:
+        """What the model can do."""
 
     def tensors(self, request: Request) -> Tensors:
         """Build the request's tensors as the model takes them."""
@@ -78,7 +65,7 @@ def text_in(raw: bytes) -> str | None:
     return raw[_LENGTH_BYTES:end].decode(errors="replace")
 
 
-def bytes_tensor(*texts: str) -> np.ndarray[tuple[int, ...], np.dtype[np.object_]]:
+def bytes_tensor(*texts: str) -> npt.NDArray[np.object_]:
     """Build a BYTES tensor of texts.
 
     Shapes:

@@ -1,16 +1,19 @@
 """Text in, text out: TensorRT-LLM's `ensemble` and `tensorrt_llm_bls`."""
 
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Final, Literal
 
 import numpy as np
 
-from worker.engine.adapter import Outputs, Stop, bytes_tensor, sampling_tensors, text_in
-from worker.engine.adapter_ids import stop_tensors
+from worker.engine.abilities import Abilities
 from worker.engine.deltas import TextDelta
-from worker.engine.request import Request, Tensors
+from worker.engine.request import Request
+from worker.engine.triton.adapter import Outputs, Stop, Tensors, bytes_tensor, sampling_tensors, text_in
+from worker.engine.triton.ids import stop_tensors
 
 _LOG_PROB_BYTES: Final = 4
+_CANCEL_BOUND: Final = timedelta(seconds=2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +43,20 @@ class TextAdapter:
     accumulates: bool
     takes_stop: bool
 
-    is_engine: bool = False
-    takes_text: bool = True
-
     @property
-    def is_reached(self) -> bool:
-        """True if a stop request with the ensemble's id reaches the engine; closing the stream never does."""
-        return self.stop() is not None
+    def abilities(self) -> Abilities:
+        """Text both ways. Only a stop request with an ensemble's id reaches the engine."""
+        takes_stop = self.stop() is not None
+        return Abilities(
+            takes_ids=False,
+            gives_ids=False,
+            is_streaming=self.is_streaming,
+            adds_bos=self.adds_bos,
+            takes_stop=takes_stop,
+            notices_cut=False,
+            reports_own_end=False,
+            cancel_bound=_CANCEL_BOUND if takes_stop else None,
+        )
 
     def tensors(self, request: Request) -> Tensors:
         """Build the request's tensors.

@@ -4,9 +4,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from worker.engine.adapter import Kind, Outputs, Stop, sampling_tensors
+from worker.engine.abilities import Abilities
 from worker.engine.deltas import TokenDelta
-from worker.engine.request import Request, Tensors
+from worker.engine.request import Request
+from worker.engine.triton.adapter import Kind, Outputs, Stop, Tensors, sampling_tensors
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,11 +23,11 @@ class IdsAdapter:
     inputs: frozenset[str]
 
     kind: Kind = "ids"
-    is_engine: bool = True
-    takes_text: bool = False
-    adds_bos: bool = False
-    is_streaming: bool = True
-    is_reached: bool = True
+
+    @property
+    def abilities(self) -> Abilities:
+        """Token ids both ways; a cut stream frees the engine, a stop request also ends the stream cleanly."""
+        return Abilities(takes_ids=True, gives_ids=True, takes_stop=self.stop() is not None)
 
     def tensors(self, request: Request) -> Tensors:
         """Build the request's tensors.

@@ -1,0 +1,39 @@
+"""What a kind of engine can do. Each kind declares it; packing, leases and answers follow from it."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class Abilities:
+    """The abilities of one kind of engine, as declared by its adapter.
+
+    Attributes:
+        takes_ids: the prompt goes as the counted token ids; otherwise as text.
+        gives_ids: output arrives as token ids; otherwise as text.
+        is_streaming: output arrives in deltas while it is generated.
+        adds_bos: the server itself prepends a beginning-of-text token to a text.
+        takes_stop: a stop request ends a request inside the engine, and the stream then ends cleanly.
+        notices_cut: the engine ends a request whose stream is cut.
+        reports_own_end: the end of a stream is the engine's own: it then holds nothing for the request.
+        cancel_bound: how long the engine may hold a request that was stopped or cut; None: to its end.
+    """
+
+    takes_ids: bool
+    gives_ids: bool
+    is_streaming: bool = True
+    adds_bos: bool = False
+    takes_stop: bool = False
+    notices_cut: bool = True
+    reports_own_end: bool = True
+    cancel_bound: timedelta | None = timedelta(seconds=2)
+
+    @property
+    def can_resume(self) -> bool:
+        """True if another run can continue an answer where this one ends."""
+        return self.takes_ids and self.gives_ids
+
+    @property
+    def can_cancel(self) -> bool:
+        """True if a stop request or the end of the stream ends the request inside the engine."""
+        return self.takes_stop or self.notices_cut

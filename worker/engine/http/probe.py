@@ -1,0 +1,114 @@
+"""A read-only inspection of an HTTP engine: its kind, capacity and tokenizer, in words."""
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+import httpx2
+
+from jobs.diagnostics import Finding
+from jobs.errors import EngineError, EngineUnavailableError
+from jobs.prompts.tokenizer import Tokenizer
+from jobs.settings import EngineSide
+from worker.engine import loop
+from worker.engine.client import CANARY_SECONDS, EngineClient, EngineModel
+from worker.engine.engine import ServedModel
+from worker.engine.http.server import HttpServer
+
+_WORDS: Final[Mapping[str, str]] = {
+    "vllm": "token ids in and out: jobs continue where they stopped, and cancelling frees the engine",
+    "llama.cpp": "token ids in and out: jobs continue where they stopped; a prompt that is being read is"
+    " cancelled after its present batch",
+    "sglang": "token ids in and out: jobs continue where they stopped, and cancelling frees the engine",
+    "trtllm-serve": "token ids in and out: jobs continue where they stopped; cancelling takes up to a second",
+    "openai": "text in, text out: jobs start over after a fault, and nothing shows its load",
+}
+# Text in many scripts: if two tokenizers differ at all, they differ here.
+_SAMPLE: Final = (
+    "The 3 naïve façades — 希望と平和, надежда, नमस्ते 🜂 cost 1234567.89€;\n\n\tdef f(x): return x**2"
+)
+# How each kind encodes a text: the path, the field of the text, and what keeps it from adding tokens.
+_TOKENIZE: Final[Mapping[str, tuple[str, str, Mapping[str, bool]]]] = {
+    "vllm": ("/tokenize", "prompt", {"add_special_tokens": False}),
+    "llama.cpp": ("/tokenize", "content", {"add_special": False, "parse_special": False}),
+}
+
+
+def probe(side: EngineSide, tokenizer: Tokenizer, client: EngineClient) -> Iterator[Finding]:
+    """Inspect the server, most basic findings first, until nothing more can be found out."""
+    server = HttpServer((side.engine.url or "").rstrip("/"), side.engine.api_key)
+    try:
+        served = client.served()
+    except EngineUnavailableError as error:
+        yield Finding(
+            "server", "failed", f"{server.url}: {error.said or error.message}", "LONGBATCH_ENGINE__URL"
+        )
+        return
+    except EngineError as error:
+        yield Finding("server", "failed", error.message, "LONGBATCH_ENGINE__KIND and __SERVED_MODEL")
+        return
+    yield Finding("server", "ok", f"{server.url} runs {served.kind}")
+    yield Finding("entry point", "ok", f"{served.name}: {_WORDS[served.kind]}")
+    yield _answers(client, served)
+    yield from _capacity(side, client)
+    yield _load(client)
+    yield _tokenizer(server, served, tokenizer)
+
+
+def _answers(client: EngineClient, served: ServedModel) -> Finding:
+    began = time.monotonic()
+    if client.answers(served, timeout=CANARY_SECONDS):
+        return Finding("answer", "ok", f"one token came within {time.monotonic() - began:.2f} s")
+    detail = f"no token came within {CANARY_SECONDS:g} s, although the server may be ready"
+    return Finding("answer", "failed", detail, "see the server's log; other requests may occupy the engine")
+
+
+def _capacity(side: EngineSide, client: EngineClient) -> Iterator[Finding]:
+    try:
+        model: EngineModel = client.describe()
+    except EngineError as error:
+        yield Finding("capacity", "failed", error.message, "docs/engine.md")
+        return
+    found = model.capacity
+    pool = f"{found.max_blocks} blocks of {found.tokens_per_block} tokens"
+    yield Finding("capacity", "ok", f"{found.max_batch_size} slots, {pool}, {found.max_seq_len} tokens a job")
+    if found.max_seq_len < side.engine.max_seq_len:
+        detail = (
+            f"its context is {found.max_seq_len} tokens, less than the {side.engine.max_seq_len} promised"
+        )
+        yield Finding("context", "warning", detail, "LONGBATCH_ENGINE__MAX_SEQ_LEN; longer jobs are refused")
+
+
+def _load(client: EngineClient) -> Finding:
+    gauges = client.gauges()
+    if gauges is None:
+        detail = "the server shows no load: blocks of cancelled jobs stay reserved for longer"
+        return Finding("metrics", "warning", detail, "its option for metrics; docs/engine.md")
+    waiting = f", {gauges.waiting_requests} waiting inside" if gauges.waiting_requests else ""
+    used = f"{gauges.used_blocks} of {gauges.max_blocks or '?'} blocks used"
+    return Finding("metrics", "ok", f"{gauges.active_requests} requests inside{waiting}, {used}")
+
+
+def _tokenizer(server: HttpServer, served: ServedModel, tokenizer: Tokenizer) -> Finding:
+    if served.kind not in _TOKENIZE:
+        return Finding("tokenizer", "unknown", "this kind of server does not show how it encodes text")
+    path, name, options = _TOKENIZE[served.kind]
+    theirs = loop.run(_encode(server, path, {name: _SAMPLE, **options}))
+    ours = tokenizer.markup.read(_SAMPLE).tolist()
+    if theirs is None:
+        return Finding("tokenizer", "unknown", f"{path} does not answer")
+    if theirs == ours:
+        return Finding(
+            "tokenizer", "ok", f"the server's gives the same tokens as {tokenizer.fingerprint[:8]}"
+        )
+    detail = f"the server's gives {len(theirs)} tokens where ours gives {len(ours)}, or others"
+    return Finding("tokenizer", "failed", detail, "LONGBATCH_TOKENIZER__PATH must be the served model's")
+
+
+async def _encode(server: HttpServer, path: str, body: Mapping[str, object]) -> list[int] | None:
+    async with server.client() as http:
+        try:
+            answer = await http.post(path, json=body, timeout=CANARY_SECONDS)
+            return [int(each) for each in answer.raise_for_status().json()["tokens"]]
+        except (httpx2.HTTPError, KeyError, TypeError, ValueError):
+            return None

@@ -1,0 +1,144 @@
+"""SGLang's HTTP server: token ids in and out, and requests that can be aborted by id.
+
+Source: SGLang's documentation and sources of autumn 2026, `/generate`, `/get_server_info`, `/metrics`. It was
+never run here; the tests speak to a stand-in that is written from the same sources.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final
+
+from jobs.engines.capacity import Capacity
+from jobs.errors import RetryableEngineError
+from jobs.settings import EngineSettings
+from worker.engine.abilities import Abilities
+from worker.engine.deltas import TokenDelta
+from worker.engine.engine import ServedModel
+from worker.engine.exposition import scrape
+from worker.engine.gauges import Gauges
+from worker.engine.http.call import Event, HttpCall, HttpEnd
+from worker.engine.http.capacity import capacity_of
+from worker.engine.http.models import model_card
+from worker.engine.http.server import HttpServer
+from worker.engine.request import Request
+
+_PREFIX: Final = "sglang:"
+_HINT: Final = "SGLang's --max-running-requests, max_total_num_tokens and --page-size"
+
+
+class SglangEngine:
+    """An `EngineServer` behind SGLang's HTTP server."""
+
+    def __init__(self, server: HttpServer, overrides: EngineSettings) -> None:
+        """Args: overrides: of what the server reports of its capacity."""
+        self._server = server
+        self._overrides = overrides
+
+    async def is_ready(self) -> bool:
+        """Return True if the server is up."""
+        return await self._server.is_answering("/health")
+
+    async def model(self) -> ServedModel:
+        """Read the model's name."""
+        return ServedModel(
+            kind="sglang",
+            name=(await model_card(self._server, self._overrides)).name,
+            abilities=Abilities(takes_ids=True, gives_ids=True, takes_stop=True),
+            call=partial(HttpCall, self._server, dialect=_Dialect),
+        )
+
+    async def gauges(self) -> Gauges | None:
+        """Read the engine's metrics. Returns None without `--enable-metrics`."""
+        samples = await scrape(f"{self._server.url}/metrics", _PREFIX, client=self._server.client)
+        if not samples:
+            return None
+        # Every rank writes the same series; one of a tensor-parallel group speaks for all.
+        found = {each.name: each.value for each in samples if each.labels.get("tp_rank", "0") == "0"}
+        page = int(found.get("sglang:page_size", 1)) or 1
+        return Gauges(
+            active_requests=int(found.get("sglang:num_running_reqs", 0)),
+            waiting_requests=int(found.get("sglang:num_queue_reqs", 0)),
+            max_blocks=int(found.get("sglang:max_total_num_tokens", 0)) // page,
+            used_blocks=-(-int(found.get("sglang:num_used_tokens", 0)) // page),
+            tokens_per_block=page,
+        )
+
+    async def capacity(self, gauges: Gauges) -> Capacity:
+        """Combine the settings, the metrics and the server's arguments."""
+        info = await self._server.read("/get_server_info")
+        known = info if isinstance(info, dict) else {}
+        page = gauges.tokens_per_block or _number(known, "page_size") or 1
+        pool = gauges.max_blocks * page or (_number(known, "max_total_num_tokens") or 0)
+        return capacity_of(
+            self._overrides,
+            slots=_number(known, "max_running_requests"),
+            blocks=pool // page,
+            tokens_per_block=page,
+            context=_number(known, "context_length") or (await self._card_context()),
+            hint=_HINT,
+        )
+
+    async def close(self) -> None:
+        """Do nothing: connections live as long as a read."""
+
+    async def _card_context(self) -> int | None:
+        return (await model_card(self._server, self._overrides)).context
+
+
+@dataclass(slots=True)
+class _Dialect:
+    """Attributes: ids: all token ids so far; a server may repeat them in every event."""
+
+    request: Request
+    ids: list[int] = field(default_factory=list)
+
+    path = "/generate"
+    refuses_reliably = True
+
+    def body(self) -> Mapping[str, Any]:
+        """Build the body. The request id lets an abort name it."""
+        request, sampling = self.request, self.request.sampling
+        found: dict[str, Any] = {
+            "max_new_tokens": request.max_tokens,
+            "min_new_tokens": sampling.min_tokens,
+            "temperature": 0.0 if sampling.is_greedy else sampling.temperature,
+            "stop": list(request.stops) or None,
+            "stop_token_ids": [request.end_id] if request.end_id >= 0 else None,
+            "ignore_eos": request.end_id < 0,
+        }
+        if not sampling.is_greedy:
+            found |= {"top_p": sampling.top_p, "top_k": sampling.top_k, "sampling_seed": sampling.seed}
+        return {
+            "rid": request.request_id,
+            "input_ids": request.ids.tolist(),
+            "sampling_params": {name: value for name, value in found.items() if value is not None},
+            "stream": True,
+        }
+
+    def read(self, event: Mapping[str, Any]) -> list[Event]:
+        """Read the new token ids: an event whose ids begin with all earlier ones repeats them."""
+        ids = [int(each) for each in event.get("output_ids") or ()]
+        num_seen = len(self.ids)
+        new = ids[num_seen:] if num_seen and ids[:num_seen] == self.ids else ids
+        self.ids += new
+        found: list[Event] = [TokenDelta(new)] if new else []
+        if reason := (event.get("meta_info") or {}).get("finish_reason"):
+            found.append(_end(reason))
+        return found
+
+    def stop(self) -> tuple[str, Mapping[str, Any]]:
+        """Abort the request by its id; its stream then ends with the reason `abort`."""
+        return "/abort_request", {"rid": self.request.request_id}
+
+
+def _end(reason: Mapping[str, Any]) -> HttpEnd:
+    kind = reason.get("type")
+    if kind in {"stop", "length"}:
+        return HttpEnd(is_limit=kind == "length")
+    return HttpEnd(RetryableEngineError(said=f"finish_reason {kind}: {reason.get('message') or ''}"))
+
+
+def _number(known: Mapping[str, Any], name: str) -> int | None:
+    value = known.get(name)
+    return value if isinstance(value, int) and value > 0 else None

@@ -1,0 +1,191 @@
+"""One request to a model behind Triton, on its own gRPC stream."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import grpc
+import numpy as np
+import numpy.typing as npt
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from jobs.errors import EngineError, RetryableEngineError
+from jobs.settings import TritonSettings
+from worker.engine.deadlines import CONNECT_SECONDS
+from worker.engine.deltas import EngineDelta
+from worker.engine.engine import NOT_SENT, StreamEnd
+from worker.engine.request import Request
+from worker.engine.storable import storable
+from worker.engine.triton import errors
+from worker.engine.triton.adapter import Adapter, Tensors
+from worker.engine.triton.channel import open_channel
+
+_END_SECONDS: Final = 2.0  # an engine ends a stopped request within an iteration
+# What a call raises once it is cut or its channel is closed.
+_CUT: Final = (grpc.RpcError, grpc.aio.UsageError)
+_DATATYPES: Final[Mapping[str, str]] = {
+    "<i4": "INT32",
+    "<f4": "FP32",
+    "<u8": "UINT64",
+    "|b1": "BOOL",
+    "|O": "BYTES",
+}
+
+
+class TritonCall:
+    """A `EngineCall` on a `ModelStreamInfer` call."""
+
+    def __init__(self, settings: TritonSettings, request: Request, *, adapter: Adapter) -> None:
+        """Build the request's message.
+
+        Not when it is sent: a failure inside gRPC looks like a lost engine.
+
+        Raises:
+            EngineError: a value of the request cannot be sent.
+        """
+        self._settings = settings
+        self._request_id = request.request_id
+        self._adapter = adapter
+        try:
+            self._written = self._message(adapter.model_name, adapter.tensors(request))
+        except (ArithmeticError, TypeError, ValueError, KeyError) as error:  # numpy's and protobuf's
+            said = storable(f"{type(error).__name__}: {error}")
+            raise EngineError("a value of the request cannot be sent to the engine", said=said) from error
+        self._channel: grpc.aio.Channel | None = None
+        self._call: Any = None
+        self._stopping: list[asyncio.Task[None]] = []
+        self._is_cancelled = False
+        self._has_output = False
+        self._has_ended = asyncio.Event()
+
+    async def connect(self) -> None:
+        """Connect, waiting a few seconds at most."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CONNECT_SECONDS):
+                await self._open().channel_ready()
+
+    async def run(self, put: Callable[[EngineDelta], None], *, sent: Callable[[], None]) -> StreamEnd:
+        """Send the request once the server is ready for its model, and follow it to its end."""
+        try:
+            if not await self._can_be_sent():
+                return NOT_SENT
+            self._call = self._stub().ModelStreamInfer(iter([self._written]))
+            sent()
+            return await self._follow(put)
+        finally:
+            self._has_ended.set()
+
+    def stop(self) -> None:
+        """Send a stop request, or cut the stream if the model takes none."""
+        stop = self._adapter.stop()
+        if self._call is None or stop is None:
+            self.cancel()
+            return
+        message = self._message(stop.model_name, stop.tensors)
+        self._stopping.append(asyncio.create_task(self._send_stop(message)))
+
+    def cancel(self) -> None:
+        """Cut the stream."""
+        self._is_cancelled = True
+        if self._call is not None:
+            self._call.cancel()
+
+    async def close(self) -> None:
+        """Close the connection once all stop requests have ended, at the latest at their deadline.
+
+        Triton 2.51 crashes, with everything running in it, if one is cancelled while it is being answered, or
+        if the stream that it ends is cut while the last response is sent.
+        """
+        if self._stopping:
+            await asyncio.gather(*self._stopping)
+            await self._wait_for_end()
+        self.cancel()
+        if self._channel is not None:
+            await self._channel.close()
+        await self._wait_for_end()
+
+    async def _send_stop(self, message: Any) -> None:  # noqa: ANN401  # generated code has no types
+        with contextlib.suppress(*_CUT, asyncio.CancelledError):
+            async for _ in self._stub().ModelStreamInfer(iter([message]), timeout=CONNECT_SECONDS):
+                pass
+
+    async def _wait_for_end(self) -> None:
+        if self._call is None:
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_END_SECONDS):
+                await self._has_ended.wait()
+
+    async def _can_be_sent(self) -> bool:
+        """Return True if the server is ready for this model. Until then nothing is sent."""
+        if self._is_cancelled:
+            return False
+        asked = service_pb2.ModelReadyRequest(name=self._adapter.model_name)
+        try:
+            answer = await self._stub().ModelReady(asked, timeout=CONNECT_SECONDS)
+        except _CUT:
+            return False
+        except asyncio.CancelledError:  # the channel was closed
+            if not self._is_cancelled:
+                raise
+            return False
+        return bool(answer.ready) and not self._is_cancelled
+
+    async def _follow(self, put: Callable[[EngineDelta], None]) -> StreamEnd:
+        """Read to the end of the stream, even past an error: the server must have nothing left to send."""
+        error: EngineError | None = None
+        is_final = False
+        try:
+            async for response in self._call:
+                if response.error_message:
+                    error = error or errors.stream_error(response.error_message, has_said=self._has_output)
+                    continue
+                delta = self._adapter.delta(_outputs_of(response.infer_response))
+                if delta is not None:
+                    self._has_output = True
+                    put(delta)
+                is_final = is_final or _is_final(response.infer_response)
+        except (*_CUT, asyncio.CancelledError) as broken:
+            if isinstance(broken, asyncio.CancelledError) and not self._is_cancelled:
+                raise
+            # A failure after the final response loses nothing.
+            return StreamEnd(error or (None if is_final else errors.call_error(broken)), confirmed=is_final)
+        if error is None and not is_final:
+            error = RetryableEngineError(said="the stream ended without its final response")
+            return StreamEnd(error, confirmed=False)
+        # An error of a model around the engine proves nothing about the engine.
+        return StreamEnd(error, confirmed=error is None or self._adapter.abilities.reports_own_end)
+
+    def _open(self) -> grpc.aio.Channel:
+        if self._channel is None:
+            self._channel = open_channel(self._settings)
+        return self._channel
+
+    def _stub(self) -> Any:  # noqa: ANN401  # generated code has no types
+        return service_pb2_grpc.GRPCInferenceServiceStub(self._open())
+
+    def _message(self, model_name: str, tensors: Tensors) -> Any:  # noqa: ANN401  # generated code has no types
+        message = service_pb2.ModelInferRequest(model_name=model_name, id=self._request_id)
+        message.parameters["triton_enable_empty_final_response"].bool_param = True
+        for name, value in tensors.items():
+            message.inputs.add(name=name, datatype=_DATATYPES[value.dtype.str], shape=value.shape)
+            message.raw_input_contents.append(_raw(value))
+        return message
+
+
+def _raw(value: npt.NDArray[Any]) -> bytes:
+    """Serialize a tensor. Each element of BYTES is preceded by its length."""
+    if value.dtype != np.object_:
+        return value.tobytes()
+    return b"".join(len(each).to_bytes(4, "little") + each for each in value.ravel())
+
+
+def _outputs_of(response: Any) -> dict[str, bytes]:  # noqa: ANN401  # generated code has no types
+    """Return the raw bytes of the response's tensors, by name."""
+    names = (output.name for output in response.outputs)
+    return dict(zip(names, response.raw_output_contents, strict=False))
+
+
+def _is_final(response: Any) -> bool:  # noqa: ANN401  # generated code has no types
+    return bool(response.parameters["triton_final_response"].bool_param) if response.parameters else False

@@ -1,0 +1,35 @@
+"""gRPC connections to Triton."""
+
+from typing import Final
+
+import grpc
+
+from jobs.settings import TritonSettings
+
+# Triton drops a client that pings more often than every 300 s unless its flags allow more.
+_SLOW_PING_MS: Final = 310_000
+
+
+def open_channel(settings: TritonSettings) -> grpc.aio.Channel:
+    """Open a separate connection: a shared one would lose all its streams at once.
+
+    Call it on the event loop that uses it.
+    """
+    pings = (10_000, 5_000) if settings.fast_keepalive else (_SLOW_PING_MS, 20_000)
+    return grpc.aio.insecure_channel(
+        settings.url,
+        options=[
+            ("grpc.use_local_subchannel_pool", 1),  # otherwise channels with equal options share one
+            ("grpc.max_send_message_length", -1),
+            ("grpc.max_receive_message_length", -1),
+            ("grpc.keepalive_time_ms", pings[0]),
+            ("grpc.keepalive_timeout_ms", pings[1]),
+            ("grpc.http2.ping_timeout_ms", pings[1]),  # without it, a frozen server goes unnoticed for 70 s
+            ("grpc.keepalive_permit_without_calls", 1),
+            ("grpc.http2.max_pings_without_data", 0),
+            ("grpc.initial_reconnect_backoff_ms", 200),
+            ("grpc.max_reconnect_backoff_ms", 1_000),
+            ("grpc.enable_retries", 0),  # a request sent twice would run twice
+            ("grpc.enable_http_proxy", 0),
+        ],
+    )

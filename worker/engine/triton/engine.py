@@ -1,0 +1,177 @@
+"""The engine behind a Triton server: readiness, model and capacity."""
+
+from functools import partial
+from typing import Final
+
+import grpc
+import numpy as np
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from jobs.engines.capacity import Capacity
+from jobs.errors import EngineError, EngineUnavailableError
+from jobs.settings import EngineSettings, TritonSettings
+from worker.engine.engine import ServedModel
+from worker.engine.gauges import Gauges
+from worker.engine.triton import errors
+from worker.engine.triton.call import TritonCall
+from worker.engine.triton.channel import open_channel
+from worker.engine.triton.metrics import read_gauges
+from worker.engine.triton.model_config import ModelConfig, Offer, adapter_for, number, read_offer
+
+_TIMEOUT_SECONDS: Final = 3.0
+_ENCODE_SECONDS: Final = 15.0
+_DEFAULT_TOKENS_PER_BLOCK: Final = 64  # TensorRT-LLM before 1.0; later engines report it in their gauges
+
+
+class TritonEngine:
+    """An `EngineServer` that queries the server on a connection without jobs."""
+
+    def __init__(self, triton: TritonSettings, overrides: EngineSettings) -> None:
+        """Args: overrides: of what the server reports of its capacity."""
+        self._triton = triton
+        self._overrides = overrides
+        self._gauged_name = triton.model_name
+        self._channel: grpc.aio.Channel | None = None
+
+    async def close(self) -> None:
+        """Close the connection."""
+        if self._channel is not None:
+            await self._channel.close()
+
+    async def is_ready(self) -> bool:
+        """Return True if the server reports that it can serve the model."""
+        asked = service_pb2.ModelReadyRequest(name=self._triton.model_name)
+        try:
+            answer = await self._stub().ModelReady(asked, timeout=_TIMEOUT_SECONDS)
+        except grpc.RpcError:
+            return False
+        return bool(answer.ready)
+
+    async def gauges(self) -> Gauges | None:
+        """Read the engine's gauges. Returns None if there are none."""
+        return await read_gauges(self._triton.metrics_url, self._gauged_name)
+
+    async def offer(self) -> Offer | None:
+        """Read the configurations of the model and its inner models, None if there is no such model.
+
+        Raises:
+            EngineUnavailableError: the server cannot be reached; try again later.
+        """
+        return await read_offer(self._triton.model_name, self.config)
+
+    async def model(self) -> ServedModel:
+        """Choose the model's adapter."""
+        offer = await self._served()
+        adapter = adapter_for(offer, self._triton)
+        self._gauged_name = offer.engine.name
+        return ServedModel(
+            kind=adapter.kind,
+            name=adapter.model_name,
+            abilities=adapter.abilities,
+            call=partial(TritonCall, self._triton, adapter=adapter),
+        )
+
+    async def capacity(self, gauges: Gauges) -> Capacity:
+        """Combine the settings, then the gauges, then the model's configuration."""
+        return _capacity(await self._served(), gauges, self._overrides)
+
+    async def version(self) -> str:
+        """Read the server's version.
+
+        Raises:
+            EngineUnavailableError: the server cannot be reached; try again later.
+        """
+        asked = service_pb2.ServerMetadataRequest()
+        try:
+            found = await self._stub().ServerMetadata(asked, timeout=_TIMEOUT_SECONDS)
+        except grpc.RpcError as error:
+            raise _unavailable(error) from error
+        return str(found.version)
+
+    async def models(self) -> dict[str, bool]:
+        """Read the names of all models; True means ready.
+
+        Raises:
+            EngineUnavailableError: the server cannot be reached; try again later.
+        """
+        asked = service_pb2.RepositoryIndexRequest()
+        try:
+            found = await self._stub().RepositoryIndex(asked, timeout=_TIMEOUT_SECONDS)
+        except grpc.RpcError as error:
+            raise _unavailable(error) from error
+        return {model.name: model.state == "READY" for model in found.models}
+
+    async def encode(self, model_name: str, text: str) -> list[int]:
+        """Encode a text with the server's model `preprocessing`.
+
+        Raises:
+            EngineUnavailableError: the model does not answer; `said` is the server's message.
+        """
+        message = service_pb2.ModelInferRequest(model_name=model_name)
+        message.inputs.add(name="QUERY", datatype="BYTES", shape=[1, 1])
+        encoded = text.encode()
+        message.raw_input_contents.append(len(encoded).to_bytes(4, "little") + encoded)
+        message.inputs.add(name="REQUEST_OUTPUT_LEN", datatype="INT32", shape=[1, 1])
+        message.raw_input_contents.append(np.array([1], dtype=np.int32).tobytes())
+        message.outputs.add(name="INPUT_ID")
+        try:
+            found = await self._stub().ModelInfer(message, timeout=_ENCODE_SECONDS)
+        except grpc.RpcError as error:
+            raise _unavailable(error) from error
+        ids: list[int] = np.frombuffer(found.raw_output_contents[0], dtype=np.int32).tolist()
+        return ids
+
+    async def config(self, model_name: str) -> ModelConfig | None:
+        """Read a model's configuration. Returns None if there is no such model."""
+        asked = service_pb2.ModelConfigRequest(name=model_name)
+        try:
+            return (await self._stub().ModelConfig(asked, timeout=_TIMEOUT_SECONDS)).config
+        except grpc.RpcError as error:
+            code = error.code() if isinstance(error, grpc.aio.AioRpcError) else None
+            if code in (grpc.StatusCode.NOT_FOUND, grpc.StatusCode.INVALID_ARGUMENT):
+                return None
+            raise _unavailable(error) from error
+
+    async def _served(self) -> Offer:
+        offer = await self.offer()
+        if offer is None:
+            raise EngineUnavailableError(f"the server has no model {self._triton.model_name}")
+        return offer
+
+    def _stub(self) -> service_pb2_grpc.GRPCInferenceServiceStub:
+        if self._channel is None:  # made on the engine loop, which uses it
+            self._channel = open_channel(self._triton)
+        return service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
+
+
+def _unavailable(error: grpc.RpcError) -> EngineUnavailableError:
+    return EngineUnavailableError(said=errors.said_by(error))
+
+
+def _capacity(offer: Offer, gauges: Gauges, overrides: EngineSettings) -> Capacity:
+    """Combine the settings, then the running engine's gauges, then its configuration."""
+    config = offer.engine
+    tokens_per_block = (
+        overrides.tokens_per_block
+        or gauges.tokens_per_block
+        or number(config, "tokens_per_block")
+        or _DEFAULT_TOKENS_PER_BLOCK
+    )
+    pool_tokens = number(config, "max_tokens_in_paged_kv_cache")
+    max_blocks = overrides.max_blocks or gauges.max_blocks or pool_tokens // tokens_per_block
+    if max_blocks < 1:
+        raise EngineError(
+            "the model does not report the size of its KV cache: set LONGBATCH_ENGINE__MAX_BLOCKS,"
+            " or LONGBATCH_TRITON__METRICS_URL, or its parameter max_tokens_in_paged_kv_cache"
+        )
+    sizes = (offer.entry.max_batch_size, config.max_batch_size, gauges.max_requests)
+    slots = [each for each in sizes if each > 0]
+    return Capacity(
+        max_batch_size=overrides.max_batch_size or min(slots, default=1),
+        max_blocks=max_blocks,
+        tokens_per_block=tokens_per_block,
+        max_input_len=min(
+            overrides.max_input_len, number(config, "max_input_len") or overrides.max_input_len
+        ),
+        max_seq_len=min(overrides.max_seq_len, number(config, "max_seq_len") or overrides.max_seq_len),
+    )
