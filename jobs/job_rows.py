@@ -16,17 +16,17 @@ def new_job(*, is_blocked: bool = False, **columns: Any) -> Job:  # noqa: ANN401
     return Job(state=(JobState.BLOCKED if is_blocked else JobState.PREPARING).value, **columns)
 
 
-def second_attempt(job: Job, job_id: UUID) -> Job:
+def replacement_of(job: Job, job_id: UUID) -> Job:
     """Create a job that is asked to do the same as this one."""
     return new_job(id=job_id, **{name: getattr(job, name) for name in RequestColumns.__annotations__})
 
 
 def move(session: Session, verb: str, *conditions: ColumnElement[bool], **values: Any) -> list[Job]:  # noqa: ANN401  # columns have many types
     """Move jobs out of the states that the verb may start from; return them as they are now."""
-    return list(session.scalars(moving(verb, *conditions, **values).returning(Job)))
+    return list(session.scalars(move_statement(verb, *conditions, **values).returning(Job)))
 
 
-def moving(verb: str, *conditions: ColumnElement[bool], **values: Any) -> Update:  # noqa: ANN401  # columns have many types
+def move_statement(verb: str, *conditions: ColumnElement[bool], **values: Any) -> Update:  # noqa: ANN401  # columns have many types
     """Build the same UPDATE, for callers that return other columns with it."""
     return (
         update(Job)

@@ -27,46 +27,46 @@ def claim(
     session: Session,
     lease: Lease,
     *,
-    seen: QueuedJob,
-    lasting: timedelta,
+    expected: QueuedJob,
+    lease_duration: timedelta,
     engine_name: str,
 ) -> Job | None:
     """Run a queued job under this lease.
 
-    `claims.claim` calls this while it holds the engine's row lock, and reserves blocks for what it has seen.
+    `claims` calls this while it holds the engine's row lock, and reserves blocks for `expected`.
 
     Args:
         session: the caller's transaction.
         lease: the new fence.
-        seen: the job for which blocks were sized; it may have run elsewhere since.
-        lasting: how long without renewal until the job may be rescued.
+        expected: the job for which blocks were sized; it may have run elsewhere since.
+        lease_duration: how long without renewal until the job may be rescued.
         engine_name: where it runs.
 
     Returns:
-        None if the job has changed since `seen`, or another engine has it.
+        None if the job has changed since `expected`, or another engine has it.
     """
     unchanged = (
         Job.id == lease.job_id,
         Job.state == "queued",
-        Job.prompt_tokens == seen.prompt_tokens,
-        Job.completion_tokens == seen.completion_tokens,
-        Job.num_yields == seen.num_yields,
-        Job.num_rescues == seen.num_rescues,
-        Job.started_at.is_not_distinct_from(seen.started_at),
+        Job.prompt_tokens == expected.prompt_tokens,
+        Job.completion_tokens == expected.completion_tokens,
+        Job.num_yields == expected.num_yields,
+        Job.num_rescues == expected.num_rescues,
+        Job.started_at.is_not_distinct_from(expected.started_at),
         or_(Job.run_after.is_(None), Job.run_after <= func.clock_timestamp()),
     )
     free = select(Job.id).where(*unchanged).with_for_update(skip_locked=True).scalar_subquery()
-    moving = job_rows.moving(
+    statement = job_rows.move_statement(
         "claim",
         Job.id == free,
         lease_id=lease.lease_id,
-        lease_expires_at=func.clock_timestamp() + lasting,
+        lease_expires_at=func.clock_timestamp() + lease_duration,
         engine_name=engine_name,
         started_at=func.coalesce(Job.started_at, func.clock_timestamp()),
         run_after=None,
     )
     # Part of the same statement: claims are many, and hardly any job has a subscriber to its start.
-    moved = session.execute(moving.returning(Job, events.is_start_wanted())).one_or_none()
+    moved = session.execute(statement.returning(Job, events.is_start_wanted())).one_or_none()
     if moved is not None and moved[1]:
         outbox.publish(session, [events.job_started(moved[0])])
     return moved[0] if moved else None

@@ -105,7 +105,7 @@ class Counting:
         job.lease_id = job.lease_expires_at = None
         session.flush()
         if job.state in TERMINAL:
-            transitions.note_ended(session, [job])
+            transitions.after_end(session, [job])
         return job
 
     def _keep(
@@ -135,7 +135,7 @@ def _read(session: Session, turn: Turn) -> _Prompt | BaseException:
         job = session.get_one(Job, turn.row_id)
         if job.text_id is not None:
             return store.load(session, job.text_id)
-        return prompts.write(session, job)
+        return prompts.compose(session, job)
     except (NoResultFound, LongbatchError) as error:
         return error
 

@@ -76,7 +76,7 @@ def submit(
         LimitError: `admit` refuses; the caller must roll its transaction back.
     """
     text_ids = store.store(session, [spec.text for spec in specs], tenant_id=tenant_id)
-    now, capacities = registry.look(session)
+    now, capacities = registry.read_clock_and_capacities(session)
     jobs = [
         _new_job(spec, tenant_id=tenant_id, text_id=text_ids[spec.text.sha256], now=now) for spec in specs
     ]
@@ -90,7 +90,7 @@ def submit(
         admit(session, taken)
     session.add_all(jobs)
     session.flush()
-    transitions.note_ended(session, [job for job in jobs if job.state in TERMINAL])
+    transitions.after_end(session, [job for job in jobs if job.state in TERMINAL])
     return jobs
 
 
@@ -210,7 +210,7 @@ def reject_misfits(session: Session, *, limit: int = 1000, only: Sequence[UUID] 
     for job in rejected:
         settle_count(job, num_tokens=job.prompt_tokens or 0, limits=capacities[job.model], now=now)
     session.flush()
-    transitions.note_ended(session, rejected)
+    transitions.after_end(session, rejected)
     return rejected
 
 

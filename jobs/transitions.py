@@ -81,18 +81,18 @@ def end(session: Session, verb: str, *conditions: ColumnElement[bool], **values:
     kept = checkpoints.progress_kept()["completion_tokens"]
     ended = move(session, verb, *conditions, completion_tokens=kept, **values)
     checkpoints.into_results(session, [job.id for job in ended])
-    note_ended(session, ended)
+    after_end(session, ended)
     return ended
 
 
-def note_ended(session: Session, ended: Sequence[Job]) -> None:
+def after_end(session: Session, ended: Sequence[Job]) -> None:
     """Record the jobs' usage, queue their events, and unblock or end their summaries.
 
     Every finished job passes here, or `trees.stop`, exactly once. The caller holds their rows. This locks the
     rows of their summaries after those of the jobs. All code keeps that order, and no transaction that holds
     a summary's row waits for a job row that another can hold.
     """
-    usage.note(session, ended)
+    usage.record(session, ended)
     outbox.publish(session, [events.job_ended(job) for job in ended])
     trees.advance(session, ended)
 

@@ -1,9 +1,10 @@
-"""How trees of jobs advance: the transaction that ends a job frees the jobs that waited for it alone.
+"""How trees of jobs advance: the transaction that ends a job unblocks the jobs that waited for it alone.
 
 A transaction that ends a job of a tree holds that job's row and then locks the summary's. So the ends of one
 tree happen one after another, and of two children that end at the same instant, the second sees the first.
 Jobs that wait for others (`blocked`) are written only under the summary's row lock, and under it no
-transaction waits for any other job's row. So there are no deadlocks, and each parent is freed exactly once.
+transaction waits for any other job's row. So there are no deadlocks, and each parent is unblocked
+exactly once.
 
 There are no counters: the rows show what is left to wait for. A process killed at any statement leaves the
 tree as it was before the end that it was recording.
@@ -18,7 +19,7 @@ from sqlalchemy.orm import Session
 
 from jobs import ids, telemetry
 from jobs.database import database_now
-from jobs.job_rows import move, second_attempt
+from jobs.job_rows import move, replacement_of
 from jobs.models import Job, JsonObject, Summary, SummaryNode
 from jobs.states import JobState
 from jobs.states.summary import TERMINAL, OnGap, SummaryState, SummaryStop
@@ -91,7 +92,7 @@ def stop(session: Session, summary: Summary, reason: SummaryStop, *, error: Json
         session.flush()
     verb = "expire" if summary.stop_reason == SummaryStop.EXPIRE else "cancel"
     waiting = move(session, verb, Job.summary_id == summary.id, Job.state == _BLOCKED)
-    usage.note(session, waiting)
+    usage.record(session, waiting)
     outbox.publish(session, [events.job_ended(job) for job in waiting])
     _end_if_done(session, summary)
 
@@ -109,7 +110,7 @@ def end(session: Session, summary: Summary, state: SummaryState, *, error: JsonO
 
 
 def _advance(session: Session, summary: Summary, ended: Sequence[Job]) -> None:
-    """Retry, skip or finish each of these jobs, and free parents that now can run."""
+    """Replace, skip or finish each of these jobs, and unblock parents that now can run."""
     query = select(SummaryNode).where(
         SummaryNode.summary_id == summary.id, SummaryNode.job_id.in_([job.id for job in ended])
     )
@@ -121,7 +122,7 @@ def _advance(session: Session, summary: Summary, ended: Sequence[Job]) -> None:
             continue
         spare_id = _spare_id(job, node)
         if spare_id is not None:
-            _try_again(session, job, node, spare_id)
+            _replace_job(session, job, node, spare_id)
         elif job.state == JobState.EXPIRED:
             stop(session, summary, SummaryStop.EXPIRE)
         elif job.state != JobState.COMPLETED and node.parent is not None and summary.on_gap == OnGap.FAIL:
@@ -129,7 +130,7 @@ def _advance(session: Session, summary: Summary, ended: Sequence[Job]) -> None:
         elif node.parent is not None:
             parents.add(node.parent)
     if summary.stop_reason is None and parents:
-        _free(session, summary.id, parents)
+        _unblock(session, summary.id, parents)
 
 
 def _spare_id(job: Job, node: SummaryNode) -> UUID | None:
@@ -138,9 +139,9 @@ def _spare_id(job: Job, node: SummaryNode) -> UUID | None:
     return node.spare_job_id if job.state == JobState.FAILED and code not in _HOPELESS else None
 
 
-def _try_again(session: Session, job: Job, node: SummaryNode, job_id: UUID) -> None:
+def _replace_job(session: Session, job: Job, node: SummaryNode, job_id: UUID) -> None:
     """Insert a new job for the node; it ranks right after the first."""
-    session.add(second_attempt(job, job_id))
+    session.add(replacement_of(job, job_id))
     node.job_id, node.spare_job_id = job_id, None
     if node.parent is None:
         summary = session.get_one(Summary, node.summary_id)
@@ -148,7 +149,7 @@ def _try_again(session: Session, job: Job, node: SummaryNode, job_id: UUID) -> N
     session.flush()
 
 
-def _free(session: Session, summary_id: UUID, parents: Collection[int]) -> None:
+def _unblock(session: Session, summary_id: UUID, parents: Collection[int]) -> None:
     """Unblock those of these nodes whose children have all ended."""
     child = select(SummaryNode.number).join(Job, Job.id == SummaryNode.job_id)
     for number in sorted(parents):

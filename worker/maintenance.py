@@ -126,7 +126,7 @@ class JobRounds:
             "jobs": lambda: sum(move_set(self._sessions, self._old, old, jobs, limit=500)),
             "events": partial(self._in_one, partial(deletion.prune_events, before=kept_since)),
             "usage_entries": lambda: sum(
-                move_set(self._sessions, self._notes, usage.noted(), notes, limit=5000)
+                move_set(self._sessions, self._notes, usage.unsummed(), notes, limit=5000)
             ),
             "idempotency_keys": partial(
                 self._in_one, partial(deletion.prune_idempotency_keys, before=keys_since)

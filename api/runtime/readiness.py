@@ -41,7 +41,7 @@ class Readiness:
         self._tokenizer = tokenizer
         self._head = schema.head()
 
-    async def look(self) -> dict[str, Component]:
+    async def check(self) -> dict[str, Component]:
         """Check every component; return them by name."""
         triton = self._triton_over_http if self._settings.triton.http_url else self._triton_by_its_worker
         checks = {"database": self._database(), "broker": self._broker(), "triton": triton()}

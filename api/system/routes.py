@@ -34,7 +34,7 @@ async def live() -> LiveReply:
 )
 async def ready(services: ServicesDep) -> JSONResponse:
     """Check the database (at the newest revision), broker, Triton and tokenizer."""
-    components = await services.readiness.look()
+    components = await services.readiness.check()
     missing = [name for name, component in components.items() if not component.ready]
     body: dict[str, object] = {
         "ready": not missing,

@@ -46,8 +46,8 @@ def pause(session: Session, engine_name: str, reason: str) -> None:
     session.execute(update(Engine).where(Engine.name == engine_name).values(paused_reason=reason))
 
 
-def seen(session: Session, engine_name: str, *, now: datetime, spare_blocks: int | None = None) -> None:
-    """Note that the engine is ready, and let jobs be claimed for it.
+def mark_ready(session: Session, engine_name: str, *, now: datetime, spare_blocks: int | None = None) -> None:
+    """Mark the engine ready, and let jobs be claimed for it.
 
     `spare_blocks` caps the budget while the engine serves other clients too.
     """
@@ -84,7 +84,7 @@ def configured_capacity(settings: EngineSettings) -> Capacity:
     )
 
 
-def look(session: Session) -> tuple[datetime, dict[str, list[Capacity]]]:
+def read_clock_and_capacities(session: Session) -> tuple[datetime, dict[str, list[Capacity]]]:
     """Read the database's clock and, by model, what every registered engine can hold.
 
     One round trip for both.

@@ -47,11 +47,11 @@ class FreedSlot:
 
     Attributes:
         lease_id: of the reservation to close.
-        produced: tokens that it has generated in all.
+        generated_tokens: in all, in earlier runs too.
     """
 
     lease_id: UUID
-    produced: int
+    generated_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Preview:
 
 
 @dataclass(frozen=True, slots=True)
-class Claimed:
+class ClaimResult:
     """The outcome of one pass over the queue.
 
     Attributes:
@@ -99,7 +99,7 @@ def claim_all(
     ended: Sequence[FreedSlot] = (),
     preview: Preview | None = None,
     limit: int | None = None,
-) -> Claimed:
+) -> ClaimResult:
     """Start every job that may start on this engine now and reserve its blocks.
 
     Args:
@@ -113,14 +113,14 @@ def claim_all(
     locked = engine_load.lock(session, engine_name)
     served_tokens.serialize(session)
     for each in ended:  # only after the locks: engines before accounts, here as everywhere
-        reservations.close(session, each.lease_id, produced=each.produced)
+        reservations.close(session, each.lease_id, produced=each.generated_tokens)
     if locked is None or locked[0].paused_reason is not None:
-        return Claimed()
+        return ClaimResult()
     engine, now = locked
     load = engine_load.read(session, engine)
     interactive_waits = has_interactive(session, engine.model)
     if load.budget.free_slots < 1 and not interactive_waits:
-        return Claimed()
+        return ClaimResult()
     starting = _Starting(session, engine_name, load, policy, limit)
     # An interactive job may have come since the preview, and batch jobs may have left to make room for it.
     if preview is not None and not interactive_waits:
@@ -134,7 +134,7 @@ def claim_all(
             bool(left) and not starting.is_done and _ask_for_room(session, left, starting.load, policy)
         )
     starting.reserve()
-    return Claimed(starting.claims, starting.load.budget.free_slots, asked_for_room)
+    return ClaimResult(starting.claims, starting.load.budget.free_slots, asked_for_room)
 
 
 def preview_claims(session: Session, engine_name: str, policy: ClaimPolicy) -> Preview:
@@ -204,8 +204,8 @@ class _Starting:
         job = lifecycle.claim(
             self.session,
             lease,
-            seen=seen,
-            lasting=self.policy.lease,
+            expected=seen,
+            lease_duration=self.policy.lease,
             engine_name=self.engine_name,
         )
         if job is None:

@@ -35,7 +35,7 @@ class PlanDraft:
         fingerprint: of the tokenizer.
         nodes: by number; empty if no document has a text, or the quota has no room.
         demand: what the plan takes of the quota; a lower bound while there are no nodes.
-        no_room: why the plan is unfinished; None if it is complete.
+        quota_error: why the plan is unfinished; None if it is complete.
     """
 
     documents: Sequence[Document]
@@ -44,25 +44,25 @@ class PlanDraft:
     fingerprint: str
     nodes: Sequence[Node] = ()
     demand: QuotaUsage = field(default_factory=QuotaUsage)
-    no_room: LimitError | None = None
+    quota_error: LimitError | None = None
 
     @property
     def is_empty(self) -> bool:
         """True if no document has a text."""
-        return self.no_room is None and not self.nodes
+        return self.quota_error is None and not self.nodes
 
-    def put(self, nodes: Sequence[Node]) -> None:
-        """Put the tree into the draft and compute its demand."""
+    def add_tree(self, nodes: Sequence[Node]) -> None:
+        """Add the tree to the draft and compute its demand."""
         self.nodes = nodes
         self.demand = QuotaUsage(tokens=sum(_demand(node) for node in nodes), jobs=len(nodes))
 
-    def note_demand(self) -> JsonObject:
-        """Write the demand as JSON for `known_demand` of a later draft."""
+    def demand_as_json(self) -> JsonObject:
+        """Write the demand as JSON for `saved_demand` of a later draft."""
         return {"tokens": self.demand.tokens, "jobs": self.demand.jobs, "made_from": self._made_from()}
 
-    def known_demand(self, noted: JsonObject | None) -> QuotaUsage:
-        """Read a noted demand: zero if documents, sizes or tokenizer were different."""
-        match noted:
+    def saved_demand(self, saved: JsonObject | None) -> QuotaUsage:
+        """Read a saved demand: zero if documents, sizes or tokenizer were different."""
+        match saved:
             case {"tokens": int(tokens), "jobs": int(jobs), "made_from": found} if found == self._made_from():
                 return QuotaUsage(tokens, jobs)
         return QuotaUsage()
@@ -72,8 +72,11 @@ class PlanDraft:
         return sha256(repr(parts).encode()).hexdigest()
 
 
-def write_down(session: Session, summary: Summary, draft: PlanDraft) -> None:
-    """Insert all jobs of the tree: leaves to be prepared next, the others blocked."""
+def insert_jobs(session: Session, summary: Summary, draft: PlanDraft) -> None:
+    """Insert all jobs of the tree: leaves to be prepared next, the others blocked.
+
+    None has a prompt yet: `prompts.compose` makes it at preparation, a join's after its children have ended.
+    """
     now = database_now(session)
     # Two ids for each node, in the order of the nodes: older jobs run first, so trees are processed
     # depth-first, one after another, and a second attempt keeps its place.

@@ -84,10 +84,10 @@ def estimate(
     found = [cut(source) for source in sources]
     if combine:
         joined = [leaf for leaves in found for leaf in leaves]
-        trees = [tree.tree(joined, sizes, whole=len(sources) == 1 and is_whole(sources[0]))]
+        trees = [tree.build(joined, sizes, whole=len(sources) == 1 and is_whole(sources[0]))]
     else:
         trees = [
-            tree.tree(leaves, sizes, whole=is_whole(source))
+            tree.build(leaves, sizes, whole=is_whole(source))
             for source, leaves in zip(sources, found, strict=True)
         ]
     levels = [tree[-1].level + 1 for tree in trees]

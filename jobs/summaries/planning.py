@@ -107,7 +107,7 @@ class Planning:
         with transaction(sessions) as session:
             summary = _lock(session, turn)
             if summary is not None:
-                _conclude(session, turn, summary, draft, self.tools)
+                _apply(session, turn, summary, draft, self.tools)
             return summary
 
     def give_up(self, session: Session, turn: Turn) -> Summary | None:
@@ -143,11 +143,12 @@ class Planning:
             overlap_tokens=summary.overlap_tokens,
         )
         draft = PlanDraft(inputs.ready, inputs.gaps, sizes, self.tools.counter.fingerprint)
-        known = draft.known_demand(summary.refused_demand)
-        if not self._exceeds_quota(sessions, turn, draft, known):
+        saved = draft.saved_demand(summary.refused_demand)
+        # First by what an earlier draft of this tree needed, then by what its documents need at least.
+        if not self._refuse_early(sessions, turn, draft, saved):
             sources = [_source(sessions, *each, self.tools) for each in enumerate(draft.documents)]
             least = QuotaUsage(tokens=sum(source.num_tokens for source in sources), jobs=len(sources))
-            if not self._exceeds_quota(sessions, turn, draft, least):
+            if not self._refuse_early(sessions, turn, draft, least):
                 self._cut(sessions, draft, sources, watch, chunk_tokens=summary.chunk_tokens)
         return draft
 
@@ -160,7 +161,7 @@ class Planning:
         *,
         chunk_tokens: int | None,
     ) -> None:
-        """Cut the documents and put the tree over their chunks into the draft."""
+        """Cut the documents and add the tree over their chunks to the draft."""
         sizes = draft.sizes
         whole = len(sources) == 1 and tree.fits_whole(sources[0], sizes, asked_chunk_tokens=chunk_tokens)
         tree.check_num_chunks(sources, sizes, whole=whole)
@@ -177,10 +178,10 @@ class Planning:
                 starts=self.tools.counter.token_starts,
             )
         if leaves:
-            draft.put(tree.tree(leaves, sizes, whole=whole))
+            draft.add_tree(tree.build(leaves, sizes, whole=whole))
 
-    def _exceeds_quota(self, sessions: Sessions, turn: Turn, draft: PlanDraft, least: QuotaUsage) -> bool:
-        """Return True, and note it on the draft, if the quota cannot hold even `least`."""
+    def _refuse_early(self, sessions: Sessions, turn: Turn, draft: PlanDraft, least: QuotaUsage) -> bool:
+        """Refuse the draft if the quota cannot hold even `least`; return True if it is refused."""
         if not least.jobs:
             return False
         draft.demand = least
@@ -190,8 +191,8 @@ class Planning:
         try:
             quotas.check(held + least, least, limits=limits)
         except LimitError as error:
-            draft.no_room = error
-        return draft.no_room is not None
+            draft.quota_error = error
+        return draft.quota_error is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +274,7 @@ def _gap_error(document: Document | None) -> JsonObject:
     return {"code": "document_gone", "message": "The document was deleted."}
 
 
-def _conclude(
+def _apply(
     session: Session, turn: Turn, summary: Summary, draft: PlanDraft | LongbatchError, tools: PlanningTools
 ) -> None:
     """Start, fail or postpone the summary, whose row is locked."""
@@ -286,15 +287,15 @@ def _conclude(
         _fail(session, summary, first)
         return
     try:
-        if draft.no_room:
-            raise draft.no_room
+        if draft.quota_error:
+            raise draft.quota_error
         limits = quotas.read_limits(session, summary.tenant_id, tools.limits)
         quotas.admit(session, summary.tenant_id, draft.demand, limits=limits)
     except LimitError as error:
-        summary.refused_demand = draft.note_demand()
+        summary.refused_demand = draft.demand_as_json()
         _postpone_or_fail(session, turn, summary, error)
     else:
-        drafts.write_down(session, summary, draft)
+        drafts.insert_jobs(session, summary, draft)
 
 
 def _postpone_or_fail(session: Session, turn: Turn, summary: Summary, error: LongbatchError) -> None:

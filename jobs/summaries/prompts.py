@@ -75,8 +75,8 @@ def overheads(options: PromptOptions, counter: Counter) -> Mapping[NodeKind, int
 _MANY: Final = 9999  # as wide as these numbers become in a prompt
 
 
-def write(session: Session, job: Job) -> str:
-    """Write the prompt of a job of a tree, as canonical JSON.
+def compose(session: Session, job: Job) -> str:
+    """Compose the prompt of a job of a tree, as canonical JSON.
 
     Raises:
         AllPartsFailedError: none of its children has an output to join.
@@ -88,11 +88,13 @@ def write(session: Session, job: Job) -> str:
     summary = session.get_one(Summary, job.summary_id)
     node = session.scalars(select(SummaryNode).where(SummaryNode.job_id == job.id)).one()
     if node.document_id is None:
-        return canonical(_join(session, summary, node))
-    return canonical(_read(session, summary, node, node.document_id))
+        return canonical(_join_messages(session, summary, node))
+    return canonical(_chunk_messages(session, summary, node, node.document_id))
 
 
-def _read(session: Session, summary: Summary, node: SummaryNode, document_id: UUID) -> list[Message]:
+def _chunk_messages(
+    session: Session, summary: Summary, node: SummaryNode, document_id: UUID
+) -> list[Message]:
     """Build the messages that ask for the summary of a leaf."""
     try:
         text = documents.load_text(session, document_id)
@@ -114,7 +116,7 @@ def _read(session: Session, summary: Summary, node: SummaryNode, document_id: UU
     )
 
 
-def _join(session: Session, summary: Summary, node: SummaryNode) -> list[Message]:
+def _join_messages(session: Session, summary: Summary, node: SummaryNode) -> list[Message]:
     """Build the messages that ask to join the outputs of this node's children."""
     outputs = session.scalars(
         select(Result.output)

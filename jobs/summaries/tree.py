@@ -249,7 +249,7 @@ def sketch(source: SourceDocument, sizes: Sizes, *, whole: bool) -> list[Leaf]:
     return [Leaf(source.index, number, 0, 0, 0, tokens + (overlap if number else 0)) for number in range(num)]
 
 
-def tree(leaves: Sequence[Leaf], sizes: Sizes, *, whole: bool) -> list[Node]:
+def build(leaves: Sequence[Leaf], sizes: Sizes, *, whole: bool) -> list[Node]:
     """Build the tree over these leaves: its nodes by number, the root last.
 
     Args:

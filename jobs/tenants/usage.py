@@ -1,4 +1,4 @@
-"""What tenants used: noted in the transaction that ends a job, summed up by day later, never deleted.
+"""What tenants used: recorded in the transaction that ends a job, summed up by day later, never deleted.
 
 Each such transaction inserts rows of its own and changes none, so workers never wait for each other.
 """
@@ -39,8 +39,8 @@ class DailyUsage:
     completion_tokens: int
 
 
-def note(session: Session, ended: Sequence[Job]) -> None:
-    """Note the usage of these jobs, which are in a terminal state now."""
+def record(session: Session, ended: Sequence[Job]) -> None:
+    """Record the usage of these jobs, which are in a terminal state now."""
     groups: dict[tuple[UUID, date, str, str], list[int]] = defaultdict(lambda: [0, 0, 0])
     for job in ended:
         if job.finalized_at is None:
@@ -57,23 +57,23 @@ def note(session: Session, ended: Sequence[Job]) -> None:
         session.execute(insert(UsageEntry), rows)
 
 
-def noted() -> Select[UUID]:
-    """Select notes that are not yet summed up, oldest first."""
+def unsummed() -> Select[UUID]:
+    """Select records that are not yet summed up, oldest first."""
     return select(UsageEntry.id).order_by(UsageEntry.id)
 
 
 def add_up(session: Session, *, limit: int = 5000, only: Sequence[UUID] | None = None) -> int:
-    """Add some notes to their days. Readers see the same sums all the time.
+    """Add some records to their days. Readers see the same sums all the time.
 
     Args:
         session: the caller's transaction.
-        limit: most notes to add.
-        only: of these notes; None: of all.
+        limit: most records to add.
+        only: of these records; None: of all.
 
     Returns:
         How many were added.
     """
-    some = noted() if only is None else noted().where(UsageEntry.id.in_(only))
+    some = unsummed() if only is None else unsummed().where(UsageEntry.id.in_(only))
     taken = session.scalars(some.limit(limit).with_for_update(skip_locked=True)).all()
     notes = delete(UsageEntry).where(UsageEntry.id.in_(taken)).returning(*_columns(UsageEntry)).cte("notes")
     keys = [notes.c[name] for name in _KEYS]

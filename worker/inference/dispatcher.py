@@ -14,7 +14,7 @@ from jobs import lifecycle, telemetry
 from jobs.database import transaction
 from jobs.engines import reservations
 from jobs.scheduling import claims
-from jobs.scheduling.claims import Claim, Claimed, FreedSlot, Preview
+from jobs.scheduling.claims import Claim, ClaimResult, FreedSlot, Preview
 from jobs.settings import Settings
 from jobs.states import StopReason
 from worker.engine.client import EngineModel
@@ -85,11 +85,11 @@ class Dispatcher:
         if self._monitor.model is not None:
             self._runner.prefetcher.refresh()
 
-    def _claim(self, ended: Sequence[FreedSlot] = (), *, preview: Preview | None = None) -> Claimed:
+    def _claim(self, ended: Sequence[FreedSlot] = (), *, preview: Preview | None = None) -> ClaimResult:
         """Start every job that can start now, including in the slots of `ended` requests."""
         model = self._monitor.model
         if model is None:
-            return Claimed()
+            return ClaimResult()
         # Read the clock before the claim, so that we never believe a lease ends later than the database does.
         valid_until = time.monotonic() + self._settings.jobs.lease_seconds
         with transaction(self._sessions) as session:
@@ -182,6 +182,6 @@ class _Slot:
             self._was_sent = True
             self._pending_sends.done()
 
-    def free(self, produced: int) -> None:
-        """Refill the slot: the engine no longer holds anything for the job, which made `produced` tokens."""
-        self.is_taken = self._refill.after(FreedSlot(self._claim.lease.lease_id, produced))
+    def free(self, generated_tokens: int) -> None:
+        """Refill the slot of a job with so many tokens, for which the engine no longer holds anything."""
+        self.is_taken = self._refill.after(FreedSlot(self._claim.lease.lease_id, generated_tokens))

@@ -149,7 +149,7 @@ class EngineMonitor:
             if spare == self._spare and time.monotonic() - self._seen_at < _SEEN_SECONDS:
                 return
             now = database_now(session)
-            registry.seen(session, self._settings.name, now=now, spare_blocks=spare)
+            registry.mark_ready(session, self._settings.name, now=now, spare_blocks=spare)
         self._seen_at, self._spare = time.monotonic(), spare
 
     def _spare_blocks(self, session: Session, gauges: Gauges | None) -> int | None:

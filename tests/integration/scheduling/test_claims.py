@@ -98,9 +98,9 @@ def test_a_paused_engine_claims_nothing(session: Session) -> None:
 def test_a_gauge_can_only_shrink_the_budget(session: Session) -> None:
     register_engine(session)
     submit_one(session, spec(1000))
-    registry.seen(session, ENGINE, now=database_now(session), spare_blocks=3)
+    registry.mark_ready(session, ENGINE, now=database_now(session), spare_blocks=3)
     assert claims.claim(session, ENGINE, POLICY) is None
-    registry.seen(session, ENGINE, now=database_now(session), spare_blocks=None)
+    registry.mark_ready(session, ENGINE, now=database_now(session), spare_blocks=None)
     claim_one(session)
 
 

@@ -8,7 +8,7 @@ from jobs.engines.capacity import Capacity, find_excess
 from jobs.errors import ContextLengthExceededError
 from jobs.states.summary import NodeKind
 from jobs.summaries.estimate import estimate
-from jobs.summaries.tree import Leaf, Node, Sizes, SourceDocument, find_sizes, fits_whole, sketch, tree
+from jobs.summaries.tree import Leaf, Node, Sizes, SourceDocument, build, find_sizes, fits_whole, sketch
 
 OVERHEADS = {NodeKind.WHOLE: 160, NodeKind.MAP: 170, NodeKind.REDUCE: 165}
 REFERENCE = Capacity(
@@ -42,7 +42,7 @@ def test_the_smallest_engine_decides_the_chunks_and_the_largest_what_is_whole() 
 
 def test_a_document_up_to_the_engines_limit_is_one_job() -> None:
     sizes = reference_sizes()
-    (node,) = tree(sketch(SourceDocument(0, sizes.whole_tokens), sizes, whole=True), sizes, whole=True)
+    (node,) = build(sketch(SourceDocument(0, sizes.whole_tokens), sizes, whole=True), sizes, whole=True)
     assert find_excess(REFERENCE, prompt_tokens=node.prompt_tokens, max_tokens=node.max_tokens) is None
     assert fits_whole(SourceDocument(0, sizes.whole_tokens), sizes, asked_chunk_tokens=None)
     assert not fits_whole(SourceDocument(0, sizes.whole_tokens + 1), sizes, asked_chunk_tokens=None)
@@ -88,7 +88,7 @@ def test_every_job_of_every_tree_fits_and_each_waits_for_what_comes_before_it(
         sizes = find_sizes(capacities, OVERHEADS, length=length, chunk_tokens=chunk_tokens)
     except ContextLengthExceededError:
         return
-    nodes = tree(leaves(num_leaves, sizes.chunk_tokens), sizes, whole=False)
+    nodes = build(leaves(num_leaves, sizes.chunk_tokens), sizes, whole=False)
     _check_shape(nodes, num_leaves, sizes)
     for node in nodes:
         for capacity in capacities:
