@@ -24,7 +24,7 @@ from jobs.files.storage import FOLDERS, PartStore
 from jobs.states import JobState
 from jobs.states.batch import BatchState
 from worker.duties import Duty, ServiceContext, Woken
-from worker.rounds import Poisoned, do_each, is_disconnect, move_each, repeat
+from worker.rounds import FailingRows, do_each, is_disconnect, move_each, repeat
 
 Sessions = sessionmaker[Session]
 
@@ -59,7 +59,7 @@ def duties(context: ServiceContext) -> list[Duty]:
     """List the duties of batches and files. While there is work, the next round follows at once."""
     settings, every, is_stopping = context.settings, context.settings.maintenance, context.is_stopping
     tools = BatchTools.of(settings, context.counter)
-    rounds = BatchRounds(context.sessions, tools)
+    rounds = BatchMaintenance(context.sessions, tools)
     retention = timedelta(days=settings.batches.retention_days)
 
     def advance_all() -> int:
@@ -70,7 +70,7 @@ def duties(context: ServiceContext) -> list[Duty]:
             context.wake("inference")
         return moved.num_steps
 
-    validate = partial(context.turns.take, Validation(tools, context.lease))
+    validate = partial(context.runner.run_next, Validation(tools, context.lease))
     prune = partial(rounds.prune, retention=retention, is_stopping=is_stopping)
     validated: tuple[Woken, ...] = ("validate", "batches", "deliver")
     return [
@@ -106,13 +106,13 @@ def advance(sessions: Sessions, tools: BatchTools, *, is_stopping: Callable[[], 
     return moved
 
 
-class BatchRounds:
+class BatchMaintenance:
     """Cleanup rounds over all tenants' files and ended batches, which skip rows that keep failing."""
 
     def __init__(self, sessions: Sessions, tools: BatchTools) -> None:
         self._sessions = sessions
         self._tools = tools
-        self._files = Poisoned("files-prune")
+        self._files = FailingRows("files-prune")
 
     def prune(self, *, retention: timedelta, is_stopping: Callable[[], bool]) -> None:
         """Remove expired files, batches past their retention, and unreferenced stored bytes."""

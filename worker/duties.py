@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from jobs.prompts.counter import PromptCounter
 from jobs.settings import Settings
-from worker.turns import TurnTaker
+from worker.turns import WorkRunner
 
 # What one duty may wake: other duties, and the inference workers.
 Woken = Literal["prepare", "expire", "validate", "batches", "summaries", "deliver", "inference"]
@@ -47,7 +47,7 @@ class ServiceContext:
     settings: Settings
     sessions: sessionmaker[Session]
     counter: PromptCounter
-    turns: TurnTaker
+    runner: WorkRunner
     lease: timedelta
     is_stopping: Callable[[], bool]
     wake: Callable[[Woken], None]

@@ -20,7 +20,7 @@ from jobs.states import TERMINAL, JobState
 from jobs.tenants import usage
 from jobs.webhooks import endpoints
 from worker.duties import Duty, ServiceContext
-from worker.rounds import Poisoned, do_each, move_set
+from worker.rounds import FailingRows, do_each, move_set
 
 Sessions = sessionmaker[Session]
 T = TypeVar("T")
@@ -32,11 +32,11 @@ _PREPARED_AT_ONCE: Final = 20
 def duties(context: ServiceContext) -> list[Duty]:
     """List the duties of the queue. While there is work, the next round follows at once."""
     settings, every, is_stopping = context.settings, context.settings.maintenance, context.is_stopping
-    rounds, sessions = JobRounds(context.sessions), context.sessions
+    rounds, sessions = JobMaintenance(context.sessions), context.sessions
     work = Counting(context.counter, registry.configured_capacity(settings.engine), context.lease)
 
     def count_some() -> bool:
-        taken = context.turns.take_some(work, limit=_PREPARED_AT_ONCE, is_stopping=is_stopping)
+        taken = context.runner.run_some(work, limit=_PREPARED_AT_ONCE, is_stopping=is_stopping)
         prepared = [each.result for each in taken if each.result is not None]
         if any(job.state == JobState.QUEUED for job in prepared):
             context.wake("inference")
@@ -58,16 +58,16 @@ def duties(context: ServiceContext) -> list[Duty]:
     ]
 
 
-class JobRounds:
+class JobMaintenance:
     """Maintenance rounds over all tenants' jobs, which skip rows that keep failing."""
 
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
-        self._silent = Poisoned("rescue")
-        self._overdue = Poisoned("expire")
-        self._misfits = Poisoned("misfits")
-        self._old = Poisoned("prune")
-        self._notes = Poisoned("usage")
+        self._silent = FailingRows("rescue")
+        self._overdue = FailingRows("expire")
+        self._misfits = FailingRows("misfits")
+        self._old = FailingRows("prune")
+        self._notes = FailingRows("usage")
 
     def rescue(self, *, max_rescues: int) -> list[Job]:
         """Requeue the jobs of silent workers, or end those that must not run again. Returns them."""

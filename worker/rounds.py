@@ -21,7 +21,7 @@ T = TypeVar("T")
 Rows = Select[Any]
 
 
-class Poisoned:
+class FailingRows:
     """The rows that a round failed on; each failure doubles how long a row is skipped, up to an hour.
 
     Only this process remembers them: another process skips a row after its own first failure on it.
@@ -41,7 +41,7 @@ class Poisoned:
         now = self._clock()
         return [row_id for row_id, (_, until) in self._rows.items() if until > now]
 
-    def put(self, row_id: UUID, error: BaseException) -> None:
+    def skip(self, row_id: UUID, error: BaseException) -> None:
         """Skip the row for a while and log the failure."""
         num_failures = self._rows.pop(row_id, (0, 0.0))[0] + 1
         pause = min(_MAX_PAUSE, _FIRST_PAUSE * 2 ** min(num_failures - 1, 10))
@@ -60,7 +60,7 @@ class Poisoned:
 
 def move_set(
     sessions: sessionmaker[Session],
-    poisoned: Poisoned,
+    failing: FailingRows,
     rows: Rows,
     move: Callable[[Session, Sequence[UUID]], T],
     *,
@@ -70,7 +70,7 @@ def move_set(
 
     Args:
         sessions: opens the transactions.
-        poisoned: the rows to skip; failing rows are added to it.
+        failing: the rows to skip; failing rows are added to it.
         rows: selects the ids of the due rows.
         move: moves those of the given rows that are still due.
         limit: the maximum number of rows.
@@ -79,16 +79,16 @@ def move_set(
         What `move` returned, for each committed transaction; empty if nothing was due.
     """
     (column,) = rows.selected_columns
-    if aside := poisoned.ids():
+    if aside := failing.ids():
         rows = rows.where(column.not_in(aside))
     with transaction(sessions) as session:
         found = session.scalars(rows.limit(limit)).all()
-    return list(_in_halves(sessions, poisoned, found, move))
+    return list(_in_halves(sessions, failing, found, move))
 
 
 def move_each(
     sessions: sessionmaker[Session],
-    poisoned: Poisoned,
+    failing: FailingRows,
     rows: Rows,
     move: Callable[[Session, Sequence[UUID]], int],
     *,
@@ -96,9 +96,9 @@ def move_each(
 ) -> None:
     """Move due rows one at a time until none is left; see `move_set`."""
     while not is_stopping():
-        num_aside = len(poisoned.ids())
-        num_moved = sum(move_set(sessions, poisoned, rows, move, limit=1))
-        if not num_moved and len(poisoned.ids()) <= num_aside:
+        num_aside = len(failing.ids())
+        num_moved = sum(move_set(sessions, failing, rows, move, limit=1))
+        if not num_moved and len(failing.ids()) <= num_aside:
             break
 
 
@@ -131,7 +131,7 @@ def do_each(steps: Iterable[Callable[[], object]]) -> None:
 
 def _in_halves(
     sessions: sessionmaker[Session],
-    poisoned: Poisoned,
+    failing: FailingRows,
     row_ids: Sequence[UUID],
     move: Callable[[Session, Sequence[UUID]], T],
 ) -> Iterator[T]:
@@ -144,10 +144,10 @@ def _in_halves(
         if is_disconnect(error):
             raise
         if len(row_ids) == 1:
-            poisoned.put(row_ids[0], error)
+            failing.skip(row_ids[0], error)
             return
         middle = len(row_ids) // 2
-        yield from _in_halves(sessions, poisoned, row_ids[:middle], move)
-        yield from _in_halves(sessions, poisoned, row_ids[middle:], move)
+        yield from _in_halves(sessions, failing, row_ids[:middle], move)
+        yield from _in_halves(sessions, failing, row_ids[middle:], move)
     else:
         yield moved

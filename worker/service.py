@@ -19,7 +19,7 @@ from worker.doorbell import WorkerDoorbell
 from worker.duties import Duty, ServiceContext, Woken
 from worker.loop import Loop
 from worker.rounds import do_each
-from worker.turns import TurnTaker
+from worker.turns import WorkRunner
 from worker.webhooks import delivery
 from worker.webhooks.delivery import Deliverer
 
@@ -48,13 +48,13 @@ class ServiceWorker:
         sessions = database.make_sessions(self._engine)
         lease = timedelta(seconds=settings.maintenance.lease_seconds)
         shortest = min(lease, timedelta(seconds=settings.documents.lease_seconds))
-        self._turns = TurnTaker(sessions, shortest_lease=shortest)
+        self._runner = WorkRunner(sessions, shortest_lease=shortest)
         self._stopping = threading.Event()
         context = ServiceContext(
             settings=settings,
             sessions=sessions,
             counter=PromptCounter(tokenizer),
-            turns=self._turns,
+            runner=self._runner,
             lease=lease,
             is_stopping=self._stopping.is_set,
             wake=self._wake,
@@ -80,7 +80,7 @@ class ServiceWorker:
         sys.setswitchinterval(_SWITCH_SECONDS)
         if self._deliverer:
             self._deliverer.start()
-        for loop in (self._doorbell.loop, self._turns.loop, *self._loops.values()):
+        for loop in (self._doorbell.loop, self._runner.loop, *self._loops.values()):
             loop.start()
 
     def on_ring(self, doorbell: str) -> None:
@@ -99,12 +99,12 @@ class ServiceWorker:
     def stop(self) -> None:
         """Stop all threads. Rounds under way end first, except slow webhook deliveries."""
         self.begin_stop()
-        self._turns.interrupt()
+        self._runner.interrupt()
         deadline = time.monotonic() + _WORK_EXIT_SECONDS
         for loop in self._loops.values():
             loop.join(max(0.0, deadline - time.monotonic()))
-        self._turns.give_back()
-        self._turns.loop.stop()
+        self._runner.give_back()
+        self._runner.loop.stop()
         for loop in (*self._loops.values(), self._doorbell.loop):
             loop.join()
         if self._deliverer:

@@ -13,7 +13,7 @@ from jobs.database import database_now, transaction
 from jobs.doorbell import SERVICE
 from jobs.summaries.planning import Planning, PlanningTools
 from worker.duties import Duty, ServiceContext
-from worker.rounds import Poisoned, is_disconnect, move_each, move_set
+from worker.rounds import FailingRows, is_disconnect, move_each, move_set
 
 Sessions = sessionmaker[Session]
 
@@ -23,12 +23,16 @@ _PLANNED_AT_ONCE: Final = 20
 
 def duties(context: ServiceContext) -> list[Duty]:
     """List the duties of summaries."""
-    settings, every, rounds = context.settings, context.settings.maintenance, SummaryRounds(context.sessions)
+    settings, every, rounds = (
+        context.settings,
+        context.settings.maintenance,
+        SummaryMaintenance(context.sessions),
+    )
     work = Planning(PlanningTools.of(settings, context.counter), context.lease)
     retention, is_stopping = timedelta(days=settings.jobs.retention_days), context.is_stopping
 
     def plan_some() -> int:
-        tried = context.turns.take_some(work, limit=_PLANNED_AT_ONCE, is_stopping=is_stopping)
+        tried = context.runner.run_some(work, limit=_PLANNED_AT_ONCE, is_stopping=is_stopping)
         if len(tried) == _PLANNED_AT_ONCE:
             context.wake("summaries")
         return len(tried)
@@ -43,14 +47,14 @@ def duties(context: ServiceContext) -> list[Duty]:
     ]
 
 
-class SummaryRounds:
+class SummaryMaintenance:
     """Maintenance rounds over all tenants' summaries, which skip rows that keep failing."""
 
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
-        self._stopping = Poisoned("summaries-stop")
-        self._overdue = Poisoned("summaries-expire")
-        self._old = Poisoned("summaries-prune")
+        self._stopping = FailingRows("summaries-stop")
+        self._overdue = FailingRows("summaries-expire")
+        self._old = FailingRows("summaries-prune")
 
     def stop(self, *, is_stopping: Callable[[], bool]) -> int:
         """Cancel the jobs of summaries that end early, or ask running ones to stop. Returns how many."""
@@ -66,7 +70,7 @@ class SummaryRounds:
             except Exception as error:
                 if is_disconnect(error):
                     raise
-                self._stopping.put(summary_id, error)
+                self._stopping.skip(summary_id, error)
         return num_stopped
 
     def expire(self) -> int:

@@ -30,8 +30,8 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Taken(Generic[T]):
-    """A row that this worker claimed and worked on.
+class WorkResult(Generic[T]):
+    """The result of the work on one row that this worker claimed.
 
     Attributes:
         result: what the work wrote; None if this worker wrote nothing.
@@ -49,7 +49,7 @@ class _Held:
     watch: Interruption
 
 
-class TurnTaker:
+class WorkRunner:
     """A runner of work on waiting rows, which keeps the leases of all work under way in this process.
 
     Attributes:
@@ -66,7 +66,7 @@ class TurnTaker:
         interval = shortest_lease.total_seconds() / _RENEWALS
         self.loop = Loop("turn-leases", self.renew, interval=interval)
 
-    def take(self, work: Work[T]) -> Taken[T] | None:
+    def run_next(self, work: Work[T]) -> WorkResult[T] | None:
         """Claim the row whose turn it is and work on it.
 
         Returns:
@@ -80,14 +80,14 @@ class TurnTaker:
         if turn is None:
             return None
         with self._keeping(turn, work.lease) as watch:
-            return Taken(self._work(work, turn, watch))
+            return WorkResult(self._work(work, turn, watch))
 
-    def take_some(
+    def run_some(
         self, work: Work[T], *, limit: int, is_stopping: Callable[[], bool] = lambda: False
-    ) -> list[Taken[T]]:
+    ) -> list[WorkResult[T]]:
         """Work on up to `limit` waiting rows, one after another. Postponed rows count too."""
-        done: list[Taken[T]] = []
-        while len(done) < limit and not is_stopping() and (taken := self.take(work)):
+        done: list[WorkResult[T]] = []
+        while len(done) < limit and not is_stopping() and (taken := self.run_next(work)):
             done.append(taken)
         return done
 

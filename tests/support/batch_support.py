@@ -23,7 +23,7 @@ from jobs.states import FinishReason, JobState
 from jobs.states.batch import Endpoint
 from jobs.states.file import FileState
 from openai_support import chat_line, jsonl
-from support import CAPACITY, MODEL, WordCounter, claim_one, output_of, register_engine, taker_of
+from support import CAPACITY, MODEL, WordCounter, claim_one, output_of, register_engine, runner_of
 from worker import batches as rounds
 
 
@@ -53,7 +53,7 @@ def lines(num: int, **body: object) -> list[dict[str, object]]:
 
 def validate_next(sessions: sessionmaker[Session], given: BatchTools) -> bool:
     """Whether there was a batch that waited to be validated; it is accepted or refused now."""
-    return taker_of(sessions).take(Validation(given)) is not None
+    return runner_of(sessions).run_next(Validation(given)) is not None
 
 
 @dataclass

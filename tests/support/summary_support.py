@@ -23,8 +23,8 @@ from jobs.states import FinishReason
 from jobs.states.document import DocumentKind, DocumentState
 from jobs.summaries import SummarySpec
 from jobs.summaries.planning import Planning, PlanningTools
-from support import ENGINE, MODEL, POLICY, output_of, prepare_next, register_engine, taker_of, within
-from worker.turns import Taken
+from support import ENGINE, MODEL, POLICY, output_of, prepare_next, register_engine, runner_of, within
+from worker.turns import WorkResult
 
 # Chunks of about 300 words, three summaries joined at once.
 SMALL = Capacity(max_batch_size=4, max_blocks=64, tokens_per_block=64, max_input_len=900, max_seq_len=1024)
@@ -116,11 +116,11 @@ def plan_all(session: Session) -> None:
 
 def plan_next(
     sessions: sessionmaker[Session] | Session, tools: PlanningTools = TOOLS
-) -> Taken[Summary] | None:
+) -> WorkResult[Summary] | None:
     """The summary that was planned next, or that was looked at; None: none waits."""
     if not isinstance(sessions, Session):
-        return taker_of(sessions).take(Planning(tools))
-    taken = taker_of(within(sessions)).take(Planning(tools))
+        return runner_of(sessions).run_next(Planning(tools))
+    taken = runner_of(within(sessions)).run_next(Planning(tools))
     sessions.expire_all()
     return taken
 

@@ -28,7 +28,7 @@ from jobs.submission import JobSpec
 from jobs.tenants import keys
 from jobs.tenants.keys import Scope
 from jobs.transitions import Lease
-from worker.turns import TurnTaker
+from worker.turns import WorkRunner
 
 T = TypeVar("T")
 # Seconds that a test waits for what must happen. It bounds a hang and promises nothing: a machine at work
@@ -193,9 +193,9 @@ def within(session: Session) -> sessionmaker[Session]:
     )
 
 
-def taker_of(sessions: sessionmaker[Session]) -> TurnTaker:
+def runner_of(sessions: sessionmaker[Session]) -> WorkRunner:
     """What takes turns as a service worker does; nobody renews its leases."""
-    return TurnTaker(sessions, shortest_lease=timedelta(seconds=30))
+    return WorkRunner(sessions, shortest_lease=timedelta(seconds=30))
 
 
 def prepare_next(
@@ -206,7 +206,7 @@ def prepare_next(
 ) -> Job | None:
     """The job whose prompt was counted next; None: none waits, or it ended meanwhile."""
     inner = within(sessions) if isinstance(sessions, Session) else sessions
-    taken = taker_of(inner).take(Counting(counter or WordCounter(), fallback))
+    taken = runner_of(inner).run_next(Counting(counter or WordCounter(), fallback))
     if isinstance(sessions, Session):
         sessions.expire_all()
     if taken is None or taken.result is None:
@@ -219,5 +219,5 @@ def prepare_all(
 ) -> list[Job]:
     """The jobs whose prompts were counted until none was left."""
     work = Counting(counter or WordCounter(), fallback)
-    taken = taker_of(sessions).take_some(work, limit=1000)
+    taken = runner_of(sessions).run_some(work, limit=1000)
     return [each.result for each in taken if each.result is not None]

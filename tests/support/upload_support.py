@@ -16,7 +16,7 @@ from jobs.models.turn import EXTRACTION
 from jobs.prompts.tokenizer import Tokenizer
 from jobs.settings import DocumentSettings
 from jobs.states.document import DocumentKind
-from support import taker_of
+from support import runner_of
 from worker.documents.extractor import DocumentExtractor
 
 DAY = timedelta(days=1)
@@ -53,12 +53,12 @@ class Extractor:
     def __init__(
         self, sessions: sessionmaker[Session], tokenizer: Tokenizer, store: PartStore | None = None
     ) -> None:
-        self._taker = taker_of(sessions)
+        self._runner = runner_of(sessions)
         self._work = DocumentExtractor(
             DocumentSettings(), tokenizer, store or RowStore(), on_ended=lambda: None
         )
 
     def run_once(self) -> None:
         """Every document that waited has ended."""
-        while self._taker.take(self._work):
+        while self._runner.run_next(self._work):
             pass

@@ -27,7 +27,7 @@ def duties(context: ServiceContext, tokenizer: Tokenizer) -> Iterator[Duty]:
     work = DocumentExtractor(settings.documents, tokenizer, store, on_ended=on_ended)
 
     def extract() -> None:
-        while not context.is_stopping() and context.turns.take(work):
+        while not context.is_stopping() and context.runner.run_next(work):
             pass
 
     for number in range(settings.documents.concurrency):

@@ -17,7 +17,7 @@ from jobs.prompts.store import CountedPrompt
 from jobs.settings import DatabaseSettings, JobSettings
 from jobs.states import JobState
 from jobs.tenants.idempotency import IdempotencyGuard
-from support import CAPACITY, PATIENCE, WordCounter, prepare_all, prepare_next, spec, submit_one, taker_of
+from support import CAPACITY, PATIENCE, WordCounter, prepare_all, prepare_next, runner_of, spec, submit_one
 from worker import maintenance
 
 GUARD = IdempotencyGuard(key="key", request_sha256=b"0" * 32, valid_for=timedelta(hours=1))
@@ -134,8 +134,8 @@ def test_counting_and_pruning_stop_between_two_steps(sessions: sessionmaker[Sess
         waiting = submit_one(session, spec(None))
     work = Counting(WordCounter(), CAPACITY)
     always = lambda: True  # noqa: E731  # as short as what it says
-    assert taker_of(sessions).take_some(work, limit=9, is_stopping=always) == []
-    assert set(maintenance.JobRounds(sessions).prune(JobSettings(), is_stopping=always).values()) == {0}
+    assert runner_of(sessions).run_some(work, limit=9, is_stopping=always) == []
+    assert set(maintenance.JobMaintenance(sessions).prune(JobSettings(), is_stopping=always).values()) == {0}
     assert state(sessions, waiting) == JobState.PREPARING
 
 

@@ -21,9 +21,9 @@ from jobs.models.file import File, FilePart
 from jobs.settings import JobSettings
 from jobs.states import JobState
 from support import claim_one, job_in, refusing, register_engine, spec, submit_one
-from worker.batches import BatchRounds as FileRounds
-from worker.maintenance import JobRounds
-from worker.rounds import Poisoned, move_set
+from worker.batches import BatchMaintenance
+from worker.maintenance import JobMaintenance
+from worker.rounds import FailingRows, move_set
 
 POISON = "poison"
 
@@ -59,7 +59,7 @@ def test_a_job_that_cannot_expire_keeps_no_other_from_it(sessions: sessionmaker[
         for name in NAMES:
             submit_one(session, spec(custom_id=name, window=timedelta(microseconds=1)))
         poison(session)
-    rounds = JobRounds(sessions)
+    rounds = JobMaintenance(sessions)
     assert rounds.expire() == 4
     assert states(sessions) == [(name, "queued" if name == POISON else "expired") for name in NAMES]
     assert rounds.expire() == 0
@@ -74,7 +74,7 @@ def test_a_job_that_cannot_be_rescued_keeps_no_other_from_it(sessions: sessionma
             claim_one(session)
         session.execute(update(Job).values(lease_expires_at=func.clock_timestamp()))
         poison(session)
-    rounds = JobRounds(sessions)
+    rounds = JobMaintenance(sessions)
     assert len(rounds.rescue(max_rescues=2)) == 3
     assert states(sessions) == [(name, "running" if name == POISON else "queued") for name in NAMES[:4]]
     with sessions() as session:
@@ -90,7 +90,7 @@ def test_a_misfit_that_cannot_fail_keeps_no_other_from_it(sessions: sessionmaker
         session.execute(update(Job).values(max_tokens=200_000))
         poison(session)
         register_engine(session)
-    assert len(JobRounds(sessions).reject_misfits()) == 4
+    assert len(JobMaintenance(sessions).reject_misfits()) == 4
     assert states(sessions) == [(name, "queued" if name == POISON else "failed") for name in NAMES]
 
 
@@ -102,7 +102,7 @@ def test_a_job_that_cannot_be_pruned_keeps_nothing_else_from_it(sessions: sessio
             session.execute(delete(Reservation))
         session.execute(update(Job).values(finalized_at=text("'2000-01-01'")))
         poison(session)
-    removed = JobRounds(sessions).prune(JobSettings())
+    removed = JobMaintenance(sessions).prune(JobSettings())
     assert removed["jobs"] == 4
     assert removed["usage_entries"] == 5
     assert [name for name, _ in states(sessions)] == [POISON]
@@ -136,7 +136,7 @@ def test_a_file_whose_bytes_cannot_be_dropped_keeps_no_other_from_it(
             files.remove(session, file_id, tenant_id=DEFAULT_TENANT)
         session.flush()
         session.execute(update(File).values(deleted_at=text("'2000-01-01'")))
-    FileRounds(sessions, service.tools).prune(retention=timedelta(days=30), is_stopping=lambda: False)
+    BatchMaintenance(sessions, service.tools).prune(retention=timedelta(days=30), is_stopping=lambda: False)
     with sessions() as session:
         assert session.scalars(select(File.id)).all() == [file_ids[0]]
 
@@ -175,11 +175,11 @@ def test_a_batch_whose_lines_can_be_read_no_more_ends_with_what_it_has(
 
 def test_a_poisoned_row_is_tried_more_and_more_rarely() -> None:
     now = 0.0
-    rows = Poisoned("test", clock=lambda: now)
+    rows = FailingRows("test", clock=lambda: now)
     row_id = uuid7()
     pauses = []
     for _ in range(12):
-        rows.put(row_id, RuntimeError())
+        rows.skip(row_id, RuntimeError())
         before = now
         while rows.ids():
             now += 5
@@ -200,7 +200,7 @@ def test_a_set_is_halved_down_to_the_row_it_fails_on(sessions: sessionmaker[Sess
         return len(some)
 
     rows = select(Job.id).order_by(Job.id)
-    poisoned = Poisoned("test")
+    poisoned = FailingRows("test")
     assert sum(move_set(sessions, poisoned, rows, move, limit=100)) == 15  # type: ignore[arg-type]  # a list
     assert poisoned.ids() == [job_ids[5]]
     assert len(sets) == 9, "1 + 2 for each of four halvings"

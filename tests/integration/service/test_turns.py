@@ -25,8 +25,8 @@ from jobs.settings import DatabaseSettings
 from jobs.states import JobState
 from jobs.turns import Turn
 from jobs.turns.work import Interruption
-from support import CAPACITY, WordCounter, eventually, prepare_all, spec, submit_one, taker_of
-from worker.turns import TurnTaker
+from support import CAPACITY, WordCounter, eventually, prepare_all, runner_of, spec, submit_one
+from worker.turns import WorkRunner
 
 LEASE = timedelta(seconds=30)
 
@@ -80,7 +80,7 @@ class DeadlyCounter(WordCounter):
 def work_until_dead(settings: DatabaseSettings) -> None:
     sessions = database.make_sessions(database.make_engine(settings, pool_size=2))
     work = Counting(DeadlyCounter(), CAPACITY, timedelta(milliseconds=1))
-    taker_of(sessions).take_some(work, limit=100)
+    runner_of(sessions).run_some(work, limit=100)
 
 
 def test_a_prompt_that_kills_its_workers_fails_after_three_and_no_other_waits_for_it(
@@ -270,20 +270,20 @@ class CountingStop(WordCounter):
     """The process is told to stop while it counts, and gives back what it holds."""
 
     def __init__(self) -> None:
-        self.taker: TurnTaker | None = None
+        self.runner: WorkRunner | None = None
 
     def count_prompt(self, canonical: str, *, limit: int | None = None) -> CountedPrompt:
-        assert self.taker is not None
-        self.taker.interrupt()
-        self.taker.give_back()
+        assert self.runner is not None
+        self.runner.interrupt()
+        self.runner.give_back()
         return super().count_prompt(canonical, limit=limit)
 
 
 def test_a_stop_gives_the_attempt_back_and_drops_the_count(sessions: sessionmaker[Session]) -> None:
     (job_id,) = uncounted(sessions, "a")
     counter = CountingStop()
-    counter.taker = taker_of(sessions)
-    taken = counter.taker.take(Counting(counter, CAPACITY))
+    counter.runner = runner_of(sessions)
+    taken = counter.runner.run_next(Counting(counter, CAPACITY))
     assert taken is not None
     assert taken.result is None
     job = job_of(sessions, job_id)
@@ -295,21 +295,21 @@ class LosingCounter(WordCounter):
 
     def __init__(self, sessions: sessionmaker[Session]) -> None:
         self.sessions = sessions
-        self.taker: TurnTaker | None = None
+        self.runner: WorkRunner | None = None
 
     def count_prompt(self, canonical: str, *, limit: int | None = None) -> CountedPrompt:
-        assert self.taker is not None
+        assert self.runner is not None
         make_due(self.sessions)
-        self.taker.renew()
+        self.runner.renew()
         return super().count_prompt(canonical, limit=limit)
 
 
 def test_a_lost_lease_is_noticed_and_the_row_goes_to_the_next(sessions: sessionmaker[Session]) -> None:
     (job_id,) = uncounted(sessions, "a b")
     counter = LosingCounter(sessions)
-    counter.taker = taker_of(sessions)
+    counter.runner = runner_of(sessions)
     work = Counting(counter, CAPACITY)
-    counter.taker.take(work)
+    counter.runner.run_next(work)
     job = eventually(lambda: prepare_all(sessions) or [job_of(sessions, job_id)])[0]
     assert (job.state, job.prompt_tokens) == ("queued", 2)
 
@@ -322,12 +322,12 @@ def last_expiry(session: Session) -> datetime:
 
 def test_the_keeper_renews_what_is_under_way(sessions: sessionmaker[Session]) -> None:
     class Renewed(WordCounter):
-        taker: TurnTaker
+        runner: WorkRunner
 
         def count_prompt(self, canonical: str, *, limit: int | None = None) -> CountedPrompt:
             with sessions() as session:
                 before = last_expiry(session)
-            self.taker.renew()
+            self.runner.renew()
             with sessions() as session:
                 after = last_expiry(session)
             assert after > before
@@ -335,8 +335,8 @@ def test_the_keeper_renews_what_is_under_way(sessions: sessionmaker[Session]) ->
 
     (job_id,) = uncounted(sessions, "a")
     counter = Renewed()
-    counter.taker = taker_of(sessions)
-    counter.taker.take(Counting(counter, CAPACITY))
+    counter.runner = runner_of(sessions)
+    counter.runner.run_next(Counting(counter, CAPACITY))
     assert job_of(sessions, job_id).state == JobState.QUEUED
 
 
@@ -361,7 +361,7 @@ def test_a_row_that_cannot_even_be_failed_stops_no_other(sessions: sessionmaker[
         good = submit_one(session, spec(None)).id
     work = Stubborn(WordCounter(), CAPACITY)
     for _ in range(2):
-        taker_of(sessions).take_some(work, limit=10)
+        runner_of(sessions).run_some(work, limit=10)
         make_due(sessions)
     assert job_of(sessions, good).state == "queued"
     assert (job_of(sessions, stubborn).state, job_of(sessions, stubborn).num_preparations) == ("preparing", 4)
@@ -387,10 +387,10 @@ def test_a_row_that_is_refused_ends_no_round_and_waits_longer_each_time(
     sessions: sessionmaker[Session],
 ) -> None:
     (bad,) = refused(sessions, 1)
-    taker, work, pauses = taker_of(sessions), PartlyRefused(WordCounter(), CAPACITY), []
+    runner, work, pauses = runner_of(sessions), PartlyRefused(WordCounter(), CAPACITY), []
     for number in range(6):
         (good,) = uncounted(sessions, f"good {number}")
-        taken = taker.take_some(work, limit=10)
+        taken = runner.run_some(work, limit=10)
         assert [each.result.id for each in taken if each.result] == [good]
         assert len(taken) == 2
         job = job_of(sessions, bad)
@@ -404,9 +404,9 @@ def test_a_row_that_is_refused_ends_no_round_and_waits_longer_each_time(
 
 def test_a_round_ends_when_one_row_after_the_other_is_refused(sessions: sessionmaker[Session]) -> None:
     ids = refused(sessions, 5)
-    taker, work = taker_of(sessions), PartlyRefused(WordCounter(), CAPACITY)
+    runner, work = runner_of(sessions), PartlyRefused(WordCounter(), CAPACITY)
     with pytest.raises(UnavailableError):
-        taker.take_some(work, limit=10)
+        runner.run_some(work, limit=10)
     assert [job_of(sessions, each).run_after is not None for each in ids] == [True] * 3 + [False] * 2
 
 
@@ -437,20 +437,20 @@ def test_a_kind_whose_leases_cannot_be_renewed_keeps_no_other_from_it(
     uncounted(sessions, "a")
     with transaction(sessions) as session:
         session.execute(text("CREATE TABLE lost_jobs AS TABLE jobs"))
-    taker = taker_of(sessions)
+    runner = runner_of(sessions)
     moved = []
 
     def renew() -> None:
         with sessions() as session:
             before = last_expiry(session)
         with pytest.raises(ProgrammingError):
-            taker.renew()
+            runner.renew()
         with sessions() as session:
             moved.append(last_expiry(session) > before)
 
     def count_inside() -> None:
-        taker.take(Counting(Calling(renew), CAPACITY))
+        runner.run_next(Counting(Calling(renew), CAPACITY))
 
     lost = replace(COUNTING, name="lost", table="lost_jobs")
-    taker.take(OfLostTable(Calling(count_inside), CAPACITY, kind=lost))  # held first, so renewed first
+    runner.run_next(OfLostTable(Calling(count_inside), CAPACITY, kind=lost))  # held first, so renewed first
     assert moved == [True]

@@ -28,7 +28,7 @@ from jobs.settings import (
     WebhookSettings,
 )
 from jobs.states import JobState
-from support import eventually, job_in, prepare_all, register_engine, spec, submit_one, taker_of
+from support import eventually, job_in, prepare_all, register_engine, runner_of, spec, submit_one
 from worker import maintenance
 from worker.celery_app import make_app
 from worker.doorbell import WorkerDoorbell
@@ -100,7 +100,7 @@ def test_a_round_of_counting_is_bounded(queue: Queue, counter: PromptCounter) ->
     for number in range(3):
         queue.submit(f"Text {number}", is_counted=False)
     work = Counting(counter, CAPACITY)
-    assert len(taker_of(queue.sessions).take_some(work, limit=2)) == 2
+    assert len(runner_of(queue.sessions).run_some(work, limit=2)) == 2
 
 
 def test_prune_removes_what_is_past_its_retention_and_nothing_else(queue: Queue) -> None:
@@ -111,7 +111,7 @@ def test_prune_removes_what_is_past_its_retention_and_nothing_else(queue: Queue)
         session.execute(update(WebhookEvent).values(created_at=long_ago))
     with transaction(queue.sessions) as session:
         recent = job_in(session, JobState.COMPLETED)
-    removed = maintenance.JobRounds(queue.sessions).prune(JobSettings())
+    removed = maintenance.JobMaintenance(queue.sessions).prune(JobSettings())
     assert (removed["jobs"], removed["events"]) == (1, 1)
     with queue.sessions() as session:
         assert session.get(Job, old.id) is None

@@ -19,7 +19,7 @@ from jobs.settings import DatabaseSettings, LimitSettings
 from jobs.states.document import DocumentErrorCode, DocumentState
 from jobs.summaries.planning import Planning, PlanningTools
 from summary_support import SMALL, Words, create, plan_next, ready_document, text_of
-from support import register_engine, taker_of
+from support import register_engine, runner_of
 from upload_support import LEASE, claim_one, upload
 
 
@@ -53,8 +53,8 @@ def test_no_transaction_is_open_while_a_document_is_cut(
     engine = database.make_engine(database_settings, pool_size=2)
     counter = ConnectionWatch(engine)
     work = Planning(PlanningTools(counter, SMALL, LimitSettings()))
-    taker = taker_of(database.make_sessions(engine))
-    assert len(taker.take_some(work, limit=5)) == 1
+    runner = runner_of(database.make_sessions(engine))
+    assert len(runner.run_some(work, limit=5)) == 1
     engine.dispose()
     assert (counter.in_use, states(sessions)) == ({0}, ["running"])
 
@@ -132,7 +132,7 @@ class Reading(Words):
 def look_again(sessions: sessionmaker[Session], work: Planning) -> None:
     with transaction(sessions) as session:
         session.execute(update(TenantTurn).values(paused_until=None))
-    assert taker_of(sessions).take(work)
+    assert runner_of(sessions).run_next(work)
 
 
 def room_for_one_tree_and_a_half(sessions: sessionmaker[Session]) -> LimitSettings:

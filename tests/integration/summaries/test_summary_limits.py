@@ -16,7 +16,7 @@ from jobs.summaries import SummarySpec
 from jobs.summaries.planning import Planning, PlanningTools
 from jobs.summaries.tree import MAX_CHUNKS
 from summary_support import SMALL, Words, create, plan_all, plan_next, planned, ready_document, text_of
-from support import MODEL, prepare_next, register_engine, taker_of
+from support import MODEL, prepare_next, register_engine, runner_of
 
 _OTHER = UUID(int=7)
 _COUNTED = {"finish_reason": "stop", "prompt_tokens": 1}
@@ -67,7 +67,7 @@ def test_a_full_quota_keeps_no_other_tenant_waiting_and_no_round_from_ending(
         spec = SummarySpec(document_ids=[document.id], model=MODEL)
         (other,) = summaries.create(session, spec, tenant_id=tenant_id)
         other_id = other.id
-    assert len(taker_of(sessions).take_some(Planning(tight), limit=20)) == 2, "one of each tenant"
+    assert len(runner_of(sessions).run_some(Planning(tight), limit=20)) == 2, "one of each tenant"
     with sessions.begin() as session:
         states = {row.id: row.state for row in session.execute(select(Summary.id, Summary.state))}
         assert states[other_id] == "running"
