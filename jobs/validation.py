@@ -1,5 +1,6 @@
 """Field types of requests and replies, and pydantic's complaints as errors that name the field."""
 
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
@@ -27,6 +28,10 @@ MAX_TOP_K: Final = 1024  # TensorRT-LLM's sampling kernels take no more
 _MAX_PARAM_CHARS: Final = 64
 # What pydantic puts into a location besides field names: the branches of a union, and "this is a key".
 _BRANCHES: Final = frozenset({"text", "messages", "[key]"})
+# Template variables are switches and short texts; they are kept with each prompt.
+_MAX_VARIABLES_BYTES: Final = 4096
+# Objects whose names are the caller's own.
+_WHOLE_FIELDS: Final = frozenset({"chat_template_kwargs", "metadata"})
 # Pydantic's message for a text whose length is checked after another validator.
 _LENGTH: Final = re.compile(r"Value should have at (least|most) (\d+) items? after validation, not (\d+)")
 
@@ -47,6 +52,18 @@ def _as_list(value: object) -> object:
     return [value] if isinstance(value, str) else value
 
 
+def _bounded(variables: dict[str, Any]) -> dict[str, Any]:
+    try:
+        written = json.dumps(variables, ensure_ascii=False, allow_nan=False).encode()
+    except (ValueError, RecursionError):  # half of a surrogate pair is a ValueError too
+        raise PydanticCustomError(
+            "variables", "must be JSON of finite numbers and whole characters."
+        ) from None
+    if len(written) > _MAX_VARIABLES_BYTES:
+        raise PydanticCustomError("variables", f"must not exceed {_MAX_VARIABLES_BYTES} bytes of JSON.")
+    return variables
+
+
 # The fields of a request that become its job's sampling.
 SAMPLING: Final = {"temperature", "top_p", "top_k", "seed", "stop"}
 
@@ -57,6 +74,7 @@ Metadata = Annotated[
     dict[Annotated[NonEmpty, Field(max_length=64)], Annotated[Text, Field(max_length=512)]],
     Field(max_length=16),
 ]
+TemplateVariables = Annotated[dict[str, Any], AfterValidator(_bounded)]
 StopString = Annotated[NonEmpty, Field(max_length=256)]
 Stop = Annotated[
     list[StopString],
@@ -140,7 +158,7 @@ def _sentence(message: str) -> str:
 def _param(location: Sequence[str | int], branches: frozenset[str]) -> str | None:
     """Join a location into a dotted field name: `input.0.content`.
 
-    A pair of `metadata` is named by the field alone.
+    A pair of an object with names of the caller's own is named by the field alone.
 
     Returns:
         None if no part of the location names a field.
@@ -148,6 +166,6 @@ def _param(location: Sequence[str | int], branches: frozenset[str]) -> str | Non
     parts = [str(part) for part in location if part not in branches]
     if not parts:
         return None
-    name = parts[0] if parts[0] == "metadata" else ".".join(parts)
+    name = parts[0] if parts[0] in _WHOLE_FIELDS else ".".join(parts)
     shown = "".join(char if char.isprintable() else "?" for char in name[:_MAX_PARAM_CHARS])
     return shown or "?"

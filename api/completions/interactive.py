@@ -240,7 +240,7 @@ def _parse_request(
         )
         raise ContextLengthExceededError(message, param="messages", details=error.details) from None
     except ChatTemplateError as error:
-        raise InvalidRequestError(error.message, param="messages") from None
+        raise InvalidRequestError(error.message, param=error.param or "messages") from None
     return ParsedRequest(generation, NewText(generation.canonical, counted))
 
 

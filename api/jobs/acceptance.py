@@ -19,7 +19,9 @@ from jobs.views import PRIORITIES
 
 def request_sha256(request: JobRequest) -> bytes:
     """Hash the request's meaning: white space, order and written defaults are ignored."""
-    fields = request.model_dump(mode="json")
+    # Left out if empty: releases before this field hashed the same request without it.
+    unset = None if request.chat_template_kwargs else {"chat_template_kwargs"}
+    fields = request.model_dump(mode="json", exclude=unset)
     return sha256(json.dumps(fields, sort_keys=True).encode()).digest()
 
 
@@ -27,13 +29,13 @@ def specification(request: JobRequest, acceptance: Acceptance) -> JobSpec:
     """Build the job, its prompt rendered, hashed, compressed and, if short, counted.
 
     Raises:
-        InvalidRequestError: its webhook cannot be used.
+        InvalidRequestError: its webhook cannot be used, or its chat template fails with its variables.
     """
     callback = check_callback(request.webhook_url, request.webhook_secret, acceptance.settings.webhooks)
     given = request.input
     turns = given if isinstance(given, str) else [Message(turn.role, turn.content) for turn in given]
     messages = build_messages(task=request.task, input=turns, instructions=request.instructions)
-    prompt = canonical(messages)
+    prompt = canonical(messages, variables=request.chat_template_kwargs)
     counter = PromptCounter(acceptance.tokenizer) if acceptance.tokenizer else None
     counted = count_short(prompt, counter, max_chars=acceptance.max_inline_chars) if counter else None
     return JobSpec(

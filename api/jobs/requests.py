@@ -6,7 +6,17 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
 from api.http.fields import example
 from jobs.prompts.messages import Role, Task
-from jobs.validation import MAX_TOP_K, Closed, CompletionWindow, CustomId, Metadata, NonEmpty, Stop, Text
+from jobs.validation import (
+    MAX_TOP_K,
+    Closed,
+    CompletionWindow,
+    CustomId,
+    Metadata,
+    NonEmpty,
+    Stop,
+    TemplateVariables,
+    Text,
+)
 from jobs.views import Priority, StateName, TaskName
 
 MAX_TOKENS: Final = 131_072  # the whole context of the served model: no answer is longer
@@ -63,6 +73,11 @@ class JobRequest(Closed):
     top_k: int | None = Field(None, ge=1, le=MAX_TOP_K)
     seed: int | None = Field(None, ge=0, le=2**63 - 1, description="Null: a different seed for each job.")
     stop: Stop | None = Field(None, description="Generation stops before the first of these strings.")
+    chat_template_kwargs: TemplateVariables | None = Field(
+        None,
+        description="Variables for the model's chat template, such as `enable_thinking`; one that the"
+        " template does not know has no effect.",
+    )
     priority: Priority = Field("normal", description="Order among your own jobs.")
     custom_id: CustomId | None = Field(None, description="Your own name for the job; need not be unique.")
     metadata: Metadata | None = Field(

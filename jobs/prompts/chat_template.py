@@ -2,10 +2,10 @@
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final, NoReturn
+from typing import Final, NoReturn, cast
 
 from jinja2 import TemplateError, nodes
 from jinja2.ext import Extension, loopcontrols
@@ -18,12 +18,34 @@ from jobs.prompts.messages import Role
 # Replaces a message's content while the template is rendered. No template holds private-use characters.
 _PLACEHOLDER: Final = "\uf8ff{}\uf8fe"
 _PLACEHOLDERS: Final = re.compile("\uf8ff([0-9]+)\uf8fe")
+_PRIVATE: Final = re.compile("[\uf8fe\uf8ff]")
+# The template's own variables: a caller who set them would write markup, or text that nobody counts.
+_RESERVED: Final = frozenset({"add_generation_prompt", "documents", "messages", "tools"})
+# What a template may raise when a variable has a type that it does not expect.
+_RENDER_FAULTS: Final = (
+    TemplateError,
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
 
 
 class ChatTemplateError(LongbatchError):
     """The model's chat template cannot render this conversation."""
 
     code = "chat_template_error"
+
+
+class TemplateVariablesError(ChatTemplateError):
+    """The model's chat template fails with these chat_template_kwargs."""
+
+    code = "invalid_value"
+
+    def __init__(self, message: str | None = None) -> None:
+        super().__init__(message, param="chat_template_kwargs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,17 +88,20 @@ class ChatTemplate:
         self._variables = dict(variables)
         self._control_pattern = control_pattern(control_tokens)
         # Conversations come in few shapes, so nearly every skeleton is cached.
-        self.skeleton: Callable[[tuple[Role, ...]], Skeleton] = lru_cache(maxsize=256)(self._skeleton)
+        self.skeleton: Callable[[tuple[Role, ...], str], Skeleton] = lru_cache(maxsize=256)(self._skeleton)
 
-    def _skeleton(self, roles: tuple[Role, ...]) -> Skeleton:
+    def _skeleton(self, roles: tuple[Role, ...], variables: str) -> Skeleton:
         """Render the markup around messages of these roles, up to the assistant's answer.
 
+        Args:
+            roles: of the messages.
+            variables: the caller's own variables as canonical JSON; empty: none.
+
         Raises:
+            TemplateVariablesError: the template fails with these variables, and only with them.
             ChatTemplateError: the template refuses these roles, or leaves a message out.
         """
-        markup = self._render(roles)
-        if missing := set(range(len(roles))) - {int(index) for index in _PLACEHOLDERS.findall(markup)}:
-            raise ChatTemplateError(f"The model's chat template leaves out message {min(missing)}.")
+        markup = self._markup(roles, self._checked(variables)) if variables else self._markup(roles, {})
         pieces: list[int | Run] = []
         position = 0
         for match in self._control_pattern.finditer(markup):
@@ -85,20 +110,57 @@ class ChatTemplate:
         pieces.append(_run(markup[position:]))
         return tuple(piece for piece in pieces if piece != ())
 
-    def _render(self, roles: tuple[Role, ...]) -> str:
-        messages = [{"role": role, "content": _PLACEHOLDER.format(index)} for index, role in enumerate(roles)]
+    def _checked(self, variables: str) -> dict[str, object]:
+        """Read the caller's variables, none of which may write markup of its own.
+
+        Raises:
+            TemplateVariablesError: one has a reserved name, or holds the text of a control token.
+        """
+        given = cast("dict[str, object]", json.loads(variables))
+        if reserved := given.keys() & (_RESERVED | self._variables.keys()):
+            raise TemplateVariablesError(f"The variable {min(reserved)!r} cannot be set.")
+        for text in _texts(given):
+            if self._control_pattern.search(text) or _PRIVATE.search(text):
+                raise TemplateVariablesError("A variable holds the text of a control token.")
+        return given
+
+    def _markup(self, roles: tuple[Role, ...], given: Mapping[str, object]) -> str:
         try:
-            return self._template.render(
-                messages=messages, add_generation_prompt=True, tools=None, documents=None, **self._variables
-            )
-        except TemplateError as error:
+            markup = self._render(roles, given)
+        except _RENDER_FAULTS as error:
+            if given:
+                self._markup(roles, {})  # otherwise the roles are at fault
+                raise TemplateVariablesError(f"The model's chat template fails with them: {error}") from error
             raise ChatTemplateError(f"The model's chat template refuses these roles: {error}") from error
+        if missing := set(range(len(roles))) - {int(index) for index in _PLACEHOLDERS.findall(markup)}:
+            fault = TemplateVariablesError if given else ChatTemplateError
+            raise fault(f"The model's chat template leaves out message {min(missing)}.")
+        return markup
+
+    def _render(self, roles: tuple[Role, ...], given: Mapping[str, object]) -> str:
+        messages = [{"role": role, "content": _PLACEHOLDER.format(index)} for index, role in enumerate(roles)]
+        own = {"messages": messages, "add_generation_prompt": True, "tools": None, "documents": None}
+        return self._template.render({**given, **own, **self._variables})
 
 
 def _run(markup: str) -> Run:
     """Split markup into literals and the message indexes between them, in order."""
     pieces = _PLACEHOLDERS.split(markup)  # literal, index, literal, …, literal
     return tuple(int(piece) if number % 2 else piece for number, piece in enumerate(pieces) if piece)
+
+
+def _texts(value: object) -> Iterator[str]:
+    """Yield every text in a JSON value, names included."""
+    match value:
+        case str():
+            yield value
+        case list():
+            for each in value:
+                yield from _texts(each)
+        case dict():
+            for name, each in value.items():
+                yield name
+                yield from _texts(each)
 
 
 def control_pattern(tokens: Sequence[ControlToken]) -> re.Pattern[str]:

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from jobs.errors import InvalidRequestError
 from jobs.prompts import messages
-from jobs.prompts.chat_template import ChatTemplateError
+from jobs.prompts.chat_template import ChatTemplateError, TemplateVariablesError
 from jobs.prompts.store import CountedPrompt, Counter
 from jobs.prompts.tokenizer import Tokenizer, pack_ids
 
@@ -54,7 +55,8 @@ class PromptCounter:
         """
         plain = messages.plain_text(canonical)
         if plain is None:
-            ids = self.tokenizer.encode_messages(messages.parse(canonical), limit=limit)
+            asked = messages.parse(canonical)
+            ids = self.tokenizer.encode_messages(asked.messages, variables=asked.variables, limit=limit)
         else:
             ids = self.tokenizer.encode_plain(plain, limit=limit)
         return CountedPrompt(
@@ -68,8 +70,18 @@ def count_short(canonical: str, counter: Counter, *, max_chars: int) -> CountedP
     Returns:
         None: it has more than `max_chars` characters, or the chat template refuses it. A service worker
         counts it later, meets the same error and fails the job with it.
+
+    Raises:
+        InvalidRequestError: the chat template fails with its `chat_template_kwargs`, which are tried however
+            long the prompt is.
     """
     try:
-        return counter.count_prompt(canonical) if len(canonical) <= max_chars else None
+        if len(canonical) <= max_chars:
+            return counter.count_prompt(canonical)
+        if (blank := messages.without_contents(canonical)) is not None:
+            counter.count_prompt(blank)
+    except TemplateVariablesError as error:
+        raise InvalidRequestError(error.message, param=error.param) from None
     except ChatTemplateError:
-        return None
+        pass
+    return None

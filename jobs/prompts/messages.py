@@ -1,7 +1,7 @@
 """Chat messages: how a task and its input become them, and their canonical JSON."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
@@ -36,6 +36,19 @@ class Message:
 
     role: Role
     content: str
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """What a chat template renders.
+
+    Attributes:
+        messages: its turns.
+        variables: the caller's `chat_template_kwargs` as canonical JSON; empty: none.
+    """
+
+    messages: list[Message]
+    variables: str = ""
 
 
 def build_messages(
@@ -81,10 +94,37 @@ def _transcript(messages: Sequence[Message]) -> str:
     return "\n\n".join(f"{message.role}: {message.content}" for message in messages)
 
 
-def canonical(messages: Sequence[Message]) -> str:
-    """Write messages as canonical JSON, to hash and store: equal messages, equal text."""
+def canonical(messages: Sequence[Message], *, variables: Mapping[str, object] | None = None) -> str:
+    """Write a conversation as canonical JSON, to hash and store: equal conversations, equal text.
+
+    Args:
+        messages: its turns.
+        variables: the caller's `chat_template_kwargs`. Without any, the JSON is the list of turns alone.
+    """
     turns = [{"content": message.content, "role": message.role} for message in messages]
-    return to_json(turns).decode()  # keeps this order of keys; five times as fast as `json.dumps`
+    written = to_json(turns).decode()  # keeps this order of keys; five times as fast as `json.dumps`
+    if not variables:
+        return written
+    return f'{{"chat_template_kwargs":{_write(variables)},"messages":{written}}}'
+
+
+def _write(variables: Mapping[str, object]) -> str:
+    return json.dumps(variables, sort_keys=True, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+def without_contents(prompt: str) -> str | None:
+    """Blank the contents of a conversation that sets template variables.
+
+    Its template renders the rest the same, and at once however long the contents are.
+
+    Returns:
+        None: the prompt sets no variables.
+    """
+    if not prompt.startswith("{"):
+        return None
+    conversation = parse(prompt)
+    blank = [Message(message.role, "") for message in conversation.messages]
+    return canonical(blank, variables=json.loads(conversation.variables))
 
 
 def canonical_text(prompt: str) -> str:
@@ -104,16 +144,19 @@ def plain_text(canonical: str) -> str | None:
     return text
 
 
-def parse(text: str) -> list[Message]:
-    """Read the messages that `canonical` wrote.
+def parse(text: str) -> Conversation:
+    """Read the conversation that `canonical` wrote.
 
     Raises:
-        ValueError: the text is not canonical JSON of messages.
+        ValueError: the text is not canonical JSON of a conversation.
     """
-    turns = json.loads(text)
-    if not isinstance(turns, list):
-        raise ValueError("messages are a JSON list")  # noqa: TRY004 one error for every malformed text
-    return [_message(turn) for turn in turns]
+    match json.loads(text):
+        case list(turns):
+            return Conversation([_message(turn) for turn in turns])
+        case {"chat_template_kwargs": dict(variables), "messages": list(turns), **rest} if not rest:
+            return Conversation([_message(turn) for turn in turns], _write(variables))
+        case _:
+            raise ValueError("a conversation is a JSON list of messages, or an object with variables")
 
 
 def _message(turn: object) -> Message:

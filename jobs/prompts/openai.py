@@ -19,6 +19,7 @@ from jobs.validation import (
     Closed,
     NonEmpty,
     Stop,
+    TemplateVariables,
     Text,
     from_validation,
 )
@@ -124,6 +125,11 @@ class ChatRequest(_Generation):
     )
 
     messages: list[ChatMessage] = Field(min_length=1, max_length=4096)
+    chat_template_kwargs: TemplateVariables | None = Field(
+        None,
+        description="Variables for the model's chat template, such as `enable_thinking`; one that the"
+        " template does not know has no effect.",
+    )
     max_completion_tokens: int | None = Field(None, ge=1, le=MAX_OUTPUT_TOKENS)
 
 
@@ -269,7 +275,8 @@ def _max_tokens(request: ChatRequest | TextRequest) -> int | None:
 def _canonical(request: ChatRequest | TextRequest) -> str:
     if isinstance(request, TextRequest):
         return messages.canonical_text(request.prompt)
-    return messages.canonical([Message(turn.role, turn.content) for turn in request.messages])
+    turns = [Message(turn.role, turn.content) for turn in request.messages]
+    return messages.canonical(turns, variables=request.chat_template_kwargs)
 
 
 def _object(

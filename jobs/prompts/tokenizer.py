@@ -128,13 +128,21 @@ class Tokenizer:
             _limits=limits,
         )
 
-    def encode_messages(self, messages: Sequence[Message], *, limit: int | None = None) -> TokenIds:
+    def encode_messages(
+        self, messages: Sequence[Message], *, variables: str = "", limit: int | None = None
+    ) -> TokenIds:
         """Encode the prompt that makes the model answer these messages.
 
         Equals rendering and encoding the chat template, except that message contents stay ordinary text: the
         template cannot trim them, and nothing in them becomes a control token.
 
+        Args:
+            messages: the turns of the conversation.
+            variables: variables of the caller for the template, as canonical JSON; empty: none.
+            limit: the most tokens that the prompt may have; None means no limit.
+
         Raises:
+            TemplateVariablesError: the template fails with these variables.
             ChatTemplateError: the model has no chat template, or its template refuses these roles.
             UnsafeTextError: the tokenizer cannot encode a content without control tokens.
         """
@@ -144,7 +152,7 @@ class Tokenizer:
             raise ChatTemplateError(
                 f"A message's role must be one of {get_args(Role)}; {len(strange)} other roles were given."
             )
-        skeleton = self._template.skeleton(tuple(message.role for message in messages))
+        skeleton = self._template.skeleton(tuple(message.role for message in messages), variables)
         found: list[TokenIds] = []
         num = 0
         for piece in skeleton:

@@ -28,7 +28,7 @@ def complete(**body: object) -> Generation:
 
 def test_a_plain_chat_is_understood() -> None:
     asked = chat()
-    assert messages.parse(asked.canonical) == [messages.Message("user", "Hello")]
+    assert messages.parse(asked.canonical).messages == [messages.Message("user", "Hello")]
     assert (asked.model, asked.max_tokens, asked.sampling) == ("m", None, {"temperature": 1.0})
     assert (asked.stream, asked.include_usage) == (False, False)
 
@@ -71,7 +71,7 @@ def test_parameters_that_ask_for_nothing_change_nothing(neutral: dict[str, objec
 def test_parts_of_text_are_joined_and_developers_are_the_system() -> None:
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
     asked = chat(messages=[{"role": "developer", "content": parts}, *HELLO])
-    assert messages.parse(asked.canonical)[0] == messages.Message("system", "ab")
+    assert messages.parse(asked.canonical).messages[0] == messages.Message("system", "ab")
 
 
 def test_a_text_is_kept_without_a_frame() -> None:

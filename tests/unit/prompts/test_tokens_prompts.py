@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from jobs.errors import InvalidRequestError
 from jobs.prompts.delimiters import delimiters
-from jobs.prompts.messages import Message, build_messages, canonical, parse
+from jobs.prompts.messages import Conversation, Message, build_messages, canonical, parse
 
 messages = st.lists(
     st.builds(
@@ -94,17 +94,34 @@ def test_an_empty_input_is_refused(task: str) -> None:
 
 @given(turns=messages)
 def test_canonical_text_comes_back_as_the_same_messages(turns: list[Message]) -> None:
-    assert parse(canonical(turns)) == turns
+    assert parse(canonical(turns)) == Conversation(turns)
 
 
 def test_canonical_text_is_fixed() -> None:
     assert canonical([Message("user", "ä\n")]) == '[{"content":"ä\\n","role":"user"}]'
+    assert canonical([Message("user", "ä")], variables={}) == '[{"content":"ä","role":"user"}]'
+    assert canonical([Message("user", "ä")], variables={"b": "ö", "a": False}) == (
+        '{"chat_template_kwargs":{"a":false,"b":"ö"},"messages":[{"content":"ä","role":"user"}]}'
+    )
+
+
+def test_template_variables_come_back_with_the_messages() -> None:
+    turns = [Message("user", "hi")]
+    found = parse(canonical(turns, variables={"b": [1, None], "a": {"c": True}}))
+    assert found == Conversation(turns, '{"a":{"c":true},"b":[1,null]}')
 
 
 @pytest.mark.parametrize(
     "text",
-    ["{}", "[1]", '[{"role":"tool","content":""}]', '[{"role":"user","content":"","x":1}]', "nonsense"],
+    [
+        "{}",
+        '{"chat_template_kwargs":[],"messages":[]}',
+        "[1]",
+        '[{"role":"tool","content":""}]',
+        '[{"role":"user","content":"","x":1}]',
+        "nonsense",
+    ],
 )
 def test_text_that_is_not_canonical_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"message|Expecting"):
+    with pytest.raises(ValueError, match=r"message|conversation|Expecting"):
         parse(text)
