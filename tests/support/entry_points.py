@@ -20,7 +20,7 @@ from worker.engine.request import Request, Sampling, prompt_text
 from worker.engine.stream import Stream
 from worker.inference.answer import Answer
 from worker.inference.follow import follow
-from worker.inference.leases import HeldLease, StopAsked
+from worker.inference.leases import RunningJob, StopAsked
 from worker.inference.outcome import Outcome
 from worker.inference.text_answer import TextAnswer
 from worker_support import KillableEngine
@@ -54,27 +54,27 @@ class Run:
     """
 
     stream: Stream
-    held: HeldLease
+    running: RunningJob
     answer: Answer | TextAnswer
     engine_is_done: bool = False
 
     def follow(self, *, until_told: Callable[[], None] = lambda: None) -> Outcome:
         """How it ends, as a worker's slot sees it."""
         end = follow(
-            self.held, self.answer, _PATIENT, publish=until_told, lease_seconds=600, snapshot_seconds=5
+            self.running, self.answer, _PATIENT, publish=until_told, lease_seconds=600, snapshot_seconds=5
         )
         self.engine_is_done = end.engine_is_done
         return end.outcome
 
     def first(self) -> None:
         """Wait until the engine has begun to say something."""
-        eventually(lambda: not self.held.inbox.empty())
+        eventually(lambda: not self.running.inbox.empty())
 
     def end(self) -> StreamEnd:
         """The stream's end, which comes within 30 s; what comes before it belongs to the answer."""
         until = time.monotonic() + 30
         while not isinstance(
-            event := self.held.inbox.get(timeout=max(0.0, until - time.monotonic())), StreamEnd
+            event := self.running.inbox.get(timeout=max(0.0, until - time.monotonic())), StreamEnd
         ):
             if not isinstance(event, StopAsked):
                 self.answer.take(event)
@@ -143,12 +143,12 @@ class Served:
             sampling: how tokens are picked.
             is_endless: only `max_tokens` ends the answer; a model that goes by its prompt is told there, too.
         """
-        held = HeldLease(Lease(uuid7(), uuid7()), valid_until=time.monotonic() + 600)
+        running = RunningJob(Lease(uuid7(), uuid7()), valid_until=time.monotonic() + 600)
         text = ""
         if not self.model.abilities.takes_ids:
             text = prompt_text(self.tokenizer, ids, adds_bos=self.model.abilities.adds_bos)
         request = Request(
-            request_id=held.lease.lease_id.hex,
+            request_id=running.lease.lease_id.hex,
             ids=ids,
             max_tokens=max_tokens,
             end_id=NEVER if is_endless else self.tokenizer.end_id,
@@ -160,10 +160,10 @@ class Served:
 
         kind = Answer if self.model.abilities.gives_ids else TextAnswer
         answer = kind(self.tokenizer, max_tokens=max_tokens, stops=stops)
-        answer.begin_run(until=max_tokens)
-        stream = Stream(self.model.call(request), put=held.inbox.put)
+        answer.begin_segment(until=max_tokens)
+        stream = Stream(self.model.call(request), put=running.inbox.put)
         stream.start()
-        return Run(stream, held, answer)
+        return Run(stream, running, answer)
 
     def is_idle(self) -> bool:
         gauges = self.engine.gauges()

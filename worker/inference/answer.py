@@ -57,7 +57,7 @@ class Answer:
         """The generated token ids; the next run's prompt ends with them."""
         return tuple(self._ids)
 
-    def begin_run(self, *, until: int) -> None:
+    def begin_segment(self, *, until: int) -> None:
         """Start a run that generates until the answer has `until` or `max_tokens` tokens."""
         self._num_resumed = len(self._ids)
         self._run_end = min(until, self._max_tokens)

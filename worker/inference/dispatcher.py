@@ -19,9 +19,9 @@ from jobs.settings import Settings
 from jobs.states import StopReason
 from worker.engine.client import EngineModel
 from worker.inference.execute import Runner
-from worker.inference.leases import HeldLease, LeaseKeeper
+from worker.inference.leases import LeaseKeeper, RunningJob
 from worker.inference.monitor import EngineMonitor
-from worker.inference.refill import PendingSends, Refill
+from worker.inference.refill import PendingSends, SlotRefiller
 from worker.loop import Loop
 
 # Threads are made only when a job needs one; an engine has far fewer slots.
@@ -52,10 +52,10 @@ class Dispatcher:
         self._keeper = keeper
         self._runner = runner
         self._pending_sends = pending_sends
-        self._refill = Refill(self._fill, pending_sends)
+        self._refiller = SlotRefiller(self._fill, pending_sends)
         self._slots = ThreadPoolExecutor(max_workers=_MAX_SLOTS, thread_name_prefix="slot")
         self._num_running = 0
-        self._given_back: set[HeldLease] = set()
+        self._given_back: set[RunningJob] = set()
         self._changed = threading.Condition()
         self.loop = Loop("dispatcher", self.run_once, interval=settings.jobs.claim_poll_seconds)
         self.prefetch_loop = Loop("prefetch", self._prefetch, interval=settings.jobs.claim_poll_seconds)
@@ -99,7 +99,7 @@ class Dispatcher:
         if found.asked_for_room:
             self._keeper.loop.wake()  # it delivers the stop requests
         for claim in found.claims:
-            self._start(claim, HeldLease(claim.lease, valid_until), model)
+            self._start(claim, RunningJob(claim.lease, valid_until), model)
         self._runner.prefetcher.forget(claim.job.id for claim in found.claims)
         if found.claims:
             self.prefetch_loop.wake()
@@ -119,42 +119,42 @@ class Dispatcher:
             return False
         return bool(found.claims) and found.free_slots == 0
 
-    def _start(self, claim: Claim, held: HeldLease, model: EngineModel) -> None:
-        self._keeper.hold(held)
-        self._pending_sends.begin()
+    def _start(self, claim: Claim, running: RunningJob, model: EngineModel) -> None:
+        self._keeper.hold(running)
+        self._pending_sends.add()
         with self._changed:
             try:
-                self._slots.submit(self._occupy, claim, held, model)
+                self._slots.submit(self._occupy, claim, running, model)
             except RuntimeError:  # no thread could start, or the pool is shut down
                 telemetry.logger().exception(telemetry.LOOP_FAILED, loop="slot-start")
-                self._given_back.add(held)  # the pool may still run it
+                self._given_back.add(running)  # the pool may still run it
             else:
                 self._num_running += 1
                 return
-        self._give_back(claim, held)
+        self._give_back(claim, running)
 
-    def _give_back(self, claim: Claim, held: HeldLease) -> None:
+    def _give_back(self, claim: Claim, running: RunningJob) -> None:
         """Release a job that was not sent. If that fails, it is requeued when its lease runs out."""
-        self._keeper.drop(held)
-        self._pending_sends.done()
+        self._keeper.drop(running)
+        self._pending_sends.remove()
         with suppress(SQLAlchemyError), transaction(self._sessions) as session:
             lifecycle.release(session, claim.lease)
             reservations.close(session, claim.lease.lease_id)
 
-    def _occupy(self, claim: Claim, held: HeldLease, model: EngineModel) -> None:
+    def _occupy(self, claim: Claim, running: RunningJob, model: EngineModel) -> None:
         with self._changed:
-            if held in self._given_back:
-                self._given_back.discard(held)
+            if running in self._given_back:
+                self._given_back.discard(running)
                 return
-        slot = _Slot(claim, self._refill, self._pending_sends)
+        slot = _Slot(claim, self._refiller, self._pending_sends)
         try:
-            self._runner.run(claim, held, model, sent=slot.sent, free=slot.free)
+            self._runner.run(claim, running, model, sent=slot.sent, refill_slot=slot.refill)
         except Exception:  # noqa: BLE001  # the thread's entry point
             # The lease runs out and the job is rescued.
             telemetry.logger().exception(telemetry.LOOP_FAILED, loop="slot")
         finally:
             slot.sent()
-            self._keeper.drop(held)
+            self._keeper.drop(running)
             with self._changed:
                 self._num_running -= 1
                 self._changed.notify_all()
@@ -169,9 +169,9 @@ class _Slot:
         is_taken: the slot is refilled, or another thread is refilling it.
     """
 
-    def __init__(self, claim: Claim, refill: Refill, pending_sends: PendingSends) -> None:
+    def __init__(self, claim: Claim, refiller: SlotRefiller, pending_sends: PendingSends) -> None:
         self._claim = claim
-        self._refill = refill
+        self._refiller = refiller
         self._pending_sends = pending_sends
         self._was_sent = False
         self.is_taken = False
@@ -180,8 +180,8 @@ class _Slot:
         """Mark the job's request as sent, or as one that never will be. Later calls do nothing."""
         if not self._was_sent:
             self._was_sent = True
-            self._pending_sends.done()
+            self._pending_sends.remove()
 
-    def free(self, generated_tokens: int) -> None:
+    def refill(self, generated_tokens: int) -> None:
         """Refill the slot of a job with so many tokens, for which the engine no longer holds anything."""
-        self.is_taken = self._refill.after(FreedSlot(self._claim.lease.lease_id, generated_tokens))
+        self.is_taken = self._refiller.refill(FreedSlot(self._claim.lease.lease_id, generated_tokens))

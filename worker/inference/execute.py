@@ -29,7 +29,7 @@ from worker.engine.request import Request, prompt_text
 from worker.engine.stream import Stream
 from worker.inference.answer import Answer
 from worker.inference.follow import follow, wait_for_end, wait_for_stop
-from worker.inference.leases import HeldLease, LeaseKeeper
+from worker.inference.leases import LeaseKeeper, RunningJob
 from worker.inference.live_output import LiveOutput
 from worker.inference.monitor import EngineMonitor
 from worker.inference.outcome import (
@@ -82,11 +82,11 @@ class Runner:
     def run(
         self,
         claim: Claim,
-        held: HeldLease,
+        running: RunningJob,
         model: EngineModel,
         *,
         sent: Callable[[], None],
-        free: Callable[[int], None],
+        refill_slot: Callable[[int], None],
     ) -> None:
         """Run one claimed job and record how its run ended.
 
@@ -95,25 +95,26 @@ class Runner:
 
         Args:
             claim: the job.
-            held: its lease.
+            running: what the slot and the keeper of the leases share about it.
             model: the engine's model, abilities and capacity.
             sent: called once the job's first request is on its way.
-            free: called with the number of generated tokens as soon as the engine holds nothing for the job.
+            refill_slot: called with the number of generated tokens once the engine holds nothing for the job.
         """
-        run = self._begin(claim, held, model)
+        run = self._begin(claim, running, model)
         end = self._try(run, model, sent=sent)
-        held.is_ending = True
+        running.is_ending = True
         if run.stream is not None and end.engine_is_done:
-            free(run.answer.num_tokens)
+            # The next job is claimed before this one's result is written: an idle slot costs more (`refill`).
+            refill_slot(run.answer.num_tokens)
         self.recorder.end(run, end)
 
-    def _begin(self, claim: Claim, held: HeldLease, model: EngineModel) -> JobRun:
+    def _begin(self, claim: Claim, running: RunningJob, model: EngineModel) -> JobRun:
         job = claim.job
         log = telemetry.logger().bind(job_id=ids.job_id(job.id), attempt=job.attempt)
         log.info(telemetry.JOB_CLAIMED, blocks=claim.blocks, prompt_tokens=job.prompt_tokens)
         kind = Answer if model.served.abilities.gives_ids else TextAnswer
         answer = kind(self.counter.tokenizer, max_tokens=job.max_tokens, stops=stops_of(job))
-        return JobRun(claim, held, answer, self.live.publisher(job, answer), log)
+        return JobRun(claim, running, answer, self.live.publisher(job, answer), log)
 
     def _try(self, run: JobRun, model: EngineModel, *, sent: Callable[[], None]) -> RunEnd:
         """Generate the answer; whatever goes wrong becomes the outcome."""
@@ -132,7 +133,7 @@ class Runner:
         prompt = self._load(run)
         next_step = _outcome_without_engine(run, prompt) or Granted(run.claim.output_tokens)
         while isinstance(next_step, Granted):
-            run.answer.begin_run(until=next_step.tokens)
+            run.answer.begin_segment(until=next_step.tokens)
             run.stream = stream = self._open(run, prompt, model)
             stream.start()
             sent()
@@ -156,7 +157,7 @@ class Runner:
                 saved = checkpoints.load(session, job.id)
             if saved is not None and saved.fingerprint == self.counter.fingerprint:
                 run.answer.resume(unpack_ids(saved.packed_ids).tolist())
-        run.held.take_over(run.answer.num_tokens)
+        run.job.take_over(run.answer.num_tokens)
         return prompt
 
     def _open(self, run: JobRun, prompt: CountedPrompt, model: EngineModel) -> Stream:
@@ -172,11 +173,11 @@ class Runner:
             text="" if abilities.takes_ids else prompt_text(tokenizer, ids, adds_bos=abilities.adds_bos),
             stops=stops_of(run.claim.job),
         )
-        return Stream(model.served.call(request), put=run.held.inbox.put)
+        return Stream(model.served.call(request), put=run.job.inbox.put)
 
     def _follow(self, run: JobRun, stream: Stream, model: EngineModel) -> RunEnd:
         """Follow the stream until the engine is done or the run ends."""
-        job, held, answer = run.claim.job, run.held, run.answer
+        job, running, answer = run.claim.job, run.job, run.answer
         is_streaming = model.served.abilities.is_streaming
         deadlines = deadlines_for(
             prompt_tokens=(job.prompt_tokens or 0) + answer.num_tokens,
@@ -185,23 +186,23 @@ class Runner:
             time_scale=self.settings.engine.time_scale,
         )
         end = follow(
-            held,
+            running,
             answer,
             deadlines if is_streaming else replace(deadlines, first_token=deadlines.total),
             publish=run.publisher.publish,
             lease_seconds=self.settings.jobs.lease_seconds,
             snapshot_seconds=self.settings.jobs.checkpoint_seconds,
         )
-        held.generating_since = None
+        running.generating_since = None
         match end:
             case RunEnd(Failed(EngineLostError() | EngineUnavailableError())):
-                self.monitor.doubt()
+                self.monitor.suspend()
             case RunEnd(LeaseLost()):
                 stream.cancel()  # no time for a stop request: the stream must not outlive the lease
             case RunEnd(engine_is_done=False):
                 stream.stop()
                 late = None if is_streaming else answer  # its text arrives only now
-                is_done = wait_for_end(held, seconds=_SETTLE_SECONDS, answer=late)
+                is_done = wait_for_end(running, seconds=_SETTLE_SECONDS, answer=late)
                 return replace(end, engine_is_done=is_done)
         return end
 
@@ -210,7 +211,7 @@ class Runner:
         while True:
             match self._ask_for_blocks(run):
                 case WaitForBlocks():
-                    stopped = wait_for_stop(run.held, seconds=_ASK_AGAIN_SECONDS)
+                    stopped = wait_for_stop(run.job, seconds=_ASK_AGAIN_SECONDS)
                     if stopped is not None:
                         return stopped
                 case granted_or_ended:

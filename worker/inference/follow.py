@@ -11,7 +11,7 @@ from worker.engine.deadlines import Deadlines
 from worker.engine.deltas import TextDelta, TokenDelta
 from worker.engine.engine import StreamEnd
 from worker.inference.answer import Answer
-from worker.inference.leases import HeldLease, StopAsked
+from worker.inference.leases import RunningJob, StopAsked
 from worker.inference.outcome import Failed, Finished, Outcome, RunEnd, SegmentEnded, Stopped
 from worker.inference.text_answer import TextAnswer
 
@@ -21,7 +21,7 @@ _FINAL_SECONDS: Final = 5.0
 
 
 def follow(
-    held: HeldLease,
+    running: RunningJob,
     answer: Answer | TextAnswer,
     deadlines: Deadlines,
     *,
@@ -35,7 +35,7 @@ def follow(
     can block it.
 
     Args:
-        held: the job's lease; its inbox receives every event.
+        running: the job; its inbox receives every event.
         answer: receives the tokens.
         deadlines: limits of the stream, counted from now.
         publish: called whenever there is new output to publish.
@@ -47,13 +47,13 @@ def follow(
     margin = min(_MAX_MARGIN_SECONDS, lease_seconds / 10)
     while True:
         due = min(last_token + _patience(answer, deadlines), started + deadlines.total)
-        lease_end = held.valid_until - margin
+        lease_end = running.valid_until - margin
         now = time.monotonic()
         # Before each event: a backlog of tokens must not carry the stream past its lease.
         if now >= lease_end:
             return RunEnd(LeaseLost())
         try:
-            event = held.inbox.get(timeout=max(0.0, min(due, lease_end) - now))
+            event = running.inbox.get(timeout=max(0.0, min(due, lease_end) - now))
         except queue.Empty:
             if time.monotonic() >= due:
                 return RunEnd(_late(answer, over_total=due == started + deadlines.total))
@@ -62,10 +62,10 @@ def follow(
             case TokenDelta() | TextDelta():
                 last_token = time.monotonic()
                 answer.take(event)
-                held.note_tokens(last_token, num_tokens=answer.num_tokens)
+                running.note_tokens(last_token, num_tokens=answer.num_tokens)
                 publish()
                 if answer.is_resumable and last_token - snapped >= snapshot_seconds:
-                    held.snapshot, snapped = answer.snapshot(), last_token
+                    running.snapshot, snapped = answer.snapshot(), last_token
                 # At max_tokens the engine ends by itself, and its final response is on its way.
                 if answer.finish_reason is not None and not answer.is_full:
                     return RunEnd(Finished(answer.finish_reason))
@@ -75,12 +75,12 @@ def follow(
                 return RunEnd(LeaseLost() if reason is None else Stopped(reason))
 
 
-def wait_for_stop(held: HeldLease, *, seconds: float) -> Outcome | None:
+def wait_for_stop(running: RunningJob, *, seconds: float) -> Outcome | None:
     """Wait for an event that ends a job without a running stream. Returns None if none comes in time."""
-    if time.monotonic() >= held.valid_until:
+    if time.monotonic() >= running.valid_until:
         return LeaseLost()
     try:
-        event = held.inbox.get(timeout=seconds)
+        event = running.inbox.get(timeout=seconds)
     except queue.Empty:
         return None
     if isinstance(event, StopAsked):
@@ -88,7 +88,7 @@ def wait_for_stop(held: HeldLease, *, seconds: float) -> Outcome | None:
     return None
 
 
-def wait_for_end(held: HeldLease, *, seconds: float, answer: Answer | TextAnswer | None = None) -> bool:
+def wait_for_end(running: RunningJob, *, seconds: float, answer: Answer | TextAnswer | None = None) -> bool:
     """Wait for the engine to confirm the end of its request, dropping all other events.
 
     Deltas that arrive meanwhile are appended to `answer`: one that does not stream arrives only now.
@@ -99,7 +99,7 @@ def wait_for_end(held: HeldLease, *, seconds: float, answer: Answer | TextAnswer
     until = time.monotonic() + seconds
     while True:
         try:
-            event = held.inbox.get(timeout=max(0.0, until - time.monotonic()))
+            event = running.inbox.get(timeout=max(0.0, until - time.monotonic()))
         except queue.Empty:
             return False
         if isinstance(event, StreamEnd):

@@ -40,7 +40,7 @@ class StopAsked:
 
 
 @dataclass(eq=False)
-class HeldLease:
+class RunningJob:
     """The state of a running job that its slot and the keeper share.
 
     Attributes:
@@ -105,49 +105,49 @@ class LeaseKeeper:
     def __init__(self, sessions: sessionmaker[Session], settings: JobSettings) -> None:
         self._sessions = sessions
         self._settings = settings
-        self._held: set[HeldLease] = set()
+        self._running: set[RunningJob] = set()
         self._lock = threading.Lock()
         self.loop = Loop("leases", self.run_once, interval=settings.stop_poll_seconds)
 
-    def hold(self, held: HeldLease) -> None:
+    def hold(self, running: RunningJob) -> None:
         """Keep renewing this lease from now on."""
         with self._lock:
-            self._held.add(held)
+            self._running.add(running)
 
-    def drop(self, held: HeldLease) -> None:
+    def drop(self, running: RunningJob) -> None:
         """Stop renewing this lease."""
         with self._lock:
-            self._held.discard(held)
+            self._running.discard(running)
 
-    def held(self) -> list[HeldLease]:
+    def running(self) -> list[RunningJob]:
         """Return every lease being kept now."""
         with self._lock:
-            return list(self._held)
+            return list(self._running)
 
     def stop_all(self, reason: StopReason) -> None:
         """Ask every running job to end."""
-        for held in self.held():
-            held.inbox.put(StopAsked(reason))
+        for running in self.running():
+            running.inbox.put(StopAsked(reason))
 
     def run_once(self) -> None:
         """Renew due leases, deliver stop requests, report progress and save checkpoints.
 
         In this order. No step waits for a row locked by another transaction; the next round retries it.
         """
-        held = self.held()
-        if not held:
+        running = self.running()
+        if not running:
             return
-        if any(self._is_due(each) for each in held):
-            self._renew([each for each in held if self._is_due(each, ahead=_TOGETHER_SECONDS)])
-        self._deliver_stops(held)
-        self._report_progress(held)
-        for each in held:
+        if any(self._is_due(each) for each in running):
+            self._renew([each for each in running if self._is_due(each, ahead=_TOGETHER_SECONDS)])
+        self._deliver_stops(running)
+        self._report_progress(running)
+        for each in running:
             self._save(each)
 
-    def report_first_token(self, session: Session, held: HeldLease) -> None:
+    def report_first_token(self, session: Session, running: RunningJob) -> None:
         """Report when the first token came, if the job ended before the keeper reported it."""
-        if held.num_tokens and not held.reported_tokens:
-            progress = self._progress_of(held, held.num_tokens)
+        if running.num_tokens and not running.reported_tokens:
+            progress = self._progress_of(running, running.num_tokens)
             lifecycle.report_progress(
                 session,
                 progress.lease,
@@ -156,39 +156,39 @@ class LeaseKeeper:
             )
 
     @staticmethod
-    def _progress_of(held: HeldLease, num_tokens: int) -> JobProgress:
-        since = time.monotonic() - (held.first_token_at or time.monotonic())
-        return JobProgress(held.lease, num_tokens, timedelta(seconds=since))
+    def _progress_of(running: RunningJob, num_tokens: int) -> JobProgress:
+        since = time.monotonic() - (running.first_token_at or time.monotonic())
+        return JobProgress(running.lease, num_tokens, timedelta(seconds=since))
 
-    def _is_due(self, held: HeldLease, *, ahead: float = 0.0) -> bool:
+    def _is_due(self, running: RunningJob, *, ahead: float = 0.0) -> bool:
         """Return True if the lease must be renewed within `ahead` seconds."""
-        left = held.valid_until - ahead - time.monotonic()
+        left = running.valid_until - ahead - time.monotonic()
         return left <= self._settings.lease_seconds - self._settings.renew_seconds
 
-    def _renew(self, held: Iterable[HeldLease]) -> None:
+    def _renew(self, running: Iterable[RunningJob]) -> None:
         # Read the clock before renewing, so that we never believe a lease ends later than the database does.
         valid_until = time.monotonic() + self._settings.lease_seconds
         span = timedelta(seconds=self._settings.lease_seconds)
         with transaction(self._sessions) as session:
-            renewed = leases.renew(session, [each.lease for each in held], lease=span)
-        for each in held:
+            renewed = leases.renew(session, [each.lease for each in running], lease=span)
+        for each in running:
             if each.lease.lease_id in renewed:
                 each.valid_until = valid_until
 
-    def _deliver_stops(self, held: Iterable[HeldLease]) -> None:
+    def _deliver_stops(self, running: Iterable[RunningJob]) -> None:
         with transaction(self._sessions) as session:
-            reasons = leases.read_stops(session, [each.lease for each in held])
-        for each in held:
+            reasons = leases.read_stops(session, [each.lease for each in running])
+        for each in running:
             if each.lease.lease_id not in reasons:
                 self._lose(each)
             elif (reason := reasons[each.lease.lease_id]) and reason != each.stop_reason:
                 each.stop_reason = reason
                 each.inbox.put(StopAsked(reason))
 
-    def _report_progress(self, held: Iterable[HeldLease]) -> None:
+    def _report_progress(self, running: Iterable[RunningJob]) -> None:
         """Report the first token at once, and later ones about once a second."""
         now = time.monotonic()
-        due = {each.lease.lease_id: (each, each.num_tokens) for each in held if _must_report(each, now)}
+        due = {each.lease.lease_id: (each, each.num_tokens) for each in running if _must_report(each, now)}
         if not due:
             return
         with transaction(self._sessions) as session:
@@ -197,31 +197,31 @@ class LeaseKeeper:
             each, num_tokens = due[lease_id]
             each.reported_tokens, each.reported_at = num_tokens, now
 
-    def _save(self, held: HeldLease) -> None:
+    def _save(self, running: RunningJob) -> None:
         """Save the slot's last snapshot as the job's checkpoint. One that cannot be stored is skipped."""
-        snapshot = held.snapshot
-        if snapshot is None or snapshot is held.saved or held.is_ending:
+        snapshot = running.snapshot
+        if snapshot is None or snapshot is running.saved or running.is_ending:
             return
         try:
             with transaction(self._sessions) as session:
-                is_saved = leases.checkpoint(session, held.lease, snapshot)
+                is_saved = leases.checkpoint(session, running.lease, snapshot)
         except (DataError, IntegrityError, UnicodeError) as error:
             telemetry.logger().error(telemetry.LOOP_FAILED, loop="checkpoint", error=type(error).__name__)
             is_saved = True  # the next snapshot may be better
         if is_saved:
-            held.saved = snapshot
+            running.saved = snapshot
 
-    def _lose(self, held: HeldLease) -> None:
+    def _lose(self, running: RunningJob) -> None:
         """Drop the lease and stop its slot."""
-        if held.is_ending:
+        if running.is_ending:
             return
-        self.drop(held)
-        telemetry.logger().info(telemetry.LEASE_LOST, job_id=ids.job_id(held.lease.job_id))
-        held.inbox.put(StopAsked(None))
+        self.drop(running)
+        telemetry.logger().info(telemetry.LEASE_LOST, job_id=ids.job_id(running.lease.job_id))
+        running.inbox.put(StopAsked(None))
 
 
-def _must_report(held: HeldLease, now: float) -> bool:
+def _must_report(running: RunningJob, now: float) -> bool:
     """Return True if the job's progress is due to be reported to callers."""
-    if held.num_tokens == held.reported_tokens:
+    if running.num_tokens == running.reported_tokens:
         return False
-    return not held.reported_tokens or now - held.reported_at >= _PROGRESS_SECONDS
+    return not running.reported_tokens or now - running.reported_at >= _PROGRESS_SECONDS

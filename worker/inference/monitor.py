@@ -66,7 +66,7 @@ class EngineMonitor:
         with self._changed:
             return self._model
 
-    def doubt(self) -> None:
+    def suspend(self) -> None:
         """Give the engine no jobs until the next successful probe. Called when a stream cannot reach it."""
         with self._changed:
             self._model = None
@@ -98,7 +98,7 @@ class EngineMonitor:
     def _generating(self) -> frozenset[UUID]:
         """Return the leases of this process whose requests are generating now."""
         now = time.monotonic()
-        return frozenset(held.lease.lease_id for held in self._keeper.held() if held.is_generating(now))
+        return frozenset(each.lease.lease_id for each in self._keeper.running() if each.is_generating(now))
 
     def _describe(self) -> None:
         if not self._client.is_ready():

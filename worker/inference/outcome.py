@@ -71,7 +71,7 @@ class RunEnd:
     engine_is_done: bool = field(default=False, kw_only=True)
 
 
-def record(
+def write_outcome(
     session: Session, lease: Lease, end: RunEnd, output: Output, *, settings: JobSettings
 ) -> JobState | None:
     """Move the job to the outcome's state, and delete or drain its reservation.

@@ -21,9 +21,9 @@ from worker.doorbell import Ring
 from worker.engine.stream import Stream
 from worker.inference.answer import Answer
 from worker.inference.follow import wait_for_end
-from worker.inference.leases import HeldLease, LeaseKeeper
+from worker.inference.leases import LeaseKeeper, RunningJob
 from worker.inference.live_output import OutputPublisher
-from worker.inference.outcome import Failed, Finished, Outcome, RunEnd, Stopped, record
+from worker.inference.outcome import Failed, Finished, Outcome, RunEnd, Stopped, write_outcome
 from worker.inference.refill import PendingSends
 from worker.inference.text_answer import TextAnswer
 
@@ -47,7 +47,7 @@ class JobRun:
 
     Attributes:
         claim: the job's claim.
-        held: its lease.
+        job: what it shares with the keeper of the leases.
         answer: its output so far.
         publisher: publishes that output.
         log: a logger bound to the job.
@@ -55,7 +55,7 @@ class JobRun:
     """
 
     claim: Claim
-    held: HeldLease
+    job: RunningJob
     answer: Answer | TextAnswer
     publisher: OutputPublisher
     log: FilteringBoundLogger
@@ -97,7 +97,7 @@ class Recorder:
             if run.stream is not None and not end.engine_is_done:
                 self._settle(run, end.outcome)
         finally:
-            self.keeper.drop(run.held)
+            self.keeper.drop(run.job)
             if run.stream is not None:
                 run.stream.close()
 
@@ -116,8 +116,8 @@ class Recorder:
         while True:
             try:
                 with transaction(self.sessions) as session:
-                    self.keeper.report_first_token(session, run.held)
-                    return record(session, run.claim.lease, end, output, settings=self.settings.jobs)
+                    self.keeper.report_first_token(session, run.job)
+                    return write_outcome(session, run.claim.lease, end, output, settings=self.settings.jobs)
             except (DataError, IntegrityError, UnicodeError) as error:
                 telemetry.logger().error(telemetry.LOOP_FAILED, loop="record", error=type(error).__name__)
                 if end.outcome == _UNRECORDABLE:
@@ -133,7 +133,7 @@ class Recorder:
         run.log.info(telemetry.RESERVATION_DRAINING, blocks=run.claim.blocks)
         if isinstance(outcome, Finished | Stopped):
             linger = 1.0 if self.stopping.is_set() else _LINGER_SECONDS
-            if wait_for_end(run.held, seconds=linger):
+            if wait_for_end(run.job, seconds=linger):
                 self._close_reservation(run.claim)
 
     def _close_reservation(self, claim: Claim) -> None:

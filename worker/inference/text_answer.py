@@ -55,7 +55,7 @@ class TextAnswer:
         """Number of tokens that this run may generate."""
         return self._max_tokens
 
-    def begin_run(self, *, until: int) -> None:  # noqa: ARG002  # reserved whole
+    def begin_segment(self, *, until: int) -> None:  # noqa: ARG002  # reserved whole
         """Start a run, which always requests the whole answer."""
         self._has_begun = False
 

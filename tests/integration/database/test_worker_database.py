@@ -32,8 +32,8 @@ def test_streams_go_on_while_the_database_restarts(
             for job_id in job_ids[:4]:
                 queue.streaming(job_id)
             postgres.kill()
-            eventually(lambda: all(held.is_ending for held in worker.keeper.held()))
-            assert len(worker.keeper.held()) == 4
+            eventually(lambda: all(running.is_ending for running in worker.keeper.running()))
+            assert len(worker.keeper.running()) == 4
             postgres.start()
             ended = [queue.ended(job_id) for job_id in job_ids]
             eventually(lambda: not queue.reservations())

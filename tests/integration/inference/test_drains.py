@@ -17,7 +17,7 @@ from jobs.transitions import Lease
 from support import CAPACITY, ENGINE, POLICY, claim_one, register_engine, spec, submit_one
 from worker.engine.gauges import Gauges
 from worker.inference.draining import DrainMonitor
-from worker.inference.leases import HeldLease
+from worker.inference.leases import RunningJob
 
 TINY = replace(CAPACITY, max_blocks=10)
 ONE_ACTIVE = Gauges(active_requests=1, max_blocks=10)
@@ -98,16 +98,16 @@ def test_gauges_that_show_no_request_only_once_are_not_believed(
 
 
 def test_a_lease_counts_as_generating_only_while_its_present_request_brings_tokens() -> None:
-    held = HeldLease(Lease(uuid7(), uuid7()), valid_until=0.0)
-    held.take_over(500)
-    assert not held.is_generating(100.0), "tokens of an earlier run prove nothing"
-    held.note_tokens(100.0, num_tokens=501)
-    assert not held.is_generating(100.5), "the gauges may not count it yet"
-    held.note_tokens(101.5, num_tokens=502)
-    assert held.is_generating(101.6)
-    assert not held.is_generating(105.0), "the stream is silent"
-    held.generating_since = None
-    assert not held.is_generating(101.6)
+    running = RunningJob(Lease(uuid7(), uuid7()), valid_until=0.0)
+    running.take_over(500)
+    assert not running.is_generating(100.0), "tokens of an earlier run prove nothing"
+    running.note_tokens(100.0, num_tokens=501)
+    assert not running.is_generating(100.5), "the gauges may not count it yet"
+    running.note_tokens(101.5, num_tokens=502)
+    assert running.is_generating(101.6)
+    assert not running.is_generating(105.0), "the stream is silent"
+    running.generating_since = None
+    assert not running.is_generating(101.6)
 
 
 def test_a_reservation_whose_lease_has_expired_explains_no_request_in_the_engine(

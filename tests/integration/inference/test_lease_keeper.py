@@ -15,7 +15,7 @@ from jobs.models import DEFAULT_TENANT, Checkpoint, Job
 from jobs.settings import DatabaseSettings, JobSettings
 from jobs.states import StopReason
 from support import claim_one, output_of, register_engine, submit_one
-from worker.inference.leases import HeldLease, LeaseKeeper, StopAsked
+from worker.inference.leases import LeaseKeeper, RunningJob, StopAsked
 
 SETTINGS = JobSettings()
 
@@ -30,7 +30,7 @@ def impatient(engine: Engine, database_settings: DatabaseSettings) -> Iterator[s
 
 
 @pytest.fixture
-def held(sessions: sessionmaker[Session]) -> list[HeldLease]:
+def running(sessions: sessionmaker[Session]) -> list[RunningJob]:
     """Three running jobs whose leases are due, and which have generated something."""
     with transaction(sessions) as session:
         register_engine(session)
@@ -38,7 +38,7 @@ def held(sessions: sessionmaker[Session]) -> list[HeldLease]:
             submit_one(session)
         claimed = [claim_one(session).lease for _ in range(3)]
         session.execute(update(Job).values(lease_expires_at=Job.lease_expires_at - timedelta(seconds=20)))
-    found = [HeldLease(lease, valid_until=time.monotonic() + 40) for lease in claimed]
+    found = [RunningJob(lease, valid_until=time.monotonic() + 40) for lease in claimed]
     for number, each in enumerate(found, 1):
         each.note_tokens(time.monotonic(), num_tokens=number)
         each.snapshot = output_of(f"part {number}", number)
@@ -46,28 +46,28 @@ def held(sessions: sessionmaker[Session]) -> list[HeldLease]:
 
 
 @pytest.fixture
-def keeper(impatient: sessionmaker[Session], held: list[HeldLease]) -> LeaseKeeper:
+def keeper(impatient: sessionmaker[Session], running: list[RunningJob]) -> LeaseKeeper:
     made = LeaseKeeper(impatient, SETTINGS)
-    for each in held:
+    for each in running:
         made.hold(each)
     return made
 
 
 @contextmanager
-def locked(sessions: sessionmaker[Session], held: HeldLease) -> Iterator[None]:
+def locked(sessions: sessionmaker[Session], running: RunningJob) -> Iterator[None]:
     """Somebody is changing the job's row."""
     with transaction(sessions) as session:
-        session.execute(select(Job.id).where(Job.id == held.lease.job_id).with_for_update())
+        session.execute(select(Job.id).where(Job.id == running.lease.job_id).with_for_update())
         yield
 
 
-def jobs_of(sessions: sessionmaker[Session], held: list[HeldLease]) -> list[Job]:
+def jobs_of(sessions: sessionmaker[Session], running: list[RunningJob]) -> list[Job]:
     with sessions() as session:
-        return [session.get_one(Job, each.lease.job_id) for each in held]
+        return [session.get_one(Job, each.lease.job_id) for each in running]
 
 
-def ends_of(sessions: sessionmaker[Session], held: list[HeldLease]) -> list[datetime | None]:
-    return [job.lease_expires_at for job in jobs_of(sessions, held)]
+def ends_of(sessions: sessionmaker[Session], running: list[RunningJob]) -> list[datetime | None]:
+    return [job.lease_expires_at for job in jobs_of(sessions, running)]
 
 
 def checkpoints(sessions: sessionmaker[Session]) -> set[object]:
@@ -76,56 +76,56 @@ def checkpoints(sessions: sessionmaker[Session]) -> set[object]:
 
 
 def test_a_locked_job_holds_up_no_renewal_stop_progress_or_checkpoint_of_the_others(
-    sessions: sessionmaker[Session], held: list[HeldLease], keeper: LeaseKeeper
+    sessions: sessionmaker[Session], running: list[RunningJob], keeper: LeaseKeeper
 ) -> None:
-    blocked, *free = held
+    blocked, *free = running
     with transaction(sessions) as session:
         lifecycle.cancel(session, free[1].lease.job_id, tenant_id=DEFAULT_TENANT)
-    before, valid_until = ends_of(sessions, held), blocked.valid_until
+    before, valid_until = ends_of(sessions, running), blocked.valid_until
     with locked(sessions, blocked):
         keeper.run_once()
-    after = ends_of(sessions, held)
+    after = ends_of(sessions, running)
     assert after[0] == before[0]
     assert all(new > old for old, new in zip(before[1:], after[1:], strict=True) if old and new)
-    assert [each.valid_until > valid_until for each in held] == [False, True, True]
+    assert [each.valid_until > valid_until for each in running] == [False, True, True]
     assert free[1].inbox.get_nowait() == StopAsked(StopReason.CANCEL)
-    assert [job.completion_tokens for job in jobs_of(sessions, held)] == [0, 2, 3]
+    assert [job.completion_tokens for job in jobs_of(sessions, running)] == [0, 2, 3]
     assert checkpoints(sessions) == {each.lease.job_id for each in free}
-    assert set(keeper.held()) == set(held), "a lock is no loss"
+    assert set(keeper.running()) == set(running), "a lock is no loss"
 
 
 def test_what_a_lock_held_up_is_done_in_the_next_round(
-    sessions: sessionmaker[Session], held: list[HeldLease], keeper: LeaseKeeper
+    sessions: sessionmaker[Session], running: list[RunningJob], keeper: LeaseKeeper
 ) -> None:
-    before = ends_of(sessions, held)
-    with locked(sessions, held[0]):
+    before = ends_of(sessions, running)
+    with locked(sessions, running[0]):
         keeper.run_once()
     keeper.run_once()
-    after = ends_of(sessions, held)
+    after = ends_of(sessions, running)
     assert all(new > old for old, new in zip(before, after, strict=True) if old and new)
-    assert [job.completion_tokens for job in jobs_of(sessions, held)] == [1, 2, 3]
-    assert checkpoints(sessions) == {each.lease.job_id for each in held}
+    assert [job.completion_tokens for job in jobs_of(sessions, running)] == [1, 2, 3]
+    assert checkpoints(sessions) == {each.lease.job_id for each in running}
 
 
 def test_a_lease_that_stays_locked_has_no_other_renewed_before_its_time(
-    sessions: sessionmaker[Session], held: list[HeldLease], keeper: LeaseKeeper
+    sessions: sessionmaker[Session], running: list[RunningJob], keeper: LeaseKeeper
 ) -> None:
-    with locked(sessions, held[0]):
+    with locked(sessions, running[0]):
         keeper.run_once()
-        renewed = ends_of(sessions, held)
+        renewed = ends_of(sessions, running)
         for _ in range(3):
             keeper.run_once()
-        assert ends_of(sessions, held) == renewed
+        assert ends_of(sessions, running) == renewed
     keeper.run_once()
-    after = ends_of(sessions, held)
+    after = ends_of(sessions, running)
     assert after[1:] == renewed[1:]
     assert after[0] != renewed[0]
 
 
 def test_a_lost_or_expired_lease_is_reported_to_its_slot_and_never_revived(
-    sessions: sessionmaker[Session], held: list[HeldLease], keeper: LeaseKeeper
+    sessions: sessionmaker[Session], running: list[RunningJob], keeper: LeaseKeeper
 ) -> None:
-    lost, expired, kept = held
+    lost, expired, kept = running
     with transaction(sessions) as session:
         lifecycle.release(session, lost.lease)
         past = Job.lease_expires_at - timedelta(minutes=5)
@@ -134,30 +134,30 @@ def test_a_lost_or_expired_lease_is_reported_to_its_slot_and_never_revived(
     keeper.run_once()
     assert [each.inbox.get_nowait() for each in (lost, expired)] == [StopAsked(None)] * 2
     assert ends_of(sessions, [expired]) == [end]
-    assert keeper.held() == [kept]
+    assert keeper.running() == [kept]
 
 
 def test_a_checkpoint_that_cannot_be_stored_holds_up_no_other(
-    sessions: sessionmaker[Session], held: list[HeldLease], keeper: LeaseKeeper
+    sessions: sessionmaker[Session], running: list[RunningJob], keeper: LeaseKeeper
 ) -> None:
-    held[0].snapshot = output_of("\x00", 1)
+    running[0].snapshot = output_of("\x00", 1)
     for _ in range(2):
         keeper.run_once()
-    assert checkpoints(sessions) == {each.lease.job_id for each in held[1:]}
-    held[0].snapshot = output_of("better", 2)
+    assert checkpoints(sessions) == {each.lease.job_id for each in running[1:]}
+    running[0].snapshot = output_of("better", 2)
     keeper.run_once()
-    assert checkpoints(sessions) == {each.lease.job_id for each in held}
+    assert checkpoints(sessions) == {each.lease.job_id for each in running}
 
 
 def test_progress_of_many_jobs_is_reported_in_one_statement_and_keeps_the_first_time(
-    sessions: sessionmaker[Session], held: list[HeldLease], keeper: LeaseKeeper
+    sessions: sessionmaker[Session], running: list[RunningJob], keeper: LeaseKeeper
 ) -> None:
     keeper.run_once()
-    first = [job.first_token_at for job in jobs_of(sessions, held)]
+    first = [job.first_token_at for job in jobs_of(sessions, running)]
     assert None not in first
-    told = [leases.JobProgress(each.lease, 10**6, timedelta(0)) for each in held]
+    told = [leases.JobProgress(each.lease, 10**6, timedelta(0)) for each in running]
     with transaction(sessions) as session:
-        assert leases.report_all(session, told) == {each.lease.lease_id for each in held}
-    jobs = jobs_of(sessions, held)
+        assert leases.report_all(session, told) == {each.lease.lease_id for each in running}
+    jobs = jobs_of(sessions, running)
     assert [job.first_token_at for job in jobs] == first
     assert [job.completion_tokens for job in jobs] == [job.max_tokens for job in jobs]

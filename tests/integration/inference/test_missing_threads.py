@@ -15,4 +15,4 @@ def test_a_claimed_job_that_gets_no_thread_goes_back_to_the_queue(
         worker.dispatcher.loop.wake()
         queue.when(job_id, lambda job: job.started_at is not None and job.state == "queued")
         assert queue.reservations() == []
-        assert worker.keeper.held() == []
+        assert worker.keeper.running() == []

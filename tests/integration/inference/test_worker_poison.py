@@ -19,7 +19,7 @@ from jobs.settings import Settings
 from jobs.states import FinishReason, JobState
 from support import claim_one, eventually, register_engine, submit_one
 from worker.inference.answer import Answer
-from worker.inference.leases import HeldLease, LeaseKeeper
+from worker.inference.leases import LeaseKeeper, RunningJob
 from worker.inference.live_output import OutputPublisher
 from worker.inference.outcome import Failed, Finished, Outcome, RunEnd
 from worker.inference.record import JobRun, Recorder
@@ -82,7 +82,7 @@ def recorded(
         register_engine(session)
         submit_one(session)
         claim: Claim = claim_one(session)
-    held = HeldLease(claim.lease, time.monotonic() + 60)
+    running = RunningJob(claim.lease, time.monotonic() + 60)
     answer = Unstorable(tokenizer, max_tokens=64)
     publisher = OutputPublisher(lambda *_: None, claim.job.id, answer, interval=0)
     stopping = threading.Event()
@@ -90,7 +90,7 @@ def recorded(
     keeper = LeaseKeeper(sessions, settings.jobs)
     recorder = Recorder(settings, sessions, keeper, lambda _: None, PendingSends(), stopping)
     end = RunEnd(outcome, engine_is_done=True)
-    run = JobRun(claim, held, answer, publisher, _Log())  # type: ignore[arg-type]  # all that it calls
+    run = JobRun(claim, running, answer, publisher, _Log())  # type: ignore[arg-type]  # all that it calls
     recorder.end(run, end)
     with sessions() as session:
         return session.get_one(Job, claim.job.id)

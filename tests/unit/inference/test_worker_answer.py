@@ -53,7 +53,7 @@ def test_a_stop_string_across_the_end_of_a_segment_ends_the_answer_for_live_read
     answer = Answer(TOKENIZER, max_tokens=1000, stops=["the END. And a tail"])
     publisher = OutputPublisher(lambda _, delta: told.append(delta.text), uuid7(), answer, interval=0)
     for run in (IDS[:cut], IDS[cut:]):
-        answer.begin_run(until=answer.num_tokens + len(run))
+        answer.begin_segment(until=answer.num_tokens + len(run))
         for token_id in run:
             answer.push([token_id])
             publisher.publish()

@@ -15,7 +15,7 @@ from worker.engine.deltas import TokenDelta
 from worker.engine.engine import StreamEnd
 from worker.inference.answer import Answer
 from worker.inference.follow import follow, wait_for_end
-from worker.inference.leases import HeldLease, StopAsked
+from worker.inference.leases import RunningJob, StopAsked
 from worker.inference.outcome import Failed, Finished, RunEnd, Stopped
 
 PATIENT = Deadlines(first_token=60, between_tokens=60, total=60)
@@ -33,60 +33,60 @@ def answer(tokenizer: Tokenizer) -> Answer:
     return Answer(tokenizer, max_tokens=3)
 
 
-def held(*events: TokenDelta | StreamEnd | StopAsked, seconds: float = 60) -> HeldLease:
-    made = HeldLease(Lease(uuid7(), uuid7()), valid_until=time.monotonic() + seconds)
+def running(*events: TokenDelta | StreamEnd | StopAsked, seconds: float = 60) -> RunningJob:
+    made = RunningJob(Lease(uuid7(), uuid7()), valid_until=time.monotonic() + seconds)
     for event in events:
         made.inbox.put(event)
     return made
 
 
 def test_a_final_response_without_tokens_is_an_end_token(answer: Answer) -> None:
-    given = held(TokenDelta([1000]), StreamEnd(None, confirmed=True))
+    given = running(TokenDelta([1000]), StreamEnd(None, confirmed=True))
     assert follow(given, answer, PATIENT, **PACE) == RunEnd(Finished(FinishReason.STOP), engine_is_done=True)
 
 
 def test_as_many_tokens_as_were_asked_for_are_a_length(answer: Answer) -> None:
-    given = held(TokenDelta([1000, 1001, 1002]), StreamEnd(None, confirmed=True))
+    given = running(TokenDelta([1000, 1001, 1002]), StreamEnd(None, confirmed=True))
     assert follow(given, answer, PATIENT, **PACE) == RunEnd(
         Finished(FinishReason.LENGTH), engine_is_done=True
     )
 
 
 def test_an_error_behind_the_last_token_changes_nothing(answer: Answer) -> None:
-    given = held(TokenDelta([1000, 1001, 1002]), StreamEnd(EngineLostError(), confirmed=False))
+    given = running(TokenDelta([1000, 1001, 1002]), StreamEnd(EngineLostError(), confirmed=False))
     assert follow(given, answer, PATIENT, **PACE) == RunEnd(Finished(FinishReason.LENGTH))
 
 
 def test_an_error_before_it_fails_the_run(answer: Answer) -> None:
     error = EngineLostError()
-    given = held(TokenDelta([1000]), StreamEnd(error, confirmed=False))
+    given = running(TokenDelta([1000]), StreamEnd(error, confirmed=False))
     assert follow(given, answer, PATIENT, **PACE) == RunEnd(Failed(error))
 
 
 @pytest.mark.parametrize("events", [[], [TokenDelta([1000])]])
 def test_silence_past_a_deadline_fails_the_run(answer: Answer, events: list[TokenDelta]) -> None:
-    end = follow(held(*events), answer, HASTY, **PACE)
+    end = follow(running(*events), answer, HASTY, **PACE)
     assert isinstance(end.outcome, Failed)
     assert isinstance(end.outcome.error, StreamTimeoutError)
     assert not end.engine_is_done
 
 
 def test_a_request_to_stop_ends_it_with_its_reason(answer: Answer) -> None:
-    given = held(TokenDelta([1000]), StopAsked(StopReason.CANCEL), TokenDelta([1001]))
+    given = running(TokenDelta([1000]), StopAsked(StopReason.CANCEL), TokenDelta([1001]))
     assert follow(given, answer, PATIENT, **PACE) == RunEnd(Stopped(StopReason.CANCEL))
     assert answer.num_tokens == 1
 
 
 def test_a_lost_lease_ends_it(answer: Answer) -> None:
-    assert follow(held(StopAsked(None)), answer, PATIENT, **PACE) == RunEnd(LeaseLost())
+    assert follow(running(StopAsked(None)), answer, PATIENT, **PACE) == RunEnd(LeaseLost())
 
 
 def test_a_backlog_of_tokens_does_not_carry_it_past_its_lease(answer: Answer) -> None:
-    given = held(TokenDelta([1000]), TokenDelta([1001]), StreamEnd(None, confirmed=True), seconds=-1)
+    given = running(TokenDelta([1000]), TokenDelta([1001]), StreamEnd(None, confirmed=True), seconds=-1)
     assert follow(given, answer, PATIENT, **PACE) == RunEnd(LeaseLost())
     assert answer.num_tokens == 0
 
 
 def test_waiting_for_the_end_drops_what_else_comes() -> None:
-    assert wait_for_end(held(TokenDelta([1]), StopAsked(None), StreamEnd(None, confirmed=True)), seconds=5)
-    assert not wait_for_end(held(TokenDelta([1])), seconds=0.01)
+    assert wait_for_end(running(TokenDelta([1]), StopAsked(None), StreamEnd(None, confirmed=True)), seconds=5)
+    assert not wait_for_end(running(TokenDelta([1])), seconds=0.01)
