@@ -174,7 +174,7 @@ class _Simulation:
         if extension.blocks:
             job.blocks += extension.blocks
             size = self.world.capacity.tokens_per_block
-            new_tokens = min(job.left, job.blocks * size - job.held_tokens)
+            new_tokens = min(job.left, self.world.capacity.tokens_in(job.blocks) - job.held_tokens)
             job.segment = Segment(new_tokens, job.blocks)
             cached = (job.held_tokens - 1) // size * size  # whole blocks, and never the last token
             self._send(job, cached=cached if self.conditions.reuses_prefix else 0)

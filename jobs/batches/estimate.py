@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
 from jobs.batches.lines import LineFaultError, SeenIds, duplicate, read_envelope
-from jobs.engines.capacity import Capacity, Excess, blocks_for, find_excess
+from jobs.engines.capacity import Capacity, Excess, find_excess
 from jobs.errors import LongbatchError, ModelNotFoundError
 from jobs.files.lines import FileLine
 from jobs.forecast.duration import Estimate
@@ -91,7 +91,7 @@ class Estimator:
         found.prompt_tokens += prompt_tokens
         found.max_output_tokens += max_tokens
         found.reading += reading_work(prompt_tokens)
-        found.kv_blocks += blocks_for(prompt_tokens + max_tokens, self._capacities[0].tokens_per_block)
+        found.kv_blocks += self._capacities[0].blocks_of(prompt_tokens + max_tokens)
 
     def _count(self, canonical: str) -> int:
         """Count a prompt's tokens, exactly while the time budget lasts.

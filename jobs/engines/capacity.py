@@ -1,8 +1,9 @@
 """What an engine can hold and what is left of it: pure arithmetic over slots and KV-cache blocks.
 
 The engine reserves `ceil((prompt_tokens + max_tokens) / tokens_per_block)` blocks for a request under
-`guaranteed_no_evict`. We reserve exactly that before we send the request, so the engine's own queue stays
-empty. `packing` decides which job starts next.
+`guaranteed_no_evict`, and a constant on top for a model with windows or recurrent states. We reserve exactly
+that before we send the request, so the engine's own queue stays empty. `packing` decides which job starts
+next.
 """
 
 from collections.abc import Sequence
@@ -22,6 +23,7 @@ class Capacity:
         tokens_per_block: tokens in one block.
         max_input_len: most prompt tokens of one job.
         max_seq_len: most prompt + output tokens of one job.
+        blocks_per_sequence: blocks that a sequence takes whatever its length.
     """
 
     max_batch_size: int
@@ -29,11 +31,26 @@ class Capacity:
     tokens_per_block: int
     max_input_len: int
     max_seq_len: int
+    blocks_per_sequence: int = 0
 
     @property
     def max_tokens_in_pool(self) -> int:
-        """Tokens that the whole KV cache holds."""
-        return self.max_blocks * self.tokens_per_block
+        """Tokens of one sequence that the whole KV cache holds."""
+        return self.tokens_in(self.max_blocks)
+
+    @property
+    def max_tokens_in_share(self) -> int:
+        """Tokens of one sequence that a slot's share of the KV cache holds."""
+        shared = self.max_blocks * self.tokens_per_block // self.max_batch_size
+        return max(0, shared - self.blocks_per_sequence * self.tokens_per_block)
+
+    def blocks_of(self, num_tokens: int) -> int:
+        """Compute the blocks of a sequence of `num_tokens` tokens."""
+        return blocks_for(num_tokens, self.tokens_per_block) + self.blocks_per_sequence
+
+    def tokens_in(self, blocks: int) -> int:
+        """Compute the tokens that a sequence can have in `blocks` blocks."""
+        return max(0, blocks - self.blocks_per_sequence) * self.tokens_per_block
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +134,6 @@ def find_excess(capacity: Capacity, *, prompt_tokens: int, max_tokens: int) -> E
         return Excess(prompt_tokens, max_tokens, capacity.max_input_len, "max_input_len")
     if total > capacity.max_seq_len:
         return Excess(prompt_tokens, max_tokens, capacity.max_seq_len, "max_seq_len")
-    if blocks_for(total, capacity.tokens_per_block) > capacity.max_blocks:
+    if capacity.blocks_of(total) > capacity.max_blocks:
         return Excess(prompt_tokens, max_tokens, capacity.max_tokens_in_pool, "kv_cache_tokens")
     return None

@@ -26,6 +26,7 @@ def register(session: Session, engine_name: str, model: str, capacity: Capacity,
         "max_batch_size": capacity.max_batch_size,
         "max_blocks": capacity.max_blocks,
         "tokens_per_block": capacity.tokens_per_block,
+        "blocks_per_sequence": capacity.blocks_per_sequence,
         "max_input_len": capacity.max_input_len,
         "max_seq_len": capacity.max_seq_len,
         "seen_at": now,
@@ -66,6 +67,7 @@ def capacity_of(engine: Engine) -> Capacity:
         tokens_per_block=engine.tokens_per_block,
         max_input_len=engine.max_input_len,
         max_seq_len=engine.max_seq_len,
+        blocks_per_sequence=engine.blocks_per_sequence,
     )
 
 

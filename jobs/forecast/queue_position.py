@@ -159,7 +159,7 @@ def _would_fit(job: Job, snapshot: QueueSnapshot, budgets: Sequence[Budget]) -> 
     """Return True if there is room even for all that it may need."""
     needed = (job.prompt_tokens or 0) + job.max_tokens
     return any(
-        budget.free_slots >= 1 and needed <= budget.free_blocks * capacity.tokens_per_block
+        budget.free_slots >= 1 and needed <= capacity.tokens_in(budget.free_blocks)
         for (capacity, _), budget in zip(snapshot.up, budgets, strict=True)
     )
 

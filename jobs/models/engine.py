@@ -18,6 +18,8 @@ class Engine(Base):
         max_batch_size: sequences that decode together (slots), at least 1.
         max_blocks: KV-cache blocks in its pool, at least 1.
         tokens_per_block: tokens in one block.
+        blocks_per_sequence: blocks that every sequence takes on top, at least 0: full windows, recurrent
+            states.
         max_input_len: most prompt tokens of one job.
         max_seq_len: most prompt and output tokens of one job.
         spare_blocks: free blocks by the engine's own gauge while it serves other clients too. The
@@ -28,13 +30,17 @@ class Engine(Base):
     """
 
     __tablename__ = "engines"
-    __table_args__ = (CheckConstraint("max_batch_size >= 1 AND max_blocks >= 1", name="capacity"),)
+    __table_args__ = (
+        CheckConstraint("max_batch_size >= 1 AND max_blocks >= 1", name="capacity"),
+        CheckConstraint("blocks_per_sequence >= 0", name="blocks_per_sequence"),
+    )
 
     name: Mapped[str] = mapped_column(primary_key=True)
     model: Mapped[str]
     max_batch_size: Mapped[int]
     max_blocks: Mapped[int]
     tokens_per_block: Mapped[int]
+    blocks_per_sequence: Mapped[int] = mapped_column(server_default="0")
     max_input_len: Mapped[int]
     max_seq_len: Mapped[int]
     spare_blocks: Mapped[int | None]

@@ -69,7 +69,7 @@ def extend(
     if mine.is_waiting:
         return WaitForBlocks()
     mine.blocks += extension.blocks
-    room = mine.blocks * load.capacity.tokens_per_block - (job.prompt_tokens or 0)
+    room = load.capacity.tokens_in(mine.blocks) - (job.prompt_tokens or 0)
     granted = min(job.max_tokens, room)
     served_tokens.charge(session, job.tenant_id, job.model, granted - mine.output_tokens)
     mine.output_tokens = granted

@@ -83,8 +83,9 @@ def predict(
     num_peers = len(peers) - first
     if num_peers < FEW:
         return produced + max(policy.cold_tokens, produced)
-    room = capacity.max_tokens_in_pool // capacity.max_batch_size - prompt_tokens
-    price = (peers[first + num_peers // 2] - produced) / capacity.max_tokens_in_pool  # steps per token
+    room = capacity.max_tokens_in_share - prompt_tokens
+    steps = peers[first + num_peers // 2] - produced
+    price = steps / max(1, capacity.max_tokens_in_pool)  # steps per token
     again = policy.continue_steps
     if not policy.reuses_prefix:
         again += policy.reread_steps * (prompt_tokens + produced)

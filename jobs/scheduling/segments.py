@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from jobs.engines.capacity import Budget, Capacity, blocks_for
+from jobs.engines.capacity import Budget, Capacity
 from jobs.scheduling.packing import Candidate, Running, shadow_of
 from jobs.scheduling.prediction import PredictionPolicy, predict
 
@@ -48,8 +48,8 @@ def next_segment(
 
 def whole_blocks(capacity: Capacity, *, held_tokens: int, new_tokens: int, left: int) -> Segment:
     """Build a segment of `new_tokens`, and fill its last block up to what is left."""
-    blocks = blocks_for(held_tokens + min(new_tokens, left), capacity.tokens_per_block)
-    return Segment(min(left, blocks * capacity.tokens_per_block - held_tokens), blocks)
+    blocks = capacity.blocks_of(held_tokens + min(new_tokens, left))
+    return Segment(min(left, capacity.tokens_in(blocks) - held_tokens), blocks)
 
 
 @dataclass(frozen=True, slots=True)

@@ -341,8 +341,7 @@ def _groups(num: int, fan_in: int) -> list[list[int]]:
 
 def _share(capacity: Capacity) -> int:
     """Return the tokens, prompt and output, of a chunk that packs well on this engine."""
-    slot = capacity.max_tokens_in_pool // capacity.max_batch_size
-    return int(min(slot * _SLOT_SHARE, capacity.max_seq_len, capacity.max_input_len))
+    return int(min(capacity.max_tokens_in_share * _SLOT_SHARE, capacity.max_seq_len, capacity.max_input_len))
 
 
 def _room(capacity: Capacity, max_tokens: int) -> int:

@@ -119,6 +119,28 @@ def test_another_model_s_jobs_are_left_alone(session: Session) -> None:
     assert claims.claim(session, "other", POLICY) is None
 
 
+def test_windows_and_states_of_each_sequence_are_reserved_with_its_text(session: Session) -> None:
+    windowed = Capacity(
+        max_batch_size=4,
+        max_blocks=25,
+        tokens_per_block=64,
+        max_input_len=2000,
+        max_seq_len=2560,
+        blocks_per_sequence=10,
+    )
+    register_engine(session, capacity=windowed)
+    too_large = submit_one(session, spec(960 - 63, max_tokens=64))
+    held = [submit_one(session, spec(64, max_tokens=64)).id for _ in range(3)]
+    claimed = [claim_one(session) for _ in range(2)]
+    assert [each.lease.job_id for each in claimed] == held[:2]
+    assert claims.claim(session, ENGINE, POLICY) is None
+    blocks = session.scalars(select(Reservation.blocks)).all()
+    assert list(blocks) == [12, 12]
+    assert too_large.state == JobState.FAILED
+    assert too_large.error is not None
+    assert too_large.error["details"] == {"prompt_tokens": 897, "max_tokens": 64, "limit": 960}
+
+
 @pytest.mark.parametrize("num_engines", [1, 2])
 def test_racing_workers_never_reserve_too_much_and_never_share_a_job(
     sessions: sessionmaker[Session], num_engines: int

@@ -13,6 +13,7 @@ from jobs.models import DEFAULT_TENANT, Job, Reservation
 from jobs.scheduling import growth
 from jobs.scheduling.claims import Claim
 from jobs.scheduling.growth import Granted
+from jobs.scheduling.prediction import PredictionPolicy
 from jobs.states import FinishReason
 from support import CAPACITY, ENGINE, POLICY, claim_one, output_of, register_engine, spec, submit_one
 
@@ -76,3 +77,17 @@ def test_an_extension_is_free_again_once_the_overtaken_job_no_longer_waits(
     assert first.blocks + overtaker.blocks < POOL.max_blocks
     lifecycle.cancel(session, head.id, tenant_id=DEFAULT_TENANT)
     assert extend(session, overtaker) == Granted(30_000)
+
+
+def test_an_extension_grants_what_its_blocks_hold_beside_the_constant_of_the_sequence(
+    session: Session,
+) -> None:
+    pool = replace(CAPACITY, max_blocks=56, blocks_per_sequence=20)
+    register_engine(session, capacity=pool)
+    submit_one(session, spec(100, max_tokens=28))
+    claim_one(session)  # 22 blocks
+    submit_one(session, spec(100, max_tokens=2000))
+    claim = claim_one(session, policy=replace(POLICY, prediction=PredictionPolicy(cold_tokens=156)))
+    assert (blocks_of(session, claim), claim.output_tokens) == (4 + 20, 156)
+    assert extend(session, claim) == Granted((4 + 10) * 64 - 100)
+    assert blocks_of(session, claim) == 56 - 22

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -46,3 +48,23 @@ def test_each_limit_names_itself() -> None:
     pool = find_excess(small, prompt_tokens=600, max_tokens=41)
     assert pool is not None
     assert (pool.limit_name, pool.limit) == ("kv_cache_tokens", 640)
+
+
+@given(st.integers(0, 200_000), st.integers(0, 500))
+def test_a_sequence_s_constant_is_reserved_on_top_of_its_text(tokens: int, constant: int) -> None:
+    windowed = replace(CAPACITY, blocks_per_sequence=constant)
+    blocks = windowed.blocks_of(tokens)
+    assert blocks == CAPACITY.blocks_of(tokens) + constant
+    assert tokens <= windowed.tokens_in(blocks) < tokens + 64
+
+
+def test_what_a_constant_leaves_of_pool_and_share_limits_a_job() -> None:
+    windowed = replace(CAPACITY, blocks_per_sequence=384)
+    assert windowed.max_tokens_in_pool == (2048 - 384) * 64
+    assert windowed.max_tokens_in_share == (512 - 384) * 64
+    assert find_excess(windowed, prompt_tokens=90_000, max_tokens=16_496) is None
+    pool = find_excess(windowed, prompt_tokens=90_000, max_tokens=16_497)
+    assert pool is not None
+    assert (pool.limit_name, pool.limit) == ("kv_cache_tokens", 106_496)
+    nothing = replace(CAPACITY, blocks_per_sequence=4096)
+    assert (nothing.max_tokens_in_pool, nothing.max_tokens_in_share) == (0, 0)

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -43,6 +44,19 @@ def test_a_segment_reserves_just_the_blocks_of_its_tokens(
     )
     assert 1 <= segment.new_tokens <= max_tokens - produced
     reserved, asked = segment.blocks * 64, prompt_tokens + produced + segment.new_tokens
+    assert asked <= reserved < asked + 64
+
+
+@given(outputs, st.integers(1, 60_000), st.integers(1, 32_768), st.integers(0, 400))
+def test_a_segment_fills_its_blocks_beside_the_constant_of_its_sequence(
+    peers: list[int], prompt_tokens: int, max_tokens: int, constant: int
+) -> None:
+    windowed = replace(CAPACITY, blocks_per_sequence=constant)
+    segment = next_segment(
+        windowed, peers, prompt_tokens=prompt_tokens, produced=0, max_tokens=max_tokens, policy=CACHED
+    )
+    assert 1 <= segment.new_tokens <= max_tokens
+    reserved, asked = (segment.blocks - constant) * 64, prompt_tokens + segment.new_tokens
     assert asked <= reserved < asked + 64
 
 
