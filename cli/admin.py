@@ -29,13 +29,13 @@ def transaction() -> Iterator[Session]:
         finally:
             engine.dispose()
     except LongbatchError as error:
-        output.complain(error.message)
+        output.print_error(error.message)
         raise typer.Exit(1) from error
     except OperationalError as error:
-        output.complain("cannot connect to the database")
+        output.print_error("cannot connect to the database")
         raise typer.Exit(output.EXIT_UNREACHABLE) from error
     except ProgrammingError as error:
-        output.complain("the database schema belongs to another version, or its login lacks permission")
+        output.print_error("the database schema belongs to another version, or its login lacks permission")
         raise typer.Exit(1) from error
 
 

@@ -48,10 +48,10 @@ def client_of(api_url: str | None) -> Iterator[Client]:
         with Client(server.url, server.api_key) as client:
             yield client
     except ServerUnreachableError as error:
-        complain(error.message)
+        print_error(error.message)
         raise typer.Exit(EXIT_UNREACHABLE) from error
     except RefusedError as error:
-        complain(f"{error.message} [{error.server_code}]")
+        print_error(f"{error.message} [{error.server_code}]")
         if error.status == HTTPStatus.UNAUTHORIZED:
             notes.print(
                 "Set LONGBATCH_API_KEY: `longbatch up` prints the first key, `keys create` makes more."
@@ -59,7 +59,7 @@ def client_of(api_url: str | None) -> Iterator[Client]:
         raise typer.Exit(EXIT_REFUSED) from error
 
 
-def complain(message: str) -> None:
+def print_error(message: str) -> None:
     """Print an error on one line of standard error."""
     notes.print(f"[red]error:[/] {escape(message)}")
 

@@ -50,8 +50,8 @@ class Compute:
         self._threads = CapacityLimiter(num)
         self._processes = CapacityLimiter(_NUM_PROCESSES)
         self._storage = CapacityLimiter(_STORAGE_THREADS)
-        self._short = _Line(num)
-        self._long = _Line(max(1, num - 1))
+        self._short = _FairQueue(num)
+        self._long = _FairQueue(max(1, num - 1))
         self._num_estimates: Counter[UUID] = Counter()
 
     async def run(
@@ -118,7 +118,7 @@ class Compute:
             _count_down(self._num_estimates, tenant_id)
 
 
-class _Line:
+class _FairQueue:
     """A number of places, and the tenants that wait for one."""
 
     def __init__(self, num_places: int) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Hashable
 from contextlib import suppress
 from typing import Final
 
-from api.runtime.lookups import Lookups
+from api.runtime.lookups import LookupThreads
 from jobs.webhooks import WebhookUrlError, check_url
 from jobs.webhooks.addresses import is_allowed_address
 
@@ -34,7 +34,7 @@ class Destinations:
 
     def __init__(self, resolve: Resolve = resolve_host, *, timeout_seconds: float = _TIMEOUT_SECONDS) -> None:
         """Args: resolve: may block; timeout_seconds: how long a caller waits for it."""
-        self._lookups = Lookups(resolve)
+        self._lookups = LookupThreads(resolve)
         self._timeout_seconds = timeout_seconds
         self._private: OrderedDict[str, tuple[bool, float]] = OrderedDict()
         self._asking: dict[str, asyncio.Future[Collection[str]]] = {}

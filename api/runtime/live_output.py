@@ -43,13 +43,13 @@ class LiveReader:
         self._listeners: dict[UUID, set[_Listener]] = defaultdict(set)
         self._read_to: dict[UUID, bytes] = {}
         # A blocked read is woken by an entry in a stream of this process's own.
-        self._bell = f"longbatch:live:bell:{uuid7().hex}"
-        self._bell_read_to = b"$"
+        self._wake_stream = f"longbatch:live:wake:{uuid7().hex}"
+        self._wake_read_to = b"$"
         self._on_ended = on_ended
         self._ended_to: bytes | None = None
         self._is_away = False
-        self._ringing: asyncio.Task[None] | None = None
-        self._is_ring_due = False
+        self._waking: asyncio.Task[None] | None = None
+        self._is_wake_due = False
 
     @property
     def num_listeners(self) -> int:
@@ -65,7 +65,7 @@ class LiveReader:
         # A later follower reads from the beginning too; the others do not get the old deltas again.
         self._listeners[job_id].add(mine)
         self._read_to[job_id] = _START
-        self._ring()
+        self._wake_reader()
         try:
             while True:
                 yield await mine.deltas.get()
@@ -92,22 +92,22 @@ class LiveReader:
                 else:
                     self._is_away = False
         finally:
-            if self._ringing is not None:
-                self._ringing.cancel()
+            if self._waking is not None:
+                self._waking.cancel()
             await self._broker.aclose()
 
-    def _ring(self) -> None:
+    def _wake_reader(self) -> None:
         """Wake the reader from a task of its own, so that no follower waits for Redis."""
-        self._is_ring_due = True
-        if self._ringing is None or self._ringing.done():
-            self._ringing = asyncio.create_task(self._ring_all())
+        self._is_wake_due = True
+        if self._waking is None or self._waking.done():
+            self._waking = asyncio.create_task(self._wake_all())
 
-    async def _ring_all(self) -> None:
-        while self._is_ring_due:
-            self._is_ring_due = False
+    async def _wake_all(self) -> None:
+        while self._is_wake_due:
+            self._is_wake_due = False
             with suppress(RedisError, OSError):
-                await self._broker.xadd(self._bell, {"": ""}, maxlen=1)
-                await self._broker.expire(self._bell, live_output.EXPIRES)
+                await self._broker.xadd(self._wake_stream, {"": ""}, maxlen=1)
+                await self._broker.expire(self._wake_stream, live_output.EXPIRES)
 
     async def _read(self) -> None:
         if self._ended_to is None:
@@ -115,7 +115,7 @@ class LiveReader:
             self._ended_to = newest[0][0] if newest else _START
         asked = dict(self._read_to)
         streams: Any = {live_output.stream_key(job_id): position for job_id, position in asked.items()}
-        streams |= {self._bell: self._bell_read_to, live_output.ENDED_KEY: self._ended_to}
+        streams |= {self._wake_stream: self._wake_read_to, live_output.ENDED_KEY: self._ended_to}
         job_ids = {live_output.stream_key(job_id).encode(): job_id for job_id in asked}
         found: Any = await self._broker.xread(streams, count=_MAX_DELTAS, block=_BLOCK_MS)
         for key, entries in found or ():
@@ -124,7 +124,7 @@ class LiveReader:
                 self._ended_to = entries[-1][0]
                 self._on_ended({UUID(fields[b"job"].decode()) for _, fields in entries})
             elif job_id is None:
-                self._bell_read_to = entries[-1][0]
+                self._wake_read_to = entries[-1][0]
             # Unless a new follower has reset the position to the beginning meanwhile.
             elif self._read_to.get(job_id) == asked[job_id]:
                 self._read_to[job_id] = entries[-1][0]

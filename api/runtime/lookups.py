@@ -13,7 +13,7 @@ _MAX_THREADS: Final = 4
 _MAX_THREADS_OF_ONE: Final = 2
 
 
-class Lookups(Generic[T]):
+class LookupThreads(Generic[T]):
     """A few places for threads; a place is free again once its thread ends, however long that takes."""
 
     def __init__(self, work: Callable[[str], T]) -> None:

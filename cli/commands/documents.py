@@ -17,9 +17,9 @@ from cli.output import (
     ApiUrl,
     AsJson,
     client_of,
-    complain,
     notes,
     output,
+    print_error,
     print_json,
     print_text,
 )
@@ -69,7 +69,7 @@ def add(
         print_json(sent)
     for path, document in zip(paths, sent, strict=True):
         if document["error"]:
-            complain(f"{path}: {document['error']['message']} [{document['error']['code']}]")
+            print_error(f"{path}: {document['error']['message']} [{document['error']['code']}]")
         elif not as_json:
             print_text(document["id"])
     if any(document["error"] for document in sent):

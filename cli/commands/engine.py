@@ -16,7 +16,7 @@ from cli.engine.cache_layout import LayerGroup
 from cli.engine.errors import ProfileError, RenderError
 from cli.engine.plan import CapacityPlan
 from cli.engine.profile import Precision, Profile
-from cli.output import EXIT_USAGE, AsJson, complain, notes, output, print_json
+from cli.output import EXIT_USAGE, AsJson, notes, output, print_error, print_json
 
 EXIT_DRIFT: Final = 1
 
@@ -70,7 +70,7 @@ def render_files(
     try:
         render.write(files, out)
     except (RenderError, OSError) as error:
-        complain(error.message if isinstance(error, RenderError) else str(error))
+        print_error(error.message if isinstance(error, RenderError) else str(error))
         raise typer.Exit(EXIT_USAGE) from error
     output.print(f"{len(files)} files in {escape(str(out))}")
     for warning in plans.plan(profile).warnings:
@@ -106,7 +106,7 @@ def _load(name: str, precision: Precision | None, config: Path | None) -> Profil
     try:
         return profiles.load(name, precision=precision, config=config)
     except ProfileError as error:
-        complain(error.message)
+        print_error(error.message)
         raise typer.Exit(EXIT_USAGE) from error
 
 
@@ -114,7 +114,7 @@ def _check(profile: Profile, folder: Path) -> None:
     try:
         found = drift.find(profile, folder)
     except (ProfileError, RenderError) as error:
-        complain(error.message)
+        print_error(error.message)
         raise typer.Exit(EXIT_USAGE) from error
     for each in found:
         output.print(f"[red]✗[/] {escape(each.sentence())}")

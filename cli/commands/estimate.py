@@ -31,7 +31,7 @@ from cli.summaries.options import (
     StyleOption,
 )
 from cli.summaries.progress import progress
-from cli.summaries.remote import Summaries
+from cli.summaries.remote import SummaryClient
 from cli.summaries.run import DocumentFailure, SummaryRun, in_threads
 
 _MAX_DOCUMENTS: Final = 1000  # in one request
@@ -80,7 +80,7 @@ def estimate(  # noqa: PLR0913  # every field of a plan is an option
         raise typer.BadParameter(sources.NOTHING, param_hint="PATH")
     report_skipped(others)
     with client_of(api_url) as client, stopping() as stop:
-        server = Summaries(client, patience=PATIENCE_SECONDS, stop=stop)
+        server = SummaryClient(client, patience=PATIENCE_SECONDS, stop=stop)
         shown = progress(notes, total=len(found), live=False)
         run = SummaryRun(server, fields, model=server.model(), progress=shown)
         with shown:

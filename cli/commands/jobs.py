@@ -21,10 +21,10 @@ from cli.output import (
     JobId,
     Priority,
     client_of,
-    complain,
     notes,
     output,
     pairs,
+    print_error,
     print_json,
     print_text,
 )
@@ -266,7 +266,7 @@ def _print_result(client: Client, job_id: str, *, as_json: bool) -> None:
         print_text(found["output"])
     if found["state"] != JobState.COMPLETED:
         reason = f": {found['error']['message']}" if found["error"] else ""
-        complain(f"the job is {found['state']}{reason}")
+        print_error(f"the job is {found['state']}{reason}")
         raise typer.Exit(EXIT_NOT_COMPLETED)
 
 

@@ -31,9 +31,9 @@ from cli.summaries.options import (
     PriorityOption,
     StyleOption,
 )
-from cli.summaries.outputs import Printed, ResultWriter, Written
+from cli.summaries.outputs import FolderWriter, ResultWriter, StdoutWriter
 from cli.summaries.progress import ProgressDisplay, progress
-from cli.summaries.remote import Summaries
+from cli.summaries.remote import SummaryClient
 from cli.summaries.run import SummaryRun, in_threads
 from cli.summaries.sources import SourceFile
 
@@ -113,7 +113,7 @@ def summarize(  # noqa: PLR0913  # every field of a summary is an option
     report_skipped(others)
     found = sources.find(paths, left_out=folder)
     with client_of(api_url) as client, stopping() as stop:
-        server = Summaries(client, patience=PATIENCE_SECONDS, stop=stop)
+        server = SummaryClient(client, patience=PATIENCE_SECONDS, stop=stop)
         shown = progress(notes, total=total, live=watch)
         run = SummaryRun(server, fields, model=server.model(), progress=shown, again=again)
         if combine:
@@ -149,10 +149,10 @@ def conclude(run: SummaryRun, *, num_completed: int, total: int) -> None:
     Raises:
         LongbatchError: the error that stopped the run.
     """
-    if run.lost is not None:
-        raise run.lost
+    if run.fatal_error is not None:
+        raise run.fatal_error
     if num_completed < total:
-        output.complain(f"{total - num_completed:,} of {total:,} documents did not complete")
+        output.print_error(f"{total - num_completed:,} of {total:,} documents did not complete")
         raise typer.Exit(output.EXIT_NOT_COMPLETED)
 
 
@@ -167,7 +167,7 @@ def _each(
     num_completed = 0
     try:
         with shown:
-            for place, ended in in_threads(run.one, found, num_threads=concurrency):
+            for place, ended in in_threads(run.summarize_one, found, num_threads=concurrency):
                 num_completed += output.take(place, ended.fetch) and ended.is_completed
     finally:
         output.close()
@@ -190,15 +190,15 @@ def _combined(
         sys.stdout.write(summary_results.combined(results, kind, summary_results.as_shown))
     else:
         try:
-            Written(folder, kind).write_combined(results)
+            FolderWriter(folder, kind).write_combined(results)
         except OSError as error:
-            output.complain(f"cannot write the summary: {error}")
+            output.print_error(f"cannot write the summary: {error}")
             return 0
     return sum(result.error is None for result in results)
 
 
 def _output(folder: Path | None, kind: Format, shown: ProgressDisplay) -> ResultWriter:
-    return Printed(kind, shown.aside) if folder is None else Written(folder, kind)
+    return StdoutWriter(kind, shown.aside) if folder is None else FolderWriter(folder, kind)
 
 
 def check_paths(paths: Sequence[str]) -> None:
@@ -235,7 +235,7 @@ def _check_places(paths: Sequence[str], folder: Path, kind: Format, *, combine: 
     named = {sources.absolute(path).resolve() for path in paths}
     if not any(each.is_relative_to(folder.resolve()) for each in named):
         return  # documents that come from folders are never below the output folder
-    written = Written(folder, kind)
+    written = FolderWriter(folder, kind)
     found = sources.find(paths, left_out=folder)
     places = [written.combined_place] if combine else (each for one in found for each in written.places(one))
     for place in places:

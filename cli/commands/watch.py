@@ -38,7 +38,7 @@ def watch(
     if query:
         sys.stdout.write("\n")
     if shown.state != _COMPLETED:
-        output.complain(f"the {'batch' if kind == 'batches' else 'job'} is {shown.state}")
+        output.print_error(f"the {'batch' if kind == 'batches' else 'job'} is {shown.state}")
         raise typer.Exit(output.EXIT_NOT_COMPLETED)
 
 

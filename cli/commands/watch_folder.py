@@ -29,11 +29,11 @@ from cli.summaries.options import (
     PriorityOption,
     StyleOption,
 )
-from cli.summaries.outputs import Written
+from cli.summaries.outputs import FolderWriter
 from cli.summaries.progress import progress
-from cli.summaries.remote import Summaries
+from cli.summaries.remote import SummaryClient
 from cli.summaries.run import DocumentOutcome, SummaryRun, in_threads
-from cli.summaries.watched_folder import Arrival, Ledger, Watched
+from cli.summaries.watched_folder import Arrival, FolderWatcher, Ledger
 
 _FOREVER: Final = float("inf")  # wait for an unavailable server
 
@@ -87,22 +87,24 @@ def watch_folder(  # noqa: PLR0913  # every field of a summary is an option
     if watched_folder.resolve().is_relative_to(out.resolve()):
         raise typer.BadParameter("must not contain IN: summaries would be summarized", param_hint="OUT")
     with client_of(api_url) as client, _until_stopped() as stop:
-        server = Summaries(client, patience=_FOREVER, stop=stop)
+        server = SummaryClient(client, patience=_FOREVER, stop=stop)
         with Ledger(out, options=json.dumps([fields, kind])) as ledger:
             ledger.forget_missing(watched_folder)
-            watched = Watched(watched_folder, ledger, left_out=out, settle=settle, poll=poll, stop=stop)
+            watched = FolderWatcher(watched_folder, ledger, left_out=out, settle=settle, poll=poll, stop=stop)
             shown = progress(notes, total=None, live=False)
             run = SummaryRun(server, fields, model=server.model_in_time(), progress=shown)
             with shown:
-                num_failed = _serve(run, watched, Written(out, kind), once=once, concurrency=concurrency)
-            if run.lost is not None:
-                raise run.lost
+                num_failed = _serve(run, watched, FolderWriter(out, kind), once=once, concurrency=concurrency)
+            if run.fatal_error is not None:
+                raise run.fatal_error
             if num_failed:
-                output.complain(f"{num_failed:,} documents did not complete")
+                output.print_error(f"{num_failed:,} documents did not complete")
                 raise typer.Exit(output.EXIT_NOT_COMPLETED)
 
 
-def _serve(run: SummaryRun, watched: Watched, written: Written, *, once: bool, concurrency: int) -> int:
+def _serve(
+    run: SummaryRun, watched: FolderWatcher, written: FolderWriter, *, once: bool, concurrency: int
+) -> int:
     """Summarize files as they arrive; return how many failed.
 
     Ends when no file is left, if `once`, or when the server is lost.
@@ -110,13 +112,13 @@ def _serve(run: SummaryRun, watched: Watched, written: Written, *, once: bool, c
     num_failed = 0
 
     def work(arrival: Arrival) -> tuple[Arrival, DocumentOutcome]:
-        return arrival, run.one(arrival.source)
+        return arrival, run.summarize_one(arrival.source)
 
-    arrivals = watched.arrivals(until=lambda is_idle: run.lost is not None or (once and is_idle))
+    arrivals = watched.arrivals(until=lambda is_idle: run.fatal_error is not None or (once and is_idle))
     for _, (arrival, ended) in in_threads(work, arrivals, num_threads=concurrency):
         is_deleted = not ended.is_completed and not arrival.source.path.exists()
         is_done = ended.is_final and not is_deleted and written.take(0, ended.fetch)
-        watched.end(arrival, is_done=is_done and run.lost is None)
+        watched.end(arrival, is_done=is_done and run.fatal_error is None)
         num_failed += is_done and not ended.is_completed
     return num_failed
 

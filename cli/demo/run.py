@@ -23,7 +23,7 @@ from cli.stack.ready import Urls
 from cli.stack.servers.engine_options import EngineOptions
 from cli.stack.stack import Stack
 from cli.summaries import progress, sources
-from cli.summaries.remote import Summaries
+from cli.summaries.remote import SummaryClient
 from cli.summaries.run import DocumentOutcome, SummaryRun, in_threads
 from cli.summaries.sources import SourceFile
 from jobs.prompts.tokenizer import Tokenizer
@@ -94,18 +94,18 @@ def _summarize(urls: Urls, found: Sequence[SourceFile]) -> list[Row]:
     stop = Event()
     shown = progress.progress(notes, total=len(found), live=False)
     with Client(urls.api_url or "", urls.api_key) as client:
-        server = Summaries(client, patience=_PATIENCE_SECONDS, stop=stop)
+        server = SummaryClient(client, patience=_PATIENCE_SECONDS, stop=stop)
         run = SummaryRun(server, {}, model=server.model(), progress=shown)
         try:
             with shown:
-                ended = dict(in_threads(run.one, found, num_threads=_NUM_AT_ONCE))
+                ended = dict(in_threads(run.summarize_one, found, num_threads=_NUM_AT_ONCE))
             times = times_of(urls.database_url or "")
             return [_row(server, ended[place], times) for place in range(len(found))]
         finally:
             stop.set()
 
 
-def _row(server: Summaries, ended: DocumentOutcome, times: Mapping[str, Times]) -> Row:
+def _row(server: SummaryClient, ended: DocumentOutcome, times: Mapping[str, Times]) -> Row:
     error = (ended.fetch().error or {}).get("message", "")
     if ended.summary_id is None:
         return Row(ended.source, None, None, None, error)

@@ -16,7 +16,7 @@ _BYTES: Final = {"float16": 2, "bfloat16": 2, "int8": 1, "fp8": 1}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
+class Throughput:
     """Lower bounds of times and upper bounds of rates, by the roofline of the GPUs.
 
     Attributes:
@@ -77,7 +77,7 @@ class CapacityPlan:
     full_length_jobs: int
     typical_jobs: int
     binds: dict[str, str]
-    pace: Pace
+    pace: Throughput
     warnings: tuple[str, ...]
 
 
@@ -116,7 +116,7 @@ def plan(profile: Profile) -> CapacityPlan:
         full_length_jobs=min(engine.max_batch_size, blocks // full),
         typical_jobs=min(engine.max_batch_size, blocks // typical),
         binds={"full_length": _binds(engine, blocks, full), "typical": _binds(engine, blocks, typical)},
-        pace=_pace(profile),
+        pace=_throughput(profile),
         warnings=pitfalls.find(
             profile,
             pool_blocks=blocks,
@@ -194,11 +194,11 @@ def _binds(engine: EngineGroup, pool_blocks: int, job_blocks: int) -> str:
     return f"the batch: {engine.max_batch_size} slots, the pool would hold {in_pool}"
 
 
-def _pace(profile: Profile) -> Pace:
+def _throughput(profile: Profile) -> Throughput:
     work = profile.workload
     batch = profile.engine.max_batch_size
     typical = work.typical_prompt_tokens + work.typical_output_tokens // 2
-    return Pace(
+    return Throughput(
         full_prefill_seconds=round(_prefill_seconds(profile, profile.engine.max_input_len), 2),
         typical_prefill_seconds=round(_prefill_seconds(profile, work.typical_prompt_tokens), 2),
         full_decode_tokens_per_second=round(

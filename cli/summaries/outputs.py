@@ -36,7 +36,7 @@ class ResultWriter(Protocol):
         """Complete the output, even if results are missing."""
 
 
-class Printed:
+class StdoutWriter:
     """An output that prints the results in the order of their places.
 
     Args:
@@ -73,7 +73,7 @@ class Printed:
         self._num_printed += 1
 
 
-class Written:
+class FolderWriter:
     """An output that writes each result to a file, in the same subfolder as its source, under its name."""
 
     def __init__(self, folder: Path, kind: Format) -> None:
@@ -86,7 +86,7 @@ class Written:
         try:
             self.write(result)
         except OSError as error:
-            output.complain(f"cannot write the result of {result.source.shown}: {error}")
+            output.print_error(f"cannot write the result of {result.source.shown}: {error}")
             return False
         return True
 

@@ -39,7 +39,7 @@ class FileChangedError(LongbatchError):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class EarlierRuns:
     """What the server has of earlier runs.
 
     Attributes:
@@ -51,7 +51,7 @@ class Found:
     newest: str | None
 
 
-class Summaries:
+class SummaryClient:
     """A client for a server's documents and summaries; safe to use from many threads.
 
     Args:
@@ -117,11 +117,11 @@ class Summaries:
             self._sleep(pause)
             pause = min(pause * 1.5, 2)
 
-    def find(self, custom_id: str) -> Found:
+    def find(self, custom_id: str) -> EarlierRuns:
         """Find the summaries of earlier runs under this name."""
         page = self._get("/v1/summaries", params={"custom_id": custom_id, "limit": 20})
         alive = (each for each in page["data"] if each["state"] in ("preparing", "running", "completed"))
-        return Found(next(alive, None), page["data"][0]["id"] if page["data"] else None)
+        return EarlierRuns(next(alive, None), page["data"][0]["id"] if page["data"] else None)
 
     def start(self, documents: Sequence[str], fields: dict[str, object], *, key: str) -> dict[str, Any]:
         """Start a summary and return it; the idempotency key prevents a second one."""

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 from cli.client import RefusedError, ServerUnreachableError
 from cli.summaries import options, results
 from cli.summaries.progress import ProgressDisplay
-from cli.summaries.remote import FileChangedError, StoppedError, Summaries, content_of
+from cli.summaries.remote import FileChangedError, StoppedError, SummaryClient, content_of
 from cli.summaries.results import DocumentResult
 from cli.summaries.sources import SourceFile
 
@@ -50,7 +50,7 @@ class SummaryRun:
     """A run over documents with one set of options; its methods are thread-safe.
 
     Attributes:
-        lost: the error that makes every further request pointless; None while the server is usable.
+        fatal_error: the error that makes every further request pointless; None while the server is usable.
 
     Args:
         fields: of the request for each summary.
@@ -59,7 +59,7 @@ class SummaryRun:
 
     def __init__(
         self,
-        server: Summaries,
+        server: SummaryClient,
         fields: dict[str, object],
         *,
         model: str,
@@ -71,9 +71,9 @@ class SummaryRun:
         self._model = model
         self._progress = progress
         self._again = again
-        self.lost: ServerUnreachableError | RefusedError | None = None
+        self.fatal_error: ServerUnreachableError | RefusedError | None = None
 
-    def one(self, source: SourceFile) -> DocumentOutcome:
+    def summarize_one(self, source: SourceFile) -> DocumentOutcome:
         """Summarize one document and wait for the outcome."""
         self._progress.began(source)
         ended = self._or_failure(source, lambda: self._summarize(source))
@@ -182,8 +182,8 @@ class SummaryRun:
 
     def _or_failure(self, source: SourceFile, work: Callable[[], T]) -> T | DocumentFailure:
         """Run the work and turn its errors into a failure; some end the whole run."""
-        if self.lost is not None:
-            return _failed(source, self.lost.code, self.lost.message, is_final=False)
+        if self.fatal_error is not None:
+            return _failed(source, self.fatal_error.code, self.fatal_error.message, is_final=False)
         try:
             return work()
         except OSError as error:
@@ -191,11 +191,11 @@ class SummaryRun:
         except (FileChangedError, StoppedError) as error:
             return _failed(source, error.code, error.message, is_final=False)
         except ServerUnreachableError as error:
-            self.lost = error
+            self.fatal_error = error
             return _failed(source, error.code, error.message, is_final=False)
         except RefusedError as error:
             if error.status in _REFUSED_FOR_ALL:
-                self.lost = error
+                self.fatal_error = error
             is_final = error.status < 500 and error.status not in _REFUSED_FOR_ALL
             return _failed(source, error.server_code, error.message, is_final=is_final)
 

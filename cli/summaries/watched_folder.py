@@ -103,7 +103,7 @@ class Ledger:
         return (name, *arrival.version, self._options)
 
 
-class Watched:
+class FolderWatcher:
     """The files of a folder that are not done.
 
     Args:

@@ -18,7 +18,7 @@ from jobs.scheduling.candidates import has_interactive
 from jobs.scheduling.engine_load import EngineLoad
 from jobs.scheduling.packing import Choice, Running, choose
 from jobs.scheduling.preemption import choose_preemptions
-from jobs.scheduling.ranking import Ranked, Ranking, charged
+from jobs.scheduling.ranking import Ranked, Ranking, charge_of
 from jobs.scheduling.sizing import ClaimPolicy, Sizer
 from jobs.states import Lane
 from jobs.transitions import Lease
@@ -212,7 +212,7 @@ class _Starting:
             return
         self.load = _with(self.load, chosen, lease)
         self.claims.append(Claim(lease, size.blocks, size.output_tokens, job))
-        self._charges[job.tenant_id, job.model] += charged(seen, size)
+        self._charges[job.tenant_id, job.model] += charge_of(seen, size)
         self._reservations.append(
             {
                 "lease_id": lease.lease_id,

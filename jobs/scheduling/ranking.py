@@ -71,7 +71,7 @@ class Ranking:
         waiting = candidates.waiting_tenants(self.session, self.model)
         if self.syncs_tenants:
             sync_active_tenants(self.session, self.model, waiting)
-        known = lifted(waiting)
+        known = lift_returning(waiting)
         return [
             self._lane(lane, waiting.tenants[lane], known)
             for lane in (Lane.INTERACTIVE, Lane.BATCH)
@@ -96,7 +96,7 @@ class Ranking:
         for job in sorted(rows, key=self._order):
             size = self.sizer.size(job, produced=job.completion_tokens)
             queues[job.tenant_id].append(Ranked(job, size, self.candidate(job, size)))
-        return rank(queues, known, num_tokens=lambda each: charged(each.job, each.size), limit=len(rows))
+        return rank(queues, known, num_tokens=lambda each: charge_of(each.job, each.size), limit=len(rows))
 
     def _first_jobs(self, lane: Lane, tenants: Sequence[UUID]) -> Sequence[QueuedJob]:
         """Read jobs of the first tenants that have any that may run here."""
@@ -122,7 +122,7 @@ class Ranking:
         return (-priority, not is_urgent, expires, job.id)
 
 
-def charged(job: QueuedJob, size: ReservationSize) -> int:
+def charge_of(job: QueuedJob, size: ReservationSize) -> int:
     """Compute what its tenant pays at the start: the prompt, once, and the new output."""
     prompt = job.prompt_tokens if job.started_at is None else 0
     return prompt + size.output_tokens - job.completion_tokens
@@ -149,7 +149,7 @@ def _tree(job: QueuedJob) -> UUID | None:
     return None if job.task == TASKS[NodeKind.WHOLE] else job.summary_id
 
 
-def lifted(waiting: WaitingTenants) -> dict[UUID, Account]:
+def lift_returning(waiting: WaitingTenants) -> dict[UUID, Account]:
     """Return the accounts, lifting returning tenants to the least-served active one."""
     accounts, idle = waiting.accounts, waiting.idle
     active = [account for tenant_id, account in accounts.items() if tenant_id not in idle]
@@ -171,7 +171,7 @@ def sync_active_tenants(session: Session, model: str, waiting: WaitingTenants) -
         return
     if departed:
         _mark_idle(session, model, departed)
-    accounts = lifted(waiting)
+    accounts = lift_returning(waiting)
     for tenant_id in sorted(waiting.idle):
         statement = insert(TenantAccount).values(
             tenant_id=tenant_id, model=model, served=accounts[tenant_id].served, is_active=True

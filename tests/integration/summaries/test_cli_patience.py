@@ -9,7 +9,7 @@ from werkzeug import Request, Response
 
 from cli.client import Client, RefusedError, ServerUnreachableError
 from cli.stack.ports import free_port
-from cli.summaries.remote import FileChangedError, StoppedError, Summaries, content_of
+from cli.summaries.remote import FileChangedError, StoppedError, SummaryClient, content_of
 from cli.summaries.run import in_threads
 from cli.summaries.sources import SourceFile
 
@@ -22,9 +22,9 @@ def stop() -> Event:
 
 
 @pytest.fixture
-def server(httpserver: HTTPServer, stop: Event) -> Iterator[Summaries]:
+def server(httpserver: HTTPServer, stop: Event) -> Iterator[SummaryClient]:
     with Client(httpserver.url_for("")) as client:
-        yield Summaries(client, patience=5, stop=stop)
+        yield SummaryClient(client, patience=5, stop=stop)
 
 
 def refuses(httpserver: HTTPServer, *statuses: int, headers: dict[str, str] | None = None) -> None:
@@ -39,7 +39,9 @@ def refuses(httpserver: HTTPServer, *statuses: int, headers: dict[str, str] | No
     httpserver.expect_request("/v1/documents/doc_1").respond_with_handler(answer)
 
 
-def test_a_server_that_is_busy_or_restarted_is_asked_again(httpserver: HTTPServer, server: Summaries) -> None:
+def test_a_server_that_is_busy_or_restarted_is_asked_again(
+    httpserver: HTTPServer, server: SummaryClient
+) -> None:
     refuses(httpserver, 503, 502)
     assert server.document("doc_1")["id"] == "doc_1"
     assert len(httpserver.log) == 3
@@ -48,17 +50,17 @@ def test_a_server_that_is_busy_or_restarted_is_asked_again(httpserver: HTTPServe
 def test_a_full_queue_is_waited_out(httpserver: HTTPServer, stop: Event) -> None:
     refuses(httpserver, *[429] * 3, headers={"Retry-After": "1"})
     with Client(httpserver.url_for("")) as client:
-        assert Summaries(client, patience=0.1, stop=stop).document("doc_1")["id"] == "doc_1"
+        assert SummaryClient(client, patience=0.1, stop=stop).document("doc_1")["id"] == "doc_1"
 
 
-def test_a_refusal_is_reported_at_once(httpserver: HTTPServer, server: Summaries) -> None:
+def test_a_refusal_is_reported_at_once(httpserver: HTTPServer, server: SummaryClient) -> None:
     refuses(httpserver, 404)
     with pytest.raises(RefusedError):
         server.document("doc_1")
     assert len(httpserver.log) == 1
 
 
-def test_a_fault_that_stays_is_reported(httpserver: HTTPServer, server: Summaries) -> None:
+def test_a_fault_that_stays_is_reported(httpserver: HTTPServer, server: SummaryClient) -> None:
     refuses(httpserver, *[500] * 10)
     with pytest.raises(RefusedError):
         server.document("doc_1")
@@ -67,18 +69,18 @@ def test_a_fault_that_stays_is_reported(httpserver: HTTPServer, server: Summarie
 
 def test_a_missing_server_is_reported_after_a_while(stop: Event) -> None:
     with Client(f"http://127.0.0.1:{free_port()}") as client, pytest.raises(ServerUnreachableError):
-        Summaries(client, patience=0.6, stop=stop).document("doc_1")
+        SummaryClient(client, patience=0.6, stop=stop).document("doc_1")
 
 
 def test_whoever_stops_waits_for_nothing(stop: Event) -> None:
     with Client(f"http://127.0.0.1:{free_port()}") as client:
         Timer(0.2, stop.set).start()
         with pytest.raises(StoppedError):
-            Summaries(client, patience=60, stop=stop).document("doc_1")
+            SummaryClient(client, patience=60, stop=stop).document("doc_1")
 
 
 def test_an_upload_that_is_tried_again_is_whole(
-    httpserver: HTTPServer, server: Summaries, tmp_path: Path
+    httpserver: HTTPServer, server: SummaryClient, tmp_path: Path
 ) -> None:
     file = tmp_path / "a.txt"
     file.write_bytes(b"x" * 300_000)

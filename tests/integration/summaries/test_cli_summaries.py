@@ -11,7 +11,7 @@ from api_server import ApiProcess
 from cli.client import Client
 from cli.main import app
 from cli.stack.ports import free_port
-from cli.summaries.remote import Summaries
+from cli.summaries.remote import SummaryClient
 from support import API_KEY, eventually, register_engine
 
 Run = Callable[..., Result]
@@ -89,7 +89,7 @@ def test_an_estimate_reports_what_cannot_be_read(run: Run, empty: Path) -> None:
 
 def test_the_time_of_the_queue_can_be_asked_for(server: ApiProcess, sessions: sessionmaker[Session]) -> None:
     with Client(server.url, API_KEY) as client:
-        summaries = Summaries(client, patience=10, stop=Event())
+        summaries = SummaryClient(client, patience=10, stop=Event())
         assert summaries.queued_seconds({"length": 100, "style": "bullets"}) is None, "no engine is up"
         with sessions.begin() as session:
             register_engine(session, model=summaries.model())

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from api_server import WEBHOOK_SECRET, ApiProcess, error_of
 from cli.client import Client
-from cli.summaries.remote import Summaries
+from cli.summaries.remote import SummaryClient
 from jobs import ids
 from jobs.models import Summary, WebhookDispatch, WebhookEvent
 from summary_support import SMALL, failed_document, plan_all, ready_document, run_to_end, text_of
@@ -106,7 +106,7 @@ def test_more_chunks_than_one_answer_lists_are_all_fetched_by_the_client(
     first = http.get(f"/v1/summaries/{made['id']}").json()
     assert (len(first["chunks"]), first["next_chunks_start"]) == (1000, 1000)
     with Client(server.url, API_KEY) as client:
-        found = Summaries(client, patience=10, stop=Event()).summary(made["id"])
+        found = SummaryClient(client, patience=10, stop=Event()).summary(made["id"])
     assert "next_chunks_start" not in found
     assert len(found["chunks"]) == found["plan"]["chunks"] > 1000
     assert [each["index"] for each in found["chunks"]] == list(range(len(found["chunks"])))

@@ -10,7 +10,7 @@ import pytest
 
 from cli.summaries import results as summary_results
 from cli.summaries.options import Format, Style, digest, request
-from cli.summaries.outputs import Printed, Written, write_whole
+from cli.summaries.outputs import FolderWriter, StdoutWriter, write_whole
 from cli.summaries.results import DocumentResult, failed, of_summary
 from cli.summaries.sources import SourceFile
 
@@ -95,7 +95,7 @@ def test_markdown_links_to_the_pages() -> None:
 def test_results_are_printed_in_the_order_of_their_files(
     kind: Format, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    output = Printed(kind, nullcontext)
+    output = StdoutWriter(kind, nullcontext)
     results = [of_summary(source("a"), SUMMARY), failed(source("b"), "document_empty", "no text")]
     results.append(of_summary(source("c"), SUMMARY))
     for place in (2, 0, 1):
@@ -121,7 +121,7 @@ def test_results_are_printed_in_the_order_of_their_files(
 @pytest.mark.parametrize("kind", list(Format))
 def test_an_interrupted_list_is_whole(kind: Format, capsys: pytest.CaptureFixture[str]) -> None:
     for places in ([], [1]):
-        output = Printed(kind, nullcontext)
+        output = StdoutWriter(kind, nullcontext)
         for place in places:
             output.take(place, lambda: of_summary(source("b"), SUMMARY))
         output.close()
@@ -132,7 +132,7 @@ def test_an_interrupted_list_is_whole(kind: Format, capsys: pytest.CaptureFixtur
 
 @pytest.mark.parametrize("kind", list(Format))
 def test_equal_names_in_different_folders_have_files_of_their_own(kind: Format, tmp_path: Path) -> None:
-    written = Written(tmp_path / "out", kind)
+    written = FolderWriter(tmp_path / "out", kind)
     names = ["a/x.txt", "b/x.txt", "x.txt", "x.pdf", "x"]
     paths = {written.write(of_summary(source(name), SUMMARY)) for name in names}
     assert len(paths) == len(names)
@@ -141,7 +141,7 @@ def test_equal_names_in_different_folders_have_files_of_their_own(kind: Format, 
 
 @pytest.mark.parametrize("kind", list(Format))
 def test_a_failure_leaves_no_summary_and_a_summary_no_failure(kind: Format, tmp_path: Path) -> None:
-    written = Written(tmp_path, kind)
+    written = FolderWriter(tmp_path, kind)
     good: DocumentResult = of_summary(source("x.txt"), SUMMARY)
     written.write(good)
     bad = written.write(failed(source("x.txt"), "document_corrupt", "broken"))

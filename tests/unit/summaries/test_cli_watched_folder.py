@@ -4,7 +4,7 @@ from threading import Event
 
 import pytest
 
-from cli.summaries.watched_folder import Arrival, FolderInUseError, Ledger, Watched
+from cli.summaries.watched_folder import Arrival, FolderInUseError, FolderWatcher, Ledger
 
 
 @pytest.fixture
@@ -20,9 +20,9 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
         yield opened
 
 
-def watched(folder: Path, ledger: Ledger, *, settle: float = 0.0) -> Watched:
+def watched(folder: Path, ledger: Ledger, *, settle: float = 0.0) -> FolderWatcher:
     out = folder / "out" if (folder / "out").exists() else folder.parent / "out"
-    return Watched(folder, ledger, left_out=out, settle=settle, poll=0.01, stop=Event())
+    return FolderWatcher(folder, ledger, left_out=out, settle=settle, poll=0.01, stop=Event())
 
 
 def after(num_looks: int) -> Callable[[bool], bool]:
