@@ -138,7 +138,8 @@ def test_windows_and_states_of_each_sequence_are_reserved_with_its_text(session:
     assert list(blocks) == [12, 12]
     assert too_large.state == JobState.FAILED
     assert too_large.error is not None
-    assert too_large.error["details"] == {"prompt_tokens": 897, "max_tokens": 64, "limit": 960}
+    excess = {"prompt_tokens": 897, "max_tokens": 64, "limit": 960, "limit_name": "kv_cache_tokens"}
+    assert too_large.error["details"] == excess
 
 
 @pytest.mark.parametrize("num_engines", [1, 2])
