@@ -66,7 +66,7 @@ def acknowledge(broker: redis.Redis, doorbell: str) -> None:
         return
 
 
-def answers(broker: redis.Redis) -> bool:
+def is_reachable(broker: redis.Redis) -> bool:
     """Return True if the broker answers within its socket timeout."""
     try:
         return bool(broker.ping())

@@ -91,10 +91,10 @@ class Counting:
         Returns:
             None if it has ended meanwhile, or its lease is lost.
         """
-        held = select(Job).where(
+        owned_job = select(Job).where(
             Job.id == turn.row_id, Job.state == JobState.PREPARING, Job.lease_id == turn.lease_id
         )
-        job = session.scalar(held.with_for_update())
+        job = session.scalar(owned_job.with_for_update())
         if job is None:
             return None
         now = database_now(session)  # before any change: this query would flush the first one alone

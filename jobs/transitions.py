@@ -64,8 +64,8 @@ def finish(
     Returns:
         The job's new state; None if the lease is lost.
     """
-    held = select(Job.id).where(*fence(lease), Job.state.in_(sources(verb))).with_for_update()
-    if session.scalar(held) is None:
+    owned_job = select(Job.id).where(*fence(lease), Job.state.in_(sources(verb))).with_for_update()
+    if session.scalar(owned_job) is None:
         return None
     if output is not None:
         checkpoints.save(session, lease.job_id, output)

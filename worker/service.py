@@ -44,8 +44,8 @@ class ServiceWorker:
         if settings.webhooks.secret:
             webhooks.check_secret(settings.webhooks.secret.get_secret_value())
         num_loops = _NUM_LOOPS + 1 + settings.documents.concurrency
-        self._engine = database.make_engine(settings.database, pool_size=num_loops, name="longbatch-service")
-        sessions = database.make_sessions(self._engine)
+        self._pool = database.make_engine(settings.database, pool_size=num_loops, name="longbatch-service")
+        sessions = database.make_sessions(self._pool)
         lease = timedelta(seconds=settings.maintenance.lease_seconds)
         shortest = min(lease, timedelta(seconds=settings.documents.lease_seconds))
         self._runner = WorkRunner(sessions, shortest_lease=shortest)
@@ -109,7 +109,7 @@ class ServiceWorker:
             loop.join()
         if self._deliverer:
             self._deliverer.stop(within=_SENDER_EXIT_SECONDS)
-        self._engine.dispose()
+        self._pool.dispose()
 
     def _do(self, name: str) -> None:
         do_each([partial(self._do_one, duty) for duty in self._duties if duty.name == name])

@@ -9,7 +9,7 @@ from api.batches.events import batch_events
 from api.http.dependencies import CallerDep, ServicesDep
 from api.http.event_responses import EventResponse
 from api.http.identifiers import BatchIdDep
-from api.http.openapi import event_answers
+from api.http.openapi import event_responses
 from jobs import batches
 
 router = APIRouter(tags=["events"])
@@ -19,7 +19,7 @@ router = APIRouter(tags=["events"])
     "/v1/batches/{batch_id}/events",
     summary="Follow a batch",
     response_class=Response,
-    responses=event_answers('id: 0\nevent: batch\ndata: {"id":"batch_…","status":"in_progress"}\n\n'),
+    responses=event_responses('id: 0\nevent: batch\ndata: {"id":"batch_…","status":"in_progress"}\n\n'),
 )
 async def follow_batch(batch_id: BatchIdDep, services: ServicesDep, caller: CallerDep) -> EventResponse:
     """Stream server-sent events until the batch ends.

@@ -17,7 +17,7 @@ from api.http.callbacks import check_callback
 from api.http.dependencies import ServicesDep, TenantDep
 from api.http.idempotency import IdempotencyDep, IdempotencyHeaders
 from api.http.identifiers import BatchIdDep, parse_field, parse_range
-from api.http.openapi import answers, json_body
+from api.http.openapi import json_body, responses
 from api.http.replies import page
 from jobs import batches, ids
 from jobs.batches import BatchSpec
@@ -45,7 +45,7 @@ RetryCount = Annotated[
 @router.post(
     "/v1/batches",
     summary="Create a batch",
-    responses=answers(200, BatchReply, "The batch, being validated", 400, 409, 413, 503),
+    responses=responses(200, BatchReply, "The batch, being validated", 400, 409, 413, 503),
     openapi_extra=json_body(BatchRequest),
 )
 async def create_batch(
@@ -91,7 +91,7 @@ async def create_batch(
 @router.post(
     "/v1/batches/estimate",
     summary="Estimate a batch",
-    responses=answers(200, EstimateReply, "The estimate", 400, 413, 503),
+    responses=responses(200, EstimateReply, "The estimate", 400, 413, 503),
     openapi_extra=json_body(EstimateRequest),
 )
 async def estimate_batch(request: Request, services: ServicesDep, tenant_id: TenantDep) -> JSONResponse:
@@ -104,7 +104,7 @@ async def estimate_batch(request: Request, services: ServicesDep, tenant_id: Ten
 @router.get(
     "/v1/batches",
     summary="List batches",
-    responses=answers(200, BatchListReply, "One page", 400, 503),
+    responses=responses(200, BatchListReply, "One page", 400, 503),
 )
 async def list_batches(
     services: ServicesDep, tenant_id: TenantDep, query: Annotated[BatchListQuery, Query()]
@@ -119,7 +119,7 @@ async def list_batches(
 @router.get(
     "/v1/batches/{batch_id}",
     summary="Get a batch",
-    responses=answers(200, BatchReply, "The batch", 404, 503),
+    responses=responses(200, BatchReply, "The batch", 404, 503),
 )
 async def get_batch(batch_id: BatchIdDep, services: ServicesDep, tenant_id: TenantDep) -> JSONResponse:
     """Get the batch; its counts are at most a second old."""
@@ -130,7 +130,7 @@ async def get_batch(batch_id: BatchIdDep, services: ServicesDep, tenant_id: Tena
 @router.post(
     "/v1/batches/{batch_id}/cancel",
     summary="Cancel a batch",
-    responses=answers(200, BatchReply, "The batch, cancelling", 404, 409, 503),
+    responses=responses(200, BatchReply, "The batch, cancelling", 404, 409, 503),
 )
 async def cancel_batch(batch_id: BatchIdDep, services: ServicesDep, tenant_id: TenantDep) -> JSONResponse:
     """Cancel the batch.
@@ -145,7 +145,7 @@ async def cancel_batch(batch_id: BatchIdDep, services: ServicesDep, tenant_id: T
 @router.post(
     "/v1/batches/{batch_id}/retry",
     summary="Retry a batch's failed lines",
-    responses=answers(200, BatchReply, "A new batch; `retry_of` names the old one", 400, 404, 409, 503),
+    responses=responses(200, BatchReply, "A new batch; `retry_of` names the old one", 400, 404, 409, 503),
 )
 async def retry_batch(
     batch_id: BatchIdDep, services: ServicesDep, tenant_id: TenantDep, idempotency: IdempotencyDep

@@ -7,7 +7,7 @@ from fastapi.responses import JSONResponse
 
 from api.completions.replies import ModelListReply, ModelReply
 from api.http.dependencies import ServicesDep, TenantDep
-from api.http.openapi import answers
+from api.http.openapi import responses
 from api.runtime.services import Services
 from jobs.engines import registry
 from jobs.errors import ModelNotFoundError
@@ -19,7 +19,7 @@ router = APIRouter(tags=["models"])
 @router.get(
     "/v1/models",
     summary="List models",
-    responses=answers(200, ModelListReply, "Every model that an engine serves", 503),
+    responses=responses(200, ModelListReply, "Every model that an engine serves", 503),
 )
 async def list_models(services: ServicesDep, tenant_id: TenantDep) -> JSONResponse:  # noqa: ARG001  # needs a key
     """List the models that a request may name in `model`."""
@@ -29,7 +29,7 @@ async def list_models(services: ServicesDep, tenant_id: TenantDep) -> JSONRespon
 @router.get(
     "/v1/models/{model}",
     summary="Get a model",
-    responses=answers(200, ModelReply, "The model", 404, 503),
+    responses=responses(200, ModelReply, "The model", 404, 503),
 )
 async def get_model(model: str, services: ServicesDep, tenant_id: TenantDep) -> JSONResponse:  # noqa: ARG001  # needs a key
     """Get one of the models that engines serve."""

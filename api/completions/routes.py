@@ -21,7 +21,7 @@ from api.http.body import read_body
 from api.http.dependencies import CallerDep, ServicesDep
 from api.http.errors import envelope, status_of
 from api.http.event_responses import EventResponse
-from api.http.openapi import answers, json_body
+from api.http.openapi import json_body, responses
 from api.http.sse import EVENT_STREAM, HEARTBEAT, merged
 from api.runtime.api_keys import Caller
 from api.runtime.services import Services
@@ -51,7 +51,7 @@ _PLAIN_EVENTS: Final = {
 @router.post(
     "/v1/chat/completions",
     summary="Create a chat completion",
-    responses=answers(
+    responses=responses(
         200, ChatCompletionReply, "The answer, or with `stream` its chunks", *_ERRORS, raw=_CHAT_EVENTS
     ),
     openapi_extra=json_body(ChatRequest),
@@ -69,7 +69,7 @@ async def create_chat_completion(request: Request, services: ServicesDep, caller
 @router.post(
     "/v1/completions",
     summary="Create a text completion",
-    responses=answers(
+    responses=responses(
         200, TextCompletionReply, "The answer, or with `stream` its chunks", *_ERRORS, raw=_TEXT_EVENTS
     ),
     openapi_extra=json_body(TextRequest),
@@ -84,7 +84,7 @@ async def create_completion(request: Request, services: ServicesDep, caller: Cal
 @router.post(
     "/generate",
     summary="Generate text",
-    responses=answers(200, GenerateReply, "The text", *_ERRORS),
+    responses=responses(200, GenerateReply, "The text", *_ERRORS),
     openapi_extra=json_body(GenerateRequest),
 )
 async def generate(request: Request, services: ServicesDep, caller: CallerDep) -> Response:
@@ -97,7 +97,7 @@ async def generate(request: Request, services: ServicesDep, caller: CallerDep) -
     "/generate_stream",
     summary="Generate text as a stream",
     response_class=Response,
-    responses=answers(
+    responses=responses(
         200, None, "Any number of `{text}`, then `{finish_reason,usage}`", *_ERRORS, raw=_PLAIN_EVENTS
     ),
     openapi_extra=json_body(GenerateRequest),

@@ -23,7 +23,7 @@ from api.documents.schemas import (
 from api.http.dependencies import ServicesDep, TenantDep
 from api.http.idempotency import IdempotencyDep
 from api.http.identifiers import DocumentIdDep, parse_range
-from api.http.openapi import answers, document_body
+from api.http.openapi import document_body, responses
 from api.http.replies import page
 from jobs import documents, ids, summaries
 from jobs.documents.views import KindName, document_object
@@ -39,7 +39,7 @@ _TEXT: Final = "text/plain"
     "/v1/documents",
     status_code=202,
     summary="Upload a document",
-    responses=answers(202, DocumentReply, "Stored; text extraction is pending", 400, 409, 413, 503)
+    responses=responses(202, DocumentReply, "Stored; text extraction is pending", 400, 409, 413, 503)
     | {200: {"model": DocumentReply, "description": "The document existed already, with the same bytes"}},
     openapi_extra=document_body(DocumentForm),
 )
@@ -68,7 +68,7 @@ async def create_document(
 @router.get(
     "/v1/documents",
     summary="List documents",
-    responses=answers(200, DocumentListReply, "One page", 400, 503),
+    responses=responses(200, DocumentListReply, "One page", 400, 503),
 )
 async def list_documents(
     services: ServicesDep, tenant_id: TenantDep, query: Annotated[DocumentListQuery, Query()]
@@ -84,7 +84,7 @@ async def list_documents(
 @router.get(
     "/v1/documents/{document_id}",
     summary="Get a document",
-    responses=answers(200, DocumentWithPagesReply, "The document", 404, 503),
+    responses=responses(200, DocumentWithPagesReply, "The document", 404, 503),
 )
 async def get_document(
     document_id: DocumentIdDep, services: ServicesDep, tenant_id: TenantDep
@@ -99,7 +99,7 @@ async def get_document(
     "/v1/documents/{document_id}/text",
     summary="Read a document's text",
     response_class=Response,
-    responses=answers(
+    responses=responses(
         200, None, "The text, or the selected part of it", 400, 404, 409, 503, raw={_TEXT: "Annual report\n"}
     ),
 )
@@ -119,7 +119,7 @@ async def get_text(
 @router.delete(
     "/v1/documents/{document_id}",
     summary="Delete a document",
-    responses=answers(200, DocumentDeletedReply, "The document was deleted", 404, 409, 503),
+    responses=responses(200, DocumentDeletedReply, "The document was deleted", 404, 409, 503),
 )
 async def delete_document(
     document_id: DocumentIdDep, services: ServicesDep, tenant_id: TenantDep

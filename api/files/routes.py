@@ -16,7 +16,7 @@ from api.files.requests import FileListQuery, UploadForm
 from api.http.dependencies import ServicesDep, TenantDep
 from api.http.idempotency import IdempotencyDep
 from api.http.identifiers import FileIdDep, parse_range
-from api.http.openapi import answers, form_body
+from api.http.openapi import form_body, responses
 from api.http.replies import page
 from api.runtime.services import Services
 from jobs import files, ids
@@ -35,7 +35,7 @@ _LINE: Final = '{"id":"batch_req_…","custom_id":"a","response":{…},"error":n
 @router.post(
     "/v1/files",
     summary="Upload a file",
-    responses=answers(200, FileReply, "The file, durably stored", 400, 409, 413, 503),
+    responses=responses(200, FileReply, "The file, durably stored", 400, 409, 413, 503),
     openapi_extra=form_body(UploadForm),
 )
 async def create_file(
@@ -49,7 +49,7 @@ async def create_file(
 @router.get(
     "/v1/files",
     summary="List files",
-    responses=answers(200, FileListReply, "One page", 400, 503),
+    responses=responses(200, FileListReply, "One page", 400, 503),
 )
 async def list_files(
     services: ServicesDep, tenant_id: TenantDep, query: Annotated[FileListQuery, Query()]
@@ -65,7 +65,7 @@ async def list_files(
 @router.get(
     "/v1/files/{file_id}",
     summary="Get a file",
-    responses=answers(200, FileReply, "The file", 404, 503),
+    responses=responses(200, FileReply, "The file", 404, 503),
 )
 async def get_file(file_id: FileIdDep, services: ServicesDep, tenant_id: TenantDep) -> JSONResponse:
     """Get the file as it is now."""
@@ -76,7 +76,7 @@ async def get_file(file_id: FileIdDep, services: ServicesDep, tenant_id: TenantD
     "/v1/files/{file_id}/content",
     summary="Read a file's content",
     response_class=Response,
-    responses=answers(200, None, "The bytes so far", 404, 503, raw={_BYTES: _LINE}),
+    responses=responses(200, None, "The bytes so far", 404, 503, raw={_BYTES: _LINE}),
 )
 async def get_content(file_id: FileIdDep, services: ServicesDep, tenant_id: TenantDep) -> StreamingResponse:
     """Read the file's bytes, whatever Accept says.
@@ -98,7 +98,7 @@ async def get_content(file_id: FileIdDep, services: ServicesDep, tenant_id: Tena
 @router.delete(
     "/v1/files/{file_id}",
     summary="Delete a file",
-    responses=answers(200, FileDeletedReply, "The file was deleted", 404, 409, 503),
+    responses=responses(200, FileDeletedReply, "The file was deleted", 404, 409, 503),
 )
 async def delete_file(file_id: FileIdDep, services: ServicesDep, tenant_id: TenantDep) -> JSONResponse:
     """Delete the file; a batch that has begun to read it continues."""

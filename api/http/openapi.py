@@ -24,7 +24,7 @@ REASONS: Final = {
 }
 
 
-def answers(
+def responses(
     status: int,
     model: type | None,
     description: str,
@@ -49,9 +49,9 @@ def answers(
     return found | {error: {"model": ErrorReply, "description": REASONS[error]} for error in errors}
 
 
-def event_answers(example: str) -> dict[int | str, dict[str, Any]]:
+def event_responses(example: str) -> dict[int | str, dict[str, Any]]:
     """Document the responses of an operation that streams server-sent events."""
-    return answers(200, None, "Server-sent events", 400, 404, 503, raw={"text/event-stream": example})
+    return responses(200, None, "Server-sent events", 400, 404, 503, raw={"text/event-stream": example})
 
 
 def json_body(model: type[BaseModel]) -> dict[str, Any]:

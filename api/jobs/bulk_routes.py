@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement
 from api.http.body import parse, read_body, read_lines
 from api.http.dependencies import CallerDep, ServicesDep, TenantDep
 from api.http.idempotency import IdempotencyDep
-from api.http.openapi import answers, json_body, lines_body
+from api.http.openapi import json_body, lines_body, responses
 from api.jobs import bulk
 from api.jobs.replies import BulkReply, CancelReply
 from api.jobs.requests import CancelRequest, JobRequest
@@ -28,7 +28,7 @@ router = APIRouter(tags=["many jobs"])
 @router.post(
     "/v1/jobs/bulk",
     summary="Submit many jobs",
-    responses=answers(200, BulkReply, "The outcome of each line", 400, 409, 413, 503),
+    responses=responses(200, BulkReply, "The outcome of each line", 400, 409, 413, 503),
     openapi_extra=lines_body(JobRequest),
 )
 async def create_jobs(
@@ -57,7 +57,7 @@ async def create_jobs(
 @router.post(
     "/v1/jobs/cancel",
     summary="Cancel many jobs",
-    responses=answers(200, CancelReply, "The number of cancelled jobs", 400, 413, 503),
+    responses=responses(200, CancelReply, "The number of cancelled jobs", 400, 413, 503),
     openapi_extra=json_body(CancelRequest),
 )
 async def cancel_jobs(request: Request, services: ServicesDep, tenant_id: TenantDep) -> JSONResponse:

@@ -8,7 +8,7 @@ from starlette.responses import Response
 from api.http.dependencies import CallerDep, ServicesDep
 from api.http.event_responses import EventResponse
 from api.http.identifiers import JobIdDep
-from api.http.openapi import event_answers
+from api.http.openapi import event_responses
 from api.jobs.events import JobEvents
 from jobs.errors import NotFoundError
 
@@ -25,7 +25,7 @@ LastEventId = Annotated[
     "/v1/jobs/{job_id}/events",
     summary="Follow a job",
     response_class=Response,
-    responses=event_answers('id: 12\nevent: progress\ndata: {"completion_tokens":3,"max_tokens":64}\n\n'),
+    responses=event_responses('id: 12\nevent: progress\ndata: {"completion_tokens":3,"max_tokens":64}\n\n'),
 )
 async def follow_job(
     job_id: JobIdDep,

@@ -13,7 +13,7 @@ from api.http.body import parse, read_body
 from api.http.dependencies import CallerDep, ServicesDep, TenantDep
 from api.http.idempotency import IdempotencyDep, IdempotencyHeaders
 from api.http.identifiers import JobIdDep, parse_optional
-from api.http.openapi import answers, json_body
+from api.http.openapi import json_body, responses
 from api.http.replies import page
 from api.jobs.acceptance import request_sha256, specification
 from api.jobs.replies import DeletedReply, JobListReply, JobReply, JobWithQueueReply, ResultReply
@@ -47,7 +47,7 @@ IfNoneMatch = Annotated[
     "/v1/jobs",
     status_code=202,
     summary="Submit a job",
-    responses=answers(202, JobReply, "Accepted; Location has the job's URL", 400, 409, 413, 503),
+    responses=responses(202, JobReply, "Accepted; Location has the job's URL", 400, 409, 413, 503),
     openapi_extra=json_body(JobRequest),
 )
 async def create_job(
@@ -78,7 +78,7 @@ async def create_job(
 @router.get(
     "/v1/jobs",
     summary="List jobs",
-    responses=answers(200, JobListReply, "One page", 400, 503),
+    responses=responses(200, JobListReply, "One page", 400, 503),
 )
 async def list_jobs(
     services: ServicesDep, tenant_id: TenantDep, query: Annotated[JobListQuery, Query()]
@@ -96,7 +96,7 @@ async def list_jobs(
 @router.get(
     "/v1/jobs/{job_id}",
     summary="Get a job",
-    responses=answers(
+    responses=responses(
         200, JobWithQueueReply, "The job and, while it waits, its queue position", 400, 404, 503
     )
     | {304: {"description": "Unchanged since the version in If-None-Match"}},
@@ -131,7 +131,7 @@ async def get_job(
 @router.get(
     "/v1/jobs/{job_id}/result",
     summary="Get a job's result",
-    responses=answers(200, ResultReply, "The output, partial unless the job completed", 404, 409, 503),
+    responses=responses(200, ResultReply, "The output, partial unless the job completed", 404, 409, 503),
 )
 async def get_result(job_id: JobIdDep, services: ServicesDep, tenant_id: TenantDep) -> JSONResponse:
     """Get the output of a job that has ended, in any state."""
@@ -155,7 +155,7 @@ async def get_result(job_id: JobIdDep, services: ServicesDep, tenant_id: TenantD
 @router.post(
     "/v1/jobs/{job_id}/cancel",
     summary="Cancel a job",
-    responses=answers(200, JobReply, "The job", 404, 503),
+    responses=responses(200, JobReply, "The job", 404, 503),
 )
 async def cancel_job(job_id: JobIdDep, services: ServicesDep, tenant_id: TenantDep) -> Response:
     """Cancel the job; a running one stops within a second.
@@ -170,7 +170,7 @@ async def cancel_job(job_id: JobIdDep, services: ServicesDep, tenant_id: TenantD
 @router.delete(
     "/v1/jobs/{job_id}",
     summary="Delete a job",
-    responses=answers(200, DeletedReply, "The job was deleted", 404, 409, 503),
+    responses=responses(200, DeletedReply, "The job was deleted", 404, 409, 503),
 )
 async def delete_job(job_id: JobIdDep, services: ServicesDep, tenant_id: TenantDep) -> JSONResponse:
     """Delete a job that has ended, with its result and the texts no other job shares."""

@@ -34,7 +34,7 @@ class Transactions:
     """The API's connections to Postgres."""
 
     def __init__(self, settings: DatabaseSettings) -> None:
-        self._engine: AsyncEngine = database.make_async_engine(settings)
+        self._pool: AsyncEngine = database.make_async_engine(settings)
         # The server's own limits end every statement; this one is for a frozen server.
         self._max_seconds = (
             settings.pool_timeout_seconds
@@ -83,7 +83,7 @@ class Transactions:
             raise UnavailableError("The database does not answer at the moment; try again.") from error
 
     async def _once(self, verb: Callable[[Session], T]) -> T:
-        made = AsyncSession(self._engine, expire_on_commit=False, sync_session_class=TenantSession)
+        made = AsyncSession(self._pool, expire_on_commit=False, sync_session_class=TenantSession)
         async with made as session, session.begin():
             try:
                 return await session.run_sync(verb)
@@ -94,4 +94,4 @@ class Transactions:
 
     async def close(self) -> None:
         """Close the connections."""
-        await self._engine.dispose()
+        await self._pool.dispose()

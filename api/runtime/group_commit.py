@@ -30,7 +30,7 @@ class _Entry:
     spec: JobSpec
     tenant_id: UUID
     admit: Admit
-    answer: asyncio.Future[Job]
+    future: asyncio.Future[Job]
 
 
 class GroupCommit:
@@ -52,7 +52,7 @@ class GroupCommit:
         entry = _Entry(spec, tenant_id, admit, asyncio.get_running_loop().create_future())
         self._waiting.append(entry)
         self._arrived.set()
-        return await entry.answer
+        return await entry.future
 
     async def run(self) -> None:
         """Store submissions as they arrive, until cancelled; several tasks may run this."""
@@ -91,8 +91,8 @@ class GroupCommit:
             await self._store_apart(together, error)
             return
         for entry, job in zip(together, jobs, strict=True):
-            if not entry.answer.done():
-                entry.answer.set_result(job)
+            if not entry.future.done():
+                entry.future.set_result(job)
 
     async def _store_apart(self, together: list[_Entry], error: Exception) -> None:
         """Store each job by itself, so that one failure does not fail the others."""
@@ -101,5 +101,5 @@ class GroupCommit:
                 await self._store([entry])
             return
         for entry in together:
-            if not entry.answer.done():
-                entry.answer.set_exception(error)
+            if not entry.future.done():
+                entry.future.set_exception(error)

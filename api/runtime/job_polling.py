@@ -22,13 +22,13 @@ class _Ask:
 
     Attributes:
         waits: True: answer once the job has ended; False: answer with its row now.
-        answer: the row; None: the tenant has no such job.
+        future: gets the row; None: the tenant has no such job.
     """
 
     job_id: UUID
     tenant_id: UUID
     waits: bool
-    answer: asyncio.Future[Job | None]
+    future: asyncio.Future[Job | None]
 
 
 class JobPoller:
@@ -51,7 +51,7 @@ class JobPoller:
         Raises:
             UnavailableError: the database does not answer; try again.
         """
-        return await self._ask(job_id, tenant_id, waits=False).answer
+        return await self._ask(job_id, tenant_id, waits=False).future
 
     async def until_ended(self, job_id: UUID, *, tenant_id: UUID, seconds: float) -> Job | None:
         """Wait until the job has ended or the time is up, and return it.
@@ -65,7 +65,7 @@ class JobPoller:
         ask = self._ask(job_id, tenant_id, waits=True)
         try:
             async with asyncio.timeout(seconds):
-                return await ask.answer
+                return await ask.future
         except TimeoutError:
             return await self.now(job_id, tenant_id=tenant_id)
         finally:
@@ -93,7 +93,7 @@ class JobPoller:
         """Answer requests until cancelled."""
         while True:
             await self._until_due()
-            asks, self._new = [ask for ask in self._new if not ask.answer.done()], []
+            asks, self._new = [ask for ask in self._new if not ask.future.done()], []
             try:
                 await self._poll(asks)
             except Exception as error:  # noqa: BLE001  # the loop must outlive any one failure
@@ -157,8 +157,8 @@ def _of_its_tenant(found: Mapping[UUID, Job], ask: _Ask) -> Job | None:
 
 
 def _answer(ask: _Ask, job: Job | None) -> None:
-    if not ask.answer.done():
-        ask.answer.set_result(job)
+    if not ask.future.done():
+        ask.future.set_result(job)
 
 
 def _fail(asks: Sequence[_Ask], error: Exception) -> None:
@@ -166,5 +166,5 @@ def _fail(asks: Sequence[_Ask], error: Exception) -> None:
     if known is not error:
         telemetry.logger().error(telemetry.LOOP_FAILED, loop="job-polling", error=type(error).__name__)
     for ask in asks:
-        if not ask.answer.done():
-            ask.answer.set_exception(known)
+        if not ask.future.done():
+            ask.future.set_exception(known)

@@ -50,8 +50,8 @@ class QueuePositions:
         self._unmeasured = A6000.faster(settings.engine.time_scale)
         engine = database.make_engine(settings.database, pool_size=_CONNECTIONS, name="longbatch-api-queue")
         # All statements of a snapshot see the same moment.
-        self._engine = engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
-        self._sessions = database.make_sessions(self._engine)
+        self._pool = engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+        self._sessions = database.make_sessions(self._pool)
         self._threads = CapacityLimiter(_CONNECTIONS)
         self._forecasts: dict[str, CachedValue[QueueForecast]] = {}
         self._depths: dict[str, CachedValue[QueueDepth]] = {}
@@ -103,7 +103,7 @@ class QueuePositions:
             await forecast.close()
         for depth in self._depths.values():
             await depth.close()
-        self._engine.dispose()
+        self._pool.dispose()
 
     def _forecast(self, model: str) -> CachedValue[QueueForecast]:
         if model not in self._forecasts:

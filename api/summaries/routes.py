@@ -19,7 +19,7 @@ from api.http.dependencies import CallerDep, ServicesDep, TenantDep
 from api.http.event_responses import EventResponse
 from api.http.idempotency import IdempotencyDep
 from api.http.identifiers import SummaryIdDep, parse_documents, parse_optional, parse_range
-from api.http.openapi import answers, event_answers, json_body
+from api.http.openapi import event_responses, json_body, responses
 from api.http.replies import page
 from api.runtime.services import Services
 from api.summaries.estimates import estimate_summaries
@@ -67,7 +67,7 @@ ChunksLimit = Annotated[
     "/v1/summaries",
     status_code=202,
     summary="Summarize documents",
-    responses=answers(
+    responses=responses(
         202, SummaryListReply, "Accepted, in the order of the documents", 400, 404, 409, 413, 503
     ),
     openapi_extra=json_body(SummaryRequest),
@@ -110,7 +110,7 @@ async def create_summaries(
 @router.post(
     "/v1/summaries/estimate",
     summary="Estimate summaries",
-    responses=answers(200, SummaryEstimateReply, "The estimate", 400, 404, 409, 413, 503),
+    responses=responses(200, SummaryEstimateReply, "The estimate", 400, 404, 409, 413, 503),
     openapi_extra=json_body(SummaryEstimateRequest),
 )
 async def estimate(request: Request, services: ServicesDep, tenant_id: TenantDep) -> JSONResponse:
@@ -124,7 +124,7 @@ async def estimate(request: Request, services: ServicesDep, tenant_id: TenantDep
 @router.get(
     "/v1/summaries",
     summary="List summaries",
-    responses=answers(200, SummaryListReply, "One page", 400, 503),
+    responses=responses(200, SummaryListReply, "One page", 400, 503),
 )
 async def list_summaries(
     services: ServicesDep, tenant_id: TenantDep, query: Annotated[SummaryListQuery, Query()]
@@ -146,7 +146,7 @@ async def list_summaries(
 @router.get(
     "/v1/summaries/{summary_id}",
     summary="Get a summary",
-    responses=answers(200, SummaryWithChunksReply, "The summary, with its chunks", 400, 404, 503),
+    responses=responses(200, SummaryWithChunksReply, "The summary, with its chunks", 400, 404, 503),
 )
 async def get_summary(
     summary_id: SummaryIdDep,
@@ -177,7 +177,7 @@ async def get_summary(
 @router.get(
     "/v1/summaries/{summary_id}/result",
     summary="Get a summary's result",
-    responses=answers(
+    responses=responses(
         200,
         SummaryResultReply,
         "The summary with its sources; partial unless completed",
@@ -214,7 +214,7 @@ async def get_result(
     "/v1/summaries/{summary_id}/events",
     summary="Follow a summary",
     response_class=Response,
-    responses=event_answers('id: 0\nevent: summary\ndata: {"id":"sum_…","state":"running"}\n\n'),
+    responses=event_responses('id: 0\nevent: summary\ndata: {"id":"sum_…","state":"running"}\n\n'),
 )
 async def follow_summary(summary_id: SummaryIdDep, services: ServicesDep, caller: CallerDep) -> EventResponse:
     """Stream server-sent events until the summary ends.
@@ -231,7 +231,7 @@ async def follow_summary(summary_id: SummaryIdDep, services: ServicesDep, caller
 @router.post(
     "/v1/summaries/{summary_id}/cancel",
     summary="Cancel a summary",
-    responses=answers(200, SummaryReply, "The summary", 404, 503),
+    responses=responses(200, SummaryReply, "The summary", 404, 503),
 )
 async def cancel_summary(
     summary_id: SummaryIdDep, services: ServicesDep, tenant_id: TenantDep
@@ -251,7 +251,7 @@ async def cancel_summary(
 @router.delete(
     "/v1/summaries/{summary_id}",
     summary="Delete a summary",
-    responses=answers(200, DeletedSummaryReply, "The summary was deleted", 404, 409, 503),
+    responses=responses(200, DeletedSummaryReply, "The summary was deleted", 404, 409, 503),
 )
 async def delete_summary(
     summary_id: SummaryIdDep, services: ServicesDep, tenant_id: TenantDep

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Query
 from sqlalchemy.orm import Session
 
 from api.http.dependencies import CallerDep, ServicesDep
-from api.http.openapi import answers
+from api.http.openapi import responses
 from api.tenants.replies import QuotaUsageReply, UsageDayReply, UsageReply
 from jobs.errors import InvalidRequestError
 from jobs.states import TERMINAL
@@ -27,7 +27,7 @@ _MAX_DAYS: Final = 366
 @router.get(
     "/v1/usage",
     summary="Get your usage",
-    responses=answers(200, UsageReply, "Usage by day and model", 400, 503),
+    responses=responses(200, UsageReply, "Usage by day and model", 400, 503),
 )
 async def get_usage(
     services: ServicesDep,

@@ -13,7 +13,7 @@ from api.http.body import parse, read_body
 from api.http.callbacks import checked_secret, require_vault
 from api.http.dependencies import ServicesDep, TenantDep
 from api.http.identifiers import EndpointIdDep, parse_range
-from api.http.openapi import answers, json_body
+from api.http.openapi import json_body, responses
 from api.http.replies import page
 from api.webhooks.schemas import (
     DEFAULT_OVERLAP_SECONDS,
@@ -52,7 +52,7 @@ Overlap = Annotated[
     "/v1/webhook_endpoints",
     status_code=201,
     summary="Create a webhook endpoint",
-    responses=answers(201, EndpointSecretReply, "The endpoint and its secret", 400, 409, 413, 503),
+    responses=responses(201, EndpointSecretReply, "The endpoint and its secret", 400, 409, 413, 503),
     openapi_extra=json_body(EndpointRequest),
 )
 async def create_endpoint(request: Request, services: ServicesDep, tenant_id: TenantDep) -> JSONResponse:
@@ -77,7 +77,7 @@ async def create_endpoint(request: Request, services: ServicesDep, tenant_id: Te
 @router.get(
     "/v1/webhook_endpoints",
     summary="List webhook endpoints",
-    responses=answers(200, EndpointListReply, "One page", 400, 503),
+    responses=responses(200, EndpointListReply, "One page", 400, 503),
 )
 async def list_endpoints(
     services: ServicesDep, tenant_id: TenantDep, query: Annotated[EndpointListQuery, Query()]
@@ -97,7 +97,7 @@ async def list_endpoints(
 @router.get(
     "/v1/webhook_endpoints/{endpoint_id}",
     summary="Get a webhook endpoint",
-    responses=answers(200, EndpointReply, "The endpoint", 404, 503),
+    responses=responses(200, EndpointReply, "The endpoint", 404, 503),
 )
 async def get_endpoint(
     endpoint_id: EndpointIdDep, services: ServicesDep, tenant_id: TenantDep
@@ -113,7 +113,7 @@ async def get_endpoint(
 @router.patch(
     "/v1/webhook_endpoints/{endpoint_id}",
     summary="Update a webhook endpoint",
-    responses=answers(200, EndpointReply, "The endpoint", 400, 404, 413, 503),
+    responses=responses(200, EndpointReply, "The endpoint", 400, 404, 413, 503),
     openapi_extra=json_body(EndpointUpdate),
 )
 async def update_endpoint(
@@ -144,7 +144,7 @@ async def update_endpoint(
 @router.delete(
     "/v1/webhook_endpoints/{endpoint_id}",
     summary="Delete a webhook endpoint",
-    responses=answers(200, DeletedEndpointReply, "The endpoint was deleted", 404, 503),
+    responses=responses(200, DeletedEndpointReply, "The endpoint was deleted", 404, 503),
 )
 async def delete_endpoint(
     endpoint_id: EndpointIdDep, services: ServicesDep, tenant_id: TenantDep
@@ -158,7 +158,7 @@ async def delete_endpoint(
 @router.post(
     "/v1/webhook_endpoints/{endpoint_id}/rotate",
     summary="Rotate a webhook endpoint's secret",
-    responses=answers(200, EndpointSecretReply, "The endpoint and its new secret", 400, 404, 503),
+    responses=responses(200, EndpointSecretReply, "The endpoint and its new secret", 400, 404, 503),
 )
 async def rotate_endpoint(
     endpoint_id: EndpointIdDep,
@@ -182,7 +182,7 @@ async def rotate_endpoint(
     "/v1/webhook_endpoints/{endpoint_id}/test",
     status_code=202,
     summary="Send a test event",
-    responses=answers(202, QueuedEventReply, "Queued; the delivery log shows the outcome", 404, 409, 503),
+    responses=responses(202, QueuedEventReply, "Queued; the delivery log shows the outcome", 404, 409, 503),
 )
 async def send_test(endpoint_id: EndpointIdDep, services: ServicesDep, tenant_id: TenantDep) -> JSONResponse:
     """Send a `webhook_endpoint.test` event to this endpoint, whatever its filter."""
@@ -200,7 +200,7 @@ async def send_test(endpoint_id: EndpointIdDep, services: ServicesDep, tenant_id
     "/v1/webhook_endpoints/{endpoint_id}/replay",
     status_code=202,
     summary="Replay events to an endpoint",
-    responses=answers(202, ReplayReply, "Queued", 400, 404, 409, 503),
+    responses=responses(202, ReplayReply, "Queued", 400, 404, 409, 503),
 )
 async def replay_since(
     endpoint_id: EndpointIdDep,

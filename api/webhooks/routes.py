@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from api.http.callbacks import require_vault
 from api.http.dependencies import ServicesDep, TenantDep
 from api.http.identifiers import EventIdDep, Parse, parse_optional
-from api.http.openapi import answers
+from api.http.openapi import responses
 from api.http.replies import page
 from api.webhooks.endpoint_routes import Overlap, replay_response
 from api.webhooks.schemas import (
@@ -38,7 +38,7 @@ router = APIRouter(tags=["webhooks"])
 @router.get(
     "/v1/webhook_secret",
     summary="Get the default webhook secret",
-    responses=answers(200, SecretReply, "The secret", 400, 503),
+    responses=responses(200, SecretReply, "The secret", 400, 503),
 )
 async def get_secret(services: ServicesDep, tenant_id: TenantDep) -> JSONResponse:
     """Get the secret for deliveries to a `webhook_url` without a `webhook_secret`."""
@@ -55,7 +55,7 @@ async def get_secret(services: ServicesDep, tenant_id: TenantDep) -> JSONRespons
 @router.post(
     "/v1/webhook_secret/rotate",
     summary="Rotate the default webhook secret",
-    responses=answers(200, SecretReply, "The new secret", 400, 503),
+    responses=responses(200, SecretReply, "The new secret", 400, 503),
 )
 async def rotate_secret(
     services: ServicesDep, tenant_id: TenantDep, overlap_seconds: Overlap = DEFAULT_OVERLAP_SECONDS
@@ -75,7 +75,7 @@ async def rotate_secret(
 @router.get(
     "/v1/webhook_deliveries",
     summary="List webhook deliveries",
-    responses=answers(200, DeliveryListReply, "One page", 400, 503),
+    responses=responses(200, DeliveryListReply, "One page", 400, 503),
 )
 async def list_deliveries(
     services: ServicesDep, tenant_id: TenantDep, query: Annotated[DeliveryListQuery, Query()]
@@ -99,7 +99,7 @@ async def list_deliveries(
     "/v1/webhook_events/{event_id}/replay",
     status_code=202,
     summary="Replay an event",
-    responses=answers(202, ReplayReply, "Queued", 404, 409, 503),
+    responses=responses(202, ReplayReply, "Queued", 404, 409, 503),
 )
 async def replay_event(event_id: EventIdDep, services: ServicesDep, tenant_id: TenantDep) -> JSONResponse:
     """Send the event again, with the same id.

@@ -173,7 +173,7 @@ def _check_database(found: Settings) -> str:
 
 def _check_broker(found: Settings) -> str:
     broker = doorbell.connect(found.broker.url.get_secret_value(), socket_timeout=_TIMEOUT_SECONDS)
-    if not doorbell.answers(broker):
+    if not doorbell.is_reachable(broker):
         raise LongbatchError("it does not answer")
     return "it answers"
 

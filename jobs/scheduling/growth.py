@@ -44,8 +44,8 @@ def extend(
         policy: as at its claim.
     """
     locked = engine_load.lock(session, engine_name)
-    held = select(Job).where(Job.id == lease.job_id, Job.lease_id == lease.lease_id, Job.state == "running")
-    job = session.scalar(held)
+    owned = select(Job).where(Job.id == lease.job_id, Job.lease_id == lease.lease_id, Job.state == "running")
+    job = session.scalar(owned)
     mine = session.get(Reservation, lease.lease_id, populate_existing=True)
     if locked is None or job is None or mine is None:
         return LeaseLost()
