@@ -84,7 +84,7 @@ def test_limits_are_set_and_taken_back(run: Run, tenant: str, sessions: sessionm
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("tenants", "create", "a b"), "up to 63"),
+        (("tenants", "create", "a b"), "1 to 63"),
         (("tenants", "create", "default"), "already"),
         (("tenants", "set", "nobody"), "no tenant 'nobody'"),
         (("keys", "create", "--tenant", "nobody"), "no tenant 'nobody'"),
