@@ -202,7 +202,7 @@ def _running_job(sessions: sessionmaker[Session]) -> Lease:
     counted = CountedPrompt(packed_ids=sha256(prompt.encode()).digest(), num_tokens=100, fingerprint="bench")
     asked = JobSpec(text=NewText(prompt, counted), task="generate", model=_NAME, max_tokens=64)
     with transaction(sessions) as session:
-        submission.submit(session, [asked], tenant_id=DEFAULT_TENANT, fallback=_CAPACITY)
+        submission.submit(session, [asked], tenant_id=DEFAULT_TENANT, default_capacity=_CAPACITY)
     with transaction(sessions) as session:
         policy = ClaimPolicy(lease=timedelta(minutes=10), max_rescues=2)
         (claim,) = claims.claim_all(session, _NAME, policy, limit=1).claims

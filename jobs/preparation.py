@@ -40,11 +40,11 @@ class Counting:
     not locked while its prompt is counted: a caller can cancel it without waiting, and the count is dropped.
 
     Attributes:
-        fallback: the limits while no engine has registered yet.
+        default_capacity: what to assume while no engine has registered.
     """
 
     counter: Counter
-    fallback: Capacity
+    default_capacity: Capacity
     lease: timedelta = timedelta(seconds=30)
     kind: WorkKind = COUNTING
 
@@ -69,7 +69,7 @@ class Counting:
     def _most_tokens(self, session: Session) -> int:
         """Find the longest prompt that any engine takes; counting stops beyond it."""
         registered = registry.registered_capacities(session)
-        return max(each.max_input_len for each in [self.fallback, *chain(*registered.values())])
+        return max(each.max_input_len for each in [self.default_capacity, *chain(*registered.values())])
 
     def _count(self, prompt: _Prompt, *, limit: int) -> _Count:
         """Count the prompt, or return the error that it caused."""
@@ -117,7 +117,7 @@ class Counting:
         *,
         now: datetime,
     ) -> None:
-        limits = registry.registered_capacities(session).get(job.model) or [self.fallback]
+        limits = registry.registered_capacities(session).get(job.model) or [self.default_capacity]
         if isinstance(text, NewText):
             job.text_id = store.store(session, [text], tenant_id=job.tenant_id)[text.sha256]
         else:

@@ -60,7 +60,7 @@ def submit(
     specs: Sequence[JobSpec],
     *,
     tenant_id: UUID,
-    fallback: Capacity,
+    default_capacity: Capacity,
     admit: Admit | None = None,
 ) -> list[Job]:
     """Insert jobs in the given order: queued, preparing, or failed if they never fit.
@@ -69,7 +69,7 @@ def submit(
         session: the caller's transaction.
         specs: at most a few thousand; callers with more submit them in slices.
         tenant_id: the jobs' owner.
-        fallback: the limits while no engine has registered yet.
+        default_capacity: what to assume while no engine has registered.
         admit: checks what the jobs take of the tenant's quota; None: no limit.
 
     Raises:
@@ -81,7 +81,7 @@ def submit(
         _new_job(spec, tenant_id=tenant_id, text_id=text_ids[spec.text.sha256], now=now) for spec in specs
     ]
     for job, spec in zip(jobs, specs, strict=True):
-        limits = capacities.get(job.model) or [fallback]
+        limits = capacities.get(job.model) or [default_capacity]
         if spec.text.counted:
             settle_count(job, num_tokens=spec.text.counted.num_tokens, limits=limits, now=now)
         else:
@@ -125,7 +125,7 @@ def submit_once(
     guard: IdempotencyGuard,
     *,
     tenant_id: UUID,
-    fallback: Capacity,
+    default_capacity: Capacity,
     admit: Admit | None = None,
 ) -> tuple[Job, bool]:
     """Submit a job, or return the one that an earlier request with this key made.
@@ -139,7 +139,7 @@ def submit_once(
     """
 
     def make(session: Session) -> Job:
-        (job,) = submit(session, [spec], tenant_id=tenant_id, fallback=fallback, admit=admit)
+        (job,) = submit(session, [spec], tenant_id=tenant_id, default_capacity=default_capacity, admit=admit)
         return job
 
     return run_idempotently(session, guard, make, tenant_id=tenant_id, kind=_ONE_JOB)
@@ -151,7 +151,7 @@ def submit_slice_once(
     guard: IdempotencyGuard,
     *,
     tenant_id: UUID,
-    fallback: Capacity,
+    default_capacity: Capacity,
     admit: Admit | None = None,
 ) -> tuple[list[UUID], list[Job]]:
     """Submit all of these jobs, or find those that an earlier request made.
@@ -166,7 +166,9 @@ def submit_slice_once(
     new: list[Job] = []
 
     def make(session: Session) -> list[UUID]:
-        new.extend(submit(session, specs, tenant_id=tenant_id, fallback=fallback, admit=admit))
+        new.extend(
+            submit(session, specs, tenant_id=tenant_id, default_capacity=default_capacity, admit=admit)
+        )
         return [job.id for job in new]
 
     job_ids, _ = run_idempotently(session, guard, make, tenant_id=tenant_id, kind=_SOME_JOBS)

@@ -105,14 +105,14 @@ async def submit(services: Services, parsed: ParsedRequest, *, caller: Caller) -
         ModelNotFoundError: no engine serves its model.
         ContextLengthExceededError: it can never fit; nothing was stored.
     """
-    fallback = registry.configured_capacity(services.settings.engine)
+    default_capacity = registry.configured_capacity(services.settings.engine)
     default = services.settings.batches.default_max_tokens
     served = services.settings.engine.model
     work = partial(
         _submit,
         parsed=parsed,
         tenant_id=caller.tenant_id,
-        fallback=fallback,
+        default_capacity=default_capacity,
         default_max_tokens=default,
         served=served,
         admit=services.quotas.admit_for(caller.tenant_id, caller.limits),
@@ -199,11 +199,11 @@ async def _most_tokens(services: Services, num_bytes: int) -> int | None:
     Returns:
         None: the body is short enough to be counted whole.
     """
-    fallback = registry.configured_capacity(services.settings.engine)
-    if num_bytes <= fallback.max_input_len:
+    default_capacity = registry.configured_capacity(services.settings.engine)
+    if num_bytes <= default_capacity.max_input_len:
         return None
     registered = await services.transactions.run(registry.registered_capacities)
-    return max(each.max_input_len for each in [fallback, *chain(*registered.values())])
+    return max(each.max_input_len for each in [default_capacity, *chain(*registered.values())])
 
 
 def _parse_raw(
@@ -249,7 +249,7 @@ def _submit(
     *,
     parsed: ParsedRequest,
     tenant_id: UUID,
-    fallback: Capacity,
+    default_capacity: Capacity,
     default_max_tokens: int,
     served: str,
     admit: Admit,
@@ -258,7 +258,7 @@ def _submit(
     model = parsed.generation.model
     if model not in registered and model != served:
         raise ModelNotFoundError(f"This server does not serve the model {model!r}.", param="model")
-    capacities = registered.get(model) or [fallback]
+    capacities = registered.get(model) or [default_capacity]
     room = max(min(each.max_seq_len, each.max_tokens_in_pool) for each in capacities) - parsed.prompt_tokens
     max_tokens = parsed.generation.max_tokens or max(1, min(default_max_tokens, room))
     spec = JobSpec(
@@ -270,7 +270,9 @@ def _submit(
         sampling=parsed.generation.sampling,
         window=_WINDOW,
     )
-    (job,) = submission.submit(session, [spec], tenant_id=tenant_id, fallback=fallback, admit=admit)
+    (job,) = submission.submit(
+        session, [spec], tenant_id=tenant_id, default_capacity=default_capacity, admit=admit
+    )
     if job.error is not None:
         limit = max(each.max_seq_len for each in capacities)
         message = openai.too_long_message(

@@ -157,7 +157,7 @@ async def _submit_slice(
         specs=list(specs.values()),
         guard=guard,
         tenant_id=caller.tenant_id,
-        fallback=registry.configured_capacity(services.settings.engine),
+        default_capacity=registry.configured_capacity(services.settings.engine),
         admit=services.quotas.admit_for(caller.tenant_id, caller.limits),
     )
     try:
@@ -193,15 +193,17 @@ def _store(
     guard: IdempotencyGuard | None,
     *,
     tenant_id: UUID,
-    fallback: Capacity,
+    default_capacity: Capacity,
     admit: Admit,
 ) -> tuple[list[UUID], list[Job]]:
     """Store the jobs once; return all ids in line order, and the jobs that are new."""
     if guard is not None:
         return submission.submit_slice_once(
-            session, specs, guard, tenant_id=tenant_id, fallback=fallback, admit=admit
+            session, specs, guard, tenant_id=tenant_id, default_capacity=default_capacity, admit=admit
         )
-    jobs = submission.submit(session, specs, tenant_id=tenant_id, fallback=fallback, admit=admit)
+    jobs = submission.submit(
+        session, specs, tenant_id=tenant_id, default_capacity=default_capacity, admit=admit
+    )
     return [job.id for job in jobs], jobs
 
 

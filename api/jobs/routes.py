@@ -198,9 +198,14 @@ async def _submit(
     tenant_id, admit = caller.tenant_id, services.quotas.admit_for(caller.tenant_id, caller.limits)
     if guard is None:
         return await services.group_commit.submit(spec, tenant_id=tenant_id, admit=admit), False
-    fallback = registry.configured_capacity(services.settings.engine)
+    default_capacity = registry.configured_capacity(services.settings.engine)
     submit = partial(
-        submission.submit_once, spec=spec, guard=guard, tenant_id=tenant_id, fallback=fallback, admit=admit
+        submission.submit_once,
+        spec=spec,
+        guard=guard,
+        tenant_id=tenant_id,
+        default_capacity=default_capacity,
+        admit=admit,
     )
     return await services.transactions.run(submit)
 

@@ -36,9 +36,9 @@ class _Entry:
 class GroupCommit:
     """Stores jobs for all requests; `run` must be running."""
 
-    def __init__(self, transactions: Transactions, fallback: Capacity) -> None:
+    def __init__(self, transactions: Transactions, default_capacity: Capacity) -> None:
         self._transactions = transactions
-        self._fallback = fallback
+        self._default_capacity = default_capacity
         self._waiting: list[_Entry] = []
         self._arrived = asyncio.Event()
 
@@ -83,7 +83,7 @@ class GroupCommit:
             specs=[entry.spec for entry in together],
             tenant_id=together[0].tenant_id,
             admit=together[0].admit,
-            fallback=self._fallback,
+            default_capacity=self._default_capacity,
         )
         try:
             jobs = await self._transactions.run(submit, tenant_ids=[together[0].tenant_id])

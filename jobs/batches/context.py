@@ -19,7 +19,7 @@ class BatchTools:
     Attributes:
         store: of file bytes.
         counter: counts short prompts immediately; longer ones are counted later.
-        fallback: the limits while no engine is registered.
+        default_capacity: what to assume while no engine has registered.
         model: served even while no engine is registered.
         max_lines: of one batch.
         max_line_bytes: a longer line makes the whole batch invalid.
@@ -31,7 +31,7 @@ class BatchTools:
 
     store: PartStore
     counter: Counter
-    fallback: Capacity
+    default_capacity: Capacity
     model: str
     max_lines: int
     max_line_bytes: int
@@ -46,7 +46,7 @@ class BatchTools:
         return cls(
             store=make_store(settings.files),
             counter=counter,
-            fallback=registry.configured_capacity(settings.engine),
+            default_capacity=registry.configured_capacity(settings.engine),
             model=settings.engine.model,
             max_lines=settings.batches.max_lines,
             max_line_bytes=settings.api.max_body_bytes,

@@ -233,7 +233,7 @@ def _submit(
         envelope = _envelope(line, batch, tools)
         try:
             spec = _specification(envelope, line.number, batch, tools, models)
-            if not quota.take(spec, registered.get(spec.model) or [tools.fallback]):
+            if not quota.take(spec, registered.get(spec.model) or [tools.default_capacity]):
                 left = line.number
                 break
             parsed.specs.append(spec)
@@ -259,7 +259,11 @@ def _store(
     def submit(specs: Sequence[JobSpec]) -> Sequence[Job]:
         with session.begin_nested():
             return submission.submit(
-                session, specs, tenant_id=batch.tenant_id, fallback=tools.fallback, admit=quota.admit
+                session,
+                specs,
+                tenant_id=batch.tenant_id,
+                default_capacity=tools.default_capacity,
+                admit=quota.admit,
             )
 
     try:

@@ -51,12 +51,12 @@ class PlanningTools:
 
     Attributes:
         counter: of prompts and texts.
-        fallback: the capacity to assume while no engine has registered.
+        default_capacity: what to assume while no engine has registered.
         limits: for tenants without limits of their own.
     """
 
     counter: TextCounter
-    fallback: Capacity
+    default_capacity: Capacity
     limits: LimitSettings
 
     @classmethod
@@ -240,7 +240,10 @@ def _read_inputs(session: Session, turn: Turn, tools: PlanningTools) -> _Inputs 
         .order_by(SummaryDocument.position)
     )
     inputs = _Inputs(
-        summary, [], [], registry.registered_capacities(session).get(summary.model) or [tools.fallback]
+        summary,
+        [],
+        [],
+        registry.registered_capacities(session).get(summary.model) or [tools.default_capacity],
     )
     for document, document_id in session.execute(query):
         if document is not None and document.state == DocumentState.EXTRACTING:

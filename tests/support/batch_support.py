@@ -33,7 +33,7 @@ def tools(store: PartStore | None = None, **changed: object) -> BatchTools:
         **{
             "store": store or RowStore(),
             "counter": WordCounter(),
-            "fallback": CAPACITY,
+            "default_capacity": CAPACITY,
             "model": MODEL,
             "max_lines": 50_000,
             "max_line_bytes": 2**20,

@@ -47,7 +47,7 @@ class Words:
         return np.array([word.start() for word in re.finditer(r"\S+", text)], dtype=np.int32)
 
 
-TOOLS = PlanningTools(counter=Words(), fallback=SMALL, limits=LimitSettings())
+TOOLS = PlanningTools(counter=Words(), default_capacity=SMALL, limits=LimitSettings())
 
 
 def text_of(num_words: int, *, name: str = "w") -> str:
@@ -138,7 +138,7 @@ def planned(session: Session, num_words: int = 2000, **fields: object) -> Summar
 def prepare_all(session: Session) -> list[Job]:
     """Every prompt that can be written is."""
     prepared = []
-    while (job := prepare_next(session, Words(), fallback=SMALL)) is not None:
+    while (job := prepare_next(session, Words(), default_capacity=SMALL)) is not None:
         prepared.append(job)
     return prepared
 

@@ -143,7 +143,7 @@ def spec(
 
 
 def submit_one(session: Session, given: JobSpec | None = None, *, tenant_id: UUID = DEFAULT_TENANT) -> Job:
-    (job,) = submission.submit(session, [given or spec()], tenant_id=tenant_id, fallback=CAPACITY)
+    (job,) = submission.submit(session, [given or spec()], tenant_id=tenant_id, default_capacity=CAPACITY)
     return job
 
 
@@ -202,11 +202,11 @@ def prepare_next(
     sessions: sessionmaker[Session] | Session,
     counter: Counter | None = None,
     *,
-    fallback: Capacity = CAPACITY,
+    default_capacity: Capacity = CAPACITY,
 ) -> Job | None:
     """The job whose prompt was counted next; None: none waits, or it ended meanwhile."""
     inner = within(sessions) if isinstance(sessions, Session) else sessions
-    taken = runner_of(inner).run_next(Counting(counter or WordCounter(), fallback))
+    taken = runner_of(inner).run_next(Counting(counter or WordCounter(), default_capacity))
     if isinstance(sessions, Session):
         sessions.expire_all()
     if taken is None or taken.result is None:
@@ -215,9 +215,9 @@ def prepare_next(
 
 
 def prepare_all(
-    sessions: sessionmaker[Session], counter: Counter | None = None, *, fallback: Capacity = CAPACITY
+    sessions: sessionmaker[Session], counter: Counter | None = None, *, default_capacity: Capacity = CAPACITY
 ) -> list[Job]:
     """The jobs whose prompts were counted until none was left."""
-    work = Counting(counter or WordCounter(), fallback)
+    work = Counting(counter or WordCounter(), default_capacity)
     taken = runner_of(sessions).run_some(work, limit=1000)
     return [each.result for each in taken if each.result is not None]

@@ -192,7 +192,7 @@ class Queue:
             **fields,  # type: ignore[arg-type]  # named by the caller
         )
         with transaction(self.sessions) as session:
-            (job,) = submission.submit(session, [spec], tenant_id=DEFAULT_TENANT, fallback=CAPACITY)
+            (job,) = submission.submit(session, [spec], tenant_id=DEFAULT_TENANT, default_capacity=CAPACITY)
             return job.id
 
     def job(self, job_id: UUID) -> Job:

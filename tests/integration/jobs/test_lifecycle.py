@@ -226,7 +226,9 @@ def test_the_same_key_and_body_is_the_same_job_until_the_key_is_forgotten(sessio
     guard = IdempotencyGuard(key="k", request_sha256=b"body", valid_for=timedelta(hours=24))
 
     def send(given: IdempotencyGuard) -> tuple[Job, bool]:
-        return submission.submit_once(session, spec(), given, tenant_id=DEFAULT_TENANT, fallback=CAPACITY)
+        return submission.submit_once(
+            session, spec(), given, tenant_id=DEFAULT_TENANT, default_capacity=CAPACITY
+        )
 
     first, replayed = send(guard)
     assert not replayed

@@ -60,12 +60,12 @@ class Life(RuleBasedStateMachine):
             spec(size, max_tokens=max_tokens, rank=rank, window=window, webhook_url=url) for size in sizes
         ]
         with self.sessions.begin() as session:
-            submission.submit(session, given, tenant_id=DEFAULT_TENANT, fallback=SMALL)
+            submission.submit(session, given, tenant_id=DEFAULT_TENANT, default_capacity=SMALL)
 
     @rule()
     def prepare(self) -> None:
         with self.sessions.begin() as session:
-            prepare_next(session, fallback=SMALL)
+            prepare_next(session, default_capacity=SMALL)
 
     @rule(name=st.sampled_from(ENGINES))
     def fill(self, name: str) -> None:

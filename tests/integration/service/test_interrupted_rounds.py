@@ -163,10 +163,12 @@ def test_a_key_whose_job_is_deleted_while_it_is_replayed_makes_a_new_job(
     sessions: sessionmaker[Session],
 ) -> None:
     with transaction(sessions) as session:
-        old, _ = submission.submit_once(session, spec(), GUARD, tenant_id=DEFAULT_TENANT, fallback=CAPACITY)
+        old, _ = submission.submit_once(
+            session, spec(), GUARD, tenant_id=DEFAULT_TENANT, default_capacity=CAPACITY
+        )
     with Deletion(sessions, old).open() as session, session.begin():
         new, is_replay = submission.submit_once(
-            session, spec(), GUARD, tenant_id=DEFAULT_TENANT, fallback=CAPACITY
+            session, spec(), GUARD, tenant_id=DEFAULT_TENANT, default_capacity=CAPACITY
         )
         assert (new.id != old.id, is_replay) == (True, False)
 

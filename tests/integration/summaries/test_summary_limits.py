@@ -24,7 +24,7 @@ _COUNTED = {"finish_reason": "stop", "prompt_tokens": 1}
 
 def tools_of(**limits: int) -> PlanningTools:
     """The tools where every tenant has these limits."""
-    return PlanningTools(counter=Words(), fallback=SMALL, limits=LimitSettings(**limits))
+    return PlanningTools(counter=Words(), default_capacity=SMALL, limits=LimitSettings(**limits))
 
 
 def other_tenant(session: Session) -> UUID:
@@ -135,7 +135,7 @@ def test_a_chunk_that_upsets_the_tokenizer_fails_alone(session: Session) -> None
     counter = Panicking()
     states = []
     for _ in range(2):
-        job = prepare_next(session, counter, fallback=SMALL)
+        job = prepare_next(session, counter, default_capacity=SMALL)
         assert job is not None
         states.append(job.state)
     assert states == ["failed", "queued"]

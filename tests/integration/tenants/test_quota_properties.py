@@ -69,7 +69,7 @@ class Life(RuleBasedStateMachine):
         with self.sessions() as session:
             before = quotas.current_usage(session, tenant_id)
             try:
-                submission.submit(session, given, tenant_id=tenant_id, fallback=SMALL, admit=admit)
+                submission.submit(session, given, tenant_id=tenant_id, default_capacity=SMALL, admit=admit)
                 session.commit()
             except LimitError:
                 session.rollback()
@@ -78,7 +78,7 @@ class Life(RuleBasedStateMachine):
     @rule()
     def prepare(self) -> None:
         with self.sessions.begin() as session:
-            prepare_next(session, fallback=SMALL)
+            prepare_next(session, default_capacity=SMALL)
 
     @rule()
     def fill(self) -> None:
@@ -222,7 +222,9 @@ def test_adding_up_at_once_loses_and_doubles_nothing(sessions: sessionmaker[Sess
     with sessions.begin() as session:
         register_engine(session, ENGINE)
         for _ in range(5):
-            submission.submit(session, [spec(10, max_tokens=8)], tenant_id=DEFAULT_TENANT, fallback=SMALL)
+            submission.submit(
+                session, [spec(10, max_tokens=8)], tenant_id=DEFAULT_TENANT, default_capacity=SMALL
+            )
             lifecycle.cancel_where(session, [], tenant_id=DEFAULT_TENANT)
     with ThreadPoolExecutor(4) as pool:
         rounds = pool.map(lambda _: _round(sessions), range(12))
