@@ -151,7 +151,7 @@ def _object(
             "max": sum(node.max_tokens for node in found.nodes),
         },
         "chunk_tokens": sizes.chunk_tokens,
-        "part_tokens": sizes.part_tokens,
+        "part_tokens": sizes.chunk_summary_tokens,
         "is_exact": is_exact,
         "estimated_seconds": None if seconds is None else round(seconds),
         "documents": [

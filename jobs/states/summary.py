@@ -47,8 +47,8 @@ class NodeKind(StrEnum):
     """What a job of a tree must do; also the name of its template."""
 
     WHOLE = "whole"  # summarize a document in one piece
-    MAP = "map"  # summarize one chunk
-    REDUCE = "reduce"  # join the summaries of other nodes
+    CHUNK = "map"  # summarize one chunk
+    JOIN = "reduce"  # join the summaries of other nodes
 
 
 # The `task` of a summary's jobs; their output lengths are predicted by it.

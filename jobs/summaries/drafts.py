@@ -97,7 +97,7 @@ def insert_jobs(session: Session, summary: Summary, draft: PlanDraft) -> None:
         "chunks": sum(node.level == 0 for node in draft.nodes),
         "jobs": len(draft.nodes),
         "chunk_tokens": draft.sizes.chunk_tokens,
-        "part_tokens": draft.sizes.part_tokens,
+        "part_tokens": draft.sizes.chunk_summary_tokens,
         "fan_in": draft.sizes.fan_in,
         "prompt_tokens": sum(node.prompt_tokens for node in draft.nodes),
     }

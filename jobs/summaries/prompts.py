@@ -64,10 +64,10 @@ def overheads(options: PromptOptions, counter: Counter) -> Mapping[NodeKind, int
     marks = Delimiters()
     empty: dict[NodeKind, list[Message]] = {
         NodeKind.WHOLE: templates.whole("", options, marks),
-        NodeKind.MAP: templates.part(
-            "", options, marks, number=_MANY, num_parts=_MANY, length=options.length
+        NodeKind.CHUNK: templates.chunk(
+            "", options, marks, number=_MANY, num_chunks=_MANY, length=options.length
         ),
-        NodeKind.REDUCE: templates.join([], options, marks, length=None, num_documents=_MANY),
+        NodeKind.JOIN: templates.join([], options, marks, length=None, num_documents=_MANY),
     }
     return {kind: counter.count_prompt(canonical(messages)).num_tokens for kind, messages in empty.items()}
 
@@ -105,14 +105,14 @@ def _chunk_messages(
     if node.kind == NodeKind.WHOLE:
         return templates.whole(piece, options, marks)
     of_document = (SummaryNode.summary_id == summary.id, SummaryNode.document_id == document_id)
-    num_parts = session.scalar(select(func.count()).select_from(SummaryNode).where(*of_document))
-    return templates.part(
+    num_chunks = session.scalar(select(func.count()).select_from(SummaryNode).where(*of_document))
+    return templates.chunk(
         piece,
         options,
         marks,
         number=(node.chunk or 0) + 1,
-        num_parts=num_parts or 1,
-        length=_part_tokens(summary),
+        num_chunks=num_chunks or 1,
+        length=_chunk_summary_tokens(summary),
     )
 
 
@@ -138,11 +138,11 @@ def _join_messages(session: Session, summary: Summary, node: SummaryNode) -> lis
         texts,
         prompt_options(summary),
         delimiters(texts),
-        length=None if node.parent is None else _part_tokens(summary),
+        length=None if node.parent is None else _chunk_summary_tokens(summary),
         num_documents=num_documents or 1,
     )
 
 
-def _part_tokens(summary: Summary) -> int:
+def _chunk_summary_tokens(summary: Summary) -> int:
     found = (summary.plan or {}).get("part_tokens")
     return found if isinstance(found, int) else summary.length

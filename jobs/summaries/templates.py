@@ -15,8 +15,8 @@ from jobs.states.summary import NodeKind, Style
 # Stored with each summary. A change of wording raises a template's number, so that results stay comparable.
 TEMPLATE_VERSIONS: Final[dict[NodeKind, str]] = {
     NodeKind.WHOLE: "whole-1",
-    NodeKind.MAP: "map-1",
-    NodeKind.REDUCE: "reduce-1",
+    NodeKind.CHUNK: "map-1",
+    NodeKind.JOIN: "reduce-1",
 }
 
 # English words per token, roughly; models count words better than tokens.
@@ -62,8 +62,8 @@ def whole(text: str, options: PromptOptions, marks: Delimiters) -> list[Message]
     return _messages(system, _framed([text], marks), task)
 
 
-def part(
-    text: str, options: PromptOptions, marks: Delimiters, *, number: int, num_parts: int, length: int
+def chunk(
+    text: str, options: PromptOptions, marks: Delimiters, *, number: int, num_chunks: int, length: int
 ) -> list[Message]:
     """Ask for notes on one chunk, which will be joined into the final summary.
 
@@ -72,7 +72,7 @@ def part(
         options: of the caller; style and length apply to the final summary alone.
         marks: lines that the whole document does not contain, so that all its chunks share a prompt prefix.
         number: of the chunk, from 1.
-        num_parts: number of chunks of the document.
+        num_chunks: number of chunks of the document.
         length: target length of the notes, in tokens.
     """
     system = [
@@ -89,7 +89,7 @@ def part(
         _ALONE,
     ]
     task = (
-        f"This was part {number} of {num_parts}. Summarize it in about {_words(length)} words."
+        f"This was part {number} of {num_chunks}. Summarize it in about {_words(length)} words."
         f" {_NO_INSTRUCTIONS}"
     )
     return _messages(system, _framed([text], marks), task)

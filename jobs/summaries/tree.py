@@ -25,9 +25,9 @@ from jobs.summaries import chunking
 from jobs.summaries.chunking import Count, Starts
 
 _SLOT_SHARE: Final = 0.5
-# The summary of a part has about this share of its chunk's tokens, within the bounds below.
+# The summary of a chunk has about this share of its chunk's tokens, within the bounds below.
 _COMPRESSION: Final = 1 / 32
-_PART_TOKENS: Final = (48, 512)
+_CHUNK_SUMMARY_TOKENS: Final = (48, 512)
 # More summaries than this are joined in two levels: models overlook the middle of a long list.
 _MAX_FAN_IN: Final = 32
 # Lines around a joined summary, and the tokens that a seam between two texts can add.
@@ -48,14 +48,14 @@ class TooManyChunksError(InvalidRequestError):
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """The sizes of a plan's parts on the available engines, in tokens.
+    """The sizes of a plan on the available engines, in tokens.
 
     Attributes:
         whole_tokens: the longest document that fits in one job.
         chunk_tokens: the longest text of a chunk.
         overlap_tokens: how much of it repeats the previous chunk.
-        part_tokens: target length of the summary of a part.
-        part_limit: its maximum.
+        chunk_summary_tokens: target length of the summary of a chunk.
+        chunk_summary_limit: its maximum.
         length: target length of the final summary.
         final_limit: its maximum.
         fan_in: the most summaries joined at once (a count).
@@ -65,8 +65,8 @@ class Sizes:
     whole_tokens: int
     chunk_tokens: int
     overlap_tokens: int
-    part_tokens: int
-    part_limit: int
+    chunk_summary_tokens: int
+    chunk_summary_limit: int
     length: int
     final_limit: int
     fan_in: int
@@ -165,23 +165,27 @@ def find_sizes(
     final_limit = limit_of(length)
     whole_tokens = max(_room(each, final_limit) for each in capacities) - overheads[NodeKind.WHOLE]
     share = min(_share(each) for each in capacities)
-    low, high = _PART_TOKENS
-    part_tokens = int(min(high, max(low, (chunk_tokens or share) * _COMPRESSION)))
-    part_limit = limit_of(part_tokens)
-    largest = min(_room(each, part_limit) for each in capacities) - overheads[NodeKind.MAP] - _SEAM_TOKENS
-    best = share - part_limit - overheads[NodeKind.MAP] - _SEAM_TOKENS
+    low, high = _CHUNK_SUMMARY_TOKENS
+    chunk_summary_tokens = int(min(high, max(low, (chunk_tokens or share) * _COMPRESSION)))
+    chunk_summary_limit = limit_of(chunk_summary_tokens)
+    largest = (
+        min(_room(each, chunk_summary_limit) for each in capacities)
+        - overheads[NodeKind.CHUNK]
+        - _SEAM_TOKENS
+    )
+    best = share - chunk_summary_limit - overheads[NodeKind.CHUNK] - _SEAM_TOKENS
     # A join answers with a part, the root with the final summary: leave room for the longer one.
-    answer = max(final_limit, part_limit)
-    joined = min(share, *(_room(each, answer) for each in capacities)) - overheads[NodeKind.REDUCE]
+    answer = max(final_limit, chunk_summary_limit)
+    joined = min(share, *(_room(each, answer) for each in capacities)) - overheads[NodeKind.JOIN]
     sizes = Sizes(
         whole_tokens=whole_tokens - _SEAM_TOKENS,
         chunk_tokens=min(largest, chunk_tokens or best),
         overlap_tokens=overlap_tokens,
-        part_tokens=part_tokens,
-        part_limit=part_limit,
+        chunk_summary_tokens=chunk_summary_tokens,
+        chunk_summary_limit=chunk_summary_limit,
         length=length,
         final_limit=final_limit,
-        fan_in=min(_MAX_FAN_IN, joined // (part_limit + _FRAME_TOKENS)),
+        fan_in=min(_MAX_FAN_IN, joined // (chunk_summary_limit + _FRAME_TOKENS)),
         overheads=overheads,
     )
     if sizes.chunk_tokens < max(_MIN_CHUNK_TOKENS, 2 * overlap_tokens + 1) or sizes.fan_in < 2:
@@ -283,7 +287,7 @@ def _add(
 ) -> int:
     """Append a subtree to `nodes`, children first; return the number of its top."""
     if level == 0:
-        node = _leaf_node(next(numbers), leaves[place], NodeKind.MAP, sizes)
+        node = _leaf_node(next(numbers), leaves[place], NodeKind.CHUNK, sizes)
         nodes.append(node)
         return node.number
     children = [
@@ -294,18 +298,18 @@ def _add(
     for child in children:
         nodes[child] = replace(nodes[child], parent=number)
     is_root = level == len(levels)
-    joined = len(children) * (sizes.part_limit + _FRAME_TOKENS)
+    joined = len(children) * (sizes.chunk_summary_limit + _FRAME_TOKENS)
     nodes.append(
         Node(
             number=number,
-            kind=NodeKind.REDUCE,
+            kind=NodeKind.JOIN,
             parent=None,
             level=level,
             leaf=None,
             num_children=len(children),
-            prompt_tokens=joined + sizes.overheads[NodeKind.REDUCE],
-            output_tokens=sizes.length if is_root else sizes.part_tokens,
-            max_tokens=sizes.final_limit if is_root else sizes.part_limit,
+            prompt_tokens=joined + sizes.overheads[NodeKind.JOIN],
+            output_tokens=sizes.length if is_root else sizes.chunk_summary_tokens,
+            max_tokens=sizes.final_limit if is_root else sizes.chunk_summary_limit,
         )
     )
     return number
@@ -327,8 +331,8 @@ def _leaf_node(number: int, leaf: Leaf, kind: NodeKind, sizes: Sizes) -> Node:
         leaf=leaf,
         num_children=0,
         prompt_tokens=leaf.tokens + sizes.overheads[kind],
-        output_tokens=sizes.length if is_final else sizes.part_tokens,
-        max_tokens=sizes.final_limit if is_final else sizes.part_limit,
+        output_tokens=sizes.length if is_final else sizes.chunk_summary_tokens,
+        max_tokens=sizes.final_limit if is_final else sizes.chunk_summary_limit,
     )
 
 

@@ -10,7 +10,7 @@ from jobs.states.summary import NodeKind
 from jobs.summaries.estimate import estimate
 from jobs.summaries.tree import Leaf, Node, Sizes, SourceDocument, build, find_sizes, fits_whole, sketch
 
-OVERHEADS = {NodeKind.WHOLE: 160, NodeKind.MAP: 170, NodeKind.REDUCE: 165}
+OVERHEADS = {NodeKind.WHOLE: 160, NodeKind.CHUNK: 170, NodeKind.JOIN: 165}
 REFERENCE = Capacity(
     max_batch_size=4, max_blocks=2048, tokens_per_block=64, max_input_len=96_000, max_seq_len=131_072
 )
@@ -26,7 +26,7 @@ def reference_sizes(**fields: int) -> Sizes:
 
 def test_chunks_are_half_of_a_slots_share_of_the_pool() -> None:
     sizes = reference_sizes()
-    reserved = sizes.chunk_tokens + OVERHEADS[NodeKind.MAP] + sizes.part_limit
+    reserved = sizes.chunk_tokens + OVERHEADS[NodeKind.CHUNK] + sizes.chunk_summary_limit
     assert 0.49 * 131_072 / 4 <= reserved <= 0.5 * 131_072 / 4
 
 
@@ -132,4 +132,4 @@ def test_a_combined_summary_of_one_short_document_is_whole_and_of_two_is_a_tree(
 
     assert trees(sources[:1], combine=True) == [[NodeKind.WHOLE]]
     assert trees(sources, combine=False) == [[NodeKind.WHOLE], [NodeKind.WHOLE]]
-    assert trees(sources, combine=True) == [[NodeKind.MAP, NodeKind.MAP, NodeKind.REDUCE]]
+    assert trees(sources, combine=True) == [[NodeKind.CHUNK, NodeKind.CHUNK, NodeKind.JOIN]]

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from jobs.prompts.delimiters import delimiters
 from jobs.prompts.messages import Message
 from jobs.states.summary import Style
-from jobs.summaries.templates import TEMPLATE_VERSIONS, PromptOptions, join, part, whole
+from jobs.summaries.templates import TEMPLATE_VERSIONS, PromptOptions, chunk, join, whole
 
 OPTIONS = PromptOptions(
     style=Style.BULLETS, length=200, language="German", focus="prices", instructions="Call us Acme."
@@ -18,7 +18,7 @@ def prompts(text: str, options: PromptOptions = OPTIONS) -> list[list[Message]]:
     marks = delimiters([text])
     return [
         whole(text, options, marks),
-        part(text, options, marks, number=2, num_parts=9, length=100),
+        chunk(text, options, marks, number=2, num_chunks=9, length=100),
         join([text, "other"], options, delimiters([text, "other"]), length=None),
         join([text, "other"], options, delimiters([text, "other"]), length=100),
     ]
@@ -46,8 +46,8 @@ def test_only_final_prompts_ask_for_the_style() -> None:
 
 
 def test_chunks_share_their_prompts_up_to_the_text() -> None:
-    first = part("one", OPTIONS, delimiters(["one two"]), number=1, num_parts=2, length=100)
-    second = part("two", OPTIONS, delimiters(["one two"]), number=2, num_parts=2, length=100)
+    first = chunk("one", OPTIONS, delimiters(["one two"]), number=1, num_chunks=2, length=100)
+    second = chunk("two", OPTIONS, delimiters(["one two"]), number=2, num_chunks=2, length=100)
     assert first[0] == second[0]
     assert first[1].content.index("one") == second[1].content.index("two")
 
