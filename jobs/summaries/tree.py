@@ -168,13 +168,10 @@ def find_sizes(
     low, high = _CHUNK_SUMMARY_TOKENS
     chunk_summary_tokens = int(min(high, max(low, (chunk_tokens or share) * _COMPRESSION)))
     chunk_summary_limit = limit_of(chunk_summary_tokens)
-    largest = (
-        min(_room(each, chunk_summary_limit) for each in capacities)
-        - overheads[NodeKind.CHUNK]
-        - _SEAM_TOKENS
-    )
-    best = share - chunk_summary_limit - overheads[NodeKind.CHUNK] - _SEAM_TOKENS
-    # A join answers with a part, the root with the final summary: leave room for the longer one.
+    around = overheads[NodeKind.CHUNK] + _SEAM_TOKENS
+    largest = min(_room(each, chunk_summary_limit) for each in capacities) - around
+    best = share - chunk_summary_limit - around
+    # A join answers as a chunk does, the root with the final summary: leave room for the longer one.
     answer = max(final_limit, chunk_summary_limit)
     joined = min(share, *(_room(each, answer) for each in capacities)) - overheads[NodeKind.JOIN]
     sizes = Sizes(

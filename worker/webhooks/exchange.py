@@ -12,7 +12,7 @@ from typing import Final
 
 from jobs.webhooks import ParsedUrl, WebhookUrlError, check_url
 from worker.webhooks.connect import ExchangeError, Failure, Resolve, connect, resolve_host
-from worker.webhooks.protocol import Conversation
+from worker.webhooks.protocol import ExchangeProtocol
 
 _MAX_RETRY_SECONDS: Final = 10**8  # the event is given up long before
 
@@ -89,12 +89,12 @@ async def exchange(
     loop = asyncio.get_running_loop()
     started = loop.time()
     until = started + deadline.total_seconds()
-    conversation = Conversation(url, body, headers, tls=tls or _system_tls())
+    protocol = ExchangeProtocol(url, body, headers, tls=tls or _system_tls())
     failure: Failure | None = None
     try:
         async with asyncio.timeout_at(until):
-            await _converse(conversation, await connect(url, resolve, until=until))
-        failure = conversation.failure
+            await _exchange(protocol, await connect(url, resolve, until=until))
+        failure = protocol.failure
     except TimeoutError:
         failure = Failure.TIMED_OUT
     except OSError:
@@ -102,22 +102,22 @@ async def exchange(
     except ExchangeError as error:
         failure = error.failure
     return ExchangeResult(
-        status=conversation.status,
-        error_code=failure if conversation.status is None else None,
-        num_bytes=conversation.num_bytes,
+        status=protocol.status,
+        error_code=failure if protocol.status is None else None,
+        num_bytes=protocol.num_bytes,
         latency=timedelta(seconds=loop.time() - started),
-        retry_after=_retry_after(conversation.retry_after),
+        retry_after=_retry_after(protocol.retry_after),
     )
 
 
-async def _converse(conversation: Conversation, connected: socket.socket) -> None:
+async def _exchange(protocol: ExchangeProtocol, connected: socket.socket) -> None:
     """Run the conversation to its end, and close the connection."""
     try:
-        await asyncio.get_running_loop().create_connection(lambda: conversation, sock=connected)
-        await conversation.over
+        await asyncio.get_running_loop().create_connection(lambda: protocol, sock=connected)
+        await protocol.over
     finally:
         # A connection may have been made while its task was cancelled: the conversation knows it first.
-        conversation.abort()
+        protocol.abort()
         connected.close()
 
 

@@ -17,7 +17,7 @@ _MAX_FIELD_BYTES: Final = 40  # more than any date needs
 _SWITCHING: Final = 101
 
 
-class Conversation(asyncio.BufferedProtocol):
+class ExchangeProtocol(asyncio.BufferedProtocol):
     """Sends a request once connected, and reads until the end of the response or a limit.
 
     Attributes:
