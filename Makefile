@@ -7,11 +7,14 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## say what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 16
 
-setup: ## a working .venv/bin/longbatch (PYTHON=… chooses the interpreter)
+setup: ## a working .venv/bin/longbatch (PYTHON=… chooses the interpreter; ENGINE=llama adds llama.cpp)
 	@scripts/setup.sh
 
 demo: setup ## the whole stack summarizes documents (DOCS=folder takes yours)
 	@$(BIN)/longbatch demo $(if $(DOCS),--docs "$(DOCS)")
+
+# The tests run on llama.cpp too.
+test pytest: export ENGINE = llama
 
 test: ## lint, types, import contracts and every test, side by side
 	@$(MAKE) --no-print-directory -j 2 lint pytest
@@ -38,10 +41,13 @@ prove: setup ## the same at full length, for hours: 300 jobs of each workload, a
 crashes: setup ## the long forms of the crash tests: 2,000 webhook events and 40 kills; 500 documents and 9 kills
 	@LONGBATCH_PROVE=1 $(BIN)/python -m pytest -s -o faulthandler_timeout=0 tests/system/test_webhook_chaos.py tests/system/test_summarize_many.py
 
-COMPILE = uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header pyproject.toml
-lock: ## write both lock files anew (needs uv)
-	@$(COMPILE) --extra local --group dev -o requirements.lock
-	@$(COMPILE) --extra docs --extra llama --extra s3 -o requirements-server.lock
+COMPILE = uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header
+# Of one extra alone, without what Longbatch itself needs.
+LLAMA = import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["llama-cpp"], sep="\n")
+lock: ## write the three lock files anew (needs uv)
+	@$(COMPILE) pyproject.toml --extra local --group dev -o requirements.lock
+	@$(COMPILE) pyproject.toml --extra docs --extra llama --extra s3 -o requirements-server.lock
+	@$(BIN)/python -c '$(LLAMA)' | $(COMPILE) --no-deps - -o requirements-llama.lock
 
 clean: ## remove what setup and the tools made
 	@rm -rf .venv .venv-torch .gpu build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis tests/javascript/node_modules

