@@ -42,7 +42,7 @@ class ApiServer(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Answer all long polls and stop accepting connections."""
         app = self.config.app
-        app.state.services.release()  # type: ignore[union-attr]  # always our own application
+        app.state.services.end_waits()  # type: ignore[union-attr]  # always our own application
         await super().shutdown(sockets)
         telemetry.logger().info(telemetry.API_STOPPED)
 

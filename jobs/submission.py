@@ -203,10 +203,10 @@ def reject_misfits(session: Session, *, limit: int = 1000, only: Sequence[UUID] 
         only: of these jobs; None: of all.
     """
     capacities = registry.registered_capacities(session)
-    found = misfits(capacities)
+    query = misfits(capacities)
     if only is not None:
-        found = found.where(Job.id.in_(only))
-    ids = session.scalars(found.limit(limit).with_for_update(skip_locked=True)).all()
+        query = query.where(Job.id.in_(only))
+    ids = session.scalars(query.limit(limit).with_for_update(skip_locked=True)).all()
     now = database_now(session)
     rejected = list(session.scalars(select(Job).where(Job.id.in_(ids)).order_by(Job.id)))
     for job in rejected:

@@ -106,7 +106,7 @@ class Services:
             register = partial(webhook_destinations.register, tenant_id=tenant_id, urls=urls, limit=limit)
             await self.transactions.run(register)
 
-    def release(self) -> None:
+    def end_waits(self) -> None:
         """End all waits and streams; used when the server stops."""
         self.poller.release()
         self.job_changes.release()

@@ -251,7 +251,7 @@ def _delete(session: Session, document_ids: Sequence[UUID], *, now: datetime) ->
 def wake_summaries(session: Session, document_ids: Sequence[UUID]) -> None:
     """Wake the summaries that wait for these documents, which have ended."""
     query = select(SummaryDocument.summary_id).where(SummaryDocument.document_id.in_(document_ids))
-    turns.wake(session, PLANNING, session.scalars(query.distinct()).all())
+    turns.clear_pause(session, PLANNING, session.scalars(query.distinct()).all())
 
 
 def drop_files(session: Session, file_ids: Sequence[UUID | None]) -> None:

@@ -149,12 +149,12 @@ def preview_claims(session: Session, engine_name: str, policy: ClaimPolicy) -> P
     sizer = Sizer(session, load.capacity, policy)
     now = database_now(session)
     candidates = Ranking(session, engine.model, load.capacity, policy, sizer, now).head()
-    found: dict[UUID, None] = {}  # in order, each once
+    text_ids: dict[UUID, None] = {}  # in order, each once
     for ended in (None, *load.running):
         choice = _choose(candidates, load if ended is None else _without(load, ended), policy)
-        found.update({each.job.text_id: None for each in candidates if each.job.id == choice.start})
-    found.update(dict.fromkeys(_texts_of_next_round(candidates, load, policy)))
-    return Preview(candidates, list(found))
+        text_ids.update({each.job.text_id: None for each in candidates if each.job.id == choice.start})
+    text_ids.update(dict.fromkeys(_texts_of_next_round(candidates, load, policy)))
+    return Preview(candidates, list(text_ids))
 
 
 @dataclass(slots=True)

@@ -4,18 +4,18 @@ from jobs.turns.lifecycle import (
     Turn,
     back_off,
     claim,
+    clear_pause,
     pause_tenant,
     release,
     renew,
-    wake,
 )
 
 __all__ = [
     "Turn",
     "back_off",
     "claim",
+    "clear_pause",
     "pause_tenant",
     "release",
     "renew",
-    "wake",
 ]

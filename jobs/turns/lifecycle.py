@@ -92,7 +92,7 @@ _GIVE_BACK: Final = """
 _HOLD: Final = (
     "SELECT id FROM {table} WHERE id = ANY(:ids) AND state = '{state}' ORDER BY id FOR NO KEY UPDATE"
 )
-_WAKE: Final = "UPDATE {table} SET {later} = NULL WHERE id = ANY(:ids) AND {put_off}"
+_CLEAR_PAUSE: Final = "UPDATE {table} SET {later} = NULL WHERE id = ANY(:ids) AND {put_off}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,11 +191,11 @@ def pause_tenant(session: Session, turn: Turn, *, lasting: timedelta) -> None:
     _serve(session, turn.kind, turn.tenant_id, paused_until=func.clock_timestamp() + lasting)
 
 
-def wake(session: Session, kind: WorkKind, row_ids: Sequence[UUID]) -> None:
-    """Free those of these rows that are put off."""
+def clear_pause(session: Session, kind: WorkKind, row_ids: Sequence[UUID]) -> None:
+    """Make those of these rows that are postponed available now."""
     which = {"ids": list(row_ids)}
     if session.execute(_statement(_HOLD, kind), which).all():
-        session.execute(_statement(_WAKE, kind), which)
+        session.execute(_statement(_CLEAR_PAUSE, kind), which)
 
 
 def _give_back(session: Session, turn: Turn, *, after: timedelta | None, given: int) -> bool:

@@ -93,17 +93,17 @@ class Dispatcher:
         # Read the clock before the claim, so that we never believe a lease ends later than the database does.
         valid_until = time.monotonic() + self._settings.jobs.lease_seconds
         with transaction(self._sessions) as session:
-            found = claims.claim_all(
+            result = claims.claim_all(
                 session, self._settings.engine.name, self._runner.policy(), ended=ended, preview=preview
             )
-        if found.asked_for_room:
+        if result.asked_for_room:
             self._keeper.loop.wake()  # it delivers the stop requests
-        for claim in found.claims:
+        for claim in result.claims:
             self._start(claim, RunningJob(claim.lease, valid_until), model)
-        self._runner.prefetcher.forget(claim.job.id for claim in found.claims)
-        if found.claims:
+        self._runner.prefetcher.forget(claim.job.id for claim in result.claims)
+        if result.claims:
             self.prefetch_loop.wake()
-        return found
+        return result
 
     def _fill(self, ended: Sequence[FreedSlot]) -> bool:
         """Start jobs in the slots of ended requests. Returns True if the engine then has no free slot.
@@ -113,11 +113,11 @@ class Dispatcher:
         if self._runner.stopping.is_set():
             return False
         try:
-            found = self._claim(ended, preview=self._runner.prefetcher.candidates())
+            result = self._claim(ended, preview=self._runner.prefetcher.candidates())
         except Exception as error:  # noqa: BLE001  # recording the ends deletes the reservations, and the loop claims
             telemetry.logger().warning(telemetry.LOOP_FAILED, loop="refill", error=type(error).__name__)
             return False
-        return bool(found.claims) and found.free_slots == 0
+        return bool(result.claims) and result.free_slots == 0
 
     def _start(self, claim: Claim, running: RunningJob, model: EngineModel) -> None:
         self._keeper.hold(running)
