@@ -9,7 +9,7 @@ load_rendered "$ROOT/rendered"
 app=$ROOT/app
 # A template without these is another engine's.
 required=" triton_max_batch_size decoupled_mode engine_dir tokenizer_dir max_tokens_in_paged_kv_cache"
-required+=" batch_scheduler_policy enable_chunked_context "
+required+=" batch_scheduler_policy enable_chunked_context gpu_device_ids num_nodes tensorrt_llm_draft_model_name "
 
 # The first of these paths that exists.
 first_of() {
@@ -80,6 +80,8 @@ build() {
 
 repository() {
     local templates fill place
+    [ "${CONFIGS:-image}" = image ] ||
+        note "CONFIGS=$CONFIGS has no effect any more: only the image's own templates declare all that its backend needs"
     templates=$(first_of "$app/all_models/inflight_batcher_llm" \
         "$app/tensorrt_llm/triton_backend/all_models/inflight_batcher_llm")
     fill=$(first_of "$app/tools/fill_template.py" "$app/tensorrt_llm/triton_backend/tools/fill_template.py")
@@ -97,14 +99,9 @@ make_model() {
     rm -rf "$partial"
     cp -R "$template" "$partial"
     mkdir -p "$partial/1"
-    if [ "${CONFIGS:-image}" = rendered ]; then
-        check_names "$template/config.pbtxt" "$rendered/repository/$name/config.pbtxt"
-        cp "$rendered/repository/$name/config.pbtxt" "$partial/config.pbtxt"
-    else
-        pairs=$(values_of "$name" "$partial/config.pbtxt")
-        python3 "$fill" -i "$partial/config.pbtxt" "$pairs"
-        sed -i "s/^name: \"tensorrt_llm\"/name: \"$name\"/" "$partial/config.pbtxt"
-    fi
+    pairs=$(values_of "$name" "$partial/config.pbtxt")
+    python3 "$fill" -i "$partial/config.pbtxt" "$pairs"
+    sed -i "s/^name: \"tensorrt_llm\"/name: \"$name\"/" "$partial/config.pbtxt"
     replace "$partial" "$ROOT/models/$name"
     note "$name is made"
 }
@@ -112,10 +109,11 @@ make_model() {
 # The values that this image's template knows, as fill_template.py wants them.
 values_of() {
     local pair key pairs=()
+    local comma=, # of a value: fill_template.py wants a backslash before it
     while read -r pair; do
         key=${pair%%:*}
         if grep -qF "\${$key}" "$2"; then
-            pairs+=("$pair")
+            pairs+=("${pair//$comma/\\$comma}")
         elif [[ $required == *" $key "* ]]; then
             die "the image's template of $1 has no $key: it cannot be set up by this profile"
         else
@@ -123,16 +121,6 @@ values_of() {
         fi
     done <"$rendered/fill/$1"
     (IFS=, && echo "${pairs[*]}")
-}
-
-# Two inputs have other names in other cuts of a release; the backend knows only those of its own.
-check_names() {
-    local name
-    for name in seed random_seed min_tokens min_length; do
-        if grep -q "name: \"$name\"" "$2" && ! grep -q "name: \"$name\"" "$1"; then
-            die "this image calls no input $name: set image.seed_input and image.min_tokens_input in the profile"
-        fi
-    done
 }
 
 case ${1:-} in

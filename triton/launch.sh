@@ -2,7 +2,7 @@
 # launch.sh RENDERED DATA [docker|slurm|print]
 # Serves the profile's engine: in a container here (docker, the default), as a Slurm job, or prints the command.
 # One GPU or several: the profile says. MULTI_MODEL=1: several engines in one repository. Says so when it runs already.
-# REPOSITORY (DATA/repository): the folder that Triton loads.
+# REPOSITORY (DATA/repository): the folder that Triton loads. DETACH=1: the container runs in the background.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 [ $# = 2 ] || [ $# = 3 ] || usage
@@ -26,13 +26,29 @@ for model in $MODELS; do
         die "there is no model $model in $REPOSITORY: run make_repository.sh $1 $2"
 done
 
+# Without a place of its own every engine begins with GPU 0; serve.sh cannot see that they collide.
+if [ "${MULTI_MODEL:-0}" = 1 ]; then
+    for config in "$REPOSITORY"/*/config.pbtxt; do
+        grep -q '^backend: "tensorrtllm"' "$config" || continue
+        grep -A 3 '"gpu_device_ids"' "$config" | grep -q 'string_value: *"[0-9]' ||
+            die "$(basename "$(dirname "$config")") names no GPUs of its own: set gpu.devices in its profile," \
+                "render it, and run make_repository.sh again; longbatch engine plan A --beside B adds them up"
+    done
+fi
+
 case $way in
     docker)
+        [ "$NODES" = 1 ] || die "$PROFILE needs $NODES machines: launch it with slurm"
         need_gpu
         need_docker
         need_image
         if [ -n "$(docker ps --quiet --filter "name=^${NAME:-$PROFILE}$")" ]; then
             note "${NAME:-$PROFILE} runs already"
+            exit 0
+        fi
+        if [ "${DETACH:-0}" = 1 ]; then
+            "$rendered/docker.sh" >/dev/null
+            note "${NAME:-$PROFILE} starts in the background: docker logs -f ${NAME:-$PROFILE}; docker stop ends it"
             exit 0
         fi
         exec "$rendered/docker.sh"

@@ -28,6 +28,7 @@ load_rendered() {
     # shellcheck source=/dev/null
     . "$rendered/engine.env"
     TRITON_IMAGE=${TRITON_IMAGE:-$IMAGE}
+    NODES=${NODES:-1} # a folder of an earlier release has none
 }
 
 # $data, made when missing.
@@ -57,8 +58,8 @@ need_docker() {
 
 need_image() {
     docker image inspect "$TRITON_IMAGE" >/dev/null 2>&1 ||
-        die "the image $TRITON_IMAGE is not on this machine: pull it from NVIDIA's registry (docker login, docker" \
-            "pull) and name it in full with TRITON_IMAGE=…"
+        die "the image $TRITON_IMAGE is not on this machine: docker pull $TRITON_IMAGE; NVIDIA's registry may ask" \
+            "for docker login nvcr.io with the user \$oauthtoken and an API key of NGC as password"
 }
 
 # As many GPUs with as much memory as the profile wants. Another kind of GPU is told, not refused.

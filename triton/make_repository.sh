@@ -2,7 +2,6 @@
 # make_repository.sh RENDERED DATA [REPOSITORY]
 # REPOSITORY (DATA/repository) holds the profile's models, from the image's own templates. May be run again at any
 # time. A profile whose engine has a name of its own (model.triton_name) adds that model to those that are there.
-# CONFIGS=rendered: takes our model configurations in place of the image's filled-in ones.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 [ $# = 2 ] || [ $# = 3 ] || usage

@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from cli.engine import drift, render
+from cli.engine import drift, render, sharing
 from cli.engine import plan as plans
 from cli.engine import profile as profiles
 from cli.engine.cache_layout import LayerGroup
@@ -43,10 +43,21 @@ def register(parent: typer.Typer) -> None:
 
 
 def plan(
-    name: ProfileName, *, precision: Weights = None, config: ModelConfig = None, as_json: AsJson = False
+    name: ProfileName,
+    *,
+    precision: Weights = None,
+    config: ModelConfig = None,
+    beside: Annotated[
+        list[str] | None,
+        typer.Option("--beside", metavar="PROFILE", help="Another engine on the same machine; repeatable."),
+    ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Report what fits into an engine, the binding limit, the best possible speed, and known pitfalls."""
-    found = plans.plan(_load(name, precision, config))
+    profile = _load(name, precision, config)
+    if beside:
+        _refuse_overbooked([profile, *(_load(each, None, None) for each in beside)])
+    found = plans.plan(profile)
     if as_json:
         print_json(asdict(found))
     else:
@@ -108,6 +119,16 @@ def _load(name: str, precision: Precision | None, config: Path | None) -> Profil
     except ProfileError as error:
         print_error(error.message)
         raise typer.Exit(EXIT_USAGE) from error
+
+
+def _refuse_overbooked(sharing_machine: list[Profile]) -> None:
+    try:
+        taken = sharing.gib_by_gpu(sharing_machine)
+    except ProfileError as error:
+        print_error(error.message)
+        raise typer.Exit(EXIT_USAGE) from error
+    for gpu, gib in sorted(taken.items()):
+        notes.print(f"GPU {gpu}: {gib:.1f} GiB for all engines on it")
 
 
 def _check(profile: Profile, folder: Path) -> None:

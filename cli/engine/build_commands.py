@@ -7,28 +7,46 @@ from cli.engine.hardware import GPUS
 from cli.engine.profile import Profile
 from worker.engine.triton.server_flags import KEEPALIVE
 
+# quantize.py's names; 16-bit weights are exported as they are.
+_QFORMATS: Final = {"int8": "int8_wo", "fp8": "fp8", "int4_awq": "int4_awq"}
 _REFERENCE: Final = GPUS["a6000"]  # the worker's deadlines and first estimates assume it
 
 
 def convert_script(profile: Profile) -> str:
-    """Name the image's script: FP8 needs calibration, other formats a conversion."""
-    return "quantize.py" if profile.precision.weights == "fp8" else "convert_checkpoint.py"
+    """Name the image's script: formats with scales need calibration, others a conversion."""
+    formats = profile.precision
+    needs_scales = formats.weights in {"fp8", "int4_awq"} or formats.kv_cache == "fp8"
+    return "quantize.py" if needs_scales else "convert_checkpoint.py"
 
 
 def convert_options(profile: Profile) -> list[str]:
     """List the options that convert Hugging Face's weights, without --output_dir."""
+    options = [f"--model_dir {values.model_dir(profile)}", f"--dtype {profile.precision.dtype}"]
+    if profile.gpu.tensor > 1:
+        options.append(f"--tp_size {profile.gpu.tensor}")
+    if profile.gpu.pipeline > 1:
+        options.append(f"--pp_size {profile.gpu.pipeline}")
+    is_calibrated = convert_script(profile) == "quantize.py"
+    return options + (_quantized if is_calibrated else _converted)(profile)
+
+
+def _converted(profile: Profile) -> list[str]:
+    """List the formats' options of convert_checkpoint.py."""
     formats = profile.precision
-    options = [f"--model_dir {values.model_dir(profile)}", f"--dtype {formats.dtype}"]
-    if profile.gpu.count > 1:
-        options.append(f"--tp_size {profile.gpu.count}")
-    if formats.weights == "int8":
-        options += ["--use_weight_only", "--weight_only_precision int8"]
-    if formats.weights == "fp8":
-        options.append("--qformat fp8")
-    if formats.kv_cache == "int8":
-        options.append("--int8_kv_cache")
-    if formats.kv_cache == "fp8":
-        options.append("--kv_cache_dtype fp8")
+    options = ["--use_weight_only", "--weight_only_precision int8"] if formats.weights == "int8" else []
+    return options + (["--int8_kv_cache"] if formats.kv_cache == "int8" else [])
+
+
+def _quantized(profile: Profile) -> list[str]:
+    """List the formats' options of quantize.py."""
+    formats = profile.precision
+    options = [f"--qformat {_QFORMATS.get(formats.weights, 'full_prec')}"]
+    if formats.weights == "int4_awq":
+        options.append("--awq_block_size 128")
+    if formats.kv_cache in {"int8", "fp8"}:
+        options.append(f"--kv_cache_dtype {formats.kv_cache}")
+    if formats.calibration is not None:
+        options.append(f"--calib_dataset {formats.calibration}")
     return options
 
 
@@ -49,9 +67,12 @@ def build_options(profile: Profile) -> list[str]:
         "--multiple_profiles enable",
     ]
     if profile.gpu.count > 1:
-        options.append(f"--workers {profile.gpu.count}")
-    if profile.precision.kv_cache == "fp8":
+        options.append(f"--workers {profile.gpu.per_node}")
+    if profile.precision.weights == profile.precision.kv_cache == "fp8":
         options.append("--use_fp8_context_fmha enable")
+    if profile.speculative is not None:
+        options.append("--speculative_decoding_mode draft_tokens_external")
+        options.append(f"--max_draft_len {profile.speculative.max_draft_len}")
     return options
 
 

@@ -22,7 +22,7 @@ _OPTIONAL: Final = frozenset(
 )
 
 # TensorRT-LLM's names; there is none for 16 bits.
-_ALGORITHMS: Final = {"int8": "W8A16", "fp8": "FP8"}
+_ALGORITHMS: Final = {"int8": "W8A16", "fp8": "FP8", "int4_awq": "W4A16_AWQ"}
 _ALGORITHMS_OF_CACHE: Final = {"int8": "INT8", "fp8": "FP8"}
 
 
@@ -85,16 +85,8 @@ def _in_rendered(profile: Profile, folder: Path) -> Iterator[Drift]:
     """Compare all files; the plan only if no other differs, because it repeats them."""
     files = render.render(profile)
     plan = files.pop(render.PLAN)
-    found = [*_in_files(files, folder), *_extra_models(files, folder)]
+    found = list(_in_files(files, folder))
     yield from found or _in_files({render.PLAN: plan}, folder)
-
-
-def _extra_models(files: Mapping[str, str], folder: Path) -> Iterator[Drift]:
-    """Yield models that the profile does not have."""
-    for path in sorted(folder.glob(f"{render.MODELS}/*/{_CONFIG}")):
-        file = str(path.relative_to(folder))
-        if file not in files:
-            yield Drift(file, "", "the profile has no such model", "")
 
 
 def _in_files(files: Mapping[str, str], folder: Path) -> Iterator[Drift]:
@@ -168,13 +160,15 @@ def _in_engine(profile: Profile, folder: Path) -> Iterator[Drift]:
         "build_config.max_num_tokens": engine.max_num_tokens,
         "build_config.plugin_config.tokens_per_block": engine.tokens_per_block,
         "build_config.plugin_config.use_paged_context_fmha": engine.paged_context_fmha,
-        "pretrained_config.mapping.tp_size": profile.gpu.count,
+        "pretrained_config.mapping.tp_size": profile.gpu.tensor,
         "pretrained_config.dtype": profile.precision.dtype,
         "pretrained_config.quantization.quant_algo": _ALGORITHMS.get(profile.precision.weights),
         "pretrained_config.quantization.kv_cache_quant_algo": _ALGORITHMS_OF_CACHE.get(
             profile.precision.kv_cache
         ),
     }
+    if profile.gpu.pipeline > 1:
+        wants["pretrained_config.mapping.pp_size"] = profile.gpu.pipeline
     for name, value in wants.items():
         if has.get(name) != _text(value):
             yield Drift("config.json", name, has.get(name), _text(value))

@@ -78,6 +78,8 @@ def _formats(profile: Profile) -> Iterator[str]:
         )
     if formats.kv_cache == "fp8" and formats.weights != "fp8":
         yield "FP8 KV cache without FP8 weights: the FP8 context kernels need both"
+    if formats.kv_cache == "int8" and formats.weights in {"fp8", "int4_awq"}:
+        yield f"INT8 KV cache with {formats.weights} weights: nobody here saw an engine with both"
 
 
 def _pool(profile: Profile, pool_blocks: int, typical_blocks: int, longest_blocks: int) -> Iterator[str]:
@@ -118,6 +120,13 @@ def _layers(profile: Profile) -> Iterator[str]:
 
 
 def _scheduling(profile: Profile) -> Iterator[str]:
+    if profile.speculative is not None:
+        yield (
+            "speculative decoding: only requests to tensorrt_llm_bls with num_draft_tokens use the draft, and"
+            " Longbatch sends none; the pool is not planned for the draft's cache"
+        )
+    if profile.engine.host_cache_gib and not profile.engine.kv_cache_reuse:
+        yield "host_cache_gib without kv_cache_reuse: nothing would be kept there"
     if profile.engine.scheduler_policy == "max_utilization":
         yield (
             "max_utilization: when the pool is full it pauses and recomputes requests, and Longbatch's"

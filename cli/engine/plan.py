@@ -13,6 +13,8 @@ from cli.engine.profile import EngineGroup, Profile
 # chunk of 4096 tokens (0.5 GiB) this makes the 3 GiB allowed for an 8B model: an estimate.
 _FIXED_RUNTIME_BYTES: Final = int(2.5 * GIB)
 _BYTES: Final = {"float16": 2, "bfloat16": 2, "int8": 1, "fp8": 1}
+# AWQ keeps a 16-bit scale for each group of 128 weights.
+_WEIGHT_BYTES: Final = _BYTES | {"int4_awq": 0.5 + 2 / 128}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +135,7 @@ def kv_bytes_per_token(profile: Profile) -> int:
     Based on the number of KV heads; the hidden size would give four times as much.
     """
     width = _BYTES[profile.precision.kv_cache]
-    return profile.shape.cache.token_bytes(width, gpus=profile.gpu.count)
+    return profile.shape.cache.token_bytes(width, gpus=profile.gpu.tensor)
 
 
 def kv_bytes_per_sequence(profile: Profile) -> int:
@@ -155,9 +157,10 @@ def blocks_per_sequence(profile: Profile) -> int:
 def weight_bytes(profile: Profile) -> int:
     """Compute the bytes of all weights; embedding and output projection keep 16 bits."""
     published = profile.shape.checkpoint_bytes
-    if published is not None and (profile.shape.is_quantized or _BYTES[profile.precision.weights] == 2):
+    width = _WEIGHT_BYTES[profile.precision.weights]
+    if published is not None and (profile.shape.is_quantized or width == 2):
         return published
-    layers = profile.shape.layer_parameters * _BYTES[profile.precision.weights]
+    layers = int(profile.shape.layer_parameters * width)
     return layers + profile.shape.table_parameters * _BYTES[profile.precision.dtype]
 
 

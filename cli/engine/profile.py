@@ -3,7 +3,7 @@
 import re
 import tomllib
 from pathlib import Path
-from typing import Final, Literal, Self
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -15,7 +15,7 @@ from cli.triton_files import TRITON_FILES
 PROFILES: Final = TRITON_FILES / "profiles"
 
 Dtype = Literal["float16", "bfloat16"]
-Precision = Literal["float16", "bfloat16", "int8", "fp8"]
+Precision = Literal["float16", "bfloat16", "int8", "fp8", "int4_awq"]
 KvPrecision = Literal["float16", "bfloat16", "int8", "fp8"]
 
 # What tells models of one shape from others.
@@ -30,6 +30,8 @@ COMPARED: Final = (
     "max_positions",
     "cache",
 )
+_MOST_PER_NODE: Final = 8  # of the machines that NVIDIA builds
+_WORD: Final = r"^[\w.@-]+$"
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9.-]{0,63}")
 
 
@@ -56,18 +58,51 @@ class ModelGroup(_Group):
 
 
 class GpuGroup(_Group):
-    """The GPUs; several of them share every layer (tensor parallelism)."""
+    """The GPUs. Several share every layer (tensor parallelism), or form stages of layers (pipeline)."""
 
     kind: Literal["a6000", "l40s", "a100-80", "h100", "h200"]
-    count: int = Field(default=1, ge=1, le=8)
+    count: int = Field(default=1, ge=1, le=64, description="in all, over all nodes")
+    pipeline: int = Field(default=1, ge=1, le=64, description="stages; each has its share of the GPUs")
+    nodes: int = Field(default=1, ge=1, le=8, description="machines; several need Slurm")
+    devices: tuple[Annotated[int, Field(ge=0)], ...] = Field(
+        default=(),
+        description="indices on the machine, where several engines share it; empty: the first ones",
+    )
+
+    @property
+    def tensor(self) -> int:
+        """GPUs that share each layer."""
+        return self.count // self.pipeline
+
+    @property
+    def per_node(self) -> int:
+        """GPUs of one machine."""
+        return self.count // self.nodes
+
+    @model_validator(mode="after")
+    def _gpus_divide(self) -> Self:
+        if self.count % self.pipeline or self.count % self.nodes:
+            raise ValueError("gpu.count must be a multiple of gpu.pipeline and of gpu.nodes")
+        if self.per_node > _MOST_PER_NODE:
+            raise ValueError(f"{self.per_node} GPUs on one machine: set gpu.nodes")
+        if self.devices and (len(set(self.devices)) != self.count or self.nodes > 1):
+            raise ValueError("gpu.devices must name gpu.count different GPUs of one machine")
+        return self
 
 
 class PrecisionGroup(_Group):
     """The number formats."""
 
     dtype: Dtype = Field(description="of activations, and of weights that are not quantized")
-    weights: Precision = Field(description="int8: weights only (W8A16); fp8: weights and activations (W8A8)")
+    weights: Precision = Field(
+        description="int8, int4_awq: weights only (W8A16, W4A16); fp8: weights and activations (W8A8)"
+    )
     kv_cache: KvPrecision
+    calibration: str | None = Field(
+        default=None,
+        pattern=r"^/data/[\w./-]+$",
+        description="folder of the data set for fp8 and int4_awq; None: the script loads one from the hub",
+    )
 
 
 class EngineGroup(_Group):
@@ -86,12 +121,24 @@ class EngineGroup(_Group):
     paged_context_fmha: bool
     kv_cache_reuse: bool
     scheduler_policy: Literal["guaranteed_no_evict", "max_utilization"]
+    host_cache_gib: float = Field(
+        default=0, ge=0, description="memory of the host for reused prefixes that the pool has no room for"
+    )
 
     @model_validator(mode="after")
     def _input_fits_sequence(self) -> Self:
         if self.max_input_len >= self.max_seq_len:
             raise ValueError("max_input_len must be below max_seq_len")
         return self
+
+
+class SpeculativeGroup(_Group):
+    """A small model that drafts, for the large one to check."""
+
+    max_draft_len: int = Field(ge=1, le=64, description="tokens that it drafts at a time")
+    draft_model: str = Field(
+        pattern=r"^[a-z][a-z0-9_]*$", description="name of the draft's engine on the same Triton"
+    )
 
 
 class WorkloadGroup(_Group):
@@ -102,6 +149,27 @@ class WorkloadGroup(_Group):
     typical_output_tokens: int = Field(ge=1)
 
 
+class SlurmGroup(_Group):
+    """What a cluster's Slurm asks of a job; sbatch's own options and variables go before it."""
+
+    account: str | None = Field(default=None, pattern=_WORD)
+    partition: str | None = Field(default=None, pattern=_WORD)
+    time: str | None = Field(
+        default=None, pattern=r"^[\d:-]+$", description="limit, as days-hours:minutes:seconds"
+    )
+    output: str = Field(default="%x-%j.log", pattern=r"^[\w%./-]+$", description="file of the job's output")
+
+    def options(self) -> list[str]:
+        """List the options of sbatch, without dashes."""
+        named = {
+            "account": self.account,
+            "partition": self.partition,
+            "time": self.time,
+            "output": self.output,
+        }
+        return [f"{name}={value}" for name, value in named.items() if value is not None]
+
+
 class ImageGroup(_Group):
     """The image with TensorRT-LLM.
 
@@ -109,7 +177,7 @@ class ImageGroup(_Group):
     `min_length`. The image's own template shows which it uses.
     """
 
-    name: str = Field(pattern=r"^[\w./:@-]+$", description="NVIDIA's image, without its registry")
+    name: str = Field(pattern=r"^[\w./:@-]+$", description="NVIDIA's image, with its registry")
     seed_input: Literal["seed", "random_seed"] = "seed"
     min_tokens_input: Literal["min_tokens", "min_length"] = "min_tokens"
 
@@ -129,12 +197,14 @@ class Profile(_Group):
     precision: PrecisionGroup
     engine: EngineGroup
     workload: WorkloadGroup
+    speculative: SpeculativeGroup | None = None
+    slurm: SlurmGroup = SlurmGroup()
     image: ImageGroup
 
     @model_validator(mode="after")
     def _weights_have_a_known_format(self) -> Self:
-        if self.precision.weights not in {self.precision.dtype, "int8", "fp8"}:
-            raise ValueError("precision.weights must be precision.dtype, int8 or fp8")
+        if self.precision.weights not in {self.precision.dtype, "int8", "fp8", "int4_awq"}:
+            raise ValueError("precision.weights must be precision.dtype, int8, fp8 or int4_awq")
         return self
 
     @model_validator(mode="after")
@@ -159,8 +229,12 @@ class Profile(_Group):
 
     @model_validator(mode="after")
     def _gpus_share_heads(self) -> Self:
-        if self.shape.kv_heads % self.gpu.count:
-            raise ValueError(f"gpu.count must divide the model's {self.shape.kv_heads} KV heads")
+        if self.shape.kv_heads % self.gpu.tensor:
+            raise ValueError(
+                f"gpu.count / gpu.pipeline must divide the model's {self.shape.kv_heads} KV heads"
+            )
+        if self.shape.layers < self.gpu.pipeline:
+            raise ValueError(f"gpu.pipeline has more stages than the model's {self.shape.layers} layers")
         return self
 
     @property

@@ -24,7 +24,6 @@ def render(profile: Profile) -> dict[str, str]:
     """Render the text of each file, by its path in the rendered folder."""
     files: dict[str, str] = {}
     for model in values.model_names(profile):
-        files[f"{MODELS}/{model}/config.pbtxt"] = config_text(profile, model)
         filled = values.fill(profile, model)
         files[f"fill/{model}"] = "".join(f"{name}:{value}\n" for name, value in filled.items())
     known = _texts(profile)
@@ -39,7 +38,10 @@ def plan_text(profile: Profile) -> str:
 
 
 def config_text(profile: Profile, model: str) -> str:
-    """Render the model's config.pbtxt."""
+    """Render what a model's config.pbtxt says as far as the profile sets it; `engine check` compares with it.
+
+    It is no configuration to serve with: the image's own template declares more, and a backend needs that.
+    """
     text = template_text(model)
     if model not in {values.template_name(model), values.DEFAULT_NAME}:
         text = text.replace(f'name: "{values.DEFAULT_NAME}"', f'name: "{model}"', 1)
@@ -52,9 +54,7 @@ def template_text(model: str) -> str:
 
 
 def write(files: dict[str, str], folder: Path) -> None:
-    """Write the files, and the version folder that Triton requires for each model.
-
-    Replaces the models of an earlier rendering.
+    """Write the files; those of an earlier rendering that are no longer rendered are removed.
 
     Raises:
         RenderError: the folder contains files that are not from an earlier rendering.
@@ -69,8 +69,6 @@ def write(files: dict[str, str], folder: Path) -> None:
         target.write_text(text)
         if target.suffix == ".sh":
             target.chmod(0o755)
-    for config in folder.glob(f"{MODELS}/*/config.pbtxt"):
-        (config.parent / "1").mkdir(exist_ok=True)
 
 
 _HEADER: Final = (
@@ -88,6 +86,10 @@ def _texts(profile: Profile) -> dict[str, str]:
         "image": profile.image.name,
         "gpu": profile.hardware.title,
         "gpu_count": str(profile.gpu.count),
+        "gpus_per_node": str(profile.gpu.per_node),
+        "nodes": str(profile.gpu.nodes),
+        "docker_gpus": _docker_gpus(profile),
+        "slurm_options": "".join(f"#SBATCH --{each}\n" for each in profile.slurm.options()),
         "gpu_gib": f"{found.gpu_gib:g}",
         "compute_capability": str(profile.hardware.compute_capability),
         "memory_mib": str(int(found.gpu_gib * 1024)),
@@ -109,6 +111,11 @@ def _texts(profile: Profile) -> dict[str, str]:
         "settings_yaml": "\n".join(f'    {name}: "{value}"' for name, value in settings.items()),
         "model_folder": values.model_dir(profile).removeprefix(f"{values.DATA}/"),
     }
+
+
+def _docker_gpus(profile: Profile) -> str:
+    """Name the GPUs for docker's --gpus: all, where the engine says itself which of them it uses."""
+    return "all" if profile.gpu.devices else str(profile.gpu.count)
 
 
 def _lines(options: list[str]) -> str:

@@ -68,7 +68,19 @@ def _engine(profile: Profile) -> Mapping[str, str]:
         "logits_datatype": "TYPE_FP32",
         "encoder_input_features_data_type": "TYPE_FP16",
         "prompt_embedding_table_data_type": "TYPE_FP16",
-    }
+    } | _placement(profile)
+
+
+def _placement(profile: Profile) -> dict[str, str]:
+    """Name what only some engines have: their own GPUs, several machines, memory of the host."""
+    found: dict[str, str] = {}
+    if profile.gpu.devices:
+        found["gpu_device_ids"] = ",".join(map(str, profile.gpu.devices))
+    if profile.gpu.nodes > 1:
+        found["num_nodes"] = str(profile.gpu.nodes)
+    if profile.engine.host_cache_gib:
+        found["kv_cache_host_memory_bytes"] = str(int(profile.engine.host_cache_gib * 2**30))
+    return found
 
 
 def _preprocessing(profile: Profile) -> Mapping[str, str]:
@@ -98,7 +110,7 @@ def _bls(profile: Profile) -> Mapping[str, str]:
         "accumulate_tokens": "False",
         "logits_datatype": "TYPE_FP32",
         "tensorrt_llm_model_name": DEFAULT_NAME,
-    }
+    } | ({"tensorrt_llm_draft_model_name": profile.speculative.draft_model} if profile.speculative else {})
 
 
 _FILLS: Final = {

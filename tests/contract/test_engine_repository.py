@@ -1,4 +1,4 @@
-"""A rendered repository on a real Triton: it loads whole, and a running engine passes the smoke test."""
+"""What profiles say of a repository, on a real Triton; and a running engine passes the smoke test."""
 
 import os
 import shutil
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.engine import profile, render
+from cli.engine import profile, render, values
 from cli.engine.profile import PROFILES
 from cli.stack.ports import LOOPBACK
 from cli.stack.servers.engine_options import EngineOptions
@@ -33,8 +33,9 @@ def prepared(folder: Path) -> TritonLaunch:
     """A server that will load what is rendered: with stand-ins, and the engine in the Python backend."""
     launch = prepared_launch(folder, EngineOptions(mode="synthetic"))
     shutil.rmtree(launch.cwd / "models")
-    render.write(render.render(A6000), folder / "rendered")
-    shutil.copytree(folder / "rendered" / "repository", launch.cwd / "models")
+    for model in values.model_names(A6000):
+        (launch.cwd / "models" / model / "1").mkdir(parents=True)
+        (launch.cwd / "models" / model / "config.pbtxt").write_text(render.config_text(A6000, model))
     for config in (launch.cwd / "models").glob("*/config.pbtxt"):
         text = config.read_text()
         config.write_text(text.replace('backend: "tensorrtllm"', 'backend: "python"'))
@@ -67,7 +68,7 @@ def smoke(
     )
 
 
-def test_a_real_server_loads_all_five_rendered_models(tmp_path: Path) -> None:
+def test_a_real_server_loads_five_models_that_say_what_the_profile_does(tmp_path: Path) -> None:
     launch = prepared(tmp_path)
     with running_server(launch) as server:
         wait_ready(launch.http_port, server.process, timeout=60)

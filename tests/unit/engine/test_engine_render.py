@@ -76,6 +76,14 @@ def written(made: Profile, folder: Path) -> Path:
     return folder
 
 
+def repository_of(made: Profile, folder: Path) -> Path:
+    """A model repository as far as the profile sets it, in place of the image's filled-in templates."""
+    for model in values.model_names(made):
+        (folder / model / "1").mkdir(parents=True)
+        (folder / model / "config.pbtxt").write_text(render.config_text(made, model))
+    return folder
+
+
 def sentences(made: Profile, folder: Path) -> list[str]:
     return [each.sentence() for each in drift.find(made, folder)]
 
@@ -156,10 +164,10 @@ def test_an_older_image_s_names_of_inputs_are_used() -> None:
 
 def test_an_engine_beside_another_one_brings_its_own_model_alone() -> None:
     model = A6000.model.model_copy(update={"triton_name": "second"})
-    files = render.render(A6000.model_copy(update={"model": model}))
-    configs = [path for path in files if path.endswith(".pbtxt")]
-    assert configs == ["repository/second/config.pbtxt"]
-    assert parsed(files[configs[0]]).name == "second"
+    second = A6000.model_copy(update={"model": model})
+    files = render.render(second)
+    assert [path for path in files if path.startswith("fill/")] == ["fill/second"]
+    assert parsed(render.config_text(second, "second")).name == "second"
     assert "--load-model=second" in files["serve.sh"]
 
 
@@ -226,19 +234,21 @@ def test_the_compose_override_fits_the_compose_file(name: str, repository: Path)
             assert environment[variable] == told[variable]
 
 
-def test_rendered_scripts_can_be_run_and_models_have_a_version(tmp_path: Path) -> None:
+def test_rendered_scripts_can_be_run(tmp_path: Path) -> None:
     folder = written(A6000, tmp_path / "out")
     for script in folder.glob("*.sh"):
         assert script.stat().st_mode & stat.S_IXUSR
-    for model in MODELS:
-        assert (folder / "repository" / model / "1").is_dir()
 
 
-def test_rendering_again_removes_models_of_before_and_touches_no_other_folder(tmp_path: Path) -> None:
+def test_rendering_again_removes_what_is_no_longer_rendered_and_touches_no_other_folder(
+    tmp_path: Path,
+) -> None:
     folder = written(A6000, tmp_path / "out")
+    (folder / "repository").mkdir()  # of a release that rendered configurations
     model = A6000.model.model_copy(update={"triton_name": "second"})
     written(A6000.model_copy(update={"model": model}), folder)
-    assert [path.name for path in (folder / "repository").iterdir()] == ["second"]
+    assert [path.name for path in (folder / "fill").iterdir()] == ["second"]
+    assert not (folder / "repository").exists()
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("years of work")
     with pytest.raises(RenderError, match="other files"):
@@ -250,28 +260,22 @@ def test_what_was_just_rendered_has_no_drift(name: str, tmp_path: Path) -> None:
     made = profile.load(name)
     folder = written(made, tmp_path / "out")
     assert sentences(made, folder) == []
-    assert sentences(made, folder / "repository") == []
+    assert sentences(made, repository_of(made, tmp_path / "repository")) == []
 
 
 def test_drift_names_the_file_and_the_value(tmp_path: Path) -> None:
     folder = written(A6000, tmp_path / "out")
-    config = "repository/tensorrt_llm/config.pbtxt"
-    edit(folder / config, '"131072"', '"65536"')
     edit(folder / "build.sh", "--max_batch_size 4", "--max_batch_size 8")
     edit(folder / "worker.env", "96000", "48000")
     edit(folder / "fill/tensorrt_llm", "decoupled_mode:True", "decoupled_mode:False")
     edit(folder / "serve.sh", "    --grpc-keepalive-time=10000\n", "")
     (folder / "docker.sh").unlink()
-    (folder / "repository/other").mkdir()
-    (folder / "repository/other/config.pbtxt").write_text("")
     assert set(sentences(A6000, folder)) == {
-        f"{config}: parameters.max_tokens_in_paged_kv_cache is 65536, the profile says 131072",
         "build.sh: --max_batch_size is 8, the profile says 4",
         "worker.env: LONGBATCH_ENGINE__MAX_INPUT_LEN is 48000, the profile says 96000",
         "fill/tensorrt_llm: decoupled_mode is False, the profile says True",
         "serve.sh: --grpc-keepalive-time is missing, the profile says 10000",
         "docker.sh is missing",
-        "repository/other/config.pbtxt: the profile has no such model",
     }
 
 
@@ -280,12 +284,12 @@ def test_a_changed_profile_is_drift_too(tmp_path: Path) -> None:
     found = sentences(
         A6000.model_copy(update={"engine": A6000.engine.model_copy(update={"max_batch_size": 8})}), folder
     )
-    assert "repository/ensemble/config.pbtxt: max_batch_size is 4, the profile says 8" in found
+    assert "fill/ensemble: triton_max_batch_size is 4, the profile says 8" in found
     assert "build.sh: --max_batch_size is 4, the profile says 8" in found
 
 
 def test_in_a_repository_of_other_templates_only_the_profile_s_values_count(tmp_path: Path) -> None:
-    folder = written(A6000, tmp_path / "out") / "repository"
+    folder = repository_of(A6000, tmp_path / "repository")
     config = folder / "tensorrt_llm" / "config.pbtxt"
     config.write_text(
         config.read_text() + 'parameters: { key: "lora_cache" value: { string_value: "${lora}" } }\n'
@@ -330,7 +334,7 @@ def test_the_commands_render_and_check(tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert run(f"render llama-3.1-8b-a6000 {out}")[0] == 0
     assert run(f"render llama-3.1-8b-a6000 {out} --check")[0] == 0
-    assert run(f"check llama-3.1-8b-a6000 {out / 'repository'}")[0] == 0
+    assert run(f"check llama-3.1-8b-a6000 {repository_of(A6000, tmp_path / 'repository')}")[0] == 0
     code, words = run(f"render llama-3.1-8b-a6000 {out} --precision float16 --check")
     assert code == 1
     assert "convert.sh: --use_weight_only is not in the profile" in words.replace("`", "")

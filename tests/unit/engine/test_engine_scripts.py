@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from cli.engine import drift, profile, render, values
-from cli.engine.profile import PROFILES
+from cli.engine import drift, pbtxt, profile, render, values
+from cli.engine.profile import PROFILES, GpuGroup
 
 SCRIPTS = PROFILES.parent
 SETUP_SCRIPTS = SCRIPTS.parent / "scripts"
@@ -203,9 +203,59 @@ def test_launching_reports_which_stage_is_missing(bare: Path, rendered: Path, da
     assert "built for 0 GPU, the profile has 1" in words_of(run(bare, "launch.sh", rendered, data))
     (engine / "rank0.engine").write_text("")
     assert "run make_repository.sh" in words_of(run(bare, "launch.sh", rendered, data))
-    shutil.copytree(rendered / "repository", data / "repository")
+    for model in MODELS:
+        (data / "repository" / model).mkdir(parents=True)
+        (data / "repository" / model / "config.pbtxt").write_text("")
     assert "no NVIDIA driver" in words_of(run(bare, "launch.sh", rendered, data))
     assert "sbatch is not on the PATH" in words_of(run(bare, "launch.sh", rendered, data, "slurm"))
+
+
+@pytest.fixture
+def served(bare: Path, data: Path) -> Path:
+    """All that launching asks for, with a docker and a sbatch that print how they were called."""
+    engine = data / "engines/llama-3.1-8b-a6000-int8"
+    engine.mkdir(parents=True)
+    (engine / "config.json").write_text("{}")
+    (engine / "rank0.engine").write_text("")
+    for model in MODELS:
+        (data / "repository" / model).mkdir(parents=True)
+        (data / "repository" / model / "config.pbtxt").write_text(render.config_text(A6000, model))
+    program(bare, "nvidia-smi", 'echo "49140, 8.6"')
+    program(bare, "docker", f'[ "$1" != run ] || echo "$@" >> "{data}/calls"')
+    program(bare, "sbatch", f'echo sbatch "$@" >> "{data}/calls"')
+    return data
+
+
+def test_a_container_runs_in_front_or_detached_and_then_comes_back(
+    bare: Path, rendered: Path, served: Path
+) -> None:
+    assert run(bare, "launch.sh", rendered, served).returncode == 0
+    answer = run(bare, "launch.sh", rendered, served, DETACH="1")
+    assert answer.returncode == 0
+    assert "docker logs -f llama-3.1-8b-a6000" in answer.stderr
+    front, detached = (served / "calls").read_text().splitlines()
+    assert "run --rm --init" in front
+    assert "run --detach --restart unless-stopped --init" in detached
+    assert all("nvcr.io/nvidia/tritonserver:25.05-trtllm-python-py3" in each for each in (front, detached))
+
+
+def test_several_engines_are_not_served_while_one_names_no_gpus_of_its_own(
+    bare: Path, rendered: Path, served: Path
+) -> None:
+    told = words_of(run(bare, "launch.sh", rendered, served, MULTI_MODEL="1"))
+    assert "tensorrt_llm names no GPUs of its own: set gpu.devices" in told
+    config = served / "repository/tensorrt_llm/config.pbtxt"
+    place = 'parameters: {\n  key: "gpu_device_ids"\n  value: {\n    string_value: "0"\n  }\n}\n'
+    config.write_text(config.read_text() + place)
+    assert run(bare, "launch.sh", rendered, served, MULTI_MODEL="1").returncode == 0
+
+
+def test_several_machines_are_launched_by_slurm_alone(bare: Path, rendered: Path, served: Path) -> None:
+    settings = rendered / "engine.env"
+    settings.write_text(settings.read_text().replace("NODES=1", "NODES=2"))
+    assert "needs 2 machines: launch it with slurm" in words_of(run(bare, "launch.sh", rendered, served))
+    assert run(bare, "launch.sh", rendered, served, "slurm").returncode == 0
+    assert "sbatch --export=ALL slurm.sbatch" in (served / "calls").read_text()
 
 
 @dataclass(frozen=True)
@@ -225,7 +275,9 @@ class Image:
 
 _FILL = """import sys
 from string import Template
-path, pairs = sys.argv[2], dict(pair.split(":") for pair in sys.argv[3].split(","))
+import re
+path = sys.argv[2]
+pairs = dict(re.sub(r"\\\\(.)", r"\\1", pair).split(":") for pair in re.split(r"(?<!\\\\),", sys.argv[3]))
 text = open(path).read()
 assert all(key in text for key in pairs)
 open(path, "w").write(Template(text).safe_substitute(pairs))
@@ -318,12 +370,25 @@ def test_a_value_that_an_image_does_not_know_is_left_out_unless_it_is_needed(ima
     assert "has no enable_chunked_context" in words_of(image.run("repository"))
 
 
-def test_our_own_configurations_are_refused_by_an_image_with_other_names(image: Image) -> None:
+def test_configurations_of_ours_are_no_longer_taken_for_the_image_s(image: Image) -> None:
+    answer = image.run("repository", CONFIGS="rendered")
+    assert answer.returncode == 0
+    assert "CONFIGS=rendered has no effect any more" in answer.stderr
+    assert drift.find(A6000, image.root / "models") == []
+
+
+def test_an_engine_s_own_gpus_reach_its_model_and_an_image_that_has_no_place_for_them_is_refused(
+    image: Image,
+) -> None:
+    gpu = GpuGroup(kind="a6000", count=2, devices=(1, 3))
+    render.write(render.render(A6000.model_copy(update={"gpu": gpu})), image.root / "rendered")
+    assert "has no gpu_device_ids" in words_of(image.run("repository"))
     template = image.root / "app/all_models/inflight_batcher_llm/tensorrt_llm/config.pbtxt"
-    names = {"seed_input": "seed", "min_tokens_input": "min_tokens"}
-    text = template.read_text().replace("${seed_input}", "random_seed")
-    template.write_text(text.replace("${min_tokens_input}", names["min_tokens_input"]))
-    assert "set image.seed_input" in words_of(image.run("repository", CONFIGS="rendered"))
+    place = 'parameters { key: "gpu_device_ids" value { string_value: "${gpu_device_ids}" } }'
+    template.write_text(f"{template.read_text()}{place}\n")
+    assert image.run("repository").returncode == 0
+    made = (image.root / "models/tensorrt_llm/config.pbtxt").read_text()
+    assert pbtxt.values(made)["parameters.gpu_device_ids"] == "1,3"
 
 
 def test_a_second_engine_stands_beside_the_first(image: Image) -> None:
