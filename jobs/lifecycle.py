@@ -12,7 +12,7 @@ from uuid import UUID
 from sqlalchemy import ColumnElement, Select, func, literal_column, or_, select
 from sqlalchemy.orm import Session
 
-from jobs import checkpoints, job_rows, transitions, trees
+from jobs import checkpoints, job_rows, transitions, tree_progress
 from jobs.checkpoints import Output
 from jobs.engines import reservations, served_tokens
 from jobs.errors import NotFoundError
@@ -223,7 +223,10 @@ def cancel_where(
     matching = (
         select(Job.id)
         .where(Job.tenant_id == tenant_id, *conditions, Job.state.not_in(sorted(TERMINAL)))
-        .where(or_(Job.state != "running", transitions.weaker_than(StopReason.CANCEL)), ~trees.is_waiting())
+        .where(
+            or_(Job.state != "running", transitions.weaker_than(StopReason.CANCEL)),
+            ~tree_progress.is_waiting(),
+        )
         .order_by(Job.id)
         .limit(limit)
     )
@@ -239,7 +242,7 @@ def overdue(now: datetime) -> Select[UUID]:
         Job.expires_at <= now,
         Job.state.not_in(sorted(TERMINAL)),
         transitions.weaker_than(StopReason.EXPIRE),
-        ~trees.is_waiting(),
+        ~tree_progress.is_waiting(),
     )
 
 
@@ -291,7 +294,7 @@ def rescue(
     query = select(Job).where(Job.id.in_(found.limit(limit))).order_by(Job.id)
     still = query.where(Job.state == literal_column("'running'"), Job.lease_expires_at <= now)
     silent = session.scalars(still.with_for_update(skip_locked=True)).all()
-    trees.lock(session, silent)  # all at once and in one order, whichever of them end
+    tree_progress.lock(session, silent)  # all at once and in one order, whichever of them end
     return [job for job in silent if _rescue_one(session, job, max_rescues=max_rescues)]
 
 

@@ -12,7 +12,7 @@ from uuid import UUID
 from sqlalchemy import ColumnElement, or_, select, update
 from sqlalchemy.orm import Session
 
-from jobs import checkpoints, trees
+from jobs import checkpoints, tree_progress
 from jobs.checkpoints import Output
 from jobs.job_rows import move
 from jobs.models import Job
@@ -88,13 +88,13 @@ def end(session: Session, verb: str, *conditions: ColumnElement[bool], **values:
 def after_end(session: Session, ended: Sequence[Job]) -> None:
     """Record the jobs' usage, queue their events, and unblock or end their summaries.
 
-    Every finished job passes here, or `trees.stop`, exactly once. The caller holds their rows. This locks the
-    rows of their summaries after those of the jobs. All code keeps that order, and no transaction that holds
-    a summary's row waits for a job row that another can hold.
+    Every finished job passes here, or `tree_progress.stop`, exactly once. The caller holds their rows. This
+    locks the rows of their summaries after those of the jobs. All code keeps that order, and no transaction
+    that holds a summary's row waits for a job row that another can hold.
     """
     usage.record(session, ended)
     outbox.publish(session, [events.job_ended(job) for job in ended])
-    trees.advance(session, ended)
+    tree_progress.advance(session, ended)
 
 
 def requeue(

@@ -63,9 +63,9 @@ class RequestColumns:
 class Job(RequestColumns, Base):
     """One request for generated text. Narrow on purpose: claims read these rows and no prompt.
 
-    `submission` creates it (for a summary `summaries.drafts` and `trees`); `preparation`, `lifecycle` and
-    `trees` move it on; `deletion` removes it after its retention. `lease_id` fences what workers write. Times
-    are the database's.
+    `submission` creates it (for a summary `summaries.drafts` and `tree_progress`); `preparation`, `lifecycle`
+    and `tree_progress` move it on; `deletion` removes it after its retention. `lease_id` fences what workers
+    write. Times are the database's.
 
     Attributes:
         id: UUIDv7, so ids sort by age. Jobs of a summary get ids in the order in which they should run.

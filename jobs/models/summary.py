@@ -19,7 +19,7 @@ class Summary(Base):
     """One summary, of one document or of several together.
 
     `summaries.lifecycle` creates and cancels it, a service worker plans it (`planning`, `drafts`), and
-    `trees` ends it with its jobs.
+    `tree_progress` ends it with its jobs.
 
     Attributes:
         id: UUIDv7.

@@ -6,7 +6,7 @@ from enum import StrEnum
 class JobState(StrEnum):
     """Where a job is in its life; TRANSITIONS lists the moves."""
 
-    BLOCKED = "blocked"  # waits for other jobs of its summary; `trees` frees it
+    BLOCKED = "blocked"  # waits for other jobs of its summary; `tree_progress` unblocks it
     PREPARING = "preparing"  # a service worker counts its prompt
     QUEUED = "queued"  # an engine may claim it
     RUNNING = "running"  # streams on an engine under a lease; rescued once that expires

@@ -9,7 +9,7 @@ from uuid import UUID
 from sqlalchemy import ColumnElement, Select, delete, exists, func, insert, or_, select, true
 from sqlalchemy.orm import Session
 
-from jobs import documents, lifecycle, trees
+from jobs import documents, lifecycle, tree_progress
 from jobs.database import database_now, paging
 from jobs.database.paging import Page, Range
 from jobs.errors import ConflictError, InvalidRequestError, NotFoundError
@@ -139,9 +139,9 @@ def cancel(session: Session, summary_id: UUID, *, tenant_id: UUID) -> Summary:
     if summary is None:
         raise NotFoundError("There is no such summary.")
     if summary.state == SummaryState.PREPARING:
-        trees.end(session, summary, SummaryState.CANCELLED)
+        tree_progress.end(session, summary, SummaryState.CANCELLED)
     elif summary.state == SummaryState.RUNNING:
-        trees.stop(session, summary, SummaryStop.CANCEL)
+        tree_progress.stop(session, summary, SummaryStop.CANCEL)
     return summary
 
 
@@ -186,7 +186,7 @@ def expire(session: Session, summary_ids: Sequence[UUID], *, now: datetime) -> i
     )
     over = session.scalars(query.with_for_update(key_share=True, skip_locked=True)).all()
     for summary in over:
-        trees.end(session, summary, SummaryState.EXPIRED)
+        tree_progress.end(session, summary, SummaryState.EXPIRED)
     return len(over)
 
 

@@ -10,7 +10,7 @@ from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from jobs import documents, ids, telemetry, trees, turns
+from jobs import documents, ids, telemetry, tree_progress, turns
 from jobs.database import database_now, transaction
 from jobs.engines import registry
 from jobs.engines.capacity import Capacity
@@ -230,7 +230,7 @@ def _read_inputs(session: Session, turn: Turn, tools: PlanningTools) -> _Inputs 
         return None
     now = database_now(session)
     if summary.expires_at is not None and summary.expires_at <= now:
-        trees.end(session, summary, SummaryState.EXPIRED)
+        tree_progress.end(session, summary, SummaryState.EXPIRED)
         return None
     query = (
         select(Document, SummaryDocument.document_id)
@@ -316,4 +316,4 @@ def _postpone_or_fail(session: Session, turn: Turn, summary: Summary, error: Lon
 
 
 def _fail(session: Session, summary: Summary, error: JsonObject) -> None:
-    trees.end(session, summary, SummaryState.FAILED, error=error)
+    tree_progress.end(session, summary, SummaryState.FAILED, error=error)
