@@ -75,7 +75,9 @@ def read_request(connected: socket.socket) -> bytes:
     request = b""
     while b"\r\n\r\n" not in request and (received := connected.recv(65536)):
         request += received
-    length = next(int(line[15:]) for line in request.split(b"\r\n") if line.startswith(b"Content-Length:"))
+    length = next(
+        (int(line[15:]) for line in request.split(b"\r\n") if line.startswith(b"Content-Length:")), 0
+    )
     end = request.index(b"\r\n\r\n") + 4 + min(length, 65536)
     while len(request) < end and (received := connected.recv(65536)):
         request += received

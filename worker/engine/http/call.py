@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -11,6 +11,7 @@ import httpx2
 from httpx2 import EventSource
 
 from jobs.errors import EngineError, EngineLostError, RetryableEngineError
+from worker.engine.body import body_of
 from worker.engine.deadlines import CONNECT_SECONDS
 from worker.engine.deltas import EngineDelta, TextDelta, TokenDelta
 from worker.engine.engine import NOT_SENT, StreamEnd
@@ -19,8 +20,11 @@ from worker.engine.http.server import HttpServer
 from worker.engine.request import Request
 from worker.engine.storable import storable
 
+# What follows the end of an answer: usage, an end mark, the end of the response.
 _END_SECONDS: Final = 2.0
 _DONE: Final = "[DONE]"
+# SGLang repeats all token ids in each event: about 1 MB for 131,072 of them.
+_MAX_EVENT_BYTES: Final = 16 * 2**20
 # The request's last byte is in the socket.
 _SENT: Final = ("http11.send_request_body.complete", "http2.send_request_body.complete")
 
@@ -32,10 +36,14 @@ class HttpEnd:
     Attributes:
         error: why it failed; None if it is whole.
         is_limit: the engine ended it at a limit: `max_tokens`, or one of its own.
+        confirmed: the engine holds nothing for the request.
+        rest: the request that continues the answer; None if nothing is missing.
     """
 
     error: EngineError | None = None
     is_limit: bool = False
+    confirmed: bool = True
+    rest: "Dialect | None" = None
 
 
 Event = EngineDelta | HttpEnd
@@ -52,11 +60,15 @@ class Dialect(Protocol):
     def refuses_reliably(self) -> bool:
         """True if a 400 always means that the request is wrong."""
 
+    @property
+    def reports_own_end(self) -> bool:
+        """True if an error in the stream is the engine's own: it then holds nothing for the request."""
+
     def body(self) -> Mapping[str, Any]:
         """Build the JSON body."""
 
     def read(self, event: Mapping[str, Any]) -> list[Event]:
-        """Read an event of the stream."""
+        """Read an event of the stream, or the whole answer of a server that did not stream it."""
 
     def stop(self) -> tuple[str, Mapping[str, Any]] | None:
         """Build the path and body that end the request cleanly. Returns None if only cutting it does."""
@@ -76,11 +88,8 @@ class HttpCall:
         self._server = server
         self._dialect = dialect(request)
         self._max_tokens = request.max_tokens
-        try:
-            self._body = json.dumps(self._dialect.body(), allow_nan=False).encode()
-        except (TypeError, ValueError) as error:
-            said = storable(f"{type(error).__name__}: {error}")
-            raise EngineError("a value of the request cannot be sent to the engine", said=said) from error
+        self._request_id = request.request_id
+        self._body = _written(self._dialect)
         self._http: httpx2.AsyncClient | None = None
         self._reading: asyncio.Task[StreamEnd] | None = None
         self._stopping: list[asyncio.Task[None]] = []
@@ -109,7 +118,7 @@ class HttpCall:
     def stop(self) -> None:
         """Send a stop request, or cut the stream if the server takes none."""
         stop = self._dialect.stop()
-        if self._reading is None or stop is None:
+        if not self._was_sent or stop is None:  # the server does not know a request that is still on its way
             self.cancel()
             return
         self._stopping.append(asyncio.create_task(self._send_stop(*stop)))
@@ -132,54 +141,87 @@ class HttpCall:
             await self._http.aclose()
 
     async def _send(self, put: Callable[[EngineDelta], None], sent: Callable[[], None]) -> StreamEnd:
+        """Send the request, and then those that continue its answer."""
+        while True:
+            try:
+                end = await self._exchange(put, sent)
+            except (httpx2.HTTPError, httpx2.StreamError) as error:
+                return errors.broken(error, was_sent=self._was_sent)
+            if isinstance(end, StreamEnd):
+                return end
+            if end.rest is None:
+                return StreamEnd(end.error or self._cut_short(end), confirmed=end.confirmed)
+            self._dialect = end.rest
+            self._body = _written(self._dialect)
+
+    async def _exchange(
+        self, put: Callable[[EngineDelta], None], sent: Callable[[], None]
+    ) -> StreamEnd | HttpEnd:
         async def trace(name: str, _info: object) -> None:
             if name in _SENT:
                 self._was_sent = True
                 sent()
 
-        headers = {"Content-Type": "application/json", "Accept": "text/event-stream"}
+        headers = {
+            "Content-Type": "application/json",
+            "Accept": "text/event-stream",
+            "X-Request-Id": self._request_id,  # for the server's log
+        }
         posted = self._client().stream(
             "POST", self._dialect.path, content=self._body, headers=headers, extensions={"trace": trace}
         )
-        try:
-            async with posted as answer:
-                if not answer.is_success:
-                    await answer.aread()
-                    return errors.refused(answer, is_certain=self._dialect.refuses_reliably)
-                return await self._follow(answer, put)
-        except (httpx2.HTTPError, httpx2.StreamError) as error:
-            return errors.broken(error, was_sent=self._was_sent)
+        async with posted as answer:
+            if not answer.is_success:
+                return await errors.refused(answer, is_certain=self._dialect.refuses_reliably)
+            return await self._follow(answer, put)
 
-    async def _follow(self, answer: httpx2.Response, put: Callable[[EngineDelta], None]) -> StreamEnd:
-        """Read to the end of the stream. A success status is no success: an error may come as an event."""
+    async def _follow(
+        self, answer: httpx2.Response, put: Callable[[EngineDelta], None]
+    ) -> StreamEnd | HttpEnd:
+        """Read to the end of the answer. A success status is no success: an error may come as an event."""
         end: HttpEnd | None = None
         try:
-            async for event in EventSource(answer, max_event_size=None):
-                if event.data == _DONE:
-                    break
-                for found in self._events(event.data):
-                    if isinstance(found, HttpEnd):
-                        end = end or found
-                    else:
-                        self._count(found)
-                        put(found)
-        except httpx2.HTTPError as error:
+            async with asyncio.timeout(None) as patience:
+                async for data in _events_of(answer):
+                    if data == _DONE:
+                        break
+                    end = self._take(data, put, end=end)
+                    if end is not None and (end.rest is not None or not end.confirmed):
+                        break  # the rest of this stream is not wanted, or cannot be understood
+                    if end is not None:
+                        patience.reschedule(asyncio.get_running_loop().time() + _END_SECONDS)
+        except (httpx2.HTTPError, TimeoutError) as error:
             if end is None:
                 return errors.broken(error, was_sent=True)
+        except asyncio.CancelledError:
+            if end is None or not self._is_cancelled:
+                raise
         if end is None:
             said = "the stream ended without a finish reason"
             return StreamEnd(RetryableEngineError(said=said), confirmed=False)
-        return StreamEnd(end.error or self._cut_short(end), confirmed=True)
+        return end
 
-    def _events(self, data: str) -> list[Event]:
+    def _take(self, data: str, put: Callable[[EngineDelta], None], *, end: HttpEnd | None) -> HttpEnd | None:
+        """Pass on an event's deltas. Returns the end of the answer once it has come."""
+        for found in self._read(data):
+            if isinstance(found, HttpEnd):
+                end = end or found
+            elif end is None or (end.error is None and isinstance(found, TextDelta)):  # the usage comes last
+                self._count(found)
+                put(found)
+        return end
+
+    def _read(self, data: str) -> list[Event]:
         try:
             parsed = json.loads(data)
             if isinstance(parsed, dict) and parsed.get("error"):
-                return [HttpEnd(RetryableEngineError(said=storable(errors.message_of(parsed))))]
+                error = RetryableEngineError(said=storable(errors.message_of(parsed)))
+                return [HttpEnd(error, confirmed=self._dialect.reports_own_end)]
             return self._dialect.read(parsed)
-        except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError) as error:
             said = storable(f"{type(error).__name__}: {error}")
-            return [HttpEnd(RetryableEngineError("the engine's answer cannot be read", said=said))]
+            error_of_ours = RetryableEngineError("the engine's answer cannot be read", said=said)
+            return [HttpEnd(error_of_ours, confirmed=False)]
 
     def _count(self, delta: EngineDelta) -> None:
         match delta:
@@ -198,11 +240,31 @@ class HttpCall:
         )
 
     async def _send_stop(self, path: str, body: Mapping[str, Any]) -> None:
-        with contextlib.suppress(httpx2.HTTPError):
+        try:
             async with self._server.client() as http:
-                await http.post(path, json=body, timeout=CONNECT_SECONDS)
+                (await http.post(path, json=body, timeout=CONNECT_SECONDS)).raise_for_status()
+        except httpx2.HTTPError:
+            self.cancel()
 
     def _client(self) -> httpx2.AsyncClient:
         if self._http is None:
             self._http = self._server.client()
         return self._http
+
+
+def _written(dialect: Dialect) -> bytes:
+    try:
+        return json.dumps(dialect.body(), allow_nan=False).encode()
+    except (TypeError, ValueError) as error:
+        said = storable(f"{type(error).__name__}: {error}")
+        raise EngineError("a value of the request cannot be sent to the engine", said=said) from error
+
+
+async def _events_of(answer: httpx2.Response) -> AsyncIterator[str]:
+    """Yield the data of each event; a JSON document is one event."""
+    if answer.headers.get("Content-Type", "").partition(";")[0].strip().lower() == "application/json":
+        yield (await body_of(answer, max_bytes=_MAX_EVENT_BYTES)).decode(errors="replace")
+        return
+    async for event in EventSource(answer, max_event_size=_MAX_EVENT_BYTES):
+        if event.data:
+            yield event.data

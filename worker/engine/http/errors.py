@@ -1,31 +1,35 @@
 """The translation of an HTTP server's errors to ours."""
 
+import json
 from typing import Any, Final
 
 import httpx2
 
 from jobs.errors import EngineError, EngineLostError, EngineUnavailableError, RetryableEngineError
+from worker.engine.body import body_of
 from worker.engine.engine import NOT_SENT, StreamEnd
 from worker.engine.storable import storable
 
 # The request itself is wrong; the same request fails again.
 _REFUSED: Final = frozenset({400, 413, 415, 422})
 # The server accepted nothing, and another moment or operator helps: a wrong key, no such model, too busy.
-_NOT_NOW: Final = frozenset({401, 403, 404, 408, 429, 503})
+_NOT_NOW: Final = frozenset({401, 403, 404, 405, 408, 429, 503})
+# Of an error's body; a message is much shorter.
+_MAX_BODY_BYTES: Final = 2**16
 
 
-def refused(answer: httpx2.Response, *, is_certain: bool) -> StreamEnd:
+async def refused(answer: httpx2.Response, *, is_certain: bool) -> StreamEnd:
     """Translate an answer that is no success.
 
     Args:
-        answer: read to its end.
+        answer: its headers are read.
         is_certain: the kind sends 400 for wrong requests alone.
     """
-    said, status = said_by(answer), answer.status_code
+    said, status = await _said(answer), answer.status_code
     if status in _REFUSED:
         error = EngineError(said, said=said) if is_certain else RetryableEngineError(said=said)
         return StreamEnd(error, confirmed=True)
-    if status in _NOT_NOW:
+    if status in _NOT_NOW or answer.is_redirect:
         return StreamEnd(EngineUnavailableError(said=said), confirmed=True)
     return StreamEnd(RetryableEngineError(said=said), confirmed=False)
 
@@ -37,20 +41,39 @@ def broken(error: Exception, *, was_sent: bool) -> StreamEnd:
     return StreamEnd(EngineLostError(said=storable(f"{type(error).__name__}: {error}")), confirmed=False)
 
 
-def said_by(answer: httpx2.Response) -> str:
+def said_by(answer: httpx2.Response, body: bytes) -> str:
     """Return what the server said, in storable form."""
+    if answer.is_redirect:
+        return storable(f"it redirects to {answer.headers.get('Location', 'nowhere')}")
+    text = body.decode(errors="replace")
     try:
-        return storable(message_of(answer.json()) or answer.text)
-    except ValueError:
-        return storable(answer.text or answer.reason_phrase)
+        return storable(message_of(json.loads(text)) or text)
+    except (ValueError, RecursionError):
+        return storable(text or answer.reason_phrase)
 
 
 def message_of(body: Any) -> str:  # noqa: ANN401  # JSON of a foreign server
     """Read the message of an error body; empty if it has none.
 
-    Servers write `{"error": {"message": …}}`, `{"error": "…"}`, `{"message": …}` or `{"detail": …}`.
+    Servers write `{"error": {"message": …}}`, `{"error": "…"}`, `{"message": …}` or `{"detail": …}`. Details
+    of FastAPI also quote the input, which is the prompt: only their messages are read.
     """
     found = body.get("error", body) if isinstance(body, dict) else body
     if isinstance(found, dict):
         found = found.get("message") or found.get("detail") or ""
+    if isinstance(found, list):
+        found = "; ".join(_detail(each) for each in found if isinstance(each, dict))
     return found if isinstance(found, str) else str(found)
+
+
+def _detail(found: dict[str, Any]) -> str:
+    where = found.get("loc")
+    path = ".".join(str(each) for each in where) if isinstance(where, list) else ""
+    return f"{path}: {found.get('msg') or ''}"
+
+
+async def _said(answer: httpx2.Response) -> str:
+    try:
+        return said_by(answer, await body_of(answer, max_bytes=_MAX_BODY_BYTES))
+    except httpx2.HTTPError:  # its status is known
+        return storable(answer.reason_phrase)

@@ -102,6 +102,7 @@ class _Dialect:
 
     path = "/completion"
     refuses_reliably = True
+    reports_own_end = True
 
     def body(self) -> Mapping[str, Any]:
         """Build the body. Every default of the server's that changes the sampling is overridden."""

@@ -46,7 +46,12 @@ class OpenAIEngine:
             name=name,
             # Whether it notices a cut stream is unknown; its blocks stay reserved as if it did not.
             abilities=Abilities(
-                takes_ids=False, gives_ids=False, adds_bos=True, notices_cut=False, cancel_bound=None
+                takes_ids=False,
+                gives_ids=False,
+                adds_bos=True,
+                notices_cut=False,
+                reports_own_end=False,
+                cancel_bound=None,
             ),
             call=partial(HttpCall, self._server, dialect=partial(_Dialect, name)),
         )
@@ -73,6 +78,7 @@ class _Dialect:
 
     path = "/v1/completions"
     refuses_reliably = True
+    reports_own_end = False  # a proxy may have written the error
 
     def body(self) -> Mapping[str, Any]:
         """Build the body from fields that every compatible server knows."""
@@ -91,7 +97,7 @@ class _Dialect:
         return {name: value for name, value in body.items() if value is not None}
 
     def read(self, event: Mapping[str, Any]) -> list[Event]:
-        """Read the choice's text and finish reason."""
+        """Read the choice's text and finish reason; the usage of the whole answer comes last, by itself."""
         found: list[Event] = []
         for choice in event.get("choices") or ():
             reason = choice.get("finish_reason")
@@ -99,7 +105,10 @@ class _Dialect:
                 found.append(TextDelta(choice.get("text") or "", reason=_REASONS.get(reason)))
             if reason:
                 known = reason in _REASONS
-                found.append(HttpEnd(None if known else RetryableEngineError(said=f"finish_reason {reason}")))
+                error = None if known else RetryableEngineError(said=f"finish_reason {reason}")
+                found.append(HttpEnd(error, confirmed=known))
+        if not event.get("choices") and (num_tokens := (event.get("usage") or {}).get("completion_tokens")):
+            found.append(TextDelta("", num_tokens=int(num_tokens)))
         return found
 
     def stop(self) -> None:

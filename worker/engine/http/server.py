@@ -1,5 +1,7 @@
 """An engine's HTTP server: connections and small JSON reads."""
 
+import asyncio
+import json
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -7,11 +9,16 @@ import httpx2
 from pydantic import SecretStr
 
 from jobs.errors import EngineUnavailableError
+from worker.engine.body import body_of
+from worker.engine.certificates import trusted
 from worker.engine.deadlines import CONNECT_SECONDS
 from worker.engine.http import errors
 from worker.engine.storable import storable
 
 _READ_SECONDS: Final = 3.0
+_ABSENT: Final = frozenset({404, 405, 501})
+# Of a document about the server; the largest lists some hundred slots.
+_MAX_BODY_BYTES: Final = 2**22
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +44,16 @@ class HttpServer:
             headers={"Authorization": f"Bearer {key.get_secret_value()}"} if key else {},
             timeout=httpx2.Timeout(None, connect=CONNECT_SECONDS),
             trust_env=False,
+            verify=trusted(),
         )
 
     async def is_answering(self, path: str) -> bool:
         """Return True if the path answers with success."""
-        async with self.client() as http:
-            try:
-                return (await http.get(path, timeout=_READ_SECONDS)).is_success
-            except httpx2.HTTPError:
-                return False
+        try:
+            status, _ = await self._get(path)
+        except (httpx2.HTTPError, TimeoutError):
+            return False
+        return httpx2.codes.is_success(status)
 
     async def read(self, path: str) -> Any:  # noqa: ANN401  # JSON of a foreign server
         """Read a JSON document. Returns None if the server has no such path.
@@ -53,13 +61,21 @@ class HttpServer:
         Raises:
             EngineUnavailableError: the server cannot be reached, or refuses.
         """
-        async with self.client() as http:
-            try:
-                answer = await http.get(path, timeout=_READ_SECONDS)
-                if answer.status_code in {404, 405, 501}:
-                    return None
-                if not answer.is_success:
-                    raise EngineUnavailableError(said=storable(f"{path}: {errors.said_by(answer)}"))
-                return answer.json()
-            except (httpx2.HTTPError, httpx2.InvalidURL, ValueError) as error:
-                raise EngineUnavailableError(said=storable(f"{self.url}{path}: {error}")) from error
+        try:
+            status, said = await self._get(path)
+            if status in _ABSENT:
+                return None
+            if not httpx2.codes.is_success(status):
+                raise EngineUnavailableError(said=storable(f"{path}: {said}"))
+            return json.loads(said)
+        except (httpx2.HTTPError, TimeoutError, ValueError, RecursionError) as error:
+            reason = str(error) or type(error).__name__
+            raise EngineUnavailableError(said=storable(f"{self.url}{path}: {reason}")) from error
+
+    async def _get(self, path: str) -> tuple[int, str]:
+        """Return the status of a path, and its body or error message, within a few seconds."""
+        async with asyncio.timeout(_READ_SECONDS), self.client() as http, http.stream("GET", path) as answer:
+            body = await body_of(answer, max_bytes=_MAX_BODY_BYTES)
+            if answer.is_success:
+                return answer.status_code, body.decode(errors="replace")
+            return answer.status_code, errors.said_by(answer, body)

@@ -4,10 +4,12 @@ Source: SGLang's documentation and sources of autumn 2026, `/generate`, `/get_se
 never run here; the tests speak to a stand-in that is written from the same sources.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
+
+from prometheus_client.samples import Sample
 
 from jobs.engines.capacity import Capacity
 from jobs.errors import RetryableEngineError
@@ -53,8 +55,7 @@ class SglangEngine:
         samples = await scrape(f"{self._server.url}/metrics", _PREFIX, client=self._server.client)
         if not samples:
             return None
-        # Every rank writes the same series; one of a tensor-parallel group speaks for all.
-        found = {each.name: each.value for each in samples if each.labels.get("tp_rank", "0") == "0"}
+        found = _sums(samples)
         page = int(found.get("sglang:page_size", 1)) or 1
         return Gauges(
             active_requests=int(found.get("sglang:num_running_reqs", 0)),
@@ -95,6 +96,7 @@ class _Dialect:
 
     path = "/generate"
     refuses_reliably = True
+    reports_own_end = True
 
     def body(self) -> Mapping[str, Any]:
         """Build the body. The request id lets an abort name it."""
@@ -117,19 +119,33 @@ class _Dialect:
         }
 
     def read(self, event: Mapping[str, Any]) -> list[Event]:
-        """Read the new token ids: an event whose ids begin with all earlier ones repeats them."""
+        """Read the new token ids. Whether an event repeats all earlier ones shows in its number of tokens."""
         ids = [int(each) for each in event.get("output_ids") or ()]
-        num_seen = len(self.ids)
-        new = ids[num_seen:] if num_seen and ids[:num_seen] == self.ids else ids
+        about = event.get("meta_info") or {}
+        num_seen, num_total = len(self.ids), about.get("completion_tokens")
+        is_repeating = ids[:num_seen] == self.ids and num_total in (None, len(ids))
+        if ids and not is_repeating and num_total not in (None, num_seen + len(ids)):
+            raise ValueError(f"{len(ids)} ids after {num_seen} are not {num_total}")
+        new = ids[num_seen:] if is_repeating else ids
         self.ids += new
         found: list[Event] = [TokenDelta(new)] if new else []
-        if reason := (event.get("meta_info") or {}).get("finish_reason"):
+        if reason := about.get("finish_reason"):
             found.append(_end(reason))
         return found
 
     def stop(self) -> tuple[str, Mapping[str, Any]]:
         """Abort the request by its id; its stream then ends with the reason `abort`."""
         return "/abort_request", {"rid": self.request.request_id}
+
+
+def _sums(samples: Iterable[Sample]) -> dict[str, float]:
+    """Add up the data-parallel ranks. One rank of a tensor-parallel group speaks for all."""
+    found: dict[str, float] = {}
+    for each in samples:
+        if each.labels.get("tp_rank", "0") == "0":
+            is_size = each.name == "sglang:page_size"
+            found[each.name] = each.value if is_size else found.get(each.name, 0) + each.value
+    return found
 
 
 def _end(reason: Mapping[str, Any]) -> HttpEnd:

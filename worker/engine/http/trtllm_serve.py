@@ -93,6 +93,7 @@ class _Dialect:
 
     path = "/v1/completions"
     refuses_reliably = False  # nearly every exception of the server becomes a 400
+    reports_own_end = True
 
     def body(self) -> Mapping[str, Any]:
         """Build the body. The server refuses every field that it does not know."""

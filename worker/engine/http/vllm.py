@@ -92,6 +92,7 @@ class _Dialect:
 
     path = "/v1/completions"
     refuses_reliably = True
+    reports_own_end = True
 
     def body(self) -> Mapping[str, Any]:
         """Build the body. Every default of vLLM's that matters is sent: `max_tokens` would be 16."""

@@ -1,0 +1,367 @@
+"""One request over HTTP: what the words, the silences and the faults of a server mean for a job.
+
+The server of these tests is a socket that sends prepared bytes, in vLLM's format where nothing else is said.
+"""
+
+import asyncio
+import json
+import queue
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import SecretStr
+
+from cli.stack.ports import LOOPBACK
+from hostile_servers import Conduct, Server, answering, forever, half_closing, resetting, serving, silent
+from jobs.errors import EngineError, EngineLostError, EngineUnavailableError, RetryableEngineError
+from local_engine import free_ports
+from support import PATIENCE, eventually
+from worker.engine import loop
+from worker.engine.deltas import EngineDelta, TextDelta, TokenDelta
+from worker.engine.engine import NOT_SENT, StreamEnd
+from worker.engine.exposition import parse
+from worker.engine.http import openai, sglang, trtllm_serve, vllm
+from worker.engine.http.call import Dialect, HttpCall
+from worker.engine.http.server import HttpServer
+from worker.engine.request import Request
+from worker.engine.stream import Stream
+
+DialectOf = Callable[[Request], Dialect]
+VLLM: DialectOf = partial(vllm._Dialect, "served")
+SGLANG: DialectOf = sglang._Dialect
+OPENAI: DialectOf = partial(openai._Dialect, "served")
+STREAM = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
+DONE = b"data: [DONE]\n\n"
+
+
+def event(*ids: int, reason: str | None = None) -> bytes:
+    """Of vLLM's stream."""
+    return data({"choices": [{"index": 0, "token_ids": list(ids), "finish_reason": reason}]})
+
+
+def data(body: object) -> bytes:
+    return b"data: " + json.dumps(body).encode() + b"\n\n"
+
+
+def refusing(status: str, body: bytes = b"", *, headers: bytes = b"") -> Conduct:
+    head = b"HTTP/1.1 %s\r\nContent-Type: application/json\r\nConnection: close\r\n%s\r\n"
+    return answering(head % (status.encode(), headers), body)
+
+
+class Opened:
+    """A request and what has come of it."""
+
+    def __init__(self, url: str, *, dialect: DialectOf = VLLM, max_tokens: int = 3, key: str = "") -> None:
+        self.came: queue.SimpleQueue[EngineDelta | StreamEnd] = queue.SimpleQueue()
+        request = Request("request-1", np.array([5, 6], dtype=np.int32), max_tokens, 2, 2, text="five six")
+        server = HttpServer(url, SecretStr(key) if key else None)
+        self.stream = Stream(HttpCall(server, request, dialect=dialect), put=self.came.put)
+
+    def start(self) -> "Opened":
+        self.stream.start()
+        return self
+
+    def next(self) -> EngineDelta | StreamEnd:
+        return self.came.get(timeout=PATIENCE)
+
+    def end(self) -> tuple[list[int], StreamEnd]:
+        """All ids and the end; nothing follows it."""
+        ids: list[int] = []
+        while not isinstance(found := self.next(), StreamEnd):
+            ids += found.ids if isinstance(found, TokenDelta) else []
+        assert self.stream.close()
+        assert self.came.empty()
+        return ids, found
+
+
+@contextmanager
+def engine(conduct: Conduct) -> Iterator[tuple[Server, str]]:
+    with serving(conduct) as server:
+        yield server, f"http://{LOOPBACK}:{server.port}"
+
+
+def asked(conduct: Conduct, *, dialect: DialectOf = VLLM, max_tokens: int = 3) -> tuple[list[int], StreamEnd]:
+    with engine(conduct) as (_, url):
+        return Opened(url, dialect=dialect, max_tokens=max_tokens).start().end()
+
+
+def is_lost(end: StreamEnd) -> bool:
+    return isinstance(end.error, EngineLostError) and not end.confirmed
+
+
+def test_a_whole_answer_is_confirmed_and_carries_key_and_request_id() -> None:
+    with engine(answering(STREAM, event(7), event(8, 9, reason="length"), DONE)) as (server, url):
+        assert Opened(url, key="secret-key").start().end() == ([7, 8, 9], StreamEnd(None, confirmed=True))
+    head = server.requests[0].lower()
+    assert b"authorization: bearer secret-key" in head
+    assert b"x-request-id: request-1" in head
+
+
+def test_nobody_listening_means_that_nothing_was_sent() -> None:
+    (port,) = free_ports(1)
+    assert Opened(f"http://{LOOPBACK}:{port}").start().end() == ([], NOT_SENT)
+
+
+def test_a_connection_that_breaks_after_the_request_leaves_the_engine_in_doubt() -> None:
+    for conduct in (
+        resetting,
+        half_closing,
+        answering(b"HTTP/1.1 200 OK\r\n"),
+        answering(b"no HTTP\r\n\r\n"),
+    ):
+        ids, end = asked(conduct)
+        assert not ids
+        assert is_lost(end)
+
+
+def test_a_stream_cut_between_and_inside_events_keeps_the_whole_ones() -> None:
+    chunked = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+    one = event(7)
+    chunk = b"%x\r\n%s\r\n" % (len(one), one)
+    for rest in (b"", b"ff\r\ndata: {", chunk[:-4]):
+        ids, end = asked(answering(chunked, chunk, rest))
+        assert ids == [7]
+        assert is_lost(end)
+
+
+def test_a_stream_that_ends_without_a_reason_is_an_error_nobody_confirms() -> None:
+    for last in (DONE, b"", b"data: \n\n", b": ping\n\n"):
+        ids, end = asked(answering(STREAM, event(7), last))
+        assert ids == [7]
+        assert type(end.error) is RetryableEngineError
+        assert not end.confirmed
+
+
+@pytest.mark.parametrize(
+    "broken", [b'data: {"choices": [\n\n', b"data: []\n\n", data({"choices": [{"token_ids": ["x"]}]})]
+)
+def test_an_event_that_cannot_be_read_ends_the_answer_there(broken: bytes) -> None:
+    """Ids after a hole would be saved as if nothing were missing."""
+    ids, end = asked(answering(STREAM, event(7), broken, event(9, reason="stop"), DONE))
+    assert ids == [7]
+    assert isinstance(end.error, RetryableEngineError)
+    assert not end.confirmed
+
+
+def test_nested_json_without_end_cannot_break_the_reader() -> None:
+    ids, end = asked(answering(STREAM, event(7), b"data: " + b"[" * 200_000 + b"\n\n"))
+    assert ids == [7]
+    assert end.error is not None
+    assert end.error.message == "the engine's answer cannot be read"
+
+
+def test_an_error_event_under_status_200_fails_the_attempt() -> None:
+    error = data({"error": {"code": 500, "message": "Context size has been exceeded."}})
+    ids, end = asked(answering(STREAM, event(7), error, event(8), DONE))
+    assert ids == [7]
+    assert type(end.error) is RetryableEngineError
+    assert end.error.said == "Context size has been exceeded."
+    assert end.confirmed
+
+
+def test_an_error_that_a_proxy_may_have_written_confirms_nothing() -> None:
+    ids, end = asked(answering(STREAM, data({"error": "upstream closed"})), dialect=OPENAI)
+    assert not ids
+    assert isinstance(end.error, RetryableEngineError)
+    assert not end.confirmed
+
+
+@pytest.mark.parametrize("reason", ["abort", "error", "repetition"])
+def test_a_finish_reason_that_is_no_success_fails_the_attempt(reason: str) -> None:
+    _, end = asked(answering(STREAM, event(7, reason=reason), DONE))
+    assert type(end.error) is RetryableEngineError
+    assert end.error.said == f"finish_reason {reason}"
+
+
+def test_an_answer_cut_at_the_engine_s_own_limit_names_the_setting() -> None:
+    ids, end = asked(answering(STREAM, event(7), event(8, reason="length"), DONE))
+    assert ids == [7, 8]
+    assert type(end.error) is EngineError
+    assert "LONGBATCH_ENGINE__MAX_SEQ_LEN" in end.error.message
+
+
+def test_a_stream_held_open_after_its_end_is_whole_and_confirmed() -> None:
+    conduct = forever(b": ping\n\n", first=STREAM + event(7, reason="stop"), pause=0.2)
+    assert asked(conduct) == ([7], StreamEnd(None, confirmed=True))
+
+
+def test_a_stream_cut_by_us_after_its_end_is_confirmed() -> None:
+    conduct = forever(b": ping\n\n", first=STREAM + event(7, reason="stop"), pause=0.2)
+    with engine(conduct) as (_, url):
+        opened = Opened(url).start()
+        assert opened.next() == TokenDelta([7])
+        opened.stream.cancel()
+        assert opened.end() == ([], StreamEnd(None, confirmed=True))
+
+
+def test_a_server_that_does_not_stream_is_understood() -> None:
+    body = json.dumps({"choices": [{"token_ids": [7, 8], "finish_reason": "stop"}]}).encode()
+    assert asked(refusing("200 OK", body)) == ([7, 8], StreamEnd(None, confirmed=True))
+
+
+def test_an_event_without_end_does_not_fill_the_memory() -> None:
+    ids, end = asked(forever(b"x" * 2**16, first=STREAM + event(7) + b"data: "))
+    assert ids == [7]
+    assert is_lost(end)
+
+
+def test_an_error_body_without_end_is_read_no_further_than_a_message() -> None:
+    head = b"HTTP/1.1 500 Oops\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n"
+    _, end = asked(forever(b"no " * 1000, first=head))
+    assert isinstance(end.error, RetryableEngineError)
+    assert end.error.said.startswith("no no")
+    assert not end.confirmed
+
+
+@pytest.mark.parametrize("status", ["400 Bad Request", "413 Too Large", "422 Unprocessable"])
+def test_a_wrong_request_fails_for_good(status: str) -> None:
+    _, end = asked(refusing(status, b'{"error":{"message":"too long","type":"BadRequestError"}}'))
+    assert type(end.error) is EngineError
+    assert end.error.message == "too long"
+    assert end.confirmed
+
+
+def test_a_400_of_a_server_that_sends_it_for_everything_is_worth_another_try() -> None:
+    conduct = refusing("400 Bad Request", b'{"object":"error","message":"boom","code":400}')
+    _, end = asked(conduct, dialect=partial(trtllm_serve._Dialect, "served"))
+    assert type(end.error) is RetryableEngineError
+    assert end.error.said == "boom"
+
+
+@pytest.mark.parametrize(
+    "status",
+    ["401 No", "403 No", "404 No", "405 No", "408 No", "429 No", "503 Busy", "307 Moved", "301 Moved"],
+)
+def test_a_server_that_accepts_nothing_costs_no_attempt(status: str) -> None:
+    _, end = asked(refusing(status, headers=b"Location: http://elsewhere.test/\r\n"))
+    assert isinstance(end.error, EngineUnavailableError)
+    assert end.confirmed
+
+
+@pytest.mark.parametrize("status", ["500 Oops", "502 Bad Gateway", "504 Timeout"])
+def test_a_server_error_is_worth_another_try_and_confirms_nothing(status: str) -> None:
+    _, end = asked(refusing(status, b'{"detail":"CUDA error"}'))
+    assert type(end.error) is RetryableEngineError
+    assert end.error.said == "CUDA error"
+    assert not end.confirmed
+
+
+def test_a_refusal_that_quotes_the_prompt_is_told_without_it() -> None:
+    detail = [{"type": "int", "loc": ["body", "prompt"], "msg": "not an integer", "input": "my secret plan"}]
+    _, end = asked(refusing("422 Unprocessable", json.dumps({"detail": detail}).encode()))
+    assert end.error is not None
+    assert end.error.said == "body.prompt: not an integer"
+    assert "secret" not in end.error.message
+
+
+def test_cutting_before_headers_leaves_the_engine_in_doubt() -> None:
+    with engine(silent) as (server, url):
+        opened = Opened(url).start()
+        eventually(lambda: server.requests)
+        opened.stream.cancel()
+        assert is_lost(opened.end()[1])
+
+
+def test_a_request_stopped_before_it_is_sent_never_is() -> None:
+    for act in (Stream.stop, Stream.cancel, Stream.close):
+        with engine(answering(STREAM, event(7, reason="stop"))) as (server, url):
+            opened = Opened(url, dialect=SGLANG)
+            act(opened.stream)
+            opened.start()
+            assert opened.end() == ([], NOT_SENT)
+            assert not server.num_connections
+
+
+def test_a_request_stopped_while_it_connects_is_cut() -> None:
+    """A stop that overtakes its request ends nothing: the request would run to its last token."""
+    with socket.create_server((LOOPBACK, 0), backlog=1) as listener:
+        call = HttpCall(
+            HttpServer(f"http://{LOOPBACK}:{listener.getsockname()[1]}"),
+            Request("request-1", np.array([5], dtype=np.int32), 3, 2, 2),
+            dialect=SGLANG,
+        )
+
+        async def stopped_at_once() -> StreamEnd:
+            def no(_: EngineDelta) -> None:
+                raise AssertionError
+
+            running = asyncio.ensure_future(call.run(no, sent=lambda: None))
+            await asyncio.sleep(0)
+            call.stop()
+            return await running
+
+        assert loop.run(stopped_at_once(), timeout=PATIENCE) == NOT_SENT
+        loop.run(call.close(), timeout=PATIENCE)
+
+
+def test_a_stop_request_that_is_refused_cuts_the_stream() -> None:
+    num = iter(range(9))
+
+    def conduct(connected: socket.socket) -> None:
+        if next(num):
+            refusing("500 Oops")(connected)
+            return
+        connected.sendall(STREAM + data({"output_ids": [7], "meta_info": {"completion_tokens": 1}}))
+        first.append(connected.dup())
+
+    first: list[socket.socket] = []
+    with engine(conduct) as (server, url):
+        opened = Opened(url, dialect=SGLANG, max_tokens=99).start()
+        assert opened.next() == TokenDelta([7])
+        opened.stream.stop()
+        assert is_lost(opened.end()[1])
+        assert b"/abort_request" in server.requests[1]
+    for each in first:
+        each.close()
+
+
+def sglang_event(ids: list[int], total: int | None, reason: Mapping[str, Any] | None = None) -> bytes:
+    about: dict[str, object] = {"finish_reason": reason}
+    return data({"output_ids": ids, "meta_info": about | ({"completion_tokens": total} if total else {})})
+
+
+@pytest.mark.parametrize(
+    "events", [[([5], 1), ([5], 2), ([5], 3)], [([5], 1), ([5, 5], 2), ([5, 5, 5], 3)], [([5, 5, 5], 3)]]
+)
+def test_the_same_token_again_is_not_taken_for_a_repeated_answer(events: list[tuple[list[int], int]]) -> None:
+    sent = [sglang_event(*each) for each in events]
+    end = sglang_event(events[-1][0] if len(events[-1][0]) > 1 else [], 3, {"type": "length", "length": 3})
+    assert asked(answering(STREAM, *sent, end, DONE), dialect=SGLANG) == (
+        [5] * 3,
+        StreamEnd(None, confirmed=True),
+    )
+
+
+def test_ids_that_do_not_add_up_are_an_error() -> None:
+    ids, end = asked(answering(STREAM, sglang_event([5], 1), sglang_event([7], 5)), dialect=SGLANG)
+    assert ids == [5]
+    assert not end.confirmed
+
+
+def test_the_usage_after_a_text_is_its_number_of_tokens() -> None:
+    text = data({"choices": [{"text": "hello", "finish_reason": "length"}]})
+    usage = data({"choices": [], "usage": {"completion_tokens": 3}})
+    with engine(answering(STREAM, text, usage, DONE)) as (_, url):
+        opened = Opened(url, dialect=OPENAI).start()
+        assert isinstance(opened.next(), TextDelta)
+        assert opened.next() == TextDelta("", num_tokens=3)
+        assert opened.next() == StreamEnd(None, confirmed=True)
+        assert opened.stream.close()
+
+
+def test_a_server_that_trickles_is_not_waited_for() -> None:
+    head = b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n"
+    with engine(forever(b" ", first=head, pause=0.5)) as (_, url):
+        server = HttpServer(url)
+        assert not loop.run(server.is_answering("/health"), timeout=PATIENCE)
+        with pytest.raises(EngineUnavailableError):
+            loop.run(server.read("/v1/models"), timeout=PATIENCE)
+
+
+def test_a_gauge_that_is_no_number_is_left_out() -> None:
+    assert [each.name for each in parse("a:x NaN\na:y 1\na:z +Inf\nb:v 1\n", "a:")] == ["a:y"]
