@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # smoke.sh [RENDERED]
-# Asks a running Triton for proof: health, metadata, a short and a long request, cancelling frees blocks, metrics. Needs
-# curl and nothing else. With the rendered folder of its profile it also compares batch, longest prompt and pool.
+# Asks a running Triton for proof: health, metadata, a short and a long request, text through ensemble and BLS, cancelling
+# frees blocks, metrics. Needs curl and nothing else. With the rendered folder of its profile it also compares batch,
+# longest prompt and pool, and asks that the profile's models are all there.
 # TRITON_HTTP, TRITON_METRICS, MODEL: where and what. PROMPT_TOKENS: of the long request. WAIT: seconds to be ready in.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -43,6 +44,7 @@ main() {
     check_long
     check_cancel
     check_metrics
+    check_text
 }
 
 check_health() {
@@ -81,6 +83,24 @@ check_long() {
     ok "long request: $prompt_tokens prompt tokens, $generated tokens, the first after $first_seconds s"
 }
 
+# Text in and text out. A repository may have the engine alone; a profile's has what the profile says.
+check_text() {
+    local name
+    for name in ensemble tensorrt_llm_bls; do
+        if ! get -f -o "$work/ready" "$http/v2/models/$name/ready" 2>"$work/why"; then
+            [[ " ${MODELS:-} " != *" $name "* ]] || fail "$name: the profile has it, and it is not ready"
+            continue
+        fi
+        printf '{"text_input":"One, two, three,","max_tokens":16,"bad_words":"","stop_words":"","stream":true}' \
+            >"$work/$name.json"
+        stream "$name" "$long_seconds" "$name" >"$work/$name.out" 2>"$work/why" || true
+        ! grep -q '"error"' "$work/$name.out" || fail "$name: $(grep -o '"error":.*' "$work/$name.out" | head -c 300)"
+        grep -q '"text_output":"[^"]' "$work/$name.out" ||
+            fail "$name: no text came: $(head -c 300 "$work/why" "$work/$name.out")"
+        ok "$name: text came in $(grep -c '"text_output"' "$work/$name.out") responses"
+    done
+}
+
 # Gauges move only while the engine iterates and may show the blocks of its last request for ever, so a short request,
 # which takes a block or two, is sent before they are read.
 check_cancel() {
@@ -90,7 +110,7 @@ check_cancel() {
     [ -n "$before" ] || fail "cancel: $metrics has no gauge of used blocks for $model"
     before=$((before + 2))
     request cancelled 2000 8000 >"$work/cancelled.json"
-    stream cancelled "$long_seconds" >"$work/cancelled.out" &
+    exec_stream cancelled "$long_seconds" >"$work/cancelled.out" &
     asked=$!
     until during=$(used_blocks) && [ "$during" -gt "$before" ]; do
         kill -0 "$asked" 2>/dev/null ||
@@ -111,14 +131,15 @@ check_cancel() {
 }
 
 check_metrics() {
-    local blocks per_block slots
+    local blocks per_block slots waiting
     blocks=$(gauge kv_cache_block_type max)
     per_block=$(gauge kv_cache_block_type tokens_per)
     slots=$(gauge request_type max)
+    waiting=$(gauge request_type waiting)
     [ -n "$blocks" ] && [ -n "$per_block" ] || fail "metrics: $metrics does not tell the size of the KV pool"
     [ "$blocks" -ge "${POOL_BLOCKS:-$blocks}" ] ||
         fail "metrics: the pool has $blocks blocks, the profile says $POOL_BLOCKS: it was reduced at load"
-    ok "metrics: $blocks blocks of $per_block tokens, ${slots:-unknown} slots"
+    ok "metrics: $blocks blocks of $per_block tokens, ${slots:-unknown} slots, ${waiting:-unknown} requests waiting inside"
 }
 
 # request ID PROMPT_TOKENS MAX_TOKENS: its JSON. No end token, so that its length is known.
@@ -131,9 +152,14 @@ request() {
     }'
 }
 
+# stream NAME SECONDS [MODEL]: sends NAME.json.
 stream() {
+    (exec_stream "$@")
+}
+
+exec_stream() {
     exec curl --noproxy '*' -sSN --max-time "$2" -H 'Content-Type: application/json' \
-        -d "@$work/$1.json" "$http/v2/models/$model/generate_stream"
+        -d "@$work/$1.json" "$http/v2/models/${3:-$model}/generate_stream"
 }
 
 # ask NAME SECONDS: $generated tokens came, the first after $first_seconds.

@@ -91,9 +91,11 @@ def test_a_real_server_refuses_an_ensemble_that_does_not_fit_its_models(tmp_path
     assert "lengths" in server.log.read_text()
 
 
-def test_a_running_engine_passes_the_smoke_test_of_its_profile(loaded: RunningEngine, tmp_path: Path) -> None:
+def test_a_running_engine_passes_the_smoke_test_of_its_profile(tmp_path: Path, tokenizer_dir: Path) -> None:
+    options = EngineOptions(tokenizer_dir=tokenizer_dir, time_scale=20, text_models=True)
     render.write(render.render(A6000), tmp_path / "out")
-    answer = smoke(loaded, tmp_path / "out", PROMPT_TOKENS="20000")
+    with running_engine(tmp_path / "engine", options) as engine:
+        answer = smoke(engine, tmp_path / "out", PROMPT_TOKENS="20000")
     assert answer.returncode == 0, answer.stdout + answer.stderr
     assert [line.split(":")[0] for line in answer.stdout.splitlines()] == [
         "✓ health",
@@ -102,7 +104,10 @@ def test_a_running_engine_passes_the_smoke_test_of_its_profile(loaded: RunningEn
         "✓ long request",
         "✓ cancel",
         "✓ metrics",
+        "✓ ensemble",
+        "✓ tensorrt_llm_bls",
     ]
+    assert "4 slots, 0 requests waiting inside" in answer.stdout
 
 
 def test_the_smoke_test_reads_the_longest_prompt(tmp_path: Path) -> None:
@@ -116,6 +121,9 @@ def test_the_smoke_test_names_what_is_wrong(loaded: RunningEngine, tmp_path: Pat
     larger = profile.load("llama-3.1-8b-h200")
     render.write(render.render(larger), tmp_path / "batch")
     assert "✗ metadata: max_batch_size is 4, the profile says 16" in smoke(loaded, tmp_path / "batch").stdout
+    render.write(render.render(A6000), tmp_path / "text")
+    told = smoke(loaded, tmp_path / "text", PROMPT_TOKENS="100").stdout
+    assert "✗ ensemble: the profile has it, and it is not ready" in told
     pool = A6000.engine.model_copy(update={"kv_cache_tokens": 262_144})
     render.write(render.render(A6000.model_copy(update={"engine": pool})), tmp_path / "pool")
     told = smoke(loaded, tmp_path / "pool", PROMPT_TOKENS="100").stdout
