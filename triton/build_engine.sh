@@ -7,6 +7,10 @@ set -euo pipefail
 [ $# = 2 ] || usage
 load_rendered "$1"
 load_data "$2"
+if [ "$FLOW" = llmapi ]; then
+    note "llmapi serves the model as it is: nothing to build"
+    exit 0
+fi
 is_whole_model "$(on_host "$MODEL_DIR")" || die "the model is not in $data: run fetch_model.sh $1 $2"
 need_gpu
 need_docker

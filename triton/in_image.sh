@@ -82,6 +82,10 @@ repository() {
     local templates fill place
     [ "${CONFIGS:-image}" = image ] ||
         note "CONFIGS=$CONFIGS has no effect any more: only the image's own templates declare all that its backend needs"
+    if [ "$FLOW" = llmapi ]; then
+        make_llmapi
+        return
+    fi
     templates=$(first_of "$app/all_models/inflight_batcher_llm" \
         "$app/tensorrt_llm/triton_backend/all_models/inflight_batcher_llm")
     fill=$(first_of "$app/tools/fill_template.py" "$app/tensorrt_llm/triton_backend/tools/fill_template.py")
@@ -104,6 +108,19 @@ make_model() {
     sed -i "s/^name: \"tensorrt_llm\"/name: \"$name\"/" "$partial/config.pbtxt"
     replace "$partial" "$ROOT/models/$name"
     note "$name is made"
+}
+
+# The image's model as it is, with our model.yaml.
+make_llmapi() {
+    local template partial=$ROOT/models/.$TRITON_NAME.partial
+    template=$(first_of "$app/all_models/llmapi/tensorrt_llm" \
+        "$app/tensorrt_llm/triton_backend/all_models/llmapi/tensorrt_llm")
+    rm -rf "$partial"
+    cp -R "$template" "$partial"
+    cp "$rendered/model.yaml" "$partial/1/model.yaml"
+    sed -i "s/^name: \"tensorrt_llm\"/name: \"$TRITON_NAME\"/" "$partial/config.pbtxt"
+    replace "$partial" "$ROOT/models/$TRITON_NAME"
+    note "$TRITON_NAME is made"
 }
 
 # The values that this image's template knows, as fill_template.py wants them.

@@ -16,11 +16,15 @@ if [ "$way" = print ]; then
     exit 0
 fi
 
-engine=$(on_host "$ENGINE_DIR")
-[ -f "$engine/config.json" ] || die "there is no engine in $engine: run build_engine.sh $1 $2"
-parts=$(find "$engine" -name 'rank*.engine' | wc -l)
-[ "$parts" = "$GPU_COUNT" ] ||
-    die "$engine was built for $parts GPU, the profile has $GPU_COUNT: run build_engine.sh $1 $2"
+if [ "$FLOW" = llmapi ]; then
+    is_whole_model "$(on_host "$MODEL_DIR")" || die "the model is not in $data: run fetch_model.sh $1 $2"
+else
+    engine=$(on_host "$ENGINE_DIR")
+    [ -f "$engine/config.json" ] || die "there is no engine in $engine: run build_engine.sh $1 $2"
+    parts=$(find "$engine" -name 'rank*.engine' | wc -l)
+    [ "$parts" = "$GPU_COUNT" ] ||
+        die "$engine was built for $parts GPU, the profile has $GPU_COUNT: run build_engine.sh $1 $2"
+fi
 for model in $MODELS; do
     [ -f "$REPOSITORY/$model/config.pbtxt" ] ||
         die "there is no model $model in $REPOSITORY: run make_repository.sh $1 $2"

@@ -28,7 +28,7 @@ load_rendered() {
     # shellcheck source=/dev/null
     . "$rendered/engine.env"
     TRITON_IMAGE=${TRITON_IMAGE:-$IMAGE}
-    NODES=${NODES:-1} # a folder of an earlier release has none
+    NODES=${NODES:-1} FLOW=${FLOW:-build} # a folder of an earlier release has none
 }
 
 # $data, made when missing.

@@ -39,6 +39,10 @@ get() {
 
 main() {
     check_health
+    if [ "${FLOW:-build}" = llmapi ]; then
+        check_llmapi
+        return
+    fi
     check_metadata
     check_short
     check_long
@@ -81,6 +85,34 @@ check_long() {
     request long "$prompt_tokens" 32 >"$work/long.json"
     ask long "$long_seconds"
     ok "long request: $prompt_tokens prompt tokens, $generated tokens, the first after $first_seconds s"
+}
+
+# Triton's model llmapi: text in, text out, and no gauges, so neither its pool nor what a cancel frees can be seen.
+check_llmapi() {
+    local config words
+    config=$(get -f "$http/v2/models/$model/config") || fail "metadata: $model has no configuration"
+    grep -q '"name":"sampling_param_max_tokens"' <<<"$config" || fail "metadata: $model is not llmapi"
+    grep -q '"decoupled":true' <<<"$config" ||
+        fail "metadata: $model is not decoupled: model.yaml must say so, and the server run with auto-complete"
+    ok "metadata: $model is llmapi and streams"
+    for words in 16 $((prompt_tokens / 2)); do # a word is a token or two
+        text_request "$words" >"$work/text.json"
+        stream text "$long_seconds" >"$work/text.out" 2>"$work/why" || true
+        ! grep -q '"error"' "$work/text.out" || fail "$words words: $(grep -o '"error":.*' "$work/text.out" | head -c 300)"
+        grep -q '"text_output":"[^"]' "$work/text.out" ||
+            fail "$words words: no text came: $(head -c 300 "$work/why" "$work/text.out")"
+        ok "$words words: text came in $(grep -c '"text_output"' "$work/text.out") responses"
+    done
+}
+
+# text_request WORDS: its JSON.
+text_request() {
+    awk -v words="$1" 'BEGIN {
+        printf "{\"text_input\":\""
+        for (place = 0; place < words; place++) printf "%sword", place ? " " : ""
+        printf "\",\"sampling_param_max_tokens\":16,\"streaming\":true,"
+        print "\"sampling_param_exclude_input_from_output\":true}"
+    }'
 }
 
 # Text in and text out. A repository may have the engine alone; a profile's has what the profile says.

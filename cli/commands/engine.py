@@ -77,8 +77,8 @@ def render_files(
     if check:
         _check(profile, out)
         return
-    files = render.render(profile)
     try:
+        files = render.render(profile)
         render.write(files, out)
     except (RenderError, OSError) as error:
         print_error(error.message if isinstance(error, RenderError) else str(error))

@@ -76,18 +76,28 @@ def build_options(profile: Profile) -> list[str]:
     return options
 
 
-def server_flags() -> list[str]:
-    """List the flags of tritonserver, the same for every rank."""
-    return [f"--model-repository={values.REPOSITORY}", "--disable-auto-complete-config", *KEEPALIVE]
+def server_flags(profile: Profile) -> list[str]:
+    """List the flags of tritonserver, the same for every rank.
+
+    NVIDIA starts the C++ backend without auto-complete; llmapi completes its configuration from model.yaml.
+    """
+    is_complete = ["--disable-auto-complete-config"] if profile.image.flow == "build" else []
+    return [f"--model-repository={values.REPOSITORY}", *is_complete, *KEEPALIVE]
 
 
 def engine_settings(profile: Profile) -> dict[str, str]:
     """Build the settings of the engine that every process of Longbatch needs.
 
-    Slots, blocks and tokens per block are not among them: the worker reads them from the running engine,
-    which may have made its pool smaller than configured.
+    Of an engine that was built, slots, blocks and tokens per block are not among them: the worker reads them
+    from the running engine, which may have made its pool smaller than configured. llmapi has no gauges.
     """
-    return {
+    engine = profile.engine
+    told = {
+        "LONGBATCH_ENGINE__MAX_BATCH_SIZE": str(engine.max_batch_size),
+        "LONGBATCH_ENGINE__MAX_BLOCKS": str(engine.kv_cache_tokens // engine.tokens_per_block),
+        "LONGBATCH_ENGINE__TOKENS_PER_BLOCK": str(engine.tokens_per_block),
+    }
+    return (told if profile.image.flow == "llmapi" else {}) | {
         "LONGBATCH_ENGINE__NAME": profile.name,
         "LONGBATCH_ENGINE__MODEL": profile.model.served_name,
         "LONGBATCH_ENGINE__MAX_INPUT_LEN": str(profile.engine.max_input_len),

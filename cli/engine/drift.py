@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from cli.engine import model_config, pbtxt, render, values
+from cli.engine import llmapi, model_config, pbtxt, render, values
 from cli.engine.errors import RenderError
 from cli.engine.profile import COMPARED, Profile
 
@@ -117,6 +117,10 @@ def _different(file: str, found: str, expected: str) -> Iterator[Drift]:
 
 def _in_repository(profile: Profile, folder: Path) -> Iterator[Drift]:
     """Compare the values that the profile sets; the image's templates have more."""
+    if profile.image.flow == "llmapi":
+        file = f"{values.model_names(profile)[0]}/1/{llmapi.MODEL_YAML}"
+        yield from _in_files({file: llmapi.model_yaml(profile)}, folder)
+        return
     for model in values.model_names(profile):
         file = f"{model}/{_CONFIG}"
         path = folder / file
@@ -178,6 +182,8 @@ def _values(file: str, text: str) -> dict[str, str]:
     """Parse the named values of a rendered file, by its kind."""
     if file.endswith(".pbtxt"):
         return pbtxt.values(text)
+    if file.endswith(".yaml"):
+        return _indented(text)
     if file.endswith(".json"):
         return _json_values(json.loads(text))
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("# ")]
@@ -186,6 +192,19 @@ def _values(file: str, text: str) -> dict[str, str]:
     if file.endswith(".env"):
         return _pairs(lines, "=")
     return _options(lines)
+
+
+def _indented(text: str) -> dict[str, str]:
+    """Parse names and values of a file in YAML's plain style, two spaces a level, by their path."""
+    found: dict[str, str] = {}
+    above: list[str] = []
+    for line in text.splitlines():
+        name, separator, value = line.partition(":")
+        if separator and not line.startswith("#"):
+            above = [*above[: (len(name) - len(name.lstrip())) // 2], name.strip()]
+            if value.strip():
+                found[".".join(above)] = value.strip()
+    return found
 
 
 def _pairs(lines: list[str], separator: str) -> dict[str, str]:

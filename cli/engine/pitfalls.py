@@ -120,7 +120,7 @@ def _layers(profile: Profile) -> Iterator[str]:
 
 
 def _scheduling(profile: Profile) -> Iterator[str]:
-    if profile.speculative is not None:
+    if profile.speculative is not None and profile.image.flow == "build":
         yield (
             "speculative decoding: only requests to tensorrt_llm_bls with num_draft_tokens use the draft, and"
             " Longbatch sends none; the pool is not planned for the draft's cache"

@@ -31,6 +31,7 @@ COMPARED: Final = (
     "cache",
 )
 _MOST_PER_NODE: Final = 8  # of the machines that NVIDIA builds
+_REPOSITORY: Final = r"^[\w.-]+/[\w.-]+$"
 _WORD: Final = r"^[\w.@-]+$"
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9.-]{0,63}")
 
@@ -42,7 +43,7 @@ class _Group(BaseModel):
 class ModelGroup(_Group):
     """The model to serve."""
 
-    repository: str = Field(pattern=r"^[\w.-]+/[\w.-]+$", description="on the Hugging Face hub, owner/name")
+    repository: str = Field(pattern=_REPOSITORY, description="on the Hugging Face hub, owner/name")
     served_name: str = Field(min_length=1, description="the name callers see in `model`")
     shape: Literal["llama-3.1-8b"] | None = Field(
         default=None, description="its dimensions, in hardware.py; not needed beside `config`"
@@ -136,8 +137,13 @@ class SpeculativeGroup(_Group):
     """A small model that drafts, for the large one to check."""
 
     max_draft_len: int = Field(ge=1, le=64, description="tokens that it drafts at a time")
-    draft_model: str = Field(
-        pattern=r"^[a-z][a-z0-9_]*$", description="name of the draft's engine on the same Triton"
+    draft_model: str | None = Field(
+        default=None,
+        pattern=r"^[a-z][a-z0-9_]*$",
+        description="name of the draft's engine on the same Triton; for engines that are built",
+    )
+    draft_repository: str | None = Field(
+        default=None, pattern=_REPOSITORY, description="the draft, fetched beside the model; for llmapi"
     )
 
 
@@ -178,6 +184,11 @@ class ImageGroup(_Group):
     """
 
     name: str = Field(pattern=r"^[\w./:@-]+$", description="NVIDIA's image, with its registry")
+    flow: Literal["build", "llmapi"] = Field(
+        default="build",
+        description="build: trtllm-build and the C++ backend, up to image 26.07; llmapi: the PyTorch engine,"
+        " which serves the checkpoint as it is published",
+    )
     seed_input: Literal["seed", "random_seed"] = "seed"
     min_tokens_input: Literal["min_tokens", "min_length"] = "min_tokens"
 
@@ -225,6 +236,19 @@ class Profile(_Group):
             ]
             if wrong:
                 raise ValueError(f"model.config is not of model.shape: {'; '.join(wrong)}")
+        return self
+
+    @model_validator(mode="after")
+    def _flow_can_serve_it(self) -> Self:
+        draft, formats = self.speculative, self.precision
+        if self.image.flow == "build":
+            if draft is not None and draft.draft_model is None:
+                raise ValueError("speculative.draft_model must name the draft's engine")
+            return self
+        if draft is not None and draft.draft_repository is None:
+            raise ValueError("speculative.draft_repository must name the draft on the hub")
+        if "int8" in {formats.weights, formats.kv_cache}:
+            raise ValueError("llmapi serves no int8: its weights are those of the published checkpoint")
         return self
 
     @model_validator(mode="after")

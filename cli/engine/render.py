@@ -8,7 +8,7 @@ from pathlib import Path
 from string import Template
 from typing import Final
 
-from cli.engine import build_commands, plan, values
+from cli.engine import build_commands, llmapi, plan, values
 from cli.engine.errors import RenderError
 from cli.engine.profile import Profile
 from cli.triton_files import TRITON_FILES
@@ -18,16 +18,32 @@ _PLACE: Final = re.compile(r"@\{(\w+)\}")
 TEMPLATES: Final = TRITON_FILES / "templates"
 PLAN: Final = "plan.json"
 MODELS: Final = "repository"
+_BUILD: Final = frozenset({"convert.sh", "build.sh"})
+_CONVERTED: Final = frozenset(
+    {"llama", "mistral", "ministral"}
+)  # by convert_checkpoint.py of examples/…/llama
 
 
 def render(profile: Profile) -> dict[str, str]:
-    """Render the text of each file, by its path in the rendered folder."""
-    files: dict[str, str] = {}
-    for model in values.model_names(profile):
+    """Render the text of each file, by its path in the rendered folder.
+
+    Raises:
+        RenderError: the image has no script for the profile's model.
+    """
+    is_built = profile.image.flow == "build"
+    if is_built and profile.shape.model_type not in _CONVERTED:
+        raise RenderError(
+            f"model_type {profile.shape.model_type}: engines are built with the image's script for Llama; set"
+            ' image.flow = "llmapi", which builds nothing'
+        )
+    files: dict[str, str] = {} if is_built else {llmapi.MODEL_YAML: llmapi.model_yaml(profile)}
+    for model in values.model_names(profile) if is_built else ():
         filled = values.fill(profile, model)
         files[f"fill/{model}"] = "".join(f"{name}:{value}\n" for name, value in filled.items())
     known = _texts(profile)
     for template in sorted(TEMPLATES.glob("*.*")):
+        if template.name in _BUILD and not is_built:
+            continue
         files[template.name] = _PLACE.sub(lambda place: known[place[1]], template.read_text())
     return files | {PLAN: plan_text(profile)}
 
@@ -88,6 +104,7 @@ def _texts(profile: Profile) -> dict[str, str]:
         "gpu_count": str(profile.gpu.count),
         "gpus_per_node": str(profile.gpu.per_node),
         "nodes": str(profile.gpu.nodes),
+        "flow": profile.image.flow,
         "docker_gpus": _docker_gpus(profile),
         "slurm_options": "".join(f"#SBATCH --{each}\n" for each in profile.slurm.options()),
         "gpu_gib": f"{found.gpu_gib:g}",
@@ -106,7 +123,7 @@ def _texts(profile: Profile) -> dict[str, str]:
         "convert_script": build_commands.convert_script(profile),
         "convert_options": _lines(build_commands.convert_options(profile)),
         "build_options": _lines(build_commands.build_options(profile)),
-        "server_flags": "\n".join(f"    {flag}" for flag in build_commands.server_flags()),
+        "server_flags": "\n".join(f"    {flag}" for flag in build_commands.server_flags(profile)),
         "settings": "".join(f"{name}={value}\n" for name, value in settings.items()),
         "settings_yaml": "\n".join(f'    {name}: "{value}"' for name, value in settings.items()),
         "model_folder": values.model_dir(profile).removeprefix(f"{values.DATA}/"),
@@ -115,6 +132,8 @@ def _texts(profile: Profile) -> dict[str, str]:
 
 def _docker_gpus(profile: Profile) -> str:
     """Name the GPUs for docker's --gpus: all, where the engine says itself which of them it uses."""
+    if profile.gpu.devices and profile.image.flow == "llmapi":  # has no parameter for them
+        return f'\\"device={",".join(map(str, profile.gpu.devices))}\\"'
     return "all" if profile.gpu.devices else str(profile.gpu.count)
 
 

@@ -13,7 +13,12 @@ DEFAULT_NAME: Final = "tensorrt_llm"
 
 def model_dir(profile: Profile) -> str:
     """Return the path of the Hugging Face model and its tokenizer."""
-    return f"{DATA}/models/{profile.model.repository.partition('/')[2]}"
+    return folder_of(profile.model.repository)
+
+
+def folder_of(repository: str) -> str:
+    """Return the path of a model of the hub."""
+    return f"{DATA}/models/{repository.partition('/')[2]}"
 
 
 def checkpoint_dir(profile: Profile) -> str:
@@ -27,8 +32,8 @@ def engine_dir(profile: Profile) -> str:
 
 
 def model_names(profile: Profile) -> tuple[str, ...]:
-    """List the repository's models: five, or the engine alone next to another one."""
-    if profile.model.triton_name != DEFAULT_NAME:
+    """List the repository's models: five, or the engine alone next to another one or as `llmapi`."""
+    if profile.model.triton_name != DEFAULT_NAME or profile.image.flow == "llmapi":
         return (profile.model.triton_name,)
     return ("preprocessing", DEFAULT_NAME, "postprocessing", "ensemble", "tensorrt_llm_bls")
 
@@ -110,7 +115,11 @@ def _bls(profile: Profile) -> Mapping[str, str]:
         "accumulate_tokens": "False",
         "logits_datatype": "TYPE_FP32",
         "tensorrt_llm_model_name": DEFAULT_NAME,
-    } | ({"tensorrt_llm_draft_model_name": profile.speculative.draft_model} if profile.speculative else {})
+    } | (
+        {"tensorrt_llm_draft_model_name": profile.speculative.draft_model}
+        if profile.speculative and profile.speculative.draft_model
+        else {}
+    )
 
 
 _FILLS: Final = {

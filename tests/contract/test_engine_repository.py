@@ -29,6 +29,31 @@ class TritonPythonModel:
 """
 
 
+# Written from the model's documented tensors; the text so far in each response, as NVIDIA's does.
+LLMAPI_CONFIG = """
+name: "tensorrt_llm" backend: "python" max_batch_size: 0 model_transaction_policy { decoupled: DECOUPLED }
+input [ { name: "text_input" data_type: TYPE_STRING dims: [ -1 ] },
+  { name: "streaming" data_type: TYPE_BOOL dims: [ 1 ] optional: true },
+  { name: "sampling_param_max_tokens" data_type: TYPE_INT32 dims: [ 1 ] optional: true },
+  { name: "sampling_param_exclude_input_from_output" data_type: TYPE_BOOL dims: [ 1 ] optional: true } ]
+output [ { name: "text_output" data_type: TYPE_STRING dims: [ -1 ] } ]
+instance_group [ { count: 1 kind: KIND_CPU } ]
+"""
+LLMAPI_MODEL = """
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        for request in requests:
+            sender = request.get_response_sender()
+            for text in ("One", "One, two"):
+                said = pb_utils.Tensor("text_output", np.array([text.encode()], dtype=object))
+                sender.send(pb_utils.InferenceResponse([said]))
+            sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+"""
+
+
 def prepared(folder: Path) -> TritonLaunch:
     """A server that will load what is rendered: with stand-ins, and the engine in the Python backend."""
     launch = prepared_launch(folder, EngineOptions(mode="synthetic"))
@@ -44,19 +69,27 @@ def prepared(folder: Path) -> TritonLaunch:
     return launch
 
 
+def prepared_llmapi(folder: Path, *, decoupled: str) -> TritonLaunch:
+    launch = prepared_launch(folder, EngineOptions(mode="synthetic"))
+    model = launch.cwd / "models" / "tensorrt_llm"
+    shutil.rmtree(launch.cwd / "models")
+    (model / "1").mkdir(parents=True)
+    (model / "config.pbtxt").write_text(LLMAPI_CONFIG.replace("DECOUPLED", decoupled))
+    (model / "1" / "model.py").write_text(LLMAPI_MODEL)
+    return launch
+
+
 def get(launch: TritonLaunch, path: str) -> str:
     with urllib.request.urlopen(f"http://{LOOPBACK}:{launch.http_port}{path}", timeout=PATIENCE) as answer:
         text: str = answer.read().decode()
     return text
 
 
-def smoke(
-    engine: RunningEngine, *arguments: object, **environment: str
-) -> "subprocess.CompletedProcess[str]":
+def smoke(launch: TritonLaunch, *arguments: object, **environment: str) -> "subprocess.CompletedProcess[str]":
     """The script, against this engine."""
     here = {
-        "TRITON_HTTP": f"http://{LOOPBACK}:{engine.launch.http_port}",
-        "TRITON_METRICS": f"http://{LOOPBACK}:{engine.launch.metrics_port}/metrics",
+        "TRITON_HTTP": f"http://{LOOPBACK}:{launch.http_port}",
+        "TRITON_METRICS": f"http://{LOOPBACK}:{launch.metrics_port}/metrics",
     }
     return subprocess.run(
         [str(SMOKE), *map(str, arguments)],
@@ -95,7 +128,7 @@ def test_a_running_engine_passes_the_smoke_test_of_its_profile(tmp_path: Path, t
     options = EngineOptions(tokenizer_dir=tokenizer_dir, time_scale=20, text_models=True)
     render.write(render.render(A6000), tmp_path / "out")
     with running_engine(tmp_path / "engine", options) as engine:
-        answer = smoke(engine, tmp_path / "out", PROMPT_TOKENS="20000")
+        answer = smoke(engine.launch, tmp_path / "out", PROMPT_TOKENS="20000")
     assert answer.returncode == 0, answer.stdout + answer.stderr
     assert [line.split(":")[0] for line in answer.stdout.splitlines()] == [
         "✓ health",
@@ -112,7 +145,7 @@ def test_a_running_engine_passes_the_smoke_test_of_its_profile(tmp_path: Path, t
 
 def test_the_smoke_test_reads_the_longest_prompt(tmp_path: Path) -> None:
     with running_engine(tmp_path, EngineOptions(mode="synthetic", time_scale=100)) as engine:
-        answer = smoke(engine)
+        answer = smoke(engine.launch)
     assert answer.returncode == 0, answer.stdout + answer.stderr
     assert "96000 prompt tokens, 32 tokens" in answer.stdout
 
@@ -120,19 +153,38 @@ def test_the_smoke_test_reads_the_longest_prompt(tmp_path: Path) -> None:
 def test_the_smoke_test_names_what_is_wrong(loaded: RunningEngine, tmp_path: Path) -> None:
     larger = profile.load("llama-3.1-8b-h200")
     render.write(render.render(larger), tmp_path / "batch")
-    assert "✗ metadata: max_batch_size is 4, the profile says 16" in smoke(loaded, tmp_path / "batch").stdout
+    assert (
+        "✗ metadata: max_batch_size is 4, the profile says 16"
+        in smoke(loaded.launch, tmp_path / "batch").stdout
+    )
     render.write(render.render(A6000), tmp_path / "text")
-    told = smoke(loaded, tmp_path / "text", PROMPT_TOKENS="100").stdout
+    told = smoke(loaded.launch, tmp_path / "text", PROMPT_TOKENS="100").stdout
     assert "✗ ensemble: the profile has it, and it is not ready" in told
     pool = A6000.engine.model_copy(update={"kv_cache_tokens": 262_144})
     render.write(render.render(A6000.model_copy(update={"engine": pool})), tmp_path / "pool")
-    told = smoke(loaded, tmp_path / "pool", PROMPT_TOKENS="100").stdout
+    told = smoke(loaded.launch, tmp_path / "pool", PROMPT_TOKENS="100").stdout
     assert "✗ metrics: the pool has 2048 blocks, the profile says 4096: it was reduced at load" in told
-    assert "✗ long request" in smoke(loaded, PROMPT_TOKENS="140000").stdout
-    assert "✗ metadata: no_such" in smoke(loaded, MODEL="no_such", WAIT="0").stdout.replace(
+    assert "✗ long request" in smoke(loaded.launch, PROMPT_TOKENS="140000").stdout
+    assert "✗ metadata: no_such" in smoke(loaded.launch, MODEL="no_such", WAIT="0").stdout.replace(
         "health", "metadata"
     )
     assert (
         "was not ready in 0 s"
-        in smoke(loaded, TRITON_HTTP=f"http://{LOOPBACK}:{free_ports(1)[0]}", WAIT="0").stdout
+        in smoke(loaded.launch, TRITON_HTTP=f"http://{LOOPBACK}:{free_ports(1)[0]}", WAIT="0").stdout
     )
+
+
+@pytest.mark.parametrize("decoupled", ["true", "false"])
+def test_the_smoke_test_of_llmapi_sends_text_and_refuses_a_model_that_cannot_stream(
+    decoupled: str, tmp_path: Path
+) -> None:
+    render.write(render.render(profile.load("llama-3.1-8b-h100-llmapi")), tmp_path / "out")
+    launch = prepared_llmapi(tmp_path / "triton", decoupled=decoupled)
+    with running_server(launch) as server:
+        wait_ready(launch.http_port, server.process, timeout=60)
+        answer = smoke(launch, tmp_path / "out", PROMPT_TOKENS="2000")
+    if decoupled == "true":
+        assert answer.returncode == 0, answer.stdout + answer.stderr
+        assert "✓ 1000 words: text came in 2 responses" in answer.stdout
+    else:
+        assert "✗ metadata: tensorrt_llm is not decoupled" in answer.stdout

@@ -6,7 +6,16 @@ set -euo pipefail
 flags=(
 @{server_flags}
 )
+flow=@{flow}
 ranks=@{gpu_count}
+
+# The PyTorch engine starts its own ranks, by MPI; over several machines its launcher has them started before.
+if [ "$flow" = llmapi ]; then
+    if [ -n "${SLURM_PROCID:-}" ]; then
+        exec trtllm-llmapi-launch tritonserver "${flags[@]}"
+    fi
+    exec mpirun --allow-run-as-root -n 1 tritonserver "${flags[@]}"
+fi
 
 if [ "${MULTI_MODEL:-0}" = 1 ]; then
     export TRTLLM_ORCHESTRATOR=1 TRTLLM_ORCHESTRATOR_SPAWN_PROCESSES=1

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tritonclient.grpc import model_config_pb2
 from typer.testing import CliRunner
 
-from cli.engine import build_commands, drift, pbtxt, profile, render, values
+from cli.engine import build_commands, drift, llmapi, pbtxt, profile, render, values
 from cli.engine.errors import RenderError
 from cli.engine.profile import PROFILES, Profile
 from cli.main import app
@@ -78,6 +78,11 @@ def written(made: Profile, folder: Path) -> Path:
 
 def repository_of(made: Profile, folder: Path) -> Path:
     """A model repository as far as the profile sets it, in place of the image's filled-in templates."""
+    if made.image.flow == "llmapi":
+        (folder / "tensorrt_llm" / "1").mkdir(parents=True)
+        (folder / "tensorrt_llm" / "config.pbtxt").write_text("")
+        (folder / "tensorrt_llm" / "1" / "model.yaml").write_text(llmapi.model_yaml(made))
+        return folder
     for model in values.model_names(made):
         (folder / model / "1").mkdir(parents=True)
         (folder / model / "config.pbtxt").write_text(render.config_text(made, model))
@@ -216,7 +221,7 @@ def test_the_worker_accepts_its_settings(name: str, monkeypatch: pytest.MonkeyPa
     assert found.engine.name == made.name
     assert found.engine.max_input_len == made.engine.max_input_len
     assert found.engine.max_seq_len == made.engine.max_seq_len
-    assert found.engine.max_blocks is None
+    assert (found.engine.max_blocks is None) == (made.image.flow == "build")
     assert found.engine.time_scale >= 1
     assert found.triton.model_name == "tensorrt_llm"
 
