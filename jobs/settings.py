@@ -48,7 +48,7 @@ class TritonSettings(Group):
     http_url: str | None = Field(default=None, description="http://host:port; None: readiness by gRPC alone")
     metrics_url: str | None = Field(default=None, description="http://host:port/metrics; None: no gauges")
     model_name: str = Field(default="tensorrt_llm", description="the model that receives the prompts")
-    adapter: Literal["auto", "ids", "ensemble", "bls", "vllm"] = Field(
+    adapter: Literal["auto", "ids", "llmapi", "ensemble", "bls", "vllm"] = Field(
         default="auto", description="how to call the model; auto: decide by the tensors that it declares"
     )
     streams_fragments: bool = Field(

@@ -13,6 +13,7 @@ from jobs.ids import uuid7
 from jobs.prompts.messages import Message
 from jobs.prompts.tokenizer import Tokenizer
 from jobs.settings import EngineSide
+from jobs.states import FinishReason
 from worker.engine.client import EngineClient
 from worker.engine.deltas import EngineDelta, TextDelta, TokenDelta
 from worker.engine.engine import StreamEnd
@@ -64,7 +65,7 @@ class TritonTarget(Target):
         began = time.monotonic()
         stream.start()
         try:
-            return _timing(came, began, tokenizer)
+            return _timing(came, began, tokenizer, max_tokens=self._max_tokens)
         except queue.Empty as error:
             stream.stop()
             raise LoadError(f"no output for {_SILENCE_SECONDS:g} s") from error
@@ -73,7 +74,11 @@ class TritonTarget(Target):
 
 
 def _timing(
-    came: "queue.SimpleQueue[tuple[float, EngineDelta | StreamEnd]]", began: float, tokenizer: Tokenizer
+    came: "queue.SimpleQueue[tuple[float, EngineDelta | StreamEnd]]",
+    began: float,
+    tokenizer: Tokenizer,
+    *,
+    max_tokens: int,
 ) -> Timing:
     first: float | None = None
     num_ids, num_reported, has_count, text = 0, 0, False, ""
@@ -87,6 +92,8 @@ def _timing(
                 text = event.text if event.is_whole else text + event.text
                 if event.num_tokens is not None:
                     num_reported, has_count = num_reported + event.num_tokens, True
+                elif event.reason is FinishReason.LENGTH and not has_count:
+                    num_reported, has_count = max_tokens, True
             case StreamEnd(error):
                 if error is not None:
                     raise LoadError(error.said or error.message)

@@ -1,7 +1,8 @@
-"""The suite of entry points over the local engine: TensorRT-LLM's three, BLS twice, and vLLM's."""
+"""The suite of entry points over the local engine: TensorRT-LLM's four, BLS twice, and vLLM's."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from local_engine import RunningEngine, engine_module, running_engine
 from support import eventually
 from worker_support import KillableEngine
 
-MODELS = ("tensorrt_llm", "ensemble", "tensorrt_llm_bls", "vllm_model")
+MODELS = ("tensorrt_llm", "llmapi", "ensemble", "tensorrt_llm_bls", "vllm_model")
 ACCUMULATING = "accumulating"  # the BLS model again, with `accumulate_tokens`
 
 Starter = Callable[..., RunningEngine]
@@ -40,6 +41,7 @@ def options(tokenizer_dir: Path) -> OptionsOf:
             text_models=True,
             accumulate_tokens=accumulates,
             vllm_model=True,
+            llmapi=True,
         )
 
     return made
@@ -79,7 +81,7 @@ def failing(request: pytest.FixtureRequest, started: Starter, served_tokenizer: 
 
 @pytest.fixture
 def mortal(tmp_path: Path, options: OptionsOf, served_tokenizer: Tokenizer) -> Iterator[Mortal]:
-    server = KillableEngine(tmp_path, options(accumulates=True))
+    server = KillableEngine(tmp_path, replace(options(accumulates=True), max_batch_size=len(MODELS)))
     yield Mortal(server, lambda: [_served(server.engine, name, served_tokenizer) for name in MODELS])
     server.kill()
 

@@ -12,7 +12,7 @@ from cli.main import app
 from cli.stack.servers.engine_options import EngineOptions
 from local_engine import RunningEngine, free_ports, running_engine
 
-ENTRIES = ("tensorrt_llm", "ensemble", "tensorrt_llm_bls", "vllm_model")
+ENTRIES = ("tensorrt_llm", "llmapi", "ensemble", "tensorrt_llm_bls", "vllm_model")
 
 
 @pytest.fixture(scope="module")
@@ -24,6 +24,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory, tokenizer_dir: Path) -> Ite
         tokens_per_response=1,
         text_models=True,
         vllm_model=True,
+        llmapi=True,
     )
     with running_engine(tmp_path_factory.mktemp("load"), options) as running:
         yield running

@@ -19,7 +19,9 @@ HOT: Final[dict[str, Any]] = {"temperature": 1.0, "runtime_top_k": 0, "runtime_t
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory, tokenizer_dir: Path) -> Iterator[RunningEngine]:
     """An engine with every entry point, whose answers to a long document are many."""
-    options = EngineOptions(tokenizer_dir=tokenizer_dir, time_scale=50, text_models=True, vllm_model=True)
+    options = EngineOptions(
+        tokenizer_dir=tokenizer_dir, time_scale=50, text_models=True, vllm_model=True, llmapi=True
+    )
     with running_engine(tmp_path_factory.mktemp("engine"), options) as running:
         yield running
 
@@ -29,7 +31,7 @@ def served_tokenizer(tokenizer_dir: Path) -> Tokenizer:
     return Tokenizer.load(str(tokenizer_dir))
 
 
-@pytest.fixture(params=["tensorrt_llm", "ensemble", "tensorrt_llm_bls", "vllm_model"])
+@pytest.fixture(params=["tensorrt_llm", "llmapi", "ensemble", "tensorrt_llm_bls", "vllm_model"])
 def served(request: pytest.FixtureRequest, engine: RunningEngine, served_tokenizer: Tokenizer) -> Served:
     return Served.on(engine, request.param, served_tokenizer, says=lambda _: [])
 

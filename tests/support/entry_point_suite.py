@@ -169,6 +169,13 @@ def _body(served: Served, ids: TokenIds) -> dict[str, object]:
         case "ids":
             limits = {"input_lengths": len(ids), "request_output_len": 1000}
             return {"input_ids": ids.tolist(), **limits, "end_id": served.tokenizer.end_id}
+        case "llmapi":
+            prefix = "sampling_param_"
+            return {
+                "text_input": text,
+                f"{prefix}max_tokens": 1000,
+                f"{prefix}exclude_input_from_output": True,
+            }
         case "vllm":
             parameters = json.dumps({"max_tokens": 1000, "temperature": 0})
             return {"text_input": text, "sampling_parameters": parameters, "exclude_input_in_output": True}

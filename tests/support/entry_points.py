@@ -147,13 +147,15 @@ class Served:
         text = ""
         if not self.model.abilities.takes_ids:
             text = prompt_text(self.tokenizer, ids, adds_bos=self.model.abilities.adds_bos)
+        # `llmapi` has no tensor for it: its stand-in goes by the prompt.
+        takes_least = is_endless and bool(text) and self.model.kind != "llmapi"
         request = Request(
             request_id=running.lease.lease_id.hex,
             ids=ids,
             max_tokens=max_tokens,
             end_id=NEVER if is_endless else self.tokenizer.end_id,
             pad_id=self.tokenizer.pad_id,
-            sampling=replace(sampling, min_tokens=max_tokens) if is_endless and text else sampling,
+            sampling=replace(sampling, min_tokens=max_tokens) if takes_least else sampling,
             text=text,
             stops=tuple(stops),
         )

@@ -21,12 +21,14 @@ class TextDelta:
         num_tokens: tokens generated for it; None if the server does not report them.
         is_whole: see `text`.
         reason: why the answer ended; None if it continues or the server does not report it.
+        given_up: the engine's word for giving the answer up, unasked a failure; None if it did not.
     """
 
     text: str
     num_tokens: int | None = None
     is_whole: bool = False
     reason: FinishReason | None = None
+    given_up: str | None = None
 
 
 EngineDelta = TokenDelta | TextDelta

@@ -117,9 +117,14 @@ class TextAnswer:
             self._append(rest)
 
     def _count(self) -> int:
-        """Count the generated tokens: the server's number, or those of the text up to a stop string's end."""
+        """Count the generated tokens: the server's number, or those of the text up to a stop string's end.
+
+        An answer that the engine ended at `max_tokens` has that many, even if its text has fewer.
+        """
         if self._reported_tokens is not None and not self._matched:
             return self._reported_tokens
+        if self._reported_reason is FinishReason.LENGTH and not self._matched:
+            return self._max_tokens
         return self._tokenizer.count_text(self._output.raw() + self._matched)
 
     def _append(self, text: str) -> None:

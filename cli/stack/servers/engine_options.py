@@ -99,6 +99,8 @@ class EngineOptions:
         accumulate_tokens: for `tensorrt_llm_bls`: each response is the whole text so far.
         add_special_tokens: for `preprocessing`: put a beginning-of-text token before every text.
         vllm_model: also serve a stand-in for Triton's vLLM backend, for tests.
+        llmapi: also serve a stand-in for NVIDIA's model of that name, for tests.
+        llmapi_decoupled: it may stream.
     """
 
     mode: EngineMode = "extractive"
@@ -118,11 +120,13 @@ class EngineOptions:
     accumulate_tokens: bool = False
     add_special_tokens: bool = False
     vllm_model: bool = False
+    llmapi: bool = False
+    llmapi_decoupled: bool = True
 
     def __post_init__(self) -> None:
         if self.mode != "synthetic" and self.tokenizer_dir is None:
             raise ValueError(f"The local engine in {self.mode} mode needs a tokenizer_dir.")
-        if (self.text_models or self.vllm_model) and self.tokenizer_dir is None:
+        if (self.text_models or self.vllm_model or self.llmapi) and self.tokenizer_dir is None:
             raise ValueError("Models that take text need a tokenizer_dir.")
         if self.tokenizer_dir is not None and not (self.tokenizer_dir / "tokenizer.json").is_file():
             raise ValueError(f"No tokenizer.json in {self.tokenizer_dir}.")

@@ -16,6 +16,7 @@ _ENGINE: Final = "tensorrt_llm"
 # In the order of TensorRT-LLM's repository.
 _TEXT_MODELS: Final = ("preprocessing", "postprocessing", "ensemble", "tensorrt_llm_bls")
 _VLLM: Final = "vllm_model"
+_LLMAPI: Final = "llmapi"
 # With this module of the engine, every Python model ends when its server does.
 _SHARED: Final = "server.py"
 
@@ -24,7 +25,10 @@ def models_of(engine: Engine) -> list[str]:
     """List the models that this engine's server serves."""
     if isinstance(engine, TransformersOptions):
         return [_ENGINE]
-    return [_ENGINE, *(_TEXT_MODELS if engine.text_models else ()), *([_VLLM] if engine.vllm_model else ())]
+    others = [*(_TEXT_MODELS if engine.text_models else ())]
+    others += [_VLLM] if engine.vllm_model else []
+    others += [_LLMAPI] if engine.llmapi else []
+    return [_ENGINE, *others]
 
 
 def render(engine: Engine, http_port: int, directory: Path) -> None:
@@ -91,6 +95,7 @@ def _own_values(engine: Engine, http_port: int) -> dict[str, object]:
         "tokenizer_dir": _quoted(engine.tokenizer_dir.resolve()) if engine.tokenizer_dir else "",
         "add_special_tokens": str(engine.add_special_tokens),
         "accumulate_tokens": str(engine.accumulate_tokens),
+        "llmapi_decoupled": str(engine.llmapi_decoupled).lower(),
         "local_parameters": _parameters(local),
     }
 

@@ -7,16 +7,20 @@ from typing import Any, Final, Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from jobs.states import FinishReason
 from worker.engine.abilities import Abilities
-from worker.engine.deltas import EngineDelta
+from worker.engine.deltas import EngineDelta, TextDelta
 from worker.engine.request import Request, Sampling
 
 Tensors = dict[str, npt.NDArray[Any]]
-Kind = Literal["ids", "ensemble", "bls", "vllm"]
+Kind = Literal["ids", "llmapi", "ensemble", "bls", "vllm"]
 # The raw bytes of a response's tensors, by name.
 Outputs = Mapping[str, bytes]
 
 _LENGTH_BYTES: Final = 4  # before each element of a BYTES tensor, little-endian
+_REASONS: Final = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
+# TensorRT-LLM's and vLLM's finish reasons of answers that are not complete.
+_GIVEN_UP: Final = frozenset({"cancelled", "timeout", "abort", "error"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +76,19 @@ def bytes_tensor(*texts: str) -> npt.NDArray[np.object_]:
         returns `[texts]`.
     """
     return np.array([text.encode() for text in texts], dtype=np.object_)
+
+
+def text_delta(
+    text: str, *, reason: str | None, num_tokens: int | None = None, is_whole: bool = False
+) -> TextDelta:
+    """Build the delta of a response. An unknown finish reason in the engine's words means that it goes on."""
+    return TextDelta(
+        text,
+        num_tokens=num_tokens,
+        is_whole=is_whole,
+        reason=_REASONS.get(reason or ""),
+        given_up=reason if reason in _GIVEN_UP else None,
+    )
 
 
 def sampling_tensors(sampling: Sampling, inputs: frozenset[str], *, prefix: str) -> Tensors:

@@ -13,7 +13,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from jobs.errors import EngineError, RetryableEngineError
 from jobs.settings import TritonSettings
 from worker.engine.deadlines import CONNECT_SECONDS
-from worker.engine.deltas import EngineDelta
+from worker.engine.deltas import EngineDelta, TextDelta
 from worker.engine.engine import NOT_SENT, StreamEnd
 from worker.engine.request import Request
 from worker.engine.storable import storable
@@ -145,6 +145,7 @@ class TritonCall:
                 if delta is not None:
                     self._has_output = True
                     put(delta)
+                    error = error or self._given_up(delta)
                 is_final = is_final or _is_final(response.infer_response)
         except (*_CUT, asyncio.CancelledError) as broken:
             if isinstance(broken, asyncio.CancelledError) and not self._is_cancelled:
@@ -156,6 +157,12 @@ class TritonCall:
             return StreamEnd(error, confirmed=False)
         # An error of a model around the engine proves nothing about the engine.
         return StreamEnd(error, confirmed=error is None or self._adapter.abilities.reports_own_end)
+
+    def _given_up(self, delta: EngineDelta) -> EngineError | None:
+        """Return an error if the engine gave the answer up and no stop request asked for it."""
+        if not isinstance(delta, TextDelta) or delta.given_up is None or self._stopping:
+            return None
+        return RetryableEngineError(said=f"the engine ended the answer early: {storable(delta.given_up)}")
 
     def _open(self) -> grpc.aio.Channel:
         if self._channel is None:

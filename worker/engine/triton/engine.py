@@ -16,11 +16,22 @@ from worker.engine.triton import errors
 from worker.engine.triton.call import TritonCall
 from worker.engine.triton.channel import open_channel
 from worker.engine.triton.metrics import read_gauges
-from worker.engine.triton.model_config import ModelConfig, Offer, adapter_for, number, read_offer
+from worker.engine.triton.model_config import ModelConfig, Offer, adapter_for, kind_of, number, read_offer
 
 _TIMEOUT_SECONDS: Final = 3.0
 _ENCODE_SECONDS: Final = 15.0
 _DEFAULT_TOKENS_PER_BLOCK: Final = 64  # TensorRT-LLM before 1.0; later engines report it in their gauges
+_LLMAPI_TOKENS_PER_BLOCK: Final = 32  # the LLM API's default, and nothing reports another
+_NO_POOL: Final = (
+    "the model does not report the size of its KV cache: set LONGBATCH_ENGINE__MAX_BLOCKS,"
+    " or LONGBATCH_TRITON__METRICS_URL, or its parameter max_tokens_in_paged_kv_cache"
+)
+_NO_LLMAPI_POOL: Final = (
+    "the model llmapi reports nothing of its capacity, and its model.yaml cannot be asked: set"
+    " LONGBATCH_ENGINE__MAX_BLOCKS (kv_cache_config.max_tokens divided by tokens_per_block),"
+    " LONGBATCH_ENGINE__TOKENS_PER_BLOCK (kv_cache_config.tokens_per_block, 32 by default),"
+    " LONGBATCH_ENGINE__MAX_BATCH_SIZE (max_batch_size) and LONGBATCH_ENGINE__MAX_SEQ_LEN (max_seq_len)"
+)
 
 
 class TritonEngine:
@@ -151,19 +162,17 @@ def _unavailable(error: grpc.RpcError) -> EngineUnavailableError:
 def _capacity(offer: Offer, gauges: Gauges, overrides: EngineSettings) -> Capacity:
     """Combine the settings, then the running engine's gauges, then its configuration."""
     config = offer.engine
+    is_llmapi = kind_of(offer) == "llmapi"
     tokens_per_block = (
         overrides.tokens_per_block
         or gauges.tokens_per_block
         or number(config, "tokens_per_block")
-        or _DEFAULT_TOKENS_PER_BLOCK
+        or (_LLMAPI_TOKENS_PER_BLOCK if is_llmapi else _DEFAULT_TOKENS_PER_BLOCK)
     )
     pool_tokens = number(config, "max_tokens_in_paged_kv_cache")
     max_blocks = overrides.max_blocks or gauges.max_blocks or pool_tokens // tokens_per_block
     if max_blocks < 1:
-        raise EngineError(
-            "the model does not report the size of its KV cache: set LONGBATCH_ENGINE__MAX_BLOCKS,"
-            " or LONGBATCH_TRITON__METRICS_URL, or its parameter max_tokens_in_paged_kv_cache"
-        )
+        raise EngineError(_NO_LLMAPI_POOL if is_llmapi else _NO_POOL)
     sizes = (offer.entry.max_batch_size, config.max_batch_size, gauges.max_requests)
     slots = [each for each in sizes if each > 0]
     return Capacity(

@@ -20,6 +20,10 @@ _REFUSED: Final = (
     "must be strictly positive",
     "exceeds max_beam_width",
     "invalid argument",
+    # Of the LLM API, whose exceptions `llmapi` passes on.
+    "should not exceed max_",
+    "default_max_tokens",
+    "only supported in decoupled mode",
 )
 _NOT_SERVING: Final = (
     "unknown model",

@@ -8,6 +8,7 @@ from jobs.errors import EngineError
 from jobs.settings import TritonSettings
 from worker.engine.triton.adapter import Adapter, Kind
 from worker.engine.triton.ids import IdsAdapter
+from worker.engine.triton.llmapi import LlmapiAdapter
 from worker.engine.triton.text import TextAdapter
 from worker.engine.triton.vllm import VllmAdapter
 
@@ -15,6 +16,7 @@ from worker.engine.triton.vllm import VllmAdapter
 ModelConfig = Any
 _NEEDED: Final[dict[Kind, frozenset[str]]] = {
     "ids": frozenset({"input_ids", "input_lengths", "request_output_len", "streaming"}),
+    "llmapi": frozenset({"text_input", "sampling_param_max_tokens"}),
     "ensemble": frozenset({"text_input", "max_tokens"}),
     "bls": frozenset({"text_input", "max_tokens"}),
     "vllm": frozenset({"text_input", "sampling_parameters"}),
@@ -64,7 +66,7 @@ async def read_offer(
     if "text_input" not in {each.name for each in entry.input}:
         return Offer(entry, entry)
     steps = [step.model_name for step in entry.ensemble_scheduling.step]
-    if not steps and "sampling_parameters" in {each.name for each in entry.input}:
+    if not steps and (_takes(entry, "sampling_parameters") or _takes(entry, "sampling_param_max_tokens")):
         return Offer(entry, entry)
     inside = [await config_of(name) for name in steps or (_PREPROCESSING, _ENGINE)]
     return Offer(
@@ -80,7 +82,7 @@ def adapter_for(offer: Offer, settings: TritonSettings) -> Adapter:
     Raises:
         EngineError: no adapter fits it, or it cannot stream; an operator must change it.
     """
-    kind = _kind(offer) if settings.adapter == "auto" else settings.adapter
+    kind = kind_of(offer) if settings.adapter == "auto" else settings.adapter
     if missing := _NEEDED[kind] - offer.inputs:
         raise EngineError(
             f"the model does not take {', '.join(sorted(missing))}, which the adapter `{kind}` needs;"
@@ -95,6 +97,9 @@ def adapter_for(offer: Offer, settings: TritonSettings) -> Adapter:
         return IdsAdapter(name, offer.inputs)
     if kind == "vllm":
         return VllmAdapter(name, offer.inputs)
+    if kind == "llmapi":
+        is_decoupled = bool(offer.entry.model_transaction_policy.decoupled)
+        return LlmapiAdapter(name, offer.inputs, is_streaming=is_decoupled)
     accumulates = kind == "bls" and flag(offer.entry, "accumulate_tokens", absent=False)
     return TextAdapter(
         model_name=name,
@@ -109,8 +114,30 @@ def adapter_for(offer: Offer, settings: TritonSettings) -> Adapter:
     )
 
 
+def kind_of(offer: Offer) -> Kind:
+    """Choose the kind of adapter by the model's tensors, whatever its name."""
+    if offer.entry.ensemble_scheduling.step:
+        return "ensemble"
+    if "sampling_parameters" in offer.inputs:
+        return "vllm"
+    if "sampling_param_max_tokens" in offer.inputs:
+        return "llmapi"
+    return "bls" if "text_input" in offer.inputs else "ids"
+
+
+def is_entry(config: ModelConfig) -> bool:
+    """Return True if the model takes what one of the adapters sends."""
+    offer = Offer(config, config)
+    return _NEEDED[kind_of(offer)] <= offer.inputs
+
+
 def not_decoupled(offer: Offer, kind: Kind) -> list[ModelConfig]:
-    """Return models that must be decoupled but are not. An ensemble is decoupled if its steps are."""
+    """Return models that must be decoupled but are not.
+
+    An ensemble is decoupled if its steps are; `llmapi` answers whole where it is not.
+    """
+    if kind == "llmapi":
+        return []
     models = [offer.engine] if kind == "ensemble" else [offer.entry, offer.engine]
     return [each for each in models if not each.model_transaction_policy.decoupled]
 
@@ -133,15 +160,6 @@ def flag(config: ModelConfig | None, name: str, *, absent: bool) -> bool:
     """Read a boolean parameter; `absent` if it is neither true nor false."""
     text = parameter(config, name).lower()
     return text in _TRUE if text in _TRUE | _FALSE else absent
-
-
-def _kind(offer: Offer) -> Kind:
-    """Choose the kind of adapter by the model's tensors."""
-    if offer.entry.ensemble_scheduling.step:
-        return "ensemble"
-    if "sampling_parameters" in offer.inputs:
-        return "vllm"
-    return "bls" if "text_input" in offer.inputs else "ids"
 
 
 def _takes(config: ModelConfig | None, name: str) -> bool:

@@ -5,13 +5,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jobs.states import FinishReason
 from worker.engine.abilities import Abilities
 from worker.engine.deltas import TextDelta
 from worker.engine.request import Request
-from worker.engine.triton.adapter import Kind, Outputs, Stop, Tensors, bytes_tensor, text_in
-
-_REASONS = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
+from worker.engine.triton.adapter import Kind, Outputs, Stop, Tensors, bytes_tensor, text_delta, text_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +61,7 @@ class VllmAdapter:
             return None
         counts = np.frombuffer(outputs.get("num_output_tokens", b""), dtype=np.uint32)
         reason = text_in(outputs.get("finish_reason", b""))
-        return TextDelta(
-            text,
-            num_tokens=int(counts[0]) if len(counts) else None,
-            reason=_REASONS.get(reason or ""),
-        )
+        return text_delta(text, reason=reason, num_tokens=int(counts[0]) if len(counts) else None)
 
 
 def _parameters(request: Request) -> dict[str, object]:
