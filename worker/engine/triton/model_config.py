@@ -125,10 +125,11 @@ def kind_of(offer: Offer) -> Kind:
     return "bls" if "text_input" in offer.inputs else "ids"
 
 
-def is_entry(config: ModelConfig) -> bool:
-    """Return True if the model takes what one of the adapters sends."""
+def entry_kind(config: ModelConfig) -> Kind | None:
+    """Return the kind of adapter that fits the model, or None if it takes what no adapter sends."""
     offer = Offer(config, config)
-    return _NEEDED[kind_of(offer)] <= offer.inputs
+    kind = kind_of(offer)
+    return kind if _NEEDED[kind] <= offer.inputs else None
 
 
 def not_decoupled(offer: Offer, kind: Kind) -> list[ModelConfig]:
