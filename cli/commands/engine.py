@@ -15,7 +15,8 @@ from cli.engine import profile as profiles
 from cli.engine.cache_layout import LayerGroup
 from cli.engine.errors import ProfileError, RenderError
 from cli.engine.plan import CapacityPlan
-from cli.engine.profile import Precision, Profile
+from cli.engine.profile import Profile
+from cli.engine.profile_groups import Precision
 from cli.output import EXIT_USAGE, AsJson, notes, output, print_error, print_json
 
 EXIT_DRIFT: Final = 1

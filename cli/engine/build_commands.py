@@ -109,11 +109,11 @@ def engine_settings(profile: Profile) -> dict[str, str]:
 
 
 def time_scale(profile: Profile) -> float:
-    """Compute how much faster than one A6000 the engine is, at least 1.
+    """Compute how much faster than one A6000 the engine answers one job, at least 1.
 
-    Takes the lower of prefill and decode speed, rounded down to a tenth.
+    Takes the lower of prefill and decode speed, rounded down to a tenth. Stages of a pipeline do not help.
     """
-    gpu, count = profile.hardware, profile.gpu.count
+    gpu, count = profile.hardware, profile.gpu.tensor
     reading = gpu.flops * gpu.reached_flops * count / (_REFERENCE.flops * _REFERENCE.reached_flops)
     writing = gpu.bandwidth * gpu.reached_bandwidth * count
     writing /= _REFERENCE.bandwidth * _REFERENCE.reached_bandwidth

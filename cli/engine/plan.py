@@ -7,7 +7,8 @@ from typing import Final
 from cli.engine import pitfalls
 from cli.engine.cache_layout import LayerGroup
 from cli.engine.hardware import GIB
-from cli.engine.profile import EngineGroup, Profile
+from cli.engine.profile import Profile
+from cli.engine.profile_groups import EngineGroup
 
 # On top of weights and cache: CUDA context, kernels, cuBLAS and decoder workspaces. With the activations of a
 # chunk of 4096 tokens (0.5 GiB) this makes the 3 GiB allowed for an 8B model: an estimate.
@@ -232,8 +233,9 @@ def _step_seconds(profile: Profile, *, sequences: int, tokens: int) -> float:
     used = (weight_bytes(profile) - tables) * min(1, shape.active_parameters / shape.layer_parameters)
     used += tables - looked_up
     cache = tokens * kv_bytes_per_token(profile) + sequences * kv_bytes_per_sequence(profile)
-    speed = profile.hardware.bandwidth * profile.hardware.reached_bandwidth * profile.gpu.count
-    return (used + cache) / speed
+    # Stages of a pipeline work at the same time only on different sequences.
+    gpus = profile.gpu.tensor * min(profile.gpu.pipeline, sequences)
+    return (used + cache) / (profile.hardware.bandwidth * profile.hardware.reached_bandwidth * gpus)
 
 
 def _gib(size: float) -> float:

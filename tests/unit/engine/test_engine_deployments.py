@@ -89,6 +89,15 @@ def test_stages_of_layers_reach_conversion_and_are_multiplied_with_the_shares_of
     assert plan.plan(made).gpu_count == 4
 
 
+def test_stages_speed_up_a_full_batch_and_not_a_job_that_runs_alone() -> None:
+    one, two = plan.plan(A6000).pace, plan.plan(changed(gpu={"count": 2, "pipeline": 2})).pace
+    assert two.full_decode_tokens_per_second == one.full_decode_tokens_per_second
+    assert two.typical_decode_tokens_per_second == pytest.approx(
+        2 * one.typical_decode_tokens_per_second, 0.01
+    )
+    assert build_commands.time_scale(changed(gpu={"count": 2, "pipeline": 2})) == 1
+
+
 def test_several_machines_are_a_job_of_slurm_with_a_rank_for_each_gpu() -> None:
     made = changed(gpu={"count": 16, "pipeline": 2, "nodes": 2})
     files = render.render(made)

@@ -13,7 +13,8 @@ from typer.testing import CliRunner
 from cli.engine import plan, profile
 from cli.engine.errors import ProfileError
 from cli.engine.hardware import GIB, SHAPES
-from cli.engine.profile import PROFILES, Precision, Profile
+from cli.engine.profile import PROFILES, Profile
+from cli.engine.profile_groups import Precision
 from cli.main import app
 
 NAMES = sorted(path.stem for path in PROFILES.glob("*.toml"))

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from cli.engine import drift, pbtxt, profile, render, values
-from cli.engine.profile import PROFILES, GpuGroup
+from cli.engine.profile import PROFILES
+from cli.engine.profile_groups import GpuGroup
 
 SCRIPTS = PROFILES.parent
 SETUP_SCRIPTS = SCRIPTS.parent / "scripts"
