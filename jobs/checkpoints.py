@@ -23,6 +23,8 @@ class Output:
         fingerprint: of the tokenizer that produced the ids.
         replaced: the text had characters that cannot be stored, and they were replaced.
         is_resumable: another run can continue from these ids; otherwise the next one starts over.
+        reasoning: the thinking before the text, storable in Postgres.
+        reasoning_tokens: how many of the tokens were thinking.
     """
 
     text: str
@@ -31,6 +33,8 @@ class Output:
     fingerprint: str = ""
     replaced: bool = False
     is_resumable: bool = True
+    reasoning: str = ""
+    reasoning_tokens: int = 0
 
 
 def save(session: Session, job_id: UUID, output: Output) -> None:
@@ -41,6 +45,8 @@ def save(session: Session, job_id: UUID, output: Output) -> None:
         "num_tokens": output.num_tokens,
         "fingerprint": output.fingerprint,
         "replaced": output.replaced,
+        "reasoning": output.reasoning or None,
+        "reasoning_tokens": output.reasoning_tokens,
     }
     session.execute(
         insert(Checkpoint)
@@ -64,6 +70,8 @@ def load(session: Session, job_id: UUID) -> Output | None:
         num_tokens=found.num_tokens,
         fingerprint=found.fingerprint,
         replaced=found.replaced,
+        reasoning=found.reasoning or "",
+        reasoning_tokens=found.reasoning_tokens,
     )
 
 
@@ -71,7 +79,7 @@ def into_results(session: Session, job_ids: Sequence[UUID]) -> None:
     """Turn the checkpoints of these jobs into their results, whole or partial."""
     if not job_ids:
         return
-    names = ["job_id", "output", "output_ids", "replaced"]
+    names = ["job_id", "output", "output_ids", "replaced", "reasoning", "reasoning_tokens"]
     deletion = delete(Checkpoint).where(Checkpoint.job_id.in_(job_ids))
     deleted = deletion.returning(*(getattr(Checkpoint, name) for name in names)).cte("deleted")
     session.execute(insert(Result).from_select(names, select(*deleted.c)))

@@ -6,6 +6,7 @@ A convenience: the result in Postgres is complete without it, and losing Redis l
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import NamedTuple
 from uuid import UUID
 
 # More than the tokens of any answer that a person reads as it is generated.
@@ -16,22 +17,53 @@ ENDED_KEY = "longbatch:live:ended"
 MAX_ENDED = 1_000
 
 
+class OutputPiece(NamedTuple):
+    """A stretch of output: thinking, and the visible text after it."""
+
+    reasoning: str
+    text: str
+
+    def joined(self, later: "OutputPiece") -> "OutputPiece":
+        """Append a later stretch; it thinks only if this one has no visible text."""
+        return OutputPiece(self.reasoning + later.reasoning, self.text + later.text)
+
+    def after(self, num_chars: int) -> "OutputPiece":
+        """Drop this many characters of thinking and text."""
+        return OutputPiece(self.reasoning[num_chars:], self.text[max(0, num_chars - len(self.reasoning)) :])
+
+    @property
+    def num_chars(self) -> int:
+        """Characters of both."""
+        return len(self.reasoning) + len(self.text)
+
+
 @dataclass(frozen=True, slots=True)
 class Delta:
     """A delta: what a worker added to a job's output.
 
     Attributes:
-        at: characters of output before it. A job that resumes after a crash publishes again what its
-            checkpoint holds, so deltas may overlap.
-        text: may be empty.
+        at: characters of output before it, thinking included. A job that resumes after a crash publishes
+            again what its checkpoint holds, so deltas may overlap.
+        text: visible text; may be empty.
         num_tokens: generated so far.
         is_last: the job has ended or left the engine; its row has the details.
+        reasoning: thinking, which comes before all visible text; may be empty.
     """
 
     at: int
     text: str
     num_tokens: int
     is_last: bool = False
+    reasoning: str = ""
+
+    def after(self, num_sent: int) -> OutputPiece:
+        """Return what a reader that has `num_sent` characters gets of it.
+
+        Nothing if a delta before it was lost: the reader gets the rest from the result.
+        """
+        if self.at > num_sent:
+            return OutputPiece("", "")
+        return OutputPiece(self.reasoning, self.text).after(num_sent - self.at)
 
 
 def stream_key(job_id: UUID) -> str:
@@ -46,6 +78,7 @@ def encode(delta: Delta) -> dict[str, str]:
         "text": delta.text,
         "tokens": str(delta.num_tokens),
         "last": "1" if delta.is_last else "",
+        "reasoning": delta.reasoning,
     }
 
 
@@ -56,4 +89,5 @@ def decode(fields: Mapping[bytes, bytes]) -> Delta:
         text=fields[b"text"].decode(),
         num_tokens=int(fields[b"tokens"]),
         is_last=bool(fields[b"last"]),
+        reasoning=fields.get(b"reasoning", b"").decode(),  # workers of the release before send none
     )

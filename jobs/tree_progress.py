@@ -33,6 +33,7 @@ _HOPELESS = frozenset(
         "chat_template_error",
         "context_length_exceeded",
         "invalid_prompt",
+        "no_visible_text",
         "prompt_uncountable",
         "unsafe_text",
     }

@@ -2,9 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from api.completions.interactive import Completion
+from jobs.live_output import OutputPiece
 from jobs.models import Job, JsonObject
 from jobs.prompts.openai import chat_completion, text_completion, usage_object
 
@@ -19,6 +21,7 @@ class AnswerFormat:
         whole: makes the body of a request without `stream`.
         first: makes the first chunks of a stream.
         text: makes the chunk of new text.
+        reasoning: makes the chunk of new thinking; None: this format's answers have none.
         last: makes the chunk with the finish reason.
         usage: makes the chunk of token counts, sent if the request asks for it; None: `last` has them.
         closing: bytes that end the stream, sent as they are.
@@ -28,8 +31,14 @@ class AnswerFormat:
     first: Callable[[Job], list[JsonObject]]
     text: Callable[[Job, str], JsonObject]
     last: Callable[[Completion], JsonObject]
+    reasoning: Callable[[Job, str], JsonObject] | None = None
     usage: Callable[[Completion], JsonObject] | None = None
     closing: bytes = b""
+
+    def pieces(self, job: Job, new: OutputPiece) -> list[JsonObject]:
+        """Make the chunks of new output."""
+        chunks = [self.reasoning(job, new.reasoning)] if self.reasoning and new.reasoning else []
+        return [*chunks, self.text(job, new.text)] if new.text else chunks
 
 
 def _created(job: Job) -> int:
@@ -38,7 +47,11 @@ def _created(job: Job) -> int:
 
 def _usage(ended: Completion) -> JsonObject:
     job = ended.job
-    return usage_object(prompt_tokens=job.prompt_tokens or 0, completion_tokens=job.completion_tokens)
+    return usage_object(
+        prompt_tokens=job.prompt_tokens or 0,
+        completion_tokens=job.completion_tokens,
+        reasoning_tokens=ended.reasoning_tokens,
+    )
 
 
 def _whole(make: Callable[..., JsonObject]) -> Callable[[Completion], JsonObject]:
@@ -48,12 +61,16 @@ def _whole(make: Callable[..., JsonObject]) -> Callable[[Completion], JsonObject
             identifier=job.id.hex,
             created=_created(job),
             model=job.model,
-            text=ended.output,
+            text=ended.output.text,
             finish_reason=job.finish_reason,
             usage=_usage(ended),
         )
 
     return whole
+
+
+def _chat(ended: Completion) -> JsonObject:
+    return _whole(partial(chat_completion, reasoning=ended.output.reasoning or None))(ended)
 
 
 def _chat_chunk(job: Job, choices: list[JSON], usage: JsonObject | None = None) -> JsonObject:
@@ -89,14 +106,15 @@ def _text_choice(text: str, finish_reason: str | None = None) -> list[JSON]:
 
 
 def _plain(ended: Completion) -> JsonObject:
-    return {"text": ended.output, "finish_reason": ended.job.finish_reason, "usage": _usage(ended)}
+    return {"text": ended.output.text, "finish_reason": ended.job.finish_reason, "usage": _usage(ended)}
 
 
 _DONE: Final = b"data: [DONE]\n\n"
 CHAT: Final = AnswerFormat(
-    whole=_whole(chat_completion),
+    whole=_chat,
     first=lambda job: [_chat_chunk(job, _delta({"role": "assistant", "content": ""}))],
     text=lambda job, text: _chat_chunk(job, _delta({"content": text})),
+    reasoning=lambda job, text: _chat_chunk(job, _delta({"reasoning_content": text})),
     last=lambda ended: _chat_chunk(ended.job, _delta({}, ended.job.finish_reason)),
     usage=lambda ended: _chat_chunk(ended.job, [], _usage(ended)),
     closing=_DONE,

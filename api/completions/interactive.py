@@ -27,7 +27,7 @@ from jobs.errors import (
     PromptTooLongError,
     UnavailableError,
 )
-from jobs.live_output import Delta
+from jobs.live_output import Delta, OutputPiece
 from jobs.models import Job
 from jobs.prompts import openai
 from jobs.prompts.chat_template import ChatTemplateError
@@ -72,10 +72,12 @@ class Completion:
     Attributes:
         job: its row.
         output: whole or partial.
+        reasoning_tokens: how many of its tokens were thinking.
     """
 
     job: Job
-    output: str
+    output: OutputPiece
+    reasoning_tokens: int
 
 
 async def parse_request(services: Services, endpoint: Endpoint, raw: bytes | bytearray) -> ParsedRequest:
@@ -124,8 +126,8 @@ async def submit(services: Services, parsed: ParsedRequest, *, caller: Caller) -
 
 async def follow(
     services: Services, job_id: UUID, *, tenant_id: UUID
-) -> AsyncGenerator[str | Completion, None]:
-    """Yield new text in order, each character once, then the end of the job.
+) -> AsyncGenerator[OutputPiece | Completion, None]:
+    """Yield new output in order, each character once, then the end of the job.
 
     Text that Redis did not deliver comes just before the end.
     """
@@ -137,16 +139,17 @@ async def follow(
                 delta = await _next(deltas, row)
                 if delta is None:
                     break
-                # A delta beyond what was sent means that one before it was lost: the rest comes at the end.
-                if new := delta.text[num_sent - delta.at :] if delta.at <= num_sent else "":
-                    num_sent += len(new)
+                new = delta.after(num_sent)
+                if new.num_chars:
+                    num_sent += new.num_chars
                     yield new
                 if delta.is_last:
                     found = await services.poller.now(job_id, tenant_id=tenant_id)
                     if found is None or found.finalized_at is not None:
                         break
         ended = await row
-        if rest := ended.output[num_sent:]:
+        rest = ended.output.after(num_sent)
+        if rest.num_chars:
             yield rest
         yield ended
     finally:
@@ -190,7 +193,9 @@ async def until_ended(services: Services, job_id: UUID, *, tenant_id: UUID) -> C
             raise UnavailableError("The request's job was deleted.")
     read = partial(queries.get_result, job_id=job_id)
     result = await services.transactions.run(read, tenant_ids=[tenant_id])
-    return Completion(job, result.output if result else "")
+    if result is None:
+        return Completion(job, OutputPiece("", ""), 0)
+    return Completion(job, OutputPiece(result.reasoning or "", result.output), result.reasoning_tokens)
 
 
 async def _most_tokens(services: Services, num_bytes: int) -> int | None:

@@ -2,12 +2,17 @@
 
 from typing import Any, Literal
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from api.http.fields import Seconds, example
 from jobs.views import FinishReasonName
 
-_USAGE: dict[str, Any] = {"prompt_tokens": 21, "completion_tokens": 9, "total_tokens": 30}
+_USAGE: dict[str, Any] = {
+    "prompt_tokens": 21,
+    "completion_tokens": 9,
+    "total_tokens": 30,
+    "completion_tokens_details": {"reasoning_tokens": 0},
+}
 _MODEL: dict[str, Any] = {
     "id": "llama-3.1-8b-instruct",
     "object": "model",
@@ -16,12 +21,19 @@ _MODEL: dict[str, Any] = {
 }
 
 
+class CompletionDetails(BaseModel):
+    """Generated tokens by kind."""
+
+    reasoning_tokens: int = Field(description="Tokens of thinking, its tags included.")
+
+
 class TokenUsage(BaseModel):
     """Tokens of one answer."""
 
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
+    completion_tokens_details: CompletionDetails
 
 
 class AssistantMessage(BaseModel):
@@ -29,6 +41,9 @@ class AssistantMessage(BaseModel):
 
     role: Literal["assistant"]
     content: str
+    reasoning_content: str | None = Field(
+        description="What the model thought first, without its tags; null: nothing."
+    )
     refusal: None
 
 
@@ -52,7 +67,12 @@ class ChatCompletionReply(BaseModel):
         choices=[
             {
                 "index": 0,
-                "message": {"role": "assistant", "content": "Paris is the capital.", "refusal": None},
+                "message": {
+                    "role": "assistant",
+                    "content": "Paris is the capital.",
+                    "reasoning_content": None,
+                    "refusal": None,
+                },
                 "logprobs": None,
                 "finish_reason": "stop",
             }

@@ -149,8 +149,11 @@ async def _events(
                     has_ended = True
                     for event in _closing(each, shape, include_usage=include_usage):
                         yield event
+                elif each is None:
+                    yield HEARTBEAT
                 else:
-                    yield HEARTBEAT if each is None else _event(shape.text(job, each))
+                    for chunk in shape.pieces(job, each):
+                        yield _event(chunk)
     except LongbatchError as error:
         yield _error_event(error)
     finally:

@@ -31,13 +31,14 @@ async def follow_job(
     job_id: JobIdDep,
     services: ServicesDep,
     caller: CallerDep,
-    text: Annotated[bool, Query(description="Send new text too.")] = False,  # noqa: FBT002  # a query parameter
+    text: Annotated[bool, Query(description="Send new thinking and text too.")] = False,  # noqa: FBT002  # a query parameter
     last_event_id: LastEventId = None,
 ) -> EventResponse:
     """Stream server-sent events until the job ends.
 
     `job` is the job, sent first and whenever its state changes; `progress` reports its tokens so far; `text`
-    is new text, each character once. Comments keep the connection open while nothing happens.
+    is new text, each character once, and `reasoning` what a model thinks before it. Comments keep the
+    connection open while nothing happens.
     """
     is_place = last_event_id is not None and last_event_id.isdecimal() and len(last_event_id) <= _MAX_DIGITS
     num_sent = int(last_event_id) if last_event_id and is_place else 0

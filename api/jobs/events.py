@@ -1,7 +1,7 @@
 """Server-sent events of a job, which a reader can resume where it left off.
 
-Events carry `id: N`, the characters of output sent so far. After a break the reader sends it back as
-`Last-Event-ID` and gets the current state, then the text after it.
+Events carry `id: N`, the characters of output sent so far, thinking included. After a break the reader sends
+it back as `Last-Event-ID` and gets the current state, then the text after it.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 from api.http.sse import HEARTBEAT, event, merged
 from api.runtime.services import Services
 from jobs import queries
-from jobs.live_output import Delta
+from jobs.live_output import Delta, OutputPiece
 from jobs.models import Job
 from jobs.queries import JobStatus
 from jobs.states import TERMINAL
@@ -28,7 +28,7 @@ class JobEvents:
     """One reader of one job's events."""
 
     def __init__(self, services: Services, job: Job, *, text: bool, num_sent: int) -> None:
-        """Args: text: send new text too; num_sent: characters that the reader already has."""
+        """Args: text: send new thinking and text too; num_sent: characters that the reader already has."""
         self._services = services
         self._job = job
         self._wants_text = text
@@ -44,8 +44,9 @@ class JobEvents:
             async with aclosing(self._until_ended()) as events:
                 async for each in events:
                     yield each
-        if self._wants_text and (rest := await self._rest()):
-            yield rest
+        if self._wants_text:
+            for each in await self._rest():
+                yield each
         if not had_ended and self._job.state in TERMINAL:
             yield self._state()
 
@@ -69,14 +70,17 @@ class JobEvents:
                     yield progress
 
     def _of_delta(self, delta: Delta) -> list[bytes]:
-        events = []
-        if self._wants_text and delta.at <= self._num_sent:
-            new = delta.text[self._num_sent - delta.at :]
-            if new:
-                self._num_sent += len(new)
-                events.append(self._event("text", {"text": new}))
+        events = self._of_output(delta.after(self._num_sent)) if self._wants_text else []
         if progress := self._progress(delta.num_tokens):
             events.append(progress)
+        return events
+
+    def _of_output(self, new: OutputPiece) -> list[bytes]:
+        events = []
+        for name, text in (("reasoning", new.reasoning), ("text", new.text)):
+            if text:
+                self._num_sent += len(text)
+                events.append(self._event(name, {"text": text}))
         return events
 
     def _progress(self, num_tokens: int) -> bytes | None:
@@ -98,9 +102,9 @@ class JobEvents:
         self._job = found or self._job
         return found is None or found.state in TERMINAL
 
-    async def _rest(self) -> bytes | None:
+    async def _rest(self) -> list[bytes]:
         read = partial(queries.get_result, job_id=self._job.id)
         result = await self._services.transactions.run(read, tenant_ids=[self._job.tenant_id])
-        text = result.output[self._num_sent :] if result else ""
-        self._num_sent += len(text)
-        return self._event("text", {"text": text}) if text else None
+        if result is None:
+            return []
+        return self._of_output(OutputPiece(result.reasoning or "", result.output).after(self._num_sent))

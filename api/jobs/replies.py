@@ -59,12 +59,19 @@ class JobListReply(ListReply[JobReply]):
     model_config = page_example(_JOB)
 
 
+class JobTokenDetails(BaseModel):
+    """Generated tokens of a job by kind."""
+
+    reasoning_tokens: int = Field(description="Tokens of thinking, its tags included.")
+
+
 class Usage(BaseModel):
     """Tokens of a job."""
 
     prompt_tokens: int | None = Field(description="Null when the job ended before it was counted.")
     completion_tokens: int
     total_tokens: int
+    completion_tokens_details: JobTokenDetails
 
 
 class ResultReply(BaseModel):
@@ -75,7 +82,13 @@ class ResultReply(BaseModel):
         state="completed",
         output="The report finds that …",
         finish_reason="stop",
-        usage={"prompt_tokens": 91_377, "completion_tokens": 212, "total_tokens": 91_589},
+        reasoning_content=None,
+        usage={
+            "prompt_tokens": 91_377,
+            "completion_tokens": 212,
+            "total_tokens": 91_589,
+            "completion_tokens_details": {"reasoning_tokens": 0},
+        },
         error=None,
     )
 
@@ -83,6 +96,9 @@ class ResultReply(BaseModel):
     state: Literal["completed", "failed", "cancelled", "expired"]
     output: str | None = Field(
         description="Partial unless the job completed; null when nothing was generated."
+    )
+    reasoning_content: str | None = Field(
+        description="What the model thought before the output, without its tags; null: nothing."
     )
     finish_reason: FinishReasonName | None
     usage: Usage

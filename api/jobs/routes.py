@@ -141,11 +141,13 @@ async def get_result(job_id: JobIdDep, services: ServicesDep, tenant_id: TenantD
             "id": ids.job_id(job.id),
             "state": job.state,
             "output": result.output if result else None,
+            "reasoning_content": result.reasoning if result else None,
             "finish_reason": job.finish_reason,
             "usage": {
                 "prompt_tokens": job.prompt_tokens,
                 "completion_tokens": job.completion_tokens,
                 "total_tokens": (job.prompt_tokens or 0) + job.completion_tokens,
+                "completion_tokens_details": {"reasoning_tokens": result.reasoning_tokens if result else 0},
             },
             "error": job.error,
         }

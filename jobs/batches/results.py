@@ -7,6 +7,7 @@ So the files and the counts are right at every moment, and nothing is left to do
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final
 from uuid import UUID
 
@@ -49,6 +50,17 @@ _CALLERS_FAULTS: Final = frozenset(
 )
 
 _Ended = Row[Any]
+# Without the token ids, which no line shows.
+_RESULTS: Final = select(Result.job_id, Result.output, Result.reasoning, Result.reasoning_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class _Generated:
+    """What a completed job generated."""
+
+    output: str
+    reasoning: str | None
+    reasoning_tokens: int
 
 
 @dataclass(slots=True)
@@ -61,6 +73,7 @@ class _Written:
     num_stopped: int = 0
     input_tokens: int = 0
     output_tokens: int = 0
+    reasoning_tokens: int = 0
 
 
 def find_due(session: Session) -> list[tuple[UUID, BatchState]]:
@@ -157,7 +170,8 @@ def _move_on(session: Session, batch: Batch, *, lifetime: timedelta) -> bool:
 
 def _ended_jobs(session: Session, batch: Batch) -> list[_Ended]:
     """Read unreported finished jobs: as many as fit one transaction, one at least."""
-    size = func.coalesce(func.octet_length(Result.output), 0).label("size")
+    reasoning = func.coalesce(func.octet_length(Result.reasoning), 0)
+    size = (func.coalesce(func.octet_length(Result.output), 0) + reasoning).label("size")
     rows = session.execute(
         select(
             Job.id,
@@ -188,12 +202,12 @@ def _ended_jobs(session: Session, batch: Batch) -> list[_Ended]:
 
 def _report(session: Session, batch: Batch, ended: Sequence[_Ended], store: PartStore) -> None:
     completed = [row.id for row in ended if row.state == JobState.COMPLETED]
-    found = session.execute(select(Result.job_id, Result.output).where(Result.job_id.in_(completed)))
-    outputs: dict[UUID, str] = dict(found.all())
+    found = session.execute(_RESULTS.where(Result.job_id.in_(completed)))
+    results = {row.job_id: _Generated(row.output, row.reasoning, row.reasoning_tokens) for row in found}
     written = _Written()
     for row in ended:
         try:
-            _write(row, batch, outputs.get(row.id, ""), written)
+            _write(row, batch, results.get(row.id), written)
         except Exception as error:  # noqa: BLE001  # one bad line must not keep its batch from ending
             _write_unforeseen(row, error, written)
     _append_output(session, batch, written.output, store)
@@ -203,6 +217,7 @@ def _report(session: Session, batch: Batch, ended: Sequence[_Ended], store: Part
     batch.num_stopped += written.num_stopped
     batch.input_tokens += written.input_tokens
     batch.output_tokens += written.output_tokens
+    batch.reasoning_tokens += written.reasoning_tokens
     session.execute(
         update(Job)
         .where(Job.id.in_([row.id for row in ended]))
@@ -211,14 +226,15 @@ def _report(session: Session, batch: Batch, ended: Sequence[_Ended], store: Part
     )
 
 
-def _write(row: _Ended, batch: Batch, output: str, written: _Written) -> None:
+def _write(row: _Ended, batch: Batch, result: _Generated | None, written: _Written) -> None:
     """Write one job's line to one of the two files, and count it."""
     identifier = row.id.hex
     if row.state == JobState.COMPLETED:
-        body = _completion(row, Endpoint(batch.endpoint), output)
+        body = _completion(row, Endpoint(batch.endpoint), result)
         written.output.append(answered_line(identifier, row.custom_id, status=200, body=body))
         written.input_tokens += row.prompt_tokens
         written.output_tokens += row.completion_tokens
+        written.reasoning_tokens += result.reasoning_tokens if result else 0
         return
     if row.state == JobState.FAILED:
         status, body = _failure(row.error, Endpoint(batch.endpoint))
@@ -242,15 +258,22 @@ def _write_unforeseen(row: _Ended, error: Exception, written: _Written) -> None:
     written.num_failed += 1
 
 
-def _completion(row: _Ended, endpoint: Endpoint, output: str) -> JsonObject:
-    build: Callable[..., JsonObject] = chat_completion if endpoint is Endpoint.CHAT else text_completion
+def _completion(row: _Ended, endpoint: Endpoint, result: _Generated | None) -> JsonObject:
+    build: Callable[..., JsonObject] = text_completion
+    if endpoint is Endpoint.CHAT:
+        build = partial(chat_completion, reasoning=result.reasoning if result else None)
+    usage = usage_object(
+        prompt_tokens=row.prompt_tokens,
+        completion_tokens=row.completion_tokens,
+        reasoning_tokens=result.reasoning_tokens if result else 0,
+    )
     return build(
         identifier=row.id.hex,
         created=int(row.finalized_at.timestamp()),
         model=row.model,
-        text=output,
+        text=result.output if result else "",
         finish_reason=row.finish_reason,
-        usage=usage_object(prompt_tokens=row.prompt_tokens, completion_tokens=row.completion_tokens),
+        usage=usage,
     )
 
 

@@ -43,6 +43,7 @@ class Batch(Base):
             neither completed nor failed.
         input_tokens: prompt tokens of the completed lines.
         output_tokens: generated tokens of the completed lines.
+        reasoning_tokens: how many of those were thinking.
         next_offset: byte of the file at which the next line to expand begins.
         next_line: number of that line, from 1.
         is_expanded: every line is a job or has ended.
@@ -117,6 +118,7 @@ class Batch(Base):
     num_stopped: Mapped[int] = mapped_column(server_default="0")
     input_tokens: Mapped[int] = mapped_column(BigInteger, server_default="0")
     output_tokens: Mapped[int] = mapped_column(BigInteger, server_default="0")
+    reasoning_tokens: Mapped[int] = mapped_column(BigInteger, server_default="0")
     next_offset: Mapped[int] = mapped_column(BigInteger, server_default="0")
     next_line: Mapped[int] = mapped_column(server_default="1")
     is_expanded: Mapped[bool] = mapped_column(server_default=text("false"))

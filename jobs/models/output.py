@@ -16,9 +16,11 @@ class Result(Base):
 
     Attributes:
         job_id: the job. Deleted with it.
-        output: the text, after detokenization and stop strings.
+        output: the visible text, after detokenization and stop strings.
         output_ids: the generated ids, int32 little-endian, zstd-compressed.
         replaced: the text held characters that Postgres cannot store; U+FFFD replaces them.
+        reasoning: what the model thought before the visible text. Null: nothing.
+        reasoning_tokens: how many of the generated tokens were thinking, its tags included.
     """
 
     __tablename__ = "results"
@@ -27,6 +29,8 @@ class Result(Base):
     output: Mapped[str]
     output_ids: Mapped[bytes]
     replaced: Mapped[bool] = mapped_column(server_default=text("false"))
+    reasoning: Mapped[str | None]
+    reasoning_tokens: Mapped[int] = mapped_column(server_default="0")
 
 
 class Checkpoint(Base):
@@ -37,11 +41,13 @@ class Checkpoint(Base):
 
     Attributes:
         job_id: the job. Deleted with it.
-        output: the text so far, after detokenization and stop strings; a partial result shows it.
+        output: the visible text so far, after detokenization and stop strings; a partial result shows it.
         output_ids: the generated ids, int32 little-endian, zstd-compressed.
         num_tokens: number of generated ids, from 0.
         fingerprint: names the tokenizer that made the ids. A worker with another one starts the job over.
         replaced: as in `Result`.
+        reasoning: as in `Result`.
+        reasoning_tokens: as in `Result`.
     """
 
     __tablename__ = "checkpoints"
@@ -53,3 +59,5 @@ class Checkpoint(Base):
     num_tokens: Mapped[int]
     fingerprint: Mapped[str]
     replaced: Mapped[bool] = mapped_column(server_default=text("false"))
+    reasoning: Mapped[str | None]
+    reasoning_tokens: Mapped[int] = mapped_column(server_default="0")

@@ -29,7 +29,7 @@ class Markup:
             UnsafeTextError: a server would read no text as these ids. Most likely a document in the prompt
                 spells a control token, which only ids distinguish from a real one.
         """
-        pieces = [self._controls.get(each) or self._token_bytes[each] for each in ids.tolist()]
+        pieces = [self.bytes_of(each) for each in ids.tolist()]
         try:
             text = b"".join(pieces).decode()
         except UnicodeDecodeError as error:
@@ -41,6 +41,10 @@ class Markup:
                 " only text and would treat it as real control tokens."
             )
         return text
+
+    def bytes_of(self, token_id: int) -> bytes:
+        """Return the bytes of a token; a control token's are its text."""
+        return self._controls.get(token_id) or self._token_bytes[token_id]
 
     def read(self, text: str) -> TokenIds:
         """Encode a text as a server does: text that spells a control token becomes one."""

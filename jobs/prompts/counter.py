@@ -60,7 +60,10 @@ class PromptCounter:
         else:
             ids = self.tokenizer.encode_plain(plain, limit=limit)
         return CountedPrompt(
-            packed_ids=pack_ids(ids), num_tokens=len(ids), fingerprint=self.tokenizer.fingerprint
+            packed_ids=pack_ids(ids),
+            num_tokens=len(ids),
+            fingerprint=self.tokenizer.fingerprint,
+            is_plain=plain is not None,
         )
 
 

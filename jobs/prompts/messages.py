@@ -132,13 +132,18 @@ def canonical_text(prompt: str) -> str:
     return to_json(prompt).decode()
 
 
+def is_plain(canonical: str) -> bool:
+    """Return True if `canonical_text` wrote it; its first character tells."""
+    return canonical.startswith('"')
+
+
 def plain_text(canonical: str) -> str | None:
     """Read the prompt that `canonical_text` wrote.
 
     Returns:
         The prompt; None if the JSON holds messages.
     """
-    if not canonical.startswith('"'):
+    if not is_plain(canonical):
         return None
     text: str = json.loads(canonical)
     return text

@@ -84,6 +84,11 @@ class ChatMessage(Closed):
 
     role: Annotated[Literal["system", "user", "assistant"], BeforeValidator(_role)]
     content: Annotated[Text, BeforeValidator(_content)]
+    reasoning_content: Text | None = Field(
+        None,
+        description="What an earlier answer thought, as it was returned; the model does not see it again.",
+    )
+    refusal: None = None
 
 
 class StreamOptions(Closed):
@@ -190,12 +195,24 @@ def validate_request(endpoint: Endpoint, body: Mapping[str, Any]) -> Generation:
 
 
 def chat_completion(
-    *, identifier: str, created: int, model: str, text: str, finish_reason: str, usage: JsonObject
+    *,
+    identifier: str,
+    created: int,
+    model: str,
+    text: str,
+    finish_reason: str,
+    usage: JsonObject,
+    reasoning: str | None = None,
 ) -> JsonObject:
     """Build a `chat.completion`; `identifier` has no prefix, `created` is Unix time."""
     choice: JsonObject = {
         "index": 0,
-        "message": {"role": "assistant", "content": text, "refusal": None},
+        "message": {
+            "role": "assistant",
+            "content": text,
+            "reasoning_content": reasoning,
+            "refusal": None,
+        },
         "logprobs": None,
         "finish_reason": finish_reason,
     }
@@ -210,12 +227,13 @@ def text_completion(
     return _object("text_completion", f"cmpl-{identifier}", created, model, choice, usage)
 
 
-def usage_object(*, prompt_tokens: int, completion_tokens: int) -> JsonObject:
-    """Build the `usage` of one completion."""
+def usage_object(*, prompt_tokens: int, completion_tokens: int, reasoning_tokens: int = 0) -> JsonObject:
+    """Build the `usage` of one completion; `reasoning_tokens` are part of `completion_tokens`."""
     return {
         "prompt_tokens": prompt_tokens,
         "completion_tokens": completion_tokens,
         "total_tokens": prompt_tokens + completion_tokens,
+        "completion_tokens_details": {"reasoning_tokens": reasoning_tokens},
     }
 
 

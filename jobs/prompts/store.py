@@ -12,7 +12,8 @@ from sqlalchemy.orm import Session
 
 from jobs.ids import uuid7
 from jobs.models import Job, PromptText
-from jobs.prompts.tokenizer import pack_text, unpack_text
+from jobs.prompts import messages
+from jobs.prompts.tokenizer import begin_of_text, pack_text, unpack_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,11 +24,13 @@ class CountedPrompt:
         packed_ids: little-endian int32, compressed with zstandard.
         num_tokens: number of ids.
         fingerprint: of the tokenizer and template that made them.
+        is_plain: it is a text without chat template, so its answer is a text without parts.
     """
 
     packed_ids: bytes
     num_tokens: int
     fingerprint: str
+    is_plain: bool = False
 
 
 class Counter(Protocol):
@@ -106,7 +109,8 @@ def count(text: PromptText, counter: Counter, *, limit: int | None = None) -> Co
         PromptTooLongError: the text has more than `limit` tokens.
     """
     if text.token_ids is not None and text.num_tokens is not None and text.fingerprint == counter.fingerprint:
-        return CountedPrompt(text.token_ids, text.num_tokens, text.fingerprint)
+        is_plain = messages.is_plain(begin_of_text(text.body))
+        return CountedPrompt(text.token_ids, text.num_tokens, text.fingerprint, is_plain=is_plain)
     return counter.count_prompt(canonical_of(text), limit=limit)
 
 

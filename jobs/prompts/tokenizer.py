@@ -24,6 +24,7 @@ from jobs.prompts.encoding import (
     control_tokens,
 )
 from jobs.prompts.messages import Message, Role
+from jobs.prompts.thinking import ThinkingTags, find_tags, opens_thinking, tail_of
 from jobs.prompts.token_bytes import TokenBytes
 from jobs.prompts.tokenizer_files import (
     TokenizerMissingError,
@@ -39,6 +40,7 @@ __all__ = [
     "Tokenizer",
     "TokenizerMissingError",
     "UnsafeTextError",
+    "begin_of_text",
     "ensure_default_tokenizer",
     "load_configured",
     "pack_ids",
@@ -64,6 +66,7 @@ class Tokenizer:
         bos_id: begins a text; None if the model has none. Chat templates write it themselves.
         token_bytes: the bytes of each id.
         markup: writes prompts as text, for servers that do not accept ids.
+        thinking: the tags between which the model thinks; None if it has none.
     """
 
     fingerprint: str
@@ -74,6 +77,7 @@ class Tokenizer:
     bos_id: int | None
     token_bytes: TokenBytes
     markup: Markup
+    thinking: ThinkingTags | None
     _plain: PlainEncoder
     _template: ChatTemplate | None
     _directory: Path
@@ -122,6 +126,7 @@ class Tokenizer:
             bos_id=backend.token_to_id(named.get("bos_token", "")),
             token_bytes=token_bytes,
             markup=Markup(token_bytes, controls, plain),
+            thinking=find_tags(source, controls, _hidden_ids(backend)),
             _plain=plain,
             _template=ChatTemplate(source, control_tokens=controls, variables=named) if source else None,
             _directory=directory,
@@ -202,6 +207,13 @@ class Tokenizer:
         """Return the index of each token's first character; see `PlainEncoder.starts`."""
         return self._plain.starts(text)
 
+    def opens_thinking(self, prompt: TokenIds) -> bool:
+        """Return True if the answer to this rendered conversation begins inside thinking."""
+        if self.thinking is None:
+            return False
+        tail = b"".join(self.markup.bytes_of(token_id) for token_id in tail_of(prompt))
+        return opens_thinking(self.thinking, prompt, tail.decode(errors="replace"))
+
     def decode(self, ids: Sequence[int] | TokenIds) -> str:
         """Decode the tokens, without special ones; invalid UTF-8 becomes U+FFFD."""
         text = b"".join([self.token_bytes[int(token_id)] for token_id in ids]).decode(errors="replace")
@@ -237,6 +249,12 @@ def _eos_ids(
     others = generation.get("eos_token_id")
     listed = others if isinstance(others, list) else [others]
     return tuple(dict.fromkeys(eos for eos in (own, *listed) if isinstance(eos, int)))
+
+
+def _hidden_ids(backend: tokenizers.Tokenizer) -> frozenset[int]:
+    """Return the special tokens, which are left out of an answer's text."""
+    added = backend.get_added_tokens_decoder()
+    return frozenset(token_id for token_id, token in added.items() if token.special)
 
 
 def _template_source(directory: Path, config: Mapping[str, object]) -> str | None:
@@ -277,6 +295,12 @@ def pack_text(text: str) -> bytes:
         UnicodeEncodeError: the text holds a lone surrogate.
     """
     return zstandard.ZstdCompressor().compress(text.encode())
+
+
+def begin_of_text(packed: bytes) -> str:
+    """Unpack the first character of what `pack_text` packed, however long it is."""
+    with zstandard.ZstdDecompressor().stream_reader(packed) as reader:
+        return reader.read(4).decode(errors="ignore")[:1]
 
 
 def unpack_text(packed: bytes) -> str:

@@ -3,12 +3,15 @@
 from collections.abc import Sequence
 
 from jobs.checkpoints import Output
+from jobs.live_output import OutputPiece
+from jobs.prompts.thinking import ThinkingTags
 from jobs.prompts.tokenizer import Tokenizer, pack_ids
 from jobs.states import FinishReason
 from worker.engine.deltas import EngineDelta, TokenDelta
 from worker.engine.storable import sanitize
 from worker.inference.detokenize import Detokenizer
 from worker.inference.output_text import OutputText
+from worker.inference.thinking import ThinkingSplitter
 
 
 class Answer:
@@ -25,10 +28,12 @@ class Answer:
         self._fingerprint = tokenizer.fingerprint
         self._eos_ids = frozenset(tokenizer.eos_ids)
         self._max_tokens = max_tokens
+        self._tokenizer = tokenizer
         self._detokenizer = Detokenizer(tokenizer)
         self._output = OutputText(stops)
         self._ids: list[int] = []
         self._num_resumed = 0
+        self._num_reasoning = 0
         self._run_end = max_tokens
         self.finish_reason: FinishReason | None = None
 
@@ -56,6 +61,16 @@ class Answer:
     def ids(self) -> Sequence[int]:
         """The generated token ids; the next run's prompt ends with them."""
         return tuple(self._ids)
+
+    @property
+    def splits_thinking(self) -> bool:
+        """True if thinking is kept apart, so that stop strings are ours alone to match."""
+        return self._output.splitter is not None
+
+    def split_thinking(self, tags: ThinkingTags, *, is_open: bool) -> None:
+        """Keep thinking apart from the visible text; call it before the first token."""
+        self._detokenizer = Detokenizer(self._tokenizer, shown=tags.ids)
+        self._output.splitter = ThinkingSplitter(tags, is_open=is_open)
 
     def begin_segment(self, *, until: int) -> None:
         """Start a run that generates until the answer has `until` or `max_tokens` tokens."""
@@ -95,16 +110,19 @@ class Answer:
     def snapshot(self) -> Output:
         """Return the output that is final so far. Later tokens may still change an incomplete character."""
         text, replaced = sanitize(self._output.raw())
+        reasoning, reasoning_replaced = sanitize(self._output.raw_reasoning())
         return Output(
             text=text,
             packed_ids=pack_ids(self._ids),
             num_tokens=len(self._ids),
             fingerprint=self._fingerprint,
-            replaced=replaced,
+            replaced=replaced or reasoning_replaced,
+            reasoning=reasoning,
+            reasoning_tokens=self._num_reasoning,
         )
 
-    def take_text(self) -> str:
-        """Return the text that became final since the last call, in storable form."""
+    def take_new(self) -> OutputPiece:
+        """Return the output that became final since the last call, in storable form."""
         return self._output.take()
 
     def _push_one(self, token_id: int) -> None:
@@ -113,7 +131,11 @@ class Answer:
             self.finish_reason = FinishReason.STOP
             return
         self._ids.append(token_id)
+        splitter = self._output.splitter
+        was_over = splitter is None or splitter.has_ended
         self._write(self._detokenizer.push([token_id]))
+        if splitter is not None and splitter.has_begun and not was_over:
+            self._num_reasoning = len(self._ids)
         if self.finish_reason is None and len(self._ids) >= self._max_tokens:
             self.finish_reason = FinishReason.LENGTH
 

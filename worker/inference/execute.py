@@ -149,16 +149,24 @@ class Runner:
         job = run.claim.job
         if job.text_id is None:
             raise NoResultFound  # the schema keeps such jobs from running
-        prompt = self.prefetcher.take(job.text_id)
+        prompt, saved = self.prefetcher.take(job.text_id), None
         if prompt is None or job.completion_tokens:
             with transaction(self.sessions) as session:
                 if prompt is None:
                     prompt = store.counted(session, store.load(session, job.text_id), self.counter)
                 saved = checkpoints.load(session, job.id)
-            if saved is not None and saved.fingerprint == self.counter.fingerprint:
-                run.answer.resume(unpack_ids(saved.packed_ids).tolist())
+        self._split_thinking(run, prompt)
+        if saved is not None and saved.fingerprint == self.counter.fingerprint:
+            run.answer.resume(unpack_ids(saved.packed_ids).tolist())
         run.job.take_over(run.answer.num_tokens)
         return prompt
+
+    def _split_thinking(self, run: JobRun, prompt: CountedPrompt) -> None:
+        """Keep the thinking of an answer to a conversation apart; a text without template has no parts."""
+        tokenizer = self.counter.tokenizer
+        if tokenizer.thinking is not None and not prompt.is_plain:
+            is_open = tokenizer.opens_thinking(unpack_ids(prompt.packed_ids))
+            run.answer.split_thinking(tokenizer.thinking, is_open=is_open)
 
     def _open(self, run: JobRun, prompt: CountedPrompt, model: EngineModel) -> Stream:
         tokenizer, abilities, answer = self.counter.tokenizer, model.served.abilities, run.answer
@@ -171,7 +179,8 @@ class Runner:
             pad_id=tokenizer.pad_id,
             sampling=sampling_of(run.claim.job, start=len(answer.ids)),
             text="" if abilities.takes_ids else prompt_text(tokenizer, ids, adds_bos=abilities.adds_bos),
-            stops=stops_of(run.claim.job),
+            # A server would end the answer at one that the model only thinks of.
+            stops=() if answer.splits_thinking else stops_of(run.claim.job),
         )
         return Stream(model.served.call(request), put=run.job.inbox.put)
 

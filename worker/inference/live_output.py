@@ -9,7 +9,7 @@ from uuid import UUID
 import redis
 
 from jobs import live_output
-from jobs.live_output import Delta
+from jobs.live_output import Delta, OutputPiece
 from jobs.models import Job
 from jobs.states import Lane
 from worker.inference.answer import Answer
@@ -93,24 +93,27 @@ class OutputPublisher:
         self._answer = answer
         self._interval = interval
         self._num_published = 0
-        self._certain = ""
+        self._certain = OutputPiece("", "")
         self._published_at = float("-inf")
 
     def publish(self) -> None:
         """Publish the new text, unless the last delta is more recent than the interval."""
         now = time.monotonic()
         if now - self._published_at >= self._interval:
-            self._publish(self._answer.take_text())
+            self._publish(self._answer.take_new())
             self._published_at = now
 
     def collect(self) -> None:
-        """Keep the text that is final even if the job continues. Call it before the answer's `output()`."""
-        self._certain += self._answer.take_text()
+        """Keep what is final even if the job continues. Call it before the answer's `output()`."""
+        self._certain = self._certain.joined(self._answer.take_new())
 
     def end(self, *, is_final: bool) -> None:
         """Publish the rest. If the job continues elsewhere, publish only what its next run cannot change."""
-        self._publish(self._certain + (self._answer.take_text() if is_final else ""), is_last=True)
+        rest = self._answer.take_new() if is_final else OutputPiece("", "")
+        self._publish(self._certain.joined(rest), is_last=True)
 
-    def _publish(self, text: str, *, is_last: bool = False) -> None:
-        self._put(self._job_id, Delta(self._num_published, text, self._answer.num_tokens, is_last=is_last))
-        self._num_published += len(text)
+    def _publish(self, new: OutputPiece, *, is_last: bool = False) -> None:
+        num_tokens = self._answer.num_tokens
+        delta = Delta(self._num_published, new.text, num_tokens, is_last=is_last, reasoning=new.reasoning)
+        self._put(self._job_id, delta)
+        self._num_published += new.num_chars

@@ -1,40 +1,63 @@
-"""The text of an answer that is final so far, up to its first stop string."""
+"""The text of an answer that is final so far: its thinking apart, the rest up to its first stop string."""
 
 from collections.abc import Sequence
 
+from jobs.live_output import OutputPiece
 from worker.engine.storable import sanitize
+from worker.inference.thinking import ThinkingSplitter
 
 
 class OutputText:
-    """Text that grows until a stop string ends it. Not thread-safe."""
+    """Text that grows until a stop string ends it. Not thread-safe.
+
+    Stop strings end visible text alone: a model that mentions one while it thinks goes on.
+
+    Attributes:
+        splitter: takes the thinking out; None: all text is visible.
+    """
 
     def __init__(self, stops: Sequence[str]) -> None:
+        self.splitter: ThinkingSplitter | None = None
         self._stops = StopMatcher(stops) if stops else None
+        self._thoughts: list[str] = []
         self._deltas: list[str] = []
-        self._num_taken = 0
+        self._num_taken = (0, 0)
 
     def add(self, text: str) -> str | None:
         """Append text. Returns the stop string that ended it, which is not part of it, or None."""
-        if self._stops is None:
-            self._deltas.append(text)
-            return None
-        passed, matched = self._stops.push(text)
-        self._deltas.append(passed)
-        return matched
+        return self._append(self.splitter.push(text) if self.splitter else OutputPiece("", text))
 
     def flush(self) -> None:
-        """Append the text held back for a stop string, since nothing more comes."""
+        """Append the text held back for a tag or a stop string, since nothing more comes."""
+        if self.splitter is not None:
+            self._append(self.splitter.flush())
         if self._stops is not None:
             self._deltas.append(self._stops.flush())
 
     def raw(self) -> str:
-        """Return the whole text, unsanitized."""
+        """Return the whole visible text, unsanitized."""
         return "".join(self._deltas)
 
-    def take(self) -> str:
-        """Return the text added since the last call, in storable form."""
-        new, self._num_taken = self._deltas[self._num_taken :], len(self._deltas)
-        return sanitize("".join(new))[0]
+    def raw_reasoning(self) -> str:
+        """Return the whole thinking, unsanitized."""
+        return "".join(self._thoughts)
+
+    def take(self) -> OutputPiece:
+        """Return what was added since the last call, in storable form."""
+        num_thoughts, num_deltas = self._num_taken
+        thoughts, deltas = self._thoughts[num_thoughts:], self._deltas[num_deltas:]
+        self._num_taken = len(self._thoughts), len(self._deltas)
+        return OutputPiece(sanitize("".join(thoughts))[0], sanitize("".join(deltas))[0])
+
+    def _append(self, piece: OutputPiece) -> str | None:
+        if piece.reasoning:
+            self._thoughts.append(piece.reasoning)
+        if self._stops is None:
+            self._deltas.append(piece.text)
+            return None
+        passed, matched = self._stops.push(piece.text)
+        self._deltas.append(passed)
+        return matched
 
 
 class StopMatcher:

@@ -38,6 +38,12 @@ class UnrecordableError(LongbatchError):
     code = "internal_error"
 
 
+class NoVisibleTextError(LongbatchError):
+    """The model only thought: max_tokens ended its answer before any visible text."""
+
+    code = "no_visible_text"
+
+
 _UNRECORDABLE: Final = Failed(UnrecordableError())
 
 
@@ -112,6 +118,7 @@ class Recorder:
             The job's new state; None if its lease is lost, or the outcome could not be written.
         """
         output = run.answer.output()
+        end = replace(end, outcome=_judged(run, end.outcome, output))
         give_up_at = time.monotonic() + 2 * self.settings.jobs.lease_seconds
         while True:
             try:
@@ -142,6 +149,12 @@ class Recorder:
                 reservations.close(session, claim.lease.lease_id)
         except SQLAlchemyError as error:  # it stays draining; the monitor deletes it later
             telemetry.logger().warning(telemetry.LOOP_FAILED, loop="reservation", error=type(error).__name__)
+
+
+def _judged(run: JobRun, outcome: Outcome, output: Output) -> Outcome:
+    """Fail a part of a summary that only thought: otherwise its text would be missing in silence."""
+    is_lost = isinstance(outcome, Finished) and output.reasoning_tokens and not output.text.strip()
+    return Failed(NoVisibleTextError()) if is_lost and run.claim.job.summary_id is not None else outcome
 
 
 def _error_fields(outcome: Outcome) -> dict[str, str | None]:

@@ -4,11 +4,14 @@ from collections.abc import Sequence
 from typing import Final
 
 from jobs.checkpoints import Output
+from jobs.live_output import OutputPiece
+from jobs.prompts.thinking import ThinkingTags
 from jobs.prompts.tokenizer import Tokenizer, pack_ids
 from jobs.states import FinishReason
 from worker.engine.deltas import EngineDelta, TextDelta
 from worker.engine.storable import sanitize
 from worker.inference.output_text import OutputText
+from worker.inference.thinking import ThinkingSplitter
 
 _REPLACEMENT: Final = "\ufffd"
 
@@ -55,6 +58,19 @@ class TextAnswer:
         """Number of tokens that this run may generate."""
         return self._max_tokens
 
+    @property
+    def splits_thinking(self) -> bool:
+        """True if thinking is kept apart, so that stop strings are ours alone to match."""
+        return self._output.splitter is not None
+
+    def split_thinking(self, tags: ThinkingTags, *, is_open: bool) -> None:
+        """Keep thinking apart from the visible text; call it before the first delta.
+
+        Without effect if the server leaves a tag out of its text: then nothing can be split.
+        """
+        if not tags.are_hidden:
+            self._output.splitter = ThinkingSplitter(tags, is_open=is_open)
+
     def begin_segment(self, *, until: int) -> None:  # noqa: ARG002  # reserved whole
         """Start a run, which always requests the whole answer."""
         self._has_begun = False
@@ -97,17 +113,20 @@ class TextAnswer:
     def snapshot(self) -> Output:
         """Return the output that is final so far."""
         text, replaced = sanitize(self._output.raw())
+        reasoning, reasoning_replaced = sanitize(self._output.raw_reasoning())
         return Output(
             text=text,
             packed_ids=pack_ids(self._tokenizer.encode_text(text)),
             num_tokens=self.num_tokens,
             # The server's own replacement characters are lost bytes too.
-            replaced=replaced or _REPLACEMENT in text,
+            replaced=replaced or reasoning_replaced or _REPLACEMENT in reasoning + text,
             is_resumable=False,
+            reasoning=reasoning,
+            reasoning_tokens=min(self.num_tokens, self._count_reasoning()),
         )
 
-    def take_text(self) -> str:
-        """Return the text that became final since the last call, in storable form."""
+    def take_new(self) -> OutputPiece:
+        """Return the output that became final since the last call, in storable form."""
         return self._output.take()
 
     def _accept_rest(self) -> None:
@@ -125,7 +144,14 @@ class TextAnswer:
             return self._reported_tokens
         if self._reported_reason is FinishReason.LENGTH and not self._matched:
             return self._max_tokens
-        return self._tokenizer.count_text(self._output.raw() + self._matched)
+        return self._count_reasoning() + self._tokenizer.count_text(self._output.raw() + self._matched)
+
+    def _count_reasoning(self) -> int:
+        """Count the tokens of the thinking, with one for the tag that ends it."""
+        splitter = self._output.splitter
+        if splitter is None or not splitter.has_begun:
+            return 0
+        return self._tokenizer.count_text(self._output.raw_reasoning()) + splitter.has_ended
 
     def _append(self, text: str) -> None:
         if not text:

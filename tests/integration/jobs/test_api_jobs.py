@@ -205,7 +205,8 @@ def test_every_ended_job_has_a_result(
     answer = http.get(f"/v1/jobs/{stored(sessions, state)}/result")
     result = answer.json()
     assert answer.status_code == 200
-    assert list(result) == ["id", "state", "output", "finish_reason", "usage", "error"]
+    names = ["id", "state", "output", "reasoning_content", "finish_reason", "usage", "error"]
+    assert list(result) == names
     assert result["state"] == state
     has_output = state in (JobState.COMPLETED, JobState.CANCELLED)
     assert result["output"] == ("some text" if has_output else None)
@@ -216,6 +217,7 @@ def test_every_ended_job_has_a_result(
         "prompt_tokens": 100,
         "completion_tokens": num_generated,
         "total_tokens": 100 + num_generated,
+        "completion_tokens_details": {"reasoning_tokens": 0},
     }
 
 

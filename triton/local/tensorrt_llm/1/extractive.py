@@ -19,6 +19,7 @@ class ExtractiveSpeaker:
     def __init__(self, tokenizer_dir: Path) -> None:
         self._tokenizer = Tokenizer.from_file(str(tokenizer_dir / "tokenizer.json"))
         self.markup = markup_of(self._tokenizer)
+        self.tags = _thinking_tags(self._tokenizer)
 
     def script(self, asked: TokenIds, ask: Ask) -> Script:
         """Extract about 60 to 250 tokens from the document."""
@@ -40,6 +41,12 @@ class ExtractiveSpeaker:
     def encode(self, text: str) -> tuple[int, ...]:
         """Encode a text without tokens that mark its beginning or end."""
         return tuple(self._tokenizer.encode(text, add_special_tokens=False).ids)
+
+
+def _thinking_tags(tokenizer: Tokenizer) -> tuple[int, int] | None:
+    """Look up the ids of the tags around thinking. Returns None if the tokenizer lacks one."""
+    begin, end = tokenizer.token_to_id("<think>"), tokenizer.token_to_id("</think>")
+    return None if begin is None or end is None else (int(begin), int(end))
 
 
 def markup_of(tokenizer: Tokenizer) -> Markup:

@@ -88,12 +88,14 @@ class Script:
         length: number of tokens before the end token.
         pauses: seconds of silence by the index of the token that follows.
         fault: a failure to simulate.
+        opening: tokens said once before `ids`; they count towards `length`.
     """
 
     ids: tuple[int, ...]
     length: int | None
     pauses: dict[int, float] = field(default_factory=dict)
     fault: Fault | None = None
+    opening: tuple[int, ...] = ()
 
 
 class Speaker(Protocol):
@@ -127,7 +129,10 @@ class Speech:
         place = self.start + index
         if self.ends and self.script.length is not None and place >= self.script.length:
             return None
-        return self.script.ids[place % len(self.script.ids)]
+        opening = self.script.opening
+        if place < len(opening):
+            return opening[place]
+        return self.script.ids[(place - len(opening)) % len(self.script.ids)]
 
     def pause(self, index: int, rested_at: int) -> float:
         """Return the seconds of silence before this token; 0 if that silence is over."""

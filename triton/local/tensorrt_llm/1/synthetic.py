@@ -11,6 +11,8 @@ from .speech import Ask, Markup, Script, TokenIds
 
 _TEXT = "The load runs through the engine and every word of this line is as good as any other one here. "
 _LENGTH_MARK = re.compile(r"\[\[tokens=(\d+)\]\]")
+_THOUGHT = "Let me think: what was asked, what do I know of it, and is that enough to say so? "
+_THINKING_MARK = re.compile(r"\[\[think=(\d+)\]\]")
 _MARK_TOKENS = 64  # how far from the question's end a length mark may be
 
 
@@ -27,7 +29,8 @@ class SyntheticSpeaker:
 
     The length of the answer is the first of these: the N of a mark `[[tokens=N]]` near the end of the
     question (read only with a tokenizer); a lognormal draw from the request's seed, or from the prompt
-    without one; the request's limit.
+    without one; the request's limit. A mark `[[think=N]]` makes the answer begin with N words of thinking
+    between the tags of DeepSeek-R1 and Qwen 3, unless the prompt closes them.
     """
 
     def __init__(self, tokenizer_dir: Path | None, length: OutputLength) -> None:
@@ -43,7 +46,31 @@ class SyntheticSpeaker:
         if (random := ask.generator()) is not None:
             shift += random.randrange(len(self._ids))
         shift %= len(self._ids)
-        return Script(ids=self._ids[shift:] + self._ids[:shift], length=self._num_tokens(asked, ask, key))
+        ids = self._ids[shift:] + self._ids[:shift]
+        opening = self._thinking(asked, ask)
+        return Script(ids=ids, length=self._num_tokens(asked, ask, key), opening=opening)
+
+    def _thinking(self, asked: TokenIds, ask: Ask) -> tuple[int, ...]:
+        """Write the thinking before the answer: the tags with words between them, or nothing."""
+        tags = self._voice.tags if self._voice else None
+        if self._voice is None or tags is None:
+            return ()
+        begin, end = tags
+        mark = _THINKING_MARK.search(self._voice.document(asked[-_MARK_TOKENS:]))
+        # A prompt that closes thinking has the second tag after one token; a continued answer has words.
+        is_closed = ask.ids[len(asked) + 2 : len(asked) + 3].tolist() == [end]
+        if mark is None or is_closed:
+            return ()
+        thought = self._voice.encode(_THOUGHT)
+        words = [thought[number % len(thought)] for number in range(int(mark[1]))]
+        return (
+            begin,
+            *self._voice.encode("\n"),
+            *words,
+            *self._voice.encode("\n"),
+            end,
+            *self._voice.encode("\n\n"),
+        )
 
     def _num_tokens(self, asked: TokenIds, ask: Ask, key: str) -> int | None:
         if self._voice and (mark := _LENGTH_MARK.search(self._voice.document(asked[-_MARK_TOKENS:]))):
