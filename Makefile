@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test pytest test-torch lint bench prove crashes lock clean
+.PHONY: help setup demo test pytest test-torch test-engines lint bench prove crashes lock clean
 BIN := .venv/bin
 # Some machines forbid bytecode: each of hundreds of processes would compile all of our code anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -26,6 +26,10 @@ test-torch: setup ## the transformers engine's tests; installs torch into .venv-
 	@scripts/setup_torch.sh
 	@.venv-torch/bin/python -P -m pytest tests/with_torch $(PYTEST)
 
+test-engines: setup ## the entry points over real vLLM on the CPU; installs it into .venv-vllm, about 3.5 GB
+	@scripts/setup_vllm.sh
+	@$(BIN)/python -m pytest tests/with_vllm $(PYTEST)
+
 lint: setup ## style, types and import contracts
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
@@ -50,4 +54,4 @@ lock: ## write the three lock files anew (needs uv)
 	@$(BIN)/python -c '$(LLAMA)' | $(COMPILE) --no-deps - -o requirements-llama.lock
 
 clean: ## remove what setup and the tools made
-	@rm -rf .venv .venv-torch .gpu build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis tests/javascript/node_modules
+	@rm -rf .venv .venv-torch .venv-vllm .gpu build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis tests/javascript/node_modules

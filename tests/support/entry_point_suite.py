@@ -14,6 +14,7 @@ from entry_points import REFERENCE, Mortal, Served
 from jobs.errors import EngineError, EngineLostError, RetryableEngineError
 from jobs.prompts.tokenizer import TokenIds
 from jobs.states import FinishReason
+from local_engine import RunningEngine
 from support import eventually
 from worker.engine.request import prompt_text
 from worker.inference.outcome import Failed, Finished
@@ -118,6 +119,7 @@ def test_a_prompt_that_is_too_long_is_refused_for_good(served: Served) -> None:
 def test_triton_s_generate_endpoint_answers(served: Served) -> None:
     ids = served.prompt("Write about islands.")
     model = served.model
+    assert isinstance(served.engine, RunningEngine)
     url = f"http://{LOOPBACK}:{served.engine.launch.http_port}/v2/models/{model.name}/generate"
     answer = httpx2.post(url, json=_body(served, ids), timeout=30).raise_for_status().json()
     gives_ids = model.abilities.gives_ids

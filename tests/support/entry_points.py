@@ -1,9 +1,10 @@
 """What the suite of entry points needs: one of them on a real server, asked as a worker asks it."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pydoc_data.topics import topics
+from typing import Protocol
 
 from cli.stack.ports import LOOPBACK
 from jobs.ids import uuid7
@@ -23,7 +24,6 @@ from worker.inference.follow import follow
 from worker.inference.leases import RunningJob, StopAsked
 from worker.inference.outcome import Outcome
 from worker.inference.text_answer import TextAnswer
-from worker_support import KillableEngine
 
 REFERENCE = "\n\n".join(topics.values())
 NEVER = -1  # no end token
@@ -56,12 +56,19 @@ class Run:
     stream: Stream
     running: RunningJob
     answer: Answer | TextAnswer
+    ends_itself: bool
     engine_is_done: bool = False
 
     def follow(self, *, until_told: Callable[[], None] = lambda: None) -> Outcome:
         """How it ends, as a worker's slot sees it."""
         end = follow(
-            self.running, self.answer, _PATIENT, publish=until_told, lease_seconds=600, snapshot_seconds=5
+            self.running,
+            self.answer,
+            _PATIENT,
+            publish=until_told,
+            lease_seconds=600,
+            snapshot_seconds=5,
+            ends_itself=self.ends_itself,
         )
         self.engine_is_done = end.engine_is_done
         return end.outcome
@@ -84,6 +91,23 @@ class Run:
         assert self.stream.close()
 
 
+class KillableServer(Protocol):
+    """An engine's server that comes back on the same ports."""
+
+    def start(self) -> "ObservedEngine":
+        """Start it and wait until it is ready."""
+
+    def kill(self) -> None:
+        """Kill it with all its processes."""
+
+
+class ObservedEngine(Protocol):
+    """An engine whose load a test can read."""
+
+    def gauges(self) -> Mapping[str, float]:
+        """At least `active`, `used` and `generation_requests`."""
+
+
 @dataclass
 class Served:
     """An entry point on a running server.
@@ -93,7 +117,7 @@ class Served:
         strike: makes the engine fail in the middle of what it says; nothing to do where it fails by itself.
     """
 
-    engine: RunningEngine
+    engine: ObservedEngine
     model: ServedModel
     tokenizer: Tokenizer
     says: Callable[[TokenIds], list[int]]
@@ -165,7 +189,7 @@ class Served:
         answer.begin_segment(until=max_tokens)
         stream = Stream(self.model.call(request), put=running.inbox.put)
         stream.start()
-        return Run(stream, running, answer)
+        return Run(stream, running, answer, self.model.abilities.ends_itself)
 
     def is_idle(self) -> bool:
         gauges = self.engine.gauges()
@@ -180,5 +204,5 @@ class Mortal:
         entries: its entry points, once it runs; one may be named twice.
     """
 
-    server: KillableEngine
+    server: KillableServer
     entries: Callable[[], list[Served]]

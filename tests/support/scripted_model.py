@@ -1,12 +1,12 @@
 """A Llama whose every answer can be said beforehand: its weights hold a text."""
 
+import json
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from safetensors.numpy import save_file
 
 from jobs.prompts.messages import Message
 from jobs.prompts.tokenizer import TokenIds, Tokenizer
@@ -32,6 +32,8 @@ _ENDLESS: Final = 72
 _COUNT = slice(80, 88)  # the votes counted: attention's mean of all ballots
 _COUNT_ENDLESS: Final = 88
 _HIDDEN: Final = 96
+_HEAD: Final = 32  # the smallest that engines have kernels for
+_INTERMEDIATE: Final = 8
 _NUM_OPENINGS: Final = 16  # one for each end of each axis of the ballots
 _CERTAIN: Final = 10.0  # the follower's loudness; a count of votes stays below 0.5
 _EPSILON: Final = 1e-6
@@ -67,30 +69,55 @@ class ScriptedModel:
 
     def save(self, directory: Path) -> Path:
         """The directory now holds the model."""
-        config = LlamaConfig(
-            vocab_size=len(self._embedding),
-            hidden_size=_HIDDEN,
-            intermediate_size=8,
-            num_hidden_layers=1,
-            num_attention_heads=1,
-            num_key_value_heads=1,
-            head_dim=16,
-            max_position_embeddings=POSITIONS,
-            rms_norm_eps=_EPSILON,
-            eos_token_id=self._end,
-        )
-        model: Any = LlamaForCausalLM(config)
-        (layer,) = model.model.layers
-        with torch.no_grad():
-            for weight in (*layer.self_attn.parameters(), *layer.mlp.parameters()):
-                weight.zero_()
-            model.model.embed_tokens.weight.copy_(torch.from_numpy(self._embedding))
-            model.lm_head.weight.copy_(torch.from_numpy(self._head))
-            for axis in range(16):
-                layer.self_attn.v_proj.weight[axis, _BALLOT.start + axis] = 1.0
-                layer.self_attn.o_proj.weight[_COUNT.start + axis, axis] = 0.05
-        model.save_pretrained(directory)
+        config = {
+            "architectures": ["LlamaForCausalLM"],
+            "model_type": "llama",
+            "vocab_size": len(self._embedding),
+            "hidden_size": _HIDDEN,
+            "intermediate_size": _INTERMEDIATE,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 1,
+            "num_key_value_heads": 1,
+            "head_dim": _HEAD,
+            "hidden_act": "silu",
+            "max_position_embeddings": POSITIONS,
+            "rms_norm_eps": _EPSILON,
+            "eos_token_id": self._end,
+            "bos_token_id": None,
+            "tie_word_embeddings": False,
+            "torch_dtype": "float32",
+        }
+        (directory / "config.json").write_text(json.dumps(config))
+        save_file(self._tensors(), directory / "model.safetensors", metadata={"format": "pt"})
         return directory
+
+    def _tensors(self) -> dict[str, Matrix]:
+        """The weights by name: all zero, but what counts ballots, and the norms.
+
+        Shapes:
+            each `[out, in]`, norms `[hidden]`.
+        """
+        votes, counts = np.zeros((_HEAD, _HIDDEN), np.float32), np.zeros((_HIDDEN, _HEAD), np.float32)
+        for axis in range(16):
+            votes[axis, _BALLOT.start + axis] = 1.0
+            counts[_COUNT.start + axis, axis] = 0.05
+        layer = "model.layers.0."
+        narrow = np.zeros((_HEAD, _HIDDEN), np.float32)
+        wide = np.zeros((_INTERMEDIATE, _HIDDEN), np.float32)
+        return {
+            "model.embed_tokens.weight": self._embedding,
+            "lm_head.weight": self._head,
+            "model.norm.weight": np.ones(_HIDDEN, np.float32),
+            layer + "input_layernorm.weight": np.ones(_HIDDEN, np.float32),
+            layer + "post_attention_layernorm.weight": np.ones(_HIDDEN, np.float32),
+            layer + "self_attn.q_proj.weight": narrow,
+            layer + "self_attn.k_proj.weight": narrow.copy(),
+            layer + "self_attn.v_proj.weight": votes,
+            layer + "self_attn.o_proj.weight": counts,
+            layer + "mlp.gate_proj.weight": wide,
+            layer + "mlp.up_proj.weight": wide.copy(),
+            layer + "mlp.down_proj.weight": wide.T.copy(),
+        }
 
     def _weights(self, num_tokens: int) -> tuple[Matrix, Matrix]:
         """The embeddings, and the head.

@@ -13,6 +13,7 @@ class Abilities:
         gives_ids: output arrives as token ids; otherwise as text.
         is_streaming: output arrives in deltas while it is generated.
         adds_bos: the server itself prepends a beginning-of-text token to a text.
+        ends_itself: the engine ends an answer at the same end tokens and stop strings as we do.
         takes_stop: a stop request ends a request inside the engine, and the stream then ends cleanly.
         notices_cut: the engine ends a request whose stream is cut.
         reports_own_end: the end of a stream is the engine's own: it then holds nothing for the request.
@@ -23,6 +24,7 @@ class Abilities:
     gives_ids: bool
     is_streaming: bool = True
     adds_bos: bool = False
+    ends_itself: bool = False
     takes_stop: bool = False
     notices_cut: bool = True
     reports_own_end: bool = True

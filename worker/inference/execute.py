@@ -201,6 +201,7 @@ class Runner:
             publish=run.publisher.publish,
             lease_seconds=self.settings.jobs.lease_seconds,
             snapshot_seconds=self.settings.jobs.checkpoint_seconds,
+            ends_itself=model.served.abilities.ends_itself,
         )
         running.generating_since = None
         match end:

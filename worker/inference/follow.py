@@ -28,6 +28,7 @@ def follow(
     publish: Callable[[], None],
     lease_seconds: float,
     snapshot_seconds: float,
+    ends_itself: bool = False,
 ) -> RunEnd:
     """Follow the stream until the run ends.
 
@@ -41,6 +42,7 @@ def follow(
         publish: called whenever there is new output to publish.
         lease_seconds: length of a full lease; the stream ends a little before it does.
         snapshot_seconds: how often to leave a snapshot of the answer for the next checkpoint.
+        ends_itself: the engine ends the answer where we do, and confirms it.
     """
     started = last_token = snapped = time.monotonic()
     # Time to stop the engine's request and get its confirmation while the job is still ours.
@@ -60,14 +62,15 @@ def follow(
             continue  # the keeper may have renewed the lease meanwhile
         match event:
             case TokenDelta() | TextDelta():
-                last_token = time.monotonic()
+                # What comes after the answer's end does not lengthen the wait for the stream's.
+                last_token = time.monotonic() if answer.finish_reason is None else last_token
                 answer.take(event)
                 running.note_tokens(last_token, num_tokens=answer.num_tokens)
                 publish()
                 if answer.is_resumable and last_token - snapped >= snapshot_seconds:
                     running.snapshot, snapped = answer.snapshot(), last_token
-                # At max_tokens the engine ends by itself, and its final response is on its way.
-                if answer.finish_reason is not None and not answer.is_full:
+                # Where the engine ends by itself, as it does at max_tokens, its final response is on its way.
+                if answer.finish_reason is not None and not answer.is_full and not ends_itself:
                     return RunEnd(Finished(answer.finish_reason))
             case StreamEnd(error, confirmed):
                 return RunEnd(_ended(answer, error), engine_is_done=confirmed)
@@ -119,7 +122,7 @@ def _ended(answer: Answer | TextAnswer, error: EngineError | None) -> Outcome:
 
 def _patience(answer: Answer | TextAnswer, deadlines: Deadlines) -> float:
     """Return how many seconds of silence are allowed now."""
-    if answer.is_full:
+    if answer.is_full or answer.finish_reason is not None:
         return _FINAL_SECONDS
     return deadlines.between_tokens if answer.is_streaming else deadlines.first_token
 

@@ -45,6 +45,14 @@ def test_a_final_response_without_tokens_is_an_end_token(answer: Answer) -> None
     assert follow(given, answer, PATIENT, **PACE) == RunEnd(Finished(FinishReason.STOP), engine_is_done=True)
 
 
+def test_an_engine_that_ends_where_we_do_is_waited_for(answer: Answer, tokenizer: Tokenizer) -> None:
+    ending = TokenDelta([1000, tokenizer.end_id]), StreamEnd(None, confirmed=True)
+    whole = RunEnd(Finished(FinishReason.STOP), engine_is_done=True)
+    assert follow(running(*ending), answer, PATIENT, **PACE, ends_itself=True) == whole
+    other = Answer(tokenizer, max_tokens=3)
+    assert follow(running(*ending), other, PATIENT, **PACE) == RunEnd(Finished(FinishReason.STOP))
+
+
 def test_as_many_tokens_as_were_asked_for_are_a_length(answer: Answer) -> None:
     given = running(TokenDelta([1000, 1001, 1002]), StreamEnd(None, confirmed=True))
     assert follow(given, answer, PATIENT, **PACE) == RunEnd(

@@ -47,7 +47,7 @@ class LlamaCppEngine:
         path = str((await self._props()).get("model_path") or "")
         # A cut stream is noticed when something is written to it: for its progress events, that is after each
         # batch of the prefill.
-        abilities = Abilities(takes_ids=True, gives_ids=True)
+        abilities = Abilities(takes_ids=True, gives_ids=True, ends_itself=True)
         return ServedModel(
             kind="llama.cpp",
             name=self._overrides.served_model or path.rpartition("/")[2],

@@ -46,7 +46,7 @@ class SglangEngine:
         return ServedModel(
             kind="sglang",
             name=(await model_card(self._server, self._overrides)).name,
-            abilities=Abilities(takes_ids=True, gives_ids=True, takes_stop=True),
+            abilities=Abilities(takes_ids=True, gives_ids=True, ends_itself=True, takes_stop=True),
             call=partial(HttpCall, self._server, dialect=_Dialect),
         )
 

@@ -47,7 +47,7 @@ class VllmEngine:
         return ServedModel(
             kind="vllm",
             name=name,
-            abilities=Abilities(takes_ids=True, gives_ids=True, cancel_bound=_CANCEL_BOUND),
+            abilities=Abilities(takes_ids=True, gives_ids=True, ends_itself=True, cancel_bound=_CANCEL_BOUND),
             call=partial(HttpCall, self._server, dialect=partial(_Dialect, name)),
         )
 

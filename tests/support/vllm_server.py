@@ -1,0 +1,133 @@
+"""A real vLLM on the CPU: its server, killed and started again on the same port."""
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Final
+
+from cli.stack.ports import LOOPBACK, free_port
+from jobs.prompts.tokenizer_files import tokenizer_directory
+from jobs.settings import EngineSettings, TritonSettings
+from scripted_model import POSITIONS
+from worker.engine import loop
+from worker.engine.client import EngineClient
+from worker.engine.engine import ServedModel
+from worker.engine.exposition import scrape
+
+PYTHON: Final = Path(".venv-vllm/bin/python")
+_START_SECONDS: Final = 240.0  # 60 alone, on two cores
+
+
+class VllmServer:
+    """vLLM's OpenAI-compatible server with one model, on a port of its own.
+
+    Attributes:
+        tokens_per_block: of its KV cache.
+    """
+
+    tokens_per_block = 64
+
+    def __init__(
+        self,
+        directory: Path,
+        model_dir: Path,
+        *,
+        slots: int = 4,
+        context: int = POSITIONS,
+        pool_tokens: int = POSITIONS,
+    ) -> None:
+        """Args: context: most tokens of one request; pool_tokens: of all requests together."""
+        self._slots = slots
+        self._context = context
+        self._num_blocks = pool_tokens // self.tokens_per_block + 1  # one is never given to a request
+        self._directory = directory
+        self._model_dir = model_dir
+        self._port = free_port()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._client = EngineClient(TritonSettings(), self.settings, end_id=0)
+
+    @property
+    def settings(self) -> EngineSettings:
+        """Those of a worker that feeds it."""
+        return EngineSettings(url=self.url, max_batch_size=self._slots)
+
+    def start(self) -> "VllmServer":
+        """Start the server and wait until it is ready."""
+        variables = {
+            "HF_HUB_OFFLINE": "1",
+            "TRANSFORMERS_OFFLINE": "1",
+            "VLLM_NO_USAGE_STATS": "1",
+            "VLLM_CPU_KVCACHE_SPACE": "1",
+        }
+        with (self._directory / "vllm.log").open("ab") as output:
+            self._process = subprocess.Popen(
+                self._arguments(),
+                env={**os.environ, **variables},
+                cwd=self._directory,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # it is killed with its engine's processes
+            )
+        until = time.monotonic() + _START_SECONDS
+        while not self._client.is_ready():
+            assert self._process.poll() is None, (self._directory / "vllm.log").read_text()[-4000:]
+            assert time.monotonic() < until, "vLLM did not start in time"
+        return self
+
+    def kill(self) -> None:
+        """Kill the server and its engine's processes."""
+        if self._process is not None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+            self._process = None
+
+    @property
+    def url(self) -> str:
+        """Where it answers."""
+        return f"http://{LOOPBACK}:{self._port}"
+
+    def num_preemptions(self) -> int:
+        """Count the requests that it had to compute again since it started."""
+        samples = loop.run(scrape(f"{self.url}/metrics", "vllm:num_preemptions_total"))
+        assert samples
+        return int(sum(each.value for each in samples))
+
+    def model(self) -> ServedModel:
+        """Read what it serves, as a worker does."""
+        return self._client.served()
+
+    def gauges(self) -> dict[str, float]:
+        """Its load, in the names of the local engine."""
+        found = self._client.gauges()
+        assert found is not None
+        return {
+            "active": found.active_requests + found.waiting_requests,
+            "used": found.used_blocks,
+            "generation_requests": found.active_requests,
+        }
+
+    def _arguments(self) -> list[str]:
+        options = {
+            "--model": self._model_dir,
+            "--tokenizer": tokenizer_directory(None),
+            "--served-model-name": "scripted",
+            "--dtype": "float32",
+            "--host": LOOPBACK,
+            "--port": self._port,
+            "--max-model-len": self._context,
+            "--max-num-seqs": self._slots,
+            "--max-num-batched-tokens": 4096,
+            "--block-size": self.tokens_per_block,
+            "--num-gpu-blocks-override": self._num_blocks,
+        }
+        named = [str(each) for pair in options.items() for each in pair]
+        return [
+            str(PYTHON.absolute()),
+            "-m",
+            "vllm.entrypoints.openai.api_server",
+            *named,
+            "--enforce-eager",
+            "--no-enable-prefix-caching",
+        ]
