@@ -90,7 +90,7 @@ def test_a_real_server_refuses_an_ensemble_that_does_not_fit_its_models(tmp_path
 
 
 def test_a_running_engine_passes_the_smoke_test_of_its_profile(tmp_path: Path, tokenizer_dir: Path) -> None:
-    options = EngineOptions(tokenizer_dir=tokenizer_dir, time_scale=20, text_models=True)
+    options = EngineOptions(tokenizer_dir=tokenizer_dir, time_scale=5, text_models=True)
     render.write(render.render(A6000), tmp_path / "out")
     with running_engine(tmp_path / "engine", options) as engine:
         answer = smoke(engine.launch, tmp_path / "out", PROMPT_TOKENS="20000")
@@ -109,7 +109,7 @@ def test_a_running_engine_passes_the_smoke_test_of_its_profile(tmp_path: Path, t
 
 
 def test_the_smoke_test_reads_the_longest_prompt(tmp_path: Path) -> None:
-    with running_engine(tmp_path, EngineOptions(mode="synthetic", time_scale=100)) as engine:
+    with running_engine(tmp_path, EngineOptions(mode="synthetic", time_scale=30)) as engine:
         answer = smoke(engine.launch)
     assert answer.returncode == 0, answer.stdout + answer.stderr
     assert "96000 prompt tokens, 32 tokens" in answer.stdout
