@@ -10,8 +10,8 @@ help: ## say what can be made
 setup: ## a working .venv/bin/longbatch (PYTHON=… chooses the interpreter; ENGINE=llama adds llama.cpp)
 	@scripts/setup.sh
 
-demo: setup ## the whole stack summarizes documents (DOCS=folder takes yours)
-	@$(BIN)/longbatch demo $(if $(DOCS),--docs "$(DOCS)")
+demo: setup ## the whole stack summarizes documents (DOCS=folder takes yours; ENGINE=llama a real model on the CPU, GGUF=file yours)
+	@$(BIN)/longbatch demo $(if $(DOCS),--docs "$(DOCS)") $(if $(ENGINE),--engine "$(ENGINE)") $(if $(GGUF),--gguf "$(GGUF)")
 
 # The tests run on llama.cpp too.
 test pytest: export ENGINE = llama

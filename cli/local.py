@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -9,7 +10,13 @@ from pydantic import SecretStr
 
 from cli.stack.options import default_directory
 from jobs.errors import LongbatchError
-from jobs.settings import DatabaseSettings, EngineSide
+from jobs.settings import (
+    ENV_PREFIX,
+    DatabaseSettings,
+    EngineSettings,
+    EngineSide,
+    TokenizerSettings,
+)
 
 DEFAULT_API_URL: Final = "http://127.0.0.1:8080"
 _URLS: Final = frozenset({"LONGBATCH_ENGINE__URL", "LONGBATCH_TRITON__URL"})
@@ -67,6 +74,8 @@ def find_engine(url: str | None, *, metrics_url: str | None = None, model: str |
     if url and "://" in url:
         return _engine_at(url, model=model)
     ready = {} if url or not _URLS.isdisjoint(os.environ) else _ready()
+    if settings := ready.get("engine_settings"):
+        return _engine_of_stack(settings, model=model)
     given = {
         "url": url or ready.get("triton_grpc"),
         "metrics_url": metrics_url or ready.get("triton_metrics"),
@@ -97,6 +106,22 @@ def _engine_at(url: str, *, model: str | None) -> EngineSide:
         update={
             "triton": side.triton.model_copy(update=triton),
             "engine": type(side.engine).model_validate(named),
+        }
+    )
+
+
+def _engine_of_stack(settings: Mapping[str, str], *, model: str | None) -> EngineSide:
+    """Build the settings of the local stack's own llama.cpp from the variables of its worker."""
+    side = EngineSide()
+    groups: dict[str, dict[str, str]] = {"ENGINE": {}, "TOKENIZER": {}}
+    for variable, value in settings.items():
+        group, _, name = variable.removeprefix(ENV_PREFIX).partition("__")
+        groups[group][name.lower()] = value
+    served = {"served_model": model} if model else {}
+    return side.model_copy(
+        update={
+            "engine": EngineSettings.model_validate(side.engine.model_dump() | groups["ENGINE"] | served),
+            "tokenizer": TokenizerSettings.model_validate(side.tokenizer.model_dump() | groups["TOKENIZER"]),
         }
     )
 

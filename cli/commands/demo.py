@@ -1,7 +1,7 @@
 """`longbatch demo`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -24,6 +24,19 @@ def demo(
             show_default="Python's reference",
         ),
     ] = None,
+    engine: Annotated[
+        Literal["triton", "llama"],
+        typer.Option(help="llama: a real, small model on the CPU instead of the stand-in on Triton."),
+    ] = "triton",
+    gguf: Annotated[
+        Path | None,
+        typer.Option(
+            help="With --engine llama: a model of yours.",
+            show_default="SmolLM2-135M-Instruct",
+            dir_okay=False,
+            exists=True,
+        ),
+    ] = None,
     time_scale: Annotated[
         float, typer.Option(min=0.1, help="How much faster than an A6000 the local engine runs.")
     ] = DEFAULT_TIME_SCALE,
@@ -31,8 +44,13 @@ def demo(
     """Start a stack of its own, summarize documents on it and print a table; exit 1 unless all complete."""
     from cli.demo import run  # the stack takes most of a second to import; other commands do not need it
 
+    if gguf is not None and engine != "llama":
+        raise typer.BadParameter("it needs --engine llama.", param_hint="--gguf")
     try:
-        all_completed = run.run(docs, time_scale=time_scale)
+        if engine == "llama":
+            all_completed = run.run_llama(docs, gguf=gguf)
+        else:
+            all_completed = run.run_stand_in(docs, time_scale=time_scale)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--docs") from error
     if not all_completed:

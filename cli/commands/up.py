@@ -11,7 +11,7 @@ def register(app: typer.Typer) -> None:
     app.command()(up)
 
 
-def up(
+def up(  # noqa: PLR0913  # one for each option
     *,
     data_dir: Annotated[
         Path | None,
@@ -50,15 +50,49 @@ def up(
         ),
     ] = None,
     kv_tokens: Annotated[int, typer.Option(min=1024, help="With --model: tokens in the KV cache.")] = 131_072,
+    engine: Annotated[
+        Literal["triton", "llama"],
+        typer.Option(
+            help="llama: serve a real model with llama.cpp on the CPU, without Triton; needs `make setup"
+            " ENGINE=llama`."
+        ),
+    ] = "triton",
+    gguf: Annotated[
+        Path | None,
+        typer.Option(
+            help="With --engine llama: the model.",
+            show_default="SmolLM2-135M-Instruct",
+            dir_okay=False,
+            exists=True,
+        ),
+    ] = None,
+    context: Annotated[
+        int | None,
+        typer.Option(
+            min=256, help="With --engine llama: tokens of one request.", show_default="the model's own"
+        ),
+    ] = None,
+    slots: Annotated[int, typer.Option(min=1, max=64, help="With --engine llama: requests at once.")] = 2,
+    threads: Annotated[
+        int | None,
+        typer.Option(min=1, help="With --engine llama: its threads.", show_default="all cores but one"),
+    ] = None,
 ) -> None:
-    """Run Longbatch here: database, broker, Triton, API and workers, until Ctrl-C."""
+    """Run Longbatch here: database, broker, engine, API and workers, until Ctrl-C."""
     from cli.stack import (
         foreground,  # the stack takes most of a second to import; other commands do not need it
     )
+    from cli.stack.servers.llama_options import LlamaOptions, bundled_gguf
 
-    engine: foreground.LocalEngineArgs | foreground.ModelArgs
-    if model is None:
-        engine = foreground.LocalEngineArgs(mode=engine_mode, time_scale=time_scale, text_models=text_models)
+    chosen: foreground.LocalEngineArgs | foreground.ModelArgs | LlamaOptions
+    if engine == "llama":
+        if model is not None:
+            raise typer.BadParameter("--model is served by Triton; a GGUF file goes with --gguf.")
+        chosen = LlamaOptions(gguf=gguf or bundled_gguf(), context=context, slots=slots, threads=threads)
+    elif gguf is not None:
+        raise typer.BadParameter("it needs --engine llama.", param_hint="--gguf")
+    elif model is None:
+        chosen = foreground.LocalEngineArgs(mode=engine_mode, time_scale=time_scale, text_models=text_models)
     else:
-        engine = foreground.ModelArgs(model_dir=model, kv_cache_tokens=kv_tokens)
-    foreground.run(data_dir=data_dir, port=port, ready_file=ready_file, engine=engine)
+        chosen = foreground.ModelArgs(model_dir=model, kv_cache_tokens=kv_tokens)
+    foreground.run(data_dir=data_dir, port=port, ready_file=ready_file, engine=chosen)

@@ -11,6 +11,14 @@ LONG_PROMPT_TOKENS = 90_000
 # Twice the engine's context.
 BOOK_TOKENS = 200_000
 NUM_TOPICS = 24
+# For a small model on the CPU, which reads some dozens of tokens a second.
+SHORT_TOPICS = ("lambda", "while", "del", "assert")
+
+
+def write_short(folder: Path) -> None:
+    """Write a few short texts into an existing folder."""
+    for name in SHORT_TOPICS:
+        (folder / f"topic-{name.lower()}.txt").write_text(topics[name], encoding="utf-8")
 
 
 def write(folder: Path, count: Callable[[str], int]) -> None:

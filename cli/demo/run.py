@@ -3,7 +3,7 @@
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -21,6 +21,7 @@ from cli.output import notes
 from cli.stack.options import StackOptions
 from cli.stack.ready import Urls
 from cli.stack.servers.engine_options import EngineOptions
+from cli.stack.servers.llama_options import TOY, LlamaModel, LlamaOptions, bundled_gguf
 from cli.stack.stack import Stack
 from cli.summaries import progress, sources
 from cli.summaries.remote import SummaryClient
@@ -31,9 +32,31 @@ from jobs.prompts.tokenizer_files import tokenizer_directory
 
 _PIPE_WIDTH = 120
 _CONTEXT_TOKENS = 96_000
+_LLAMA_LENGTH = 100  # of a summary by a small model on the CPU, in tokens
 _NUM_AT_ONCE = 32  # all documents of the demo, so that packing has them all to choose from
 _PATIENCE_SECONDS = 30.0
 _COLOURS = {"completed": "green", "failed": "red", "cancelled": "yellow", "expired": "yellow"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Setting:
+    """What the demo runs.
+
+    Attributes:
+        engine: of its stack.
+        context_tokens: longer documents are read in parts.
+        options: of each summary.
+        write: writes the demo's own documents into a folder.
+        engine_note: describes the engine to the reader.
+        servers: names the servers that start.
+    """
+
+    engine: EngineOptions | LlamaOptions
+    context_tokens: int
+    options: Mapping[str, object]
+    write: Callable[[Path], None]
+    engine_note: str
+    servers: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +76,41 @@ class Row:
     error: str
 
 
-def run(docs: Path | None, *, time_scale: float) -> bool:
+def run_stand_in(docs: Path | None, *, time_scale: float) -> bool:
+    """Run the demo on the local engine; see `_run`."""
+    tokenizer = tokenizer_directory(None)
+    setting = _Setting(
+        engine=EngineOptions(tokenizer_dir=tokenizer, time_scale=time_scale),
+        context_tokens=_CONTEXT_TOKENS,
+        options={},
+        write=lambda folder: demo_documents.write(folder, Tokenizer.load(str(tokenizer)).count_text),
+        engine_note=(
+            f"The engine was a local stand-in, {time_scale:g} times as fast as an A6000: its summaries are"
+            " extracts, not a language model's. Set LONGBATCH_TRITON__URL to use your TensorRT-LLM server, or"
+            " run `make demo ENGINE=llama` for a real, small model on the CPU."
+        ),
+        servers="Postgres, Valkey, Triton, API and workers",
+    )
+    return _run(docs, setting)
+
+
+def run_llama(docs: Path | None, *, gguf: Path | None) -> bool:
+    """Run the demo on llama.cpp with this model, or SmolLM2; see `_run`."""
+    options = LlamaOptions(gguf=gguf or bundled_gguf())
+    model = LlamaModel.of(options)
+    toy = f" {TOY} Name a model of yours with --gguf FILE." if gguf is None else ""
+    setting = _Setting(
+        engine=options,
+        context_tokens=model.context,
+        options={"length": _LLAMA_LENGTH},
+        write=demo_documents.write_short,
+        engine_note=f"The engine was llama.cpp on the CPU with {model.name}.{toy}",
+        servers="Postgres, Valkey, llama.cpp, API and workers",
+    )
+    return _run(docs, setting)
+
+
+def _run(docs: Path | None, setting: _Setting) -> bool:
     """Run the demo and remove its stack; return True if every document was summarized.
 
     Raises:
@@ -61,41 +118,39 @@ def run(docs: Path | None, *, time_scale: float) -> bool:
     """
     # A pipe has no width of its own, and 80 columns would hide the figures.
     console = Console(highlight=False, width=None if sys.stdout.isatty() else _PIPE_WIDTH)
-    tokenizer = tokenizer_directory(None)
     with tempfile.TemporaryDirectory(prefix="longbatch-demo-") as folder:
-        in_folder = sources.find([str(docs or _own_documents(Path(folder), tokenizer))])
+        in_folder = sources.find([str(docs or _own_documents(Path(folder), setting.write))])
         found = [replace(source, shown=str(source.name)) for source in in_folder]
         if not found:
             raise ValueError(f"{docs} contains no documents ({', '.join(sorted(sources.SUFFIXES))})")
-        engine = EngineOptions(tokenizer_dir=tokenizer, time_scale=time_scale)
-        stack = Stack(replace(StackOptions(directory=Path(folder) / "data"), engine=engine))
+        stack = Stack(replace(StackOptions(directory=Path(folder) / "data"), engine=setting.engine))
         began = time.monotonic()
         try:
-            with console.status("Starting Postgres, Valkey, Triton, API and workers…"):
+            with console.status(f"Starting {setting.servers}…"):
                 stack.start()
             console.print(f"Ready after {time.monotonic() - began:.1f} s at {stack.urls.api_url}.")
-            rows = _summarize(stack.urls, found)
+            rows = _summarize(stack.urls, found, setting.options)
         finally:
             stack.stop()
             stack.remove_data()
-    _print_outcome(console, rows, time_scale=time_scale)
+    _print_outcome(console, rows, setting)
     return all(_state(row) == "completed" for row in rows)
 
 
-def _own_documents(folder: Path, tokenizer: Path) -> Path:
+def _own_documents(folder: Path, write: Callable[[Path], None]) -> Path:
     documents = folder / "documents"
     documents.mkdir()
-    demo_documents.write(documents, Tokenizer.load(str(tokenizer)).count_text)
+    write(documents)
     return documents
 
 
-def _summarize(urls: Urls, found: Sequence[SourceFile]) -> list[Row]:
+def _summarize(urls: Urls, found: Sequence[SourceFile], options: Mapping[str, object]) -> list[Row]:
     """Upload every document and wait for its summary, as `longbatch summarize` does."""
     stop = Event()
     shown = progress.progress(notes, total=len(found), live=False)
     with Client(urls.api_url or "", urls.api_key) as client:
         server = SummaryClient(client, patience=_PATIENCE_SECONDS, stop=stop)
-        run = SummaryRun(server, {}, model=server.model(), progress=shown)
+        run = SummaryRun(server, dict(options), model=server.model(), progress=shown)
         try:
             with shown:
                 ended = dict(in_threads(run.summarize_one, found, num_threads=_NUM_AT_ONCE))
@@ -114,7 +169,7 @@ def _row(server: SummaryClient, ended: DocumentOutcome, times: Mapping[str, Time
     return Row(ended.source, summary, tokens, times.get(ended.summary_id), error)
 
 
-def _print_outcome(console: Console, rows: Sequence[Row], *, time_scale: float) -> None:
+def _print_outcome(console: Console, rows: Sequence[Row], setting: _Setting) -> None:
     table = Table(title="Summaries", title_justify="left")
     table.add_column("Document", no_wrap=True, overflow="ellipsis", max_width=24)
     table.add_column("State", no_wrap=True)
@@ -128,16 +183,12 @@ def _print_outcome(console: Console, rows: Sequence[Row], *, time_scale: float) 
     completed = sum(_state(row) == "completed" for row in rows)
     console.print(f"{completed} of {len(rows)} documents summarized{_took(rows)}.")
     for row in rows:
-        if row.summary is not None and (row.tokens or 0) > _CONTEXT_TOKENS:
+        if row.summary is not None and (row.tokens or 0) > setting.context_tokens:
             console.print(
                 f"{row.source.name} is longer than the context: read in {len(row.summary['chunks'])} parts"
                 f" by {row.summary['progress']['jobs']} jobs on {row.summary['levels']} levels."
             )
-    console.print(
-        f"The engine was a local stand-in, {time_scale:g} times as fast as an A6000: its summaries are "
-        "extracts, not a language model's. Set LONGBATCH_TRITON__URL to use your TensorRT-LLM server.",
-        style="dim",
-    )
+    console.print(setting.engine_note, style="dim")
     console.print(
         "The demo keeps nothing: to keep a stack, run `longbatch up`; to keep summaries, run"
         " `longbatch summarize FOLDER --output DIR`.",

@@ -32,8 +32,12 @@ def main() -> None:
 
 
 def die_with_parent(parent: int, death_signal: int) -> None:
-    """Request the signal at the parent's death; exit now if it is already dead."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, death_signal, 0, 0, 0)
+    """Request the signal at the parent's death; exit now if it is already dead.
+
+    Only Linux sends it: elsewhere the program outlives a parent that is killed.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, death_signal, 0, 0, 0)
     if os.getppid() != parent:
         sys.exit("the process that started this one has ended")
 

@@ -19,6 +19,7 @@ from cli.stack.options import StackOptions, default_directory
 from cli.stack.private_files import SIGNING_FILE
 from cli.stack.ready import Urls
 from cli.stack.servers.engine_options import EngineMode, EngineOptions
+from cli.stack.servers.llama_options import DEFAULT_GGUF, TOY, LlamaModel, LlamaOptions
 from cli.stack.servers.transformers_options import TransformersOptions
 from cli.stack.stack import Stack
 from cli.stack.supervised import ServerEnded, ServerStarted
@@ -33,6 +34,7 @@ _STAND_IN = (
     "LONGBATCH_TRITON__URL=host:8001 (and LONGBATCH_TRITON__METRICS_URL=http://host:8002/metrics) to your "
     "Triton server with TensorRT-LLM and start again."
 )
+_ENGINE_URLS = ("LONGBATCH_ENGINE__URL", "LONGBATCH_TRITON__URL")
 
 
 class _StopRequestedError(BaseException):
@@ -57,7 +59,11 @@ class ModelArgs:
 
 
 def run(
-    *, data_dir: Path | None, port: int | None, ready_file: Path | None, engine: LocalEngineArgs | ModelArgs
+    *,
+    data_dir: Path | None,
+    port: int | None,
+    ready_file: Path | None,
+    engine: LocalEngineArgs | ModelArgs | LlamaOptions,
 ) -> None:
     """Run the stack until a signal asks it to stop."""
     open_files.raise_limit()  # every server inherits it
@@ -80,8 +86,12 @@ def run(
         stack.stop()
 
 
-def _with_engine(options: StackOptions, engine: LocalEngineArgs | ModelArgs) -> StackOptions:
+def _with_engine(options: StackOptions, engine: LocalEngineArgs | ModelArgs | LlamaOptions) -> StackOptions:
     """Add this engine to the options; a model's own tokenizer counts its prompts."""
+    if isinstance(engine, LlamaOptions):
+        if given := [name for name in _ENGINE_URLS if options.environment.get(name)]:
+            raise StackError(f"--engine llama starts an engine of its own: unset {' and '.join(given)}.")
+        return replace(options, engine=engine)
     configured = options.environment.get(_TOKENIZER)
     if isinstance(engine, LocalEngineArgs):
         local = EngineOptions(tokenizer_dir=tokenizer_directory(configured), **asdict(engine))
@@ -114,8 +124,25 @@ def _show(console: Console, stack: Stack) -> None:
         console.print(f"[bold]API key[/]: {urls.api_key}")
     if stack.runs_local_engine:
         console.print(_STAND_IN)
+    if stack.model is not None:
+        console.print(_llama_words(stack.model))
     if urls.api_url:
         console.print(f"[bold]Next[/], in another terminal: {escape(_next(urls.api_url, stack.ready_file))}")
+
+
+def _llama_words(model: LlamaModel) -> str:
+    """Describe the model that llama.cpp serves."""
+    found = (
+        f"The engine is llama.cpp with [bold]{escape(model.name)}[/]: {model.slots} requests at once of"
+        f" {model.context:,} tokens each, on {model.threads} of this machine's cores."
+    )
+    if model.gguf.text("tokenizer.chat_template") is None:
+        found += (
+            " [yellow]The model has no chat template:[/] it takes plain prompts, no chats and no documents."
+        )
+    if model.gguf.path.name == DEFAULT_GGUF:
+        found += f" [yellow]{TOY}[/] Name a model of yours with --gguf FILE."
+    return found
 
 
 def _next(api_url: str, ready_file: Path) -> str:
@@ -137,6 +164,7 @@ def _rows(urls: Urls, stack: Stack) -> list[tuple[str, str]]:
         "Triton gRPC": urls.triton_grpc,
         "Triton HTTP": urls.triton_http,
         "Triton metrics": urls.triton_metrics,
+        "llama.cpp": (urls.engine_settings or {}).get("LONGBATCH_ENGINE__URL"),
         "Logs": str(stack.directory / "logs"),
         "Webhook signing secret": str(stack.directory / SIGNING_FILE),
         "All of this, with passwords": str(stack.ready_file),

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from cli.stack.ready import PARTS
 from cli.stack.servers.engine_options import EngineOptions
+from cli.stack.servers.llama_options import LlamaOptions
 from cli.stack.servers.transformers_options import TransformersOptions
 
 
@@ -26,18 +27,18 @@ class StackOptions:
 
     Attributes:
         directory: holds data, logs and the lock; created if missing.
-        engine: the engine that Triton runs; None for the local engine, extractive at its natural speed, with
-            the configured tokenizer.
+        engine: the engine that Triton runs, or a model for llama.cpp, which then takes Triton's place; None
+            for the local engine, extractive at its natural speed, with the configured tokenizer.
         api_port: exactly this port; 0 for a random one; None for 8080, or a random one if that is taken.
         ready_file: written when the stack answers and whenever a process id changes; None for `ready.json` in
             the data directory.
         parts: the processes to run, from `ready.PARTS`. A server with a URL in the environment does not run.
-        environment: of our own processes; LONGBATCH_DATABASE__URL, LONGBATCH_BROKER__URL and
-            LONGBATCH_TRITON__URL in it name servers to use instead of embedded ones.
+        environment: of our own processes; LONGBATCH_DATABASE__URL, LONGBATCH_BROKER__URL, and
+            LONGBATCH_ENGINE__URL or LONGBATCH_TRITON__URL in it name servers to use instead of embedded ones.
     """
 
     directory: Path
-    engine: EngineOptions | TransformersOptions | None = None
+    engine: EngineOptions | TransformersOptions | LlamaOptions | None = None
     api_port: int | None = None
     ready_file: Path | None = None
     parts: frozenset[str] = frozenset(PARTS)

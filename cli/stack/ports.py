@@ -2,6 +2,7 @@
 
 import random
 import socket
+import sys
 from pathlib import Path
 
 from cli.stack.errors import StackError
@@ -41,7 +42,8 @@ def reserve(port: int) -> bool:
     """
     reservation = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        reservation.bind(f"\0longbatch-port-{port}")
+        if sys.platform == "linux":  # others have no such sockets: there, two stacks may choose one port
+            reservation.bind(f"\0longbatch-port-{port}")
     except OSError:
         reservation.close()
         return False

@@ -1,6 +1,7 @@
 """The addresses of a running stack, and the ready file that lists them."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -13,6 +14,7 @@ SERVICE_WORKER = "service_worker"
 POSTGRES = "postgres"
 REDIS = "redis"
 TRITON = "triton"
+LLAMA_CPP = "llama_cpp"  # only in a stack that runs it in Triton's place
 PARTS = (API, INFERENCE_WORKER, SERVICE_WORKER, POSTGRES, REDIS, TRITON)
 
 
@@ -25,6 +27,8 @@ class Urls:
         triton_grpc: host:port, for gRPC clients.
         triton_http: None also for an external server without LONGBATCH_TRITON__HTTP_URL.
         triton_metrics: None also for an external server without LONGBATCH_TRITON__METRICS_URL.
+        engine_settings: variables that describe the stack's own llama.cpp to a worker or a command. None, and
+            not in the file, for any other engine.
     """
 
     api_url: str | None = None
@@ -34,9 +38,13 @@ class Urls:
     triton_grpc: str | None = None
     triton_http: str | None = None
     triton_metrics: str | None = None
+    engine_settings: Mapping[str, str] | None = None
 
 
 def write_ready_file(path: Path, urls: Urls, pids: dict[str, int | None]) -> None:
     """Write addresses and process ids; private, because the URLs hold secrets."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_private(path, json.dumps({**asdict(urls), "pids": pids}, indent=2) + "\n")
+    found = asdict(urls)
+    if urls.engine_settings is None:
+        del found["engine_settings"]
+    write_private(path, json.dumps({**found, "pids": pids}, indent=2) + "\n")

@@ -21,6 +21,7 @@ from cli.stack.private_files import ENCRYPTION_VARIABLE, SIGNING_VARIABLE, encry
 from cli.stack.ready import (
     API,
     INFERENCE_WORKER,
+    LLAMA_CPP,
     PARTS,
     POSTGRES,
     REDIS,
@@ -31,6 +32,8 @@ from cli.stack.ready import (
 )
 from cli.stack.server import StackServer
 from cli.stack.servers.engine_options import EngineOptions
+from cli.stack.servers.llama_cpp import EmbeddedLlamaCpp
+from cli.stack.servers.llama_options import LlamaModel, LlamaOptions
 from cli.stack.servers.postgres import EmbeddedPostgres
 from cli.stack.servers.transformers_options import TransformersOptions
 from cli.stack.servers.triton import EmbeddedTriton
@@ -48,7 +51,7 @@ _DEFAULT_API_PORT = 8080
 _SERVER_TIMEOUT = timedelta(seconds=60)
 _READY_TIMEOUT = timedelta(seconds=60)
 # Each group stops together, after the one before. Workers stop first, to release their jobs.
-_STOP_ORDER = ((API, INFERENCE_WORKER, SERVICE_WORKER), (TRITON, REDIS), (POSTGRES,))
+_STOP_ORDER = ((API, INFERENCE_WORKER, SERVICE_WORKER), (TRITON, LLAMA_CPP, REDIS), (POSTGRES,))
 
 
 def _silent(_event: ServerStarted | ServerEnded) -> None:
@@ -129,12 +132,19 @@ class Stack:
     @property
     def pids(self) -> dict[str, int | None]:
         """Process ids by name; None for a process that this stack does not run."""
-        return {name: self._running[name].pid if name in self._running else None for name in PARTS}
+        names = [*PARTS, *([LLAMA_CPP] if LLAMA_CPP in self._running else [])]
+        return {name: self._running[name].pid if name in self._running else None for name in names}
 
     @property
     def runs_local_engine(self) -> bool:
         """True if answers come from the stand-in instead of a language model."""
         return TRITON in self._running and not isinstance(self.options.engine, TransformersOptions)
+
+    @property
+    def model(self) -> LlamaModel | None:
+        """The model that llama.cpp serves; None if this stack does not run it."""
+        server = self._running[LLAMA_CPP].server if LLAMA_CPP in self._running else None
+        return server.model if isinstance(server, EmbeddedLlamaCpp) else None
 
     @property
     def webhook_secret(self) -> str:
@@ -177,13 +187,19 @@ class Stack:
         directory, given = self.directory, self.options.environment
         database_url = given.get("LONGBATCH_DATABASE__URL")
         broker_url = given.get("LONGBATCH_BROKER__URL")
-        triton_grpc = given.get("LONGBATCH_TRITON__URL")
+        engine_url, triton_grpc = given.get("LONGBATCH_ENGINE__URL"), given.get("LONGBATCH_TRITON__URL")
         postgres = EmbeddedPostgres(directory / POSTGRES) if self._runs(POSTGRES, database_url) else None
         valkey = EmbeddedValkey(directory / REDIS) if self._runs(REDIS, broker_url) else None
-        triton = (
-            EmbeddedTriton(directory / TRITON, self._engine()) if self._runs(TRITON, triton_grpc) else None
-        )
-        self._supervise([server for server in (postgres, valkey, triton) if server])
+        llama = triton = None
+        if self._runs(TRITON, engine_url or triton_grpc):
+            engine = self._engine()
+            if isinstance(engine, LlamaOptions):
+                llama = EmbeddedLlamaCpp(directory / LLAMA_CPP, LlamaModel.of(engine))
+            else:
+                triton = EmbeddedTriton(directory / TRITON, engine)
+        self._supervise([server for server in (postgres, valkey, triton, llama) if server])
+        if llama:
+            llama.check_tokenizer()
         self.urls = Urls(
             api_url=f"http://{LOOPBACK}:{api_port}" if API in self.options.parts else None,
             database_url=postgres.url if postgres else database_url,
@@ -191,6 +207,7 @@ class Stack:
             triton_grpc=triton.url if triton else triton_grpc,
             triton_http=triton.http_url if triton else given.get("LONGBATCH_TRITON__HTTP_URL"),
             triton_metrics=triton.metrics_url if triton else given.get("LONGBATCH_TRITON__METRICS_URL"),
+            engine_settings=llama.model.settings(llama.url, llama.tokenizer) if llama else None,
         )
 
     def _prepare_database(self, url: str) -> None:
@@ -205,10 +222,13 @@ class Stack:
         time_scale = engine.time_scale if isinstance(engine, EngineOptions) and self.runs_local_engine else 1
         # The stack's own engines keep nothing of a request that has ended.
         of_engine = {"LONGBATCH_ENGINE__REUSES_PREFIX": "false"} if TRITON in self._running else {}
+        if self.model is not None:
+            of_engine = self.model.defaults()
         env = programs.environment(
             {
                 **of_engine,
                 **self.options.environment,
+                **(self.urls.engine_settings or {}),
                 SIGNING_VARIABLE: self.webhook_secret,
                 ENCRYPTION_VARIABLE: encryption_key(self.options.directory, self.options.environment),
             },
@@ -233,13 +253,15 @@ class Stack:
             self._running[server.name] = made
             made.start()
         for server in servers:
-            timeout = server.start_timeout if isinstance(server, EmbeddedTriton) else _SERVER_TIMEOUT
+            timeout = _SERVER_TIMEOUT
+            if isinstance(server, EmbeddedTriton | EmbeddedLlamaCpp):
+                timeout = server.start_timeout
             self._running[server.name].wait_ready(timeout)
 
     def _runs(self, name: str, external_url: str | None) -> bool:
         return name in self.options.parts and not external_url
 
-    def _engine(self) -> EngineOptions | TransformersOptions:
+    def _engine(self) -> EngineOptions | TransformersOptions | LlamaOptions:
         if self.options.engine is not None:
             return self.options.engine
         from jobs.prompts.tokenizer_files import tokenizer_directory

@@ -1,0 +1,66 @@
+"""A tokenizer built from a GGUF file gives the ids of llama.cpp's own, on the real server."""
+
+import http.client
+import json
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from cli.stack.errors import StackError
+from cli.stack.servers.llama_cpp import EmbeddedLlamaCpp
+from cli.stack.servers.llama_options import bundled_gguf
+from gguf_support import random_texts, running_llama_cpp, write_tiny_model
+from jobs.prompts.gguf_splitters import SPLITTERS, Splitter
+from jobs.prompts.tokenizer import Tokenizer
+
+# One name of each way to split.
+_NAMES = sorted({splitter: name for name, splitter in SPLITTERS.items()}.values())
+# llama.cpp approximates the case of letters that are not ASCII there.
+_APPROXIMATED = {"tekken", "gpt-4o", "llama4", "kanana2"}
+
+
+def server_ids(server: EmbeddedLlamaCpp, texts: list[str]) -> list[list[int]]:
+    """The ids of each text, over one connection."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+    found = []
+    for text in texts:
+        body = {"content": text, "add_special": False, "parse_special": False}
+        connection.request("POST", "/tokenize", json.dumps(body))
+        found.append(json.loads(connection.getresponse().read())["tokens"])
+    connection.close()
+    return found
+
+
+def assert_same_ids(server: EmbeddedLlamaCpp, texts: list[str]) -> None:
+    built = Tokenizer.load(str(server.tokenizer))
+    for text, ids in zip(texts, server_ids(server, texts), strict=True):
+        assert built.encode_text(text).tolist() == ids, repr(text)
+        assert built.decode(ids) == text
+
+
+def test_the_small_model_counts_hundreds_of_texts_as_llama_cpp_does(tmp_path: Path) -> None:
+    with running_llama_cpp(tmp_path / "llama", bundled_gguf()) as server:
+        server.check_tokenizer()
+        assert_same_ids(server, random_texts(400, seed=1, any_character=True))
+
+
+@pytest.mark.parametrize("pre", _NAMES)
+def test_every_way_to_split_is_llama_cpps_own(tmp_path: Path, pre: str) -> None:
+    model = write_tiny_model(tmp_path / "tiny.gguf", pre=pre)
+    with running_llama_cpp(tmp_path / "llama", model) as server:
+        server.check_tokenizer()
+        texts = random_texts(100, seed=2, any_character=pre not in _APPROXIMATED)
+        assert_same_ids(server, texts)
+
+
+def test_a_file_that_names_the_wrong_way_to_split_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = write_tiny_model(tmp_path / "tiny.gguf", pre="gpt-2")
+    monkeypatch.setitem(cast("dict[str, Splitter]", SPLITTERS), "gpt-2", SPLITTERS["llama-bpe"])
+    with (
+        running_llama_cpp(tmp_path / "llama", model) as server,
+        pytest.raises(StackError, match="does not give the tokens"),
+    ):
+        server.check_tokenizer()

@@ -1,0 +1,100 @@
+"""GGUF files for tests: the small real model, and tiny ones with random weights that split text as wanted."""
+
+import functools
+import random
+import unicodedata
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import gguf
+import numpy as np
+
+from cli.stack.servers.llama_cpp import EmbeddedLlamaCpp
+from cli.stack.servers.llama_options import LlamaModel, LlamaOptions, bundled_gguf
+from jobs.prompts.gguf import Gguf
+
+_WIDTH = 32
+_CONTEXT = 512
+# Letters of both cases, digits, signs, white space; letters without case; everything else.
+_ASCII: list[str] = [*map(chr, range(32, 127)), "\n", "\r\n", "\t", "  ", "'s", "'LL", " 2026 "]
+_CASELESS: list[str] = [*"和平希望한국어あいうカタカナ", "。", "、"]
+
+
+@functools.cache
+def smollm2() -> Gguf:
+    """The small model's header."""
+    return Gguf.read(bundled_gguf())
+
+
+def write_tiny_model(file: Path, *, pre: str, **keys: str) -> Path:
+    """A model of one random layer with SmolLM2's vocabulary, split as `pre` says."""
+    real = smollm2()
+    writer = gguf.GGUFWriter(file, "llama")
+    writer.add_context_length(_CONTEXT)
+    writer.add_embedding_length(_WIDTH)
+    writer.add_block_count(1)
+    writer.add_feed_forward_length(_WIDTH)
+    writer.add_head_count(1)
+    writer.add_head_count_kv(1)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre(pre)
+    writer.add_token_list(real.texts("tokenizer.ggml.tokens"))
+    writer.add_token_merges(real.texts("tokenizer.ggml.merges"))
+    writer.add_token_types([int(kind) for kind in real.numbers("tokenizer.ggml.token_type")])
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    for key, value in keys.items():
+        writer.add_string(key.replace("__", "."), value)
+    _add_weights(writer, num_tokens=len(real.texts("tokenizer.ggml.tokens")))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return file
+
+
+def _add_weights(writer: gguf.GGUFWriter, *, num_tokens: int) -> None:
+    rng = np.random.default_rng(1)
+    square = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
+    for name in ("output_norm", "blk.0.attn_norm", "blk.0.ffn_norm"):
+        writer.add_tensor(f"{name}.weight", np.ones(_WIDTH, dtype=np.float32))
+    for name in square:
+        writer.add_tensor(f"blk.0.{name}.weight", rng.normal(size=(_WIDTH, _WIDTH)).astype(np.float16))
+    writer.add_tensor("token_embd.weight", rng.normal(size=(num_tokens, _WIDTH)).astype(np.float16))
+
+
+@contextmanager
+def running_llama_cpp(directory: Path, file: Path) -> Iterator[EmbeddedLlamaCpp]:
+    """A server with one slot and one thread: two that spin on two busy cores stand in each other's way."""
+    options = LlamaOptions(gguf=file, context=_CONTEXT, slots=1, threads=1)
+    server = EmbeddedLlamaCpp(directory, LlamaModel.of(options))
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+def random_texts(number: int, *, seed: int, any_character: bool) -> list[str]:
+    """Texts of up to 150 parts.
+
+    Args:
+        number: how many.
+        seed: of their choice.
+        any_character: of all of Unicode 14, as not everyone knows later letters; otherwise ASCII and letters
+            without case.
+    """
+    chosen = random.Random(seed)  # noqa: S311 no secret
+
+    def part() -> str:
+        if chosen.random() < 0.7:
+            return chosen.choice(_ASCII)
+        if not any_character:
+            return chosen.choice(_CASELESS)
+        low, high = chosen.choice([(0xA0, 0x2FFF), (0x3000, 0xD7FF), (0xE000, 0x1FFFF)])
+        found = chr(chosen.randint(low, high))
+        return found if unicodedata.category(found) != "Cn" else part()
+
+    return ["".join(part() for _ in range(chosen.randint(1, 150))) for _ in range(number)]
