@@ -125,7 +125,7 @@ class RunningEngine:
     def wait_ready(self) -> None:
         """The server and its gauges are ready."""
         ports = self.launch
-        wait_ready(ports.http_port, self.process, timeout=60, metrics_port=ports.metrics_port)
+        wait_ready(ports.http_port, self.process, timeout=PATIENCE, metrics_port=ports.metrics_port)
 
     def ask(
         self, ids: Sequence[int], max_tokens: int, *, request_id: str = "", **values: object

@@ -109,6 +109,20 @@ def test_a_cancelled_job_s_blocks_stay_reserved_until_the_engine_is_free(
         eventually(lambda: not queue.reservations())
 
 
+def test_a_cancelled_job_of_llmapi_leaves_no_reservation(
+    asking: Callable[..., Settings], queue: Queue, tokenizer: Tokenizer
+) -> None:
+    """Nothing shows its blocks, so only the confirmed end of its request frees them before draining ends."""
+    with running_worker(asking("llmapi", drain_seconds=3600), tokenizer):
+        job_id = queue.submit("Say something.", max_tokens=20_000)
+        queue.streaming(job_id)
+        with transaction(queue.sessions) as session:
+            lifecycle.cancel(session, job_id, tenant_id=DEFAULT_TENANT)
+        ended = queue.ended(job_id)
+        assert (ended.state, 0 < ended.completion_tokens < 20_000) == ("cancelled", True)
+        eventually(lambda: not queue.reservations())
+
+
 def test_a_document_that_spells_control_tokens_is_refused_and_not_sent(
     asking: Callable[[str], Settings], queue: Queue, tokenizer: Tokenizer
 ) -> None:

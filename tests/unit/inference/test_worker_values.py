@@ -13,6 +13,7 @@ from worker.engine.deadlines import FLOOR_SECONDS, deadlines_for
 from worker.engine.gauges import Gauges
 from worker.engine.request import Request, Sampling
 from worker.engine.triton.ids import IdsAdapter, stop_tensors
+from worker.engine.triton.llmapi import LlmapiAdapter
 from worker.engine.triton.metrics import parse_gauges
 from worker.engine.triton.text import TextAdapter
 from worker.engine.triton.vllm import VllmAdapter
@@ -180,6 +181,46 @@ def test_sampling_becomes_vllm_s_parameters(sampling: Sampling, expected: dict[s
     adapter = VllmAdapter("vllm_model", frozenset({"sampling_parameters"}))
     raw = adapter.tensors(request_of(sampling))["sampling_parameters"].item()
     assert json.loads(raw) == {"max_tokens": 5, **expected}
+
+
+@pytest.mark.parametrize(
+    ("word", "reason", "given_up"),
+    [
+        ("stop", FinishReason.STOP, None),
+        ("length", FinishReason.LENGTH, None),
+        ("None", None, None),
+        ("abort", None, "abort"),
+        ("cancelled", None, "cancelled"),
+    ],
+)
+def test_an_answer_that_the_engine_gave_up_is_told_from_a_complete_one(
+    word: str, reason: FinishReason | None, given_up: str | None
+) -> None:
+    def element(text: str) -> bytes:
+        return len(text).to_bytes(4, "little") + text.encode()
+
+    adapters = (VllmAdapter("vllm_model", frozenset()), LlmapiAdapter("m", frozenset(), is_streaming=True))
+    for adapter in adapters:
+        delta = adapter.delta({"text_output": element("So far"), "finish_reason": element(word)})
+        assert delta is not None
+        assert (delta.text, delta.reason, delta.given_up) == ("So far", reason, given_up)
+
+
+@pytest.mark.parametrize(
+    ("sampling", "expected"),
+    [
+        (Sampling(), {"top_k": 1}),
+        (Sampling(top_p=0.9, top_k=5, seed=7), {"top_k": 1}),
+        (Sampling(temperature=0.5, seed=7), {"temperature": 0.5, "top_k": 0, "top_p": 1.0, "seed": 7}),
+        (Sampling(temperature=1.0, top_p=0.25, top_k=5), {"temperature": 1.0, "top_k": 5, "top_p": 0.25}),
+    ],
+)
+def test_sampling_becomes_llmapi_s_tensors(sampling: Sampling, expected: dict[str, float]) -> None:
+    prefix = "sampling_param_"
+    names = frozenset(f"{prefix}{each}" for each in ("temperature", "top_k", "top_p", "seed"))
+    tensors = LlmapiAdapter("tensorrt_llm", names, is_streaming=True).tensors(request_of(sampling))
+    assert {name.removeprefix(prefix): value.item() for name, value in tensors.items()} == expected
+    assert {value.shape for value in tensors.values()} == {(1,)}
 
 
 def test_seed_and_least_length_have_the_names_that_the_model_declares() -> None:
