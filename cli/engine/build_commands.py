@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from cli.engine import values
+from cli.engine import plan, values
 from cli.engine.hardware import GPUS
 from cli.engine.profile import Profile
 from worker.engine.triton.server_flags import KEEPALIVE
@@ -97,7 +97,11 @@ def engine_settings(profile: Profile) -> dict[str, str]:
         "LONGBATCH_ENGINE__MAX_BLOCKS": str(engine.kv_cache_tokens // engine.tokens_per_block),
         "LONGBATCH_ENGINE__TOKENS_PER_BLOCK": str(engine.tokens_per_block),
     }
-    return (told if profile.image.flow == "llmapi" else {}) | {
+    constant = plan.blocks_per_sequence(profile) if plan.kv_bytes_per_token(profile) else 0
+    told = told if profile.image.flow == "llmapi" else {}
+    if constant:
+        told["LONGBATCH_ENGINE__BLOCKS_PER_SEQUENCE"] = str(constant)
+    return told | {
         "LONGBATCH_ENGINE__NAME": profile.name,
         "LONGBATCH_ENGINE__MODEL": profile.model.served_name,
         "LONGBATCH_ENGINE__MAX_INPUT_LEN": str(profile.engine.max_input_len),

@@ -44,7 +44,7 @@ class CapacityPlan:
         kv_bytes_per_token: in the cache, in layers that keep every token; of Llama 2 · layers · KV heads ·
             head size · bytes.
         kv_bytes_per_sequence: on top, whatever its length: full windows and recurrent states.
-        blocks_per_sequence: the same in blocks of the pool.
+        blocks_per_sequence: the same in blocks of the pool, for LONGBATCH_ENGINE__BLOCKS_PER_SEQUENCE.
         kv_layers: the model's layers by what they keep.
         pool_tokens: size of the whole cache, rounded down to blocks.
         full_prompt_gib: cache for the longest prompt.

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from cli.engine import model_config, plan, profile
+from cli.engine import build_commands, model_config, plan, profile
 from cli.engine.cache_layout import CacheLayout
 from cli.engine.errors import ProfileError
 from cli.engine.hardware import SHAPES
@@ -245,3 +245,11 @@ def test_a_fetched_model_is_compared_with_what_was_planned(tmp_path: Path) -> No
     assert "config.json: intermediate is 11008, the profile says 14336" in said
     written(tmp_path, "minimax")
     assert check()[0] == 2
+
+
+def test_the_worker_is_told_the_constant_of_a_sequence_where_there_is_one(tmp_path: Path) -> None:
+    path = written(tmp_path, "gemma3_text")
+    constant = plan.plan(made(tmp_path, (SHAPE, ""), config=path)).blocks_per_sequence
+    told = build_commands.engine_settings(made(tmp_path, (SHAPE, ""), config=path))
+    assert told["LONGBATCH_ENGINE__BLOCKS_PER_SEQUENCE"] == str(constant) == "352"
+    assert not any("BLOCKS" in each for each in build_commands.engine_settings(made(tmp_path)))

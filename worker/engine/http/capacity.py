@@ -41,4 +41,5 @@ def capacity_of(
         tokens_per_block=found["TOKENS_PER_BLOCK"] or 0,
         max_input_len=min(overrides.max_input_len, longest - 1),
         max_seq_len=longest,
+        blocks_per_sequence=overrides.blocks_per_sequence,
     )
