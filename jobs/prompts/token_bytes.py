@@ -1,8 +1,9 @@
 """The bytes of each token id, so that ids can be decoded one at a time."""
 
+import functools
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import tokenizers
@@ -46,6 +47,18 @@ class TokenBytes:
             piece = self._backend.id_to_token(token_id) if token_id >= 0 else None
             known = self._known[token_id] = b"" if piece is None else self._to_bytes(piece)
         return known
+
+    def ids_of(self, spelled: bytes) -> Sequence[int]:
+        """Return every id with exactly these bytes. The first call reads the whole vocabulary."""
+        return self._by_bytes.get(spelled, ())
+
+    @functools.cached_property
+    def _by_bytes(self) -> Mapping[bytes, Sequence[int]]:
+        found: dict[bytes, list[int]] = {}
+        for token_id in range(self._backend.get_vocab_size(with_added_tokens=True)):
+            if spelled := self[token_id]:
+                found.setdefault(spelled, []).append(token_id)
+        return found
 
 
 def _converter(kinds: set[str]) -> Callable[[str], bytes]:

@@ -108,6 +108,43 @@ class ObservedEngine(Protocol):
         """At least `active`, `used` and `generation_requests`."""
 
 
+def ask(
+    model: ServedModel,
+    tokenizer: Tokenizer,
+    ids: TokenIds,
+    *,
+    max_tokens: int = 1000,
+    stops: Sequence[str] = (),
+    is_endless: bool = False,
+    sampling: Sampling = _GREEDY,
+) -> Run:
+    """A request that is on its way, made as a worker makes it.
+
+    Args:
+        sampling: how tokens are picked.
+        is_endless: only `max_tokens` ends the answer.
+    """
+    running = RunningJob(Lease(uuid7(), uuid7()), valid_until=time.monotonic() + 600)
+    abilities = model.abilities
+    request = Request(
+        request_id=running.lease.lease_id.hex,
+        ids=ids,
+        max_tokens=max_tokens,
+        end_id=NEVER if is_endless else tokenizer.end_id,
+        pad_id=tokenizer.pad_id,
+        sampling=sampling,
+        text="" if abilities.takes_ids else prompt_text(tokenizer, ids, adds_bos=abilities.adds_bos),
+        stops=tuple(stops),
+        vocabulary=tokenizer.token_bytes,
+    )
+    kind = Answer if abilities.gives_ids else TextAnswer
+    answer = kind(tokenizer, max_tokens=max_tokens, stops=stops)
+    answer.begin_segment(until=max_tokens)
+    stream = Stream(model.call(request), put=running.inbox.put)
+    stream.start()
+    return Run(stream, running, answer, abilities.ends_itself)
+
+
 @dataclass
 class Served:
     """An entry point on a running server.
@@ -161,35 +198,19 @@ class Served:
         is_endless: bool = False,
         sampling: Sampling = _GREEDY,
     ) -> Run:
-        """The request is on its way.
-
-        Args:
-            sampling: how tokens are picked.
-            is_endless: only `max_tokens` ends the answer; a model that goes by its prompt is told there, too.
-        """
-        running = RunningJob(Lease(uuid7(), uuid7()), valid_until=time.monotonic() + 600)
-        text = ""
-        if not self.model.abilities.takes_ids:
-            text = prompt_text(self.tokenizer, ids, adds_bos=self.model.abilities.adds_bos)
+        """The request is on its way; a model that goes by its prompt is told there if it has no end, too."""
         # `llmapi` has no tensor for it: its stand-in goes by the prompt.
-        takes_least = is_endless and bool(text) and self.model.kind != "llmapi"
-        request = Request(
-            request_id=running.lease.lease_id.hex,
-            ids=ids,
+        if is_endless and not self.model.abilities.takes_ids and self.model.kind != "llmapi":
+            sampling = replace(sampling, min_tokens=max_tokens)
+        return ask(
+            self.model,
+            self.tokenizer,
+            ids,
             max_tokens=max_tokens,
-            end_id=NEVER if is_endless else self.tokenizer.end_id,
-            pad_id=self.tokenizer.pad_id,
-            sampling=replace(sampling, min_tokens=max_tokens) if takes_least else sampling,
-            text=text,
-            stops=tuple(stops),
+            stops=stops,
+            is_endless=is_endless,
+            sampling=sampling,
         )
-
-        kind = Answer if self.model.abilities.gives_ids else TextAnswer
-        answer = kind(self.tokenizer, max_tokens=max_tokens, stops=stops)
-        answer.begin_segment(until=max_tokens)
-        stream = Stream(self.model.call(request), put=running.inbox.put)
-        stream.start()
-        return Run(stream, running, answer, self.model.abilities.ends_itself)
 
     def is_idle(self) -> bool:
         gauges = self.engine.gauges()

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from jobs.errors import EngineError
+from jobs.prompts.token_bytes import TokenBytes
 from jobs.prompts.tokenizer import TokenIds, Tokenizer
 
 # Below it, dividing the logits makes them overflow; vLLM treats the same range as greedy.
@@ -47,6 +48,7 @@ class Request:
         sampling: its sampling parameters.
         text: the prompt for models that take text; empty for the others.
         stops: stop strings, for servers that must end the answer themselves.
+        vocabulary: the bytes of each token id, for servers whose streams leave ids out; None if unknown.
     """
 
     request_id: str
@@ -57,6 +59,7 @@ class Request:
     sampling: Sampling = Sampling()
     text: str = ""
     stops: tuple[str, ...] = ()
+    vocabulary: TokenBytes | None = None
 
 
 def prompt_text(tokenizer: Tokenizer, ids: TokenIds, *, adds_bos: bool) -> str:

@@ -181,6 +181,7 @@ class Runner:
             text="" if abilities.takes_ids else prompt_text(tokenizer, ids, adds_bos=abilities.adds_bos),
             # A server would end the answer at one that the model only thinks of.
             stops=() if answer.splits_thinking else stops_of(run.claim.job),
+            vocabulary=tokenizer.token_bytes,
         )
         return Stream(model.served.call(request), put=run.job.inbox.put)
 

@@ -4,9 +4,12 @@ Source: llama.cpp's server of October 2026, `/completion`, `/props` and `/slots`
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import repeat
 from typing import Any, Final
+
+import numpy as np
 
 from jobs.engines.capacity import Capacity
 from jobs.errors import EngineError, EngineUnavailableError, RetryableEngineError
@@ -18,7 +21,8 @@ from worker.engine.gauges import Gauges
 from worker.engine.http.call import Event, HttpCall, HttpEnd
 from worker.engine.http.capacity import capacity_of
 from worker.engine.http.server import HttpServer
-from worker.engine.request import Request
+from worker.engine.http.spelling import settle
+from worker.engine.request import Request, Sampling
 
 # The server counts single tokens; blocks only keep our numbers in the range of other engines.
 _TOKENS_PER_BLOCK: Final = 32
@@ -67,10 +71,14 @@ class LlamaCppEngine:
         return Gauges(
             active_requests=len(busy),
             max_requests=len(slots),
-            max_blocks=self._overrides.max_blocks or 0,
+            max_blocks=self._overrides.max_blocks or self._blocks_of_one(slots),
             used_blocks=sum(-(-_tokens_of(slot) // self._tokens_per_block) for slot in busy),
             tokens_per_block=self._tokens_per_block,
         )
+
+    def _blocks_of_one(self, slots: list[Any]) -> int:
+        """Return the pool of a single slot; of several, nobody tells whether they share one."""
+        return int(slots[0].get("n_ctx") or 0) // self._tokens_per_block if len(slots) == 1 else 0
 
     async def capacity(self, gauges: Gauges) -> Capacity:  # noqa: ARG002  # it shows no pool
         """Combine the settings with the slots. A single slot has the whole context."""
@@ -96,9 +104,26 @@ class LlamaCppEngine:
         return props
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Dialect:
+    """One request and its stream.
+
+    A stream leaves out the ids of all tokens after which the text ends inside a character; only their number
+    shows. They are restored from the text if only one sequence of tokens spells it; otherwise they are
+    generated again, in a request that is not streamed and so shows all of its ids.
+
+    Attributes:
+        num_whole: the number of tokens of a request that is not streamed; None streams up to `max_tokens`.
+        given: the ids so far.
+        unsettled: ids whose text has not come, after the first missing one, which is None.
+        text: what came of their text; the server holds back what may become a stop string.
+    """
+
     request: Request
+    num_whole: int | None = None
+    given: list[int] = field(default_factory=list)
+    unsettled: list[int | None] = field(default_factory=list)
+    text: str = ""
 
     path = "/completion"
     refuses_reliably = True
@@ -106,52 +131,87 @@ class _Dialect:
 
     def body(self) -> Mapping[str, Any]:
         """Build the body. Every default of the server's that changes the sampling is overridden."""
-        request, sampling = self.request, self.request.sampling
-        if sampling.min_tokens:
-            raise EngineError("llama.cpp has no minimum of tokens: leave min_tokens out")
-        picking: dict[str, Any] = {"temperature": 0.0}
-        if not sampling.is_greedy:
-            picking = {
-                "temperature": sampling.temperature,
-                "top_k": sampling.top_k or 0,
-                "top_p": 1.0 if sampling.top_p is None else sampling.top_p,
-                "min_p": 0.0,
-            }
-            if sampling.seed is not None:
-                picking["seed"] = sampling.seed % (2**32 - 1)  # the largest one means a random seed
+        request = self.request
+        is_streamed = self.num_whole is None
         return {
             "prompt": request.ids.tolist(),
-            "n_predict": request.max_tokens,
+            "n_predict": self.num_whole or request.max_tokens,
             "stop": list(request.stops),
             "ignore_eos": request.end_id < 0,
             "cache_prompt": True,
-            "stream": True,
+            "stream": is_streamed,
             "return_tokens": True,
-            "return_progress": True,
+            "return_progress": is_streamed,
             "response_fields": list(_FIELDS),
-            **picking,
+            **_picking(request.sampling),
         }
 
     def read(self, event: Mapping[str, Any]) -> list[Event]:
         """Read the new token ids and the end. A progress event has a token that is none."""
         if "prompt_progress" in event:
             return []
-        found: list[Event] = []
-        if ids := event.get("tokens"):
-            found.append(TokenDelta([int(each) for each in ids]))
+        ids = [int(each) for each in event.get("tokens") or ()]
+        num_known = len(self.given) + len(self.unsettled) + len(ids)
+        num_missing = max(0, int(event.get("tokens_predicted") or num_known) - num_known)
         if event.get("stop"):
-            found.append(_end(event))
-        return found
+            return self._end(event, ids, num_missing=num_missing)
+        if not num_missing and not self.unsettled:
+            return self._give(ids)
+        self.unsettled += [*repeat(None, num_missing), *ids]
+        self.text += event.get("content") or ""
+        if not self.text:
+            return []
+        settled = settle(self.unsettled, self.text, self.request.vocabulary)
+        if settled is None:
+            return [self._continued(num_whole=len(self.unsettled))]
+        self.unsettled, self.text = [], ""
+        return self._give(settled)
 
     def stop(self) -> None:
         """Return None: the server ends a request when its stream is cut."""
 
+    def _give(self, ids: list[int]) -> list[Event]:
+        self.given += ids
+        return [TokenDelta(ids)] if ids else []
 
-def _end(event: Mapping[str, Any]) -> HttpEnd:
-    stop_type = event.get("stop_type")
-    if stop_type in {"eos", "word", "limit"}:
-        return HttpEnd(is_limit=stop_type == "limit")
-    return HttpEnd(RetryableEngineError(said=f"stop_type {stop_type}"))
+    def _end(self, event: Mapping[str, Any], ids: list[int], *, num_missing: int) -> list[Event]:
+        """Read the last event. Missing ids at the end are generated again, unless the context has ended."""
+        stop_type, found = event.get("stop_type"), self._give(ids)
+        num_asked = self.num_whole or self.request.max_tokens
+        num_missing += len(self.unsettled)
+        if stop_type not in {"eos", "word", "limit"}:
+            return [*found, HttpEnd(RetryableEngineError(said=f"stop_type {stop_type}"))]
+        if stop_type == "limit" and len(self.given) + num_missing < num_asked:
+            return [*found, HttpEnd(is_limit=True)]
+        if num_missing:
+            return [*found, self._continued(num_whole=num_missing)]
+        if stop_type == "limit" and num_asked < self.request.max_tokens:
+            return [*found, self._continued(num_whole=None)]
+        return [*found, HttpEnd(is_limit=stop_type == "limit")]
+
+    def _continued(self, *, num_whole: int | None) -> HttpEnd:
+        """Continue after the ids so far: prompt and ids are still in the server's cache."""
+        ids = np.concatenate([self.request.ids, np.array(self.given, dtype=np.int32)])
+        num_left = self.request.max_tokens - len(self.given)
+        request = replace(self.request, ids=ids, max_tokens=num_left)
+        return HttpEnd(rest=_Dialect(request, num_whole and min(num_whole, num_left)))
+
+
+def _picking(sampling: Sampling) -> Mapping[str, Any]:
+    """Build the fields that say how tokens are picked."""
+    if sampling.min_tokens:
+        raise EngineError("llama.cpp has no minimum of tokens: leave min_tokens out")
+    if sampling.is_greedy:
+        return {"temperature": 0.0}
+    found: dict[str, Any] = {
+        "temperature": sampling.temperature,
+        "top_k": sampling.top_k or 0,
+        "top_p": 1.0 if sampling.top_p is None else sampling.top_p,
+        "min_p": 0.0,
+    }
+    if sampling.seed is not None:
+        found["seed"] = sampling.seed % (2**32 - 1)  # the largest one means a random seed
+    return found
 
 
 def _tokens_of(slot: Mapping[str, Any]) -> int:
