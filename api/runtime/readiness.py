@@ -43,7 +43,10 @@ class Readiness:
 
     async def check(self) -> dict[str, Component]:
         """Check every component; return them by name."""
-        triton = self._triton_over_http if self._settings.triton.http_url else self._triton_by_its_worker
+        # An engine that is no Triton has no such address, whatever is left in the environment.
+        is_triton = not (self._settings.engine.url or "grpc://").startswith("http")
+        has_address = is_triton and self._settings.triton.http_url is not None
+        triton = self._triton_over_http if has_address else self._triton_by_its_worker
         checks = {"database": self._database(), "broker": self._broker(), "triton": triton()}
         found = dict(
             zip(checks, await asyncio.gather(*(_bounded(each) for each in checks.values())), strict=True)

@@ -33,7 +33,7 @@ _KEEPALIVE: Final = (
 _ADVICE: Final = {
     "database": "check LONGBATCH_DATABASE__URL; `alembic upgrade head` brings the schema up to date",
     "broker": "check LONGBATCH_BROKER__URL; jobs also run without it, some seconds later",
-    "triton": "check LONGBATCH_TRITON__URL and __HTTP_URL, and the inference worker's log",
+    "triton": "check LONGBATCH_ENGINE__URL or LONGBATCH_TRITON__URL, and the inference worker's log",
     "tokenizer": "set LONGBATCH_TOKENIZER__PATH, or install the extra `local`",
 }
 
@@ -44,7 +44,7 @@ def register(app: typer.Typer) -> None:
 
 
 def doctor(*, as_json: AsJson = False, api_url: ApiUrl = None) -> None:
-    """Check each component: API, database, broker, Triton, tokenizer."""
+    """Check each component: API, database, broker, engine, tokenizer."""
     findings = list(_examine(local.find_server(api_url)))
     if as_json:
         print_json([asdict(finding) for finding in findings])
@@ -66,13 +66,14 @@ def _examine(server: ServerAccess) -> Iterator[Finding]:
         yield from _local_findings()
     yield from _check_engine()
     yield _check_open_files()
-    yield Finding("triton keepalive", "unknown", _KEEPALIVE)
+    if not _is_http(local.find_engine(None).engine.url):
+        yield Finding("triton keepalive", "unknown", _KEEPALIVE)
 
 
 def _check_engine() -> Iterator[Finding]:
     """Probe the engine, if its address is known here."""
     side = local.find_engine(None)
-    if side.triton == TritonSettings():  # no address is configured
+    if side.triton == TritonSettings() and side.engine.url is None:  # no address is configured
         return
     from worker.engine.probe import probe  # gRPC takes a moment to import; other commands do not need it
 
@@ -86,6 +87,10 @@ def _check_engine() -> Iterator[Finding]:
         for each in found
         if each.status in ("failed", "warning") or each.name in ("entry point", "answer")
     )
+
+
+def _is_http(engine_url: str | None) -> bool:
+    return engine_url is not None and not engine_url.startswith("grpc://")
 
 
 def _check_api(server: ServerAccess, client: Client) -> Finding:
@@ -179,6 +184,8 @@ def _check_broker(found: Settings) -> str:
 
 
 def _check_triton(found: Settings) -> str:
+    if _is_http(found.engine.url):
+        return f"not used: the engine is {found.engine.url}, checked below"
     if found.triton.http_url is None:
         raise LongbatchError(f"set LONGBATCH_TRITON__HTTP_URL to check it; gRPC is at {found.triton.url}")
     url = f"{found.triton.http_url.rstrip('/')}/v2/health/ready"

@@ -63,16 +63,17 @@ def inspect(
 
 
 def _examine(side: EngineSide, *, keepalive: bool) -> Iterator[Finding]:
+    # gRPC takes a moment to import; other commands do not need it.
+    from worker.engine.kinds import is_triton, triton_of
     from worker.engine.probe import probe
-    from worker.engine.triton.keepalive import (
-        try_keepalive,  # gRPC takes a moment to import; other commands do not need it
-    )
+    from worker.engine.triton.keepalive import try_keepalive
 
+    is_tried = keepalive and is_triton(side.engine)  # the flags are Triton's
     for finding in probe(side, Tokenizer.load(side.tokenizer.path)):
-        if not (keepalive and finding.name == "keepalive"):
+        if not (is_tried and finding.name == "keepalive"):
             yield finding
-    if keepalive:
-        yield try_keepalive(side.triton.url)
+    if is_tried:
+        yield try_keepalive(triton_of(side.triton, side.engine).url)
 
 
 def show(finding: Finding) -> None:

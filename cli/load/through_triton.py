@@ -1,4 +1,4 @@
-"""One request of a load test straight to Triton, through the adapter that a worker would use."""
+"""One request of a load test straight to an engine, through the adapter that a worker would use."""
 
 import queue
 import time
@@ -24,7 +24,7 @@ _SILENCE_SECONDS: Final = 600.0  # after which a request counts as failed
 
 
 class TritonTarget(Target):
-    """A model of a Triton server."""
+    """A model of an engine's server."""
 
     def __init__(self, side: EngineSide, *, max_tokens: int) -> None:
         """Find how to ask the model.
@@ -42,7 +42,7 @@ class TritonTarget(Target):
             self._served = client.served()
         finally:
             client.close()
-        self.name = f"{self._served.name} at {side.triton.url}"
+        self.name = f"{self._served.name} at {side.engine.url or side.triton.url}"
 
     def ask(self, prompt: str, tokenizer: Tokenizer) -> Timing:
         """Send one request on a connection of its own, like a worker, and time it.
@@ -57,7 +57,13 @@ class TritonTarget(Target):
         except LongbatchError as error:
             raise LoadError(error.message) from error
         request = Request(
-            uuid7().hex, np.asarray(ids), self._max_tokens, tokenizer.end_id, tokenizer.pad_id, text=text
+            uuid7().hex,
+            np.asarray(ids),
+            self._max_tokens,
+            tokenizer.end_id,
+            tokenizer.pad_id,
+            text=text,
+            vocabulary=tokenizer.token_bytes,
         )
         call = self._served.call(request)
         stream = Stream(call, put=lambda event: came.put((time.monotonic(), event)))

@@ -1,0 +1,49 @@
+"""The commands that ask an engine, over an HTTP one; the engine is a stand-in, see `stand_in_engine`."""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from typer.testing import CliRunner
+
+from cli.main import app
+from stand_in_engine import StandIn, standing_in
+
+CAPACITY = {"MAX_BATCH_SIZE": "4", "MAX_BLOCKS": "64", "TOKENS_PER_BLOCK": "32"}
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
+    with standing_in("vllm") as found:
+        for name, value in CAPACITY.items():
+            monkeypatch.setenv(f"LONGBATCH_ENGINE__{name}", value)
+        yield found
+
+
+def test_an_inspection_by_url_says_what_the_server_is(server: StandIn) -> None:
+    answer = CliRunner().invoke(app, ["engine", "inspect", "--url", server.url, "--keepalive", "--json"])
+    assert answer.exit_code == 0, answer.output
+    found = {each["name"]: each for each in json.loads(answer.stdout)}
+    assert found["server"]["detail"].endswith("runs vllm")
+    assert found["answer"]["status"] == "ok"
+    assert "keepalive" not in found  # its flags are Triton's
+
+
+def test_the_doctor_asks_the_http_engine_and_no_triton(
+    server: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LONGBATCH_ENGINE__URL", server.url)
+    answer = CliRunner().invoke(app, ["doctor", "--api-url", "http://127.0.0.1:1", "--json"])
+    found = {each["name"]: each for each in json.loads(answer.stdout)}
+    assert found["engine: answer"]["status"] == "ok"
+    assert found["engine: entry point"]["detail"].startswith("served: token ids in and out")
+    assert "triton keepalive" not in found
+
+
+def test_a_load_test_goes_straight_to_the_http_engine(server: StandIn) -> None:
+    size = ["--requests", "3", "--concurrency", "1", "--prompt-tokens", "50", "--max-tokens", "7"]
+    answer = CliRunner().invoke(app, ["bench", "engine", "--url", server.url, *size, "--json"])
+    assert answer.exit_code == 0, answer.output
+    assert len(server.bodies) == 3
+    assert server.asked()["max_tokens"] == 7
+    assert server.url in answer.output

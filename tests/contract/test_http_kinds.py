@@ -1,0 +1,272 @@
+"""Each kind of HTTP engine over a stand-in: what is asked, what is read, what is refused.
+
+vLLM, SGLang, trtllm-serve and the plain endpoint do not run here; see `stand_in_engine`.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import SecretStr
+
+from entry_points import Run, ask
+from jobs.errors import EngineError, EngineUnavailableError, RetryableEngineError
+from jobs.prompts.tokenizer import Tokenizer
+from jobs.settings import EngineSettings, EngineSide, TritonSettings
+from jobs.states import FinishReason
+from stand_in_engine import Kind, StandIn, standing_in
+from support import eventually
+from worker.engine.client import EngineClient
+from worker.engine.gauges import Gauges
+from worker.engine.probe import probe
+from worker.engine.request import Sampling
+from worker.inference.answer import Answer
+from worker.inference.outcome import Failed, Finished
+
+ID_KINDS: Sequence[Kind] = ("vllm", "sglang", "trtllm-serve")
+KINDS: Sequence[Kind] = (*ID_KINDS, "openai")
+WHOLE = {"max_batch_size": 4, "max_blocks": 64, "tokens_per_block": 32}
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return Tokenizer.load()
+
+
+def client_of(server: StandIn, **overrides: Any) -> EngineClient:  # noqa: ANN401  # settings
+    if server.kind == "openai":
+        overrides = {"kind": "openai"} | overrides
+    settings = EngineSettings.model_validate({"url": server.url} | overrides)
+    return EngineClient(TritonSettings(), settings, end_id=2)
+
+
+def asked(server: StandIn, tokenizer: Tokenizer, *, max_tokens: int = 5, **options: Any) -> Run:  # noqa: ANN401  # of `ask`
+    client = client_of(server, **WHOLE)
+    try:
+        served = client.served()
+    finally:
+        client.close()
+    ids = tokenizer.encode_text("The weather")
+    ids = np.concatenate([np.array([tokenizer.bos_id], dtype=np.int32), ids])
+    return ask(served, tokenizer, options.pop("ids", ids), max_tokens=max_tokens, **options)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_kind_is_found_and_its_answer_is_whole(kind: Kind, tokenizer: Tokenizer) -> None:
+    with standing_in(kind) as server:
+        run = asked(server, tokenizer)
+        assert run.follow() == Finished(FinishReason.LENGTH)
+        assert run.engine_is_done
+        assert run.answer.num_tokens == 5
+        if isinstance(run.answer, Answer):
+            assert list(run.answer.ids) == [1000, 1001, 1002, 1003, 1004]
+        else:
+            assert run.answer.output().text == "a b c d e "
+        run.close()
+
+
+def test_deltas_of_sglang_s_incremental_output_are_read_too(tokenizer: Tokenizer) -> None:
+    with standing_in("sglang", repeats=False) as server:
+        run = asked(server, tokenizer)
+        assert run.follow() == Finished(FinishReason.LENGTH)
+        assert isinstance(run.answer, Answer)
+        assert list(run.answer.ids) == [1000, 1001, 1002, 1003, 1004]
+        run.close()
+
+
+def test_a_kind_that_is_not_told_names_the_setting() -> None:
+    with standing_in("openai") as server:
+        client = client_of(server, kind="auto")
+        with pytest.raises(EngineError, match="LONGBATCH_ENGINE__KIND"):
+            client.served()
+        client.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_sampling_is_sent_in_the_fields_of_the_kind(kind: Kind, tokenizer: Tokenizer) -> None:
+    sampling = Sampling(temperature=0.7, top_p=0.9, top_k=40, seed=2**63 + 5)
+    with standing_in(kind) as server:
+        run = asked(server, tokenizer, sampling=sampling, stops=["x", "yz"])
+        assert isinstance(run.follow(), Finished)
+        run.close()
+        body = server.asked()
+    found = body["sampling_params"] if kind == "sglang" else body
+    assert (found["temperature"], found["top_p"], found["stop"]) == (0.7, 0.9, ["x", "yz"])
+    assert body["stream"] is True
+    assert found["max_new_tokens" if kind == "sglang" else "max_tokens"] == 5
+    if kind == "openai":
+        assert "top_k" not in body
+        assert body["prompt"] == "The weather"
+    else:
+        assert found["top_k"] == 40
+        assert found["stop_token_ids"] == [tokenizer.end_id]
+        assert found["ignore_eos"] is False
+        assert body["input_ids" if kind == "sglang" else "prompt"][0] == tokenizer.bos_id
+    match kind:
+        case "vllm":
+            assert body["return_token_ids"] is True
+            assert body["seed"] == 5
+        case "trtllm-serve":
+            assert body["detokenize"] is False
+            assert body["add_special_tokens"] is False
+        case "sglang":
+            assert body["rid"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_greedy_request_draws_nothing(kind: Kind, tokenizer: Tokenizer) -> None:
+    with standing_in(kind) as server:
+        run = asked(server, tokenizer, is_endless=kind != "openai")
+        run.follow()
+        run.close()
+        body = server.asked()
+    found = body["sampling_params"] if kind == "sglang" else body
+    assert found["temperature"] == 0.0
+    assert not {"seed", "sampling_seed", "top_p"} & set(found)
+    if kind != "openai":
+        assert found["ignore_eos"] is True
+        assert "stop_token_ids" not in found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_stopped_request_leaves_the_engine(kind: Kind, tokenizer: Tokenizer) -> None:
+    with standing_in(kind, pace=0.02) as server:
+        run = asked(server, tokenizer, max_tokens=100_000)
+        run.first()
+        run.stream.stop()
+        assert run.end().confirmed == (kind == "sglang")  # it aborts by id, and says so
+        eventually(lambda: server.left)
+        assert (server.bodies[-1][0] == "/abort_request") == (kind == "sglang")
+        run.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_cut_stream_leaves_the_engine(kind: Kind, tokenizer: Tokenizer) -> None:
+    with standing_in(kind, pace=0.02) as server:
+        run = asked(server, tokenizer, max_tokens=100_000)
+        run.first()
+        run.close()
+        assert not run.end().confirmed
+        eventually(lambda: server.left)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_error_event_is_worth_another_try(kind: Kind, tokenizer: Tokenizer) -> None:
+    with standing_in(kind, fails_after=2) as server:
+        run = asked(server, tokenizer)
+        outcome = run.follow()
+        assert isinstance(outcome, Failed)
+        assert type(outcome.error) is RetryableEngineError
+        assert outcome.error.said == "the engine broke"
+        assert run.engine_is_done == (kind != "openai")
+        assert run.answer.num_tokens
+        run.close()
+
+
+@pytest.mark.parametrize("kind", ID_KINDS)
+def test_a_clamped_answer_is_no_success(kind: Kind, tokenizer: Tokenizer) -> None:
+    with standing_in(kind, limit=3) as server:
+        run = asked(server, tokenizer)
+        outcome = run.follow()
+        assert isinstance(outcome, Failed)
+        assert type(outcome.error) is EngineError
+        assert "3 of 5 tokens" in outcome.error.message
+        run.close()
+
+
+@pytest.mark.parametrize("kind", ID_KINDS)
+def test_a_bad_request_fails_for_good_where_a_400_proves_it(kind: Kind, tokenizer: Tokenizer) -> None:
+    with standing_in(kind) as server:
+        run = asked(server, tokenizer, ids=np.array([10**8], dtype=np.int32))
+        outcome = run.follow()
+        assert isinstance(outcome, Failed)
+        assert isinstance(outcome.error, EngineError)
+        assert outcome.error.retryable == (kind == "trtllm-serve")
+        assert run.engine_is_done
+        run.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_key_is_sent_and_a_wrong_one_is_no_job_s_fault(kind: Kind) -> None:
+    with standing_in(kind, api_key="right") as server:
+        right = client_of(server, api_key=SecretStr("right"), **WHOLE)
+        assert right.served().kind == kind
+        right.close()
+        wrong = client_of(server, api_key=SecretStr("wrong"), **WHOLE)
+        with pytest.raises(EngineUnavailableError) as caught:
+            wrong.describe()
+        assert "Unauthorized" in caught.value.said
+        wrong.close()
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("vllm", Gauges(max_blocks=100, used_blocks=25, tokens_per_block=16)),
+        ("sglang", Gauges(max_blocks=80, used_blocks=3, tokens_per_block=16)),
+        (
+            "trtllm-serve",
+            Gauges(max_requests=8, max_blocks=200, used_blocks=7, tokens_per_block=32, waiting_requests=1),
+        ),
+        ("openai", None),
+    ],
+)
+def test_gauges_are_read_from_the_kind_s_own_metrics(kind: Kind, expected: Gauges | None) -> None:
+    with standing_in(kind) as server:
+        client = client_of(server)
+        client.served()
+        assert client.gauges() == expected
+        client.close()
+    with standing_in(kind, has_metrics=False) as server:
+        client = client_of(server)
+        client.served()
+        assert client.gauges() is None
+        client.close()
+
+
+@pytest.mark.parametrize(
+    ("kind", "missing"),
+    [
+        ("vllm", ["MAX_BATCH_SIZE"]),
+        ("sglang", []),
+        ("trtllm-serve", []),
+        ("openai", ["MAX_BATCH_SIZE", "MAX_BLOCKS", "TOKENS_PER_BLOCK"]),
+    ],
+)
+def test_what_a_kind_does_not_tell_is_refused_by_the_setting_s_name(kind: Kind, missing: list[str]) -> None:
+    with standing_in(kind) as server:
+        client = client_of(server)
+        if missing:
+            with pytest.raises(EngineError) as caught:
+                client.describe()
+            assert [f"LONGBATCH_ENGINE__{name}" in caught.value.message for name in missing] == [True] * len(
+                missing
+            )
+            client.close()
+            client = client_of(server, **WHOLE)
+        capacity = client.describe().capacity
+        client.close()
+    sizes = (capacity.max_batch_size, capacity.max_blocks, capacity.tokens_per_block, capacity.max_seq_len)
+    assert (
+        sizes
+        == {
+            "vllm": (4, 64, 32, 4096),
+            "sglang": (6, 80, 16, 2048),
+            "trtllm-serve": (8, 200, 32, 131_072),
+            "openai": (4, 64, 32, 131_072),
+        }[kind]
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_inspection_explains_every_kind_in_words(kind: Kind, tokenizer: Tokenizer) -> None:
+    with standing_in(kind) as server:
+        engine = {"url": server.url, "kind": "openai" if kind == "openai" else "auto"} | WHOLE
+        side = EngineSide(engine=EngineSettings.model_validate(engine))
+        found = {each.name: each for each in probe(side, tokenizer)}
+    assert found["server"].detail.endswith(f"runs {kind}")
+    assert found["answer"].status == "ok"
+    assert found["capacity"].status == "ok"
+    assert (found["metrics"].status == "warning") == (kind == "openai")
+    assert found["tokenizer"].status == "unknown"

@@ -1,0 +1,248 @@
+"""A stand-in for HTTP engines that do not run here: vLLM, SGLang, trtllm-serve, a plain OpenAI endpoint.
+
+Written from the formats that these servers' documentation and sources describe, not from running them: paths,
+fields, stream events, errors, metrics. Its answer is always 1000, 1001, 1002 and so on, and "a b c " as text.
+"""
+
+import json
+import select
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Literal
+
+from cli.stack.ports import LOOPBACK
+from support import PATIENCE
+
+Kind = Literal["vllm", "sglang", "trtllm-serve", "openai"]
+OWNERS: Mapping[Kind, str] = {
+    "vllm": "vllm",
+    "sglang": "sglang",
+    "trtllm-serve": "tensorrt_llm",
+    "openai": "someone",
+}
+# What the strict server knows of a completion.
+TRTLLM_FIELDS = frozenset(
+    [
+        "model",
+        "prompt",
+        "add_special_tokens",
+        "detokenize",
+        "max_tokens",
+        "min_tokens",
+        "temperature",
+        "top_p",
+        "top_k",
+        "seed",
+        "stop",
+        "stop_token_ids",
+        "ignore_eos",
+        "stream",
+        "stream_options",
+    ]  # a list of names
+)
+METRICS: Mapping[Kind, str] = {
+    "vllm": 'vllm:cache_config_info{block_size="16",num_gpu_blocks="101",engine="0"} 1\n'
+    'vllm:num_requests_running{engine="0"} %(running)d\nvllm:num_requests_waiting{engine="0"} 0\n'
+    'vllm:kv_cache_usage_perc{engine="0"} 0.25\n',
+    "sglang": 'sglang:num_running_reqs{tp_rank="0",dp_rank="0"} %(running)d\n'
+    'sglang:num_running_reqs{tp_rank="1",dp_rank="0"} %(running)d\n'
+    'sglang:max_total_num_tokens{tp_rank="0",dp_rank="0"} 640\n'
+    'sglang:max_total_num_tokens{tp_rank="0",dp_rank="1"} 640\n'
+    'sglang:num_used_tokens{tp_rank="0",dp_rank="0"} 33\nsglang:page_size{tp_rank="0",dp_rank="0"} 16\n'
+    'sglang:page_size{tp_rank="0",dp_rank="1"} 16\n',
+    "trtllm-serve": "trtllm_kv_cache_max_blocks 200\ntrtllm_kv_cache_used_blocks 7\n"
+    "trtllm_kv_cache_tokens_per_block 32\ntrtllm_num_requests_running %(running)d\n"
+    "trtllm_num_requests_waiting 1\ntrtllm_max_batch_size_runtime 8\n",
+    "openai": "",
+}
+
+
+@dataclass
+class StandIn:
+    """The server's state and conduct.
+
+    Attributes:
+        api_key: what it asks for; empty: nothing.
+        repeats: SGLang sends all ids so far in each event.
+        limit: its own limit of tokens, at which it clamps without a word.
+        fails_after: tokens after which an error event comes.
+        has_metrics: it shows metrics.
+        pace: seconds between two tokens; a closed connection is noticed then.
+        bodies: what was asked, by path.
+        left: ids of requests that ended because their stream was cut or an abort came.
+    """
+
+    kind: Kind
+    api_key: str = ""
+    repeats: bool = True
+    limit: int = 10**6
+    fails_after: int | None = None
+    has_metrics: bool = True
+    pace: float = 0.0
+    port: int = 0
+    bodies: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
+    aborted: set[str] = field(default_factory=set)
+    running: int = 0
+
+    @property
+    def url(self) -> str:
+        return f"http://{LOOPBACK}:{self.port}"
+
+    def asked(self) -> dict[str, Any]:
+        """The body of the last request for an answer."""
+        return next(body for path, body in reversed(self.bodies) if path != "/abort_request")
+
+    def document(self, path: str) -> object:
+        """What it tells of itself; None if it has no such path."""
+        card: dict[str, object] = {"id": "served", "owned_by": OWNERS[self.kind]}
+        if self.kind == "vllm":
+            card["max_model_len"] = 4096
+        found: dict[str, object] = {"/v1/models": {"object": "list", "data": [card]}, "/health": {}}
+        if self.kind == "sglang":
+            found["/get_server_info"] = {
+                "max_running_requests": 6,
+                "context_length": 2048,
+                "max_total_num_tokens": 1280,
+            }
+        return found.get(path)
+
+    def metrics(self, path: str) -> str | None:
+        wanted = "/prometheus/metrics" if self.kind == "trtllm-serve" else "/metrics"
+        if path != wanted or not self.has_metrics or not METRICS[self.kind]:
+            return None
+        return METRICS[self.kind] % {"running": self.running}
+
+    def refusal(self, body: Mapping[str, Any]) -> object:
+        """Why a request is wrong; None if it is not."""
+        if self.kind == "trtllm-serve" and (unknown := set(body) - TRTLLM_FIELDS):
+            return {"object": "error", "message": f"extra fields: {sorted(unknown)}", "code": 400}
+        prompt = body.get("input_ids") or body.get("prompt") or []
+        if any(each > 10**6 for each in prompt if isinstance(each, int)):
+            return {"error": {"message": "Token id is out of vocabulary", "type": "BadRequestError"}}
+        return None
+
+    def num_tokens(self, body: Mapping[str, Any]) -> int:
+        asked = body.get("max_tokens", 16) or body["sampling_params"]["max_new_tokens"]
+        if self.kind == "sglang":
+            asked = body["sampling_params"]["max_new_tokens"]
+        return min(int(asked), self.limit)
+
+    def event(self, ids: Sequence[int], *, reason: str | None, message: str = "") -> object:
+        """One event, for all ids so far."""
+        if self.kind == "sglang":
+            why = {"type": reason, "message": message} if reason else None
+            sent = ids if self.repeats else ids[-1:]
+            return {
+                "output_ids": list(sent),
+                "meta_info": {"completion_tokens": len(ids), "finish_reason": why},
+            }
+        choice: dict[str, object] = {"index": 0, "text": "", "finish_reason": reason}
+        if self.kind == "openai":
+            choice["text"] = f"{chr(97 + (ids[-1] - 1000) % 26)} "
+        else:
+            choice["token_ids"] = list(ids[-1:])
+        return {"id": "cmpl-1", "choices": [choice]}
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """Answers as its stand-in says."""
+
+    stand_in: StandIn
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
+
+    def do_GET(self) -> None:
+        if self.path != "/health" and self._is_refused():
+            return
+        metrics, document = self.stand_in.metrics(self.path), self.stand_in.document(self.path)
+        if metrics is not None:
+            self._answer(200, metrics.encode(), "text/plain")
+        else:
+            self._json(404 if document is None else 200, document or {"detail": "Not Found"})
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if self._is_refused():
+            return
+        self.stand_in.bodies.append((self.path, body))
+        if self.path == "/abort_request" and self.stand_in.kind == "sglang":
+            self.stand_in.aborted.add(body["rid"])
+            self._json(200, {})
+        elif refusal := self.stand_in.refusal(body):
+            self._json(400, refusal)
+        else:
+            self._stream(body)
+
+    def _stream(self, body: dict[str, Any]) -> None:
+        name = str(body.get("rid", self.headers.get("X-Request-Id")))
+        self.close_connection = True
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Connection", "close")
+        self.end_headers()
+        self.stand_in.running += 1
+        with suppress(OSError):
+            self._tokens(body, name)
+        self.stand_in.running -= 1
+
+    def _tokens(self, body: dict[str, Any], name: str) -> None:
+        ids: list[int] = []
+        num = self.stand_in.num_tokens(body)
+        while len(ids) < num:
+            if name in self.stand_in.aborted:
+                self.stand_in.left.append(name)
+                self._event(self.stand_in.event(ids, reason="abort", message="aborted"))
+                return
+            if self.stand_in.pace and select.select([self.connection], [], [], self.stand_in.pace)[0]:
+                self.stand_in.left.append(name)
+                return
+            if len(ids) == self.stand_in.fails_after:
+                self._event({"error": {"message": "the engine broke", "code": 500}})
+                return
+            ids.append(1000 + len(ids))
+            self._event(self.stand_in.event(ids, reason="length" if len(ids) == num else None))
+        if self.stand_in.kind in ("vllm", "openai"):
+            self._event({"id": "cmpl-1", "choices": [], "usage": {"completion_tokens": num}})
+        self.wfile.write(b"data: [DONE]\n\n")
+
+    def _event(self, found: object) -> None:
+        self.wfile.write(b"data: " + json.dumps(found).encode() + b"\n\n")
+
+    def _is_refused(self) -> bool:
+        wanted = f"Bearer {self.stand_in.api_key}"
+        if not self.stand_in.api_key or self.headers.get("Authorization") == wanted:
+            return False
+        self._json(401, {"error": "Unauthorized"})
+        return True
+
+    def _json(self, status: int, found: object) -> None:
+        self._answer(status, json.dumps(found).encode(), "application/json")
+
+    def _answer(self, status: int, body: bytes, kind: str) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+@contextmanager
+def standing_in(kind: Kind, **conduct: Any) -> Iterator[StandIn]:  # noqa: ANN401  # fields of StandIn
+    stand_in = StandIn(kind, **conduct)
+    server = ThreadingHTTPServer((LOOPBACK, 0), type("_Handler", (_Handler,), {"stand_in": stand_in}))
+    server.daemon_threads = True
+    stand_in.port = server.server_port
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield stand_in
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join(timeout=PATIENCE)
