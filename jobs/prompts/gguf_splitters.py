@@ -42,7 +42,7 @@ _DEEPSEEK3: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Splitter:
+class TokenSplitter:
     """How texts are split before byte pairs are merged.
 
     Attributes:
@@ -67,20 +67,20 @@ class Splitter:
         return pre_tokenizers.Sequence([*digits, *splits, spelled])
 
 
-_TABLE: Final[Mapping[Splitter, str]] = {
-    Splitter(): "gpt-2 phi-2 olmo mpt jais exaone4 gigachat mellum trillion",
-    Splitter(single_digits=True): "smollm starcoder refact command-r codeshell exaone minerva-7b",
-    Splitter((LLAMA3_PATTERN,), ignores_merges=True, adds_bos=True): (
+_TABLE: Final[Mapping[TokenSplitter, str]] = {
+    TokenSplitter(): "gpt-2 phi-2 olmo mpt jais exaone4 gigachat mellum trillion",
+    TokenSplitter(single_digits=True): "smollm starcoder refact command-r codeshell exaone minerva-7b",
+    TokenSplitter((LLAMA3_PATTERN,), ignores_merges=True, adds_bos=True): (
         "llama3 llama-v3 llama-bpe falcon3 falcon-h1 pixtral midm-2.0 lfm2"
     ),
-    Splitter((LLAMA3_PATTERN,)): "dbrx smaug-bpe chatglm-bpe glm4",
-    Splitter((_QWEN2,)): "qwen2 deepseek-r1-qwen stablelm2 megrez hunyuan kormo solar-open grok-2",
-    Splitter((_QWEN35,)): "qwen35",
-    Splitter((_TEKKEN,), ignores_merges=True, adds_bos=True): "tekken",
-    Splitter((_GPT4O,)): "gpt-4o llama4 kanana2",
-    Splitter(_DEEPSEEK3): "deepseek-v3 hunyuan-dense joyai-llm",
+    TokenSplitter((LLAMA3_PATTERN,)): "dbrx smaug-bpe chatglm-bpe glm4",
+    TokenSplitter((_QWEN2,)): "qwen2 deepseek-r1-qwen stablelm2 megrez hunyuan kormo solar-open grok-2",
+    TokenSplitter((_QWEN35,)): "qwen35",
+    TokenSplitter((_TEKKEN,), ignores_merges=True, adds_bos=True): "tekken",
+    TokenSplitter((_GPT4O,)): "gpt-4o llama4 kanana2",
+    TokenSplitter(_DEEPSEEK3): "deepseek-v3 hunyuan-dense joyai-llm",
 }
 # By the value of `tokenizer.ggml.pre`.
-SPLITTERS: Final[Mapping[str, Splitter]] = {
+SPLITTERS: Final[Mapping[str, TokenSplitter]] = {
     name: splitter for splitter, names in _TABLE.items() for name in names.split()
 }

@@ -11,7 +11,7 @@ from typing import Final
 from tokenizers import AddedToken, Tokenizer, decoders, models
 
 from jobs.prompts.gguf import Gguf, GgufError
-from jobs.prompts.gguf_splitters import SPLITTERS, Splitter
+from jobs.prompts.gguf_splitters import SPLITTERS, TokenSplitter
 
 # Part of the directory's name: raise it when the same file would be built differently.
 _BUILD_VERSION: Final = 1
@@ -79,7 +79,7 @@ def _write(gguf: Gguf, into: Path) -> None:
     _write_json(into / "generation_config.json", {"eos_token_id": end_ids(gguf)})
 
 
-def _splitter(gguf: Gguf) -> Splitter:
+def _splitter(gguf: Gguf) -> TokenSplitter:
     model, name = gguf.text("tokenizer.ggml.model"), gguf.text("tokenizer.ggml.pre") or "nothing"
     if model != "gpt2":
         raise GgufError(
@@ -94,7 +94,7 @@ def _splitter(gguf: Gguf) -> Splitter:
     return SPLITTERS[name]
 
 
-def _tokenizer(gguf: Gguf, splitter: Splitter) -> Tokenizer:
+def _tokenizer(gguf: Gguf, splitter: TokenSplitter) -> Tokenizer:
     tokens = gguf.texts("tokenizer.ggml.tokens")
     vocabulary = {token: token_id for token_id, token in enumerate(tokens)}
     if len(vocabulary) != len(tokens):

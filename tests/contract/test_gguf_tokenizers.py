@@ -11,7 +11,7 @@ from cli.stack.errors import StackError
 from cli.stack.servers.llama_cpp import EmbeddedLlamaCpp
 from cli.stack.servers.llama_options import bundled_gguf
 from gguf_support import random_texts, running_llama_cpp, write_tiny_model
-from jobs.prompts.gguf_splitters import SPLITTERS, Splitter
+from jobs.prompts.gguf_splitters import SPLITTERS, TokenSplitter
 from jobs.prompts.tokenizer import Tokenizer
 
 # One name of each way to split.
@@ -58,7 +58,7 @@ def test_a_file_that_names_the_wrong_way_to_split_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = write_tiny_model(tmp_path / "tiny.gguf", pre="gpt-2")
-    monkeypatch.setitem(cast("dict[str, Splitter]", SPLITTERS), "gpt-2", SPLITTERS["llama-bpe"])
+    monkeypatch.setitem(cast("dict[str, TokenSplitter]", SPLITTERS), "gpt-2", SPLITTERS["llama-bpe"])
     with (
         running_llama_cpp(tmp_path / "llama", model) as server,
         pytest.raises(StackError, match="does not give the tokens"),

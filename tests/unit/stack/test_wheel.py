@@ -97,7 +97,7 @@ def test_an_engine_is_planned_and_rendered(installed: Path, tmp_path: Path) -> N
     longbatch = "from cli.main import main; main()"
     assert "llama-3.1-8b-a6000" in run(installed, longbatch, "engine", "plan", "llama-3.1-8b-a6000")
     run(installed, longbatch, "engine", "render", "llama-3.1-8b-a6000", tmp_path / "rendered")
-    assert (tmp_path / "rendered" / "repository" / "tensorrt_llm" / "config.pbtxt").is_file()
+    assert (tmp_path / "rendered" / "worker.env").is_file()
     assert "--requests" in run(installed, longbatch, "bench", "engine", "--help")
 
 
