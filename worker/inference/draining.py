@@ -36,8 +36,8 @@ class _Reserved:
 class DrainMonitor:
     """The monitor of one engine's draining reservations; it decides when to delete them. Used by one thread.
 
-    Compares the engine's count of active requests with those that certainly generate for us: if two readings
-    a second apart show no others, the draining ones have ended. Without gauges, or when they are not
+    Compares the engine's count of requests with those that certainly generate for us: if two readings a
+    second apart show no others, the draining ones have ended. Without gauges, or when they are not
     conclusive, a bounded time must pass and the engine must answer a one-token request.
     """
 
@@ -92,7 +92,8 @@ class DrainMonitor:
     ) -> list[UUID]:
         certain = sum(not row.is_waiting and row.lease_id in generating for row in reserved.held)
         draining = frozenset(row.lease_id for row in reserved.draining)
-        if gauges is None or gauges.active_requests > certain:
+        # A request that waits inside, even one preempted there, can still run: it has not ended.
+        if gauges is None or gauges.active_requests + gauges.waiting_requests > certain:
             self._suspects = frozenset()
             return []
         seen_twice = draining & self._suspects

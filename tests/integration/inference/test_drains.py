@@ -97,6 +97,16 @@ def test_gauges_that_show_no_request_only_once_are_not_believed(
     assert left(sessions) == both, "the look without gauges must count as none"
 
 
+def test_a_request_that_waits_inside_the_engine_has_not_ended(
+    sessions: sessionmaker[Session], drain_monitor: DrainMonitor
+) -> None:
+    draining, generating = reserved(sessions)
+    one_waits = Gauges(active_requests=1, waiting_requests=1, max_blocks=10)
+    for _ in range(3):  # the engine preempted the draining one, which it will resume
+        drain_monitor.check(one_waits, generating=[generating.lease.lease_id])
+    assert left(sessions) == {draining.lease.lease_id, generating.lease.lease_id}
+
+
 def test_a_lease_counts_as_generating_only_while_its_present_request_brings_tokens() -> None:
     running = RunningJob(Lease(uuid7(), uuid7()), valid_until=0.0)
     running.take_over(500)
