@@ -12,6 +12,7 @@ from pathlib import Path
 
 from bench import full_targets as full
 from bench import targets as simulated
+from bench.capacity import Load, measured
 from bench.claim_cost import Depth, claim_cost
 from bench.draw import draw
 from bench.full_targets import Scope
@@ -25,8 +26,9 @@ from bench.targets import PACKED_SIZES
 _RESULTS = Path(__file__).with_name("results")
 _DRAWN = ("MIX-20 32768", (PRODUCT, POOL))
 _SHALLOW = Depth(completed=200_000, queued=50_000, few_queued=5_000, num_claims=200)
-PARTS = ("simulation", "packing", "claims", "latency", "refill", "overcommit", "starvation", "shares")
-_LONG_ONLY = {"overcommit", "starvation", "shares"}
+_OF_STAND = ("packing", "claims", "latency", "refill", "overcommit", "starvation", "shares")
+PARTS = ("simulation", *_OF_STAND, "capacity")
+_LONG_ONLY = {"overcommit", "starvation", "shares", "capacity"}
 
 
 def main() -> None:
@@ -36,12 +38,16 @@ def main() -> None:
     if "simulation" in asked.parts:
         rows += simulated.rows(simulated.Plan(num_jobs=300, seeds=3))
     runs = Runs()
-    if set(asked.parts) - {"simulation"}:
+    if set(asked.parts) & set(_OF_STAND):
         with tempfile.TemporaryDirectory(prefix="longbatch-bench-") as directory:
             stand = Stand(Path(directory), time_scale=asked.scale, environment=SETTINGS)
             with stand:
                 rows += _on_real_servers(stand, asked, runs)
             _draw(runs, stand)
+    if "capacity" in asked.parts:
+        seeds = range(asked.first_seed, asked.first_seed + asked.seeds)
+        num_jobs = Load().num_jobs if asked.long else asked.jobs
+        rows += measured(Load(num_jobs, seeds))
     print_table(
         rows, f"Targets; load average {os.getloadavg()[0]:.1f} at the end; {runs.invalid} runs do not count"
     )

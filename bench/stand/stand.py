@@ -32,6 +32,7 @@ _TRACE = "LOCAL_ENGINE_TRACE"  # triton/local/tensorrt_llm/1/trace.py
 # The local engine keeps nothing of a finished request.
 _SETTINGS = {"LONGBATCH_ENGINE__REUSES_PREFIX": "false"}
 _TICKS = os.sysconf("SC_CLK_TCK")
+_SLOTS, _POOL_TOKENS = 4, 131_072  # of the modelled A6000
 
 
 class Stand:
@@ -44,6 +45,7 @@ class Stand:
         time_scale: float = 1,
         environment: Mapping[str, str] | None = None,
         engine: TransformersOptions | None = None,
+        max_batch_size: int = _SLOTS,
     ) -> None:
         """Choose the servers' directories without starting anything.
 
@@ -52,13 +54,20 @@ class Stand:
             time_scale: how much faster than an A6000 the local engine runs.
             environment: settings of the product that differ from its defaults.
             engine: replaces the local one.
+            max_batch_size: slots of the local engine; its pool grows with them.
         """
         self.directory = directory
         self.time_scale = time_scale
         self.keeps_jobs = False
         self.trace = directory / "engine-trace.jsonl"
         path = tokenizer_directory((environment or {}).get("LONGBATCH_TOKENIZER__PATH"))
-        self.options = EngineOptions(mode="synthetic", tokenizer_dir=path, time_scale=time_scale)
+        self.options = EngineOptions(
+            mode="synthetic",
+            tokenizer_dir=path,
+            time_scale=time_scale,
+            max_batch_size=max_batch_size,
+            kv_cache_tokens=_POOL_TOKENS * max_batch_size // _SLOTS,
+        )
         self.author = Author(Tokenizer.load(str(path)))
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("LONGBATCH_")}
         self._environment = {**inherited, **_SETTINGS, **(environment or {})}
@@ -191,6 +200,11 @@ class Worker:
     def __init__(self, running: SupervisedServer) -> None:
         self._running = running
 
+    @property
+    def pid(self) -> int:
+        """Process id of the worker."""
+        return self._running.pid or 0
+
     def freeze(self) -> None:
         """Stop the process until `thaw`, as if the machine had stopped it."""
         self._running.send(signal.SIGSTOP)
@@ -215,9 +229,15 @@ def _descendants(pid: int) -> Iterator[int]:
             yield from _descendants(child)
 
 
-def _cpu_s(pid: int) -> float:
+def cpu_s(pid: int) -> float:
+    """Add up the CPU seconds of a process and its descendants, ended ones included."""
+    return sum(_cpu_s(each, of_ended=True) for each in (pid, *_descendants(pid)))
+
+
+def _cpu_s(pid: int, *, of_ended: bool = False) -> float:
+    """Read the CPU seconds of a process and, if asked, of its children that have ended."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     except OSError:
         return 0.0
-    return (int(fields[11]) + int(fields[12])) / _TICKS
+    return sum(map(int, fields[11 : 15 if of_ended else 13])) / _TICKS
