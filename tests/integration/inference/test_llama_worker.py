@@ -57,7 +57,7 @@ def settings(
             retry_backoff_seconds=0.2,
             shutdown_grace_seconds=0.2,
             checkpoint_seconds=0.3,
-            lease_seconds=3,
+            lease_seconds=8,  # a starved worker loses no lease that this test counts
             renew_seconds=1,
         ),
     )
