@@ -25,16 +25,16 @@ from worker.engine import loop
 from worker.engine.deltas import EngineDelta, TextDelta, TokenDelta
 from worker.engine.engine import NOT_SENT, StreamEnd
 from worker.engine.exposition import parse
-from worker.engine.http import openai, sglang, trtllm_serve, vllm
 from worker.engine.http.call import Dialect, HttpCall
 from worker.engine.http.server import HttpServer
+from worker.engine.kinds import HTTP_KINDS
 from worker.engine.request import Request
 from worker.engine.stream import Stream
 
 DialectOf = Callable[[Request], Dialect]
-VLLM: DialectOf = partial(vllm._Dialect, "served")
-SGLANG: DialectOf = sglang._Dialect
-OPENAI: DialectOf = partial(openai._Dialect, "served")
+VLLM, SGLANG, OPENAI, TRTLLM_SERVE = (
+    partial(HTTP_KINDS[name].dialect, "served") for name in ("vllm", "sglang", "openai", "trtllm-serve")
+)
 STREAM = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
 DONE = b"data: [DONE]\n\n"
 
@@ -228,7 +228,7 @@ def test_a_wrong_request_fails_for_good(status: str) -> None:
 
 def test_a_400_of_a_server_that_sends_it_for_everything_is_worth_another_try() -> None:
     conduct = refusing("400 Bad Request", b'{"object":"error","message":"boom","code":400}')
-    _, end = asked(conduct, dialect=partial(trtllm_serve._Dialect, "served"))
+    _, end = asked(conduct, dialect=TRTLLM_SERVE)
     assert type(end.error) is RetryableEngineError
     assert end.error.said == "boom"
 

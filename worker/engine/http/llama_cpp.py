@@ -5,107 +5,79 @@ Source: llama.cpp's server of October 2026, `/completion`, `/props` and `/slots`
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import repeat
 from typing import Any, Final
 
 import numpy as np
 
-from jobs.engines.capacity import Capacity
 from jobs.errors import EngineError, EngineUnavailableError, RetryableEngineError
 from jobs.settings import EngineSettings
 from worker.engine.abilities import Abilities
 from worker.engine.deltas import TokenDelta
-from worker.engine.engine import ServedModel
 from worker.engine.gauges import Gauges
-from worker.engine.http.call import Event, HttpCall, HttpEnd
-from worker.engine.http.capacity import capacity_of
+from worker.engine.http.call import Event, HttpEnd
+from worker.engine.http.capacity import ReportedSizes
+from worker.engine.http.engine import Encoding, HttpKind
+from worker.engine.http.models import ModelCard
 from worker.engine.http.server import HttpServer
 from worker.engine.http.spelling import settle
 from worker.engine.request import Request, Sampling
 
 # The server counts single tokens; blocks only keep our numbers in the range of other engines.
 _TOKENS_PER_BLOCK: Final = 32
-_HINT: Final = (
-    "with several slots the server does not tell whether they share its context; its -c in tokens is the pool"
-)
+_OWNER: Final = "llamacpp"
 # Of the last event, which otherwise repeats the whole prompt as text.
 _FIELDS: Final = ("tokens", "stop", "stop_type", "tokens_predicted", "tokens_evaluated", "truncated")
 
 
-class LlamaCppEngine:
-    """An `EngineServer` behind llama.cpp's server."""
+async def _card(server: HttpServer, overrides: EngineSettings) -> ModelCard:
+    """Read the model's name and a slot's context."""
+    props = await _props(server)
+    name = overrides.served_model or str(props.get("model_path") or "").rpartition("/")[2]
+    return ModelCard(name, _OWNER, int(props["default_generation_settings"]["n_ctx"]))
 
-    def __init__(self, server: HttpServer, overrides: EngineSettings) -> None:
-        """Args: overrides: of what the server reports of its capacity."""
-        self._server = server
-        self._overrides = overrides
-        self._tokens_per_block = overrides.tokens_per_block or _TOKENS_PER_BLOCK
 
-    async def is_ready(self) -> bool:
-        """Return True if the model is loaded."""
-        return await self._server.is_answering("/health")
+async def _gauges(server: HttpServer, overrides: EngineSettings) -> Gauges | None:
+    """Read the slots. Returns None if the server does not show them."""
+    try:
+        slots = await server.read("/slots")
+    except EngineUnavailableError:
+        return None
+    if not isinstance(slots, list):
+        return None
+    busy = [each for each in slots if each.get("is_processing")]
+    tokens_per_block = overrides.tokens_per_block or _TOKENS_PER_BLOCK
+    # The pool of several slots: nobody tells whether they share one.
+    blocks_of_one = int(slots[0].get("n_ctx") or 0) // tokens_per_block if len(slots) == 1 else 0
+    return Gauges(
+        active_requests=len(busy),
+        max_requests=len(slots),
+        max_blocks=overrides.max_blocks or blocks_of_one,
+        used_blocks=sum(-(-_tokens_of(slot) // tokens_per_block) for slot in busy),
+        tokens_per_block=tokens_per_block,
+    )
 
-    async def model(self) -> ServedModel:
-        """Read the model's name."""
-        path = str((await self._props()).get("model_path") or "")
-        # A cut stream is noticed when something is written to it: for its progress events, that is after each
-        # batch of the prefill.
-        abilities = Abilities(takes_ids=True, gives_ids=True, ends_itself=True)
-        return ServedModel(
-            kind="llama.cpp",
-            name=self._overrides.served_model or path.rpartition("/")[2],
-            abilities=abilities,
-            call=partial(HttpCall, self._server, dialect=_Dialect),
-        )
 
-    async def gauges(self) -> Gauges | None:
-        """Read the slots. Returns None if the server does not show them."""
-        try:
-            slots = await self._server.read("/slots")
-        except EngineUnavailableError:
-            return None
-        if not isinstance(slots, list):
-            return None
-        busy = [each for each in slots if each.get("is_processing")]
-        return Gauges(
-            active_requests=len(busy),
-            max_requests=len(slots),
-            max_blocks=self._overrides.max_blocks or self._blocks_of_one(slots),
-            used_blocks=sum(-(-_tokens_of(slot) // self._tokens_per_block) for slot in busy),
-            tokens_per_block=self._tokens_per_block,
-        )
+async def _sizes(server: HttpServer, overrides: EngineSettings, _gauges: Gauges) -> ReportedSizes:
+    """Read the slots' number and context. A single slot has the whole context."""
+    props = await _props(server)
+    num_slots = int(props.get("total_slots") or 0)
+    context = int(props["default_generation_settings"]["n_ctx"])
+    tokens_per_block = overrides.tokens_per_block or _TOKENS_PER_BLOCK
+    return ReportedSizes(
+        num_slots, context // tokens_per_block if num_slots == 1 else 0, tokens_per_block, context
+    )
 
-    def _blocks_of_one(self, slots: list[Any]) -> int:
-        """Return the pool of a single slot; of several, nobody tells whether they share one."""
-        return int(slots[0].get("n_ctx") or 0) // self._tokens_per_block if len(slots) == 1 else 0
 
-    async def capacity(self, gauges: Gauges) -> Capacity:  # noqa: ARG002  # it shows no pool
-        """Combine the settings with the slots. A single slot has the whole context."""
-        props = await self._props()
-        num_slots = int(props.get("total_slots") or 0)
-        context = int(props["default_generation_settings"]["n_ctx"])
-        return capacity_of(
-            self._overrides,
-            slots=num_slots,
-            blocks=context // self._tokens_per_block if num_slots == 1 else None,
-            tokens_per_block=self._tokens_per_block,
-            context=context,
-            hint=_HINT,
-        )
-
-    async def close(self) -> None:
-        """Do nothing: connections live as long as a read."""
-
-    async def _props(self) -> Mapping[str, Any]:
-        props = await self._server.read("/props")
-        if not isinstance(props, dict) or "default_generation_settings" not in props:
-            raise EngineUnavailableError("the server has no /props as llama.cpp's")
-        return props
+async def _props(server: HttpServer) -> Mapping[str, Any]:
+    props = await server.read("/props")
+    if not isinstance(props, dict) or "default_generation_settings" not in props:
+        raise EngineUnavailableError("the server has no /props as llama.cpp's")
+    return props
 
 
 @dataclass(slots=True)
-class _Dialect:
+class _Completion:
     """One request and its stream.
 
     A stream leaves out the ids of all tokens after which the text ends inside a character; only their number
@@ -119,6 +91,7 @@ class _Dialect:
         text: what came of their text; the server holds back what may become a stop string.
     """
 
+    model_name: str
     request: Request
     num_whole: int | None = None
     given: list[int] = field(default_factory=list)
@@ -194,7 +167,7 @@ class _Dialect:
         ids = np.concatenate([self.request.ids, np.array(self.given, dtype=np.int32)])
         num_left = self.request.max_tokens - len(self.given)
         request = replace(self.request, ids=ids, max_tokens=num_left)
-        return HttpEnd(rest=_Dialect(request, num_whole and min(num_whole, num_left)))
+        return HttpEnd(rest=_Completion(self.model_name, request, num_whole and min(num_whole, num_left)))
 
 
 def _picking(sampling: Sampling) -> Mapping[str, Any]:
@@ -218,3 +191,21 @@ def _tokens_of(slot: Mapping[str, Any]) -> int:
     """Count the tokens that a busy slot holds."""
     decoded = sum(int(each.get("n_decoded") or 0) for each in slot.get("next_token") or ())
     return int(slot.get("n_prompt_tokens") or 0) + decoded
+
+
+LLAMA_CPP: Final = HttpKind(
+    name="llama.cpp",
+    owner=_OWNER,
+    words="token ids in and out: jobs continue where they stopped; a prompt that is being read is cancelled"
+    " after its present batch",
+    # A cut stream is noticed when something is written to it: for its progress events, that is after each
+    # batch of the prefill.
+    abilities=Abilities(takes_ids=True, gives_ids=True, ends_itself=True),
+    dialect=_Completion,
+    hint="with several slots the server does not tell whether they share its context; its -c in tokens is the"
+    " pool",
+    card=_card,
+    gauges=_gauges,
+    sizes=_sizes,
+    encoding=Encoding("content", {"add_special": False, "parse_special": False}),
+)

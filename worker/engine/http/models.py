@@ -7,7 +7,7 @@ from jobs.errors import EngineError, EngineUnavailableError
 from jobs.settings import EngineSettings
 from worker.engine.http.server import HttpServer
 
-_PATH: Final = "/v1/models"
+PATH: Final = "/v1/models"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ async def model_card(server: HttpServer, settings: EngineSettings) -> ModelCard:
         EngineUnavailableError: the server cannot be reached, or lists no such model yet.
         EngineError: it lists several base models, and the settings name none.
     """
-    found = await server.read(_PATH)
+    found = await server.read(PATH)
     cards = [_card(each) for each in _listed(found) if not each.get("parent")]  # a parent: a LoRA adapter
     wanted = settings.served_model
     if wanted is not None:

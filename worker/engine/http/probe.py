@@ -14,24 +14,13 @@ from worker.engine import loop
 from worker.engine.client import CANARY_SECONDS, EngineClient, EngineModel
 from worker.engine.engine import ServedModel
 from worker.engine.http.server import HttpServer
+from worker.engine.kinds import HTTP_KINDS
 
-_WORDS: Final[Mapping[str, str]] = {
-    "vllm": "token ids in and out: jobs continue where they stopped, and cancelling frees the engine",
-    "llama.cpp": "token ids in and out: jobs continue where they stopped; a prompt that is being read is"
-    " cancelled after its present batch",
-    "sglang": "token ids in and out: jobs continue where they stopped, and cancelling frees the engine",
-    "trtllm-serve": "token ids in and out: jobs continue where they stopped; cancelling takes up to a second",
-    "openai": "text in, text out: jobs start over after a fault, and nothing shows its load",
-}
+_TOKENIZE_PATH: Final = "/tokenize"
 # Text in many scripts: if two tokenizers differ at all, they differ here.
 _SAMPLE: Final = (
     "The 3 naïve façades — 希望と平和, надежда, नमस्ते 🜂 cost 1234567.89€;\n\n\tdef f(x): return x**2"
 )
-# How each kind encodes a text: the path, the field of the text, and what keeps it from adding tokens.
-_TOKENIZE: Final[Mapping[str, tuple[str, str, Mapping[str, bool]]]] = {
-    "vllm": ("/tokenize", "prompt", {"add_special_tokens": False}),
-    "llama.cpp": ("/tokenize", "content", {"add_special": False, "parse_special": False}),
-}
 
 
 def probe(side: EngineSide, tokenizer: Tokenizer, client: EngineClient) -> Iterator[Finding]:
@@ -48,7 +37,7 @@ def probe(side: EngineSide, tokenizer: Tokenizer, client: EngineClient) -> Itera
         yield Finding("server", "failed", error.message, "LONGBATCH_ENGINE__KIND and __SERVED_MODEL")
         return
     yield Finding("server", "ok", f"{server.url} runs {served.kind}")
-    yield Finding("entry point", "ok", f"{served.name}: {_WORDS[served.kind]}")
+    yield Finding("entry point", "ok", f"{served.name}: {HTTP_KINDS[served.kind].words}")
     yield _answers(client, served)
     yield from _capacity(side, client)
     yield _load(client)
@@ -90,13 +79,13 @@ def _load(client: EngineClient) -> Finding:
 
 
 def _tokenizer(server: HttpServer, served: ServedModel, tokenizer: Tokenizer) -> Finding:
-    if served.kind not in _TOKENIZE:
+    encoding = HTTP_KINDS[served.kind].encoding
+    if encoding is None:
         return Finding("tokenizer", "unknown", "this kind of server does not show how it encodes text")
-    path, name, options = _TOKENIZE[served.kind]
-    theirs = loop.run(_encode(server, path, {name: _SAMPLE, **options}))
+    theirs = loop.run(_encode(server, {encoding.text_field: _SAMPLE, **encoding.options}))
     ours = tokenizer.markup.read(_SAMPLE).tolist()
     if theirs is None:
-        return Finding("tokenizer", "unknown", f"{path} does not answer")
+        return Finding("tokenizer", "unknown", f"{_TOKENIZE_PATH} does not answer")
     if theirs == ours:
         return Finding(
             "tokenizer", "ok", f"the server's gives the same tokens as {tokenizer.fingerprint[:8]}"
@@ -105,10 +94,10 @@ def _tokenizer(server: HttpServer, served: ServedModel, tokenizer: Tokenizer) ->
     return Finding("tokenizer", "failed", detail, "LONGBATCH_TOKENIZER__PATH must be the served model's")
 
 
-async def _encode(server: HttpServer, path: str, body: Mapping[str, object]) -> list[int] | None:
+async def _encode(server: HttpServer, body: Mapping[str, object]) -> list[int] | None:
     async with server.client() as http:
         try:
-            answer = await http.post(path, json=body, timeout=CANARY_SECONDS)
+            answer = await http.post(_TOKENIZE_PATH, json=body, timeout=CANARY_SECONDS)
             return [int(each) for each in answer.raise_for_status().json()["tokens"]]
         except (httpx2.HTTPError, KeyError, TypeError, ValueError):
             return None

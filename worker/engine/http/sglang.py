@@ -6,91 +6,59 @@ never run here; the tests speak to a stand-in that is written from the same sour
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Final
 
 from prometheus_client.samples import Sample
 
-from jobs.engines.capacity import Capacity
 from jobs.errors import RetryableEngineError
 from jobs.settings import EngineSettings
 from worker.engine.abilities import Abilities
 from worker.engine.deltas import TokenDelta
-from worker.engine.engine import ServedModel
 from worker.engine.exposition import scrape
 from worker.engine.gauges import Gauges
-from worker.engine.http.call import Event, HttpCall, HttpEnd
-from worker.engine.http.capacity import capacity_of
-from worker.engine.http.models import model_card
+from worker.engine.http.call import Event, HttpEnd
+from worker.engine.http.capacity import ReportedSizes
+from worker.engine.http.engine import HttpKind
 from worker.engine.http.server import HttpServer
 from worker.engine.request import Request
 
 _PREFIX: Final = "sglang:"
-_HINT: Final = "SGLang's --max-running-requests, max_total_num_tokens and --page-size"
 
 
-class SglangEngine:
-    """An `EngineServer` behind SGLang's HTTP server."""
+async def _gauges(server: HttpServer, _overrides: EngineSettings) -> Gauges | None:
+    """Read the engine's metrics. Returns None without `--enable-metrics`."""
+    samples = await scrape(f"{server.url}/metrics", _PREFIX, client=server.client)
+    if not samples:
+        return None
+    found = _sums(samples)
+    page = int(found.get("sglang:page_size", 1)) or 1
+    return Gauges(
+        active_requests=int(found.get("sglang:num_running_reqs", 0)),
+        waiting_requests=int(found.get("sglang:num_queue_reqs", 0)),
+        max_blocks=int(found.get("sglang:max_total_num_tokens", 0)) // page,
+        used_blocks=-(-int(found.get("sglang:num_used_tokens", 0)) // page),
+        tokens_per_block=page,
+    )
 
-    def __init__(self, server: HttpServer, overrides: EngineSettings) -> None:
-        """Args: overrides: of what the server reports of its capacity."""
-        self._server = server
-        self._overrides = overrides
 
-    async def is_ready(self) -> bool:
-        """Return True if the server is up."""
-        return await self._server.is_answering("/health")
-
-    async def model(self) -> ServedModel:
-        """Read the model's name."""
-        return ServedModel(
-            kind="sglang",
-            name=(await model_card(self._server, self._overrides)).name,
-            abilities=Abilities(takes_ids=True, gives_ids=True, ends_itself=True, takes_stop=True),
-            call=partial(HttpCall, self._server, dialect=_Dialect),
-        )
-
-    async def gauges(self) -> Gauges | None:
-        """Read the engine's metrics. Returns None without `--enable-metrics`."""
-        samples = await scrape(f"{self._server.url}/metrics", _PREFIX, client=self._server.client)
-        if not samples:
-            return None
-        found = _sums(samples)
-        page = int(found.get("sglang:page_size", 1)) or 1
-        return Gauges(
-            active_requests=int(found.get("sglang:num_running_reqs", 0)),
-            waiting_requests=int(found.get("sglang:num_queue_reqs", 0)),
-            max_blocks=int(found.get("sglang:max_total_num_tokens", 0)) // page,
-            used_blocks=-(-int(found.get("sglang:num_used_tokens", 0)) // page),
-            tokens_per_block=page,
-        )
-
-    async def capacity(self, gauges: Gauges) -> Capacity:
-        """Combine the settings, the metrics and the server's arguments."""
-        info = await self._server.read("/get_server_info")
-        known = info if isinstance(info, dict) else {}
-        page = gauges.tokens_per_block or _number(known, "page_size") or 1
-        pool = gauges.max_blocks * page or (_number(known, "max_total_num_tokens") or 0)
-        return capacity_of(
-            self._overrides,
-            slots=_number(known, "max_running_requests"),
-            blocks=pool // page,
-            tokens_per_block=page,
-            context=_number(known, "context_length") or (await self._card_context()),
-            hint=_HINT,
-        )
-
-    async def close(self) -> None:
-        """Do nothing: connections live as long as a read."""
-
-    async def _card_context(self) -> int | None:
-        return (await model_card(self._server, self._overrides)).context
+async def _sizes(server: HttpServer, _overrides: EngineSettings, gauges: Gauges) -> ReportedSizes:
+    """Read the server's arguments, after the metrics."""
+    info = await server.read("/get_server_info")
+    known = info if isinstance(info, dict) else {}
+    page = gauges.tokens_per_block or _number(known, "page_size") or 1
+    return ReportedSizes(
+        slots=_number(known, "max_running_requests"),
+        blocks=gauges.max_blocks or _number(known, "max_total_num_tokens") // page,
+        tokens_per_block=page,
+        context=_number(known, "context_length"),
+    )
 
 
 @dataclass(slots=True)
-class _Dialect:
+class _Generation:
     """Attributes: ids: all token ids so far; a server may repeat them in every event."""
 
+    model_name: str
     request: Request
     ids: list[int] = field(default_factory=list)
 
@@ -155,6 +123,18 @@ def _end(reason: Mapping[str, Any]) -> HttpEnd:
     return HttpEnd(RetryableEngineError(said=f"finish_reason {kind}: {reason.get('message') or ''}"))
 
 
-def _number(known: Mapping[str, Any], name: str) -> int | None:
+def _number(known: Mapping[str, Any], name: str) -> int:
     value = known.get(name)
-    return value if isinstance(value, int) and value > 0 else None
+    return value if isinstance(value, int) and value > 0 else 0
+
+
+SGLANG: Final = HttpKind(
+    name="sglang",
+    owner="sglang",
+    words="token ids in and out: jobs continue where they stopped, and cancelling frees the engine",
+    abilities=Abilities(takes_ids=True, gives_ids=True, ends_itself=True, takes_stop=True),
+    dialect=_Generation,
+    hint="SGLang's --max-running-requests, max_total_num_tokens and --page-size",
+    gauges=_gauges,
+    sizes=_sizes,
+)

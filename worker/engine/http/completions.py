@@ -1,0 +1,94 @@
+"""OpenAI's `/v1/completions`, as vLLM, trtllm-serve and compatible servers take and answer it."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from jobs.errors import RetryableEngineError
+from jobs.states import FinishReason
+from worker.engine.deltas import TextDelta, TokenDelta
+from worker.engine.http.call import Event, HttpEnd
+from worker.engine.request import Request
+
+_REASONS: Final = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
+
+
+@dataclass(frozen=True, slots=True)
+class Completions:
+    """The dialect of one request, with the fields that a kind has besides.
+
+    Attributes:
+        model_name: what the request calls the model.
+        request: the request.
+        fields: builds the kind's own fields; they override the common ones, and None leaves one out.
+        has_ids: token ids in and out; otherwise text.
+        refuses_reliably: see `Dialect`.
+        reports_own_end: see `Dialect`.
+    """
+
+    model_name: str
+    request: Request
+    fields: Callable[[Request], Mapping[str, Any]]
+    has_ids: bool = True
+    refuses_reliably: bool = True
+    reports_own_end: bool = True
+
+    path = "/v1/completions"
+
+    def body(self) -> Mapping[str, Any]:
+        """Build the body. Every default that matters is sent: that of `max_tokens` is 16."""
+        request, sampling = self.request, self.request.sampling
+        body: dict[str, Any] = {
+            "model": self.model_name,
+            "prompt": request.ids.tolist() if self.has_ids else request.text,
+            "max_tokens": request.max_tokens,
+            "temperature": 0.0 if sampling.is_greedy else sampling.temperature,
+            "stop": list(request.stops) or None,
+            "stream": True,
+        }
+        if not sampling.is_greedy:
+            seed = None if sampling.seed is None else sampling.seed % 2**63  # they take 63 bits
+            body |= {"top_p": sampling.top_p, "seed": seed}
+        body |= self.fields(request)
+        return {name: value for name, value in body.items() if value is not None}
+
+    def read(self, event: Mapping[str, Any]) -> list[Event]:
+        """Read the choice's new tokens or text and its finish reason; a usage by itself comes last."""
+        choices = event.get("choices") or ()
+        found = [each for choice in choices for each in self._read(choice)]
+        num_tokens = (event.get("usage") or {}).get("completion_tokens")
+        if not choices and num_tokens and not self.has_ids:
+            found.append(TextDelta("", num_tokens=int(num_tokens)))
+        return found
+
+    def stop(self) -> None:
+        """Return None: only cutting the stream ends the request."""
+
+    def _read(self, choice: Mapping[str, Any]) -> list[Event]:
+        found: list[Event] = []
+        text, ids, reason = (
+            choice.get("text") or "",
+            choice.get("token_ids"),
+            choice.get("finish_reason") or "",
+        )
+        if not self.has_ids and (text or reason in _REASONS):
+            found.append(TextDelta(text, reason=_REASONS.get(reason)))
+        elif self.has_ids and ids:
+            found.append(TokenDelta([int(each) for each in ids]))
+        if reason:
+            is_known = reason in _REASONS
+            error = None if is_known else RetryableEngineError(said=f"finish_reason {reason}")
+            is_limit, is_certain = reason == "length", is_known or self.reports_own_end
+            found.append(HttpEnd(error, is_limit=is_limit, confirmed=is_certain))
+        return found
+
+
+def id_fields(request: Request) -> Mapping[str, Any]:
+    """Build the fields of servers that take token ids: where an answer may end, and how tokens are picked."""
+    sampling = request.sampling
+    return {
+        "min_tokens": sampling.min_tokens,
+        "stop_token_ids": [request.end_id] if request.end_id >= 0 else None,
+        "ignore_eos": request.end_id < 0,
+        "top_k": None if sampling.is_greedy else sampling.top_k,
+    }

@@ -1,0 +1,135 @@
+"""An engine over HTTP: one class for every kind, which a frozen description tells apart."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Final
+
+from jobs.engines.capacity import Capacity
+from jobs.errors import EngineError
+from jobs.settings import EngineSettings
+from worker.engine.abilities import Abilities
+from worker.engine.engine import ServedModel
+from worker.engine.gauges import Gauges
+from worker.engine.http.call import Dialect, HttpCall
+from worker.engine.http.capacity import ReportedSizes, capacity_of
+from worker.engine.http.models import PATH, ModelCard, model_card
+from worker.engine.http.server import HttpServer
+from worker.engine.request import Request
+
+
+@dataclass(frozen=True, slots=True)
+class Encoding:
+    """How a server encodes a text at `/tokenize`.
+
+    Attributes:
+        text_field: the field of the text.
+        options: what keeps the server from adding tokens.
+    """
+
+    text_field: str
+    options: Mapping[str, bool]
+
+
+async def _no_gauges(_server: HttpServer, _overrides: EngineSettings) -> None:
+    """Return None: the server shows none."""
+
+
+async def _shown(_server: HttpServer, _overrides: EngineSettings, gauges: Gauges) -> ReportedSizes:
+    """Take everything from the gauges."""
+    return ReportedSizes(gauges.max_requests, gauges.max_blocks, gauges.tokens_per_block)
+
+
+@dataclass(frozen=True, slots=True)
+class HttpKind:
+    """What is particular to one kind of HTTP engine.
+
+    Attributes:
+        name: what `LONGBATCH_ENGINE__KIND` calls it.
+        owner: what it writes as the owner of its models; empty if that does not tell the kind.
+        words: what its abilities mean, in words.
+        abilities: what it can do.
+        dialect: makes the dialect of a request to the model of this name.
+        hint: where an operator finds the capacity that it does not report.
+        ready_path: answers with success once the server can serve.
+        card: reads the model's name and context length.
+        gauges: reads its gauges; None if it shows none.
+        sizes: reads its capacity, given its gauges; a context of 0 means that of the card.
+        encoding: how it encodes a text; None if it does not show it.
+    """
+
+    name: str
+    owner: str
+    words: str
+    abilities: Abilities
+    dialect: Callable[[str, Request], Dialect]
+    hint: str
+    ready_path: str = "/health"
+    card: Callable[[HttpServer, EngineSettings], Awaitable[ModelCard]] = field(default=model_card)
+    gauges: Callable[[HttpServer, EngineSettings], Awaitable[Gauges | None]] = field(default=_no_gauges)
+    sizes: Callable[[HttpServer, EngineSettings, Gauges], Awaitable[ReportedSizes]] = field(default=_shown)
+    encoding: Encoding | None = None
+
+
+class HttpEngine:
+    """An `EngineServer` over HTTP, of the kind that the settings name or its server tells.
+
+    Connections live as long as a read.
+    """
+
+    def __init__(
+        self, server: HttpServer, settings: EngineSettings, *, kinds: Mapping[str, HttpKind]
+    ) -> None:
+        """Args: settings: the kind, and overrides of what the server reports. kinds: all kinds, by name."""
+        self._server = server
+        self._settings = settings
+        self._kinds: Final = kinds
+        self._kind = kinds.get(settings.kind)
+
+    async def is_ready(self) -> bool:
+        """Return True if the server can serve; until its kind is known, if it lists its models."""
+        return await self._server.is_answering(self._kind.ready_path if self._kind else PATH)
+
+    async def model(self) -> ServedModel:
+        """Find the kind and read the model's name. Another kind may serve the URL since the last time."""
+        if self._settings.kind == "auto":
+            self._kind = await self._told_kind()
+        kind = self._known()
+        name = (await kind.card(self._server, self._settings)).name
+        return ServedModel(
+            kind=kind.name,
+            name=name,
+            abilities=kind.abilities,
+            call=partial(HttpCall, self._server, dialect=partial(kind.dialect, name)),
+        )
+
+    async def gauges(self) -> Gauges | None:
+        """Read the engine's gauges. Returns None if there are none."""
+        return await self._kind.gauges(self._server, self._settings) if self._kind else None
+
+    async def capacity(self, gauges: Gauges) -> Capacity:
+        """Combine the settings with what the server reports."""
+        kind = self._known()
+        sizes = await kind.sizes(self._server, self._settings, gauges)
+        if not sizes.context:
+            card = await kind.card(self._server, self._settings)
+            sizes = replace(sizes, context=card.context or 0)
+        return capacity_of(self._settings, sizes, hint=kind.hint)
+
+    async def close(self) -> None:
+        """Do nothing: connections live as long as a read."""
+
+    async def _told_kind(self) -> HttpKind:
+        owner = (await model_card(self._server, self._settings)).owner
+        for kind in self._kinds.values():
+            if kind.owner and kind.owner == owner:
+                return kind
+        raise EngineError(
+            f"the server does not tell its kind (its model is owned by {owner!r}): set"
+            " LONGBATCH_ENGINE__KIND to openai, and the capacity"
+        )
+
+    def _known(self) -> HttpKind:
+        if self._kind is None:
+            raise EngineError("the kind of the engine is not known before its model is read")
+        return self._kind
