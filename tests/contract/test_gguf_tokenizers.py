@@ -9,10 +9,10 @@ import pytest
 
 from cli.stack.errors import StackError
 from cli.stack.servers.llama_cpp import EmbeddedLlamaCpp
-from cli.stack.servers.llama_options import bundled_gguf
-from gguf_support import random_texts, running_llama_cpp, write_tiny_model
+from gguf_support import random_texts, write_tiny_model
 from jobs.prompts.gguf_splitters import SPLITTERS, TokenSplitter
 from jobs.prompts.tokenizer import Tokenizer
+from llama_support import running_llama
 
 # One name of each way to split.
 _NAMES = sorted({splitter: name for name, splitter in SPLITTERS.items()}.values())
@@ -40,7 +40,7 @@ def assert_same_ids(server: EmbeddedLlamaCpp, texts: list[str]) -> None:
 
 
 def test_the_small_model_counts_hundreds_of_texts_as_llama_cpp_does(tmp_path: Path) -> None:
-    with running_llama_cpp(tmp_path / "llama", bundled_gguf()) as server:
+    with running_llama(tmp_path / "llama", context=512) as server:
         server.check_tokenizer()
         assert_same_ids(server, random_texts(400, seed=1, any_character=True))
 
@@ -48,7 +48,7 @@ def test_the_small_model_counts_hundreds_of_texts_as_llama_cpp_does(tmp_path: Pa
 @pytest.mark.parametrize("pre", _NAMES)
 def test_every_way_to_split_is_llama_cpps_own(tmp_path: Path, pre: str) -> None:
     model = write_tiny_model(tmp_path / "tiny.gguf", pre=pre)
-    with running_llama_cpp(tmp_path / "llama", model) as server:
+    with running_llama(tmp_path / "llama", gguf=model, context=512) as server:
         server.check_tokenizer()
         texts = random_texts(100, seed=2, any_character=pre not in _APPROXIMATED)
         assert_same_ids(server, texts)
@@ -60,7 +60,7 @@ def test_a_file_that_names_the_wrong_way_to_split_is_refused(
     model = write_tiny_model(tmp_path / "tiny.gguf", pre="gpt-2")
     monkeypatch.setitem(cast("dict[str, TokenSplitter]", SPLITTERS), "gpt-2", SPLITTERS["llama-bpe"])
     with (
-        running_llama_cpp(tmp_path / "llama", model) as server,
+        running_llama(tmp_path / "llama", gguf=model, context=512) as server,
         pytest.raises(StackError, match="does not give the tokens"),
     ):
         server.check_tokenizer()

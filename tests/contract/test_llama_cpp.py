@@ -6,20 +6,24 @@ the whole answer at once, which is the same while one request runs alone.
 
 import os
 import queue
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
 from pydantic import SecretStr
 
 from entry_points import NEVER, Run, ask
+from gguf_support import smollm2
 from jobs.errors import EngineError, EngineLostError, EngineUnavailableError
+from jobs.prompts.gguf_tokenizer import ensure_gguf_tokenizer
 from jobs.prompts.messages import Message
 from jobs.prompts.tokenizer import TokenIds, Tokenizer
 from jobs.settings import EngineSettings, EngineSide, TritonSettings
 from jobs.states import FinishReason
-from llama_support import LlamaServer, running_llama, write_tokenizer
+from llama_support import LlamaServer, running_llama
 from support import PATIENCE, eventually
 from worker.engine.client import EngineClient
 from worker.engine.deltas import EngineDelta, TokenDelta
@@ -46,6 +50,7 @@ class Llama:
     def __post_init__(self) -> None:
         self.client = EngineClient(TritonSettings(), self.server.settings(), end_id=self.tokenizer.end_id)
         self.model = self.client.served()
+        self.ask = partial(ask, self.model, self.tokenizer, is_endless=True)
 
     def ids(self, text: str) -> TokenIds:
         return self.tokenizer.encode_text(text)
@@ -55,34 +60,15 @@ class Llama:
         self.server.whole(ids.tolist(), 1)
         return ids
 
-    def ask(
-        self,
-        ids: TokenIds,
-        *,
-        max_tokens: int,
-        stops: Sequence[str] = (),
-        is_endless: bool = True,
-        sampling: Sampling = Sampling(),  # noqa: B008  # frozen
-    ) -> Run:
-        return ask(
-            self.model,
-            self.tokenizer,
-            ids,
-            max_tokens=max_tokens,
-            stops=stops,
-            is_endless=is_endless,
-            sampling=sampling,
-        )
-
 
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
-    return Tokenizer.load(str(write_tokenizer(tmp_path_factory.mktemp("smollm2"))))
+    return Tokenizer.load(str(ensure_gguf_tokenizer(smollm2(), tmp_path_factory.mktemp("smollm2"))))
 
 
 @pytest.fixture(scope="module")
-def running() -> Iterator[LlamaServer]:
-    with running_llama(context=CONTEXT) as server:
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LlamaServer]:
+    with running_llama(tmp_path_factory.mktemp("llama"), context=CONTEXT) as server:
         yield server
 
 
@@ -234,8 +220,8 @@ def test_a_prompt_that_is_too_long_is_refused_for_good(llama: Llama) -> None:
     run.close()
 
 
-def test_an_answer_that_the_context_cuts_is_no_success(tokenizer: Tokenizer) -> None:
-    with running_llama(context=256) as server:
+def test_an_answer_that_the_context_cuts_is_no_success(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    with running_llama(tmp_path, context=256) as server:
         llama = Llama(server, tokenizer)
         run = llama.ask(llama.ids("Once upon a time"), max_tokens=260)
         outcome = run.follow()
@@ -246,8 +232,10 @@ def test_an_answer_that_the_context_cuts_is_no_success(tokenizer: Tokenizer) -> 
         llama.client.close()
 
 
-def test_a_server_that_dies_is_lost_and_another_goes_on_where_it_was(tokenizer: Tokenizer) -> None:
-    with running_llama() as server:
+def test_a_server_that_dies_is_lost_and_another_goes_on_where_it_was(
+    tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    with running_llama(tmp_path) as server:
         llama = Llama(server, tokenizer)
         ids = llama.ids("Once upon a time")
         run = llama.ask(ids, max_tokens=1000)
@@ -270,11 +258,11 @@ def test_a_server_that_dies_is_lost_and_another_goes_on_where_it_was(tokenizer: 
         llama.client.close()
 
 
-def test_a_wrong_key_is_a_server_to_try_again_later(tokenizer: Tokenizer) -> None:
+def test_a_wrong_key_is_a_server_to_try_again_later(tokenizer: Tokenizer, tmp_path: Path) -> None:
     def client(settings: EngineSettings) -> EngineClient:
         return EngineClient(TritonSettings(), settings, end_id=tokenizer.end_id)
 
-    with running_llama(api_key="right") as server:
+    with running_llama(tmp_path, api_key="right") as server:
         wrong = client(server.settings(api_key=SecretStr("wrong")))
         with pytest.raises(EngineUnavailableError) as caught:
             wrong.describe()

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pydoc_data.topics import topics
-from typing import Protocol
+from typing import Any, Protocol
 
 from cli.stack.ports import LOOPBACK
 from jobs.ids import uuid7
@@ -194,9 +194,9 @@ class Served:
         ids: TokenIds,
         *,
         max_tokens: int = 1000,
-        stops: Sequence[str] = (),
         is_endless: bool = False,
         sampling: Sampling = _GREEDY,
+        **options: Any,  # noqa: ANN401  # of `ask`
     ) -> Run:
         """The request is on its way; a model that goes by its prompt is told there if it has no end, too."""
         # `llmapi` has no tensor for it: its stand-in goes by the prompt.
@@ -207,9 +207,9 @@ class Served:
             self.tokenizer,
             ids,
             max_tokens=max_tokens,
-            stops=stops,
             is_endless=is_endless,
             sampling=sampling,
+            **options,
         )
 
     def is_idle(self) -> bool:

@@ -3,15 +3,12 @@
 import functools
 import random
 import unicodedata
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import gguf
 import numpy as np
 
-from cli.stack.servers.llama_cpp import EmbeddedLlamaCpp
-from cli.stack.servers.llama_options import LlamaModel, LlamaOptions, bundled_gguf
+from cli.stack.servers.llama_options import bundled_gguf
 from jobs.prompts.gguf import Gguf
 
 _WIDTH = 32
@@ -63,18 +60,6 @@ def _add_weights(writer: gguf.GGUFWriter, *, num_tokens: int) -> None:
     for name in square:
         writer.add_tensor(f"blk.0.{name}.weight", rng.normal(size=(_WIDTH, _WIDTH)).astype(np.float16))
     writer.add_tensor("token_embd.weight", rng.normal(size=(num_tokens, _WIDTH)).astype(np.float16))
-
-
-@contextmanager
-def running_llama_cpp(directory: Path, file: Path) -> Iterator[EmbeddedLlamaCpp]:
-    """A server with one slot and one thread: two that spin on two busy cores stand in each other's way."""
-    options = LlamaOptions(gguf=file, context=_CONTEXT, slots=1, threads=1)
-    server = EmbeddedLlamaCpp(directory, LlamaModel.of(options))
-    server.start()
-    try:
-        yield server
-    finally:
-        server.stop()
 
 
 def random_texts(number: int, *, seed: int, any_character: bool) -> list[str]:

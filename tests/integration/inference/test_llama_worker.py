@@ -20,7 +20,7 @@ from jobs.settings import (
     Settings,
     TokenizerSettings,
 )
-from llama_support import LlamaServer, running_llama, write_tokenizer
+from llama_support import LlamaServer, running_llama
 from support import eventually
 from worker_support import ENGINE, MODEL, Queue, WorkerProcess, running_worker
 
@@ -29,30 +29,23 @@ LONG = 240  # tokens: some seconds of one thread
 
 
 @pytest.fixture(scope="module")
-def tokenizer_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tokenizer(tmp_path_factory.mktemp("smollm2"))
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tokenizer_path: Path) -> Tokenizer:
-    return Tokenizer.load(str(tokenizer_path))
-
-
-@pytest.fixture(scope="module")
-def llama() -> Iterator[LlamaServer]:
-    with running_llama() as server:
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LlamaServer]:
+    with running_llama(tmp_path_factory.mktemp("llama")) as server:
         yield server
 
 
+@pytest.fixture(scope="module")
+def tokenizer(llama: LlamaServer) -> Tokenizer:
+    return Tokenizer.load(str(llama.tokenizer))
+
+
 @pytest.fixture
-def settings(
-    database_settings: DatabaseSettings, valkey: EmbeddedValkey, llama: LlamaServer, tokenizer_path: Path
-) -> Settings:
+def settings(database_settings: DatabaseSettings, valkey: EmbeddedValkey, llama: LlamaServer) -> Settings:
     return Settings(
         database=database_settings,
         broker=BrokerSettings(url=SecretStr(valkey.url), socket_timeout_seconds=1),
         engine=EngineSettings(name=ENGINE, model=MODEL, url=llama.url, time_scale=0.1),
-        tokenizer=TokenizerSettings(path=str(tokenizer_path)),
+        tokenizer=TokenizerSettings(path=str(llama.tokenizer)),
         jobs=JobSettings(
             retry_backoff_seconds=0.2,
             shutdown_grace_seconds=0.2,
