@@ -5,16 +5,15 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
 from tokenizers import Tokenizer
 
+from . import inner
 from .asked import Asked
-
-# Objects of Triton's stub, which has no types.
-PbTensor: TypeAlias = Any
+from .inner import PbTensor
 
 _REPLACEMENT = "\ufffd"
 # A prompt with this word gets an answer without an end: no tensor of the protocol turns the end token off.
@@ -56,27 +55,26 @@ class Engine:
         prompt = self._encode(asked.prompt)
         before = "" if asked.excludes_prompt else asked.prompt
         ids: list[int] = []
-        for new in self._stream(prompt, asked, engine_id):
+        end_id = -1 if _ENDLESSLY in asked.prompt else self._end_id
+        engine = inner.stream(
+            prompt,
+            max_tokens=asked.max_tokens,
+            end_id=end_id,
+            sampling=_sampling(asked),
+            request_id=engine_id,
+        )
+        for new in engine:
             if aborted.is_set():
-                self.stop(engine_id)
+                inner.stop(engine_id)
             ids += new
             text = self._decode(ids).rstrip(_REPLACEMENT)
             if (stop := _first_stop(text, asked.stops)) is not None:
-                self.stop(engine_id)
+                inner.stop(engine_id)
                 yield Output(before + text[: text.find(stop)], "stop", stop)
                 return
             yield Output(before + text)
         reason = "length" if len(ids) >= asked.max_tokens else "stop"
         yield Output(before + self._decode(ids), "cancelled" if aborted.is_set() else reason)
-
-    def stop(self, engine_id: str) -> None:
-        """Stop the engine's request with this id."""
-        one = np.array([[1]], dtype=np.int32)
-        names = ("input_ids", "input_lengths", "request_output_len")
-        tensors = [pb_utils.Tensor(name, one) for name in names]
-        tensors.append(pb_utils.Tensor("stop", np.array([[True]])))
-        for _ in _to_engine(tensors, engine_id).exec(decoupled=True):
-            pass
 
     def _encode(self, prompt: str) -> list[int]:
         """Encode the prompt. As in the LLM API, special tokens are added, whatever the text begins with."""
@@ -92,24 +90,6 @@ class Engine:
     def _decode(self, ids: list[int]) -> str:
         text: str = self._tokenizer.decode(ids, skip_special_tokens=True)
         return text
-
-    def _stream(self, prompt: list[int], asked: Asked, engine_id: str) -> Iterator[list[int]]:
-        """Yield the tokens of each of the engine's responses."""
-        values = {
-            "input_ids": [prompt],
-            "input_lengths": [[len(prompt)]],
-            "request_output_len": [[asked.max_tokens]],
-            "end_id": [[-1 if _ENDLESSLY in asked.prompt else self._end_id]],
-        }
-        tensors = [pb_utils.Tensor(name, np.array(value, dtype=np.int32)) for name, value in values.items()]
-        tensors.append(pb_utils.Tensor("streaming", np.array([[True]])))
-        for response in _to_engine(tensors + _sampling(asked), engine_id).exec(decoupled=True):
-            if response.has_error():
-                raise pb_utils.TritonModelException(response.error().message())
-            new = pb_utils.get_output_tensor_by_name(response, "output_ids")
-            if new is None:  # the only sign of an error in Triton 2.51
-                raise pb_utils.TritonModelException("the engine failed")
-            yield new.as_numpy().ravel().tolist()
 
 
 def _sampling(asked: Asked) -> list[PbTensor]:
@@ -127,10 +107,3 @@ def _sampling(asked: Asked) -> list[PbTensor]:
 def _first_stop(text: str, stops: tuple[str, ...]) -> str | None:
     """Return the stop string that comes first in the text, or None."""
     return min((each for each in stops if each in text), key=text.find, default=None)
-
-
-def _to_engine(tensors: list[PbTensor], request_id: str) -> Any:  # noqa: ANN401  # see above
-    outputs = ["output_ids", "sequence_length"]
-    return pb_utils.InferenceRequest(
-        model_name="tensorrt_llm", request_id=request_id, inputs=tensors, requested_output_names=outputs
-    )

@@ -15,6 +15,7 @@ from uuid import uuid4
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
+from . import inner
 from .asked import PbRequest, input_of, read
 from .generation import Engine, Output
 from .server import die_with_server
@@ -115,7 +116,7 @@ class TritonPythonModel:
 
     def _abort(self, running: _Running) -> None:
         running.aborted.set()
-        self._engine.stop(running.engine_id)
+        inner.stop(running.engine_id)
 
 
 def _cancelled() -> PbResponse:

@@ -11,12 +11,13 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 from tokenizers import Tokenizer
 
+from . import inner
+from .inner import PbTensor
 from .server import die_with_server
 
 # Objects of Triton's stub, which has no types.
 PbRequest: TypeAlias = Any
 PbResponse: TypeAlias = Any
-PbTensor: TypeAlias = Any
 
 _REPLACEMENT = "\ufffd"
 
@@ -76,11 +77,11 @@ class TritonPythonModel:
         prompt = _value(request, "text_input", absent=b"").decode()
         for new in self._generate(prompt, max_tokens, end_id, request_id, _sampling(asked)):
             if sender.is_cancelled():
-                _stop(request_id)
+                inner.stop(request_id)
             ids += new
             visible = self._tokenizer.decode(ids, skip_special_tokens=True).rstrip(_REPLACEMENT)
             if (at := min((visible.find(stop) for stop in stops if stop in visible), default=-1)) >= 0:
-                _stop(request_id)
+                inner.stop(request_id)
                 yield visible[len(text) : at], len(ids) - counted, "stop"
                 return
             visible = visible[: max(len(text), len(visible) - held)]
@@ -95,22 +96,9 @@ class TritonPythonModel:
         """Yield the tokens of each engine response. As in vLLM, the prompt starts with the bos token."""
         ids = [] if self._bos_id is None else [self._bos_id]
         ids += self._tokenizer.encode(prompt, add_special_tokens=False).ids
-        values = {
-            "input_ids": [ids],
-            "input_lengths": [[len(ids)]],
-            "request_output_len": [[max_tokens]],
-            "end_id": [[end_id]],
-        }
-        tensors = [pb_utils.Tensor(name, np.array(value, dtype=np.int32)) for name, value in values.items()]
-        tensors.append(pb_utils.Tensor("streaming", np.array([[True]])))
-        asked = _to_engine(tensors + sampling, request_id)
-        for response in asked.exec(decoupled=True):
-            if response.has_error():
-                raise pb_utils.TritonModelException(response.error().message())
-            new = pb_utils.get_output_tensor_by_name(response, "output_ids")
-            if new is None:  # the only sign of an error in Triton 2.51
-                raise pb_utils.TritonModelException("the engine failed")
-            yield new.as_numpy().ravel().tolist()
+        return inner.stream(
+            ids, max_tokens=max_tokens, end_id=end_id, sampling=sampling, request_id=request_id
+        )
 
 
 def _sampling(asked: dict[str, Any]) -> list[PbTensor]:
@@ -126,23 +114,6 @@ def _sampling(asked: dict[str, Any]) -> list[PbTensor]:
         "random_seed": np.uint64(randbits(63) if seed == -1 else seed),
     }
     return [pb_utils.Tensor(name, np.array([[value]])) for name, value in values.items()]
-
-
-def _stop(request_id: str) -> None:
-    """Stop the engine's request with this id."""
-    one = np.array([[1]], dtype=np.int32)
-    names = ("input_ids", "input_lengths", "request_output_len")
-    tensors = [pb_utils.Tensor(name, one) for name in names]
-    tensors.append(pb_utils.Tensor("stop", np.array([[True]])))
-    for _ in _to_engine(tensors, request_id).exec(decoupled=True):
-        pass
-
-
-def _to_engine(tensors: list[PbTensor], request_id: str) -> Any:  # noqa: ANN401  # see above
-    outputs = ["output_ids", "sequence_length"]
-    return pb_utils.InferenceRequest(
-        model_name="tensorrt_llm", request_id=request_id, inputs=tensors, requested_output_names=outputs
-    )
 
 
 def _whole(deltas: list[tuple[str, int, str | None]], prompt: str) -> tuple[str, int, str | None]:

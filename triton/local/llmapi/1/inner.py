@@ -1,0 +1,60 @@
+"""The local `tensorrt_llm`, as the other models of its server ask it."""
+
+from collections.abc import Iterator
+from typing import Any, TypeAlias
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+# An object of Triton's stub, which has no types.
+PbTensor: TypeAlias = Any
+
+
+def stream(
+    prompt: list[int], *, max_tokens: int, end_id: int, sampling: list[PbTensor], request_id: str
+) -> Iterator[list[int]]:
+    """Yield the tokens of each of the engine's responses.
+
+    Args:
+        prompt: token ids.
+        max_tokens: limit of the answer.
+        end_id: ends the answer; -1 for none.
+        sampling: further tensors of the request.
+        request_id: `stop` takes it.
+
+    Raises:
+        TritonModelException: the engine failed.
+    """
+    values = {
+        "input_ids": [prompt],
+        "input_lengths": [[len(prompt)]],
+        "request_output_len": [[max_tokens]],
+        "end_id": [[end_id]],
+    }
+    tensors = [pb_utils.Tensor(name, np.array(value, dtype=np.int32)) for name, value in values.items()]
+    tensors.append(pb_utils.Tensor("streaming", np.array([[True]])))
+    for response in _responses(tensors + sampling, request_id):
+        if response.has_error():
+            raise pb_utils.TritonModelException(response.error().message())
+        new = pb_utils.get_output_tensor_by_name(response, "output_ids")
+        if new is None:  # the only sign of an error in Triton 2.51
+            raise pb_utils.TritonModelException("the engine failed")
+        yield new.as_numpy().ravel().tolist()
+
+
+def stop(request_id: str) -> None:
+    """Stop the engine's request with this id."""
+    one = np.array([[1]], dtype=np.int32)
+    names = ("input_ids", "input_lengths", "request_output_len")
+    tensors = [pb_utils.Tensor(name, one) for name in names]
+    tensors.append(pb_utils.Tensor("stop", np.array([[True]])))
+    for _ in _responses(tensors, request_id):
+        pass
+
+
+def _responses(tensors: list[PbTensor], request_id: str) -> Iterator[Any]:
+    outputs = ["output_ids", "sequence_length"]
+    found: Iterator[Any] = pb_utils.InferenceRequest(
+        model_name="tensorrt_llm", request_id=request_id, inputs=tensors, requested_output_names=outputs
+    ).exec(decoupled=True)
+    return found
