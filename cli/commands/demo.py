@@ -1,9 +1,11 @@
 """`longbatch demo`."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
+
+from cli.commands.up import EngineKind, GgufFile, check_gguf
 
 # A prompt of 90,000 tokens, 46 s on an A6000, then takes seconds.
 DEFAULT_TIME_SCALE = 8.0
@@ -24,19 +26,8 @@ def demo(
             show_default="Python's reference",
         ),
     ] = None,
-    engine: Annotated[
-        Literal["triton", "llama"],
-        typer.Option(help="llama: a real, small model on the CPU instead of the stand-in on Triton."),
-    ] = "triton",
-    gguf: Annotated[
-        Path | None,
-        typer.Option(
-            help="With --engine llama: a model of yours.",
-            show_default="SmolLM2-135M-Instruct",
-            dir_okay=False,
-            exists=True,
-        ),
-    ] = None,
+    engine: EngineKind = "triton",
+    gguf: GgufFile = None,
     time_scale: Annotated[
         float, typer.Option(min=0.1, help="How much faster than an A6000 the local engine runs.")
     ] = DEFAULT_TIME_SCALE,
@@ -44,8 +35,7 @@ def demo(
     """Start a stack of its own, summarize documents on it and print a table; exit 1 unless all complete."""
     from cli.demo import run  # the stack takes most of a second to import; other commands do not need it
 
-    if gguf is not None and engine != "llama":
-        raise typer.BadParameter("it needs --engine llama.", param_hint="--gguf")
+    check_gguf(gguf, engine=engine)
     try:
         if engine == "llama":
             all_completed = run.run_llama(docs, gguf=gguf)

@@ -5,6 +5,24 @@ from typing import Annotated, Literal
 
 import typer
 
+EngineKind = Annotated[
+    Literal["triton", "llama"],
+    typer.Option(
+        "--engine",
+        help="llama: a real model with llama.cpp on the CPU, no Triton; needs `make setup ENGINE=llama`.",
+    ),
+]
+GgufFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--gguf",
+        help="With --engine llama: the model.",
+        show_default="SmolLM2-135M-Instruct",
+        dir_okay=False,
+        exists=True,
+    ),
+]
+
 
 def register(app: typer.Typer) -> None:
     """Add the command to the application."""
@@ -50,22 +68,8 @@ def up(  # noqa: PLR0913  # one for each option
         ),
     ] = None,
     kv_tokens: Annotated[int, typer.Option(min=1024, help="With --model: tokens in the KV cache.")] = 131_072,
-    engine: Annotated[
-        Literal["triton", "llama"],
-        typer.Option(
-            help="llama: serve a real model with llama.cpp on the CPU, without Triton; needs `make setup"
-            " ENGINE=llama`."
-        ),
-    ] = "triton",
-    gguf: Annotated[
-        Path | None,
-        typer.Option(
-            help="With --engine llama: the model.",
-            show_default="SmolLM2-135M-Instruct",
-            dir_okay=False,
-            exists=True,
-        ),
-    ] = None,
+    engine: EngineKind = "triton",
+    gguf: GgufFile = None,
     context: Annotated[
         int | None,
         typer.Option(
@@ -84,15 +88,24 @@ def up(  # noqa: PLR0913  # one for each option
     )
     from cli.stack.servers.llama_options import LlamaOptions, bundled_gguf
 
+    check_gguf(gguf, engine=engine)
     chosen: foreground.LocalEngineArgs | foreground.ModelArgs | LlamaOptions
     if engine == "llama":
         if model is not None:
             raise typer.BadParameter("--model is served by Triton; a GGUF file goes with --gguf.")
         chosen = LlamaOptions(gguf=gguf or bundled_gguf(), context=context, slots=slots, threads=threads)
-    elif gguf is not None:
-        raise typer.BadParameter("it needs --engine llama.", param_hint="--gguf")
     elif model is None:
         chosen = foreground.LocalEngineArgs(mode=engine_mode, time_scale=time_scale, text_models=text_models)
     else:
         chosen = foreground.ModelArgs(model_dir=model, kv_cache_tokens=kv_tokens)
     foreground.run(data_dir=data_dir, port=port, ready_file=ready_file, engine=chosen)
+
+
+def check_gguf(gguf: Path | None, *, engine: str) -> None:
+    """Check that a GGUF file comes with the engine that reads it.
+
+    Raises:
+        typer.BadParameter: it does not.
+    """
+    if gguf is not None and engine != "llama":
+        raise typer.BadParameter("it needs --engine llama.", param_hint="--gguf")
