@@ -17,19 +17,8 @@ from cli.commands.summarize import (
     stopping,
 )
 from cli.output import EXIT_CODES, ApiUrl, AsJson, client_of, notes, output, print_json
-from cli.summaries import options, sources
-from cli.summaries.options import (
-    DEFAULT_CONCURRENCY,
-    ChunkOption,
-    ConcurrencyOption,
-    FocusOption,
-    InstructionsOption,
-    LanguageOption,
-    LengthOption,
-    ModelOption,
-    OverlapOption,
-    StyleOption,
-)
+from cli.summaries import sources
+from cli.summaries.options import DEFAULT_CONCURRENCY, ConcurrencyOption, with_fields
 from cli.summaries.progress import progress
 from cli.summaries.remote import SummaryClient
 from cli.summaries.run import DocumentFailure, SummaryRun, in_threads
@@ -43,17 +32,11 @@ def register(app: typer.Typer) -> None:
     app.command("estimate", epilog=EXIT_CODES)(estimate)
 
 
-def estimate(  # noqa: PLR0913  # every field of a plan is an option
+@with_fields(left_out={"on_gap", "priority"})
+def estimate(
     paths: Paths,
     *,
-    style: StyleOption = None,
-    length: LengthOption = None,
-    language: LanguageOption = None,
-    focus: FocusOption = None,
-    instructions: InstructionsOption = None,
-    chunk_tokens: ChunkOption = None,
-    overlap_tokens: OverlapOption = None,
-    model: ModelOption = None,
+    fields: dict[str, object],
     combine: Annotated[
         bool, typer.Option("--combine", help="Estimate one summary of all documents.")
     ] = False,
@@ -62,17 +45,8 @@ def estimate(  # noqa: PLR0913  # every field of a plan is an option
     api_url: ApiUrl = None,
 ) -> None:
     """Upload documents and estimate their summaries; `summarize` does not upload them again."""
-    fields = options.request(
-        style=style,
-        length=length,
-        language=language,
-        focus=focus,
-        instructions=instructions,
-        chunk_tokens=chunk_tokens,
-        overlap_tokens=overlap_tokens,
-        model=model,
-        combine=combine or None,
-    )
+    if combine:
+        fields["combine"] = True
     check_paths(paths)
     others: Counter[str] = Counter()
     found = list(sources.find(paths, others=others))

@@ -13,24 +13,9 @@ from rich.markup import escape
 
 from cli import output
 from cli.output import ApiUrl, client_of, notes
-from cli.summaries import options, sources
 from cli.summaries import results as summary_results
-from cli.summaries.options import (
-    DEFAULT_CONCURRENCY,
-    ChunkOption,
-    ConcurrencyOption,
-    FocusOption,
-    Format,
-    FormatOption,
-    InstructionsOption,
-    LanguageOption,
-    LengthOption,
-    ModelOption,
-    OnGapOption,
-    OverlapOption,
-    PriorityOption,
-    StyleOption,
-)
+from cli.summaries import sources
+from cli.summaries.options import DEFAULT_CONCURRENCY, ConcurrencyOption, Format, FormatOption, with_fields
 from cli.summaries.outputs import FolderWriter, ResultWriter, StdoutWriter
 from cli.summaries.progress import ProgressDisplay, progress
 from cli.summaries.remote import SummaryClient
@@ -56,19 +41,11 @@ def register(app: typer.Typer) -> None:
     app.command("summarize", epilog=EXIT_CODES)(summarize)
 
 
-def summarize(  # noqa: PLR0913  # every field of a summary is an option
+@with_fields()
+def summarize(  # noqa: PLR0913  # one for each option
     paths: Paths,
     *,
-    style: StyleOption = None,
-    length: LengthOption = None,
-    language: LanguageOption = None,
-    focus: FocusOption = None,
-    instructions: InstructionsOption = None,
-    on_gap: OnGapOption = None,
-    chunk_tokens: ChunkOption = None,
-    overlap_tokens: OverlapOption = None,
-    model: ModelOption = None,
-    priority: PriorityOption = None,
+    fields: dict[str, object],
     combine: Annotated[
         bool, typer.Option("--combine", help="Make one summary of all, at most 1,000 documents.")
     ] = False,
@@ -89,18 +66,6 @@ def summarize(  # noqa: PLR0913  # every field of a summary is an option
     api_url: ApiUrl = None,
 ) -> None:
     """Summarize documents of any length. The same files with the same options resume an earlier run."""
-    fields = options.request(
-        style=style,
-        length=length,
-        language=language,
-        focus=focus,
-        instructions=instructions,
-        on_gap=on_gap,
-        chunk_tokens=chunk_tokens,
-        overlap_tokens=overlap_tokens,
-        model=model,
-        priority=priority,
-    )
     check_paths(paths)
     folder = None if output == _PRINT else sources.absolute(output)
     if folder is not None:

@@ -12,23 +12,8 @@ import typer
 
 from cli import output
 from cli.output import ApiUrl, client_of, notes
-from cli.summaries import options, sources
-from cli.summaries.options import (
-    DEFAULT_CONCURRENCY,
-    ChunkOption,
-    ConcurrencyOption,
-    FocusOption,
-    Format,
-    FormatOption,
-    InstructionsOption,
-    LanguageOption,
-    LengthOption,
-    ModelOption,
-    OnGapOption,
-    OverlapOption,
-    PriorityOption,
-    StyleOption,
-)
+from cli.summaries import sources
+from cli.summaries.options import DEFAULT_CONCURRENCY, ConcurrencyOption, Format, FormatOption, with_fields
 from cli.summaries.outputs import FolderWriter
 from cli.summaries.progress import progress
 from cli.summaries.remote import SummaryClient
@@ -43,7 +28,8 @@ def register(app: typer.Typer) -> None:
     app.command("watch-folder", epilog=output.EXIT_CODES)(watch_folder)
 
 
-def watch_folder(  # noqa: PLR0913  # every field of a summary is an option
+@with_fields()
+def watch_folder(  # noqa: PLR0913  # one for each option
     folder: Annotated[
         Path, typer.Argument(metavar="IN", exists=True, file_okay=False, help="Folder to watch.")
     ],
@@ -51,16 +37,7 @@ def watch_folder(  # noqa: PLR0913  # every field of a summary is an option
         Path, typer.Argument(metavar="OUT", file_okay=False, help="Folder for the summaries.")
     ],
     *,
-    style: StyleOption = None,
-    length: LengthOption = None,
-    language: LanguageOption = None,
-    focus: FocusOption = None,
-    instructions: InstructionsOption = None,
-    on_gap: OnGapOption = None,
-    chunk_tokens: ChunkOption = None,
-    overlap_tokens: OverlapOption = None,
-    model: ModelOption = None,
-    priority: PriorityOption = None,
+    fields: dict[str, object],
     kind: FormatOption = Format.MD,
     poll: Annotated[float, typer.Option("--poll", min=0.05, help="Seconds between two scans.")] = 2.0,
     settle: Annotated[
@@ -71,18 +48,6 @@ def watch_folder(  # noqa: PLR0913  # every field of a summary is an option
     api_url: ApiUrl = None,
 ) -> None:
     """Summarize what arrives in a folder, until stopped. A file that fails gets an error file instead."""
-    fields = options.request(
-        style=style,
-        length=length,
-        language=language,
-        focus=focus,
-        instructions=instructions,
-        on_gap=on_gap,
-        chunk_tokens=chunk_tokens,
-        overlap_tokens=overlap_tokens,
-        model=model,
-        priority=priority,
-    )
     watched_folder, out = sources.absolute(str(folder)), sources.absolute(str(results))
     if watched_folder.resolve().is_relative_to(out.resolve()):
         raise typer.BadParameter("must not contain IN: summaries would be summarized", param_hint="OUT")
