@@ -4,6 +4,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -151,7 +152,7 @@ class SupervisedServer:
             delay = self._backoff.delay(num_early_ends)
             self._last_failure = reason
             self._num_ends += 1
-            self._report(ServerEnded(self.server.name, reason, delay, self.log))
+            self._tell(ServerEnded(self.server.name, reason, delay, self.log))
             self._stopping.wait(delay.total_seconds())
 
     def _run_once(self) -> str:
@@ -164,9 +165,14 @@ class SupervisedServer:
                 child = self._child = ChildProcess(launch, self.log)
         except (LongbatchError, OSError) as error:
             return str(error)
-        self._report(ServerStarted(self.server.name, child.pid, is_restart=self._num_ends > 0))
+        self._tell(ServerStarted(self.server.name, child.pid, is_restart=self._num_ends > 0))
         child.wait()
         return _reason(child.kill())  # ends the rest of its process group too
+
+    def _tell(self, event: ServerStarted | ServerEnded) -> None:
+        # Without this thread the kernel kills the server: a full disk or a closed terminal must not end it.
+        with suppress(OSError):
+            self._report(event)
 
 
 def _reason(exit_code: int) -> str:

@@ -1,5 +1,6 @@
 """A supervised server: started again with growing waits, stopped for good, never left behind."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -101,6 +102,24 @@ def test_a_killed_server_comes_back_under_a_new_process_id(tmp_path: Path) -> No
             False,
             True,
         ]
+
+
+def test_a_report_that_cannot_be_written_ends_no_server(tmp_path: Path) -> None:
+    """As on a full disk, or a terminal that was closed."""
+
+    def fail(_event: ServerStarted | ServerEnded) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    running = SupervisedServer(Script(_IDLE), tmp_path / "log", report=fail, backoff=_QUICK)
+    running.start()
+    try:
+        running.wait_ready(timedelta(seconds=10))
+        first = running.pid
+        running.send(signal.SIGKILL)
+        second = eventually(lambda: running.pid if running.pid != first else None)
+        assert is_alive(int(second))
+    finally:
+        running.stop()
 
 
 def test_a_server_that_keeps_ending_is_awaited_longer_each_time(tmp_path: Path) -> None:
