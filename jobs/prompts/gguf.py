@@ -35,6 +35,8 @@ _SCALARS: Final[Mapping[int, struct.Struct]] = {
         12: "d",
     }.items()
 }
+# The largest known vocabularies take 20 MB. A list of numbers takes sixteen times its bytes in memory.
+_MOST_BYTES: Final = 2**27
 _U32: Final = _SCALARS[4]
 _U64: Final = _SCALARS[10]
 
@@ -108,7 +110,7 @@ class Gguf:
         """
         key = f"{self.text('general.architecture')}.context_length"
         found = self.number(key)
-        if found is None:
+        if found is None or found < 1:
             raise GgufError(f"{self.path} has no {key}: it is no language model.")
         return found
 
@@ -118,11 +120,11 @@ class _MalformedError(ValueError):
 
 
 class _Reader:
-    """Reads a header; every length is checked against the file's before memory is taken for it."""
+    """Reads a header; every length is checked before memory is taken for it."""
 
     def __init__(self, file: BinaryIO, num_bytes: int) -> None:
         self._file = file
-        self._num_bytes = num_bytes
+        self._num_bytes = min(num_bytes, _MOST_BYTES)
 
     def header(self) -> dict[str, GgufValue]:
         if self._file.read(4) != _MAGIC:
@@ -154,8 +156,8 @@ class _Reader:
 
     def _length(self) -> int:
         length = int(self._scalar(_U64))
-        if length > self._num_bytes:
-            raise _MalformedError("a length in it is larger than the file")
+        if self._file.tell() + length > self._num_bytes:
+            raise _MalformedError("a length in it is larger than the file, or than any header")
         return length
 
     def _scalar(self, kind: struct.Struct) -> int | float | bool:
@@ -164,6 +166,8 @@ class _Reader:
         return value
 
     def _bytes(self, length: int) -> bytes:
+        if self._file.tell() + length > self._num_bytes:
+            raise _MalformedError("its header is larger than the file, or than 128 MiB")
         found = self._file.read(length)
         if len(found) < length:
             raise _MalformedError("it ends too early")

@@ -66,7 +66,7 @@ def end_ids(gguf: Gguf) -> list[int]:
             texts -= {no_end}
     named = [gguf.number(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom")]
     by_text = [token_id for token_id, token in enumerate(tokens) if token in texts]
-    valid = [each for each in named if each is not None and each < len(tokens)]
+    valid = [each for each in named if each is not None and 0 <= each < len(tokens)]
     return list(dict.fromkeys([*valid, *by_text]))
 
 
@@ -102,13 +102,17 @@ def _tokenizer(gguf: Gguf, splitter: TokenSplitter) -> Tokenizer:
     merges = [_pair(merge) for merge in gguf.texts("tokenizer.ggml.merges")]
     if not merges:
         raise GgufError(f"{gguf.path} has no tokenizer.ggml.merges.")
-    tokenizer = Tokenizer(
-        models.BPE(vocab=vocabulary, merges=merges, fuse_unk=False, ignore_merges=splitter.ignores_merges)
-    )
+    try:
+        pairs = models.BPE(
+            vocab=vocabulary, merges=merges, fuse_unk=False, ignore_merges=splitter.ignores_merges
+        )
+    except Exception as error:  # the library raises nothing narrower
+        raise GgufError(f"{gguf.path} has tokenizer.ggml.merges that cannot be used: {error}.") from error
+    tokenizer = Tokenizer(pairs)
     tokenizer.pre_tokenizer = splitter.pre_tokenizer()
     tokenizer.decoder = decoders.ByteLevel()
     ends = set(end_ids(gguf))
-    kinds = gguf.numbers("tokenizer.ggml.token_type")
+    kinds = gguf.numbers("tokenizer.ggml.token_type")[: len(tokens)]
     controls = {token_id for token_id, kind in enumerate(kinds) if kind in {_UNKNOWN, _CONTROL}} | ends
     shown = {token_id for token_id, kind in enumerate(kinds) if kind == _USER_DEFINED} - controls
     tokenizer.add_special_tokens(_added(tokens, controls, special=True))
@@ -136,7 +140,7 @@ def _config(gguf: Gguf, *, adds_bos: bool) -> dict[str, object]:
         named["bos"] = "bos_token"
     for key, name in named.items():
         token_id = gguf.number(f"tokenizer.ggml.{key}_token_id")
-        if token_id is not None and token_id < len(tokens):
+        if token_id is not None and 0 <= token_id < len(tokens):
             found[name] = tokens[token_id]
     return found | ({"chat_template": template} if template else {})
 

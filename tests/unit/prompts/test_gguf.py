@@ -89,6 +89,21 @@ def test_no_header_takes_more_than_it_says(tmp_path: Path, content: bytes) -> No
         Gguf.read(file)
 
 
+def test_a_header_of_more_than_128_mib_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "large.gguf"
+    with file.open("wb") as large:
+        large.write(b"GGUF" + struct.pack("<IQQQ1sIIQ", 3, 0, 1, 1, b"k", 9, 0, 2**28))
+        large.truncate(2**30)  # no more than its first block is on the disk
+    with pytest.raises(GgufError, match="larger than"):
+        Gguf.read(file)
+
+
+def test_a_context_of_nothing_is_no_context() -> None:
+    for length in (0, -1):
+        with pytest.raises(GgufError, match=r"no llama\.context_length"):
+            _ = with_values(llama__context_length=length).context_length
+
+
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(GgufError, match=r"no\.gguf: No such file"):
         Gguf.read(tmp_path / "no.gguf")
@@ -123,6 +138,8 @@ def test_a_tokenizer_is_built_once(tmp_path: Path) -> None:
         ({"tokenizer__ggml__model": "llama"}, "kind 'llama'"),
         ({"tokenizer__ggml__merges": []}, r"no tokenizer\.ggml\.merges"),
         ({"tokenizer__ggml__tokens": ["a", "a"]}, "the same token twice"),
+        ({"tokenizer__ggml__merges": ["a nosuchtoken"]}, r"tokenizer\.ggml\.merges.*out of vocabulary"),
+        ({"tokenizer__ggml__merges": ["a"]}, r"tokenizer\.ggml\.merges.*out of vocabulary"),
     ],
 )
 def test_a_tokenizer_that_cannot_be_built_is_refused_by_name(
@@ -131,6 +148,13 @@ def test_a_tokenizer_that_cannot_be_built_is_refused_by_name(
     with pytest.raises(GgufError, match=words):
         ensure_gguf_tokenizer(with_values(**changes), tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_types_without_a_token_and_negative_numbers_name_no_token(tmp_path: Path) -> None:
+    kinds: list[GgufValue] = [3] * (len(smollm2().texts("tokenizer.ggml.tokens")) + 5)
+    found = with_values(tokenizer__ggml__token_type=kinds, tokenizer__ggml__eos_token_id=-1)
+    assert -1 not in end_ids(found)
+    assert Tokenizer.load(str(ensure_gguf_tokenizer(found, tmp_path))).decode([5]) == ""
 
 
 def test_a_text_begins_with_a_token_of_its_own_where_the_file_says_so(tmp_path: Path) -> None:
