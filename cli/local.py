@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from pydantic import SecretStr
 
-from cli.stack.options import default_directory
+from cli.stack.options import ENGINE_URLS, default_directory
 from jobs.errors import LongbatchError
 from jobs.settings import (
     ENV_PREFIX,
@@ -19,7 +19,6 @@ from jobs.settings import (
 )
 
 DEFAULT_API_URL: Final = "http://127.0.0.1:8080"
-_URLS: Final = frozenset({"LONGBATCH_ENGINE__URL", "LONGBATCH_TRITON__URL"})
 
 
 class NoDatabaseError(LongbatchError):
@@ -72,8 +71,8 @@ def find_engine(url: str | None, *, metrics_url: str | None = None, model: str |
         ValueError: an environment variable has an invalid value.
     """
     if url and "://" in url:
-        return _engine_at(url, model=model)
-    ready = {} if url or not _URLS.isdisjoint(os.environ) else _ready()
+        return _engine_at(url, metrics_url=metrics_url, model=model)
+    ready = {} if url or any(name in os.environ for name in ENGINE_URLS) else _ready()
     if settings := ready.get("engine_settings"):
         return _engine_of_stack(settings, model=model)
     given = {
@@ -95,13 +94,14 @@ def find_engine(url: str | None, *, metrics_url: str | None = None, model: str |
     )
 
 
-def _engine_at(url: str, *, model: str | None) -> EngineSide:
+def _engine_at(url: str, *, metrics_url: str | None, model: str | None) -> EngineSide:
     """Build the settings of the engine at this URL, with what the environment says of its capacity."""
     side = EngineSide()
     named = side.engine.model_dump() | {"url": url}
     if model:
         named["served_model"] = model
-    triton = {"model_name": model} if model else {}
+    # Another server's metrics would mislead.
+    triton = {"metrics_url": metrics_url} | ({"model_name": model} if model else {})
     return side.model_copy(
         update={
             "triton": side.triton.model_copy(update=triton),
@@ -130,6 +130,6 @@ def _ready() -> dict[str, Any]:
     """Read the ready file of the local stack; return an empty dict if no stack runs."""
     try:
         found = json.loads((default_directory() / "ready.json").read_text())
-    except (OSError, ValueError, RuntimeError):  # RuntimeError: this user has no home directory
+    except (OSError, ValueError, LongbatchError):  # the last: this user has no home directory
         return {}
     return found if isinstance(found, dict) else {}

@@ -1,5 +1,6 @@
 """The demo: starts a stack of its own, summarizes real documents, prints a table, and cleans up."""
 
+import os
 import sys
 import tempfile
 import time
@@ -11,6 +12,7 @@ from threading import Event
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -18,7 +20,7 @@ from cli.client import Client
 from cli.demo import documents as demo_documents
 from cli.demo.times import Times, times_of
 from cli.output import notes
-from cli.stack.options import StackOptions
+from cli.stack.options import ENGINE_URLS, StackOptions
 from cli.stack.ready import Urls
 from cli.stack.servers.engine_options import EngineOptions
 from cli.stack.servers.llama_options import TOY, LlamaModel, LlamaOptions, bundled_gguf
@@ -39,7 +41,7 @@ _COLOURS = {"completed": "green", "failed": "red", "cancelled": "yellow", "expir
 
 
 @dataclass(frozen=True, slots=True)
-class _Setting:
+class DemoSetting:
     """What the demo runs.
 
     Attributes:
@@ -79,7 +81,7 @@ class Row:
 def run_stand_in(docs: Path | None, *, time_scale: float) -> bool:
     """Run the demo on the local engine; see `_run`."""
     tokenizer = tokenizer_directory(None)
-    setting = _Setting(
+    setting = DemoSetting(
         engine=EngineOptions(tokenizer_dir=tokenizer, time_scale=time_scale),
         context_tokens=_CONTEXT_TOKENS,
         options={},
@@ -99,7 +101,7 @@ def run_llama(docs: Path | None, *, gguf: Path | None) -> bool:
     options = LlamaOptions(gguf=gguf or bundled_gguf())
     model = LlamaModel.of(options)
     toy = f" {TOY} Name a model of yours with --gguf FILE." if gguf is None else ""
-    setting = _Setting(
+    setting = DemoSetting(
         engine=options,
         context_tokens=model.context,
         options={"length": _LLAMA_LENGTH},
@@ -110,7 +112,7 @@ def run_llama(docs: Path | None, *, gguf: Path | None) -> bool:
     return _run(docs, setting)
 
 
-def _run(docs: Path | None, setting: _Setting) -> bool:
+def _run(docs: Path | None, setting: DemoSetting) -> bool:
     """Run the demo and remove its stack; return True if every document was summarized.
 
     Raises:
@@ -123,7 +125,7 @@ def _run(docs: Path | None, setting: _Setting) -> bool:
         found = [replace(source, shown=str(source.name)) for source in in_folder]
         if not found:
             raise ValueError(f"{docs} contains no documents ({', '.join(sorted(sources.SUFFIXES))})")
-        stack = Stack(replace(StackOptions(directory=Path(folder) / "data"), engine=setting.engine))
+        stack = Stack(StackOptions(directory=Path(folder) / "data", engine=setting.engine))
         began = time.monotonic()
         try:
             with console.status(f"Starting {setting.servers}…"):
@@ -133,7 +135,7 @@ def _run(docs: Path | None, setting: _Setting) -> bool:
         finally:
             stack.stop()
             stack.remove_data()
-    _print_outcome(console, rows, setting)
+    print_outcome(console, rows, setting, os.environ)
     return all(_state(row) == "completed" for row in rows)
 
 
@@ -169,7 +171,10 @@ def _row(server: SummaryClient, ended: DocumentOutcome, times: Mapping[str, Time
     return Row(ended.source, summary, tokens, times.get(ended.summary_id), error)
 
 
-def _print_outcome(console: Console, rows: Sequence[Row], setting: _Setting) -> None:
+def print_outcome(
+    console: Console, rows: Sequence[Row], setting: DemoSetting, environment: Mapping[str, str]
+) -> None:
+    """Print what became of every document, and the engine that did it."""
     table = Table(title="Summaries", title_justify="left")
     table.add_column("Document", no_wrap=True, overflow="ellipsis", max_width=24)
     table.add_column("State", no_wrap=True)
@@ -185,10 +190,13 @@ def _print_outcome(console: Console, rows: Sequence[Row], setting: _Setting) -> 
     for row in rows:
         if row.summary is not None and (row.tokens or 0) > setting.context_tokens:
             console.print(
-                f"{row.source.name} is longer than the context: read in {len(row.summary['chunks'])} parts"
-                f" by {row.summary['progress']['jobs']} jobs on {row.summary['levels']} levels."
+                f"{escape(str(row.source.name))} is longer than the context: read in"
+                f" {len(row.summary['chunks'])} parts by {row.summary['progress']['jobs']} jobs on"
+                f" {row.summary['levels']} levels."
             )
-    console.print(setting.engine_note, style="dim")
+    given = next(filter(None, map(environment.get, ENGINE_URLS)), None)
+    note = f"The engine was yours, at {given}." if given else setting.engine_note
+    console.print(escape(note), style="dim")
     console.print(
         "The demo keeps nothing: to keep a stack, run `longbatch up`; to keep summaries, run"
         " `longbatch summarize FOLDER --output DIR`.",

@@ -34,7 +34,6 @@ _STAND_IN = (
     "LONGBATCH_TRITON__URL=host:8001 (and LONGBATCH_TRITON__METRICS_URL=http://host:8002/metrics) to your "
     "Triton server with TensorRT-LLM and start again."
 )
-_ENGINE_URLS = ("LONGBATCH_ENGINE__URL", "LONGBATCH_TRITON__URL")
 
 
 class _StopRequestedError(BaseException):
@@ -89,8 +88,6 @@ def run(
 def _with_engine(options: StackOptions, engine: LocalEngineArgs | ModelArgs | LlamaOptions) -> StackOptions:
     """Add this engine to the options; a model's own tokenizer counts its prompts."""
     if isinstance(engine, LlamaOptions):
-        if given := [name for name in _ENGINE_URLS if options.environment.get(name)]:
-            raise StackError(f"--engine llama starts an engine of its own: unset {' and '.join(given)}.")
         return replace(options, engine=engine)
     configured = options.environment.get(_TOKENIZER)
     if isinstance(engine, LocalEngineArgs):
@@ -117,7 +114,7 @@ def _show(console: Console, stack: Stack) -> None:
     urls = stack.urls
     table = Table.grid(padding=(0, 2))
     for name, value in _rows(urls, stack):
-        table.add_row(f"[bold]{name}[/]", value)
+        table.add_row(f"[bold]{name}[/]", escape(value))
     console.print("[green]Longbatch is ready.[/]", table, sep="\n")
     if urls.api_key:
         # On a line of its own, so that no table wraps it; nothing works without it.
@@ -180,6 +177,8 @@ def _print_event(console: Console, event: ServerStarted | ServerEnded) -> None:
     if isinstance(event, ServerEnded):
         seconds = event.restart_in.total_seconds()
         reason = escape(event.reason)
-        console.print(f"[red]{event.name} ended[/] ({reason}), restarts in {seconds:g} s: {event.log}")
+        console.print(
+            f"[red]{event.name} ended[/] ({reason}), restarts in {seconds:g} s: {escape(str(event.log))}"
+        )
     elif event.is_restart:
         console.print(f"[green]{event.name} is running again[/] (pid {event.pid}).")

@@ -5,16 +5,27 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from cli.stack.errors import StackError
 from cli.stack.ready import PARTS
 from cli.stack.servers.engine_options import EngineOptions
 from cli.stack.servers.llama_options import LlamaOptions
 from cli.stack.servers.transformers_options import TransformersOptions
 
+# Each names an engine to use instead of the stack's own.
+ENGINE_URLS = ("LONGBATCH_ENGINE__URL", "LONGBATCH_TRITON__URL")
+
 
 def default_directory(environment: Mapping[str, str] = os.environ) -> Path:
-    """Return the default data directory of a user's stack."""
+    """Return the default data directory of a user's stack.
+
+    Raises:
+        StackError: this user has no home directory.
+    """
     base = environment.get("XDG_DATA_HOME")
-    return (Path(base) if base else Path.home() / ".local" / "share") / "longbatch"
+    try:
+        return (Path(base) if base else Path.home() / ".local" / "share") / "longbatch"
+    except RuntimeError as error:
+        raise StackError("This user has no home directory: choose a directory with --data-dir.") from error
 
 
 def _environment() -> dict[str, str]:
@@ -34,7 +45,11 @@ class StackOptions:
             the data directory.
         parts: the processes to run, from `ready.PARTS`. A server with a URL in the environment does not run.
         environment: of our own processes; LONGBATCH_DATABASE__URL, LONGBATCH_BROKER__URL, and
-            LONGBATCH_ENGINE__URL or LONGBATCH_TRITON__URL in it name servers to use instead of embedded ones.
+            ENGINE_URLS in it name servers to use instead of embedded ones.
+
+    Raises:
+        ValueError: a part is unknown.
+        StackError: the environment names an engine to use instead of the model for llama.cpp.
     """
 
     directory: Path
@@ -47,3 +62,6 @@ class StackOptions:
     def __post_init__(self) -> None:
         if unknown := self.parts.difference(PARTS):
             raise ValueError(f"unknown parts: {', '.join(sorted(unknown))}")
+        given = [name for name in ENGINE_URLS if self.environment.get(name)]
+        if given and isinstance(self.engine, LlamaOptions):
+            raise StackError(f"--engine llama starts an engine of its own: unset {' and '.join(given)}.")

@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 from typing import Self
 
 from cli.stack import programs
@@ -97,9 +96,10 @@ class Stack:
         Raises:
             LongbatchError: a process did not start; the message has the end of its log.
         """
-        _make_directory(self.directory)
-        self._lock.acquire()
         try:
+            # Other users may pass: under root, Postgres runs as another user. Private files have own modes.
+            self.directory.mkdir(mode=0o711, parents=True, exist_ok=True)
+            self._lock.acquire()
             self._remove_ready_file()
             self._api_port = api_port = self._reserve_api_port()
             self._start_servers(api_port)
@@ -108,8 +108,11 @@ class Stack:
             self._start_programs(api_port)
             self._is_ready = True
             self._write_ready_file()
-        except BaseException:
+        except BaseException as error:
             self.stop()
+            if isinstance(error, OSError):
+                place, why = error.filename or self.directory, error.strerror or error
+                raise StackError(f"Cannot use {place}: {why}.") from error
             raise
 
     def stop(self) -> None:
@@ -270,9 +273,11 @@ class Stack:
         return EngineOptions(tokenizer_dir=tokenizer_directory(path))
 
     def _report(self, event: ServerStarted | ServerEnded) -> None:
-        if self._is_ready and isinstance(event, ServerStarted):
-            self._write_ready_file()
-        self._on_event(event)
+        try:
+            if self._is_ready and isinstance(event, ServerStarted):
+                self._write_ready_file()
+        finally:
+            self._on_event(event)
 
     def _write_ready_file(self) -> None:
         with self._writing:
@@ -282,14 +287,6 @@ class Stack:
     def _remove_ready_file(self) -> None:
         with self._writing, suppress(OSError):
             self.ready_file.unlink()
-
-
-def _make_directory(directory: Path) -> None:
-    try:
-        # Other users may pass: under root, Postgres runs as another user. Private files have their own modes.
-        directory.mkdir(mode=0o711, parents=True, exist_ok=True)
-    except OSError as error:
-        raise StackError(f"Cannot create the data directory {directory}: {error.strerror}.") from error
 
 
 def _wait_until_api_is_ready(port: int) -> None:

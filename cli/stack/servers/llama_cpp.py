@@ -66,21 +66,20 @@ class EmbeddedLlamaCpp(EmbeddedServer):
 
     def is_ready(self) -> bool:
         """Return True if the model is loaded."""
-        try:
-            return self._answer("GET", "/health") is not None
-        except (OSError, http.client.HTTPException):
-            return False
+        return self._answer("GET", "/health") is not None
 
     def check_tokenizer(self) -> None:
         """Check that the tokenizer built from the file gives the server's tokens.
 
         Raises:
-            StackError: it does not, so prompts would be counted and sent wrong.
+            StackError: it does not, so prompts would be counted and sent wrong; or the server ended.
         """
         built = Tokenizer.load(str(self.tokenizer))
         for sample in _SAMPLES:
             asked = {"content": sample, "add_special": False, "parse_special": False}
-            answer = self._answer("POST", "/tokenize", asked) or {}
+            answer = self._answer("POST", "/tokenize", asked)
+            if answer is None:
+                raise StackError("llama.cpp does not answer /tokenize, so its tokenizer cannot be checked.")
             if answer.get("tokens") != built.encode_text(sample).tolist():
                 raise StackError(
                     f"The tokenizer built from {self.model.gguf.path} does not give the tokens of llama.cpp's"
@@ -95,5 +94,7 @@ class EmbeddedLlamaCpp(EmbeddedServer):
             response = connection.getresponse()
             content = response.read()
             return dict(json.loads(content)) if response.status == http.HTTPStatus.OK else None
+        except (OSError, http.client.HTTPException, ValueError):
+            return None
         finally:
             connection.close()

@@ -1,7 +1,9 @@
 """llama.cpp as the stack's engine: its model, its slots, and the settings that follow from them."""
 
+import glob
 import importlib.util
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -93,8 +95,11 @@ class LlamaModel:
 
     @property
     def num_bytes(self) -> int:
-        """Size of the weights."""
-        return self.gguf.path.stat().st_size
+        """Size of the weights, in all files of the model."""
+        path = self.gguf.path
+        first = re.fullmatch(r"(.*)-00001-of-(\d{5})", path.stem)
+        others = f"{glob.escape(first[1])}-*-of-{first[2]}{path.suffix}" if first else glob.escape(path.name)
+        return sum(each.stat().st_size for each in path.parent.glob(others))
 
     def check_memory(self, memory: int) -> None:
         """Check that weights and KV cache fit in this many bytes, where the file tells the cache's size.

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from cli.demo.run import run_llama
 from cli.stack.errors import StackError
 from cli.stack.foreground import run
 from cli.stack.servers.llama_options import (
@@ -81,3 +82,13 @@ def test_another_engine_in_the_environment_is_not_ignored(
     monkeypatch.setenv(name, "http://127.0.0.1:1")
     with pytest.raises(StackError, match=f"unset {name}"):
         run(data_dir=tmp_path, port=0, ready_file=None, engine=OPTIONS)
+    with pytest.raises(StackError, match=f"unset {name}"):
+        run_llama(None, gguf=None)
+
+
+def test_the_weights_of_a_model_in_several_files_are_those_of_all(tmp_path: Path) -> None:
+    names = ["m-00001-of-00002.gguf", "m-00002-of-00002.gguf", "m-00002-of-00003.gguf", "m.gguf"]
+    for size, name in enumerate(names, start=1):
+        (tmp_path / name).write_bytes(bytes(size))
+    sizes = [replace(MODEL, gguf=Gguf(tmp_path / name, {})).num_bytes for name in names]
+    assert sizes == [1 + 2, 2, 3, 4]

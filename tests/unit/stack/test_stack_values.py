@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from cli.stack.errors import DirectoryInUseError
+from cli.local import find_engine
+from cli.stack.errors import DirectoryInUseError, StackError
 from cli.stack.locks import DirectoryLock
 from cli.stack.logs import log_tail, open_log, rotate
 from cli.stack.options import StackOptions, default_directory
@@ -75,6 +76,37 @@ def test_two_stacks_that_start_at_the_same_time_choose_two_ports(tmp_path: Path)
         ports = [stack._api_port for stack in urls]
     assert None not in ports
     assert len(set(ports)) == len(ports)
+
+
+@pytest.mark.parametrize("file", ["lock", "ready.json"])
+def test_a_file_that_cannot_be_written_is_named_and_ends_the_stack(tmp_path: Path, file: str) -> None:
+    """Not even root writes to /proc."""
+    nowhere = Path("/proc")
+    directory = nowhere if file == "lock" else tmp_path
+    stack = Stack(StackOptions(directory=directory, ready_file=nowhere / "ready.json", parts=frozenset()))
+    with pytest.raises(StackError, match=f"/proc/.*{file}.*: No such file"):
+        stack.start()
+    lock = DirectoryLock(tmp_path)
+    lock.acquire()
+    lock.release()
+
+
+def test_metrics_are_those_of_the_triton_that_the_url_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LONGBATCH_TRITON__METRICS_URL", "http://another:8002/metrics")
+    for url in ("gpu:8001", "grpc://gpu:8001"):
+        assert find_engine(url).triton.metrics_url is None
+        side = find_engine(url, metrics_url="http://gpu:8002/metrics", model="ensemble")
+        assert side.triton.metrics_url == "http://gpu:8002/metrics"
+        assert side.triton.model_name == "ensemble"
+
+
+def test_a_user_without_a_home_is_told_to_choose_a_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", fail)
+    with pytest.raises(StackError, match="--data-dir"):
+        default_directory({})
 
 
 def test_three_earlier_logs_are_kept(tmp_path: Path) -> None:
