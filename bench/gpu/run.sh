@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs target G on a GPU machine without package registries, from what bench/gpu/pack.sh packed into .gpu/.
-# usage: bench/gpu/run.sh OUT 'SEED ORDER'...   (e.g. bench/gpu/run.sh gpu.jsonl '1 abc' '2 bca')
+# usage: bench/gpu/run.sh OUT 'SEED ORDER [JOBS]'...   (e.g. bench/gpu/run.sh gpu.jsonl '1 acca' '2 bca 6')
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 out=$(realpath -m "$1")
@@ -8,6 +8,7 @@ shift
 
 # Postgres runs as another user, which must be able to read its programs and our code.
 home=$(mktemp -d)
+trap 'rm -rf "$home"' EXIT
 chmod 755 "$home"
 mkdir "$home/site" "$home/code"
 tar -C "$home/site" -xJf .gpu/site.tar.xz
@@ -17,8 +18,8 @@ cd "$home/code"
 export PYTHONPATH=$home/site:$home/code LONGBATCH_TOKENIZER__PATH=$home/site/tokenizer
 
 nvidia-smi --query-gpu=name,driver_version --format=csv,noheader
+python3 -c 'import torch, transformers; print("torch", torch.__version__, "transformers", transformers.__version__)'
 for each in "$@"; do
-    read -r seed order <<<"$each"
-    python3 -m bench.gpu.target_g --seed "$seed" --order "$order" --out "$out"
+    read -r seed order jobs <<<"$each"
+    python3 -m bench.gpu.target_g --seed "$seed" --order "$order" --jobs "${jobs:-24}" --out "$out"
 done
-rm -rf "$home"

@@ -6,7 +6,9 @@ Three contenders run one list on one engine, a Llama-3.1-8B shape with random we
 - b: a script that sends the list to Triton at once, in its order, with each answer's length known;
 - c: Longbatch: jobs in Postgres, its worker, its order, `max_tokens` 2048 and the lengths unknown to it.
 
+The card holds one engine at a time: a runs alone, b and c on a server that starts before the first of them.
 Random weights end no answer, so for c the engine ends it after as many tokens as the job's seed says.
+What b and c asked of the engine at once, and what it generated twice, comes from the engine's own trace.
 `--tiny` does the same on a CPU with lengths divided by 64, to test the script.
 """
 
@@ -17,20 +19,22 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from bench.gpu import shapes
 from bench.peers import manifest
 from bench.peers.drive import Direct
 from bench.simulation.workloads import MAX_PROMPT_TOKENS, Spec, make
+from bench.stand import trace
 from bench.stand.contenders import Longbatch, Span
 from bench.stand.documents import Prompt
 from bench.stand.stand import Stand
 from cli.stack.servers.transformers_options import TransformersOptions
+from jobs.engines.capacity import Capacity
 
 _ROOT = Path(__file__).resolve().parents[2]
 _TINY = 64  # divisor of lengths
@@ -66,16 +70,14 @@ def main() -> None:
         directory = Path(name)
         directory.chmod(0o711)  # Postgres is another user
         options = _options(directory, tiny=asked.tiny)
-        began = time.monotonic()
-        with GpuStand(directory / "stand", environment=_settings(), engine=options) as stand:
-            _print(f"servers up after {time.monotonic() - began:.0f} s")
-            prompts = stand.author.write(specs, seed=asked.seed)
-            known = [
-                replace(each, spec=replace(each.spec, max_tokens=each.spec.output_tokens)) for each in prompts
-            ]
-            _warm_up(stand, known)
-            for letter in asked.order:
-                _note(asked, letter, specs, _run(letter, stand, options, prompts, known))
+        stand = GpuStand(directory / "stand", environment=_settings(), engine=options)
+        prompts = stand.author.write(specs, seed=asked.seed)
+        for is_offline, letters in groupby(asked.order, "a".__eq__):
+            if not is_offline:
+                _serve(asked, letters, stand, options, prompts)
+                continue
+            for letter in letters:
+                _note(asked, letter, prompts, _offline(directory, options, _known(prompts)))
 
 
 def _asked() -> Asked:
@@ -139,14 +141,23 @@ def _warm_up(stand: Stand, known: list[Prompt]) -> None:
     )
 
 
-def _run(
-    letter: str, stand: Stand, options: TransformersOptions, prompts: list[Prompt], known: list[Prompt]
-) -> Span:
-    if letter == "a":
-        return _offline(stand.directory, options, known)
-    if letter == "b":
-        return Direct().run(stand, known)
-    return Longbatch().run(stand, prompts)
+def _serve(
+    asked: Asked, letters: Iterable[str], stand: GpuStand, options: TransformersOptions, prompts: list[Prompt]
+) -> None:
+    """Run these contenders on one server."""
+    began = time.monotonic()
+    with stand:
+        _print(f"servers up after {time.monotonic() - began:.0f} s")
+        known = _known(prompts)
+        _warm_up(stand, known)
+        for letter in letters:
+            span = Longbatch().run(stand, prompts) if letter == "c" else Direct().run(stand, known)
+            _note(asked, letter, prompts, span, _of_engine(letter, stand, options, span))
+
+
+def _known(prompts: list[Prompt]) -> list[Prompt]:
+    """Tell each prompt's length of answer to its contender, as `max_tokens`."""
+    return [replace(each, spec=replace(each.spec, max_tokens=each.spec.output_tokens)) for each in prompts]
 
 
 def _offline(directory: Path, options: TransformersOptions, prompts: list[Prompt]) -> Span:
@@ -163,8 +174,12 @@ def _offline(directory: Path, options: TransformersOptions, prompts: list[Prompt
     return Span(report["began"], report["ended"], report["tokens"])
 
 
-def _note(asked: Asked, letter: str, specs: list[Spec], span: Span) -> None:
-    lost = sum(tokens == 0 for tokens in span.tokens)
+def _note(
+    asked: Asked, letter: str, prompts: list[Prompt], span: Span, of_engine: dict[str, int] | None = None
+) -> None:
+    """Print and store the run's figures."""
+    specs = [each.spec for each in prompts]
+    wanted = [each.output_tokens - _ends(letter) for each in specs]
     record = {
         "run": letter,
         "seed": asked.seed,
@@ -172,14 +187,46 @@ def _note(asked: Asked, letter: str, specs: list[Spec], span: Span) -> None:
         "jobs": len(specs),
         "prompt_tokens": sum(each.prompt_tokens for each in specs),
         "longest_prompt": max(each.prompt_tokens for each in specs),
-        "output_tokens": int(np.sum(span.tokens)),
+        "output_tokens": sum(span.tokens),
         "seconds": round(span.seconds, 2),
-        "lost": lost,
+        "lost": span.tokens.count(0),
+        "cut": sum(0 < found < right for found, right in zip(span.tokens, wanted, strict=True)),
+        **(of_engine or {}),
     }
     asked.out.parent.mkdir(parents=True, exist_ok=True)
     with asked.out.open("a") as file:
         file.write(json.dumps(record) + "\n")
     _print(json.dumps(record))
+
+
+def _of_engine(letter: str, stand: GpuStand, options: TransformersOptions, span: Span) -> dict[str, int]:
+    """Count requests, tokens generated twice, and the most slots and blocks asked for at once."""
+    seen = trace.read(stand.trace, since=span.began, until=time.monotonic())
+    slots, blocks = trace.most_asked(seen.requests, _capacity(options))
+    generated = sum(each.generated for each in seen.requests)
+    return {
+        "requests": len(seen.requests),
+        "open_requests": seen.num_open,
+        "tokens_twice": generated - sum(span.tokens) - _ends(letter) * len(span.tokens),
+        "most_slots": slots,
+        "most_blocks": blocks,
+        "max_blocks": _capacity(options).max_blocks,
+    }
+
+
+def _ends(letter: str) -> int:
+    """Return how many end tokens a run leaves out of an answer's count: Longbatch one, the others none."""
+    return int(letter == "c")
+
+
+def _capacity(options: TransformersOptions) -> Capacity:
+    return Capacity(
+        max_batch_size=options.max_batch_size,
+        max_blocks=options.kv_cache_tokens // options.tokens_per_block,
+        tokens_per_block=options.tokens_per_block,
+        max_input_len=options.max_input_len,
+        max_seq_len=options.max_seq_len,
+    )
 
 
 def _print(text: str) -> None:

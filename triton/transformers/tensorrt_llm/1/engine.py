@@ -19,6 +19,7 @@ from .sampling import Sampling
 from .scheduler import Iteration, Scheduler, Sequence
 from .server import ServerWatch
 from .speech import ends_with
+from .trace import Trace
 
 _CANCEL_PERIOD = 0.1  # seconds between polls of the clients' cancels, TensorRT-LLM's default
 _BUSY = Iteration(chunks={}, yielding=[], resident_kv=0, attention_pairs=0)
@@ -51,12 +52,18 @@ class Engine:
     """The loop that runs every submitted request until closed. Its public methods are thread-safe."""
 
     def __init__(
-        self, scheduler: Scheduler, generator: RemoteGenerator, gauges: Gauges, server: ServerWatch
+        self,
+        scheduler: Scheduler,
+        generator: RemoteGenerator,
+        gauges: Gauges,
+        server: ServerWatch,
+        trace: Trace,
     ) -> None:
         self._scheduler = scheduler
         self._generator = generator
         self._gauges = gauges
         self._server = server
+        self._trace = trace
         self._requests: dict[Sequence, Generated] = {}
         self._running: dict[str, Generated] = {}
         self._leaving: dict[Generated, Callable[[], None]] = {}
@@ -72,6 +79,7 @@ class Engine:
 
     def submit(self, request: Generated) -> None:
         """Queue the request at the next iteration boundary."""
+        self._trace.note("came", request)
         self._generator.events.put(lambda: self._add(request))
 
     def stop(self, request_id: str) -> None:
@@ -121,6 +129,7 @@ class Engine:
             request = self._requests[sequence]
             request.name = f"{next(self._names)}"
             self._running[request.name] = request
+            self._trace.note("began", request)
             self._generator.begin(
                 request.name,
                 request.ids,
@@ -226,3 +235,4 @@ class Engine:
         del self._requests[request.sequence]
         self._running.pop(request.name, None)
         self._scheduler.remove(request.sequence)
+        self._trace.note("ended", request)

@@ -14,6 +14,7 @@ from .remote import RemoteGenerator
 from .scheduler import Scheduler, Sequence
 from .server import ServerWatch, die_with_server
 from .speech import Ask
+from .trace import Trace
 from .wishes import read_end_id, read_sampling
 
 
@@ -38,6 +39,7 @@ class TritonPythonModel:
             generator,
             Gauges(GaugeFamilies(labels).gauge),
             ServerWatch(parameters.http_port),
+            Trace.of_environment(),
         )
         self._engine.start()
 
