@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from http import HTTPStatus
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 from rich.console import Console
@@ -34,6 +34,13 @@ ApiUrl = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+COLOURS: Final = {
+    "ready": "green",
+    "completed": "green",
+    "failed": "red",
+    "cancelled": "yellow",
+    "expired": "yellow",
+}
 JobId = Annotated[str, typer.Argument(metavar="JOB", help="job_…")]
 
 output = Console(highlight=False, soft_wrap=True)
@@ -72,6 +79,16 @@ def print_json(value: object) -> None:
 def print_text(text: str) -> None:
     """Print the text verbatim: no markup, no wrapping, a line feed at the end."""
     sys.stdout.write(text if text.endswith("\n") else text + "\n")
+
+
+def coloured(state: str) -> str:
+    """Mark a state up in its colour."""
+    return f"[{COLOURS.get(state, 'cyan')}]{state}[/]"
+
+
+def given(**fields: object) -> dict[str, Any]:
+    """Collect the fields that have a value."""
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def pairs(given: list[str] | None, *, option: str) -> dict[str, str]:

@@ -17,6 +17,8 @@ from cli.output import (
     ApiUrl,
     AsJson,
     client_of,
+    coloured,
+    given,
     notes,
     output,
     print_error,
@@ -27,9 +29,9 @@ from jobs.states.document import DocumentKind
 
 app = typer.Typer(no_args_is_help=True, help="Manage documents and read their text.")
 
+Wait = Annotated[bool, typer.Option("--wait", help="Wait until the text is extracted.")]
 Document = Annotated[str, typer.Argument(metavar="DOCUMENT", help="doc_…")]
 
-_COLOURS: Final = {"ready": "green", "failed": "red", "extracting": "cyan"}
 _FIRST_PAUSE_SECONDS: Final = 0.05  # most texts are ready by then; doubles
 _LONGEST_PAUSE_SECONDS: Final = 1.0
 
@@ -47,7 +49,7 @@ def add(
     ],
     *,
     kind: Annotated[DocumentKind | None, typer.Option(help="Require this kind of file.")] = None,
-    wait: Annotated[bool, typer.Option("--wait", help="Wait until the text is extracted.")] = False,
+    wait: Wait = False,
     as_json: AsJson = False,
     api_url: ApiUrl = None,
 ) -> None:
@@ -85,10 +87,8 @@ def list_documents(
     api_url: ApiUrl = None,
 ) -> None:
     """List documents, newest first."""
-    given = {"state": state, "after": after, "limit": limit}
     with client_of(api_url) as client:
-        params = {name: value for name, value in given.items() if value is not None}
-        page = client.documents("GET", params=params)
+        page = client.documents("GET", params=given(state=state, after=after, limit=limit))
     if as_json:
         print_json(page)
         return
@@ -96,7 +96,7 @@ def list_documents(
     for each in page["data"]:
         table.add_row(
             each["id"],
-            _coloured(each["state"]),
+            coloured(each["state"]),
             each["kind"],
             _count(each["pages"]),
             _count(each["tokens"]),
@@ -110,7 +110,7 @@ def list_documents(
 def show(
     document: Document,
     *,
-    wait: Annotated[bool, typer.Option("--wait", help="Wait until the text is extracted.")] = False,
+    wait: Wait = False,
     as_json: AsJson = False,
     api_url: ApiUrl = None,
 ) -> None:
@@ -125,7 +125,7 @@ def show(
     table = Table.grid(padding=(0, 2))
     for name, value in found.items():
         if name not in {"object", "page_offsets"} and value not in (None, []):
-            shown = _coloured(value) if name == "state" else escape(_in_words(value))
+            shown = coloured(value) if name == "state" else escape(_in_words(value))
             table.add_row(f"[bold]{name}[/]", shown)
     output.print(table)
 
@@ -140,7 +140,7 @@ def text(
     api_url: ApiUrl = None,
 ) -> None:
     """Print a document's text, or a part of it, unchanged."""
-    params = {"start": start} | ({} if end is None else {"end": end})
+    params = given(start=start, end=end)
     with client_of(api_url) as client:
         for block in client.document_text(document, params):
             sys.stdout.buffer.write(block)
@@ -192,7 +192,3 @@ def _in_words(value: object) -> str:
 
 def _count(value: int | None) -> str:
     return "" if value is None else f"{value:,}"
-
-
-def _coloured(state: str) -> str:
-    return f"[{_COLOURS.get(state, 'cyan')}]{state}[/]"

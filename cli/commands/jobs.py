@@ -21,6 +21,8 @@ from cli.output import (
     JobId,
     Priority,
     client_of,
+    coloured,
+    given,
     notes,
     output,
     pairs,
@@ -33,8 +35,6 @@ from jobs import ids
 from jobs.states import JobState
 from jobs.views import JobWithQueueObject
 
-_COLOURS: Final = {"completed": "green", "failed": "red", "cancelled": "yellow", "expired": "yellow"}
-
 
 class Task(StrEnum):
     """What to do with the input."""
@@ -43,6 +43,7 @@ class Task(StrEnum):
     SUMMARIZE = "summarize"
 
 
+Wait = Annotated[bool, typer.Option("--wait", help="Wait until the job ends.")]
 Metadata = Annotated[
     list[str] | None, typer.Option("--metadata", metavar="KEY=VALUE", help="Can be repeated.")
 ]
@@ -87,23 +88,22 @@ def submit(  # noqa: PLR0913  # every field of a job is an option
     api_url: ApiUrl = None,
 ) -> None:
     """Submit a text as a job and print its id, or wait and print its output."""
-    fields: dict[str, object] = {
-        "input": _read(file),
-        "task": task,
-        "instructions": instructions,
-        "max_tokens": max_tokens,
-        "temperature": temperature,
-        "top_p": top_p,
-        "top_k": top_k,
-        "seed": seed,
-        "stop": stop or None,
-        "priority": priority,
-        "custom_id": custom_id,
-        "metadata": pairs(metadata, option="--metadata") or None,
-        "completion_window": completion_window,
-        "webhook_url": webhook_url,
-    }
-    body = {name: value for name, value in fields.items() if value is not None}
+    body = given(
+        input=_read(file),
+        task=task,
+        instructions=instructions,
+        max_tokens=max_tokens,
+        temperature=temperature,
+        top_p=top_p,
+        top_k=top_k,
+        seed=seed,
+        stop=stop or None,
+        priority=priority,
+        custom_id=custom_id,
+        metadata=pairs(metadata, option="--metadata") or None,
+        completion_window=completion_window,
+        webhook_url=webhook_url,
+    )
     with client_of(api_url) as client:
         job = client.submit(body, key=idempotency_key)
         if wait:
@@ -126,9 +126,9 @@ def list_jobs(
     api_url: ApiUrl = None,
 ) -> None:
     """List jobs, newest first."""
-    given = {"state": state, "task": task, "custom_id": custom_id, "after": after, "limit": limit}
+    query = given(state=state, task=task, custom_id=custom_id, after=after, limit=limit)
     with client_of(api_url) as client:
-        page = client.list_jobs({name: value for name, value in given.items() if value is not None})
+        page = client.list_jobs(query)
     if as_json:
         print_json(page)
         return
@@ -139,7 +139,7 @@ def list_jobs(
     for job in page["data"]:
         table.add_row(
             job["id"],
-            _coloured(job["state"]),
+            coloured(job["state"]),
             job["task"],
             escape(job["custom_id"] or ""),
             "" if job["prompt_tokens"] is None else f"{job['prompt_tokens']:,}",
@@ -154,7 +154,7 @@ def list_jobs(
 def show(
     job_id: JobId,
     *,
-    wait: Annotated[bool, typer.Option("--wait", help="Wait until the job ends.")] = False,
+    wait: Wait = False,
     as_json: AsJson = False,
     api_url: ApiUrl = None,
 ) -> None:
@@ -171,16 +171,14 @@ def show(
         elif name == "error" and (error := job["error"]):
             table.add_row("[bold]error[/]", escape(f"{error['message']} [{error['code']}]"))
         elif name != "object" and value not in (None, {}, False):
-            table.add_row(
-                f"[bold]{name}[/]", _coloured(str(value)) if name == "state" else escape(str(value))
-            )
+            table.add_row(f"[bold]{name}[/]", coloured(str(value)) if name == "state" else escape(str(value)))
     output.print(table)
 
 
 def result(
     job_id: JobId,
     *,
-    wait: Annotated[bool, typer.Option("--wait", help="Wait until the job ends.")] = False,
+    wait: Wait = False,
     as_json: AsJson = False,
     api_url: ApiUrl = None,
 ) -> None:
@@ -203,8 +201,7 @@ def cancel(
 ) -> None:
     """Cancel jobs by id, or all that match every filter. Jobs that have ended stay as they are."""
     labels = pairs(metadata, option="--metadata") or None
-    given = {"state": state, "task": task, "custom_id": custom_id, "metadata": labels}
-    filters = {name: value for name, value in given.items() if value is not None}
+    filters = given(state=state, task=task, custom_id=custom_id, metadata=labels)
     if bool(job_ids) == bool(filters):
         raise typer.BadParameter("give either ids or filters")
     with client_of(api_url) as client:
@@ -268,10 +265,6 @@ def _print_result(client: Client, job_id: str, *, as_json: bool) -> None:
         reason = f": {found['error']['message']}" if found["error"] else ""
         print_error(f"the job is {found['state']}{reason}")
         raise typer.Exit(EXIT_NOT_COMPLETED)
-
-
-def _coloured(state: str) -> str:
-    return f"[{_COLOURS.get(state, 'cyan')}]{state}[/]"
 
 
 def _local(moment: str) -> str:

@@ -7,7 +7,7 @@ import typer
 from rich.markup import escape
 from rich.table import Column, Table
 
-from cli.output import EXIT_CODES, ApiUrl, AsJson, client_of, notes, output, print_json, print_text
+from cli.output import EXIT_CODES, ApiUrl, AsJson, client_of, given, notes, output, print_json, print_text
 
 app = typer.Typer(no_args_is_help=True, help="Manage webhook endpoints and their deliveries.")
 
@@ -95,7 +95,7 @@ def replay(
     api_url: ApiUrl = None,
 ) -> None:
     """Deliver the endpoint's past events again and print how many."""
-    query = {"since": since} if since else {}
+    query = given(since=since or None)
     with client_of(api_url) as client:
         found = client.webhooks("POST", "webhook_endpoints", endpoint, "replay", params=query)
     print_text(str(found["num_deliveries"]))
@@ -112,8 +112,7 @@ def log(
     api_url: ApiUrl = None,
 ) -> None:
     """List deliveries, newest first."""
-    given = {"endpoint_id": endpoint, "event_id": event, "limit": limit}
-    query = {name: value for name, value in given.items() if value is not None}
+    query = given(endpoint_id=endpoint, event_id=event, limit=limit)
     with client_of(api_url) as client:
         page = client.webhooks("GET", "webhook_deliveries", params=query)
     if as_json:

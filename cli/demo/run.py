@@ -19,7 +19,7 @@ from rich.text import Text
 from cli.client import Client
 from cli.demo import documents as demo_documents
 from cli.demo.times import Times, times_of
-from cli.output import notes
+from cli.output import COLOURS, notes
 from cli.stack.options import ENGINE_URLS, StackOptions
 from cli.stack.ready import Urls
 from cli.stack.servers.engine_options import EngineOptions
@@ -37,7 +37,6 @@ _CONTEXT_TOKENS = 96_000
 _LLAMA_LENGTH = 100  # of a summary by a small model on the CPU, in tokens
 _NUM_AT_ONCE = 32  # all documents of the demo, so that packing has them all to choose from
 _PATIENCE_SECONDS = 30.0
-_COLOURS = {"completed": "green", "failed": "red", "cancelled": "yellow", "expired": "yellow"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +204,7 @@ def print_outcome(
 
 
 def _cells(row: Row, width: int) -> list[str | Text]:
-    state = Text(_state(row), style=_COLOURS.get(_state(row), ""))
+    state = Text(_state(row), style=COLOURS.get(_state(row), ""))
     if row.summary is None:
         return [Text(str(row.source.name)), state, *[""] * 6, Text(row.error)]
     created, times = datetime.fromisoformat(row.summary["created_at"]), row.times
