@@ -18,8 +18,9 @@ from cli.stack.servers.engine_options import EngineOptions
 from cli.stack.servers.transformers_options import TransformersOptions
 from cli.stack.servers.triton_server import LOOPBACK, TritonLaunch, prepare, wait_ready
 from jobs import doorbell, submission
-from jobs.database import transaction
+from jobs.database import database_now, transaction
 from jobs.engines.capacity import Capacity
+from jobs.ids import uuid7
 from jobs.models import DEFAULT_TENANT, Job, Reservation, Result
 from jobs.prompts import messages
 from jobs.prompts.counter import PromptCounter
@@ -223,6 +224,21 @@ class Queue:
     def reservations(self) -> list[Reservation]:
         with self.sessions() as session:
             return list(session.scalars(select(Reservation)))
+
+    def add_draining(self) -> None:
+        """A reservation whose job has left the engine, which may still generate for it."""
+        with transaction(self.sessions) as session:
+            session.add(
+                Reservation(
+                    lease_id=uuid7(),
+                    engine_name=ENGINE,
+                    job_id=uuid7(),
+                    blocks=5,
+                    output_tokens=64,
+                    state="draining",
+                    draining_since=database_now(session),
+                )
+            )
 
 
 def _environment(settings: Settings) -> dict[str, str]:

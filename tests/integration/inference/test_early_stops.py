@@ -9,9 +9,7 @@ import pytest
 
 from cli.stack.servers.triton_server import LOOPBACK
 from cli.stack.servers.valkey import EmbeddedValkey
-from jobs.database import database_now, transaction
 from jobs.ids import uuid7
-from jobs.models import Reservation
 from jobs.prompts.tokenizer import Tokenizer
 from jobs.settings import DatabaseSettings, TritonSettings
 from local_engine import END_OF_TURN, RunningEngine
@@ -22,7 +20,7 @@ from worker.engine.request import Request
 from worker.engine.stream import Stream
 from worker.engine.triton.call import TritonCall
 from worker.engine.triton.ids import IdsAdapter
-from worker_support import ENGINE, Queue, running_worker, settings_for
+from worker_support import Queue, running_worker, settings_for
 
 INPUTS = frozenset(
     {"input_ids", "input_lengths", "request_output_len", "streaming", "end_id", "pad_id", "stop"}
@@ -63,17 +61,7 @@ def test_a_worker_ends_in_time_although_the_engine_leaves_its_canary_waiting(
     settings = settings_for(database_settings, valkey.url, synthetic, drain_seconds=0.5)
     blind = settings.model_copy(update={"triton": settings.triton.model_copy(update={"metrics_url": None})})
     with running_worker(blind, tokenizer) as worker, occupied(synthetic):
-        with transaction(queue.sessions) as session:
-            draining = Reservation(
-                lease_id=uuid7(),
-                engine_name=ENGINE,
-                job_id=uuid7(),
-                blocks=5,
-                output_tokens=64,
-                state="draining",
-                draining_since=database_now(session),
-            )
-            session.add(draining)
+        queue.add_draining()
         eventually(lambda: synthetic.gauges()["queued"] == 1)
         worker.stop()
         assert synthetic.gauges()["active"] == 4, "it ended before the canary had its turn"

@@ -14,7 +14,7 @@ from jobs import lifecycle
 from jobs.database import database_now, transaction
 from jobs.errors import RetryableEngineError
 from jobs.ids import uuid7
-from jobs.models import Engine, Job, Reservation
+from jobs.models import Engine, Job
 from jobs.prompts.tokenizer import Tokenizer, ensure_default_tokenizer, unpack_ids
 from jobs.scheduling.claims import claim
 from jobs.settings import DatabaseSettings, Settings
@@ -209,18 +209,7 @@ def test_without_gauges_reservations_vanish_after_a_while_and_a_canary(
     settings = feeding(steady, drain_seconds=2)
     blind = settings.model_copy(update={"triton": settings.triton.model_copy(update={"metrics_url": None})})
     with running_worker(blind, tokenizer):
-        with transaction(queue.sessions) as session:
-            session.add(
-                Reservation(
-                    lease_id=uuid7(),
-                    engine_name=ENGINE,
-                    job_id=uuid7(),
-                    blocks=5,
-                    output_tokens=64,
-                    state="draining",
-                    draining_since=database_now(session),
-                )
-            )
+        queue.add_draining()
         eventually(lambda: not queue.reservations())
 
 
