@@ -7,3 +7,9 @@ die() {
     echo "setup: $*" >&2
     exit 1
 }
+
+# Two at once would write into one .venv. A lock on the folder itself: it ends with the last process that holds it.
+if command -v flock >/dev/null; then
+    exec 9<.
+    flock -n 9 || { echo "setup: waiting for another one in this folder" >&2; flock 9; }
+fi

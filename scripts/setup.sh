@@ -5,6 +5,8 @@ set -euo pipefail
 # shellcheck source=common.sh
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
+command -v sha256sum >/dev/null || sha256sum() { shasum -a 256; } # macOS (never tried there)
+
 check_engine() {
     case ${ENGINE:-} in
     '' | llama) ;;

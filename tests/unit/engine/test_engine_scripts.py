@@ -1,5 +1,7 @@
 """The scripts beside the profiles: clean to shellcheck, clear about what is missing, safe to run again."""
 
+import fcntl
+import os
 import shutil
 import subprocess
 import sys
@@ -107,6 +109,23 @@ def test_a_setup_script_works_on_its_own_repository_wherever_it_is_called_from(
     )
     assert (asked.returncode, asked.stdout) == (1, "")
     assert asked.stderr == "setup: run make setup first.\n"
+
+
+def test_two_setups_in_one_repository_run_one_after_the_other(bare: Path, tmp_path: Path) -> None:
+    shutil.copytree(SETUP_SCRIPTS, tmp_path / "scripts")
+    (bare / "flock").symlink_to(str(shutil.which("flock")))
+    first = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(first, fcntl.LOCK_EX)
+    with subprocess.Popen(
+        [str(bare / "bash"), str(tmp_path / "scripts" / "setup_torch.sh")],
+        env={"PATH": str(bare)},
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as second:
+        assert second.stderr is not None
+        assert second.stderr.readline() == "setup: waiting for another one in this folder\n"
+        os.close(first)
+        assert second.stderr.read() == "setup: run make setup first.\n"
 
 
 @pytest.mark.parametrize("name", ["llama-3.1-8b-a6000", "llama-3.1-8b-a6000x2"])
