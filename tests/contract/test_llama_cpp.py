@@ -32,7 +32,7 @@ from worker.engine.probe import probe
 from worker.engine.request import Request, Sampling
 from worker.engine.stream import Stream
 from worker.inference.answer import Answer
-from worker.inference.outcome import Failed, Finished
+from worker.inference.outcome import Finished
 
 CONTEXT = 8192 if os.environ.get("LONGBATCH_PROVE") else 2048
 LONG = 5000 if os.environ.get("LONGBATCH_PROVE") else 200
@@ -203,19 +203,16 @@ def test_a_stream_that_is_cut_leaves_its_slot(llama: Llama) -> None:
 
 def test_a_wrong_request_fails_for_good(llama: Llama) -> None:
     run = llama.ask(np.array([10**8], dtype=np.int32), max_tokens=3)
-    outcome = run.follow()
-    assert isinstance(outcome, Failed)
-    assert type(outcome.error) is EngineError
-    assert "invalid tokens" in outcome.error.message
+    error = run.error()
+    assert type(error) is EngineError
+    assert "invalid tokens" in error.message
     assert run.engine_is_done
     run.close()
 
 
 def test_a_prompt_that_is_too_long_is_refused_for_good(llama: Llama) -> None:
     run = llama.ask(np.full(CONTEXT + 1, 504, dtype=np.int32), max_tokens=3)
-    outcome = run.follow()
-    assert isinstance(outcome, Failed)
-    assert type(outcome.error) is EngineError
+    assert type(run.error()) is EngineError
     assert run.engine_is_done
     run.close()
 
@@ -224,10 +221,9 @@ def test_an_answer_that_the_context_cuts_is_no_success(tokenizer: Tokenizer, tmp
     with running_llama(tmp_path, context=256) as server:
         llama = Llama(server, tokenizer)
         run = llama.ask(llama.ids("Once upon a time"), max_tokens=260)
-        outcome = run.follow()
-        assert isinstance(outcome, Failed)
-        assert type(outcome.error) is EngineError
-        assert "LONGBATCH_ENGINE__MAX_SEQ_LEN" in outcome.error.message
+        error = run.error()
+        assert type(error) is EngineError
+        assert "LONGBATCH_ENGINE__MAX_SEQ_LEN" in error.message
         run.close()
         llama.client.close()
 
@@ -241,9 +237,7 @@ def test_a_server_that_dies_is_lost_and_another_goes_on_where_it_was(
         run = llama.ask(ids, max_tokens=1000)
         eventually(lambda: run.running.inbox.qsize() > 10)
         server.kill()
-        outcome = run.follow()
-        assert isinstance(outcome, Failed)
-        assert isinstance(outcome.error, EngineLostError)
+        assert isinstance(run.error(), EngineLostError)
         assert not run.engine_is_done
         run.close()
         assert not llama.client.is_ready()

@@ -17,7 +17,7 @@ from jobs.states import FinishReason
 from local_engine import RunningEngine
 from support import eventually
 from worker.engine.request import prompt_text
-from worker.inference.outcome import Failed, Finished
+from worker.inference.outcome import Finished
 
 
 @pytest.mark.parametrize("subject", ["rivers", "lighthouses"])
@@ -110,9 +110,7 @@ def test_a_prompt_of_400_kb_is_answered(served: Served) -> None:
 
 def test_a_prompt_that_is_too_long_is_refused_for_good(served: Served) -> None:
     run = served.ask(served.prompt("long " * 132_000))
-    outcome = run.follow()
-    assert isinstance(outcome, Failed)
-    assert type(outcome.error) is EngineError
+    assert type(run.error()) is EngineError
     run.close()
 
 
@@ -132,9 +130,7 @@ def test_an_error_mid_stream_is_worth_another_try(failing: Served) -> None:
     run = failing.ask(ids, max_tokens=20_000, is_endless=True)
     run.first()
     failing.strike()
-    outcome = run.follow()
-    assert isinstance(outcome, Failed)
-    assert isinstance(outcome.error, RetryableEngineError)
+    assert isinstance(run.error(), RetryableEngineError)
     output = run.answer.snapshot()
     assert failing.endless(ids, 20_000).startswith(output.text)
     assert run.engine_is_done == failing.model.abilities.reports_own_end
@@ -150,9 +146,7 @@ def test_a_server_that_dies_ends_every_stream_and_answers_again_once_it_is_back(
     eventually(lambda: engine.gauges()["generation_requests"] == len(entries))
     mortal.server.kill()
     for run in runs:
-        outcome = run.follow()
-        assert isinstance(outcome, Failed)
-        assert isinstance(outcome.error, EngineLostError)
+        assert isinstance(run.error(), EngineLostError)
         assert not run.engine_is_done
         run.close()
     mortal.server.start()

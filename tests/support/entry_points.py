@@ -7,6 +7,7 @@ from pydoc_data.topics import topics
 from typing import Any, Protocol
 
 from cli.stack.ports import LOOPBACK
+from jobs.errors import LongbatchError
 from jobs.ids import uuid7
 from jobs.prompts.messages import Message
 from jobs.prompts.tokenizer import TokenIds, Tokenizer
@@ -22,7 +23,7 @@ from worker.engine.stream import Stream
 from worker.inference.answer import Answer
 from worker.inference.follow import follow
 from worker.inference.leases import RunningJob, StopAsked
-from worker.inference.outcome import Outcome
+from worker.inference.outcome import Failed, Outcome
 from worker.inference.text_answer import TextAnswer
 
 REFERENCE = "\n\n".join(topics.values())
@@ -72,6 +73,12 @@ class Run:
         )
         self.engine_is_done = end.engine_is_done
         return end.outcome
+
+    def error(self) -> LongbatchError:
+        """The error with which it fails, as a worker's slot sees it."""
+        outcome = self.follow()
+        assert isinstance(outcome, Failed)
+        return outcome.error
 
     def first(self) -> None:
         """Wait until the engine has begun to say something."""
