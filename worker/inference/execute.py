@@ -177,7 +177,7 @@ class Runner:
             max_tokens=answer.num_wanted,
             end_id=tokenizer.end_id,
             pad_id=tokenizer.pad_id,
-            sampling=sampling_of(run.claim.job, start=len(answer.ids)),
+            sampling=sampling_of(run.claim.job, start=len(answer.ids), max_tokens=answer.num_wanted),
             text="" if abilities.takes_ids else prompt_text(tokenizer, ids, adds_bos=abilities.adds_bos),
             # A server would end the answer at one that the model only thinks of.
             stops=() if answer.splits_thinking else stops_of(run.claim.job),

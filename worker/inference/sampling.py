@@ -10,17 +10,21 @@ from worker.engine.request import Sampling
 _SEED_BYTES: Final = 8
 
 
-def sampling_of(job: Job, *, start: int) -> Sampling:
+def sampling_of(job: Job, *, start: int, max_tokens: int) -> Sampling:
     """Build the sampling parameters of the request that begins after `start` tokens.
+
+    A minimum of tokens is that of the whole answer: the request needs what is left of it, up to its own
+    `max_tokens`.
 
     Without `temperature` a job is greedy; OpenAI's routes store their own default with each job.
     """
     given = job.sampling
+    min_tokens = _int(given.get("min_tokens"))
     sampling = Sampling(
         temperature=_float(given.get("temperature")) or 0.0,
         top_p=_float(given.get("top_p")),
         top_k=_int(given.get("top_k")),
-        min_tokens=_int(given.get("min_tokens")),
+        min_tokens=None if min_tokens is None else min(max(0, min_tokens - start), max_tokens),
     )
     return replace(sampling, seed=seed_of(job, start=start, is_random=not sampling.is_greedy))
 

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 from jobs.engines.capacity import Capacity
+from jobs.ids import uuid7
+from jobs.models import Job
 from jobs.prompts.tokenizer import Tokenizer, ensure_default_tokenizer, unpack_ids
 from jobs.states import FinishReason
 from worker.engine.deadlines import FLOOR_SECONDS, deadlines_for
@@ -18,6 +20,7 @@ from worker.engine.triton.metrics import parse_gauges
 from worker.engine.triton.text import TextAdapter
 from worker.engine.triton.vllm import VllmAdapter
 from worker.inference.answer import Answer
+from worker.inference.sampling import sampling_of
 
 CAPACITY = Capacity(
     max_batch_size=4, max_blocks=2048, tokens_per_block=64, max_input_len=96_000, max_seq_len=131_072
@@ -237,3 +240,15 @@ def test_seed_and_least_length_have_the_names_that_the_model_declares() -> None:
 
 def test_a_request_to_stop_has_the_inputs_that_the_model_insists_on() -> None:
     assert set(stop_tensors()) == {"stop", "input_ids", "input_lengths", "request_output_len"}
+
+
+@pytest.mark.parametrize(
+    ("start", "max_tokens", "expected"),
+    [(0, 500, 100), (0, 64, 64), (64, 64, 36), (100, 64, 0), (300, 64, 0)],
+)
+def test_a_segment_needs_only_what_is_left_of_the_minimum(start: int, max_tokens: int, expected: int) -> None:
+    """A minimum above the request's own maximum is a bad request to vLLM."""
+    job = Job(id=uuid7(), attempt=0, sampling={"min_tokens": 100})
+    assert sampling_of(job, start=start, max_tokens=max_tokens).min_tokens == expected
+    job.sampling = {}
+    assert sampling_of(job, start=start, max_tokens=max_tokens).min_tokens is None
