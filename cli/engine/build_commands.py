@@ -31,10 +31,12 @@ def convert_options(profile: Profile) -> list[str]:
 
 
 def _converted(profile: Profile) -> list[str]:
-    """List the formats' options of convert_checkpoint.py."""
+    """List the formats' options of convert_checkpoint.py; it calibrates an int8 cache."""
     formats = profile.precision
     options = ["--use_weight_only", "--weight_only_precision int8"] if formats.weights == "int8" else []
-    return options + (["--int8_kv_cache"] if formats.kv_cache == "int8" else [])
+    if formats.kv_cache == "int8":
+        options += ["--int8_kv_cache", *_calibration(profile)]
+    return options
 
 
 def _quantized(profile: Profile) -> list[str]:
@@ -45,9 +47,13 @@ def _quantized(profile: Profile) -> list[str]:
         options.append("--awq_block_size 128")
     if formats.kv_cache in {"int8", "fp8"}:
         options.append(f"--kv_cache_dtype {formats.kv_cache}")
-    if formats.calibration is not None:
-        options.append(f"--calib_dataset {formats.calibration}")
-    return options
+    return options + _calibration(profile)
+
+
+def _calibration(profile: Profile) -> list[str]:
+    """Name the folder of the data set; without it both scripts load one from the hub."""
+    folder = profile.precision.calibration
+    return [] if folder is None else [f"--calib_dataset {folder}"]
 
 
 def build_options(profile: Profile) -> list[str]:

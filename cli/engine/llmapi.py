@@ -8,6 +8,7 @@ from cli.engine import values
 from cli.engine.profile import Profile
 
 MODEL_YAML = "model.yaml"
+_STREAM_INTERVAL = 10  # tokens to a response, each of which repeats the whole text so far
 
 
 def model_yaml(profile: Profile) -> str:
@@ -26,6 +27,7 @@ def _arguments(profile: Profile) -> dict[str, object]:
         "max_num_tokens": engine.max_num_tokens,
         "max_seq_len": engine.max_seq_len,
         "enable_chunked_prefill": engine.chunked_context,
+        "stream_interval": _STREAM_INTERVAL,
         "scheduler_config": {"capacity_scheduler_policy": engine.scheduler_policy.upper()},
         "kv_cache_config": {
             "max_tokens": engine.kv_cache_tokens,

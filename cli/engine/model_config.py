@@ -4,10 +4,11 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from cli.engine import recurrent_state
 from cli.engine.cache_layout import CacheLayout, LayerGroup, LayerKind
+from cli.engine.config_numbers import Config, name_of, number, number_or
 from cli.engine.errors import ProfileError
 from cli.engine.hardware import ModelShape
 
@@ -33,7 +34,11 @@ _KINDS: Final[Mapping[str, LayerKind | None]] = {
     "moe": None,
 }
 
-Config = dict[str, Any]
+# Classes of these tasks write text.
+_WRITERS: Final = ("CausalLM", "ConditionalGeneration", "LMHead")
+_MOST_BYTES: Final = 2**60  # of weights
+_MOST_WORDS: Final = 300  # of what transformers says
+_MOST_LAYERS: Final = 4096  # transformers itself makes lists of them, however many a file claims
 
 
 def read(path: Path) -> ModelShape:
@@ -48,22 +53,22 @@ def read(path: Path) -> ModelShape:
         raise ProfileError(
             f"{path}: {error.strerror}; it is the config.json of a Hugging Face model"
         ) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ProfileError(f"{path}: {error}") from error
-    if not isinstance(content, dict) or "model_type" not in content:
+    if not isinstance(content, dict) or not isinstance(content.get("model_type"), str):
         raise ProfileError(f"{path}: no model_type: it is not the config.json of a Hugging Face model")
     config = completed(content)
     layout = layout_of(config)
-    heads = _size(config, "num_attention_heads")
+    heads = number(config, "num_attention_heads")
     return ModelShape(
-        layers=_size(config, "num_hidden_layers"),
-        hidden=_size(config, "hidden_size"),
-        intermediate=_size(config, "intermediate_size"),
+        layers=len(_types(config)),
+        hidden=number(config, "hidden_size"),
+        intermediate=number(config, "intermediate_size"),
         heads=heads,
-        kv_heads=int(config.get("num_key_value_heads") or heads),
+        kv_heads=number_or(config, "num_key_value_heads", heads),
         head_dim=_attention_size(config),
-        vocabulary=_size(config, "vocab_size"),
-        max_positions=int(config.get("max_position_embeddings") or 0),
+        vocabulary=number(config, "vocab_size"),
+        max_positions=number_or(config, "max_position_embeddings", 0),
         tied=bool(config.get("tie_word_embeddings")),
         layout=layout,
         checkpoint_bytes=_checkpoint_bytes(path.parent, config),
@@ -81,13 +86,13 @@ def layout_of(config: Config) -> CacheLayout:
     """
     found = Counter(_layers(config))
     if not found:
-        raise ProfileError(f"{_name(config)}: config.json names no layers")
+        raise ProfileError(f"{name_of(config)}: config.json names no layers")
     layout = CacheLayout(
         tuple(_merged(group, number) for group, number in found.items() if group is not None)
     )
     if not any(each.token_values for each in layout.groups):
         raise ProfileError(
-            f"{_name(config)}: no layer has a KV cache, so no pool of blocks limits it: it is not planned"
+            f"{name_of(config)}: no layer has a KV cache, so no pool of blocks limits it: it is not planned"
         )
     return layout
 
@@ -101,26 +106,55 @@ def completed(content: Config) -> Config:
     from transformers import AutoConfig
 
     name = str(content.get("model_type"))
+    _refuse_endless(content)
     rest = {key: value for key, value in content.items() if key != "model_type"}
     try:
         config = AutoConfig.for_model(name, **rest).get_text_config(decoder=True)
         found: Config = config.to_dict()
+        # Some files carry the window of another class, which theirs does not look at.
+        if "sliding_window" not in type(config)().to_dict():
+            found.pop("sliding_window", None)
     except Exception as error:  # a class refuses a config in many ways
-        raise ProfileError(f"model_type {name} is not counted: {str(error).splitlines()[0]}") from error
+        words = " ".join(str(error).split()).partition(" Should contain one of")[0]  # all that it knows
+        raise ProfileError(
+            f"model_type {name} is not counted: transformers refuses its config.json: {words[:_MOST_WORDS]}"
+        ) from error
     if found.get("is_encoder_decoder"):
         raise ProfileError(f"model_type {name} is an encoder and a decoder: it is not counted")
+    if found.get("is_decoder") is False or not _generates(content):
+        raise ProfileError(f"model_type {name}: its class is no decoder that writes text: it is not counted")
+    if found.get("cross_attention_layers"):
+        raise ProfileError(f"model_type {name}: layers that attend to images are not counted")
     types = getattr(config, "layers_block_type", None)
     return found if found.get("layer_types") or not types else found | {"layer_types": list(types)}
+
+
+def _refuse_endless(content: Config) -> None:
+    """Refuse a number of layers that nobody could list, before transformers does."""
+    for part in (content, *(each for each in content.values() if isinstance(each, dict))):
+        layers = part.get("num_hidden_layers")
+        if isinstance(layers, int) and layers > _MOST_LAYERS:
+            raise ProfileError(f"{name_of(content)}: num_hidden_layers of config.json cannot be {layers}")
+
+
+def _generates(content: Config) -> bool:
+    """Return True if the classes that the file names write text, or if it names none."""
+    classes = content.get("architectures")
+    if not isinstance(classes, list) or not classes:
+        return True
+    return any(task in str(each) for each in classes for task in _WRITERS)
 
 
 def _layers(config: Config) -> Iterator[LayerGroup | None]:
     """Yield what each layer keeps; None for a layer that keeps nothing."""
     types = _types(config)
-    shared = int(config.get("num_kv_shared_layers") or 0)  # the last ones read what earlier ones keep
-    own = {int(place): each for place, each in (config.get("per_layer_config") or {}).items()}
+    shared = number_or(config, "num_kv_shared_layers", 0)  # the last ones read what earlier ones keep
+    if shared >= len(types) > 0:
+        raise ProfileError(f"{name_of(config)}: num_kv_shared_layers leaves no layer that keeps anything")
+    own = _own(config)
     for place, name in enumerate(types[: len(types) - shared]):
         if name not in _KINDS:
-            raise ProfileError(f"{_name(config)}: layers of the type {name} are not counted")
+            raise ProfileError(f"{name_of(config)}: layers of the type {name} are not counted")
         kind = _KINDS[name]
         layer = config | own.get(place, {})
         if kind == "recurrent":
@@ -133,6 +167,14 @@ def _layers(config: Config) -> Iterator[LayerGroup | None]:
             yield LayerGroup(kind="recurrent", layers=1, state_bytes=_state_bytes(layer))
 
 
+def _own(config: Config) -> dict[int, Config]:
+    """Read what single layers have of their own, by their place."""
+    try:
+        return {int(place): dict(each) for place, each in (config.get("per_layer_config") or {}).items()}
+    except (AttributeError, TypeError, ValueError) as error:
+        raise ProfileError(f"{name_of(config)}: per_layer_config of config.json is not understood") from error
+
+
 def _types(config: Config) -> list[str]:
     types = config.get("layer_types")
     if types:
@@ -140,31 +182,32 @@ def _types(config: Config) -> list[str]:
     window = config.get("sliding_window") if config.get("use_sliding_window", True) else None
     if "num_attention_heads" not in config:
         raise ProfileError(
-            f"{_name(config)}: no attention, so no KV cache whose blocks limit it: it is not planned"
+            f"{name_of(config)}: no num_attention_heads: a model without attention, or one that names it"
+            " otherwise, is not planned"
         )
-    return ["sliding_attention" if window else "full_attention"] * _size(config, "num_hidden_layers")
+    return ["sliding_attention" if window else "full_attention"] * number(config, "num_hidden_layers")
 
 
 def _attention(layer: Config, kind: LayerKind) -> LayerGroup:
     if layer.get("kv_lora_rank"):
         if kind != "full":
-            raise ProfileError(f"{_name(layer)}: latent attention with a window is not counted")
-        kept = int(layer["kv_lora_rank"]) + int(layer.get("qk_rope_head_dim") or 0)
+            raise ProfileError(f"{name_of(layer)}: latent attention with a window is not counted")
+        kept = number(layer, "kv_lora_rank") + number_or(layer, "qk_rope_head_dim", 0)
         return LayerGroup(kind="latent", layers=1, token_values=kept)
-    heads = int(layer.get("num_key_value_heads") or _size(layer, "num_attention_heads"))
+    heads = number_or(layer, "num_key_value_heads", number(layer, "num_attention_heads"))
     values = 2 * heads * _head_dim(layer)
     if kind == "full":
         return LayerGroup(kind=kind, layers=1, token_values=values)
-    window = layer.get("attention_chunk_size" if kind == "chunked" else "sliding_window")
+    window = number_or(layer, "attention_chunk_size" if kind == "chunked" else "sliding_window", 0)
     if not window:
-        raise ProfileError(f"{_name(layer)}: config.json has {kind} layers and no window")
-    return LayerGroup(kind=kind, layers=1, token_values=values, window=int(window))
+        raise ProfileError(f"{name_of(layer)}: config.json has {kind} layers and no window")
+    return LayerGroup(kind=kind, layers=1, token_values=values, window=window)
 
 
 def _state_bytes(layer: Config) -> int:
     found = recurrent_state.state_bytes(layer)
     if found is None:
-        raise ProfileError(f"{_name(layer)}: the recurrent state of this model type is not counted")
+        raise ProfileError(f"{name_of(layer)}: the recurrent state of this model type is not counted")
     return found
 
 
@@ -179,26 +222,28 @@ def _merged(group: LayerGroup, number: int) -> LayerGroup:
 
 
 def _head_dim(config: Config) -> int:
-    return int(config.get("head_dim") or _size(config, "hidden_size") // _size(config, "num_attention_heads"))
+    return number_or(config, "head_dim", 0) or (
+        number(config, "hidden_size") // number(config, "num_attention_heads")
+    )
 
 
 def _attention_size(config: Config) -> int:
     """Return the size of a head as operations count it; with latent attention, the mean of both products."""
     if config.get("kv_lora_rank"):
         return (
-            sum(_size(config, each) for each in ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")) // 2
+            sum(number(config, each) for each in ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")) // 2
         )
     return _head_dim(config)
 
 
 def _active_intermediate(config: Config) -> int:
     """Return the width of the MLPs that one token passes: of a mixture, the chosen experts and the shared."""
-    chosen = config.get("num_experts_per_tok") or config.get("num_experts_per_token")
+    chosen = number_or(config, "num_experts_per_tok", 0) or number_or(config, "num_experts_per_token", 0)
     if not chosen:
-        return _size(config, "intermediate_size")
-    width = int(config.get("moe_intermediate_size") or _size(config, "intermediate_size"))
-    shared = int(config.get("shared_expert_intermediate_size") or 0)
-    return width * (int(chosen) + int(config.get("n_shared_experts") or 0)) + shared
+        return number(config, "intermediate_size")
+    width = number_or(config, "moe_intermediate_size", 0) or number(config, "intermediate_size")
+    shared = number_or(config, "shared_expert_intermediate_size", 0)
+    return width * (chosen + number_or(config, "n_shared_experts", 0)) + shared
 
 
 def _checkpoint_bytes(folder: Path, config: Config) -> int | None:
@@ -211,23 +256,16 @@ def _checkpoint_bytes(folder: Path, config: Config) -> int | None:
         ProfileError: there are none, and they do not follow from the dimensions.
     """
     try:
-        return int(json.loads((folder / _INDEX).read_text())["metadata"]["total_size"])
-    except (OSError, ValueError, KeyError, TypeError):
-        pass
+        found = json.loads((folder / _INDEX).read_text())["metadata"]["total_size"]
+    except (OSError, ValueError, RecursionError, KeyError, TypeError):
+        found = None
+    # Written as a float by some tools; what is no size counts as none.
+    if isinstance(found, int | float) and 1 < found < _MOST_BYTES:
+        return int(found)
     if (folder / _WEIGHTS).is_file():
         return (folder / _WEIGHTS).stat().st_size
     if config.get("model_type") in _DENSE:
         return None
     raise ProfileError(
-        f"{_name(config)}: the weights do not follow from config.json: put {_INDEX} of the model beside it"
+        f"{name_of(config)}: the weights do not follow from config.json: put {_INDEX} of the model beside it"
     )
-
-
-def _size(config: Config, name: str) -> int:
-    if not isinstance(config.get(name), int):
-        raise ProfileError(f"{_name(config)}: config.json has no number {name}")
-    return int(config[name])
-
-
-def _name(config: Config) -> str:
-    return f"model_type {config.get('model_type', 'unknown')}"

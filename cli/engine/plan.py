@@ -228,10 +228,12 @@ def _prefill_seconds(profile: Profile, tokens: int) -> float:
 def _step_seconds(profile: Profile, *, sequences: int, tokens: int) -> float:
     """Estimate one decoding step, which reads each weight that is used and the cache in use once."""
     shape = profile.shape
-    tables = shape.table_parameters * _BYTES[profile.precision.dtype]
+    weights = weight_bytes(profile)
+    # A small model that is published in a few bits may weigh less than its tables would in 16.
+    tables = min(weights, shape.table_parameters * _BYTES[profile.precision.dtype])
     looked_up = 0 if shape.tied else shape.vocabulary * shape.hidden * _BYTES[profile.precision.dtype]
-    used = (weight_bytes(profile) - tables) * min(1, shape.active_parameters / shape.layer_parameters)
-    used += tables - looked_up
+    used = (weights - tables) * min(1, shape.active_parameters / max(1, shape.layer_parameters))
+    used += max(0, tables - looked_up)
     cache = tokens * kv_bytes_per_token(profile) + sequences * kv_bytes_per_sequence(profile)
     # Stages of a pipeline work at the same time only on different sequences.
     gpus = profile.gpu.tensor * min(profile.gpu.pipeline, sequences)

@@ -81,7 +81,7 @@ class PrecisionGroup(ProfileGroup):
     calibration: str | None = Field(
         default=None,
         pattern=r"^/data/[\w./-]+$",
-        description="folder of the data set for fp8 and int4_awq; None: the script loads one from the hub",
+        description="folder of the data set for fp8, int4_awq or an int8 cache; None: one from the hub",
     )
 
 

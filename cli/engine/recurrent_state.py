@@ -7,6 +7,8 @@ inputs of the short convolution in 16.
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from cli.engine.config_numbers import number
+
 _MATRIX_BYTES: Final = 4
 _CONVOLUTION_BYTES: Final = 2
 
@@ -25,33 +27,35 @@ def state_bytes(layer: Layer) -> int | None:
 
 def _gated_delta(layer: Layer) -> int:
     """Count a matrix for each value head, and convolutions of queries, keys and values."""
-    keys = int(layer["linear_num_key_heads"]) * int(layer["linear_key_head_dim"])
-    values = int(layer["linear_num_value_heads"]) * int(layer["linear_value_head_dim"])
-    matrix = values * int(layer["linear_key_head_dim"])
-    return _total(matrix, 2 * keys + values, int(layer["linear_conv_kernel_dim"]))
+    keys = number(layer, "linear_num_key_heads") * number(layer, "linear_key_head_dim")
+    values = number(layer, "linear_num_value_heads") * number(layer, "linear_value_head_dim")
+    matrix = values * number(layer, "linear_key_head_dim")
+    return _total(matrix, 2 * keys + values, number(layer, "linear_conv_kernel_dim"))
 
 
 def _kimi(layer: Layer) -> int:
-    width = int(layer["linear_num_heads"]) * int(layer["linear_head_dim"])
-    return _total(width * int(layer["linear_head_dim"]), 3 * width, int(layer["linear_conv_kernel_dim"]))
+    width = number(layer, "linear_num_heads") * number(layer, "linear_head_dim")
+    return _total(
+        width * number(layer, "linear_head_dim"), 3 * width, number(layer, "linear_conv_kernel_dim")
+    )
 
 
 def _mamba(layer: Layer) -> int:
-    inner = int(layer["mamba_expand"]) * int(layer["hidden_size"])
-    return _total(inner * int(layer["mamba_d_state"]), inner, int(layer["mamba_d_conv"]))
+    inner = number(layer, "mamba_expand") * number(layer, "hidden_size")
+    return _total(inner * number(layer, "mamba_d_state"), inner, number(layer, "mamba_d_conv"))
 
 
 def _mamba2(layer: Layer) -> int:
-    inner = int(layer["mamba_n_heads"]) * int(layer["mamba_d_head"])
-    size = int(layer["mamba_d_state"])
-    groups = int(layer["mamba_n_groups"])
-    return _total(inner * size, inner + 2 * groups * size, int(layer["mamba_d_conv"]))
+    inner = number(layer, "mamba_n_heads") * number(layer, "mamba_d_head")
+    size = number(layer, "mamba_d_state")
+    groups = number(layer, "mamba_n_groups")
+    return _total(inner * size, inner + 2 * groups * size, number(layer, "mamba_d_conv"))
 
 
 def _nemotron(layer: Layer) -> int:
-    inner = int(layer["mamba_num_heads"]) * int(layer["mamba_head_dim"])
-    size = int(layer["ssm_state_size"])
-    return _total(inner * size, inner + 2 * int(layer["n_groups"]) * size, int(layer["conv_kernel"]))
+    inner = number(layer, "mamba_num_heads") * number(layer, "mamba_head_dim")
+    size = number(layer, "ssm_state_size")
+    return _total(inner * size, inner + 2 * number(layer, "n_groups") * size, number(layer, "conv_kernel"))
 
 
 def _total(matrix: int, channels: int, kernel: int) -> int:

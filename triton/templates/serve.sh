@@ -37,10 +37,11 @@ if [ -n "${SLURM_PROCID:-}" ]; then
     mapfile -t flags < <(rank_flags "$SLURM_PROCID")
     exec tritonserver "${flags[@]}"
 fi
-if [ "$ranks" = 1 ]; then
+if [ "$ranks" = 1 ] && [ "${MULTI_MODEL:-0}" = 0 ]; then
     exec tritonserver "${flags[@]}"
 fi
-# Not the image's launch_triton_server.py: it passes no keepalive flags on.
+# An orchestrator too: it spawns its workers by MPI, and NVIDIA's own script starts it this way. Not by that script,
+# launch_triton_server.py, which passes no keepalive flags on.
 command=(mpirun --allow-run-as-root)
 for ((rank = 0; rank < ranks; rank++)); do
     mapfile -t of_rank < <(rank_flags "$rank")

@@ -22,7 +22,7 @@ A6000 = profile.load("llama-3.1-8b-a6000")
 CONVERT = set(
     """
     model_dir output_dir dtype tp_size pp_size use_weight_only weight_only_precision int8_kv_cache
-    fp8_kv_cache workers
+    fp8_kv_cache calib_dataset calib_size workers
     """.split()  # noqa: SIM905  # read as one line of names
 )
 QUANTIZE = set(
@@ -64,7 +64,8 @@ def test_every_pair_of_number_formats_has_options_that_its_script_knows(weights:
     if is_quantized:
         (qformat,) = (each.split()[1] for each in options if each.startswith("--qformat"))
         assert qformat in QFORMATS
-        assert "--calib_dataset /data/news" in options
+    is_calibrated = is_quantized or cache == "int8"
+    assert ("--calib_dataset /data/news" in options) == is_calibrated
     assert any("kv_cache" in each for each in options) == (cache != "float16")
     assert any("FP8" in each for each in plan.plan(made).warnings) == ("fp8" in {weights, cache})
 

@@ -23,7 +23,7 @@ LLMAPI = profile.load("llama-3.1-8b-h100-llmapi")
 ARGUMENTS = set(
     """
     model backend tensor_parallel_size pipeline_parallel_size gpus_per_node max_batch_size max_num_tokens
-    max_seq_len enable_chunked_prefill scheduler_config kv_cache_config speculative_config
+    max_seq_len enable_chunked_prefill stream_interval scheduler_config kv_cache_config speculative_config
     """.split()  # noqa: SIM905  # read as one line of names
 )
 CACHE = set(
@@ -56,6 +56,7 @@ def test_the_model_s_arguments_say_what_the_profile_does_by_names_that_exist() -
     assert found["kv_cache_config"]["max_tokens"] == 393_216
     assert found["kv_cache_config"]["tokens_per_block"] == 32
     assert found["enable_chunked_prefill"] is True
+    assert found["stream_interval"] == 10  # whole texts at every token would be quadratic
     assert found["scheduler_config"] == {"capacity_scheduler_policy": "GUARANTEED_NO_EVICT"}
 
 

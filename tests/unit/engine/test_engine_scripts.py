@@ -443,3 +443,8 @@ def test_the_server_is_started_once_per_gpu(bare: Path, tmp_path: Path) -> None:
     assert "--load-model=tensorrt_llm" not in serve(SLURM_PROCID="0")
     assert "--load-model=tensorrt_llm" in serve(SLURM_PROCID="1")
     assert serve(SLURM_PROCID="1")[0] == "tritonserver"
+    program(bare, "nvidia-smi", "printf 'GPU 0\\nGPU 1\\n'")
+    orchestrator = serve(MULTI_MODEL="1")  # spawns its workers itself, for which it needs MPI
+    assert orchestrator[0] == "mpirun"
+    assert orchestrator.count("tritonserver") == 1
+    assert {"--cuda-memory-pool-byte-size=0:0", "--cuda-memory-pool-byte-size=1:0"} <= set(orchestrator)

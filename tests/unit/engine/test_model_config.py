@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from cli.engine import build_commands, model_config, plan, profile
@@ -18,6 +20,8 @@ KIB, MIB = 2**10, 2**20
 GQA8 = {"num_key_value_heads": 8, "head_dim": 128}
 LLAMA = {"num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32, "intermediate_size": 14_336}
 LLAMA |= GQA8 | {"vocab_size": 128_256, "max_position_embeddings": 131_072}
+GRANITE = {"num_hidden_layers": 40, "layer_types": (["mamba"] * 9 + ["attention"]) * 4, "hidden_size": 4096}
+GRANITE |= GQA8 | {"mamba_n_heads": 128, "mamba_d_head": 64, "mamba_d_state": 128, "mamba_n_groups": 1}
 NEMOTRON = ["linear_attention", "mlp"] * 23 + ["full_attention"] * 6
 
 
@@ -33,6 +37,7 @@ def layout(model_type: str, **values: Any) -> CacheLayout:  # noqa: ANN401  # an
     [
         ("llama", LLAMA, 128, 0, {"full": 32}),
         ("qwen3", {"num_key_value_heads": 8}, 128, 0, {"full": 32}),
+        ("qwen3_moe", {"num_key_value_heads": 4, "head_dim": 128}, 24 * 2, 0, {"full": 24}),
         ("ministral3", {}, 136, 0, {"full": 34}),
         ("gpt_oss", {}, 36, 4.5 * MIB, {"full": 18, "sliding": 18}),
         ("gemma3_text", {}, 16, 22 * 4096 * 4 * KIB, {"full": 4, "sliding": 22}),
@@ -49,6 +54,13 @@ def layout(model_type: str, **values: Any) -> CacheLayout:  # noqa: ANN401  # an
             24,
             23 * (8192 * 128 * 4 + (8192 + 2 * 8 * 128) * 3 * 2),
             {"full": 6, "recurrent": 23},
+        ),
+        (
+            "granitemoehybrid",
+            GRANITE,
+            4 * 4,
+            36 * (8192 * 128 * 4 + (8192 + 2 * 128) * 3 * 2),
+            {"full": 4, "recurrent": 36},
         ),
         ("jamba", {}, 16, 28 * (8192 * 16 * 4 + 8192 * 3 * 2), {"full": 4, "recurrent": 28}),
         (
@@ -115,19 +127,135 @@ def test_layers_that_read_the_cache_of_earlier_ones_keep_nothing_of_their_own() 
         ("zamba2", {}, "zamba2"),
         ("t5", {"num_layers": 2}, "t5"),
         ("mamba2", {}, "mamba2"),
-        ("no-such-model", {}, "no-such-model"),
+        ("gpt2", {}, "gpt2: no num_attention_heads"),
+        ("bert", {}, "bert: its class is no decoder"),
+        ("modernbert", {"architectures": ["ModernBertForMaskedLM"]}, "modernbert: its class is no decoder"),
+        ("mllama", {}, "mllama: layers that attend to images"),
+        ("deepseek_v32", {}, "deepseek_v32: layers of the type indexed_attention"),
+        ("gemma3", {"text_config": {"head_dim": "x"}}, "gemma3 is not counted: .*head_dim"),
+        (
+            "no-such-model",
+            {},
+            "no-such-model is not counted: .*identifier: no-such-model.$",
+        ),
     ],
 )
 def test_a_model_that_cannot_be_counted_is_refused_by_name(
     model_type: str, values: dict[str, Any], words: str, tmp_path: Path
 ) -> None:
+    with_weights(tmp_path, 10 * 2**30)
     with pytest.raises(ProfileError, match=words):
         model_config.read(written(tmp_path, model_type, **values))
 
 
 @pytest.mark.parametrize(
+    ("model_type", "name", "value"),
+    [
+        ("llama", "num_hidden_layers", 10**30),
+        ("llama", "num_hidden_layers", 0),
+        ("llama", "hidden_size", 10**30),
+        ("llama", "num_key_value_heads", -1),
+        ("llama", "head_dim", -1),
+        ("llama", "vocab_size", 0),
+        ("llama", "intermediate_size", "8"),
+        ("llama", "layer_types", ["full_attention"] * 31),
+        ("llama", "layer_types", ["weird"] * 32),
+        ("gpt_oss", "sliding_window", -5),
+        ("gpt_oss", "moe_intermediate_size", "x"),
+        ("mistral", "sliding_window", -5),
+        ("gemma3", "text_config", {"num_hidden_layers": 10**9}),
+        ("gemma4_text", "per_layer_config", {"0": 1}),
+        ("gemma4_text", "num_kv_shared_layers", 30),
+        ("jamba", "mamba_expand", -5),
+        ("granitemoehybrid", "mamba_n_groups", None),
+        ("deepseek_v3", "kv_lora_rank", -5),
+        ("qwen3_next", "linear_conv_kernel_dim", 0),
+    ],
+)
+def test_a_number_that_no_model_can_have_is_refused_with_the_model_s_name(
+    model_type: str, name: str, value: object, tmp_path: Path
+) -> None:
+    sizes: dict[str, dict[str, Any]] = {"llama": LLAMA, "granitemoehybrid": GRANITE}
+    with_weights(tmp_path, 10 * 2**30)
+    with pytest.raises(ProfileError, match=f"model_type {model_type}"):
+        made(
+            tmp_path,
+            (SHAPE, ""),
+            config=written(tmp_path, model_type, **sizes.get(model_type, {}) | {name: value}),
+        )
+
+
+_ANY_VALUE = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-5, 300),
+    st.sampled_from([10**9, 10**30, 1.5, float("nan"), float("inf"), "", "8", "auto", [], [1], {}, {"a": 1}]),
+    st.lists(st.sampled_from(["full_attention", "sliding_attention", "mamba", "conv", 7]), max_size=3),
+)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    model_type=st.sampled_from(
+        ["llama", "gpt_oss", "gemma4_text", "llama4_text", "deepseek_v3", "qwen3_next", "falcon_h1"]
+    ),
+    values=st.dictionaries(
+        st.sampled_from(
+            [*LLAMA, "layer_types", "sliding_window", "num_kv_shared_layers", "kv_lora_rank", "mamba_d_head"]
+        ),
+        _ANY_VALUE,
+        min_size=1,
+        max_size=3,
+    ),
+    weights=st.sampled_from([0, -1, 1, 10**6, 10**10, 10**30]),
+)
+def test_whatever_a_config_says_it_is_planned_with_a_cache_or_refused(
+    tmp_path: Path, model_type: str, values: dict[str, Any], weights: int
+) -> None:
+    with_weights(tmp_path, weights)
+    path = written(tmp_path, model_type, **(LLAMA if model_type == "llama" else {}) | values)
+    try:
+        found = plan.plan(made(tmp_path, (SHAPE, ""), config=path))
+    except ProfileError:
+        return
+    assert found.kv_bytes_per_token + found.kv_bytes_per_sequence > 0
+    assert found.weights_gib >= 0
+    assert found.pace.full_decode_tokens_per_second >= 0
+
+
+def test_a_pattern_of_blocks_is_read_from_a_file_that_names_no_layers(tmp_path: Path) -> None:
+    """As Nemotron-H's own file has it."""
+    pattern = "M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M-"
+    with_weights(tmp_path, 16 * 2**30)
+    path = written(
+        tmp_path, "nemotron_h", hybrid_override_pattern=pattern, num_hidden_layers=52, n_groups=8, **GQA8
+    )
+    found = model_config.read(path)
+    assert found.layers == 52
+    assert {each.kind: each.layers for each in found.cache.groups} == {"recurrent": 24, "full": 4}
+    assert found.cache.token_bytes(2) == 16 * KIB
+
+
+def test_a_window_that_the_model_s_class_does_not_know_is_not_one() -> None:
+    assert layout("llama", **LLAMA, sliding_window=4096) == layout("llama", **LLAMA)
+    assert layout("mistral", sliding_window=4096).token_bytes(2) == 0
+
+
+def test_weights_below_the_size_of_16_bit_tables_are_planned(tmp_path: Path) -> None:
+    with_weights(tmp_path, 150 * 2**20)
+    path = written(tmp_path, "gemma3_text", hidden_size=640, quantization_config={"bits": 4})
+    assert plan.plan(made(tmp_path, (SHAPE, ""), config=path)).pace.full_decode_tokens_per_second > 0
+
+
+@pytest.mark.parametrize(
     ("text", "words"),
-    [("", "config.json"), ("[]", "no model_type"), ('{"max_batch_size": 4}', "no model_type")],
+    [
+        ("", "config.json"),
+        ("[]", "no model_type"),
+        ('{"max_batch_size": 4}', "no model_type"),
+        ('{"model_type": ["llama"]}', "no model_type"),
+        ("[" * 100_000, "config.json"),
+    ],
 )
 def test_a_file_that_is_no_model_s_config_is_refused(text: str, words: str, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(text)
