@@ -66,6 +66,28 @@ def test_a_kind_is_found_and_its_answer_is_whole(kind: Kind, tokenizer: Tokenize
         run.close()
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_answer_of_5000_tokens_is_whole(kind: Kind, tokenizer: Tokenizer) -> None:
+    with standing_in(kind, repeats=False) as server:  # all ids so far in each event would be 75 MB
+        run = asked(server, tokenizer, max_tokens=5000)
+        assert run.follow() == Finished(FinishReason.LENGTH)
+        assert run.engine_is_done
+        assert run.answer.num_tokens == 5000
+        run.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_stop_string_ends_the_answer_before_it(kind: Kind, tokenizer: Tokenizer) -> None:
+    whole = tokenizer.decode(list(range(1000, 1012)))
+    stop = "e " if kind == "openai" else whole[-4:]
+    with standing_in(kind, stops_after=4 if kind == "openai" else 12) as server:
+        run = asked(server, tokenizer, max_tokens=100, stops=[stop])
+        assert run.follow() == Finished(FinishReason.STOP)
+        assert run.engine_is_done
+        assert run.answer.output().text == ("a b c d " if kind == "openai" else whole[: whole.find(stop)])
+        run.close()
+
+
 def test_deltas_of_sglang_s_incremental_output_are_read_too(tokenizer: Tokenizer) -> None:
     with standing_in("sglang", repeats=False) as server:
         run = asked(server, tokenizer)
@@ -142,6 +164,18 @@ def test_a_stopped_request_leaves_the_engine(kind: Kind, tokenizer: Tokenizer) -
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_a_request_stopped_in_its_prefill_leaves_the_engine(kind: Kind, tokenizer: Tokenizer) -> None:
+    with standing_in(kind, pace=0.02, is_reading=True) as server:
+        run = asked(server, tokenizer)
+        eventually(lambda: server.running == 1)
+        run.stream.stop()
+        assert run.end().confirmed == (kind == "sglang")
+        eventually(lambda: server.left)
+        assert not run.answer.num_tokens
+        run.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_cut_stream_leaves_the_engine(kind: Kind, tokenizer: Tokenizer) -> None:
     with standing_in(kind, pace=0.02) as server:
         run = asked(server, tokenizer, max_tokens=100_000)
@@ -175,10 +209,13 @@ def test_a_clamped_answer_is_no_success(kind: Kind, tokenizer: Tokenizer) -> Non
         run.close()
 
 
+@pytest.mark.parametrize("ids", [[10**8], [5] * 131_073], ids=["bad", "too long"])
 @pytest.mark.parametrize("kind", ID_KINDS)
-def test_a_bad_request_fails_for_good_where_a_400_proves_it(kind: Kind, tokenizer: Tokenizer) -> None:
+def test_a_bad_request_fails_for_good_where_a_400_proves_it(
+    kind: Kind, ids: list[int], tokenizer: Tokenizer
+) -> None:
     with standing_in(kind) as server:
-        run = asked(server, tokenizer, ids=np.array([10**8], dtype=np.int32))
+        run = asked(server, tokenizer, ids=np.array(ids, dtype=np.int32))
         outcome = run.follow()
         assert isinstance(outcome, Failed)
         assert isinstance(outcome.error, EngineError)

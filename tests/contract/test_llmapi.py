@@ -13,7 +13,7 @@ from tritonclient.grpc import model_config_pb2
 
 from cli.stack.ports import LOOPBACK
 from cli.stack.servers.engine_options import EngineOptions
-from entry_points import REFERENCE, Served, settings_of
+from entry_points import Served, settings_of
 from jobs.diagnostics import Finding
 from jobs.errors import EngineError, RetryableEngineError
 from jobs.prompts.tokenizer import TokenIds, Tokenizer
@@ -229,20 +229,6 @@ def test_a_whole_answer_that_nobody_waits_for_leaves_the_engine(
     run.stream.stop()
     assert not run.end().confirmed
     eventually(served.is_idle)  # by itself it would take longer
-    run.close()
-
-
-def test_a_prompt_that_is_being_read_is_given_up(
-    decoupled: RunningEngine, served_tokenizer: Tokenizer
-) -> None:
-    served = served_by(decoupled, served_tokenizer)
-    ids = served.prompt(REFERENCE[:400_000] + " endlessly")
-    run = served.ask(ids, max_tokens=30_000, is_endless=True)
-    eventually(lambda: decoupled.gauges()["active"] == 1)
-    run.stream.stop()
-    assert run.end().confirmed
-    assert run.answer.num_tokens < 1000
-    eventually(served.is_idle)
     run.close()
 
 

@@ -16,7 +16,7 @@ from jobs.prompts.tokenizer import TokenIds
 from jobs.states import FinishReason
 from local_engine import RunningEngine
 from support import eventually
-from worker.engine.request import prompt_text
+from worker.engine.request import Sampling, prompt_text
 from worker.inference.outcome import Finished
 
 
@@ -80,6 +80,24 @@ def test_a_cancelled_request_leaves_the_engine_or_is_known_to_stay(served: Serve
     run.close()
 
 
+def test_a_request_cancelled_in_its_prefill_leaves_the_engine_or_is_known_to_stay(served: Served) -> None:
+    can_cancel = served.model.abilities.can_cancel
+    run = served.ask(
+        served.prompt(f"{REFERENCE[:400_000]} endlessly."),
+        max_tokens=30_000 if can_cancel else 50,
+        is_endless=True,
+    )
+    eventually(lambda: served.engine.gauges()["active"] == 1)
+    run.stream.stop()
+    assert run.end().confirmed == (can_cancel and served.model.abilities.takes_stop)
+    if not can_cancel:
+        run.close()
+        assert served.engine.gauges()["active"] == 1
+    eventually(served.is_idle)  # by itself a request that can be cancelled would take longer
+    assert run.answer.num_tokens < 1000
+    run.close()
+
+
 def test_a_stream_that_is_cut_leaves_the_engine_or_is_known_to_stay(served: Served) -> None:
     num_tokens = 100_000 if served.model.abilities.notices_cut else 3000
     run = served.ask(served.prompt("Write about valleys endlessly."), max_tokens=num_tokens, is_endless=True)
@@ -99,6 +117,16 @@ def test_a_slow_reader_misses_nothing(served: Served) -> None:
     run.close()
 
 
+def test_a_long_answer_is_whole(served: Served) -> None:
+    ids = served.prompt("Write about plains endlessly.")
+    run = served.ask(ids, max_tokens=served.long_answer, is_endless=True)
+    assert run.follow() == Finished(FinishReason.LENGTH)
+    output = run.answer.output()
+    assert output.num_tokens == served.long_answer
+    assert output.text == served.endless(ids, served.long_answer)
+    run.close()
+
+
 def test_a_prompt_of_400_kb_is_answered(served: Served) -> None:
     ids = served.prompt(REFERENCE[:400_000])
     assert 80_000 < len(ids) < 131_000
@@ -112,6 +140,16 @@ def test_a_prompt_that_is_too_long_is_refused_for_good(served: Served) -> None:
     run = served.ask(served.prompt("long " * 132_000))
     assert type(run.error()) is EngineError
     run.close()
+
+
+def test_a_value_that_the_engine_refuses_fails_for_good_and_harms_nothing(served: Served) -> None:
+    ids = served.prompt("Write about marshes.")
+    bad = served.ask(ids, sampling=Sampling(temperature=1.0, top_p=2.0))
+    assert type(bad.error()) is EngineError
+    bad.close()
+    good = served.ask(ids)
+    assert good.follow() == Finished(FinishReason.STOP)
+    good.close()
 
 
 def test_triton_s_generate_endpoint_answers(served: Served) -> None:

@@ -159,6 +159,7 @@ class Served:
     Attributes:
         says: all tokens of the answer to a prompt, known beforehand; an answer without an end repeats them.
         strike: makes the engine fail in the middle of what it says; nothing to do where it fails by itself.
+        long_answer: tokens of a long answer.
     """
 
     engine: ObservedEngine
@@ -166,6 +167,7 @@ class Served:
     tokenizer: Tokenizer
     says: Callable[[TokenIds], list[int]]
     strike: Callable[[], None] = lambda: None
+    long_answer: int = 5000
 
     @classmethod
     def on(

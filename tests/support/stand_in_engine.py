@@ -68,9 +68,11 @@ class StandIn:
         api_key: what it asks for; empty: nothing.
         repeats: SGLang sends all ids so far in each event.
         limit: its own limit of tokens, at which it clamps without a word.
+        stops_after: tokens after which it has matched a stop string, which ids hold and text does not.
         fails_after: tokens after which an error event comes.
         has_metrics: it shows metrics.
         pace: seconds between two tokens; a closed connection is noticed then.
+        is_reading: it reads the prompt until the request is stopped.
         bodies: what was asked, by path.
         left: ids of requests that ended because their stream was cut or an abort came.
     """
@@ -79,9 +81,11 @@ class StandIn:
     api_key: str = ""
     repeats: bool = True
     limit: int = 10**6
+    stops_after: int | None = None
     fails_after: int | None = None
     has_metrics: bool = True
     pace: float = 0.0
+    is_reading: bool = False
     port: int = 0
     bodies: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
@@ -121,6 +125,8 @@ class StandIn:
         if self.kind == "trtllm-serve" and (unknown := set(body) - TRTLLM_FIELDS):
             return {"object": "error", "message": f"extra fields: {sorted(unknown)}", "code": 400}
         prompt = body.get("input_ids") or body.get("prompt") or []
+        if len(prompt) > 131_072:
+            return {"error": {"message": "This model's maximum context length is 131072 tokens."}}
         if any(each > 10**6 for each in prompt if isinstance(each, int)):
             return {"error": {"message": "Token id is out of vocabulary", "type": "BadRequestError"}}
         return None
@@ -202,13 +208,19 @@ class _Handler(BaseHTTPRequestHandler):
             if self.stand_in.pace and select.select([self.connection], [], [], self.stand_in.pace)[0]:
                 self.stand_in.left.append(name)
                 return
+            if self.stand_in.is_reading:
+                continue
             if len(ids) == self.stand_in.fails_after:
                 self._event({"error": {"message": "the engine broke", "code": 500}})
                 return
             ids.append(1000 + len(ids))
-            self._event(self.stand_in.event(ids, reason="length" if len(ids) == num else None))
+            is_stopped = len(ids) == self.stand_in.stops_after
+            reason = "stop" if is_stopped else "length" if len(ids) == num else None
+            self._event(self.stand_in.event(ids, reason=reason))
+            if is_stopped:
+                break
         if self.stand_in.kind in ("vllm", "openai"):
-            self._event({"id": "cmpl-1", "choices": [], "usage": {"completion_tokens": num}})
+            self._event({"id": "cmpl-1", "choices": [], "usage": {"completion_tokens": len(ids)}})
         self.wfile.write(b"data: [DONE]\n\n")
 
     def _event(self, found: object) -> None:
