@@ -63,9 +63,9 @@ class Answer:
         return tuple(self._ids)
 
     @property
-    def splits_thinking(self) -> bool:
-        """True if thinking is kept apart, so that stop strings are ours alone to match."""
-        return self._output.splitter is not None
+    def has_own_stops(self) -> bool:
+        """True if only we may match its stop strings: they do not end thinking, which is kept apart."""
+        return self._output.splitter is not None and self._output.has_stops
 
     def split_thinking(self, tags: ThinkingTags, *, is_open: bool) -> None:
         """Keep thinking apart from the visible text; call it before the first token."""

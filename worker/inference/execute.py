@@ -180,7 +180,7 @@ class Runner:
             sampling=sampling_of(run.claim.job, start=len(answer.ids), max_tokens=answer.num_wanted),
             text="" if abilities.takes_ids else prompt_text(tokenizer, ids, adds_bos=abilities.adds_bos),
             # A server would end the answer at one that the model only thinks of.
-            stops=() if answer.splits_thinking else stops_of(run.claim.job),
+            stops=() if answer.has_own_stops else stops_of(run.claim.job),
             vocabulary=tokenizer.token_bytes,
         )
         return Stream(model.served.call(request), put=run.job.inbox.put)

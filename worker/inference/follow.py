@@ -42,11 +42,13 @@ def follow(
         publish: called whenever there is new output to publish.
         lease_seconds: length of a full lease; the stream ends a little before it does.
         snapshot_seconds: how often to leave a snapshot of the answer for the next checkpoint.
-        ends_itself: the engine ends the answer where we do, and confirms it.
+        ends_itself: the engine ends the answer where we do, and confirms it; not at stop strings that it was
+            not told.
     """
     started = last_token = snapped = time.monotonic()
     # Time to stop the engine's request and get its confirmation while the job is still ours.
     margin = min(_MAX_MARGIN_SECONDS, lease_seconds / 10)
+    ends_itself = ends_itself and not answer.has_own_stops
     while True:
         due = min(last_token + _patience(answer, deadlines), started + deadlines.total)
         lease_end = running.valid_until - margin

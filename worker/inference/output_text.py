@@ -23,6 +23,11 @@ class OutputText:
         self._deltas: list[str] = []
         self._num_taken = (0, 0)
 
+    @property
+    def has_stops(self) -> bool:
+        """True if a stop string may end the text."""
+        return self._stops is not None
+
     def add(self, text: str) -> str | None:
         """Append text. Returns the stop string that ended it, which is not part of it, or None."""
         return self._append(self.splitter.push(text) if self.splitter else OutputPiece("", text))

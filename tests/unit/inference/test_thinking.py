@@ -194,10 +194,10 @@ def test_special_tags_split_token_ids_and_leave_text_as_the_server_decodes_it(tm
     answer.push([BEGIN_ID, *tokenizer.encode_text("a"), END_ID, *tokenizer.encode_text("b")])
     output = answer.output()
     assert (output.reasoning, output.text, output.reasoning_tokens) == ("a", "b", 3)
-    text = TextAnswer(tokenizer, max_tokens=100)
+    text = TextAnswer(tokenizer, max_tokens=100, stops=["c"])
     text.split_thinking(tokenizer.thinking, is_open=True)
     text.take(TextDelta("ab"))
-    assert not text.splits_thinking
+    assert not text.has_own_stops
     assert text.output().text == "ab"
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from jobs.errors import EngineLostError, StreamTimeoutError
 from jobs.ids import uuid7
+from jobs.prompts.thinking import ThinkingTags
 from jobs.prompts.tokenizer import Tokenizer, ensure_default_tokenizer
 from jobs.states import FinishReason, StopReason
 from jobs.transitions import Lease, LeaseLost
@@ -51,6 +52,18 @@ def test_an_engine_that_ends_where_we_do_is_waited_for(answer: Answer, tokenizer
     assert follow(running(*ending), answer, PATIENT, **PACE, ends_itself=True) == whole
     other = Answer(tokenizer, max_tokens=3)
     assert follow(running(*ending), other, PATIENT, **PACE) == RunEnd(Finished(FinishReason.STOP))
+
+
+def test_an_engine_is_not_waited_for_at_a_stop_string_that_it_was_not_told(tokenizer: Tokenizer) -> None:
+    answer = Answer(tokenizer, max_tokens=50, stops=["enough"])
+    answer.split_thinking(ThinkingTags("<think>", "</think>", {}), is_open=False)
+    given = running(
+        TokenDelta(tokenizer.encode_text("That is enough").tolist()),
+        TokenDelta(tokenizer.encode_text(", but it goes on.").tolist()),
+        StreamEnd(None, confirmed=True),
+    )
+    at_once = RunEnd(Finished(FinishReason.STOP))
+    assert follow(given, answer, PATIENT, **PACE, ends_itself=True) == at_once
 
 
 def test_as_many_tokens_as_were_asked_for_are_a_length(answer: Answer) -> None:
