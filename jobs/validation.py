@@ -30,6 +30,7 @@ _MAX_PARAM_CHARS: Final = 64
 _BRANCHES: Final = frozenset({"text", "messages", "[key]"})
 # Template variables are switches and short texts; they are kept with each prompt.
 _MAX_VARIABLES_BYTES: Final = 4096
+_MAX_VARIABLES_DEPTH: Final = 16  # far below what any JSON reader or Jinja can recurse into
 # Objects whose names are the caller's own.
 _WHOLE_FIELDS: Final = frozenset({"chat_template_kwargs", "metadata"})
 # Pydantic's message for a text whose length is checked after another validator.
@@ -53,15 +54,31 @@ def _as_list(value: object) -> object:
 
 
 def _bounded(variables: dict[str, Any]) -> dict[str, Any]:
+    _check_variable(variables, depth=1)
     try:
         written = json.dumps(variables, ensure_ascii=False, allow_nan=False).encode()
-    except (ValueError, RecursionError):  # half of a surrogate pair is a ValueError too
-        raise PydanticCustomError(
-            "variables", "must be JSON of finite numbers and whole characters."
-        ) from None
+    except ValueError:
+        raise PydanticCustomError("variables", "must be JSON of finite numbers.") from None
     if len(written) > _MAX_VARIABLES_BYTES:
         raise PydanticCustomError("variables", f"must not exceed {_MAX_VARIABLES_BYTES} bytes of JSON.")
     return variables
+
+
+def _check_variable(value: object, *, depth: int) -> None:
+    if depth > _MAX_VARIABLES_DEPTH:
+        raise PydanticCustomError(
+            "variables", f"must not be nested more than {_MAX_VARIABLES_DEPTH} levels deep."
+        )
+    match value:
+        case str():
+            _storable(value)
+        case list():
+            for each in value:
+                _check_variable(each, depth=depth + 1)
+        case dict():
+            for name, each in value.items():
+                _storable(name)
+                _check_variable(each, depth=depth + 1)
 
 
 # The fields of a request that become its job's sampling.

@@ -99,7 +99,18 @@ def test_variables_are_tried_before_a_job_is_stored_however_long_its_prompt_is(
 
 
 @pytest.mark.parametrize(
-    "variables", [[], "on", {"a": "x" * 5000}, {"a": float("inf")}, {"a": "\ud800"}, {"a": [float("nan")]}]
+    "variables",
+    [
+        [],
+        "on",
+        {"a": "x" * 5000},
+        {"a": float("inf")},
+        {"a": "\ud800"},
+        {"a": [float("nan")]},
+        {"a": [{"b\0": 1}]},
+        {"a": json.loads("[" * 20 + "]" * 20)},
+        {"a": json.loads("[" * 950 + "]" * 950)},
+    ],
 )
 def test_chat_template_kwargs_are_an_object_of_bounded_size(variables: object) -> None:
     body: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
