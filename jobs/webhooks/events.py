@@ -28,7 +28,7 @@ class Event:
         subject: what it happened to.
         type: such as `job.completed`; see `rules.EVENT_TYPES`.
         at: when it happened, by the database's clock.
-        data: the subject, as receivers read it.
+        data: the subject, as receivers read it; a job without its usage.
         own: the destination that the subject brought; None: there is none.
         is_announced: the tenant's endpoints that want this type receive it too.
         id: receivers see it.
@@ -48,14 +48,23 @@ class Event:
         return _COLUMNS[type(self.subject)]
 
     @property
-    def payload(self) -> JsonObject:
-        """The body that receivers get."""
+    def is_of_job(self) -> bool:
+        """True if it happened to a job."""
+        return isinstance(self.subject, Job)
+
+    def payload(self, *, reasoning_tokens: int) -> JsonObject:
+        """Build the body that receivers get.
+
+        Args:
+            reasoning_tokens: how many of a job's generated tokens were thinking.
+        """
+        of_job = {"usage": _usage(self.subject, reasoning_tokens)} if isinstance(self.subject, Job) else {}
         return {
             "id": ids.event_id(self.id),
             "object": "event",
             "created_at": optional_seconds(self.at),
             "type": self.type,
-            "data": self.data,
+            "data": {**self.data, **of_job},
         }
 
 
@@ -115,20 +124,24 @@ def summary_ended(summary: Summary) -> Event:
 
 
 def _job_event(job: Job, kind: str, *, at: datetime | None, own: Destination | None = None) -> Event:
-    usage = {
-        "prompt_tokens": job.prompt_tokens,
-        "completion_tokens": job.completion_tokens,
-        "total_tokens": (job.prompt_tokens or 0) + job.completion_tokens,
-    }
     return Event(
         subject=job,
         type=kind,
         at=at,
-        data={**job_object(job), "usage": usage, "result_url": f"/v1/jobs/{ids.job_id(job.id)}/result"},
+        data={**job_object(job), "result_url": f"/v1/jobs/{ids.job_id(job.id)}/result"},
         own=own,
         # Lines of a batch and jobs of a tree are not announced; interactive clients wait anyway.
         is_announced=job.batch_id is None and job.summary_id is None and job.lane == Lane.BATCH,
     )
+
+
+def _usage(job: Job, reasoning_tokens: int) -> JsonObject:
+    return {
+        "prompt_tokens": job.prompt_tokens,
+        "completion_tokens": job.completion_tokens,
+        "total_tokens": (job.prompt_tokens or 0) + job.completion_tokens,
+        "completion_tokens_details": {"reasoning_tokens": reasoning_tokens},
+    }
 
 
 def _own(of: Job | Batch | Summary, *, includes_output: bool = False) -> Destination | None:

@@ -1,10 +1,11 @@
 """Append one event per subject and type, in the transaction that made it happen."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
-from sqlalchemy import func, select
+from sqlalchemy import case, func, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
@@ -17,6 +18,17 @@ from jobs.webhooks.fanout import Destination
 _MAX_ROWS: Final = 1000
 # An event carries no more output than this; a client that wants more reads `result_url`.
 MAX_OUTPUT_BYTES: Final = 16 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class _Generated:
+    """What an event tells of a job's result; `output` is None if it is not sent along."""
+
+    reasoning_tokens: int
+    output: str | None
+
+
+_NOTHING: Final = _Generated(0, None)
 
 
 def publish(session: Session, events: Sequence[Event]) -> None:
@@ -35,18 +47,22 @@ def _publish(session: Session, events: Sequence[Event]) -> None:
     endpoints = fanout.endpoints_of(session, tenants)
     near = {event.id: endpoints[event.subject.tenant_id] if event.is_announced else [] for event in events}
     to = {event.id: _destinations(event, near[event.id]) for event in events}
-    outputs = _outputs(
-        session, [event.subject.id for event in events if any(each.includes_output for each in to[event.id])]
-    )
+    # Jobs are many: the content of those that no endpoint could ever want is not kept.
+    kept = [event for event in events if to[event.id] or near[event.id] or not event.is_of_job]
+    with_output = {event.subject.id for event in kept if any(each.includes_output for each in to[event.id])}
+    generated = _generated(session, [event.subject.id for event in kept if event.is_of_job], with_output)
+    payloads = {
+        event.id: event.payload(reasoning_tokens=generated.get(event.subject.id, _NOTHING).reasoning_tokens)
+        for event in kept
+    }
     rows = [
         {
             "id": event.id,
             "tenant_id": event.subject.tenant_id,
             event.column: event.subject.id,
             "type": event.type,
-            # Jobs are many: the content of those that no endpoint could ever want is not kept.
-            "payload": event.payload if to[event.id] or near[event.id] or event.column != "job_id" else None,
-            "output": outputs.get(event.subject.id),
+            "payload": payloads.get(event.id),
+            "output": generated.get(event.subject.id, _NOTHING).output,
         }
         for event in events
     ]
@@ -62,11 +78,14 @@ def _destinations(event: Event, endpoints: Sequence[WebhookEndpoint]) -> list[De
     return [*to, event.own] if event.own else to
 
 
-def _outputs(session: Session, subject_ids: Sequence[UUID]) -> Mapping[UUID, str]:
-    """Read the outputs of those of these subjects that are jobs, if small enough to send."""
-    if not subject_ids:
+def _generated(
+    session: Session, job_ids: Sequence[UUID], with_output: Collection[UUID]
+) -> Mapping[UUID, _Generated]:
+    """Read what ended jobs generated; the outputs only of `with_output`, if small enough to send."""
+    if not job_ids:
         return {}
-    query = select(Result.job_id, Result.output).where(
-        Result.job_id.in_(subject_ids), func.octet_length(Result.output) <= MAX_OUTPUT_BYTES
-    )
-    return {row.job_id: row.output for row in session.execute(query)}
+    is_sent = Result.job_id.in_(with_output) & (func.octet_length(Result.output) <= MAX_OUTPUT_BYTES)
+    query = select(
+        Result.job_id, Result.reasoning_tokens, case((is_sent, Result.output)).label("output")
+    ).where(Result.job_id.in_(job_ids))
+    return {row.job_id: _Generated(row.reasoning_tokens, row.output) for row in session.execute(query)}

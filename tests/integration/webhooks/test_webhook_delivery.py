@@ -2,6 +2,7 @@
 
 import json
 import queue
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from threading import Event
@@ -13,14 +14,15 @@ from sqlalchemy.orm import Session, sessionmaker
 from standardwebhooks import Webhook
 
 from api_server import WEBHOOK_SECRET
-from jobs import ids
+from jobs import ids, lifecycle
 from jobs.database import database_now, transaction
 from jobs.models import WebhookBreaker, WebhookDelivery, WebhookDispatch, WebhookEvent
 from jobs.settings import WebhookSettings
-from jobs.states import JobState
+from jobs.states import FinishReason, JobState
+from jobs.transitions import Lease
 from jobs.webhooks import DELIVERY_DELAYS, endpoints, results
 from jobs.webhooks.vault import Vault
-from support import PATIENCE, eventually, job_in
+from support import PATIENCE, eventually, job_in, output_of
 from webhook_support import (
     RANDOM,
     WEBHOOKS,
@@ -56,7 +58,12 @@ def test_an_event_is_delivered_once_signed_and_recorded(sessions: Sessions, rece
     told = Webhook(WEBHOOK_SECRET).verify(seen.body, seen.headers)
     assert (told["type"], told["data"]["id"]) == ("job.completed", f"job_{job.id.hex}")
     assert told["data"]["state"] == "completed"
-    assert told["data"]["usage"] == {"prompt_tokens": 100, "completion_tokens": 3, "total_tokens": 103}
+    assert told["data"]["usage"] == {
+        "prompt_tokens": 100,
+        "completion_tokens": 3,
+        "total_tokens": 103,
+        "completion_tokens_details": {"reasoning_tokens": 0},
+    }
     assert told["data"]["result_url"] == f"/v1/jobs/job_{job.id.hex}/result"
     assert "output" not in told["data"]
     assert seen.id == told["id"] == ids.event_id(dispatches(sessions)[0].event_id)
@@ -64,6 +71,18 @@ def test_an_event_is_delivered_once_signed_and_recorded(sessions: Sessions, rece
         assert session.scalars(select(WebhookEvent.payload)).all() == [told], "it is sent as it was written"
     assert dispatch_states(sessions) == ["delivered"]
     assert [(each.attempt, each.status, each.outcome) for each in tries(sessions)] == [(1, 204, "delivered")]
+
+
+def test_the_event_of_a_job_that_thought_counts_its_thinking(sessions: Sessions, receiver: Receiver) -> None:
+    add_endpoint(sessions, receiver.url())
+    thought = replace(output_of("some text"), reasoning="Hm.", reasoning_tokens=2)
+    with transaction(sessions) as session:
+        job = job_in(session, JobState.RUNNING)
+        assert job.lease_id is not None
+        lifecycle.complete(session, Lease(job.id, job.lease_id), thought, FinishReason.STOP)
+    deliver_all(sessions)
+    usage = receiver.seen[0].event["data"]["usage"]
+    assert usage["completion_tokens_details"] == {"reasoning_tokens": 2}
 
 
 def test_an_output_comes_along_only_where_it_is_asked_for(sessions: Sessions, receiver: Receiver) -> None:
