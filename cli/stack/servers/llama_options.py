@@ -75,7 +75,7 @@ class LlamaModel:
         """
         if importlib.util.find_spec("xllamacpp") is None:
             raise LlamaCppMissingError
-        gguf = Gguf.read(options.gguf.resolve())
+        gguf = Gguf.read(options.gguf.absolute())
         longest = gguf.context_length
         if options.context is not None and options.context > longest:
             raise StackError(f"--context {options.context} exceeds the model's {longest} tokens.")

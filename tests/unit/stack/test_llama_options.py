@@ -31,6 +31,14 @@ def test_the_context_is_the_models_own_unless_a_shorter_one_is_chosen() -> None:
         LlamaModel.of(replace(OPTIONS, context=9000))
 
 
+def test_a_link_names_the_model_and_keeps_its_folder(tmp_path: Path) -> None:
+    """In Hugging Face's cache, models are links to files that are named by their digest."""
+    link = tmp_path / "mine.gguf"
+    link.symlink_to(bundled_gguf())
+    model = LlamaModel.of(replace(OPTIONS, gguf=link))
+    assert (model.name, model.gguf.path) == ("mine", link)
+
+
 def test_a_cache_that_does_not_fit_names_a_context_that_does() -> None:
     # 30 layers, 3 heads of 64, keys and values in 16 bits: 23,040 bytes a token.
     assert kv_bytes_per_token(MODEL.gguf) == 23_040
