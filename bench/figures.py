@@ -117,6 +117,20 @@ def api(servers: Servers, **variables: str) -> Iterator[tuple[int, int]]:
 
 
 @contextmanager
+def service_worker(servers: Servers, **variables: str) -> Iterator[int]:
+    """Run a service worker; yield its process id, perhaps before it has started its loops."""
+    ours = {
+        "LONGBATCH_DATABASE__URL": servers.postgres_url,
+        "LONGBATCH_BROKER__URL": servers.valkey_url,
+    }
+    command = ["/bin/sh", "-c", 'echo "$$"; exec "$@"', "sh", sys.executable, "-m", "worker", "service"]
+    with process(command, **ours, **variables) as log:
+        pid = int(log.readline())
+        threading.Thread(target=log.read, daemon=True).start()
+        yield pid
+
+
+@contextmanager
 def process(command: list[str], **variables: str) -> Iterator[IO[str]]:
     """Run a process for the block and yield its output; kill it afterwards."""
     running = subprocess.Popen(
