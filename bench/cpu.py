@@ -5,7 +5,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _TICKS = os.sysconf("SC_CLK_TCK")
-_PARENT, _USED = 1, slice(11, 15)  # fields of /proc/PID/stat after the name: user, system, and of ended children
+_PARENT, _USED = (
+    1,
+    slice(11, 15),
+)  # fields of /proc/PID/stat after the name: user, system, and of ended children
 
 
 def of_tree(pid: int) -> float:

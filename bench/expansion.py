@@ -3,7 +3,7 @@
 Target 15: the lines of a batch become queued jobs, against the tokenizer's `encode_batch` alone on the same
 prompts and cores. The way-in half of target 13: a bulk submission and the counting of its prompts, in CPU
 seconds a job of the API, the service worker and Postgres; once with prompts short enough to be counted at
-once, once with all counting left to the service worker. Both alternate with the peer (A B B A) over the seeds.
+once, once with all counting left to the service worker. Peer and product alternate over the seeds (A B B A).
 """
 
 import argparse
@@ -68,8 +68,9 @@ class Product:
     def batch(self, prompts: Sequence[Prompt]) -> Intake:
         """Measure from the acceptance of a batch until its last line is a queued job."""
         content = b"".join(_line(number, each) for number, each in enumerate(prompts))
-        sent = {"file": ("in.jsonl", content), "purpose": (None, "batch")}
-        file_id = self.http.post("/v1/files", files=sent).raise_for_status().json()["id"]
+        file = {"file": ("in.jsonl", content)}
+        sent = self.http.post("/v1/files", files=file, data={"purpose": "batch"})
+        file_id = sent.raise_for_status().json()["id"]
         asked = {"input_file_id": file_id, "endpoint": "/v1/chat/completions", "completion_window": "24h"}
         batch_id = self.http.post("/v1/batches", json=asked).raise_for_status().json()["id"]
         state = "SELECT {} FROM batches WHERE id = CAST(%s AS uuid)"
@@ -94,7 +95,9 @@ class Product:
         found = self.rows.execute("SELECT state, count(*) FROM jobs GROUP BY state").fetchall()
         if found != [("queued", len(prompts))]:
             raise RuntimeError(f"not every line is a queued job: {found}")
-        self.rows.execute("UPDATE batches SET state = 'cancelled', cancelled_at = now(), num_stopped = num_lines")
+        self.rows.execute(
+            "UPDATE batches SET state = 'cancelled', cancelled_at = now(), num_stopped = num_lines"
+        )
         self.rows.execute("DELETE FROM jobs")
         return Intake(seconds, {name: after[name] - before[name] for name in before})
 
@@ -168,7 +171,9 @@ def _bulks(
     product.bulk(_prompts(author, asked.tokens, 200, seed=2**20))  # warm up
     costs = [product.bulk(_prompts(author, asked.tokens, asked.jobs, seed=seed)) for seed in seeds]
     return [
-        Figure(f"bulk of {asked.jobs:,}, {how}", median(asked.jobs / each.seconds for each in costs), "jobs/s"),
+        Figure(
+            f"bulk of {asked.jobs:,}, {how}", median(asked.jobs / each.seconds for each in costs), "jobs/s"
+        ),
         *_cost(costs, asked.jobs, f"a job, {how}"),
     ]
 

@@ -1,14 +1,82 @@
-"""How rows of jobs begin and move: their only constructor, and the guarded UPDATE under every verb."""
+"""How rows of jobs begin and move: their only constructors, and the guarded UPDATE under every verb."""
 
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from datetime import datetime
+from typing import Any, Final
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Update, func, update
-from sqlalchemy.orm import Session
+from sqlalchemy import ColumnElement, Update, func, text, update
+from sqlalchemy.orm import Session, make_transient_to_detached
 
-from jobs.models import Job
+from jobs.database.row_sets import insertion
+from jobs.ids import uuid7
+from jobs.models import Job, JsonObject
 from jobs.models.job import RequestColumns
 from jobs.states import TERMINAL, TRANSITIONS, JobState, sources
+
+
+@dataclass(slots=True, kw_only=True)
+class NewJob:
+    """A job that is about to be inserted with others, in one statement. `Job` describes the fields."""
+
+    id: UUID = field(default_factory=uuid7)
+    tenant_id: UUID
+    text_id: UUID
+    state: str = JobState.PREPARING.value
+    lane: str
+    rank: int
+    task: str
+    model: str
+    max_tokens: int
+    prompt_tokens: int | None = None
+    reserved_tokens: int = 0
+    sampling: JsonObject
+    created_at: datetime
+    custom_id: str | None = None
+    labels: JsonObject
+    webhook_url: str | None = None
+    webhook_secret: bytes | None = None
+    webhook_includes_output: bool = False
+    expires_at: datetime | None = None
+    batch_id: UUID | None = None
+    batch_line: int | None = None
+    error: JsonObject | None = None
+    finalized_at: datetime | None = None
+
+
+_FIELDS: Final = tuple(each.name for each in fields(NewJob))
+# Most jobs have none of these, which are then left to the table's defaults.
+_RARE: Final = frozenset(_FIELDS[_FIELDS.index("custom_id") :])
+# Columns that no new job sets, as the table's defaults set them.
+_UNTOUCHED: Final[Mapping[str, object]] = dict.fromkeys(set(Job.__mapper__.attrs.keys()) - {*_FIELDS}) | {
+    "completion_tokens": 0,
+    "attempt": 0,
+    "num_rescues": 0,
+    "num_yields": 0,
+    "num_preemptions": 0,
+    "num_preparations": 0,
+    "is_reported": False,
+}
+
+
+def insert_jobs(session: Session, new: Sequence[NewJob]) -> None:
+    """Insert jobs in one statement."""
+    values = {name: [getattr(job, name) for job in new] for name in _FIELDS}
+    given = {name: each for name, each in values.items() if name not in _RARE or any(each)}
+    given = {_COLUMNS.get(name, name): each for name, each in given.items()}
+    session.execute(insertion(Job, tuple(given)), given)
+
+
+_COLUMNS: Final = {"labels": "metadata"}
+
+
+def inserted(session: Session, new: NewJob) -> Job:
+    """Return the row of a job that this transaction inserted, without reading it."""
+    job = Job(**{name: getattr(new, name) for name in _FIELDS}, **_UNTOUCHED)
+    make_transient_to_detached(job)
+    session.add(job)
+    return job
 
 
 def new_job(*, is_blocked: bool = False, **columns: Any) -> Job:  # noqa: ANN401  # columns have many types
@@ -19,6 +87,23 @@ def new_job(*, is_blocked: bool = False, **columns: Any) -> Job:  # noqa: ANN401
 def replacement_of(job: Job, job_id: UUID) -> Job:
     """Create a job that is asked to do the same as this one."""
     return new_job(id=job_id, **{name: getattr(job, name) for name in RequestColumns.__annotations__})
+
+
+def queue_counted(session: Session, lengths: Mapping[UUID, int]) -> None:
+    """Queue jobs that this transaction has locked, and that fit, by the lengths of their prompts."""
+    values = {"ids": list(lengths), "lengths": list(lengths.values())}
+    if lengths:
+        session.connection().execute(_QUEUE_COUNTED, values)
+
+
+_QUEUE_COUNTED: Final = text(
+    f"""
+    UPDATE jobs SET state = '{TRANSITIONS["prepare"][1].value}', prompt_tokens = counted.length,
+        reserved_tokens = counted.length + max_tokens, lease_id = NULL, lease_expires_at = NULL
+    FROM unnest(CAST(:ids AS uuid[]), CAST(:lengths AS integer[])) AS counted (id, length)
+    WHERE jobs.id = counted.id AND state = '{JobState.PREPARING.value}'
+    """  # noqa: S608  # nothing in it comes from outside
+)
 
 
 def move(session: Session, verb: str, *conditions: ColumnElement[bool], **values: Any) -> list[Job]:  # noqa: ANN401  # columns have many types

@@ -1,5 +1,6 @@
 """Counts stored prompts: each job is then queued, or fails because it can never run."""
 
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import chain
@@ -13,18 +14,22 @@ from sqlalchemy.orm import Session
 from jobs import ids, transitions
 from jobs.database import database_now, transaction
 from jobs.engines import registry
-from jobs.engines.capacity import Capacity, Excess
+from jobs.engines.capacity import Capacity, Excess, find_excess
 from jobs.errors import LongbatchError, PromptTooLongError, PromptUncountableError
+from jobs.job_rows import queue_counted
 from jobs.models import Job, JsonObject, PromptText
 from jobs.models.turn import COUNTING, WorkKind
 from jobs.prompts import store
-from jobs.prompts.store import CountedPrompt, Counter, NewText
+from jobs.prompts.counter import SHORT_CHARS, TOGETHER_CHARS, count_some
+from jobs.prompts.store import CountedPrompt, NewText, SetCounter, ShortText
 from jobs.states import TERMINAL, JobState
 from jobs.submission import reject, settle_count, too_long_error
 from jobs.summaries import prompts
-from jobs.turns import Turn
+from jobs.turns import Room, Turn
 from jobs.turns.work import Interruption, Sessions
 
+# Prompts that one call of the tokenizer counts, and the longest of them, in characters.
+_ROOM: Final = Room(num=500, size=TOGETHER_CHARS, small=SHORT_CHARS)
 _LOST_AGAIN: Final = "Counting the prompt failed or crashed its worker on every attempt."
 # A stored prompt or, in a tree, the canonical form of one that is written only now.
 _Prompt = PromptText | str
@@ -43,10 +48,11 @@ class Counting:
         default_capacity: what to assume while no engine has registered.
     """
 
-    counter: Counter
+    counter: SetCounter
     default_capacity: Capacity
     lease: timedelta = timedelta(seconds=30)
     kind: WorkKind = COUNTING
+    room: Room = _ROOM
 
     def do(self, sessions: Sessions, turn: Turn, watch: Interruption) -> Job | None:
         """Count the prompt and queue its job, or fail it."""
@@ -57,6 +63,44 @@ class Counting:
         found = prompt if isinstance(prompt, BaseException) else self._count(prompt, limit=limit)
         with transaction(sessions) as session:
             return self._settle(session, turn, found)
+
+    def do_together(self, sessions: Sessions, turns: Sequence[Turn]) -> Collection[UUID]:
+        """Count short prompts in one call, and queue those of their jobs that fit in one transaction."""
+        with transaction(sessions) as session:
+            job_ids = [each.row_id for each in turns]
+            texts = store.load_short(session, job_ids, self.counter, max_bytes=self.room.small)
+        new = self._count_together(texts.values())
+        counts = new | {each.id: each.counted for each in texts.values() if each.counted is not None}
+        with transaction(sessions) as session:
+            held = _hold(session, turns)
+            lengths = {job: counts[text.id].num_tokens for job, text in texts.items() if text.id in counts}
+            fitting = self._fitting(session, held, lengths)
+            kept = {texts[each].id for each in fitting}
+            store.keep_counts(session, {each: found for each, found in new.items() if each in kept})
+            queue_counted(session, {each: lengths[each] for each in fitting})
+        lost = {each.row_id for each in turns} - held.keys()
+        return lost.union(fitting)
+
+    def _count_together(self, texts: Iterable[ShortText]) -> dict[UUID, CountedPrompt]:
+        """Count the texts that are not counted yet, each once."""
+        prompts = {each.id: each.canonical for each in texts if each.counted is None}
+        found = count_some(list(prompts.values()), self.counter, max_chars=self.room.small)
+        return {each: counted for each, counted in zip(prompts, found, strict=True) if counted is not None}
+
+    def _fitting(
+        self, session: Session, held: Mapping[UUID, tuple[str, int]], lengths: Mapping[UUID, int]
+    ) -> list[UUID]:
+        """Return the counted jobs that an engine can run."""
+        registered = registry.registered_capacities(session)
+        found: list[UUID] = []
+        for job_id, (model, max_tokens) in held.items():
+            limits = registered.get(model) or [self.default_capacity]
+            length = lengths.get(job_id)
+            if length is not None and any(
+                find_excess(each, prompt_tokens=length, max_tokens=max_tokens) is None for each in limits
+            ):
+                found.append(job_id)
+        return found
 
     def give_up(self, session: Session, turn: Turn) -> Job | None:
         """Fail the job whose prompt could not be counted in all its attempts."""
@@ -123,6 +167,17 @@ class Counting:
         else:
             store.keep_count(session, text, counted)
         settle_count(job, num_tokens=counted.num_tokens, limits=limits, now=now)
+
+
+def _hold(session: Session, turns: Sequence[Turn]) -> dict[UUID, tuple[str, int]]:
+    """Lock the jobs whose leases still hold; return their models and max_tokens."""
+    query = select(Job.id, Job.model, Job.max_tokens).where(
+        Job.id.in_([each.row_id for each in turns]),
+        Job.lease_id.in_([each.lease_id for each in turns]),
+        Job.state == JobState.PREPARING,
+    )
+    rows = session.execute(query.order_by(Job.id).with_for_update())
+    return {row.id: (row.model, row.max_tokens) for row in rows}
 
 
 # Memory or descriptors that other work used up, and the end of the process: another attempt may succeed.

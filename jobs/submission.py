@@ -1,18 +1,20 @@
 """How jobs come in: submitted, counted, and queued, or rejected because they can never fit."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from uuid import UUID
 
 from sqlalchemy import Select, and_, false, literal_column, or_, select
+from sqlalchemy.exc import DatabaseError, DataError, IntegrityError
 from sqlalchemy.orm import Session
 
-from jobs import transitions
+from jobs import job_rows, transitions
 from jobs.database import database_now
 from jobs.engines import registry
 from jobs.engines.capacity import Capacity, Excess, find_excess
-from jobs.job_rows import new_job
+from jobs.job_rows import NewJob
 from jobs.models import Job, JsonObject
 from jobs.prompts import store
 from jobs.prompts.store import NewText
@@ -55,6 +57,17 @@ class JobSpec:
     batch_line: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A job that the database refuses to store."""
+
+    spec: JobSpec
+    error: DatabaseError
+
+
+SubmitSet = Callable[[Sequence[JobSpec]], list[NewJob]]
+
+
 def submit(
     session: Session,
     specs: Sequence[JobSpec],
@@ -75,6 +88,64 @@ def submit(
     Raises:
         LimitError: `admit` refuses; the caller must roll its transaction back.
     """
+    new = _insert(session, specs, tenant_id=tenant_id, default_capacity=default_capacity, admit=admit)
+    jobs = [job_rows.inserted(session, job) for job in new]
+    transitions.after_end(session, [job for job in jobs if job.state in TERMINAL])
+    return jobs
+
+
+def submit_set(
+    session: Session,
+    specs: Sequence[JobSpec],
+    *,
+    tenant_id: UUID,
+    default_capacity: Capacity,
+    admit: Admit | None = None,
+) -> list[NewJob]:
+    """Insert jobs as `submit` does, for callers that need no more of each than what was inserted."""
+    new = _insert(session, specs, tenant_id=tenant_id, default_capacity=default_capacity, admit=admit)
+    ended = [job_rows.inserted(session, job) for job in new if job.state in TERMINAL]
+    transitions.after_end(session, ended)
+    return new
+
+
+def submit_each(
+    session: Session, specs: Sequence[JobSpec], submit: SubmitSet
+) -> Iterator[list[NewJob] | Refusal]:
+    """Submit jobs in sets; one that the database refuses fails alone.
+
+    Args:
+        session: the caller's transaction.
+        specs: the jobs.
+        submit: submits some of them.
+
+    Yields:
+        The jobs that were inserted together, in order, or one that was refused.
+    """
+    if not specs:
+        return
+    try:
+        with session.begin_nested():
+            new = submit(specs)
+    except (DataError, IntegrityError) as error:
+        if len(specs) == 1:
+            yield Refusal(specs[0], error)
+            return
+        middle = len(specs) // 2
+        yield from submit_each(session, specs[:middle], submit)
+        yield from submit_each(session, specs[middle:], submit)
+    else:
+        yield new
+
+
+def _insert(
+    session: Session,
+    specs: Sequence[JobSpec],
+    *,
+    tenant_id: UUID,
+    default_capacity: Capacity,
+    admit: Admit | None,
+) -> list[NewJob]:
     text_ids = store.store(session, [spec.text for spec in specs], tenant_id=tenant_id)
     now, capacities = registry.read_clock_and_capacities(session)
     jobs = [
@@ -88,13 +159,12 @@ def submit(
             job.reserved_tokens = demand(spec, limits)
     if admit is not None and (taken := _taken(jobs)).jobs:
         admit(session, taken)
-    session.add_all(jobs)
-    session.flush()
-    transitions.after_end(session, [job for job in jobs if job.state in TERMINAL])
+    if jobs:
+        job_rows.insert_jobs(session, jobs)
     return jobs
 
 
-def _taken(jobs: Sequence[Job]) -> QuotaUsage:
+def _taken(jobs: Sequence[NewJob]) -> QuotaUsage:
     """Sum up what new jobs take of their tenant's quota.
 
     One that never fits counts as a job too, because it has a row.
@@ -148,31 +218,46 @@ def submit_once(
 def submit_slice_once(
     session: Session,
     specs: Sequence[JobSpec],
-    guard: IdempotencyGuard,
+    guard: IdempotencyGuard | None,
     *,
     tenant_id: UUID,
     default_capacity: Capacity,
     admit: Admit | None = None,
-) -> tuple[list[UUID], list[Job]]:
-    """Submit all of these jobs, or find those that an earlier request made.
+) -> tuple[list[UUID], list[NewJob], list[Refusal]]:
+    """Submit these jobs in sets, or find those that an earlier request made.
+
+    Args:
+        session: the caller's transaction.
+        specs: as `submit`.
+        guard: of the request; None: it has no key.
+        tenant_id: the jobs' owner.
+        default_capacity: as `submit`.
+        admit: as `submit`.
 
     Returns:
-        The jobs' ids in the order of `specs`, and those of the jobs that are new: all or none.
+        The jobs' ids in the order of `specs`, those of the jobs that are new (all or none), and the jobs
+        that the database refuses.
 
     Raises:
         IdempotencyConflictError: the key was used for other jobs.
         LimitError: as `submit`.
     """
-    new: list[Job] = []
+    new: list[NewJob] = []
+    refused: list[Refusal] = []
+    submit = partial(submit_set, session, tenant_id=tenant_id, default_capacity=default_capacity, admit=admit)
 
     def make(session: Session) -> list[UUID]:
-        new.extend(
-            submit(session, specs, tenant_id=tenant_id, default_capacity=default_capacity, admit=admit)
-        )
+        for each in submit_each(session, specs, submit):
+            if isinstance(each, Refusal):
+                refused.append(each)
+            else:
+                new.extend(each)
         return [job.id for job in new]
 
+    if guard is None:
+        return make(session), new, refused
     job_ids, _ = run_idempotently(session, guard, make, tenant_id=tenant_id, kind=_SOME_JOBS)
-    return job_ids, new
+    return job_ids, new, refused
 
 
 def misfits(capacities: Mapping[str, Sequence[Capacity]]) -> Select[UUID]:
@@ -216,7 +301,7 @@ def reject_misfits(session: Session, *, limit: int = 1000, only: Sequence[UUID] 
     return rejected
 
 
-def settle_count(job: Job, *, num_tokens: int, limits: Sequence[Capacity], now: datetime) -> None:
+def settle_count(job: Job | NewJob, *, num_tokens: int, limits: Sequence[Capacity], now: datetime) -> None:
     """Queue a job whose prompt is counted, or fail it if no engine can ever run it."""
     job.prompt_tokens = num_tokens
     job.reserved_tokens = num_tokens + job.max_tokens
@@ -228,7 +313,7 @@ def settle_count(job: Job, *, num_tokens: int, limits: Sequence[Capacity], now: 
     reject(job, too_long_error(excess), now=now)
 
 
-def reject(job: Job, error: JsonObject, *, now: datetime) -> None:
+def reject(job: Job | NewJob, error: JsonObject, *, now: datetime) -> None:
     """Fail a job that no engine can ever run."""
     job.state = TRANSITIONS["reject"][1].value
     job.error, job.finalized_at = error, now
@@ -258,8 +343,8 @@ def too_long_error(excess: Excess, *, is_least: bool = False) -> JsonObject:
     }
 
 
-def _new_job(spec: JobSpec, *, tenant_id: UUID, text_id: UUID, now: datetime) -> Job:
-    return new_job(
+def _new_job(spec: JobSpec, *, tenant_id: UUID, text_id: UUID, now: datetime) -> NewJob:
+    return NewJob(
         tenant_id=tenant_id,
         text_id=text_id,
         lane=spec.lane.value,

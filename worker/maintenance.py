@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Final, TypeVar
+from typing import TypeVar
 from uuid import UUID
 
 from sqlalchemy import literal_column, select
@@ -25,9 +25,6 @@ from worker.rounds import FailingRows, do_each, move_set
 Sessions = sessionmaker[Session]
 T = TypeVar("T")
 
-# Prompts per round: engines can start on the first ones while the others are counted.
-_PREPARED_AT_ONCE: Final = 20
-
 
 def duties(context: ServiceContext) -> list[Duty]:
     """List the duties of the queue. While there is work, the next round follows at once."""
@@ -36,13 +33,14 @@ def duties(context: ServiceContext) -> list[Duty]:
     work = Counting(context.counter, registry.configured_capacity(settings.engine), context.lease)
 
     def count_some() -> bool:
-        taken = context.runner.run_some(work, limit=_PREPARED_AT_ONCE, is_stopping=is_stopping)
-        prepared = [each.result for each in taken if each.result is not None]
-        if any(job.state == JobState.QUEUED for job in prepared):
-            context.wake("inference")
-        if any(job.state in TERMINAL and job.webhook_url is not None for job in prepared):
+        counted = context.runner.run_set(work)
+        if counted is None:
+            return False
+        if counted.num_together or any(job.state == JobState.QUEUED for job in counted.others):
+            context.wake("inference")  # engines can start on these while the others are counted
+        if any(job.state in TERMINAL and job.webhook_url is not None for job in counted.others):
             context.wake("deliver")
-        return len(taken) == _PREPARED_AT_ONCE
+        return True
 
     rescue = partial(rounds.rescue, max_rescues=settings.jobs.max_rescues)
     sweep, ring = partial(sweep_deleted, sessions), partial(has_queued, sessions)

@@ -2,8 +2,8 @@
 
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -14,7 +14,7 @@ from jobs import telemetry, turns
 from jobs.database import transaction
 from jobs.errors import UnavailableError
 from jobs.turns import Turn
-from jobs.turns.work import Ending, InterruptedWorkError, Interruption, Sessions, Work
+from jobs.turns.work import Ending, InterruptedWorkError, Interruption, Sessions, SetWork, Work
 from worker.loop import Loop
 from worker.rounds import do_each
 
@@ -38,6 +38,19 @@ class WorkResult(Generic[T]):
     """
 
     result: T | None
+
+
+@dataclass(frozen=True, slots=True)
+class SetResult(Generic[T]):
+    """The result of the work on rows that this worker claimed together.
+
+    Attributes:
+        num_together: rows that were done in one go.
+        others: what the work wrote for rows that were done alone.
+    """
+
+    num_together: int
+    others: Sequence[T]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +94,37 @@ class WorkRunner:
             return None
         with self._keeping(turn, work.lease) as watch:
             return WorkResult(self._work(work, turn, watch))
+
+    def run_set(self, work: SetWork[T]) -> SetResult[T] | None:
+        """Claim the row whose turn it is, with other small ones if it is small, and work on them together.
+
+        Returns:
+            None if no row waits.
+
+        Raises:
+            UnavailableError: as `run_next`.
+        """
+        with transaction(self._sessions) as session:
+            taken = turns.claim_set(session, work.kind, work.room, lease=work.lease)
+        if not taken:
+            return None
+        with ExitStack() as held:
+            watched = [(turn, held.enter_context(self._keeping(turn, work.lease))) for turn in taken]
+            done = self._work_together(work, taken) if len(taken) > 1 else ()
+            rest = [self._work(work, turn, watch) for turn, watch in watched if turn.row_id not in done]
+        return SetResult(len(done), [each for each in rest if each is not None])
+
+    def _work_together(self, work: SetWork[T], taken: Sequence[Turn]) -> Collection[UUID]:
+        try:
+            return work.do_together(self._sessions, taken)
+        except (SystemExit, KeyboardInterrupt):
+            with suppress(Exception):  # otherwise the leases run out
+                for turn in taken:
+                    self._release(turn)
+            raise
+        except BaseException as error:  # noqa: BLE001  # each row is then tried alone; a Rust panic is not an Exception
+            _log(work, taken[0], error)
+            return ()
 
     def run_some(
         self, work: Work[T], *, limit: int, is_stopping: Callable[[], bool] = lambda: False

@@ -4,14 +4,17 @@ All of it is CPU work; callers run it in a thread.
 """
 
 import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from hashlib import sha256
+from itertools import repeat
 
-from api.http.callbacks import check_callback
+from api.http.callbacks import Callback, check_callback
 from api.jobs.requests import JobRequest
 from api.runtime.services import Acceptance
-from jobs.prompts.counter import PromptCounter, count_short
+from jobs.prompts.counter import PromptCounter, count_short, count_some
 from jobs.prompts.messages import Message, build_messages, canonical
-from jobs.prompts.store import NewText
+from jobs.prompts.store import CountedPrompt, NewText
 from jobs.submission import JobSpec
 from jobs.validation import SAMPLING, WINDOWS
 from jobs.views import PRIORITIES
@@ -25,30 +28,69 @@ def request_sha256(request: JobRequest) -> bytes:
     return sha256(json.dumps(fields, sort_keys=True).encode()).digest()
 
 
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A request whose prompt is not counted yet.
+
+    Attributes:
+        prompt: its canonical JSON.
+    """
+
+    request: JobRequest
+    callback: Callback
+    prompt: str
+
+    def specification(self, counted: CountedPrompt | None, acceptance: Acceptance) -> JobSpec:
+        """Build the job; a prompt that is not counted yet is counted now if it is short.
+
+        Raises:
+            InvalidRequestError: its chat template fails with its variables.
+        """
+        request, tokenizer = self.request, acceptance.tokenizer
+        if counted is None and tokenizer is not None:
+            counted = count_short(
+                self.prompt, PromptCounter(tokenizer), max_chars=acceptance.max_inline_chars
+            )
+        return JobSpec(
+            text=NewText(self.prompt, counted),
+            task=request.task,
+            model=acceptance.settings.engine.model,
+            max_tokens=request.max_tokens,
+            rank=PRIORITIES[request.priority],
+            sampling=request.model_dump(include=SAMPLING, exclude_none=True),
+            custom_id=request.custom_id,
+            metadata=dict(request.metadata or {}),
+            webhook_url=self.callback.url,
+            webhook_secret=self.callback.secret,
+            webhook_includes_output=request.webhook_include_output,
+            window=WINDOWS[request.completion_window] if request.completion_window else None,
+        )
+
+
+def draft(request: JobRequest, acceptance: Acceptance) -> Draft:
+    """Check the request and render its prompt.
+
+    Raises:
+        InvalidRequestError: its webhook cannot be used.
+    """
+    callback = check_callback(request.webhook_url, request.webhook_secret, acceptance.settings.webhooks)
+    given = request.input
+    turns = given if isinstance(given, str) else [Message(turn.role, turn.content) for turn in given]
+    messages = build_messages(task=request.task, input=turns, instructions=request.instructions)
+    return Draft(request, callback, canonical(messages, variables=request.chat_template_kwargs))
+
+
 def specification(request: JobRequest, acceptance: Acceptance) -> JobSpec:
     """Build the job, its prompt rendered, hashed, compressed and, if short, counted.
 
     Raises:
         InvalidRequestError: its webhook cannot be used, or its chat template fails with its variables.
     """
-    callback = check_callback(request.webhook_url, request.webhook_secret, acceptance.settings.webhooks)
-    given = request.input
-    turns = given if isinstance(given, str) else [Message(turn.role, turn.content) for turn in given]
-    messages = build_messages(task=request.task, input=turns, instructions=request.instructions)
-    prompt = canonical(messages, variables=request.chat_template_kwargs)
-    counter = PromptCounter(acceptance.tokenizer) if acceptance.tokenizer else None
-    counted = count_short(prompt, counter, max_chars=acceptance.max_inline_chars) if counter else None
-    return JobSpec(
-        text=NewText(prompt, counted),
-        task=request.task,
-        model=acceptance.settings.engine.model,
-        max_tokens=request.max_tokens,
-        rank=PRIORITIES[request.priority],
-        sampling=request.model_dump(include=SAMPLING, exclude_none=True),
-        custom_id=request.custom_id,
-        metadata=dict(request.metadata or {}),
-        webhook_url=callback.url,
-        webhook_secret=callback.secret,
-        webhook_includes_output=request.webhook_include_output,
-        window=WINDOWS[request.completion_window] if request.completion_window else None,
-    )
+    return draft(request, acceptance).specification(None, acceptance)
+
+
+def counted_together(prompts: Sequence[str], acceptance: Acceptance) -> Iterator[CountedPrompt | None]:
+    """Count those of these prompts that are short enough to be counted now; None for the others."""
+    if acceptance.tokenizer is None:
+        return repeat(None, len(prompts))
+    return count_some(prompts, PromptCounter(acceptance.tokenizer), max_chars=acceptance.max_inline_chars)

@@ -5,21 +5,17 @@ from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
 from typing import Final
-from uuid import UUID
-
-from sqlalchemy.orm import Session
 
 from api.http.body import Line, parse
 from api.http.idempotency import IdempotencyHeaders
-from api.jobs.acceptance import specification
+from api.jobs.acceptance import Draft, counted_together, draft
 from api.jobs.line_destinations import LineDestinations
 from api.jobs.replies import BulkError
 from api.jobs.requests import JobRequest
 from api.runtime.api_keys import Caller
 from api.runtime.services import Acceptance, Services
-from jobs import ids, submission
+from jobs import ids, submission, telemetry
 from jobs.engines import registry
-from jobs.engines.capacity import Capacity
 from jobs.errors import (
     IdempotencyConflictError,
     LimitError,
@@ -28,11 +24,9 @@ from jobs.errors import (
     TooLargeError,
     UnavailableError,
 )
-from jobs.models import Job
 from jobs.states import TERMINAL
 from jobs.submission import JobSpec
 from jobs.tenants.idempotency import IdempotencyGuard
-from jobs.tenants.quotas import Admit
 
 # A slice is one transaction: large enough that the commit does not matter, small enough to hold in memory.
 _SLICE_LINES: Final = 300
@@ -153,7 +147,7 @@ async def _submit_slice(
     if not specs:
         return None
     submit = partial(
-        _store,
+        submission.submit_slice_once,
         specs=list(specs.values()),
         guard=guard,
         tenant_id=caller.tenant_id,
@@ -163,14 +157,28 @@ async def _submit_slice(
     try:
         named_urls = {spec.webhook_url for spec in specs.values() if spec.webhook_url is not None}
         await services.register_destinations(named_urls, tenant_id=caller.tenant_id)
-        job_ids, new = await services.transactions.run(submit)
+        job_ids, new, refused = await services.transactions.run(submit)
     except (UnavailableError, LimitError, IdempotencyConflictError) as error:
         for number in specs:
             report.reject(number, error)
         return error
+    for each in refused:
+        number = next(number for number, spec in specs.items() if spec is each.spec)
+        report.reject(number, _unforeseen(number, each.error))
     services.doorbell.ring_for(new)
     report.ids += [ids.job_id(job_id) for job_id in job_ids]
     return await _charge(services, caller, sum(job.state in TERMINAL for job in new))
+
+
+def _unforeseen(number: int, error: Exception) -> LongbatchError:
+    telemetry.logger().error(
+        telemetry.ROW_FAILED,
+        loop="bulk",
+        line=number,
+        error=type(error).__name__,
+        exception=telemetry.describe_error((type(error), error, error.__traceback__)),
+    )
+    return LongbatchError("The line could not be stored.")
 
 
 async def _charge(services: Services, caller: Caller, num_failed: int) -> RequestRateError | None:
@@ -185,26 +193,6 @@ async def _charge(services: Services, caller: Caller, num_failed: int) -> Reques
     except RequestRateError as error:
         return error
     return None
-
-
-def _store(
-    session: Session,
-    specs: Sequence[JobSpec],
-    guard: IdempotencyGuard | None,
-    *,
-    tenant_id: UUID,
-    default_capacity: Capacity,
-    admit: Admit,
-) -> tuple[list[UUID], list[Job]]:
-    """Store the jobs once; return all ids in line order, and the jobs that are new."""
-    if guard is not None:
-        return submission.submit_slice_once(
-            session, specs, guard, tenant_id=tenant_id, default_capacity=default_capacity, admit=admit
-        )
-    jobs = submission.submit(
-        session, specs, tenant_id=tenant_id, default_capacity=default_capacity, admit=admit
-    )
-    return [job.id for job in jobs], jobs
 
 
 def _guard_of(
@@ -227,16 +215,22 @@ def _guard_of(
 def _parse_lines(
     lines: Sequence[Line], acceptance: Acceptance
 ) -> tuple[dict[int, JobSpec], list[tuple[int, LongbatchError]]]:
-    """Parse lines into specifications and errors, by line number."""
-    specs: dict[int, JobSpec] = {}
+    """Parse lines into specifications and errors, by line number; count short prompts together."""
+    drafts: dict[int, Draft] = {}
     errors: list[tuple[int, LongbatchError]] = []
+    specs: dict[int, JobSpec] = {}
     for line in lines:
         try:
             if line.content is None:
                 limit = acceptance.settings.api.max_body_bytes
                 raise TooLargeError(f"A line may have at most {limit} bytes.")
-            request = parse(JobRequest, line.content)
-            specs[line.number] = specification(request, acceptance)
+            drafts[line.number] = draft(parse(JobRequest, line.content), acceptance)
         except LongbatchError as error:
             errors.append((line.number, error))
+    counts = counted_together([each.prompt for each in drafts.values()], acceptance)
+    for (number, each), counted in zip(drafts.items(), counts, strict=True):
+        try:
+            specs[number] = each.specification(counted, acceptance)
+        except LongbatchError as error:
+            errors.append((number, error))
     return specs, errors

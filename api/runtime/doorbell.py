@@ -7,6 +7,7 @@ from typing import Self
 import celery
 
 from jobs import doorbell
+from jobs.job_rows import NewJob
 from jobs.models import Job
 from jobs.settings import BrokerSettings
 from jobs.states import TERMINAL, JobState
@@ -34,7 +35,7 @@ class Doorbell:
             self._wanted.add(name)
             self._changed.notify()
 
-    def ring_for(self, accepted: Iterable[Job]) -> None:
+    def ring_for(self, accepted: Iterable[Job | NewJob]) -> None:
         """Wake the workers of these new jobs soon, if the broker works; return at once."""
         wanted = {name for job in accepted if (name := _doorbell_for(job)) is not None}
         with self._changed:
@@ -64,7 +65,7 @@ class Doorbell:
             return None if self._closed else self._wanted.pop()
 
 
-def _doorbell_for(job: Job) -> str | None:
+def _doorbell_for(job: Job | NewJob) -> str | None:
     if job.state == JobState.QUEUED:
         return doorbell.INFERENCE
     if job.state == JobState.PREPARING:

@@ -8,7 +8,7 @@ from jobs.engines import registry
 from jobs.engines.capacity import Capacity
 from jobs.files.storage import PartStore
 from jobs.files.stores import make_store
-from jobs.prompts.store import Counter
+from jobs.prompts.store import SetCounter
 from jobs.settings import LimitSettings, Settings
 
 
@@ -30,7 +30,7 @@ class BatchTools:
     """
 
     store: PartStore
-    counter: Counter
+    counter: SetCounter
     default_capacity: Capacity
     model: str
     max_lines: int
@@ -41,7 +41,7 @@ class BatchTools:
     limits: LimitSettings
 
     @classmethod
-    def of(cls, settings: Settings, counter: Counter) -> Self:
+    def of(cls, settings: Settings, counter: SetCounter) -> Self:
         """Build the tools from the settings."""
         return cls(
             store=make_store(settings.files),

@@ -1,14 +1,14 @@
 """Turn the lines of an accepted batch into jobs, one slice per transaction; reject invalid lines at once."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from itertools import islice
 from typing import Final, Self
 from uuid import UUID
 
 from sqlalchemy import func, select, update
-from sqlalchemy.exc import DataError, IntegrityError
 from sqlalchemy.orm import Session
 
 from jobs import files, ids, submission, telemetry
@@ -30,13 +30,14 @@ from jobs.files import lines as file_lines
 from jobs.files.lines import FileLine
 from jobs.files.storage import BytesLostError
 from jobs.ids import uuid7
+from jobs.job_rows import NewJob
 from jobs.models import Job
 from jobs.models.batch import Batch
-from jobs.prompts.counter import count_short
-from jobs.prompts.openai import error_object, validate_request
-from jobs.prompts.store import NewText
+from jobs.prompts.counter import count_short, count_some
+from jobs.prompts.openai import Generation, error_object, validate_request
+from jobs.prompts.store import CountedPrompt, NewText
 from jobs.states.batch import BatchState, Endpoint
-from jobs.submission import JobSpec
+from jobs.submission import JobSpec, Refusal
 from jobs.tenants import quotas
 from jobs.tenants.quotas import QuotaUsage, TenantLimits
 
@@ -54,11 +55,18 @@ _FILLED: Final = 0.9
 
 
 @dataclass(slots=True)
-class _Parsed:
-    """Parsed lines, and rejected ones as they appear in the error file."""
+class _LineRequest:
+    """The request of one line, and how far it came.
 
-    specs: list[JobSpec] = field(default_factory=list)
-    refused: list[bytes] = field(default_factory=list)
+    Attributes:
+        asked: None: it is refused.
+        refusal: its line in the error file; None: it is not refused yet.
+    """
+
+    number: int
+    custom_id: str
+    asked: Generation | None = None
+    refusal: bytes | None = None
 
 
 @dataclass(slots=True)
@@ -113,7 +121,7 @@ class _Quota:
         quotas.admit(session, self.tenant_id, more, limits=self.limits)
 
 
-def expand(session: Session, batch_id: UUID, tools: BatchTools) -> Sequence[Job] | None:
+def expand(session: Session, batch_id: UUID, tools: BatchTools) -> Sequence[NewJob] | None:
     """Turn the batch's next lines into jobs, or into lines of its error file.
 
     Lines that exceed the tenant's quota wait until there is room. Once the batch is being cancelled or its
@@ -147,7 +155,7 @@ def expand(session: Session, batch_id: UUID, tools: BatchTools) -> Sequence[Job]
         if not is_stopping:
             raise
         return _give_up(session, batch, has_failed=False)
-    jobs: Sequence[Job] = ()
+    jobs: Sequence[NewJob] = ()
     requests = [line for line in lines if not line.is_blank]
     if quota is None:
         _stop(session, batch, requests, tools)
@@ -206,7 +214,7 @@ def _stop(session: Session, batch: Batch, lines: Sequence[FileLine], tools: Batc
     batch.num_stopped += len(ended)
 
 
-def _give_up(session: Session, batch: Batch, *, has_failed: bool) -> Sequence[Job]:
+def _give_up(session: Session, batch: Batch, *, has_failed: bool) -> Sequence[NewJob]:
     """Count unreadable lines as failed or stopped, so that the batch can end."""
     outstanding = select(func.count()).where(Job.batch_id == batch.id, ~Job.is_reported)
     num_left = batch.num_lines - batch.num_ended - (session.scalar(outstanding) or 0)
@@ -219,74 +227,92 @@ def _give_up(session: Session, batch: Batch, *, has_failed: bool) -> Sequence[Jo
 
 def _submit(
     session: Session, batch: Batch, lines: Sequence[FileLine], tools: BatchTools, quota: _Quota
-) -> tuple[Sequence[Job], int | None]:
+) -> tuple[Sequence[NewJob], int | None]:
     """Submit jobs for these lines.
 
     Returns:
         The jobs, and the number of the first line without room (None: all fit).
     """
     registered = registry.registered_capacities(session)
-    models = {tools.model, *registered}
-    parsed = _Parsed()
+    requests = _read_requests(lines, batch, tools, {tools.model, *registered})
+    prompts = [each.asked.canonical if each.asked else "" for each in requests]
+    counts = count_some(prompts, tools.counter, max_chars=tools.max_inline_chars)
+    specs: list[JobSpec] = []
     left = None
-    for line in lines:
-        envelope = _envelope(line, batch, tools)
+    for request in requests:
         try:
-            spec = _specification(envelope, line.number, batch, tools, models)
+            counted = next(counts)  # lazily: a full quota ends this early
+            if request.asked is None:
+                continue
+            spec = _specification(request, request.asked, counted, batch, tools)
             if not quota.take(spec, registered.get(spec.model) or [tools.default_capacity]):
-                left = line.number
+                left = request.number
                 break
-            parsed.specs.append(spec)
+            specs.append(spec)
         except LongbatchError as error:
-            parsed.refused.append(_refusal(envelope.custom_id, error))
+            request.refusal = _refusal(request.custom_id, error)
         except Exception as error:  # noqa: BLE001  # one line must not stop its batch
-            parsed.refused.append(_unforeseen(batch, line.number, envelope.custom_id, error))
-    jobs = _store(session, batch, parsed, tools, quota)
-    results.append_errors(session, batch, parsed.refused, tools.store)
-    batch.num_failed += len(parsed.refused)
+            request.refusal = _unforeseen(batch, request.number, request.custom_id, error)
+    jobs, refused = _store(session, batch, specs, tools, quota)
+    refused += [each.refusal for each in requests if each.refusal and (left is None or each.number < left)]
+    results.append_errors(session, batch, refused, tools.store)
+    batch.num_failed += len(refused)
     return jobs, left
 
 
+def _read_requests(
+    lines: Sequence[FileLine], batch: Batch, tools: BatchTools, models: set[str]
+) -> list[_LineRequest]:
+    """Validate the requests of these lines; their prompts are not counted yet."""
+    requests: list[_LineRequest] = []
+    for line in lines:
+        envelope = _envelope(line, batch, tools)
+        request = _LineRequest(line.number, envelope.custom_id)
+        requests.append(request)
+        try:
+            request.asked = _validated(envelope, batch, models)
+        except LongbatchError as error:
+            request.refusal = _refusal(request.custom_id, error)
+        except Exception as error:  # noqa: BLE001  # one line must not stop its batch
+            request.refusal = _unforeseen(batch, line.number, request.custom_id, error)
+    return requests
+
+
 def _store(
-    session: Session, batch: Batch, parsed: _Parsed, tools: BatchTools, quota: _Quota
-) -> Sequence[Job]:
-    """Store the slice's jobs; reject only the lines that the database refuses.
+    session: Session, batch: Batch, specs: Sequence[JobSpec], tools: BatchTools, quota: _Quota
+) -> tuple[list[NewJob], list[bytes]]:
+    """Store the slice's jobs in sets.
+
+    Returns:
+        The jobs, and the error lines of those that the database refuses.
 
     Raises:
         LimitError: see `expand`.
     """
-
-    def submit(specs: Sequence[JobSpec]) -> Sequence[Job]:
-        with session.begin_nested():
-            return submission.submit(
-                session,
-                specs,
-                tenant_id=batch.tenant_id,
-                default_capacity=tools.default_capacity,
-                admit=quota.admit,
-            )
-
-    try:
-        return submit(parsed.specs)
-    except (DataError, IntegrityError):
-        jobs: list[Job] = []
-    for spec in parsed.specs:
-        try:
-            jobs += submit([spec])
-        except (DataError, IntegrityError) as error:
-            custom_id = spec.custom_id or ""
-            parsed.refused.append(_unforeseen(batch, spec.batch_line, custom_id, error))
-    return jobs
+    submit = partial(
+        submission.submit_set,
+        session,
+        tenant_id=batch.tenant_id,
+        default_capacity=tools.default_capacity,
+        admit=quota.admit,
+    )
+    jobs: list[NewJob] = []
+    refused: list[bytes] = []
+    for each in submission.submit_each(session, specs, submit):
+        if isinstance(each, Refusal):
+            custom_id = each.spec.custom_id or ""
+            refused.append(_unforeseen(batch, each.spec.batch_line, custom_id, each.error))
+        else:
+            jobs += each
+    return jobs, refused
 
 
 def _envelope(line: FileLine, batch: Batch, tools: BatchTools) -> Envelope:
     return read_envelope(line, Endpoint(batch.endpoint), max_line_bytes=tools.max_line_bytes)
 
 
-def _specification(
-    envelope: Envelope, number: int, batch: Batch, tools: BatchTools, models: set[str]
-) -> JobSpec:
-    """Build the job of a line.
+def _validated(envelope: Envelope, batch: Batch, models: set[str]) -> Generation:
+    """Validate the request of a line.
 
     Raises:
         InvalidRequestError: its body asks for something that batches do not support.
@@ -297,17 +323,29 @@ def _specification(
         raise InvalidRequestError("Requests of a batch cannot stream.", param="stream")
     if asked.model not in models:
         raise ModelNotFoundError(param="model")
-    counted = count_short(asked.canonical, tools.counter, max_chars=tools.max_inline_chars)
+    return asked
+
+
+def _specification(
+    request: _LineRequest, asked: Generation, counted: CountedPrompt | None, batch: Batch, tools: BatchTools
+) -> JobSpec:
+    """Build the job of a line; count its prompt now if it is short and not counted yet.
+
+    Raises:
+        InvalidRequestError: the chat template fails with its `chat_template_kwargs`.
+    """
+    if counted is None:
+        counted = count_short(asked.canonical, tools.counter, max_chars=tools.max_inline_chars)
     return JobSpec(
         text=NewText(asked.canonical, counted),
         task="generate",
         model=asked.model,
         max_tokens=asked.max_tokens or tools.default_max_tokens,
         sampling=asked.sampling,
-        custom_id=envelope.custom_id,
+        custom_id=request.custom_id,
         expires_at=batch.expires_at,
         batch_id=batch.id,
-        batch_line=number,
+        batch_line=request.number,
     )
 
 

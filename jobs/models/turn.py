@@ -22,6 +22,7 @@ class WorkKind:
         counter: the column that counts attempts.
         later: the column that holds the time before which a row is not taken again.
         max_attempts: attempts before the row is given up.
+        size: SQL expression of how much work a row is, for kinds whose small rows may be taken together.
     """
 
     name: str
@@ -30,6 +31,7 @@ class WorkKind:
     counter: str
     later: str = "run_after"
     max_attempts: int = 3
+    size: str = "CAST(NULL AS integer)"
 
     @property
     def waiting(self) -> str:
@@ -47,7 +49,10 @@ class WorkKind:
         return f"state = '{self.state}' AND lease_id IS NULL AND {self.later} IS NOT NULL"
 
 
-COUNTING: Final = WorkKind("count", "jobs", "preparing", counter="num_preparations")
+# A prompt that is not counted yet is reserved by its bytes, which bound its characters.
+COUNTING: Final = WorkKind(
+    "count", "jobs", "preparing", counter="num_preparations", size="reserved_tokens - max_tokens"
+)
 PLANNING: Final = WorkKind("plan", "summaries", "preparing", counter="num_plannings", later="plan_after")
 VALIDATION: Final = WorkKind("validate", "batches", "validating", counter="num_validations")
 # A document that lost so many workers is given up: it may be what kills them.

@@ -1,6 +1,8 @@
 """Exact token counts of stored prompts, from the served model's tokenizer."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -8,8 +10,15 @@ import numpy.typing as npt
 from jobs.errors import InvalidRequestError
 from jobs.prompts import messages
 from jobs.prompts.chat_template import ChatTemplateError, TemplateVariablesError
-from jobs.prompts.store import CountedPrompt, Counter
-from jobs.prompts.tokenizer import Tokenizer, pack_ids
+from jobs.prompts.encoding import SHORT_CHARS
+from jobs.prompts.store import CountedPrompt, Counter, SetCounter
+from jobs.prompts.tokenizer import TokenIds, Tokenizer, pack_ids
+
+__all__ = ["SHORT_CHARS", "TOGETHER_CHARS", "PromptCounter", "count_short", "count_some"]
+
+# Characters that one call of the tokenizer gets: some 60,000 tokens, about 0.1 s of CPU and 10 MB.
+TOGETHER_CHARS: Final = 2**18
+_FIRST_CHARS: Final = 2**14
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +68,72 @@ class PromptCounter:
             ids = self.tokenizer.encode_messages(asked.messages, variables=asked.variables, limit=limit)
         else:
             ids = self.tokenizer.encode_plain(plain, limit=limit)
+        return self._counted(ids, is_plain=plain is not None)
+
+    def count_together(self, canonicals: Sequence[str]) -> list[CountedPrompt | None]:
+        """Count many short prompts in one call, on all cores; each exactly as `count_prompt` does.
+
+        Returns:
+            None in the place of a prompt that must be counted by itself: it is long or cannot be rendered.
+        """
+        rendered = [self._pieces(each) for each in canonicals]
+        encoded = iter(self.tokenizer.encode_together([each for each in rendered if each is not None]))
+        found: list[CountedPrompt | None] = []
+        for pieces, canonical in zip(rendered, canonicals, strict=True):
+            ids = None if pieces is None else next(encoded)
+            found.append(None if ids is None else self._counted(ids, is_plain=messages.is_plain(canonical)))
+        return found
+
+    def _pieces(self, canonical: str) -> list[int | str] | None:
+        try:
+            plain = messages.plain_text(canonical)
+            if plain is None:
+                asked = messages.parse(canonical)
+                return self.tokenizer.pieces_of(asked.messages, variables=asked.variables)
+        except (ChatTemplateError, ValueError):
+            return None
+        return [plain] if self.tokenizer.bos_id is None else [self.tokenizer.bos_id, plain]
+
+    def _counted(self, ids: TokenIds, *, is_plain: bool) -> CountedPrompt:
         return CountedPrompt(
             packed_ids=pack_ids(ids),
             num_tokens=len(ids),
             fingerprint=self.tokenizer.fingerprint,
-            is_plain=plain is not None,
+            is_plain=is_plain,
         )
+
+
+def count_some(
+    canonicals: Sequence[str], counter: SetCounter, *, max_chars: int
+) -> Iterator[CountedPrompt | None]:
+    """Count short prompts together, a bounded and at first small number of characters at a time.
+
+    Lazily, so that a caller who stops early has few counted in vain.
+
+    Yields:
+        None for a prompt that has more than `max_chars` characters, and as `Counter.count_together`.
+    """
+    done, most = 0, _FIRST_CHARS
+    while done < len(canonicals):
+        chunk: list[str] = []
+        num_chars = 0
+        for each in canonicals[done:]:
+            num_chars += len(each) if len(each) <= max_chars else 0
+            if chunk and num_chars > most:
+                break
+            chunk.append(each)
+        found = iter(_count_together([each for each in chunk if len(each) <= max_chars], counter))
+        yield from (next(found) if len(each) <= max_chars else None for each in chunk)
+        done, most = done + len(chunk), min(2 * most, TOGETHER_CHARS)
+
+
+def _count_together(short: Sequence[str], counter: SetCounter) -> Sequence[CountedPrompt | None]:
+    try:
+        return counter.count_together(short) if short else ()
+    except (SystemExit, KeyboardInterrupt):
+        raise
+    except BaseException:  # noqa: BLE001  # a tokenizer's panic is not an Exception; each is counted by itself
+        return [None] * len(short)
 
 
 def count_short(canonical: str, counter: Counter, *, max_chars: int) -> CountedPrompt | None:

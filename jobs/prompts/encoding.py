@@ -18,12 +18,14 @@ from jobs.prompts.text_windows import WINDOW_CHARS, NoSeamError, TokenIds, Token
 from jobs.prompts.token_lengths import TokenLengths
 from jobs.prompts.uncut_text import ChildLimits, encode_in_child
 
-__all__ = ["PlainEncoder", "TokenIds", "UnsafeTextError", "concatenate", "control_tokens"]
+__all__ = ["SHORT_CHARS", "PlainEncoder", "TokenIds", "UnsafeTextError", "concatenate", "control_tokens"]
 
 T = TypeVar("T")
 
 # A text that cannot be cut is encoded in this process up to this size, which takes 200 MB at most.
 _WHOLE_BYTES: Final = 2**19
+# Texts of up to this length may share a call; longer ones gain nothing by it.
+SHORT_CHARS: Final = 16_384
 
 
 class UnsafeTextError(ChatTemplateError):
@@ -75,6 +77,22 @@ class PlainEncoder:
             PromptUncountableError: it takes too much memory or time.
         """
         return concatenate(self._collect(text, lambda _text, part: part.ids, limit=limit))
+
+    def encode_together(self, texts: Sequence[str]) -> list[TokenIds | None]:
+        """Encode many short texts in one call, on all cores; each as `encode` would.
+
+        Returns:
+            None in the place of a text that must be encoded by itself: it is long, or holds control tokens.
+        """
+        short = [place for place, text in enumerate(texts) if len(text) <= SHORT_CHARS]
+        encodings = self._tokenizer.encode_batch_fast(
+            [texts[place] for place in short], add_special_tokens=False
+        )
+        found: list[TokenIds | None] = [None] * len(texts)
+        for place, encoding in zip(short, encodings, strict=True):
+            ids = np.array(encoding.ids, dtype=np.int32)
+            found[place] = None if self._has_control(ids) else ids
+        return found
 
     def count(self, text: str, *, limit: int | None = None) -> int:
         """Count the tokens of the text; arguments and errors are those of `encode`."""

@@ -3,13 +3,13 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
 from hashlib import sha256
-from typing import Protocol
+from typing import Final, Protocol
 from uuid import UUID
 
-from sqlalchemy import delete, exists, select, update
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy import delete, exists, func, select, text, update
 from sqlalchemy.orm import Session
 
+from jobs.database.row_sets import insertion
 from jobs.ids import uuid7
 from jobs.models import Job, PromptText
 from jobs.prompts import messages
@@ -42,6 +42,13 @@ class Counter(Protocol):
 
     def count_prompt(self, canonical: str, *, limit: int | None = None) -> CountedPrompt:
         """Render the canonical JSON and return its ids; refuse more than `limit` tokens."""
+
+
+class SetCounter(Counter, Protocol):
+    """A counter that counts many short prompts in one call."""
+
+    def count_together(self, canonicals: Sequence[str]) -> Sequence[CountedPrompt | None]:
+        """Count these prompts; None: count that one by itself, it may be long or an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +97,37 @@ def load(session: Session, text_id: UUID) -> PromptText:
     return session.get_one(PromptText, text_id)
 
 
+@dataclass(frozen=True, slots=True)
+class ShortText:
+    """A stored prompt that may be counted together with others.
+
+    Attributes:
+        canonical: its canonical JSON.
+        counted: its stored ids, if the counter at hand made them.
+    """
+
+    id: UUID
+    canonical: str
+    counted: CountedPrompt | None
+
+
+def load_short(
+    session: Session, job_ids: Sequence[UUID], counter: Counter, *, max_bytes: int
+) -> dict[UUID, ShortText]:
+    """Read the texts of these jobs by job, except those that are longer even when compressed."""
+    columns = (PromptText.id, PromptText.body, PromptText.token_ids, PromptText.num_tokens)
+    query = select(Job.id, PromptText.fingerprint, *columns).join(PromptText, PromptText.id == Job.text_id)
+    short = query.where(Job.id.in_(job_ids), func.octet_length(PromptText.body) <= max_bytes)
+    found: dict[UUID, ShortText] = {}
+    for job_id, fingerprint, text_id, body, token_ids, num_tokens in session.execute(short):
+        canonical, counted = unpack_text(body), None
+        if fingerprint == counter.fingerprint and token_ids is not None and num_tokens is not None:
+            is_plain = messages.is_plain(canonical)
+            counted = CountedPrompt(token_ids, num_tokens, fingerprint, is_plain=is_plain)
+        found[job_id] = ShortText(text_id, canonical, counted)
+    return found
+
+
 def canonical_of(text: PromptText) -> str:
     """Unpack the prompt's canonical JSON."""
     return unpack_text(text.body)
@@ -125,6 +163,34 @@ def keep_count(session: Session, text: PromptText, found: CountedPrompt) -> None
     )
 
 
+def keep_counts(session: Session, counts: Mapping[UUID, CountedPrompt]) -> None:
+    """Store the ids with these texts, in one statement."""
+    found = list(counts.values())
+    values = {
+        "ids": list(counts),
+        "token_ids": [each.packed_ids for each in found],
+        "num_tokens": [each.num_tokens for each in found],
+        "fingerprints": [each.fingerprint for each in found],
+    }
+    if counts:
+        session.connection().execute(_KEEP_COUNTS, values)
+
+
+# In the order in which `store` and `drop_unused` lock rows.
+_KEEP_COUNTS: Final = text(
+    """
+    WITH held AS (
+        SELECT id FROM texts WHERE id = ANY(:ids) ORDER BY sha256 FOR NO KEY UPDATE
+    )
+    UPDATE texts
+    SET token_ids = given.token_ids, num_tokens = given.num_tokens, fingerprint = given.fingerprint
+    FROM held, unnest(CAST(:ids AS uuid[]), CAST(:token_ids AS bytea[]), CAST(:num_tokens AS integer[]),
+        CAST(:fingerprints AS text[])) AS given (id, token_ids, num_tokens, fingerprint)
+    WHERE texts.id = held.id AND given.id = held.id
+    """
+)
+
+
 def drop_unused(session: Session, text_ids: Sequence[UUID]) -> int:
     """Delete these texts unless a job still refers to them; return how many.
 
@@ -154,22 +220,18 @@ def _lock_existing(session: Session, digests: Sequence[bytes], tenant_id: UUID) 
 
 
 def _insert(session: Session, texts: Mapping[bytes, NewText], tenant_id: UUID) -> dict[bytes, UUID]:
-    rows = [
-        {
-            "id": uuid7(),
-            "tenant_id": tenant_id,
-            "sha256": digest,
-            "body": text.packed,
-            "token_ids": text.counted.packed_ids if text.counted else None,
-            "num_tokens": text.counted.num_tokens if text.counted else None,
-            "fingerprint": text.counted.fingerprint if text.counted else None,
-        }
-        for digest, text in texts.items()
-    ]
-    statement = (
-        insert(PromptText)
-        .on_conflict_do_nothing(index_elements=["tenant_id", "sha256"])
-        .returning(PromptText.sha256, PromptText.id)
+    counts = [text.counted for text in texts.values()]
+    values = {
+        "id": [uuid7() for _ in texts],
+        "tenant_id": [tenant_id] * len(texts),
+        "sha256": list(texts),
+        "body": [text.packed for text in texts.values()],
+        "token_ids": [each and each.packed_ids for each in counts],
+        "num_tokens": [each and each.num_tokens for each in counts],
+        "fingerprint": [each and each.fingerprint for each in counts],
+    }
+    statement = insertion(PromptText, tuple(values)).on_conflict_do_nothing(
+        index_elements=["tenant_id", "sha256"]
     )
-    inserted = session.execute(statement, rows)  # as parameters, so that the compiled statement is cached
-    return dict(inserted.all())
+    new = session.execute(statement.returning(PromptText.sha256, PromptText.id), values)
+    return dict(new.all())

@@ -3,6 +3,7 @@
 import functools
 import hashlib
 import json
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,6 +52,7 @@ __all__ = [
 
 # Part of the fingerprint: raise it when the same messages would give different ids.
 RENDERING_VERSION: Final = 1
+_OF_THREAD: Final = threading.local()
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -151,6 +153,21 @@ class Tokenizer:
             ChatTemplateError: the model has no chat template, or its template refuses these roles.
             UnsafeTextError: the tokenizer cannot encode a content without control tokens.
         """
+        found: list[TokenIds] = []
+        num = 0
+        for piece in self.pieces_of(messages, variables=variables):
+            if isinstance(piece, int):
+                found.append(np.array([piece], dtype=np.int32))
+            else:
+                found.append(self._encode_after(num, piece, limit=limit))
+            num += len(found[-1])
+        return concatenate(found)
+
+    def pieces_of(self, messages: Sequence[Message], *, variables: str = "") -> list[int | str]:
+        """Render the prompt as control tokens and the texts between them, which hold none.
+
+        Arguments and errors are those of `encode_messages`, which encodes the texts.
+        """
         if self._template is None:
             raise ChatTemplateError("The model has no chat template; send it plain text.")
         if strange := {message.role for message in messages}.difference(get_args(Role)):
@@ -158,16 +175,30 @@ class Tokenizer:
                 f"A message's role must be one of {get_args(Role)}; {len(strange)} other roles were given."
             )
         skeleton = self._template.skeleton(tuple(message.role for message in messages), variables)
-        found: list[TokenIds] = []
-        num = 0
-        for piece in skeleton:
-            if isinstance(piece, int):
-                found.append(np.array([piece], dtype=np.int32))
-            else:
-                text = "".join(messages[p].content if isinstance(p, int) else p for p in piece)
-                found.append(self._encode_after(num, text, limit=limit))
-            num += len(found[-1])
-        return concatenate(found)
+        return [
+            piece
+            if isinstance(piece, int)
+            else "".join(messages[p].content if isinstance(p, int) else p for p in piece)
+            for piece in skeleton
+        ]
+
+    def encode_together(self, prompts: Sequence[Sequence[int | str]]) -> list[TokenIds | None]:
+        """Encode the pieces of many short prompts in one call, on all cores.
+
+        Returns:
+            None in the place of a prompt that must be encoded by itself.
+        """
+        texts = [piece for pieces in prompts for piece in pieces if isinstance(piece, str)]
+        encoded = iter(self._plain.encode_together(texts))
+        found: list[TokenIds | None] = []
+        for pieces in prompts:
+            ids = [
+                next(encoded) if isinstance(piece, str) else np.array([piece], dtype=np.int32)
+                for piece in pieces
+            ]
+            whole = [each for each in ids if each is not None]
+            found.append(concatenate(whole) if len(whole) == len(ids) else None)
+        return found
 
     def encode_plain(self, text: str, *, limit: int | None = None) -> TokenIds:
         """Encode a prompt without a chat template: any `bos_id`, then the text.
@@ -280,7 +311,7 @@ def _read_json(file: Path) -> dict[str, object]:
 
 def pack_ids(ids: Sequence[int] | TokenIds) -> bytes:
     """Pack ids as little-endian int32, compressed with zstandard."""
-    return zstandard.ZstdCompressor().compress(np.asarray(ids, dtype="<i4").tobytes())
+    return _compressor().compress(np.asarray(ids, dtype="<i4").tobytes())
 
 
 def unpack_ids(packed: bytes) -> TokenIds:
@@ -294,7 +325,15 @@ def pack_text(text: str) -> bytes:
     Raises:
         UnicodeEncodeError: the text holds a lone surrogate.
     """
-    return zstandard.ZstdCompressor().compress(text.encode())
+    return _compressor().compress(text.encode())
+
+
+def _compressor() -> zstandard.ZstdCompressor:
+    """Return this thread's compressor: a new one costs as much as compressing a short text."""
+    found: zstandard.ZstdCompressor | None = getattr(_OF_THREAD, "compressor", None)
+    if found is None:
+        found = _OF_THREAD.compressor = zstandard.ZstdCompressor()
+    return found
 
 
 def begin_of_text(packed: bytes) -> str:

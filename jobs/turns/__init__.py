@@ -1,9 +1,11 @@
 """Turns at work that serves all tenants: workers take a row, keep it, and give it back."""
 
 from jobs.turns.lifecycle import (
+    Room,
     Turn,
     back_off,
     claim,
+    claim_set,
     clear_pause,
     pause_tenant,
     release,
@@ -11,9 +13,11 @@ from jobs.turns.lifecycle import (
 )
 
 __all__ = [
+    "Room",
     "Turn",
     "back_off",
     "claim",
+    "claim_set",
     "clear_pause",
     "pause_tenant",
     "release",

@@ -70,6 +70,25 @@ _TAKE: Final = """
     RETURNING id, {counter} AS attempt
 """
 
+# Take the same row and, if it and those after it are small and never failed, as many as there is room for.
+# One that failed is taken alone: it may be what kills workers, and would cost its neighbours their attempts.
+_TAKE_SET: Final = """
+    WITH oldest AS (
+        SELECT id, {size} AS size, {counter} AS attempts FROM {table}
+        WHERE {waiting} AND tenant_id = :tenant_id ORDER BY id LIMIT :num FOR NO KEY UPDATE SKIP LOCKED
+    ), taken AS (
+        SELECT id, row_number() OVER following AS place, sum(size) OVER following AS together,
+            bool_and(coalesce(size <= :small AND attempts = 0, false)) OVER following AS may_share
+        FROM oldest WINDOW following AS (ORDER BY id)
+    )
+    UPDATE {table} SET lease_id = gen_random_uuid(), lease_expires_at = clock_timestamp() + :lease,
+        {counter} = least({counter} + 1, 32767)
+    WHERE id IN (SELECT id FROM taken WHERE (place = 1 AND (may_share OR :alone))
+                 OR (may_share AND together <= :most))
+    RETURNING id, lease_id, {counter} AS attempt,
+        coalesce({size} <= :small AND {counter} = 1, false) AS may_share
+"""
+
 # Skip rows that another transaction is changing: their leases keep their time until the next renewal.
 _PROLONG: Final = """
     UPDATE {table} SET lease_expires_at = clock_timestamp() + :lease
@@ -121,6 +140,21 @@ class Turn:
         return self.attempt > self.kind.max_attempts
 
 
+@dataclass(frozen=True, slots=True)
+class Room:
+    """How many rows may be taken together.
+
+    Attributes:
+        num: rows.
+        size: sum of their sizes.
+        small: the largest of a row that shares a set with others.
+    """
+
+    num: int
+    size: int
+    small: int
+
+
 def claim(session: Session, kind: WorkKind, *, lease: timedelta) -> Turn | None:
     """Take the next row under a lease.
 
@@ -140,6 +174,32 @@ def claim(session: Session, kind: WorkKind, *, lease: timedelta) -> Turn | None:
             _serve(session, kind, tenant_id)
             return Turn(kind, taken.id, tenant_id, lease_id, taken.attempt)
     return None
+
+
+def claim_set(session: Session, kind: WorkKind, room: Room, *, lease: timedelta) -> list[Turn]:
+    """Take the next row under a lease or, if it is small, several small rows together.
+
+    The order is that of `claim`. Tenants with small rows share the room. Commit before the work begins.
+
+    Returns:
+        Nothing if no waiting row may be taken now; one row, of any size; or several small ones that never
+        failed before.
+    """
+    session.execute(_statement(_BRING_BACK, kind), {"limit": _MAX_RETURNED})
+    tenant_ids = session.scalars(_statement(_TENANTS, kind), {"kind": kind.name}).all()
+    taken: list[Turn] = []
+    for number, tenant_id in enumerate(tenant_ids[: room.num]):
+        share = max(1, (room.num - len(taken)) // (len(tenant_ids) - number))
+        most = room.size // len(tenant_ids)
+        values = {"tenant_id": tenant_id, "lease": lease, "num": share, "small": room.small, "most": most}
+        rows = session.execute(_statement(_TAKE_SET, kind), values | {"alone": not taken})
+        found = sorted(rows, key=lambda row: row.id)
+        taken += [Turn(kind, row.id, tenant_id, row.lease_id, row.attempt) for row in found]
+        if found:
+            _serve(session, kind, tenant_id)
+        if any(not row.may_share for row in found):
+            break
+    return taken
 
 
 def renew(session: Session, turns: Sequence[Turn], *, lease: timedelta) -> set[UUID]:
@@ -234,5 +294,6 @@ def _statement(template: str, kind: WorkKind) -> TextClause:
             waiting=kind.waiting,
             held=kind.held,
             put_off=kind.put_off,
+            size=kind.size,
         )
     )

@@ -1,7 +1,7 @@
 """Work on a row that a worker took in turn: its contract, and the signal that ends it early."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
 from enum import Enum
 from typing import Protocol, TypeVar
@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from jobs.errors import LongbatchError
 from jobs.models.turn import WorkKind
-from jobs.turns.lifecycle import Turn
+from jobs.turns.lifecycle import Room, Turn
 
 Sessions = sessionmaker[Session]
 T_co = TypeVar("T_co", covariant=True)
@@ -109,3 +109,19 @@ class Work(Protocol[T_co]):
 
     def name_row(self, row_id: UUID) -> tuple[str, str]:
         """Return the field that names the row in a log line, and its value."""
+
+
+class SetWork(Work[T_co], Protocol[T_co]):
+    """Work whose small rows are done together."""
+
+    @property
+    def room(self) -> Room:
+        """How many rows one set may have."""
+
+    def do_together(self, sessions: Sessions, turns: Sequence[Turn]) -> Collection[UUID]:
+        """Do the work for those of these rows for which it succeeds in one go.
+
+        Returns:
+            The rows that it did, or whose lease was lost. Do the others one at a time, within the same
+            attempt: errors belong to the row that caused them.
+        """

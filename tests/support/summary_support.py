@@ -15,7 +15,6 @@ from jobs.engines import reservations
 from jobs.engines.capacity import Capacity
 from jobs.models import DEFAULT_TENANT, Job, Summary, SummaryNode
 from jobs.models.document import Document, DocumentText
-from jobs.prompts.store import CountedPrompt
 from jobs.prompts.tokenizer import pack_text
 from jobs.scheduling.claims import Claim, claim
 from jobs.settings import LimitSettings
@@ -23,22 +22,25 @@ from jobs.states import FinishReason
 from jobs.states.document import DocumentKind, DocumentState
 from jobs.summaries import SummarySpec
 from jobs.summaries.planning import Planning, PlanningTools
-from support import ENGINE, MODEL, POLICY, output_of, prepare_next, register_engine, runner_of, within
+from support import (
+    ENGINE,
+    MODEL,
+    POLICY,
+    WordCounter,
+    output_of,
+    prepare_next,
+    register_engine,
+    runner_of,
+    within,
+)
 from worker.turns import WorkResult
 
 # Chunks of about 300 words, three summaries joined at once.
 SMALL = Capacity(max_batch_size=4, max_blocks=64, tokens_per_block=64, max_input_len=900, max_seq_len=1024)
 
 
-class Words:
+class Words(WordCounter):
     """A counter whose tokens are words."""
-
-    fingerprint = "words-1"
-
-    def count_prompt(self, canonical: str, *, limit: int | None = None) -> CountedPrompt:  # noqa: ARG002
-        return CountedPrompt(
-            packed_ids=b"ids", num_tokens=len(canonical.split()), fingerprint=self.fingerprint
-        )
 
     def count_text(self, text: str) -> int:
         return len(text.split())

@@ -1,7 +1,7 @@
 """What several tests need: jobs in any state, and waiting for a condition."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from hashlib import sha256
@@ -19,7 +19,7 @@ from jobs.engines.capacity import Capacity
 from jobs.ids import uuid7
 from jobs.models import DEFAULT_TENANT, Base, Job
 from jobs.preparation import Counting
-from jobs.prompts.store import CountedPrompt, Counter, NewText
+from jobs.prompts.store import CountedPrompt, NewText, SetCounter
 from jobs.scheduling import claims
 from jobs.scheduling.claims import Claim
 from jobs.scheduling.sizing import ClaimPolicy
@@ -55,6 +55,9 @@ class WordCounter:
     def count_prompt(self, canonical: str, *, limit: int | None = None) -> CountedPrompt:  # noqa: ARG002
         words = len(canonical.split())
         return CountedPrompt(packed_ids=b"ids", num_tokens=words, fingerprint=self.fingerprint)
+
+    def count_together(self, canonicals: Sequence[str]) -> list[CountedPrompt | None]:
+        return [self.count_prompt(each) for each in canonicals]
 
 
 def eventually(
@@ -200,7 +203,7 @@ def runner_of(sessions: sessionmaker[Session]) -> WorkRunner:
 
 def prepare_next(
     sessions: sessionmaker[Session] | Session,
-    counter: Counter | None = None,
+    counter: SetCounter | None = None,
     *,
     default_capacity: Capacity = CAPACITY,
 ) -> Job | None:
@@ -215,7 +218,10 @@ def prepare_next(
 
 
 def prepare_all(
-    sessions: sessionmaker[Session], counter: Counter | None = None, *, default_capacity: Capacity = CAPACITY
+    sessions: sessionmaker[Session],
+    counter: SetCounter | None = None,
+    *,
+    default_capacity: Capacity = CAPACITY,
 ) -> list[Job]:
     """The jobs whose prompts were counted until none was left."""
     work = Counting(counter or WordCounter(), default_capacity)

@@ -25,7 +25,7 @@ from jobs.models.turn import VALIDATION
 from jobs.states import JobState
 from jobs.states.file import FileState
 from openai_support import chat_line, jsonl
-from support import MODEL
+from support import MODEL, refusing
 
 
 class DiedError(BaseException):
@@ -332,6 +332,16 @@ def test_a_file_that_grows_cannot_be_deleted(service: Service, sessions: session
 def test_long_prompts_are_left_to_be_counted(service: Service) -> None:
     batch_id = service.accepted([chat_line("long", "word " * 1000, model=MODEL), *lines(1)])
     assert [job.state for job in service.jobs(batch_id)] == [JobState.PREPARING, JobState.QUEUED]
+
+
+def test_a_line_that_the_database_refuses_fails_alone(
+    service: Service, sessions: sessionmaker[Session]
+) -> None:
+    with refusing(sessions, "BEFORE INSERT ON jobs FOR EACH ROW WHEN (NEW.batch_line IN (3, 8))"):
+        batch_id = service.accepted(lines(10))
+        service.advance()
+    assert [job.batch_line for job in service.jobs(batch_id)] == [1, 2, 4, 5, 6, 7, 9, 10]
+    assert service.batch(batch_id).num_failed == 2
 
 
 def test_an_output_that_readers_would_break_apart_stays_one_line(service: Service) -> None:

@@ -9,7 +9,7 @@ from api_server import ApiProcess, error_of
 from cli.stack.servers.valkey import EmbeddedValkey
 from jobs.models import Job, PromptText
 from jobs.settings import DatabaseSettings
-from support import eventually
+from support import eventually, refusing
 
 BAD = {
     7: (b"no json", "invalid_json", None),
@@ -49,6 +49,25 @@ def test_five_thousand_lines_are_accepted_but_the_bad_ones(
         assert session.scalar(select(func.count()).select_from(PromptText)) == 100
     accepted = [n for n in range(1, 5001) if n not in BAD and n % 1000]
     assert [row.custom_id for row in rows] == [str(number) for number in accepted]
+    assert [f"job_{row.id.hex}" for row in rows] == report["ids"]
+
+
+def test_a_line_that_the_database_refuses_fails_alone(
+    http: httpx2.Client, sessions: sessionmaker[Session]
+) -> None:
+    lines = [
+        json.dumps({"input": f"document {number}", "custom_id": str(number)}) for number in range(1, 101)
+    ]
+    with refusing(sessions, "BEFORE INSERT ON jobs FOR EACH ROW WHEN (NEW.custom_id IN ('17', '60'))"):
+        report = http.post("/v1/jobs/bulk", content="\n".join(lines)).json()
+    assert (report["accepted"], report["rejected"]) == (98, 2)
+    assert [(each["line"], each["code"]) for each in report["errors"]] == [
+        (17, "internal_error"),
+        (60, "internal_error"),
+    ]
+    with sessions() as session:
+        rows = session.execute(select(Job.custom_id, Job.id).order_by(Job.id)).all()
+    assert [row.custom_id for row in rows] == [str(n) for n in range(1, 101) if n not in (17, 60)]
     assert [f"job_{row.id.hex}" for row in rows] == report["ids"]
 
 

@@ -10,8 +10,9 @@ from jobs import deletion, leases, lifecycle, queries, submission
 from jobs.database import database_now
 from jobs.engines import reservations
 from jobs.errors import IdempotencyConflictError, NotFoundError
+from jobs.ids import uuid7
 from jobs.models import DEFAULT_TENANT, Job, PromptText, Reservation, Result, WebhookEvent
-from jobs.states import FinishReason, JobState, StopReason
+from jobs.states import FinishReason, JobState, Lane, StopReason
 from jobs.tenants.idempotency import IdempotencyGuard
 from jobs.transitions import Lease
 from support import (
@@ -257,3 +258,30 @@ def test_unfinished_jobs_are_counted_by_state(session: Session) -> None:
     submit_one(session, spec(100, max_tokens=10))
     assert queries.count_by_state(session) == {"blocked": 0, "preparing": 1, "queued": 1, "running": 0}
     assert queries.queued_tokens(session) == 110
+
+
+def test_a_new_job_is_what_the_database_has(session: Session) -> None:
+    given = [
+        spec(),
+        spec(None),
+        spec(10**6),
+        spec(
+            rank=1,
+            lane=Lane.INTERACTIVE,
+            sampling={"temperature": 0.5, "stop": ["a", "b"]},
+            custom_id="mine",
+            metadata={"a": "b"},
+            webhook_url="https://example.com/",
+            webhook_secret=b"sealed",
+            webhook_includes_output=True,
+            window=timedelta(hours=1),
+            batch_id=uuid7(),
+            batch_line=3,
+        ),
+    ]
+    jobs = submission.submit(session, given, tenant_id=DEFAULT_TENANT, default_capacity=CAPACITY)
+    names = Job.__mapper__.attrs.keys()
+    before = [{name: getattr(job, name) for name in names} for job in jobs]
+    session.expire_all()
+    assert [{name: getattr(job, name) for name in names} for job in jobs] == before
+    assert [job.state for job in jobs] == ["queued", "preparing", "failed", "queued"]
