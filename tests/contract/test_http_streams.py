@@ -3,10 +3,10 @@
 The server of these tests is a socket that sends prepared bytes, in vLLM's format where nothing else is said.
 """
 
-import asyncio
 import json
 import queue
 import socket
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -279,24 +279,20 @@ def test_a_request_stopped_before_it_is_sent_never_is() -> None:
 
 def test_a_request_stopped_while_it_connects_is_cut() -> None:
     """A stop that overtakes its request ends nothing: the request would run to its last token."""
-    with socket.create_server((LOOPBACK, 0), backlog=1) as listener:
-        call = HttpCall(
-            HttpServer(f"http://{LOOPBACK}:{listener.getsockname()[1]}"),
-            Request("request-1", np.array([5], dtype=np.int32), 3, 2, 2),
-            dialect=SGLANG,
-        )
+    greeted = threading.Event()
 
-        async def stopped_at_once() -> StreamEnd:
-            def no(_: EngineDelta) -> None:
-                raise AssertionError
+    def conduct(connected: socket.socket) -> None:
+        """Never answer the client's first word, without which it sends no request."""
+        connected.recv(1)
+        greeted.set()
+        while connected.recv(65536):
+            pass
 
-            running = asyncio.ensure_future(call.run(no, sent=lambda: None))
-            await asyncio.sleep(0)
-            call.stop()
-            return await running
-
-        assert loop.run(stopped_at_once(), timeout=PATIENCE) == NOT_SENT
-        loop.run(call.close(), timeout=PATIENCE)
+    with serving(conduct, reads=False) as server:
+        opened = Opened(f"https://{LOOPBACK}:{server.port}", dialect=SGLANG).start()
+        assert greeted.wait(PATIENCE)
+        opened.stream.stop()
+        assert opened.end() == ([], NOT_SENT)
 
 
 def test_a_stop_request_that_is_refused_cuts_the_stream() -> None:
