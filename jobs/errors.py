@@ -283,6 +283,10 @@ class EngineUnavailableError(EngineError):
     retryable = True
 
 
+class EngineMisconfiguredError(EngineUnavailableError):
+    """The engine refuses requests until an operator changes something; this does not spend an attempt."""
+
+
 class EngineLostError(RetryableEngineError):
     """The engine was lost while it ran the job."""
 

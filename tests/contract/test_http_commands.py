@@ -40,6 +40,14 @@ def test_the_doctor_asks_the_http_engine_and_no_triton(
     assert "triton keepalive" not in found
 
 
+def test_an_inspection_says_that_the_key_is_wrong_where_only_answers_need_one(server: StandIn) -> None:
+    server.api_key, server.is_open = "right", True
+    answer = CliRunner().invoke(app, ["engine", "inspect", "--url", server.url, "--json"])
+    found = {each["name"]: each for each in json.loads(answer.stdout)}
+    assert found["answer"]["status"] == "failed"
+    assert "LONGBATCH_ENGINE__API_KEY" in found["answer"]["detail"]
+
+
 def test_a_load_test_goes_straight_to_the_http_engine(server: StandIn) -> None:
     size = ["--requests", "3", "--concurrency", "1", "--prompt-tokens", "50", "--max-tokens", "7"]
     answer = CliRunner().invoke(app, ["bench", "engine", "--url", server.url, *size, "--json"])

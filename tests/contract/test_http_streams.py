@@ -18,7 +18,13 @@ from pydantic import SecretStr
 
 from cli.stack.ports import LOOPBACK
 from hostile_servers import Conduct, Server, answering, forever, half_closing, resetting, serving, silent
-from jobs.errors import EngineError, EngineLostError, EngineUnavailableError, RetryableEngineError
+from jobs.errors import (
+    EngineError,
+    EngineLostError,
+    EngineMisconfiguredError,
+    EngineUnavailableError,
+    RetryableEngineError,
+)
 from local_engine import free_ports
 from support import PATIENCE, eventually
 from worker.engine import loop
@@ -241,6 +247,9 @@ def test_a_server_that_accepts_nothing_costs_no_attempt(status: str) -> None:
     _, end = asked(refusing(status, headers=b"Location: http://elsewhere.test/\r\n"))
     assert isinstance(end.error, EngineUnavailableError)
     assert end.confirmed
+    will_pass = status.startswith(("408", "429", "503"))
+    assert isinstance(end.error, EngineMisconfiguredError) != will_pass
+    assert ("LONGBATCH_ENGINE__API_KEY" in end.error.message) == status.startswith(("401", "403"))
 
 
 @pytest.mark.parametrize("status", ["500 Oops", "502 Bad Gateway", "504 Timeout"])

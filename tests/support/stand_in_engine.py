@@ -66,6 +66,7 @@ class StandIn:
 
     Attributes:
         api_key: what it asks for; empty: nothing.
+        is_open: whoever has no key may read what it tells of itself; only requests for answers need one.
         repeats: SGLang sends all ids so far in each event.
         limit: its own limit of tokens, at which it clamps without a word.
         stops_after: tokens after which it has matched a stop string, which ids hold and text does not.
@@ -79,6 +80,7 @@ class StandIn:
 
     kind: Kind
     api_key: str = ""
+    is_open: bool = False
     repeats: bool = True
     limit: int = 10**6
     stops_after: int | None = None
@@ -164,7 +166,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Nothing."""
 
     def do_GET(self) -> None:
-        if self.path != "/health" and self._is_refused():
+        if self.path != "/health" and not self.stand_in.is_open and self._is_refused():
             return
         metrics, document = self.stand_in.metrics(self.path), self.stand_in.document(self.path)
         if metrics is not None:

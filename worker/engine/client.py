@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 
 from jobs.engines.capacity import Capacity
+from jobs.errors import EngineError, EngineUnavailableError
 from jobs.ids import uuid7
 from jobs.settings import EngineSettings, TritonSettings
 from worker.engine import loop
@@ -84,13 +85,20 @@ class EngineClient:
         return loop.run(self._describe())
 
     def answers(self, served: ServedModel, *, timeout: float) -> bool:
-        """Return True if the engine really generates a token for a one-token prompt.
+        """Return True if the engine really generates a token for a one-token prompt; see `try_answer`."""
+        return self.try_answer(served, timeout=timeout) is None
+
+    def try_answer(self, served: ServedModel, *, timeout: float) -> EngineError | None:
+        """Let the engine generate a token for a one-token prompt.
 
         Args:
             served: the model.
             timeout: the longest wait for the end of its answer, in seconds.
+
+        Returns:
+            Why it did not; None if it did.
         """
-        return loop.run(self._answers(served, seconds=timeout))
+        return loop.run(self._try_answer(served, seconds=timeout))
 
     async def _describe(self) -> EngineModel:
         served = await self.engine.model()
@@ -103,13 +111,13 @@ class EngineClient:
         """
         gauges = await self.engine.gauges()
         if gauges is not None and gauges.max_blocks == 0 and self._needs_gauges:
-            await self._answers(served, seconds=CANARY_SECONDS)
+            await self._try_answer(served, seconds=CANARY_SECONDS)
             gauges = await self.engine.gauges()
         if gauges is not None and gauges.max_blocks:
             self._shown = gauges
         return self._shown or gauges or Gauges()
 
-    async def _answers(self, served: ServedModel, *, seconds: float) -> bool:
+    async def _try_answer(self, served: ServedModel, *, seconds: float) -> EngineError | None:
         request = Request(
             request_id=uuid7().hex,
             ids=np.array([self._end_id], dtype=np.int32),
@@ -125,12 +133,12 @@ class EngineClient:
             async with asyncio.timeout(seconds):
                 end = await call.run(lambda _: None, sent=lambda: None)
         except TimeoutError:
-            return False
+            return EngineUnavailableError(f"no token came within {seconds:g} s")
         finally:
             self._canary = None
             with contextlib.suppress(TimeoutError):
                 await call.close()
-        return end.error is None
+        return end.error
 
     def _cancel_canary(self) -> None:
         if self._canary is not None:

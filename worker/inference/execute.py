@@ -206,8 +206,8 @@ class Runner:
         )
         running.generating_since = None
         match end:
-            case RunEnd(Failed(EngineLostError() | EngineUnavailableError())):
-                self.monitor.suspend()
+            case RunEnd(Failed(EngineLostError() | EngineUnavailableError() as error)):
+                self.monitor.suspend(error)
             case RunEnd(LeaseLost()):
                 stream.cancel()  # no time for a stop request: the stream must not outlive the lease
             case RunEnd(engine_is_done=False):

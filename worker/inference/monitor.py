@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from jobs import telemetry
 from jobs.database import database_now, transaction
 from jobs.engines import registry
-from jobs.errors import EngineError
+from jobs.errors import EngineError, EngineMisconfiguredError
 from jobs.models import Reservation
 from jobs.settings import Settings
 from worker.engine.client import CANARY_SECONDS, EngineClient, EngineModel
@@ -53,6 +53,7 @@ class EngineMonitor:
         )
         self._model: EngineModel | None = None
         self._changed = threading.Lock()
+        self._must_answer = False
         self._paused_for: str | None = None
         self._seen_at = self._described_at = float("-inf")
         self._was_shared = False
@@ -66,10 +67,16 @@ class EngineMonitor:
         with self._changed:
             return self._model
 
-    def suspend(self) -> None:
-        """Give the engine no jobs until the next successful probe. Called when a stream cannot reach it."""
+    def suspend(self, error: EngineError) -> None:
+        """Give the engine no jobs until the next successful probe. Called when a stream cannot reach it.
+
+        Args:
+            error: the stream's. If the engine refuses requests although it looks ready, an answer must show
+                the end of that.
+        """
         with self._changed:
             self._model = None
+            self._must_answer |= isinstance(error, EngineMisconfiguredError)
         self.loop.wake()
 
     def begin_stop(self) -> None:
@@ -105,13 +112,21 @@ class EngineMonitor:
             self._pause("the engine is not ready")
             return
         try:
-            model = self._client.describe()
+            model = self._read_model()
         except EngineError as error:
             self._pause(error.message, said=error.said)
             return
         if model != self.model:
             self._register(model)
         self._described_at = time.monotonic()
+
+    def _read_model(self) -> EngineModel:
+        model = self._client.describe()
+        if self._must_answer:
+            if error := self._client.try_answer(model.served, timeout=CANARY_SECONDS):
+                raise error
+            self._must_answer = False
+        return model
 
     def _register(self, model: EngineModel) -> None:
         with transaction(self._sessions) as session:

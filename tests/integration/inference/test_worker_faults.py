@@ -6,6 +6,7 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
+from pydantic import SecretStr
 from sqlalchemy import select, text, update
 
 from cli.stack.servers.engine_options import EngineOptions, OracleFaults
@@ -17,10 +18,11 @@ from jobs.ids import uuid7
 from jobs.models import Engine, Job
 from jobs.prompts.tokenizer import Tokenizer, ensure_default_tokenizer, unpack_ids
 from jobs.scheduling.claims import claim
-from jobs.settings import DatabaseSettings, Settings
+from jobs.settings import BrokerSettings, DatabaseSettings, EngineSettings, JobSettings, Settings
 from local_engine import RunningEngine, engine_module, running_engine
+from stand_in_engine import standing_in
 from support import POLICY, eventually
-from worker_support import ENGINE, TIME_SCALE, KillableEngine, Queue, running_worker, settings_for
+from worker_support import ENGINE, MODEL, TIME_SCALE, KillableEngine, Queue, running_worker, settings_for
 
 
 def options(mode: str = "synthetic", **faults: float) -> EngineOptions:
@@ -112,6 +114,29 @@ def test_jobs_survive_a_killed_engine_without_an_attempt(
         eventually(lambda: not queue.reservations())
     assert [(job.state, job.attempt, job.completion_tokens) for job in ended] == [("completed", 0, 3000)] * 6
     assert sorted(job.num_rescues for job in ended) == [0, 0, 1, 1, 1, 1]
+
+
+def test_a_wrong_key_pauses_the_engine_until_it_is_right(
+    queue: Queue, database_settings: DatabaseSettings, valkey: EmbeddedValkey, tokenizer: Tokenizer
+) -> None:
+    """The engine shows its health and models to everybody: only requests for answers are refused."""
+    with standing_in("vllm", api_key="right", is_open=True) as server:
+        settings = Settings(
+            database=database_settings,
+            broker=BrokerSettings(url=SecretStr(valkey.url), socket_timeout_seconds=1),
+            engine=EngineSettings(
+                name=ENGINE, model=MODEL, url=server.url, api_key=SecretStr("wrong"), max_batch_size=2
+            ),
+            jobs=JobSettings(max_attempts=1, shutdown_grace_seconds=0.2),
+        )
+        with running_worker(settings, tokenizer):
+            job_ids = [queue.submit(f"Job {number}.", max_tokens=5) for number in range(3)]
+            eventually(lambda: "LONGBATCH_ENGINE__API_KEY" in (paused_reason(queue) or ""))
+            eventually(lambda: all(queue.job(job_id).state == "queued" for job_id in job_ids))
+            server.api_key = "wrong"
+            ended = [queue.ended(job_id) for job_id in job_ids]
+            eventually(lambda: paused_reason(queue) is None)
+    assert [(job.state, job.attempt, job.num_rescues) for job in ended] == [("completed", 0, 0)] * 3
 
 
 def paused_reason(queue: Queue) -> str | None:

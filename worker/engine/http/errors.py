@@ -5,15 +5,23 @@ from typing import Any, Final
 
 import httpx2
 
-from jobs.errors import EngineError, EngineLostError, EngineUnavailableError, RetryableEngineError
+from jobs.errors import (
+    EngineError,
+    EngineLostError,
+    EngineMisconfiguredError,
+    EngineUnavailableError,
+    RetryableEngineError,
+)
 from worker.engine.body import body_of
 from worker.engine.engine import NOT_SENT, StreamEnd
 from worker.engine.storable import storable
 
 # The request itself is wrong; the same request fails again.
 _REFUSED: Final = frozenset({400, 413, 415, 422})
-# The server accepted nothing, and another moment or operator helps: a wrong key, no such model, too busy.
-_NOT_NOW: Final = frozenset({401, 403, 404, 405, 408, 429, 503})
+# The server accepted nothing: another key or address helps, or another moment.
+_NO_KEY: Final = frozenset({401, 403})
+_NOT_HERE: Final = frozenset({404, 405})
+_NOT_NOW: Final = frozenset({408, 429, 503})
 # Of an error's body; a message is much shorter.
 _MAX_BODY_BYTES: Final = 2**16
 
@@ -29,7 +37,11 @@ async def refused(answer: httpx2.Response, *, is_certain: bool) -> StreamEnd:
     if status in _REFUSED:
         error = EngineError(said, said=said) if is_certain else RetryableEngineError(said=said)
         return StreamEnd(error, confirmed=True)
-    if status in _NOT_NOW or answer.is_redirect:
+    if status in _NO_KEY | _NOT_HERE or answer.is_redirect:
+        help_ = "; see LONGBATCH_ENGINE__API_KEY" if status in _NO_KEY else ""
+        message = f"the engine answers every request with status {status}{help_}"
+        return StreamEnd(EngineMisconfiguredError(message, said=said), confirmed=True)
+    if status in _NOT_NOW:
         return StreamEnd(EngineUnavailableError(said=said), confirmed=True)
     return StreamEnd(RetryableEngineError(said=said), confirmed=False)
 

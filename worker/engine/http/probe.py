@@ -1,6 +1,5 @@
 """A read-only inspection of an HTTP engine: its kind, capacity and tokenizer, in words."""
 
-import time
 from collections.abc import Iterator, Mapping
 from typing import Final
 
@@ -11,6 +10,7 @@ from jobs.errors import EngineError, EngineUnavailableError
 from jobs.prompts.tokenizer import Tokenizer
 from jobs.settings import EngineSide
 from worker.engine import loop
+from worker.engine.canary import answers
 from worker.engine.client import CANARY_SECONDS, EngineClient, EngineModel
 from worker.engine.engine import ServedModel
 from worker.engine.http.server import HttpServer
@@ -38,18 +38,10 @@ def probe(side: EngineSide, tokenizer: Tokenizer, client: EngineClient) -> Itera
         return
     yield Finding("server", "ok", f"{server.url} runs {served.kind}")
     yield Finding("entry point", "ok", f"{served.name}: {HTTP_KINDS[served.kind].words}")
-    yield _answers(client, served)
+    yield answers(client, served)
     yield from _capacity(side, client)
     yield _load(client)
     yield _tokenizer(server, served, tokenizer)
-
-
-def _answers(client: EngineClient, served: ServedModel) -> Finding:
-    began = time.monotonic()
-    if client.answers(served, timeout=CANARY_SECONDS):
-        return Finding("answer", "ok", f"one token came within {time.monotonic() - began:.2f} s")
-    detail = f"no token came within {CANARY_SECONDS:g} s, although the server may be ready"
-    return Finding("answer", "failed", detail, "see the server's log; other requests may occupy the engine")
 
 
 def _capacity(side: EngineSide, client: EngineClient) -> Iterator[Finding]:

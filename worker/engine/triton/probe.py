@@ -1,6 +1,5 @@
 """A read-only inspection of an engine's server: what it offers and what is wrong, in words."""
 
-import time
 from collections.abc import Iterator, Mapping
 from typing import Final
 
@@ -9,8 +8,8 @@ from jobs.errors import EngineError, EngineUnavailableError
 from jobs.prompts.tokenizer import Tokenizer
 from jobs.settings import EngineSide
 from worker.engine import loop
-from worker.engine.client import CANARY_SECONDS, EngineClient
-from worker.engine.engine import ServedModel
+from worker.engine.canary import answers
+from worker.engine.client import EngineClient
 from worker.engine.triton.checks import ALONE, CHECKS, InspectedServer
 from worker.engine.triton.engine import TritonEngine
 from worker.engine.triton.model_config import ModelConfig, Offer, entry_kind
@@ -44,7 +43,7 @@ def probe(side: EngineSide, tokenizer: Tokenizer, client: EngineClient) -> Itera
             yield Finding("entry point", "failed", error.message, "decoupled_mode:True for fill_template")
             return
         yield Finding("entry point", "ok", f"{served.name} ({served.kind}): {_KINDS[served.kind]}")
-        yield _answers(client, served)
+        yield answers(client, served)
         gauges = loop.run(engine.gauges())
         server = InspectedServer(
             side, tokenizer, engine, offer, served, _configs(engine, offer, served.kind), gauges
@@ -78,18 +77,6 @@ def _no_model(side: EngineSide, engine: TritonEngine) -> Finding:
         "failed",
         f"there is no model {side.triton.model_name}",
         f"LONGBATCH_TRITON__MODEL_NAME={others[0]}" if others else "the server's model repository",
-    )
-
-
-def _answers(client: EngineClient, served: ServedModel) -> Finding:
-    began = time.monotonic()
-    if client.answers(served, timeout=CANARY_SECONDS):
-        return Finding("answer", "ok", f"one token came within {time.monotonic() - began:.2f} s")
-    return Finding(
-        "answer",
-        "failed",
-        f"no token came within {CANARY_SECONDS:g} s, although the server may be ready",
-        "see the server's log; other requests may occupy the engine",
     )
 
 
