@@ -5,14 +5,16 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import httpx2
 
 from jobs.errors import LongbatchError
 from jobs.ids import uuid7
 from jobs.states import TERMINAL
-from jobs.views import JobObject, JobWithQueueObject
+
+if TYPE_CHECKING:  # it imports SQLAlchemy, which takes most of a second
+    from jobs.views import JobObject, JobWithQueueObject
 
 _TIMEOUT_SECONDS: Final = 30.0
 # Length of a long poll; the server allows 60 s, but proxies in between often end a request after a minute.
@@ -81,18 +83,18 @@ class Client:
     ) -> None:
         self._http.close()
 
-    def submit(self, body: Mapping[str, object], *, key: str | None = None) -> JobObject:
+    def submit(self, body: Mapping[str, object], *, key: str | None = None) -> "JobObject":
         """Submit a job. An idempotency key keeps retries from creating a second one."""
         headers = {"Idempotency-Key": key or str(uuid7())}
         job: JobObject = self._send("POST", "/v1/jobs", json=body, headers=headers)
         return job
 
-    def job(self, job_id: str) -> JobWithQueueObject:
+    def job(self, job_id: str) -> "JobWithQueueObject":
         """Fetch the job in its current state."""
         job: JobWithQueueObject = self._send("GET", f"/v1/jobs/{_quoted(job_id)}")
         return job
 
-    def wait(self, job_id: str, *, on_change: Callable[[JobWithQueueObject], None]) -> JobWithQueueObject:
+    def wait(self, job_id: str, *, on_change: "Callable[[JobWithQueueObject], None]") -> "JobWithQueueObject":
         """Poll until the job ends and return it; `on_change` gets every earlier reply."""
         path = f"/v1/jobs/{_quoted(job_id)}"
         job = self.job(job_id)
@@ -145,7 +147,7 @@ class Client:
         page: dict[str, Any] = self._send("GET", "/v1/jobs", params=query)
         return page
 
-    def cancel(self, job_id: str) -> JobObject:
+    def cancel(self, job_id: str) -> "JobObject":
         """Cancel a job, or ask a running one to stop; an ended one stays as it is."""
         job: JobObject = self._send("POST", f"/v1/jobs/{_quoted(job_id)}/cancel")
         return job

@@ -1,53 +1,49 @@
 """The command `longbatch`: its subcommands, and how errors end it."""
 
+import importlib
 import sys
-from typing import Annotated
+from collections.abc import Collection, Mapping
+from typing import Annotated, Final
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 
-from cli.commands import (
-    bench,
-    demo,
-    doctor,
-    documents,
-    engine,
-    estimate,
-    inspect,
-    jobs,
-    keys,
-    summarize,
-    tenants,
-    up,
-    watch,
-    watch_folder,
-    webhooks,
-)
 from jobs.errors import LongbatchError
 from jobs.version import version
 
-app = typer.Typer(
-    name="longbatch",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
-demo.register(app)
-up.register(app)
-summarize.register(app)
-estimate.register(app)
-watch_folder.register(app)
-documents.register(app)
-jobs.register(app)
-watch.register(app)
-tenants.register(app)
-keys.register(app)
-webhooks.register(app)
-engine.register(app)
-inspect.register(engine.app)
-bench.register(app)
-doctor.register(app)
+# The modules of cli.commands, in the order of the help, with the commands that each registers.
+_MODULES: Final[Mapping[str, Collection[str]]] = {
+    "demo": ["demo"],
+    "up": ["up"],
+    "summarize": ["summarize"],
+    "estimate": ["estimate"],
+    "watch_folder": ["watch-folder"],
+    "documents": ["documents"],
+    "jobs": ["submit", "list", "show", "result", "cancel"],
+    "watch": ["watch"],
+    "tenants": ["tenants"],
+    "keys": ["keys"],
+    "webhooks": ["webhooks"],
+    "engine": ["engine"],
+    "bench": ["bench"],
+    "doctor": ["doctor"],
+}
+
+
+def application(wanted: str | None = None) -> typer.Typer:
+    """Build the application with this command alone, or with all if none is of that name.
+
+    The modules of all take a second to import, and no command needs the others.
+    """
+    app = typer.Typer(
+        name="longbatch", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
+    )
+    app.callback()(_root)
+    modules = [module for module, commands in _MODULES.items() if wanted in commands]
+    for module in modules or _MODULES:
+        importlib.import_module(f"cli.commands.{module}").register(app)
+    return app
 
 
 def _show_version(*, is_asked: bool) -> None:
@@ -56,7 +52,6 @@ def _show_version(*, is_asked: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _root(
     *,
     _version: Annotated[
@@ -74,7 +69,7 @@ def _root(
 def main() -> None:
     """Run the command line. An expected error prints one line and exits with code 1."""
     try:
-        app()
+        application(next(iter(sys.argv[1:]), None))()
     except LongbatchError as error:
         Console(stderr=True, highlight=False).print(f"[red]error:[/] {escape(error.message)}", soft_wrap=True)
         sys.exit(1)

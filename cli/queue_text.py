@@ -1,10 +1,12 @@
 """A job's queue position in words."""
 
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from jobs.states import WaitReason
-from jobs.views import QueueReply
+
+if TYPE_CHECKING:
+    from jobs.views import QueueReply
 
 _WORDS: Final[dict[str, str]] = {
     WaitReason.DEPENDENCY: "waiting for other jobs",
@@ -23,7 +25,7 @@ _HOUR: Final = timedelta(hours=1)
 _DAY: Final = timedelta(days=1)
 
 
-def in_words(queue: QueueReply, *, now: datetime) -> str:
+def in_words(queue: "QueueReply", *, now: datetime) -> str:
     """Describe a queue position: `number 3, starts in about 4 min: others go first`."""
     reason = queue["reason"]
     why = "starts any moment" if reason is None else _WORDS.get(reason, reason)

@@ -9,6 +9,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
+from cli.commands import inspect
 from cli.engine import drift, render, sharing
 from cli.engine import plan as plans
 from cli.engine import profile as profiles
@@ -40,6 +41,7 @@ def register(parent: typer.Typer) -> None:
     """Add the commands to the application."""
     for name, command in _COMMANDS.items():
         app.command(name)(command)
+    inspect.register(app)
     parent.add_typer(app, name="engine")
 
 

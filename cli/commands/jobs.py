@@ -5,7 +5,7 @@ from collections.abc import Callable
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 from uuid import UUID
 
 import typer
@@ -33,7 +33,9 @@ from cli.output import (
 from cli.queue_text import in_words, utc_now
 from jobs import ids
 from jobs.states import JobState
-from jobs.views import JobWithQueueObject
+
+if TYPE_CHECKING:
+    from jobs.views import JobWithQueueObject
 
 
 class Task(StrEnum):
@@ -242,13 +244,13 @@ def _read(file: str) -> str:
         raise typer.BadParameter(_NO_TEXT.format(file), param_hint="FILE") from error
 
 
-def _wait(client: Client, job_id: str) -> JobWithQueueObject:
+def _wait(client: Client, job_id: str) -> "JobWithQueueObject":
     """Wait until the job ends; meanwhile show its state on a terminal."""
     with notes.status(escape(job_id)) as status:
         return client.wait(job_id, on_change=lambda job: status.update(_progress(job)))
 
 
-def _progress(job: JobWithQueueObject) -> str:
+def _progress(job: "JobWithQueueObject") -> str:
     tokens = f", {job['completion_tokens']} tokens" if job["completion_tokens"] else ""
     queue = f", {in_words(job['queue'], now=utc_now())}" if job["queue"] else ""
     return f"{job['id']} {job['state']}{tokens}{queue}"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 from typer.testing import CliRunner
 
-from cli.main import app
+from cli.main import application
 from stand_in_engine import StandIn, standing_in
 
 CAPACITY = {"MAX_BATCH_SIZE": "4", "MAX_BLOCKS": "64", "TOKENS_PER_BLOCK": "32"}
@@ -21,7 +21,9 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
 
 
 def test_an_inspection_by_url_says_what_the_server_is(server: StandIn) -> None:
-    answer = CliRunner().invoke(app, ["engine", "inspect", "--url", server.url, "--keepalive", "--json"])
+    answer = CliRunner().invoke(
+        application(), ["engine", "inspect", "--url", server.url, "--keepalive", "--json"]
+    )
     assert answer.exit_code == 0, answer.output
     found = {each["name"]: each for each in json.loads(answer.stdout)}
     assert found["server"]["detail"].endswith("runs vllm")
@@ -33,7 +35,7 @@ def test_the_doctor_asks_the_http_engine_and_no_triton(
     server: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LONGBATCH_ENGINE__URL", server.url)
-    answer = CliRunner().invoke(app, ["doctor", "--api-url", "http://127.0.0.1:1", "--json"])
+    answer = CliRunner().invoke(application(), ["doctor", "--api-url", "http://127.0.0.1:1", "--json"])
     found = {each["name"]: each for each in json.loads(answer.stdout)}
     assert found["engine: answer"]["status"] == "ok"
     assert found["engine: entry point"]["detail"].startswith("served: token ids in and out")
@@ -42,7 +44,7 @@ def test_the_doctor_asks_the_http_engine_and_no_triton(
 
 def test_an_inspection_says_that_the_key_is_wrong_where_only_answers_need_one(server: StandIn) -> None:
     server.api_key, server.is_open = "right", True
-    answer = CliRunner().invoke(app, ["engine", "inspect", "--url", server.url, "--json"])
+    answer = CliRunner().invoke(application(), ["engine", "inspect", "--url", server.url, "--json"])
     found = {each["name"]: each for each in json.loads(answer.stdout)}
     assert found["answer"]["status"] == "failed"
     assert "LONGBATCH_ENGINE__API_KEY" in found["answer"]["detail"]
@@ -50,7 +52,7 @@ def test_an_inspection_says_that_the_key_is_wrong_where_only_answers_need_one(se
 
 def test_a_load_test_goes_straight_to_the_http_engine(server: StandIn) -> None:
     size = ["--requests", "3", "--concurrency", "1", "--prompt-tokens", "50", "--max-tokens", "7"]
-    answer = CliRunner().invoke(app, ["bench", "engine", "--url", server.url, *size, "--json"])
+    answer = CliRunner().invoke(application(), ["bench", "engine", "--url", server.url, *size, "--json"])
     assert answer.exit_code == 0, answer.output
     assert len(server.bodies) == 3
     assert server.asked()["max_tokens"] == 7

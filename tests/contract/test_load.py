@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from cli.load.figures import Percentiles, Timing
-from cli.main import app
+from cli.main import application
 from cli.stack.servers.engine_options import EngineOptions
 from local_engine import RunningEngine, free_ports, running_engine
 
@@ -32,7 +32,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory, tokenizer_dir: Path) -> Ite
 
 def report(engine: RunningEngine, *options: str) -> dict[str, object]:
     url = f"127.0.0.1:{engine.launch.grpc_port}"
-    result = CliRunner().invoke(app, ["bench", "engine", "--url", url, *options, "--json"])
+    result = CliRunner().invoke(application(), ["bench", "engine", "--url", url, *options, "--json"])
     assert result.exit_code == 0, result.output
     found: dict[str, object] = json.loads(result.stdout)
     return found
@@ -76,12 +76,12 @@ def test_arrivals_at_a_rate_do_not_wait_for_answers(engine: RunningEngine) -> No
 def test_failures_are_counted_and_reported(engine: RunningEngine) -> None:
     url = f"127.0.0.1:{engine.launch.grpc_port}"
     too_long = ["--prompt-tokens", "140000", "--requests", "2", "--concurrency", "1"]
-    result = CliRunner().invoke(app, ["bench", "engine", "--url", url, *too_long])
+    result = CliRunner().invoke(application(), ["bench", "engine", "--url", url, *too_long])
     assert result.exit_code == 1
     assert "exceeds maximum input length" in result.output
 
 
 def test_a_server_that_is_not_there_is_one_line() -> None:
     (closed,) = free_ports(1)
-    result = CliRunner().invoke(app, ["bench", "engine", "--url", f"127.0.0.1:{closed}"])
+    result = CliRunner().invoke(application(), ["bench", "engine", "--url", f"127.0.0.1:{closed}"])
     assert result.exit_code != 0

@@ -174,28 +174,28 @@ def test_four_gigabytes_of_nothing_are_refused_in_flat_memory(
 def test_the_command_line_adds_shows_reads_lists_and_deletes(
     server: ApiProcess, http: httpx2.Client, extractor: Extractor, tmp_path: Path
 ) -> None:
-    from cli.main import app
+    from cli.main import application
 
     runner = CliRunner(env={"LONGBATCH_API_URL": server.url, "LONGBATCH_API_KEY": API_KEY})
     good, bad = tmp_path / "good.txt", tmp_path / "bad.pdf"
     good.write_text("Grüße.\r\nEnd", newline="")
     bad.write_bytes(b"no pdf")
-    added = runner.invoke(app, ["documents", "add", str(good)])
+    added = runner.invoke(application(), ["documents", "add", str(good)])
     document_id = added.stdout.strip()
     assert (added.exit_code, document_id[:4]) == (0, "doc_")
-    refused = runner.invoke(app, ["documents", "add", "--json", str(good), str(bad)])
+    refused = runner.invoke(application(), ["documents", "add", "--json", str(good), str(bad)])
     shown = json.loads(refused.stdout)
     assert refused.exit_code == 1
     assert [each["error"] and each["error"]["code"] for each in shown] == [None, "unsupported_document"]
     extractor.run_once()
-    assert json.loads(runner.invoke(app, ["documents", "show", "--wait", "--json", document_id]).stdout)[
-        "tokens"
-    ]
-    assert "good.txt" in runner.invoke(app, ["documents", "show", document_id]).stdout
-    assert document_id in runner.invoke(app, ["documents", "list"]).stdout
-    read = runner.invoke(app, ["documents", "text", document_id])
+    assert json.loads(
+        runner.invoke(application(), ["documents", "show", "--wait", "--json", document_id]).stdout
+    )["tokens"]
+    assert "good.txt" in runner.invoke(application(), ["documents", "show", document_id]).stdout
+    assert document_id in runner.invoke(application(), ["documents", "list"]).stdout
+    read = runner.invoke(application(), ["documents", "text", document_id])
     assert read.stdout_bytes == good.read_bytes()
-    assert runner.invoke(app, ["documents", "delete", document_id]).exit_code == 0
+    assert runner.invoke(application(), ["documents", "delete", document_id]).exit_code == 0
     assert http.get("/v1/documents").json()["data"] == []
 
 

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from typer.testing import CliRunner, Result
 
 from api_server import REPOSITORY, ApiProcess
-from cli.main import app
+from cli.main import application
 from cli.stack.ports import free_port
 from jobs import ids, lifecycle
 from jobs.database import database_now
@@ -31,7 +31,7 @@ SERVED_MODEL = "llama-3.1-8b-instruct"
 @pytest.fixture
 def run(server: ApiProcess, sessions: sessionmaker[Session]) -> Run:  # noqa: ARG001  # without jobs
     def invoke(*arguments: str, stdin: str | None = None, api_url: str = server.url) -> Result:
-        return CliRunner().invoke(app, arguments, input=stdin, env=environment(api_url))
+        return CliRunner().invoke(application(), arguments, input=stdin, env=environment(api_url))
 
     return invoke
 
@@ -156,13 +156,17 @@ def test_a_refused_request_is_exit_code_4_with_its_field(run: Run, sessions: ses
 
 def test_without_a_valid_key_the_error_says_where_keys_come_from(server: ApiProcess) -> None:
     variables = environment(server.url) | {"LONGBATCH_API_KEY": "lb_wrong"}
-    done = CliRunner().invoke(app, ["list"], env=variables)
+    done = CliRunner().invoke(application(), ["list"], env=variables)
     assert done.exit_code == 4
     assert "LONGBATCH_API_KEY" in done.stderr
 
 
 def test_help_names_defaults_that_are_no_values() -> None:
-    shown = CliRunner().invoke(app, ["summarize", "--help"], env={"COLUMNS": "200", "NO_COLOR": "1"}).stdout
+    shown = (
+        CliRunner()
+        .invoke(application(), ["summarize", "--help"], env={"COLUMNS": "200", "NO_COLOR": "1"})
+        .stdout
+    )
     for default in ("the local stack", "the one served", "the document's", "400"):
         assert f"[default: ({default})]" in shown
 

@@ -9,7 +9,7 @@ from typer.testing import CliRunner, Result
 
 from api_server import ApiProcess
 from cli.client import Client
-from cli.main import app
+from cli.main import application
 from cli.stack.ports import free_port
 from cli.summaries.remote import SummaryClient
 from support import API_KEY, eventually, register_engine
@@ -21,7 +21,7 @@ Run = Callable[..., Result]
 def run(server: ApiProcess, sessions: sessionmaker[Session]) -> Run:  # noqa: ARG001  # without documents
     def invoke(*arguments: object, api_url: str = server.url, api_key: str = API_KEY) -> Result:
         environment = {"LONGBATCH_API_URL": api_url, "LONGBATCH_API_KEY": api_key}
-        return CliRunner().invoke(app, list(map(str, arguments)), env=environment)
+        return CliRunner().invoke(application(), list(map(str, arguments)), env=environment)
 
     return invoke
 

@@ -8,7 +8,7 @@ from typer.testing import CliRunner, Result
 
 from api_server import ApiProcess
 from cli import local
-from cli.main import app
+from cli.main import application
 from cli.stack.ports import free_port
 from jobs import tenants
 from jobs.database import database_now
@@ -24,7 +24,7 @@ def run(database_settings: DatabaseSettings, sessions: sessionmaker[Session]) ->
     url = database_settings.url.get_secret_value()
 
     def invoke(*arguments: str) -> Result:
-        return CliRunner().invoke(app, arguments, env={"LONGBATCH_DATABASE__URL": url})
+        return CliRunner().invoke(application(), arguments, env={"LONGBATCH_DATABASE__URL": url})
 
     return invoke
 
@@ -106,9 +106,9 @@ def test_a_span_of_no_unit_is_wrong_usage(run: Run) -> None:
 def test_no_database_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("LONGBATCH_DATABASE__URL", raising=False)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    assert "LONGBATCH_DATABASE__URL" in CliRunner().invoke(app, ["keys", "list"]).stderr
+    assert "LONGBATCH_DATABASE__URL" in CliRunner().invoke(application(), ["keys", "list"]).stderr
     away = {"LONGBATCH_DATABASE__URL": f"postgresql://a:b@127.0.0.1:{free_port()}/c"}
-    done = CliRunner().invoke(app, ["keys", "list"], env=away)
+    done = CliRunner().invoke(application(), ["keys", "list"], env=away)
     assert (done.exit_code, done.stderr) == (3, "error: cannot connect to the database\n")
 
 

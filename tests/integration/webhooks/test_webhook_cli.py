@@ -6,13 +6,13 @@ from sqlalchemy.orm import Session, sessionmaker
 from typer.testing import CliRunner, Result
 
 from api_server import WEBHOOK_SECRET, ApiProcess
-from cli.main import app
+from cli.main import application
 from support import API_KEY
 
 
 def run(server: ApiProcess, *arguments: str) -> Result:
     environment = {"LONGBATCH_API_URL": server.url, "LONGBATCH_API_KEY": API_KEY}
-    return CliRunner().invoke(app, ["webhooks", *arguments], env=environment)
+    return CliRunner().invoke(application(), ["webhooks", *arguments], env=environment)
 
 
 def test_an_endpoint_is_added_shown_tested_rotated_and_removed(

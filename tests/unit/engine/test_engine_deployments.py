@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from cli.engine import build_commands, drift, plan, profile, render, sharing, values
 from cli.engine.errors import ProfileError
 from cli.engine.profile import Profile
-from cli.main import app
+from cli.main import application
 
 A6000 = profile.load("llama-3.1-8b-a6000")
 # Every option that the scripts of TensorRT-LLM 0.19 declare among those that this product could want.
@@ -180,9 +180,9 @@ def test_the_command_refuses_engines_that_do_not_fit_beside_each_other(tmp_path:
         named = text.replace("[gpu]", f"[gpu]\ndevices = [{gpu}]")
         path.write_text(named.replace("[model]", f'[model]\ntriton_name = "engine_{gpu}"'))
     command = ["engine", "plan", str(paths[0]), "--beside", str(paths[1])]
-    assert CliRunner().invoke(app, command).exit_code == 0
+    assert CliRunner().invoke(application(), command).exit_code == 0
     paths[1].write_text(paths[1].read_text().replace("devices = [1]", "devices = [0]"))
-    answer = CliRunner().invoke(app, command)
+    answer = CliRunner().invoke(application(), command)
     assert answer.exit_code == 2
     assert "GPU 0 would hold" in re.sub(r"\s+", " ", answer.output)
 

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from cli.engine import drift, profile, render
 from cli.engine.profile import PROFILES, Profile
-from cli.main import app
+from cli.main import application
 
 LLMAPI = profile.load("llama-3.1-8b-h100-llmapi")
 # The fields of LlmArgs and of its parts that a profile could fill; all others would be refused at load.
@@ -189,11 +189,11 @@ def test_other_models_than_llama_are_rendered_for_llmapi_alone(tmp_path: Path) -
         "--config",
         str(config),
     ]
-    answer = CliRunner().invoke(app, command)
+    answer = CliRunner().invoke(application(), command)
     assert answer.exit_code == 2
     assert 'set image.flow = "llmapi"' in " ".join(answer.output.split())
     (tmp_path / "mine.toml").write_text(f'{text}flow = "llmapi"\n')
-    assert CliRunner().invoke(app, command).exit_code == 0
+    assert CliRunner().invoke(application(), command).exit_code == 0
 
 
 def test_nothing_is_built_for_it(tmp_path: Path) -> None:

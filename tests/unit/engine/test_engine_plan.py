@@ -15,7 +15,7 @@ from cli.engine.errors import ProfileError
 from cli.engine.hardware import GIB, SHAPES
 from cli.engine.profile import PROFILES, Profile
 from cli.engine.profile_groups import Precision
-from cli.main import app
+from cli.main import application
 
 NAMES = sorted(path.stem for path in PROFILES.glob("*.toml"))
 A6000 = profile.load("llama-3.1-8b-a6000")
@@ -175,7 +175,7 @@ def test_an_unknown_profile_names_those_there_are() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_command_prints_the_plan_as_json(name: str) -> None:
-    answer = CliRunner().invoke(app, ["engine", "plan", name, "--json"])
+    answer = CliRunner().invoke(application(), ["engine", "plan", name, "--json"])
     assert answer.exit_code == 0
     shown = json.loads(answer.stdout)
     assert set(shown) >= KEYS
@@ -209,8 +209,10 @@ def test_the_documentation_s_table_is_what_the_planner_says(
 
 
 def test_the_command_says_the_same_in_words() -> None:
-    answer = CliRunner().invoke(app, ["engine", "plan", "llama-3.1-8b-a6000", "--precision", "float16"])
+    answer = CliRunner().invoke(
+        application(), ["engine", "plan", "llama-3.1-8b-a6000", "--precision", "float16"]
+    )
     assert answer.exit_code == 0
     for words in ("128 KiB per token", "34.0", "full-length jobs at once: 1", "11.7 GiB"):
         assert words in answer.stdout
-    assert CliRunner().invoke(app, ["engine", "plan", "nothing"]).exit_code == 2
+    assert CliRunner().invoke(application(), ["engine", "plan", "nothing"]).exit_code == 2

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from cli.engine import build_commands, drift, llmapi, pbtxt, profile, render, values
 from cli.engine.errors import RenderError
 from cli.engine.profile import PROFILES, Profile
-from cli.main import app
+from cli.main import application
 from jobs import settings
 
 NAMES = sorted(path.stem for path in PROFILES.glob("*.toml"))
@@ -333,7 +333,7 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
 
 def test_the_commands_render_and_check(tmp_path: Path) -> None:
     def run(words: str) -> tuple[int, str]:
-        answer = CliRunner().invoke(app, ["engine", *shlex.split(words)])
+        answer = CliRunner().invoke(application(), ["engine", *shlex.split(words)])
         return answer.exit_code, answer.output
 
     out = tmp_path / "out"

@@ -14,7 +14,7 @@ from cli.engine.cache_layout import CacheLayout
 from cli.engine.errors import ProfileError
 from cli.engine.hardware import SHAPES
 from cli.engine.profile import PROFILES, Profile
-from cli.main import app
+from cli.main import application
 
 KIB, MIB = 2**10, 2**20
 GQA8 = {"num_key_value_heads": 8, "head_dim": 128}
@@ -353,7 +353,9 @@ def test_the_profile_names_its_config_from_its_own_folder(tmp_path: Path) -> Non
 def test_the_command_plans_another_model_and_says_its_layers(tmp_path: Path) -> None:
     path = written(tmp_path, "gemma3_text")
     made(tmp_path, (SHAPE, ""), config=path)
-    answer = CliRunner().invoke(app, ["engine", "plan", str(tmp_path / "mine.toml"), "--config", str(path)])
+    answer = CliRunner().invoke(
+        application(), ["engine", "plan", str(tmp_path / "mine.toml"), "--config", str(path)]
+    )
     assert answer.exit_code == 0, answer.output
     assert "16 KiB per token and 352.0 MiB per sequence" in answer.stdout
     assert "22 sliding of 4096 tokens, 4 full" in answer.stdout
@@ -361,7 +363,7 @@ def test_the_command_plans_another_model_and_says_its_layers(tmp_path: Path) -> 
 
 def test_a_fetched_model_is_compared_with_what_was_planned(tmp_path: Path) -> None:
     def check() -> tuple[int, str]:
-        answer = CliRunner().invoke(app, ["engine", "check", "llama-3.1-8b-h200", str(tmp_path)])
+        answer = CliRunner().invoke(application(), ["engine", "check", "llama-3.1-8b-h200", str(tmp_path)])
         return answer.exit_code, " ".join(answer.output.split())
 
     (tmp_path / "tokenizer.json").write_text("{}")
