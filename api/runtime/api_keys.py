@@ -42,14 +42,15 @@ class _Found:
 
     Attributes:
         row: None if there is no such key.
-        until: when the cache entry expires, in monotonic seconds.
-        expires: when the key expires by the database's clock, in our monotonic seconds; None: never.
+        until: when the cache entry expires, in monotonic seconds. Not later than the key: it is then looked
+            up again, and the database's clock decides.
+        has_expired: whether the key had expired by that clock.
     """
 
     row: ApiKey | None
     limits: TenantLimits
     until: float
-    expires: float | None
+    has_expired: bool
 
 
 class ApiKeys:
@@ -83,7 +84,7 @@ class ApiKeys:
             raise AuthenticationError("The API key is wrong.")
         if row.revoked_at is not None:
             raise AuthenticationError("The API key was revoked.")
-        if found.expires is not None and time.monotonic() >= found.expires:
+        if found.has_expired:
             raise AuthenticationError("The API key has expired.")
         scopes = frozenset(Scope(scope) for scope in row.scopes)
         return Caller(row.id, row.tenant_id, scopes, found.limits)
@@ -104,11 +105,12 @@ class ApiKeys:
         asked_at = time.monotonic()
         seen = await self._lookups.find(secret)
         row = seen.row
-        expires = None
-        if row is not None and row.expires_at is not None:
-            expires = asked_at + (row.expires_at - seen.now).total_seconds()
+        left = (row.expires_at - seen.now).total_seconds() if row and row.expires_at else None
+        has_expired = left is not None and left <= 0
+        # A look-up that waited read the database's clock later than ours: too early at most.
+        seconds = self._seconds if left is None or has_expired else min(self._seconds, left)
         limits = quotas.limits_of(self._limits, seen.own)
-        found = _Found(row, limits, asked_at + self._seconds, expires)
+        found = _Found(row, limits, asked_at + seconds, has_expired)
         self._known.pop(digest, None)
         self._unknown.pop(digest, None)
         if row is None:

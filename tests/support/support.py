@@ -74,6 +74,23 @@ def eventually(
         time.sleep(interval)
 
 
+def num_waiting_for_locks(sessions: sessionmaker[Session]) -> int:
+    """Connections to this database that wait for a lock."""
+    return _num_connections(sessions, "wait_event_type = 'Lock'")
+
+
+def num_open_transactions(sessions: sessionmaker[Session]) -> int:
+    """Other connections to this database with a transaction."""
+    mine = "pid = pg_backend_pid() OR backend_type <> 'client backend'"
+    return _num_connections(sessions, f"xact_start IS NOT NULL AND NOT ({mine})")
+
+
+def _num_connections(sessions: sessionmaker[Session], which: str) -> int:
+    found = f"SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND {which}"  # noqa: S608  # ours
+    with sessions() as session:
+        return session.scalar(text(found)) or 0
+
+
 @contextmanager
 def refusing(sessions: sessionmaker[Session], *triggers: str) -> Iterator[None]:
     """Let the database refuse rows.

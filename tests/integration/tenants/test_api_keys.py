@@ -1,12 +1,13 @@
 import socket
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from datetime import timedelta
 
 import httpx2
 import pytest
-from sqlalchemy import select
+from sqlalchemy import select, text
 from sqlalchemy.orm import Session, sessionmaker
 
 from api_server import ApiProcess, error_of
@@ -19,7 +20,7 @@ from jobs.models.tenant import ApiKey
 from jobs.settings import DatabaseSettings
 from jobs.tenants import keys
 from jobs.tenants.keys import NewKey, Scope
-from support import API_KEY, PATIENCE, eventually
+from support import API_KEY, PATIENCE, eventually, num_waiting_for_locks
 
 BOUND_SECONDS = 5  # how long a revoked key works, as documented
 Make = Callable[..., NewKey]
@@ -115,6 +116,38 @@ def test_a_key_ends_when_it_expires(server: ApiProcess, make: Make, sessions: se
         assert error_of(refused)["message"] == "The API key has expired."
     with sessions() as session:
         assert database_now(session) >= expires_at, "it was let in until then"
+
+
+def test_a_key_is_let_in_until_it_expires_however_long_its_look_up_waits(
+    server: ApiProcess,
+    make: Make,
+    sessions: sessionmaker[Session],
+    background: Callable[..., Future[httpx2.Response]],
+) -> None:
+    def ask(secret: str) -> httpx2.Response:
+        with caller(server, secret) as http:
+            return http.get("/v1/jobs")
+
+    others = [make().secret, make().secret]
+    with sessions() as session:
+        asked_at = database_now(session)
+    expires_at = asked_at + timedelta(seconds=3)
+    secret = make(expires_at=expires_at).secret
+
+    def is_half_over() -> bool:
+        with sessions() as session:
+            return database_now(session) > asked_at + timedelta(seconds=2)
+
+    with sessions.begin() as session:
+        session.execute(text("LOCK TABLE api_keys IN ACCESS EXCLUSIVE MODE"))
+        for number, other in enumerate(others, 1):  # all the look-ups that run at once
+            background(ask, other)
+            eventually(lambda number=number: num_waiting_for_locks(sessions) == number)
+        answer = background(ask, secret)
+        eventually(is_half_over)
+    refused = answer.result(timeout=PATIENCE).status_code == 401
+    with sessions() as session:
+        assert refused <= (database_now(session) >= expires_at)
 
 
 def test_a_revoked_key_ends_within_the_documented_bound(
