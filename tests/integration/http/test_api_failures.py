@@ -17,7 +17,7 @@ from cli.stack.servers.valkey import EmbeddedValkey
 from jobs import doorbell
 from jobs.engines import registry
 from jobs.settings import DatabaseSettings
-from support import ENGINE, eventually, register_engine
+from support import ENGINE, eventually, num_waiting_for_locks, register_engine
 
 
 @contextmanager
@@ -71,6 +71,7 @@ def test_a_full_pool_answers_503_and_recovers(
         with sessions.begin() as session:
             session.execute(text("LOCK TABLE texts IN ACCESS EXCLUSIVE MODE"))
             stuck = pool.submit(http.post, "/v1/jobs", json={"input": "a"})
+            eventually(lambda: num_waiting_for_locks(sessions))  # it has the only connection
             refused = eventually(lambda: (a := http.get("/v1/jobs")).status_code != 200 and a)
             assert (refused.status_code, error_of(refused)["code"]) == (503, "unavailable")
             assert refused.headers["retry-after"]

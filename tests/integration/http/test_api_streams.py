@@ -5,6 +5,7 @@ import secrets
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
 from contextlib import ExitStack, closing
+from threading import Barrier
 
 import httpx2
 import pytest
@@ -40,6 +41,7 @@ def test_a_tenant_s_streams_are_limited_and_its_long_polls_are_not(
     server: ApiProcess, http: httpx2.Client, sessions: sessionmaker[Session], running: Lease
 ) -> None:
     path = events_of(running)
+    wait_for_places(http)
     with sessions.begin() as session:
         other = tenants.create(session, f"t-{secrets.token_hex(4)}")
         stranger = keys.create(session, tenant_id=other.id, name="", scopes=list(Scope))
@@ -79,8 +81,10 @@ def test_a_stream_sends_nothing_more_once_its_key_is_invalid(
 ) -> None:
     with sessions.begin() as session:
         made = keys.create(session, tenant_id=DEFAULT_TENANT, name="", scopes=[Scope.READ, Scope.SUBMIT])
-    ends, goes_on = (background(read, server, key, running) for key in (made.secret, API_KEY))
-    eventually(lambda: "longbatch_http_open_requests 3.0" in http.get("/metrics").text)
+    wait_for_places(http)
+    opened = Barrier(3)
+    ends, goes_on = (background(read, server, key, running, opened) for key in (made.secret, API_KEY))
+    opened.wait(PATIENCE)
     with sessions.begin() as session:
         row = session.merge(made.row)
         if loss == "revoked":
@@ -109,10 +113,17 @@ def test_a_stream_sends_nothing_more_once_its_key_is_invalid(
     assert "END" in goes_on.result(timeout=PATIENCE)[-1], "the other key's stream goes on"
 
 
-def read(server: ApiProcess, key: str, lease: Lease) -> list[str]:
+def wait_for_places(http: httpx2.Client) -> None:
+    """The service has seen that the streams of the test before are closed."""
+    eventually(lambda: "longbatch_http_open_requests 1.0" in http.get("/metrics").text)
+
+
+def read(server: ApiProcess, key: str, lease: Lease, opened: Barrier) -> list[str]:
     """The events until the stream ends or tells the end."""
     told = ""
     with server.client(api_key=key) as http, http.stream("GET", events_of(lease)) as answer:
+        assert answer.status_code == 200
+        opened.wait(PATIENCE)
         for each in answer.iter_text():
             told += each
             if "END" in told:

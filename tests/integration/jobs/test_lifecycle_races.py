@@ -13,7 +13,16 @@ from jobs.database import transaction
 from jobs.models import DEFAULT_TENANT, Job, WebhookEvent
 from jobs.states import JobState, StopReason
 from jobs.transitions import Lease
-from support import ERROR, PATIENCE, claim_one, eventually, register_engine, spec, submit_one
+from support import (
+    ERROR,
+    PATIENCE,
+    claim_one,
+    eventually,
+    num_waiting_for_locks,
+    register_engine,
+    spec,
+    submit_one,
+)
 
 BACKOFF = timedelta(seconds=2)
 
@@ -28,13 +37,6 @@ def running(sessions: sessionmaker[Session]) -> Lease:
 def job(sessions: sessionmaker[Session], lease: Lease) -> Job:
     with sessions() as session:
         return session.get_one(Job, lease.job_id)
-
-
-def num_waiting(sessions: sessionmaker[Session]) -> int:
-    """Connections that wait for a lock."""
-    waiting = text("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
-    with sessions() as session:
-        return session.execute(waiting).scalar_one()
 
 
 def cancel(sessions: sessionmaker[Session], lease: Lease) -> str:
@@ -57,7 +59,7 @@ def test_a_cancel_during_a_job_s_release_is_not_lost(sessions: sessionmaker[Sess
         with transaction(sessions) as session:
             assert BACK[verb](session, lease)
             cancelled = pool.submit(cancel, sessions, lease)
-            eventually(lambda: num_waiting(sessions))
+            eventually(lambda: num_waiting_for_locks(sessions))
         assert cancelled.result(timeout=PATIENCE) == JobState.CANCELLED
     assert job(sessions, lease).state == JobState.CANCELLED
 

@@ -31,7 +31,7 @@ from summary_support import (
     run_to_end,
     text_of,
 )
-from support import PATIENCE, eventually, register_engine
+from support import PATIENCE, eventually, num_open_transactions, num_waiting_for_locks, register_engine
 
 Background = Callable[..., Future[object]]
 
@@ -47,7 +47,7 @@ def test_of_two_children_that_end_in_the_same_instant_the_second_frees_their_par
     with sessions() as one:
         complete(one, first)  # not committed yet
         ending = background(_complete, sessions, second)
-        eventually(lambda: _num_waiting_for_locks(sessions))
+        eventually(lambda: num_waiting_for_locks(sessions))
         assert _state(sessions, parent_id) == "blocked"
         one.commit()
     ending.result(timeout=PATIENCE)
@@ -61,7 +61,7 @@ def test_when_the_first_of_two_children_dies_the_second_frees_nothing(
     with sessions() as one:
         complete(one, first)
         ending = background(_complete, sessions, second)
-        eventually(lambda: _num_waiting_for_locks(sessions))
+        eventually(lambda: num_waiting_for_locks(sessions))
         one.rollback()
     ending.result(timeout=PATIENCE)
     assert _state(sessions, parent_id) == "blocked"
@@ -77,7 +77,7 @@ def test_cancelling_while_a_child_ends_waits_for_nobody_in_a_circle(
     with sessions() as one:
         complete(one, second)  # frees the parent, not committed yet
         cancelling = background(_cancel, sessions)
-        eventually(lambda: _num_waiting_for_locks(sessions))
+        eventually(lambda: num_waiting_for_locks(sessions))
         one.commit()
     cancelling.result(timeout=PATIENCE)
     assert _state(sessions, parent_id) == "cancelled"
@@ -93,7 +93,7 @@ def test_a_root_that_completes_first_wins_against_a_cancel(
     with sessions() as one:
         complete(one, root, "the whole")
         cancelling = background(_cancel, sessions)
-        eventually(lambda: _num_waiting_for_locks(sessions))
+        eventually(lambda: num_waiting_for_locks(sessions))
         one.commit()
     cancelling.result(timeout=PATIENCE)
     assert _ended(sessions) == ("completed", ["summary.completed"])
@@ -159,7 +159,7 @@ def test_a_document_cannot_go_while_a_summary_of_it_is_being_created(
     with sessions() as one:
         create(one, document)
         removing = background(remove)
-        eventually(lambda: _num_waiting_for_locks(sessions))
+        eventually(lambda: num_waiting_for_locks(sessions))
         one.commit()
     with pytest.raises(ConflictError):
         removing.result(timeout=PATIENCE)
@@ -178,6 +178,7 @@ def test_a_process_that_dies_at_any_statement_leaves_the_tree_whole(
                 act(session)
             break
         except KilledError:
+            eventually(lambda: num_open_transactions(sessions) == 0)  # Postgres has seen it die
             assert _snapshot(sessions) == before
             num_statements += 1
     assert num_statements > 2
@@ -313,12 +314,3 @@ def _ended(sessions: sessionmaker[Session]) -> tuple[str, list[str]]:
 def _state(sessions: sessionmaker[Session], job_id: UUID) -> str:
     with sessions() as session:
         return session.scalars(select(Job.state).where(Job.id == job_id)).one()
-
-
-def _num_waiting_for_locks(sessions: sessionmaker[Session]) -> int:
-    with sessions() as session:
-        waiting = text(
-            "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
-            " AND datname = current_database()"
-        )
-        return session.scalar(waiting) or 0
