@@ -2,8 +2,17 @@
 
 import os
 from typing import Literal, Self
+from urllib.parse import urlsplit
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, SecretStr, model_validator
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 ENV_PREFIX = "LONGBATCH_"
@@ -105,6 +114,21 @@ class EngineSettings(Group):
     time_scale: float = Field(
         default=1, gt=0, description="how much faster than an A6000 the engine runs; shortens deadlines"
     )
+
+    @field_validator("url")
+    @classmethod
+    def _has_a_real_port(cls, url: str | None) -> str | None:
+        if url is not None and urlsplit(url).port == 0:  # beyond 65535: a ValueError of its own
+            raise ValueError("the port of an engine is between 1 and 65535")
+        return url
+
+    @field_validator("api_key")
+    @classmethod
+    def _can_be_sent(cls, key: SecretStr | None) -> SecretStr | None:
+        text = key.get_secret_value() if key else ""
+        if not (text.isascii() and text.isprintable()):
+            raise ValueError("the key goes in a header: printable ASCII only")
+        return key
 
     @model_validator(mode="after")
     def _input_fits_sequence(self) -> Self:
@@ -327,7 +351,11 @@ class Settings(BaseSettings):
     """All groups; a misspelt LONGBATCH_ variable is an error."""
 
     model_config = SettingsConfigDict(
-        env_prefix=ENV_PREFIX, env_nested_delimiter="__", frozen=True, extra="forbid"
+        env_prefix=ENV_PREFIX,
+        env_nested_delimiter="__",
+        frozen=True,
+        extra="forbid",
+        hide_input_in_errors=True,
     )
 
     database: DatabaseSettings
@@ -349,7 +377,11 @@ class EngineSide(BaseSettings):
     """The groups that describe the engine, without those of any other server."""
 
     model_config = SettingsConfigDict(
-        env_prefix=ENV_PREFIX, env_nested_delimiter="__", frozen=True, extra="ignore"
+        env_prefix=ENV_PREFIX,
+        env_nested_delimiter="__",
+        frozen=True,
+        extra="ignore",
+        hide_input_in_errors=True,
     )
 
     triton: TritonSettings = TritonSettings()
@@ -359,7 +391,11 @@ class EngineSide(BaseSettings):
 
 class _DatabaseOnly(BaseSettings):
     model_config = SettingsConfigDict(
-        env_prefix=ENV_PREFIX, env_nested_delimiter="__", frozen=True, extra="ignore"
+        env_prefix=ENV_PREFIX,
+        env_nested_delimiter="__",
+        frozen=True,
+        extra="ignore",
+        hide_input_in_errors=True,
     )
 
     database: DatabaseSettings

@@ -57,3 +57,32 @@ def test_the_database_group_loads_without_a_broker(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("LONGBATCH_DATABASE__URL", REQUIRED["LONGBATCH_DATABASE__URL"])
     monkeypatch.delenv("LONGBATCH_BROKER__URL", raising=False)
     assert settings.load_database().url.get_secret_value() == REQUIRED["LONGBATCH_DATABASE__URL"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("URL", "http://127.0.0.1:65536"),
+        ("URL", "http://127.0.0.1:0"),
+        ("URL", "grpc://127.0.0.1:0"),
+        ("URL", "http://127.0.0.1:port"),
+        ("URL", "http://[::1:8000"),
+        ("API_KEY", "kéy-canary"),
+        ("API_KEY", "key-canary\n"),
+        ("API_KEY", "key-canary\x7f"),
+    ],
+)
+def test_an_address_or_key_of_an_engine_that_cannot_be_sent_is_refused_by_name(
+    environment: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    environment.setenv(f"LONGBATCH_ENGINE__{name}", value)
+    with pytest.raises(ValidationError) as caught:
+        settings.load()
+    assert [each["loc"] for each in caught.value.errors()] == [("engine", name.lower())]
+    assert "canary" not in str(caught.value)
+
+
+def test_an_engine_s_address_may_have_any_real_port_or_none(environment: pytest.MonkeyPatch) -> None:
+    for url in ("http://127.0.0.1:65535", "https://engine", "http://[::1]:8000/", "grpc://host:8001"):
+        environment.setenv("LONGBATCH_ENGINE__URL", url)
+        assert settings.load().engine.url == url
