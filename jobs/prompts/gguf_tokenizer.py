@@ -14,7 +14,7 @@ from jobs.prompts.gguf import Gguf, GgufError
 from jobs.prompts.gguf_splitters import SPLITTERS, TokenSplitter
 
 # Part of the directory's name: raise it when the same file would be built differently.
-_BUILD_VERSION: Final = 1
+_BUILD_VERSION: Final = 2
 _UNKNOWN, _CONTROL, _USER_DEFINED = 2, 3, 4  # of tokenizer.ggml.token_type
 # llama.cpp ends an answer at each of these, whatever the file names as its end token.
 _END_TEXTS: Final = frozenset({
@@ -133,7 +133,7 @@ def _pair(merge: str) -> tuple[str, str]:
 def _config(gguf: Gguf, *, adds_bos: bool) -> dict[str, object]:
     tokens = gguf.texts("tokenizer.ggml.tokens")
     template = gguf.text("tokenizer.chat_template")
-    found: dict[str, object] = {"model_max_length": gguf.context_length}
+    found: dict[str, object] = {"model_max_length": gguf.context_length, "add_bos_token": adds_bos}
     named = dict(_NAMED)
     # Without this name, texts get no such token; a template that writes it itself needs the name.
     if adds_bos or "bos_token" in (template or ""):

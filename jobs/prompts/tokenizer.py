@@ -66,6 +66,7 @@ class Tokenizer:
         end_id: the id at which the engine stops.
         pad_id: fills up batches; `end_id` if the model names none.
         bos_id: begins a text; None if the model has none. Chat templates write it themselves.
+        adds_bos: the tokenizer itself, used its usual way, begins every text with `bos_id`.
         token_bytes: the bytes of each id.
         markup: writes prompts as text, for servers that do not accept ids.
         thinking: the tags between which the model thinks; None if it has none.
@@ -77,6 +78,7 @@ class Tokenizer:
     end_id: int
     pad_id: int
     bos_id: int | None
+    adds_bos: bool
     token_bytes: TokenBytes
     markup: Markup
     thinking: ThinkingTags | None
@@ -118,6 +120,7 @@ class Tokenizer:
             raise TokenizerMissingError(f"The tokenizer in {directory} names no end token.")
         source = _template_source(directory, config)
         pad_id = backend.token_to_id(named.get("pad_token", ""))
+        bos_id = backend.token_to_id(named.get("bos_token", ""))
         token_bytes, plain = TokenBytes(backend), PlainEncoder(backend, serialized, limits=limits)
         return cls(
             fingerprint=_fingerprint(serialized, source),
@@ -125,7 +128,8 @@ class Tokenizer:
             eos_ids=eos_ids,
             end_id=eos_ids[0],
             pad_id=eos_ids[0] if pad_id is None else pad_id,
-            bos_id=backend.token_to_id(named.get("bos_token", "")),
+            bos_id=bos_id,
+            adds_bos=_adds_bos(backend, config, bos_id),
             token_bytes=token_bytes,
             markup=Markup(token_bytes, controls, plain),
             thinking=find_tags(source, controls, _hidden_ids(backend)),
@@ -270,6 +274,14 @@ def _named_tokens(config: Mapping[str, object]) -> dict[str, str]:
         if name.endswith("_token") and isinstance(text, str):
             named[name] = text
     return named
+
+
+def _adds_bos(backend: tokenizers.Tokenizer, config: Mapping[str, object], bos_id: int | None) -> bool:
+    """Return True if a text begins with `bos_id`; the configuration overrides the tokenizer's own way."""
+    if bos_id is None:
+        return False
+    told = config.get("add_bos_token")
+    return told if isinstance(told, bool) else backend.encode("a").ids[:1] == [bos_id]
 
 
 def _eos_ids(

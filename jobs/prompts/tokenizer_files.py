@@ -13,7 +13,7 @@ from typing import Final
 from jobs.errors import LongbatchError
 
 # Part of the cached directory's name: raise it when the files below are built differently.
-BUILD_VERSION: Final = 1
+BUILD_VERSION: Final = 2
 
 # How Llama 3 and 3.1 split text before merging byte pairs (tokenizer.py of llama-models).
 LLAMA3_PATTERN: Final = (
@@ -168,6 +168,8 @@ def _build_llama3(vocabulary: Path, into: Path) -> None:
         model_max_length=131_072,
         clean_up_tokenization_spaces=False,
     ).save_pretrained(into)
+    config = into / "tokenizer_config.json"  # the published tokenizer begins every text with that token
+    config.write_text(json.dumps(json.loads(config.read_bytes()) | {"add_bos_token": True}))
     (into / "generation_config.json").write_text(json.dumps({"eos_token_id": LLAMA3_EOS_IDS}))
 
 

@@ -12,7 +12,7 @@ class Abilities:
         takes_ids: the prompt goes as the counted token ids; otherwise as text.
         gives_ids: output arrives as token ids; otherwise as text.
         is_streaming: output arrives in deltas while it is generated.
-        adds_bos: the server itself prepends a beginning-of-text token to a text.
+        adds_bos: the server encodes a text as the tokenizer usually does, which may prepend a token.
         ends_itself: the engine ends an answer at the same end tokens and stop strings as we do.
         takes_stop: a stop request ends a request inside the engine, and the stream then ends cleanly.
         notices_cut: the engine ends a request whose stream is cut.

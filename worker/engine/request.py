@@ -68,15 +68,14 @@ def prompt_text(tokenizer: Tokenizer, ids: TokenIds, *, adds_bos: bool) -> str:
     Args:
         tokenizer: the served model's tokenizer.
         ids: the prompt.
-        adds_bos: the server itself prepends a beginning-of-text token.
+        adds_bos: the server encodes a text as the tokenizer usually does, which may prepend a token.
 
     Raises:
         UnsafeTextError: no text encodes to these ids; see `Markup.write`.
         EngineError: the server would prepend a token that was not counted.
     """
-    has_bos = tokenizer.bos_id is not None and len(ids) > 0 and ids[0] == tokenizer.bos_id
-    if not adds_bos or tokenizer.bos_id is None:
+    if not (adds_bos and tokenizer.adds_bos):
         return tokenizer.markup.write(ids)
-    if not has_bos:
+    if not len(ids) or ids[0] != tokenizer.bos_id:
         raise EngineError("the server starts every text with a token that this prompt does not have")
     return tokenizer.markup.write(ids[1:])

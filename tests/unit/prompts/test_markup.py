@@ -1,6 +1,9 @@
 """Prompts as text: what a server reads is what was counted, or nothing is sent."""
 
+import json
+import shutil
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -37,6 +40,23 @@ def test_the_first_token_is_left_to_a_server_that_adds_it(tokenizer: Tokenizer) 
     assert whole == "<|begin_of_text|>" + rest
     with pytest.raises(EngineError):
         prompt_text(tokenizer, ids[1:], adds_bos=True)
+
+
+def test_a_server_whose_tokenizer_adds_no_first_token_gets_all_of_them(
+    tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    """Only the tokenizer says whether a server that encodes text its usual way prepends a token."""
+    ids = tokenizer.encode_messages([Message("user", "Hello.")])
+    copied = Path(shutil.copytree(ensure_default_tokenizer(), tmp_path / "copied"))
+    config = copied / "tokenizer_config.json"
+    named = json.loads(config.read_text())
+    assert tokenizer.adds_bos
+    for told in ({"add_bos_token": False}, {"add_bos_token": None}):  # None: its encoding adds none either
+        config.write_text(json.dumps(named | told))
+        silent = Tokenizer.load(str(copied))
+        assert not silent.adds_bos
+        assert prompt_text(silent, ids, adds_bos=True) == silent.markup.write(ids)
+        assert prompt_text(silent, ids[1:], adds_bos=True) == silent.markup.write(ids[1:])
 
 
 def test_a_long_prompt_is_written_out_within_a_second(tokenizer: Tokenizer) -> None:
