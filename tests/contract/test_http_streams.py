@@ -154,6 +154,14 @@ def test_an_event_that_cannot_be_read_ends_the_answer_there(broken: bytes) -> No
     assert not end.confirmed
 
 
+def test_text_without_its_token_ids_is_no_answer() -> None:
+    """Older releases do not know the field that asks for them: the text would be lost in silence."""
+    ids, end = asked(answering(STREAM, data({"choices": [{"text": "hello", "finish_reason": "stop"}]}), DONE))
+    assert not ids
+    assert isinstance(end.error, RetryableEngineError)
+    assert "token_ids" in end.error.said
+
+
 def test_nested_json_without_end_cannot_break_the_reader() -> None:
     ids, end = asked(answering(STREAM, event(7), b"data: " + b"[" * 200_000 + b"\n\n"))
     assert ids == [7]

@@ -71,6 +71,8 @@ class Completions:
             choice.get("token_ids"),
             choice.get("finish_reason") or "",
         )
+        if self.has_ids and text and ids is None:
+            raise ValueError("text came without token_ids: this release of the server cannot give them")
         if not self.has_ids and (text or reason in _REASONS):
             found.append(TextDelta(text, reason=_REASONS.get(reason)))
         elif self.has_ids and ids:
