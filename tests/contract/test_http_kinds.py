@@ -15,7 +15,7 @@ from jobs.errors import EngineError, EngineUnavailableError, RetryableEngineErro
 from jobs.prompts.tokenizer import Tokenizer
 from jobs.settings import EngineSettings, EngineSide, TritonSettings
 from jobs.states import FinishReason
-from stand_in_engine import Kind, StandIn, standing_in
+from stand_in_engine import METRICS, Kind, StandIn, standing_in
 from support import eventually
 from worker.engine.client import EngineClient
 from worker.engine.gauges import Gauges
@@ -259,6 +259,26 @@ def test_gauges_are_read_from_the_kind_s_own_metrics(kind: Kind, expected: Gauge
         client = client_of(server)
         client.served()
         assert client.gauges() is None
+        client.close()
+
+
+def test_an_engine_whose_metrics_never_show_its_pool_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_pool = "\n".join(each for each in METRICS["sglang"].split("\n") if "max_total" not in each)
+    monkeypatch.setitem(METRICS, "sglang", without_pool)
+    with standing_in("sglang") as server:
+        client = client_of(server)
+        sizes = {client.describe().capacity.max_blocks for _ in range(3)}
+        client.close()
+    assert sizes == {80}
+    assert len(server.bodies) == 1
+
+
+def test_another_kind_of_server_at_the_same_address_is_noticed() -> None:
+    with standing_in("vllm") as server:
+        client = client_of(server, **WHOLE)
+        assert client.served().kind == "vllm"
+        server.kind = "sglang"
+        assert client.served().kind == "sglang"
         client.close()
 
 

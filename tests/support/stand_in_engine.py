@@ -43,7 +43,7 @@ TRTLLM_FIELDS = frozenset(
         "stream_options",
     ]  # a list of names
 )
-METRICS: Mapping[Kind, str] = {
+METRICS: dict[Kind, str] = {
     "vllm": 'vllm:cache_config_info{block_size="16",num_gpu_blocks="101",engine="0"} 1\n'
     'vllm:num_requests_running{engine="0"} %(running)d\nvllm:num_requests_waiting{engine="0"} 0\n'
     'vllm:kv_cache_usage_perc{engine="0"} 0.25\n',

@@ -46,6 +46,7 @@ class EngineClient:
         self._end_id = end_id
         self._needs_gauges = not (engine.max_blocks and engine.tokens_per_block)
         self._shown: Gauges | None = None
+        self._poolless: ServedModel | None = None  # its gauges show no pool even after an answer
         self._canary: EngineCall | None = None
         self._is_interrupted = False
 
@@ -107,12 +108,15 @@ class EngineClient:
     async def _shown_gauges(self, served: ServedModel) -> Gauges:
         """Read gauges that show the pool's size, or return the last such ones, or zeros.
 
-        A real engine fills them in at its first iteration, which a probe triggers.
+        A real engine fills them in at its first iteration, which a probe triggers. One that shows none after
+        an answer never will.
         """
         gauges = await self.engine.gauges()
-        if gauges is not None and gauges.max_blocks == 0 and self._needs_gauges:
-            await self._try_answer(served, seconds=CANARY_SECONDS)
+        if gauges is not None and gauges.max_blocks == 0 and self._needs_gauges and self._poolless != served:
+            error = await self._try_answer(served, seconds=CANARY_SECONDS)
             gauges = await self.engine.gauges()
+            if error is None and gauges is not None and gauges.max_blocks == 0:
+                self._poolless = served
         if gauges is not None and gauges.max_blocks:
             self._shown = gauges
         return self._shown or gauges or Gauges()
