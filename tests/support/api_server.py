@@ -13,7 +13,7 @@ from typing import Protocol
 import httpx2
 
 from jobs.settings import DatabaseSettings
-from support import API_KEY, PATIENCE, eventually
+from support import API_KEY, NO_CERTIFICATES, PATIENCE, eventually
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 # A secret of the right shape; it signs nothing outside these tests.
@@ -61,7 +61,9 @@ class ApiProcess:
     def client(self, *, timeout: float = PATIENCE, api_key: str | None = API_KEY) -> httpx2.Client:
         """A client with the tests' key, another one, or none."""
         headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
-        return httpx2.Client(base_url=self.url, timeout=timeout, trust_env=False, headers=headers)
+        return httpx2.Client(
+            base_url=self.url, timeout=timeout, trust_env=False, headers=headers, verify=NO_CERTIFICATES
+        )
 
     def stop(self, *, timeout: float = PATIENCE) -> int:
         self.process.terminate()

@@ -14,10 +14,17 @@ TOGETHER: Final = (
         "test_summary_sources.py",
         "test_summaries_page.py",
         "test_openai_batches.py",
+        "test_webhooks.py",
         "test_openapi.py",  # last: it leaves jobs of all kinds
     ),
-    ("test_openai_chat.py", "test_events.py", "test_openai_javascript.py"),
-    ("test_cancel.py", "test_crashes.py"),
+    (
+        "test_openai_chat.py",
+        "test_events.py",
+        "test_openai_javascript.py",
+        "test_cancel.py",
+        "test_crashes.py",  # from here on with kills
+    ),
+    ("test_summarize_many.py", "test_openai_crashes.py"),
 )
 _GROUPS: Final = {
     name: (number, place) for number, group in enumerate(TOGETHER) for place, name in enumerate(group)

@@ -1,5 +1,6 @@
 """What several tests need: jobs in any state, and waiting for a condition."""
 
+import ssl
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -34,6 +35,10 @@ T = TypeVar("T")
 # Seconds that a test waits for what must happen. It bounds a hang and promises nothing: a machine at work
 # takes many times as long as an idle one. pytest ends a test after 180.
 PATIENCE = 90.0
+# Seconds between two looks of a long wait.
+_RAREST_LOOK = 0.1
+# The servers of tests speak no TLS: no client need read certificates, 40 ms of CPU each time.
+NO_CERTIFICATES = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 # From this many bytes on, TRUNCATE is quicker than DELETE and leaves no dead rows to later queries.
 _LARGE_TABLE = 2**20
 CAPACITY = Capacity(
@@ -63,15 +68,19 @@ class WordCounter:
 def eventually(
     look: Callable[..., T | Literal[False] | None], *, timeout: float = PATIENCE, interval: float = 0.02
 ) -> T:
-    """Wait for the first truthy answer of `look`, which has no arguments but defaults."""
-    deadline = time.monotonic() + timeout
+    """Wait for the first truthy answer of `look`, which has no arguments but defaults.
+
+    Most looks ask a server, for ten milliseconds of CPU: the longer it takes, the rarer they become.
+    """
+    began = time.monotonic()
     while True:
         answer = look()
         if answer:
             return answer
-        if time.monotonic() > deadline:
+        waited = time.monotonic() - began
+        if waited > timeout:
             raise AssertionError(f"nothing after {timeout} s; last answer: {answer!r}")
-        time.sleep(interval)
+        time.sleep(max(interval, min(waited / 10, _RAREST_LOOK)))
 
 
 def num_waiting_for_locks(sessions: sessionmaker[Session]) -> int:

@@ -10,7 +10,7 @@ from cli.stack.options import StackOptions
 from cli.stack.servers.engine_options import EngineOptions
 from cli.stack.stack import Stack
 from jobs.prompts.tokenizer_files import tokenizer_directory
-from system_support import TIME_SCALE, Client
+from system_support import AT_ONCE, OF_TESTS, TIME_SCALE, Client
 
 Engine = tuple[str, float]  # its mode and its time scale
 
@@ -27,7 +27,7 @@ class Stacks:
         if self._running is not None and self._running[0] == engine:
             return self._running[1]
         self.stop()
-        stack = Stack(_options(engine, self._directories))
+        stack = Stack(_options(engine, self._directories), backoff=AT_ONCE)
         stack.start()
         self._running = (engine, stack)
         return stack
@@ -42,8 +42,9 @@ class Stacks:
 
 
 def _options(engine: Engine, directories: pytest.TempPathFactory) -> StackOptions:
-    """Make those of a stack that notices lost workers within seconds."""
+    """Make those of a stack that notices lost workers within seconds and tells receivers on this machine."""
     mode, time_scale = engine
+    inherited = {name: value for name, value in os.environ.items() if name not in OF_TESTS}
     return StackOptions(
         directory=directories.mktemp("stack"),
         api_port=0,
@@ -53,10 +54,11 @@ def _options(engine: Engine, directories: pytest.TempPathFactory) -> StackOption
             time_scale=time_scale,
         ),
         environment={
-            **os.environ,
+            **inherited,
             "LONGBATCH_JOBS__LEASE_SECONDS": "6",
             "LONGBATCH_JOBS__RENEW_SECONDS": "1",
             "LONGBATCH_MAINTENANCE__RESCUE_SECONDS": "0.5",
+            "LONGBATCH_WEBHOOKS__ALLOWED_HOSTS": '["127.0.0.1"]',
         },
     )
 
@@ -66,19 +68,21 @@ def _engine(module: ModuleType) -> Engine:
     return getattr(module, "ENGINE_MODE", "extractive"), getattr(module, "TIME_SCALE", TIME_SCALE)
 
 
-def _uses(item: object, engine: Engine) -> bool:
-    return (
-        isinstance(item, pytest.Function) and "stacks" in item.fixturenames and _engine(item.module) == engine
-    )
+def _goes_on(module: ModuleType, nextitem: object) -> bool:
+    """Whether the next test uses the stack of this module, which may have KILLED parts of it."""
+    if not isinstance(nextitem, pytest.Function) or "stacks" not in nextitem.fixturenames:
+        return False
+    is_safe = getattr(nextitem.module, "KILLS", False) or not getattr(module, "KILLS", False)
+    return is_safe and _engine(nextitem.module) == _engine(module)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
-    """Stop the stack after its last module, and after one that KILLS: chaos never reaches another."""
+    """Stop the stack after its last module: the chaos of one that KILLS reaches only others that do."""
     yield
     if isinstance(item, pytest.Function) and "stacks" in item.fixturenames:
         is_last = nextitem is None or nextitem.path != item.path
-        if is_last and (getattr(item.module, "KILLS", False) or not _uses(nextitem, _engine(item.module))):
+        if is_last and not _goes_on(item.module, nextitem):
             item.config.stash[_STACKS].stop()
 
 

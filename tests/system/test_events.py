@@ -13,6 +13,7 @@ import pytest
 
 from cli.stack.stack import Stack
 from openai_support import chat_line, jsonl, run
+from support import NO_CERTIFICATES
 from system_support import Client
 
 pytestmark = pytest.mark.timeout(240)
@@ -27,7 +28,9 @@ Event = tuple[str, str, dict[str, Any]]
 def http(stack: Stack) -> Iterator[httpx2.Client]:
     assert stack.urls.api_url is not None
     headers = {"Authorization": f"Bearer {stack.urls.api_key}"}
-    with httpx2.Client(base_url=stack.urls.api_url, timeout=60, headers=headers) as client:
+    with httpx2.Client(
+        base_url=stack.urls.api_url, timeout=60, headers=headers, verify=NO_CERTIFICATES
+    ) as client:
         yield client
 
 

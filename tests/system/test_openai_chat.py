@@ -11,7 +11,7 @@ import pytest
 
 from cli.stack.stack import Stack
 from openai_support import MODEL, chat_line, ended, jsonl, run
-from support import eventually
+from support import NO_CERTIFICATES, eventually
 from system_support import Gauges
 
 pytestmark = pytest.mark.timeout(240)
@@ -37,7 +37,9 @@ def gauges(stack: Stack) -> Gauges:
 def plain(stack: Stack) -> Iterator[httpx2.Client]:
     assert stack.urls.api_url is not None
     headers = {"Authorization": f"Bearer {stack.urls.api_key}"}
-    with httpx2.Client(base_url=stack.urls.api_url, timeout=30, headers=headers) as client:
+    with httpx2.Client(
+        base_url=stack.urls.api_url, timeout=30, headers=headers, verify=NO_CERTIFICATES
+    ) as client:
         yield client
 
 

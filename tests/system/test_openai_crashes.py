@@ -13,7 +13,6 @@ from support import eventually
 
 pytestmark = pytest.mark.timeout(300)
 
-TIME_SCALE = 60.0
 KILLS = True
 NUM_LINES = 700  # the last kill comes after 500
 
@@ -38,7 +37,7 @@ def test_each_line_of_a_batch_ends_once_whoever_is_killed(stack: Stack, sdk: ope
         lines[number]["body"]["temperature"] = 9
     batch_id = run(sdk, jsonl(lines)).id
     stack.send(SERVICE_WORKER, signal.SIGKILL)
-    eventually(lambda: counts(sdk, batch_id)[0] == NUM_LINES)
+    eventually(lambda: counts(sdk, batch_id)[0] == NUM_LINES, interval=0.2)
     for wanted, victim in (
         (1, SERVICE_WORKER),
         (60, SERVICE_WORKER),
@@ -47,7 +46,7 @@ def test_each_line_of_a_batch_ends_once_whoever_is_killed(stack: Stack, sdk: ope
         (400, API),
         (500, SERVICE_WORKER),
     ):
-        eventually(lambda wanted=wanted: counts(sdk, batch_id)[1] >= wanted, timeout=120)
+        eventually(lambda wanted=wanted: counts(sdk, batch_id)[1] >= wanted, timeout=120, interval=0.2)
         stack.send(victim, signal.SIGKILL)
     last = ended(sdk, batch_id, timeout=200)
     assert last.status == "completed"

@@ -20,6 +20,9 @@ from cli.stack.servers.postgres import EmbeddedPostgres
 from cli.stack.servers.valkey import EmbeddedValkey
 from support import PATIENCE, eventually
 
+# One test starts a stack, kills all of it and waits until it is back.
+pytestmark = pytest.mark.timeout(300)
+
 _COMMAND = (sys.executable, "-P", "-c", "from cli.main import main; main()", "up", "--time-scale", "20")
 _SERVING = {
     "api": "-m api",
@@ -88,10 +91,38 @@ def running_valkey(directory: Path) -> Iterator[EmbeddedValkey]:
         server.stop()
 
 
-@pytest.fixture
-def directory(tmp_path: Path) -> Iterator[Path]:
-    yield tmp_path / "data"
-    EmbeddedPostgres(tmp_path / "data" / "postgres").remove()
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    made = tmp_path_factory.mktemp("home")
+    yield made
+    EmbeddedPostgres(made / "data" / "postgres").remove()
+
+
+@pytest.fixture(scope="module")
+def first(home: Path) -> Iterator[Up]:
+    """A stack that runs until a test kills it."""
+    with up(home / "data") as made:
+        made.wait_ready()
+        yield made
+
+
+@pytest.fixture(scope="module")
+def servers(home: Path) -> Iterator[dict[str, Any]]:
+    """A Postgres and a Valkey of the user's own, as the stack is told of them."""
+    postgres = EmbeddedPostgres(home / "postgres")
+    with running_valkey(home / "redis") as valkey:
+        try:
+            yield {"LONGBATCH_DATABASE__URL": postgres.start(), "LONGBATCH_BROKER__URL": valkey.url}
+        finally:
+            postgres.remove()
+
+
+@pytest.fixture(scope="module")
+def beside(home: Path, servers: dict[str, Any]) -> Iterator[Up]:
+    """A stack on the user's own servers."""
+    with up(home / "beside", **servers) as made:
+        made.wait_ready()
+        yield made
 
 
 def is_alive(pid: int | None) -> bool:
@@ -130,48 +161,6 @@ def submit(ready: dict[str, Any]) -> str:
     return str(call(ready, "/v1/jobs", body)["id"])
 
 
-def test_every_part_is_listed_survives_a_kill_and_is_gone_at_the_end(directory: Path) -> None:
-    port = free_port()
-    release(port)  # the command reserves it itself
-    with up(directory, port=port) as running:
-        ready = running.wait_ready()
-        assert list(ready) == [
-            "api_url",
-            "api_key",
-            "database_url",
-            "broker_url",
-            "triton_grpc",
-            "triton_http",
-            "triton_metrics",
-            "pids",
-        ]
-        assert ready["api_url"] == f"http://{LOOPBACK}:{port}"
-        eventually(lambda: ready["api_key"] in running.console.read_text())
-        with pytest.raises(HTTPError, match="401"):
-            call(ready, "/v1/jobs", key="lb_wrong")
-        assert list(ready["pids"]) == list(_SERVING)
-        for name, words in _SERVING.items():
-            arguments = Path(f"/proc/{ready['pids'][name]}/cmdline").read_bytes().replace(b"\0", b" ")
-            assert words in arguments.decode(), name
-
-        killed = dict(running.pids)
-        for pid in killed.values():
-            assert pid is not None
-            os.kill(pid, signal.SIGKILL)
-        eventually(lambda: all(new != killed[name] for name, new in running.pids.items()))
-        assert {**running.ready, "pids": None} == {**ready, "pids": None}
-        assert all(f"{name} ended (SIGKILL)" in running.console.read_text() for name in _SERVING)
-        job_id = eventually(lambda: submitted(ready), timeout=2 * PATIENCE)  # all start at once
-        assert call(ready, f"/v1/jobs/{job_id}?wait=60")["state"] == "completed"
-
-        everything = descendants(running.process.pid)
-        assert everything.issuperset(pid for pid in running.pids.values() if pid)
-        running.process.send_signal(signal.SIGTERM)
-        assert running.process.wait(PATIENCE) == 0
-        assert not [pid for pid in everything if is_alive(pid)]
-        assert not running.ready_file.exists()
-
-
 def submitted(ready: dict[str, Any]) -> str | None:
     """A new job's id; None while the API is not there."""
     try:
@@ -180,37 +169,92 @@ def submitted(ready: dict[str, Any]) -> str | None:
         return None
 
 
-def test_a_kill_leaves_no_process_and_the_next_run_finds_the_jobs(directory: Path) -> None:
-    with up(directory) as running:
-        ready = running.wait_ready()
-        job_id = submit(ready)
-        everything = descendants(running.process.pid)
-        running.process.kill()
-        running.process.wait()
-        eventually(lambda: not [pid for pid in everything if is_alive(pid)])
-    with up(directory) as running:
+def completes(ready: dict[str, Any], job_id: str) -> bool:
+    return bool(call(ready, f"/v1/jobs/{job_id}?wait=60")["state"] == "completed")
+
+
+def test_every_part_is_listed_and_a_key_opens_the_api(first: Up) -> None:
+    ready = first.ready
+    assert list(ready) == [
+        "api_url",
+        "api_key",
+        "database_url",
+        "broker_url",
+        "triton_grpc",
+        "triton_http",
+        "triton_metrics",
+        "pids",
+    ]
+    eventually(lambda: ready["api_key"] in first.console.read_text())
+    with pytest.raises(HTTPError, match="401"):
+        call(ready, "/v1/jobs", key="lb_wrong")
+    assert list(ready["pids"]) == list(_SERVING)
+    for name, words in _SERVING.items():
+        arguments = Path(f"/proc/{ready['pids'][name]}/cmdline").read_bytes().replace(b"\0", b" ")
+        assert words in arguments.decode(), name
+
+
+def test_servers_of_the_users_own_take_the_place_of_embedded_ones(
+    beside: Up, servers: dict[str, str]
+) -> None:
+    ready = beside.ready
+    assert [ready["database_url"], ready["broker_url"]] == list(servers.values())
+    assert [name for name, pid in ready["pids"].items() if pid is None] == ["postgres", "redis"]
+    assert completes(ready, submit(ready))
+
+
+def test_a_directory_is_used_once_but_another_stack_runs_beside_it(home: Path, first: Up, beside: Up) -> None:
+    assert not set(first.pids.values()) & set(beside.pids.values())
+    refused = subprocess.run(command(home / "data"), check=False, capture_output=True, text=True, timeout=60)
+    assert refused.returncode == 1
+    told = refused.stderr.strip().splitlines()[-1]
+    assert told.startswith(f"error: {home / 'data'} is in use by process {first.process.pid};")
+    assert all(completes(each.ready, submit(each.ready)) for each in (first, beside))
+
+
+def test_what_was_killed_leaves_no_process_and_the_next_run_has_its_jobs_and_survives_kills(
+    home: Path, first: Up
+) -> None:
+    ready = first.ready
+    job_id = submit(ready)
+    everything = descendants(first.process.pid)
+    first.process.kill()
+    first.process.wait()
+    eventually(lambda: not [pid for pid in everything if is_alive(pid)])
+
+    port = free_port()
+    release(port)  # the command reserves it itself
+    with up(home / "data", port=port) as running:
         eventually(lambda: running.ready_file.exists() and running.ready != ready, timeout=90)
         assert running.ready["api_key"] == ready["api_key"]
-        job = call(running.ready, f"/v1/jobs/{job_id}?wait=60")
-        assert job["state"] == "completed"
+        assert running.ready["api_url"] == f"http://{LOOPBACK}:{port}"
+        assert completes(running.ready, job_id)
+        survives_a_kill_of_every_part(running)
+        everything = descendants(running.process.pid)
+        assert everything.issuperset(pid for pid in running.pids.values() if pid)
+        running.process.send_signal(signal.SIGTERM)
+        assert running.process.wait(PATIENCE) == 0
+        assert not [pid for pid in everything if is_alive(pid)]
+        assert not running.ready_file.exists()
 
 
-def test_a_directory_is_used_once_but_another_stack_runs_beside_it(directory: Path, tmp_path: Path) -> None:
-    beside = tmp_path / "beside"
-    with up(directory) as first, up(beside) as second:
-        pids = [first.wait_ready()["pids"], second.wait_ready()["pids"]]
-        assert not set(pids[0].values()) & set(pids[1].values())
-        refused = subprocess.run(command(directory), check=False, capture_output=True, text=True, timeout=60)
-        assert refused.returncode == 1
-        told = refused.stderr.strip().splitlines()[-1]
-        assert told.startswith(f"error: {directory} is in use by process {first.process.pid};")
-    EmbeddedPostgres(beside / "postgres").remove()
+def survives_a_kill_of_every_part(running: Up) -> None:
+    """All start again, where they were, and do what they are asked."""
+    ready, killed = running.ready, dict(running.pids)
+    for pid in killed.values():
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+    eventually(lambda: all(new != killed[name] for name, new in running.pids.items()))
+    assert {**running.ready, "pids": None} == {**ready, "pids": None}
+    assert all(f"{name} ended (SIGKILL)" in running.console.read_text() for name in _SERVING)
+    job_id = eventually(lambda: submitted(ready), timeout=2 * PATIENCE)  # all start at once
+    assert completes(ready, job_id)
 
 
-def test_a_taken_port_is_one_clear_line(directory: Path) -> None:
-    with running_valkey(directory / "redis") as taken:
+def test_a_taken_port_is_one_clear_line(tmp_path: Path) -> None:
+    with running_valkey(tmp_path / "redis") as taken:
         refused = subprocess.run(
-            command(directory, "--port", str(taken.port)),
+            command(tmp_path, "--port", str(taken.port)),
             check=False,
             capture_output=True,
             text=True,
@@ -220,21 +264,3 @@ def test_a_taken_port_is_one_clear_line(directory: Path) -> None:
     assert refused.stderr.strip() == (
         f"error: Port {taken.port} is taken; choose another --port, or omit it for a free one."
     )
-
-
-def test_servers_of_the_users_own_take_the_place_of_embedded_ones(directory: Path, tmp_path: Path) -> None:
-    postgres = EmbeddedPostgres(tmp_path / "postgres")
-    with running_valkey(tmp_path / "redis") as valkey:
-        try:
-            urls: dict[str, Any] = {
-                "LONGBATCH_DATABASE__URL": postgres.start(),
-                "LONGBATCH_BROKER__URL": valkey.url,
-            }
-            with up(directory, **urls) as running:
-                ready = running.wait_ready()
-                assert (ready["database_url"], ready["broker_url"]) == tuple(urls.values())
-                assert [name for name, pid in ready["pids"].items() if pid is None] == ["postgres", "redis"]
-                job_id = submit(ready)
-                assert call(ready, f"/v1/jobs/{job_id}?wait=60")["state"] == "completed"
-        finally:
-            postgres.remove()

@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any, Self
@@ -18,47 +17,23 @@ from typing import Any, Self
 import psycopg
 import pytest
 
-from cli.stack.options import StackOptions
 from cli.stack.ready import API, INFERENCE_WORKER, SERVICE_WORKER
-from cli.stack.servers.engine_options import EngineOptions
 from cli.stack.stack import Stack
-from jobs.prompts.tokenizer_files import tokenizer_directory
 from support import eventually
-from system_support import running_stack, text_of
+from system_support import OF_TESTS, text_of
 
 IS_PROOF = os.environ.get("LONGBATCH_PROVE") == "1"
 NUM_DOCUMENTS = 500 if IS_PROOF else 40
 SEED = int(os.environ.get("LONGBATCH_SEED", "20261121"))
 TIMEOUT = 3000 if IS_PROOF else 400
+KILLS = True
 # The allocator's own noise, and caches that fill once: tokenizers, compiled patterns, connection pools.
 MAX_GROWTH_MIB = 96
-
-# Without the variables of this file: the stack refuses what it does not know.
-OURS = {
-    name: value for name, value in os.environ.items() if name not in {"LONGBATCH_PROVE", "LONGBATCH_SEED"}
-}
 
 pytestmark = pytest.mark.timeout(TIMEOUT + 120)
 
 COMMAND = (sys.executable, "-P", "-c", "from cli.main import main; main()")
 OPTIONS = ("--length", "60", "--chunk-tokens", "3000", "--format", "json")
-
-
-@pytest.fixture(scope="module")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    options = StackOptions(
-        directory=tmp_path_factory.mktemp("stack"),
-        api_port=0,
-        engine=EngineOptions(tokenizer_dir=tokenizer_directory(None), time_scale=40),
-        environment={
-            **OURS,
-            "LONGBATCH_JOBS__LEASE_SECONDS": "6",
-            "LONGBATCH_JOBS__RENEW_SECONDS": "1",
-            "LONGBATCH_MAINTENANCE__RESCUE_SECONDS": "0.5",
-        },
-    )
-    with running_stack(options) as made:
-        yield made
 
 
 @pytest.fixture
@@ -77,7 +52,7 @@ def corpus(tmp_path: Path) -> Path:
 
 def variables(stack: Stack) -> dict[str, str]:
     return {
-        **OURS,
+        **{name: value for name, value in os.environ.items() if name not in OF_TESTS},
         "LONGBATCH_API_URL": stack.urls.api_url or "",
         "LONGBATCH_API_KEY": stack.urls.api_key or "",
     }

@@ -25,7 +25,7 @@ from cli.stack.ready import API, INFERENCE_WORKER, REDIS, SERVICE_WORKER, TRITON
 from cli.stack.servers.engine_options import EngineOptions
 from cli.stack.stack import Stack
 from jobs.prompts.tokenizer_files import tokenizer_directory
-from support import eventually
+from support import NO_CERTIFICATES, eventually
 from system_support import running_stack
 from webhook_support import Receiver, Seen, receiving, status
 
@@ -110,7 +110,11 @@ def submit(stack: Stack, urls: list[str]) -> None:
     """Jobs that tell these URLs, then all cancelled; the API may be away in between."""
     headers = {"Authorization": f"Bearer {stack.urls.api_key}"}
     with httpx2.Client(
-        base_url=stack.urls.api_url or "", headers=headers, timeout=20, trust_env=False
+        base_url=stack.urls.api_url or "",
+        headers=headers,
+        timeout=20,
+        trust_env=False,
+        verify=NO_CERTIFICATES,
     ) as http:
         for number, url in enumerate(urls):
             sent = {"input": f"text {number}", "webhook_url": url}

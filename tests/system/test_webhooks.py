@@ -1,35 +1,19 @@
 """A job's webhook comes from the stack as `longbatch up` runs it: once, signed, with the job as it ended."""
 
 import json
-import os
-from collections.abc import Iterator
 
 import openai
 import pytest
 from pytest_httpserver import HTTPServer
 from standardwebhooks import Webhook, WebhookVerificationError
 
-from cli.stack.options import StackOptions
-from cli.stack.servers.engine_options import EngineOptions
 from cli.stack.stack import Stack
-from jobs.prompts.tokenizer_files import tokenizer_directory
 from jobs.webhooks.secrets import new_secret
 from openai_support import chat_line, jsonl, run
 from support import eventually
-from system_support import TIME_SCALE, Client, running_stack
+from system_support import Client
 
 pytestmark = pytest.mark.timeout(120)
-
-
-@pytest.fixture(scope="module")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    options = StackOptions(
-        directory=tmp_path_factory.mktemp("stack"),
-        engine=EngineOptions(tokenizer_dir=tokenizer_directory(None), time_scale=TIME_SCALE),
-        environment={**os.environ, "LONGBATCH_WEBHOOKS__ALLOWED_HOSTS": '["127.0.0.1"]'},
-    )
-    with running_stack(options) as made:
-        yield made
 
 
 def test_the_stack_s_own_secret_signs_one_delivery_of_the_ended_job(

@@ -11,12 +11,13 @@ from pytest_httpserver import HTTPServer
 from sqlalchemy import Engine, text
 from sqlalchemy.orm import Session, sessionmaker
 
+from api import server as api_program
 from api_server import ApiProcess, error_of, serving
 from cli.stack.ports import free_port
 from cli.stack.servers.valkey import EmbeddedValkey
 from jobs import doorbell
 from jobs.engines import registry
-from jobs.settings import DatabaseSettings
+from jobs.settings import ApiSettings, BrokerSettings, DatabaseSettings, Settings
 from support import ENGINE, eventually, num_waiting_for_locks, register_engine
 
 
@@ -36,7 +37,7 @@ def frozen_broker() -> Iterator[str]:
         yield f"redis://127.0.0.1:{listener.getsockname()[1]}/0"
 
 
-def test_a_frozen_broker_delays_no_submission(
+def test_a_frozen_broker_delays_no_submission_and_no_probe(
     database_settings: DatabaseSettings,
     sessions: sessionmaker[Session],  # noqa: ARG001  # without jobs
     frozen_broker: str,
@@ -107,13 +108,6 @@ def test_connections_that_postgres_closed_are_replaced(http: httpx2.Client, engi
     assert http.get("/v1/jobs").status_code == 200
 
 
-def test_a_probe_does_not_wait_for_a_broker_that_never_answers(
-    database_settings: DatabaseSettings, frozen_broker: str
-) -> None:
-    with api(database_settings, frozen_broker) as process, process.client() as http:
-        assert http.get("/health/ready").json()["components"]["broker"]["ready"] is False
-
-
 def test_readiness_names_every_part(
     http: httpx2.Client, server: ApiProcess, sessions: sessionmaker[Session]
 ) -> None:
@@ -137,19 +131,18 @@ def test_readiness_names_every_part(
     assert server.process.poll() is None
 
 
-@pytest.mark.parametrize(("status", "ready"), [(200, True), (400, False)])
 def test_readiness_asks_triton_where_its_address_is_known(
     database_settings: DatabaseSettings,
     engine: Engine,  # noqa: ARG001  # the database is migrated
     valkey: EmbeddedValkey,
     httpserver: HTTPServer,
-    status: int,
-    ready: bool,  # noqa: FBT001  # a column of the table
 ) -> None:
-    httpserver.expect_request("/v2/health/ready").respond_with_data("", status=status)
     address = {"LONGBATCH_TRITON__HTTP_URL": httpserver.url_for("")}
     with api(database_settings, valkey.url, **address) as process, process.client() as http:
-        assert http.get("/health/ready").json()["components"]["triton"]["ready"] is ready
+        for status, ready in ((200, True), (400, False)):
+            httpserver.clear()
+            httpserver.expect_request("/v2/health/ready").respond_with_data("", status=status)
+            assert http.get("/health/ready").json()["components"]["triton"]["ready"] is ready
 
 
 def test_it_stops_at_once_and_answers_those_who_wait(
@@ -200,15 +193,22 @@ def test_no_prompt_reaches_the_log_or_the_broker(
         assert canary.encode() not in stored
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "example.com"])  # noqa: S104  # must be refused
 def test_a_network_without_keys_is_refused(
-    database_settings: DatabaseSettings, valkey: EmbeddedValkey, sessions: sessionmaker[Session], host: str
+    database_settings: DatabaseSettings,
+    valkey: EmbeddedValkey,
+    sessions: sessionmaker[Session],
 ) -> None:
+    refused = r"there are no API keys yet.*keys create"
+    broker = BrokerSettings(url=SecretStr(valkey.url))
     with sessions.begin() as session:
         session.execute(text("UPDATE api_keys SET revoked_at = now()"))
     try:
-        with pytest.raises(AssertionError, match=r"there are no API keys yet.*keys create"):
-            ApiProcess(database_settings, valkey.url, LONGBATCH_API__HOST=host)
+        with pytest.raises(AssertionError, match=refused):
+            ApiProcess(database_settings, valkey.url, LONGBATCH_API__HOST="0.0.0.0")  # noqa: S104  # must be refused
+        for host in ("::", "example.com"):
+            settings = Settings(database=database_settings, broker=broker, api=ApiSettings(host=host))
+            with pytest.raises(ValueError, match=refused):
+                api_program._refuse_network_without_keys(settings)
     finally:
         with sessions.begin() as session:
             session.execute(text("UPDATE api_keys SET revoked_at = NULL"))

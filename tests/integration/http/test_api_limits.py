@@ -17,7 +17,16 @@ from jobs.settings import DatabaseSettings
 from jobs.states import FinishReason
 from jobs.tenants import keys, quotas
 from jobs.tenants.keys import Scope
-from support import CAPACITY, ERROR, PATIENCE, claim_one, output_of, prepare_next, register_engine
+from support import (
+    CAPACITY,
+    ERROR,
+    NO_CERTIFICATES,
+    PATIENCE,
+    claim_one,
+    output_of,
+    prepare_next,
+    register_engine,
+)
 
 SERVED_MODEL = "llama-3.1-8b-instruct"
 # A client of a new tenant with these limits.
@@ -174,7 +183,11 @@ def test_two_processes_share_what_they_count(
     try:
         http = limited(max_requests=6)
         with httpx2.Client(
-            base_url=other.url, headers=http.headers, timeout=PATIENCE, trust_env=False
+            base_url=other.url,
+            headers=http.headers,
+            timeout=PATIENCE,
+            trust_env=False,
+            verify=NO_CERTIFICATES,
         ) as beside:
             assert other.url != server.url
             codes = [client.get("/v1/jobs").status_code for client in (http, beside) for _ in range(4)]
