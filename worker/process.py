@@ -1,0 +1,46 @@
+"""Run one worker process, which exits within seconds of SIGTERM."""
+
+import argparse
+import sys
+from typing import Final
+
+from jobs import doorbell, open_files, settings, telemetry
+from jobs.errors import LongbatchError
+from jobs.prompts.tokenizer import load_configured
+from jobs.settings import Settings
+from worker.celery_app import make_app, register_tasks, run_worker
+from worker.doorbell import WorkerDoorbell
+from worker.inference.worker import InferenceWorker
+from worker.service import ServiceWorker
+
+# On top of the grace for running jobs: stop their streams, wait for them to end, release the jobs.
+_RELEASE_SECONDS: Final = 2.5
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the worker until SIGTERM and return its exit code."""
+    parser = argparse.ArgumentParser(prog="python -m worker", description=__doc__)
+    parser.add_argument("role", choices=[doorbell.INFERENCE, doorbell.SERVICE])
+    role: str = parser.parse_args(arguments).role
+    try:
+        return _serve(role, settings.load())
+    except (ValueError, LongbatchError) as error:
+        print(f"the worker cannot start: {error}", file=sys.stderr)  # noqa: T201  # there is no log yet
+        return 2
+
+
+def _serve(role: str, configured: Settings) -> int:
+    telemetry.configure()
+    num_files = open_files.of_inference_worker if role == doorbell.INFERENCE else open_files.of_service_worker
+    open_files.raise_for(role, needed=num_files(configured))
+    app = make_app(configured.broker)
+    broker = doorbell.connect(
+        configured.broker.url.get_secret_value(), socket_timeout=configured.broker.socket_timeout_seconds
+    )
+    worker_doorbell = WorkerDoorbell(broker, app)
+    kind = InferenceWorker if role == doorbell.INFERENCE else ServiceWorker
+    threads = kind(configured, load_configured(configured.tokenizer), worker_doorbell)
+    register_tasks(app, role, threads.on_ring)
+    return run_worker(
+        app, threads, queue=role, grace_seconds=configured.jobs.shutdown_grace_seconds + _RELEASE_SECONDS
+    )
