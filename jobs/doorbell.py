@@ -1,7 +1,8 @@
 """The doorbell: a Celery message without payload that wakes workers and never says what to do."""
 
+from contextlib import suppress
 from datetime import timedelta
-from typing import Protocol
+from typing import Protocol, cast
 
 import redis
 
@@ -15,6 +16,10 @@ EVENTS = "events"
 QUEUES = {INFERENCE: INFERENCE, SERVICE: SERVICE, EVENTS: SERVICE}
 # Task names by doorbell; a worker registers those of its queue, any process may send them.
 WAKE_TASKS = {doorbell: f"longbatch.wake_{doorbell}" for doorbell in QUEUES}
+# Workers that wait in Redis itself hear a ring at once; through Celery it takes 20 ms more. Each ring goes to
+# one of them, the one that has waited longest.
+_LISTENS_FOR = timedelta(seconds=5)
+_MAX_UNHEARD = 10
 # While one ring is pending, more add nothing. Short, because a lost message must not mute the doorbell.
 RING_INTERVAL = timedelta(seconds=1)
 
@@ -42,7 +47,7 @@ def celery_settings(settings: BrokerSettings) -> dict[str, object]:
 
 
 def ring(broker: redis.Redis, sender: Sender, doorbell: str) -> bool:
-    """Wake the workers that listen to this doorbell.
+    """Wake a worker that listens to this doorbell; if none does, one that consumes Celery's queue.
 
     Never raises: workers also poll on their own every second or two.
 
@@ -52,10 +57,35 @@ def ring(broker: redis.Redis, sender: Sender, doorbell: str) -> bool:
     try:
         if not broker.set(_key(doorbell), b"1", nx=True, px=RING_INTERVAL):
             return False
-        sender.send_task(WAKE_TASKS[doorbell], queue=QUEUES[doorbell], ignore_result=True, retry=False)
+        if broker.exists(_listening_key(QUEUES[doorbell])):
+            _ring_bell(broker, doorbell)
+        else:
+            sender.send_task(WAKE_TASKS[doorbell], queue=QUEUES[doorbell], ignore_result=True, retry=False)
     except Exception:  # noqa: BLE001  # Celery raises errors of its libraries; a ring may always be lost
         return False
     return True
+
+
+def hear(broker: redis.Redis, queue: str, *, seconds: float) -> str | None:
+    """Wait for a ring of the queue's doorbells, and return the doorbell's name.
+
+    Args:
+        broker: a client whose socket waits for longer than `seconds`.
+        queue: of the worker.
+        seconds: how long to wait.
+
+    Returns:
+        None: there was none.
+    """
+    broker.set(_listening_key(queue), b"1", px=_LISTENS_FOR)
+    heard = cast("tuple[bytes, bytes] | None", broker.blpop([_bell_key(queue)], timeout=seconds))
+    return heard[1].decode() if heard else None
+
+
+def pass_on(broker: redis.Redis, doorbell: str) -> None:
+    """Ring again for another worker, as this one stops."""
+    with suppress(redis.RedisError, OSError):
+        _ring_bell(broker, doorbell)
 
 
 def acknowledge(broker: redis.Redis, doorbell: str) -> None:
@@ -84,6 +114,22 @@ def connect(url: str, *, socket_timeout: float) -> redis.Redis:
     return redis.Redis.from_url(
         url, socket_timeout=socket_timeout, socket_connect_timeout=socket_timeout, retry=None
     )
+
+
+def _ring_bell(broker: redis.Redis, doorbell: str) -> None:
+    key = _bell_key(QUEUES[doorbell])
+    pipeline = broker.pipeline(transaction=False)
+    pipeline.lpush(key, doorbell)
+    pipeline.ltrim(key, 0, _MAX_UNHEARD - 1)
+    pipeline.execute()
+
+
+def _bell_key(queue: str) -> str:
+    return f"longbatch:bell:{queue}"
+
+
+def _listening_key(queue: str) -> str:
+    return f"longbatch:bell:{queue}:listening"
 
 
 def _key(doorbell: str) -> str:

@@ -73,7 +73,7 @@ _COLUMNS: Final = {"labels": "metadata"}
 
 def inserted(session: Session, new: NewJob) -> Job:
     """Return the row of a job that this transaction inserted, without reading it."""
-    job = Job(**{name: getattr(new, name) for name in _FIELDS}, **_UNTOUCHED)
+    job = new_job(**{name: getattr(new, name) for name in _FIELDS}, **_UNTOUCHED)
     make_transient_to_detached(job)
     session.add(job)
     return job
@@ -81,7 +81,7 @@ def inserted(session: Session, new: NewJob) -> Job:
 
 def new_job(*, is_blocked: bool = False, **columns: Any) -> Job:  # noqa: ANN401  # columns have many types
     """Create a job that waits for others of its tree, or else to be counted."""
-    return Job(state=(JobState.BLOCKED if is_blocked else JobState.PREPARING).value, **columns)
+    return Job(**{"state": (JobState.BLOCKED if is_blocked else JobState.PREPARING).value} | columns)
 
 
 def replacement_of(job: Job, job_id: UUID) -> Job:

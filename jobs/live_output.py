@@ -12,7 +12,7 @@ from uuid import UUID
 # More than the tokens of any answer that a person reads as it is generated.
 MAX_ENTRIES = 20_000
 EXPIRES = timedelta(minutes=10)
-# Ids of jobs whose end was just recorded, so that a request waiting for one need not wait for the next poll.
+# Ids of jobs whose end was just committed, so that a request waiting for one need not wait for the next poll.
 ENDED_KEY = "longbatch:live:ended"
 MAX_ENDED = 1_000
 
@@ -69,6 +69,16 @@ class Delta:
 def stream_key(job_id: UUID) -> str:
     """Name the Redis stream that holds this job's deltas."""
     return f"longbatch:live:{job_id.hex}"
+
+
+def ended_entry(job_id: UUID) -> dict[str, str]:
+    """Return the fields of the entry that tells of a job's end."""
+    return {"job": job_id.hex}
+
+
+def ended_job(fields: Mapping[bytes, bytes]) -> UUID:
+    """Read the job from the fields of `ended_entry`, as Redis returns them."""
+    return UUID(fields[b"job"].decode())
 
 
 def encode(delta: Delta) -> dict[str, str]:

@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 
 from jobs import checkpoints, tree_progress
 from jobs.checkpoints import Output
+from jobs.database import note_ended
 from jobs.job_rows import move
 from jobs.models import Job
 from jobs.states import TRANSITIONS, JobState, StopReason, sources
@@ -92,6 +93,8 @@ def after_end(session: Session, ended: Sequence[Job]) -> None:
     locks the rows of their summaries after those of the jobs. All code keeps that order, and no transaction
     that holds a summary's row waits for a job row that another can hold.
     """
+    if ended:
+        note_ended(session, [job.id for job in ended])
     usage.record(session, ended)
     outbox.publish(session, [events.job_ended(job) for job in ended])
     tree_progress.advance(session, ended)

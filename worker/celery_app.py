@@ -7,31 +7,19 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import celery
 from celery import bootsteps, signals
 
 from jobs import doorbell
 from jobs.settings import BrokerSettings
+from worker.threads import WorkerThreads
 
 # A process that hangs after SIGTERM dumps its stacks and exits. Above every grace, below a supervisor's.
 _EXIT_SLACK_SECONDS: Final = 4.0
 # How long Celery may take to exit once no job runs in this process.
 _CELERY_EXIT_SECONDS: Final = 1.5
-
-
-class WorkerThreads(Protocol):
-    """The threads that run as long as the worker does."""
-
-    def start(self) -> None:
-        """Start the threads."""
-
-    def begin_stop(self) -> None:
-        """Stop taking on new work. Returns at once, so a signal handler may call it."""
-
-    def stop(self) -> None:
-        """Stop the threads and wait until they have ended."""
 
 
 def make_app(settings: BrokerSettings) -> celery.Celery:

@@ -1,12 +1,20 @@
-"""The worker's side of the doorbell: rings from its own thread, so that a frozen broker delays no job."""
+"""The worker's side of the doorbell: rings and hears in threads of its own, so that no job waits for it."""
 
 import queue
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from typing import Final
+from uuid import UUID
 
 import redis
 
-from jobs import doorbell
+from jobs import doorbell, live_output
+from jobs.settings import BrokerSettings
 from worker.loop import Loop
+from worker.threads import WorkerThreads
+
+# Between two signs that this worker listens; below the time for which one holds.
+_HEAR_SECONDS: Final = 2.0
 
 
 class WorkerDoorbell:
@@ -20,6 +28,7 @@ class WorkerDoorbell:
         self.broker = broker
         self._sender = sender
         self._wanted: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._ended: queue.SimpleQueue[UUID] = queue.SimpleQueue()
         self.loop = Loop("doorbell-sender", self.run_once, interval=3600)
 
     def ring(self, name: str) -> None:
@@ -27,17 +36,92 @@ class WorkerDoorbell:
         self._wanted.put(name)
         self.loop.wake()
 
+    def announce(self, ended: Collection[UUID]) -> None:
+        """Tell callers that wait for these jobs soon that they have ended. Returns at once."""
+        for job_id in ended:
+            self._ended.put(job_id)
+        self.loop.wake()
+
     def acknowledge(self, name: str) -> None:
         """Mark this doorbell's ring as received, so that the next one is sent again."""
         doorbell.acknowledge(self.broker, name)
 
     def run_once(self) -> None:
-        """Send every pending ring. One that cannot be sent is dropped."""
+        """Send every pending ring and end. One that cannot be sent is dropped."""
+        self._announce()
         wanted: set[str] = set()
         while not self._wanted.empty():
             wanted.add(self._wanted.get())
         for name in wanted:
             doorbell.ring(self.broker, self._sender, name)
+
+    def _announce(self) -> None:
+        pipeline = self.broker.pipeline(transaction=False)
+        while not self._ended.empty():
+            pipeline.xadd(
+                live_output.ENDED_KEY,
+                live_output.ended_entry(self._ended.get()),  # type: ignore[arg-type]  # a dict of texts
+                maxlen=live_output.MAX_ENDED,
+                approximate=True,
+            )
+        with suppress(redis.RedisError, OSError):
+            pipeline.execute()
+
+
+class DoorbellListener:
+    """A thread that waits in Redis for the doorbells of a queue.
+
+    Attributes:
+        loop: a daemon: it may be waiting when the process ends.
+    """
+
+    def __init__(self, settings: BrokerSettings, queue: str, on_ring: Callable[[str], None]) -> None:
+        """Args: on_ring: called with the doorbell's name; must be quick."""
+        self._broker = doorbell.connect(
+            settings.url.get_secret_value(), socket_timeout=settings.socket_timeout_seconds + _HEAR_SECONDS
+        )
+        self._queue = queue
+        self._on_ring = on_ring
+        self._is_stopping = False
+        self.loop = Loop("doorbell-listener", self.run_once, interval=0, daemon=True)
+
+    def begin_stop(self) -> None:
+        """Hear no more. Returns at once; a ring that still comes is passed on."""
+        self._is_stopping = True
+        self.loop.begin_stop()
+
+    def run_once(self) -> None:
+        """Wait for one ring, for a while."""
+        name = doorbell.hear(self._broker, self._queue, seconds=_HEAR_SECONDS)
+        if name is None:
+            return
+        if self._is_stopping:
+            doorbell.pass_on(self._broker, name)
+        else:
+            self._on_ring(name)
+
+
+class ListeningThreads:
+    """A worker's threads, and the one that hears its doorbells."""
+
+    def __init__(self, threads: WorkerThreads, listener: DoorbellListener) -> None:
+        self._threads = threads
+        self._listener = listener
+
+    def start(self) -> None:
+        """Start the threads, then listen."""
+        self._threads.start()
+        self._listener.loop.start()
+
+    def begin_stop(self) -> None:
+        """Stop listening and taking on new work. Returns at once."""
+        self._listener.begin_stop()
+        self._threads.begin_stop()
+
+    def stop(self) -> None:
+        """Stop the threads and wait until they have ended."""
+        self._listener.begin_stop()
+        self._threads.stop()
 
 
 Ring = Callable[[str], None]

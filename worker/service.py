@@ -45,7 +45,7 @@ class ServiceWorker:
             webhooks.check_secret(settings.webhooks.secret.get_secret_value())
         num_loops = _NUM_LOOPS + 1 + settings.documents.concurrency
         self._pool = database.make_engine(settings.database, pool_size=num_loops, name="longbatch-service")
-        sessions = database.make_sessions(self._pool)
+        sessions = database.make_sessions(self._pool, on_ended=doorbell.announce)
         lease = timedelta(seconds=settings.maintenance.lease_seconds)
         shortest = min(lease, timedelta(seconds=settings.documents.lease_seconds))
         self._runner = WorkRunner(sessions, shortest_lease=shortest)

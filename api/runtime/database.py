@@ -31,9 +31,14 @@ class _LostBeforeCommitError(Exception):
 
 
 class Transactions:
-    """The API's connections to Postgres."""
+    """The API's connections to Postgres.
+
+    Attributes:
+        on_ended: called after a commit with the jobs that it ended, if any.
+    """
 
     def __init__(self, settings: DatabaseSettings) -> None:
+        self.on_ended: Callable[[Collection[UUID]], None] = lambda _: None
         self._pool: AsyncEngine = database.make_async_engine(settings)
         # The server's own limits end every statement; this one is for a frozen server.
         self._max_seconds = (
@@ -84,13 +89,17 @@ class Transactions:
 
     async def _once(self, verb: Callable[[Session], T]) -> T:
         made = AsyncSession(self._pool, expire_on_commit=False, sync_session_class=TenantSession)
-        async with made as session, session.begin():
-            try:
-                return await session.run_sync(verb)
-            except DBAPIError as error:
-                if error.connection_invalidated:
-                    raise _LostBeforeCommitError from error
-                raise
+        async with made as session:
+            async with session.begin():
+                try:
+                    result = await session.run_sync(verb)
+                except DBAPIError as error:
+                    if error.connection_invalidated:
+                        raise _LostBeforeCommitError from error
+                    raise
+            if ended := database.take_ended(session.sync_session):
+                self.on_ended(ended)
+            return result
 
     async def close(self) -> None:
         """Close the connections."""

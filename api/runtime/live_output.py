@@ -74,6 +74,17 @@ class LiveReader:
             if not self._listeners[job_id]:
                 del self._listeners[job_id], self._read_to[job_id]
 
+    async def announce(self, ended: Collection[UUID]) -> None:
+        """Tell the readers of all processes that jobs have ended, if Redis works."""
+        with suppress(RedisError, OSError):
+            for job_id in ended:
+                await self._broker.xadd(
+                    live_output.ENDED_KEY,
+                    live_output.ended_entry(job_id),  # type: ignore[arg-type]  # as in `worker`
+                    maxlen=live_output.MAX_ENDED,
+                    approximate=True,
+                )
+
     async def run(self) -> None:
         """Read the streams until cancelled."""
         me = asyncio.current_task()
@@ -122,7 +133,7 @@ class LiveReader:
             job_id = job_ids.get(key)
             if key == live_output.ENDED_KEY.encode():
                 self._ended_to = entries[-1][0]
-                self._on_ended({UUID(fields[b"job"].decode()) for _, fields in entries})
+                self._on_ended({live_output.ended_job(fields) for _, fields in entries})
             elif job_id is None:
                 self._wake_read_to = entries[-1][0]
             # Unless a new follower has reset the position to the beginning meanwhile.

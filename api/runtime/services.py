@@ -161,6 +161,15 @@ async def open_services(settings: Settings) -> AsyncIterator[Services]:
         services.event_streams.run(),
         *(services.group_commit.run() for _ in range(NUM_LANES)),
     ]
+    announcing: set[asyncio.Task[None]] = set()
+
+    def on_ended(ended: Collection[UUID]) -> None:
+        """Answer the callers that wait for these jobs, here and in other processes."""
+        poller.poll_now(ended)
+        announcing.add(task := asyncio.create_task(services.live.announce(ended)))
+        task.add_done_callback(announcing.discard)
+
+    transactions.on_ended = on_ended
     tasks = [asyncio.create_task(loop) for loop in loops]
     try:
         yield services

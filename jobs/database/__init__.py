@@ -5,7 +5,9 @@ from jobs.database.connection import (
     make_async_engine,
     make_engine,
     make_sessions,
+    note_ended,
     sqlalchemy_url,
+    take_ended,
     transaction,
 )
 
@@ -14,6 +16,8 @@ __all__ = [
     "make_async_engine",
     "make_engine",
     "make_sessions",
+    "note_ended",
     "sqlalchemy_url",
+    "take_ended",
     "transaction",
 ]

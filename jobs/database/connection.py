@@ -1,9 +1,10 @@
 """Connections to Postgres: engines with timeouts, and sessions that commit once, at the edge."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Final
+from uuid import UUID
 
 from sqlalchemy import Connection, Engine, create_engine, event, func, select
 from sqlalchemy.engine import URL, make_url
@@ -15,6 +16,8 @@ from sqlalchemy.pool import ConnectionPoolEntry
 from jobs.settings import DatabaseSettings
 
 _HAS_LIMITS: Final = "longbatch.has_limits"
+_ENDED: Final = "longbatch.ended"
+_ON_ENDED: Final = "longbatch.on_ended"
 
 
 def make_engine(
@@ -43,16 +46,38 @@ def make_async_engine(settings: DatabaseSettings, *, name: str = "longbatch-api"
     return engine
 
 
-def make_sessions(engine: Engine) -> sessionmaker[Session]:
-    """Make a factory of sessions whose objects stay readable after commit."""
-    return sessionmaker(engine, expire_on_commit=False)
+def make_sessions(
+    engine: Engine, *, on_ended: Callable[[Collection[UUID]], None] | None = None
+) -> sessionmaker[Session]:
+    """Make a factory of sessions whose objects stay readable after commit.
+
+    Args:
+        engine: of the connections.
+        on_ended: `transaction` calls it after the commit with the jobs that `note_ended` noted.
+    """
+    return sessionmaker(engine, expire_on_commit=False, info={_ON_ENDED: on_ended})
 
 
 @contextmanager
 def transaction(sessions: sessionmaker[Session]) -> Iterator[Session]:
     """Open one session with one transaction; commit at the end, roll back on an error."""
-    with sessions() as session, session.begin():
-        yield session
+    with sessions() as session:
+        with session.begin():
+            yield session
+        on_ended = session.info.get(_ON_ENDED)
+        if on_ended is not None and (ended := take_ended(session)):
+            on_ended(ended)
+
+
+def note_ended(session: Session, job_ids: Collection[UUID]) -> None:
+    """Note jobs that this transaction ends, for whoever waits for them to hear of it after the commit."""
+    session.info.setdefault(_ENDED, set()).update(job_ids)
+
+
+def take_ended(session: Session) -> Collection[UUID]:
+    """Return the noted jobs, once the transaction is committed."""
+    ended: set[UUID] = session.info.pop(_ENDED, set())
+    return ended
 
 
 def database_now(session: Session) -> datetime:

@@ -2,13 +2,15 @@ import asyncio
 import json
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import httpx2
 from sqlalchemy import text
 from sqlalchemy.orm import Session, sessionmaker
 
 from api_server import SOFT_FILES, ApiProcess
-from jobs import ids, lifecycle
+from cli.stack.servers.valkey import EmbeddedValkey
+from jobs import doorbell, ids, lifecycle, live_output
 from jobs.states import FinishReason
 from jobs.transitions import Lease
 from support import API_KEY, eventually, output_of
@@ -39,6 +41,19 @@ def test_a_wait_ends_when_the_job_does(
         answer = pool.submit(http.get, path, timeout=WELL_BEFORE_60)
         complete(sessions, running)
         assert answer.result().json()["state"] == "completed"
+
+
+def test_a_cancel_is_told_to_the_waits_of_all_processes(http: httpx2.Client, valkey: EmbeddedValkey) -> None:
+    job_id = http.post("/v1/jobs", json={"input": "a"}).json()["id"]
+    http.post(f"/v1/jobs/{job_id}/cancel").raise_for_status()
+    with closing(doorbell.connect(valkey.url, socket_timeout=5)) as broker:
+        eventually(
+            lambda: [
+                each
+                for _, fields in broker.xrange(live_output.ENDED_KEY)
+                if ids.job_id(each := live_output.ended_job(fields)) == job_id
+            ]
+        )
 
 
 def test_a_wait_ends_when_the_time_is_up(http: httpx2.Client, running: Lease) -> None:

@@ -1,0 +1,127 @@
+"""Who hears a ring, and who hears of a job's end: at once, and after the commit."""
+
+from collections.abc import Collection, Iterator
+from contextlib import closing, contextmanager, suppress
+from queue import SimpleQueue
+from uuid import UUID
+
+import pytest
+import redis
+from pydantic import SecretStr
+from sqlalchemy import Engine
+from sqlalchemy.orm import Session
+
+from cli.stack.servers.valkey import EmbeddedValkey
+from jobs import database, doorbell, lifecycle, live_output
+from jobs.database import transaction
+from jobs.models import DEFAULT_TENANT, Job
+from jobs.settings import BrokerSettings
+from support import eventually, spec, submit_one
+from worker.doorbell import DoorbellListener, WorkerDoorbell
+
+
+class Sent:
+    """Stands in for Celery: remembers what it was to send."""
+
+    def __init__(self) -> None:
+        self.tasks: list[str] = []
+
+    def send_task(self, name: str, *, queue: str, ignore_result: bool, retry: bool) -> object:
+        return self.tasks.append(f"{queue} {name} {ignore_result} {retry}")
+
+
+@pytest.fixture
+def broker(valkey: EmbeddedValkey) -> Iterator[redis.Redis]:
+    with closing(doorbell.connect(valkey.url, socket_timeout=5)) as client:
+        client.flushdb()
+        yield client
+        client.flushdb()
+
+
+@contextmanager
+def listening(broker: redis.Redis, valkey: EmbeddedValkey, num: int = 1) -> Iterator["SimpleQueue[str]"]:
+    """So many workers wait for rings; none is left afterwards."""
+    heard: SimpleQueue[str] = SimpleQueue()
+    settings = BrokerSettings(url=SecretStr(valkey.url))
+    workers = [DoorbellListener(settings, doorbell.SERVICE, heard.put) for _ in range(num)]
+    for each in workers:
+        each.loop.start()
+    try:
+        eventually(lambda: num_waiting(broker) == num)
+        yield heard
+    finally:
+        for each in workers:
+            each.begin_stop()
+        assert all(each.loop.join(60) for each in workers)
+
+
+def num_waiting(broker: redis.Redis) -> int:
+    return len([each for each in broker.client_list() if each["cmd"] == "blpop"])
+
+
+def ring(broker: redis.Redis, sent: Sent, name: str) -> None:
+    doorbell.acknowledge(broker, name)
+    assert doorbell.ring(broker, sent, name)
+
+
+def test_a_ring_reaches_a_worker_that_listens_without_celery(
+    valkey: EmbeddedValkey, broker: redis.Redis
+) -> None:
+    sent = Sent()
+    with listening(broker, valkey) as heard:
+        for name in (doorbell.SERVICE, doorbell.EVENTS):
+            ring(broker, sent, name)
+            assert heard.get(timeout=60) == name
+    assert sent.tasks == []
+
+
+def test_a_ring_that_no_worker_listens_for_goes_through_celery(broker: redis.Redis) -> None:
+    sent = Sent()
+    ring(broker, sent, doorbell.INFERENCE)
+    assert sent.tasks == ["inference longbatch.wake_inference True False"]
+
+
+def test_one_ring_wakes_one_of_the_workers_that_listen(valkey: EmbeddedValkey, broker: redis.Redis) -> None:
+    with listening(broker, valkey, num=2) as heard:
+        for name in (doorbell.SERVICE, doorbell.EVENTS):
+            ring(broker, Sent(), name)
+            assert heard.get(timeout=60) == name, "no second message of the ring before"
+    assert heard.empty()
+
+
+def test_a_worker_that_stops_passes_the_ring_on(valkey: EmbeddedValkey, broker: redis.Redis) -> None:
+    heard: SimpleQueue[str] = SimpleQueue()
+    worker = DoorbellListener(BrokerSettings(url=SecretStr(valkey.url)), doorbell.SERVICE, heard.put)
+    ring(broker, Sent(), doorbell.SERVICE)  # nobody listens
+    doorbell.pass_on(broker, doorbell.SERVICE)
+    worker.begin_stop()
+    worker.run_once()
+    assert (heard.empty(), broker.lrange("longbatch:bell:service", 0, -1)) == (True, [b"service"])
+
+
+def test_an_end_is_announced_after_its_commit_and_never_without(engine: Engine) -> None:
+    seen: list[tuple[UUID, str]] = []
+
+    def on_ended(ended: Collection[UUID]) -> None:
+        with Session(engine) as other:
+            seen.extend((job_id, other.get_one(Job, job_id).state) for job_id in ended)
+
+    sessions = database.make_sessions(engine, on_ended=on_ended)
+    with transaction(sessions) as session:
+        first, second = (submit_one(session, spec()).id for _ in range(2))
+    with suppress(ZeroDivisionError), transaction(sessions) as session:
+        lifecycle.cancel(session, first, tenant_id=DEFAULT_TENANT)
+        raise ZeroDivisionError
+    assert seen == []
+    with transaction(sessions) as session:
+        lifecycle.cancel(session, second, tenant_id=DEFAULT_TENANT)
+    assert seen == [(second, "cancelled")]
+
+
+def test_a_worker_tells_the_readers_of_all_processes(broker: redis.Redis) -> None:
+    job_id = UUID(int=7)
+    worker = WorkerDoorbell(broker, Sent())
+    worker.announce([job_id])
+    worker.run_once()
+    ((_, fields),) = broker.xrange(live_output.ENDED_KEY)
+    assert live_output.ended_job(fields) == job_id
