@@ -49,7 +49,7 @@ _FIELDS: Final = tuple(each.name for each in fields(NewJob))
 # Most jobs have none of these, which are then left to the table's defaults.
 _RARE: Final = frozenset(_FIELDS[_FIELDS.index("custom_id") :])
 # Columns that no new job sets, as the table's defaults set them.
-_UNTOUCHED: Final[Mapping[str, object]] = dict.fromkeys(set(Job.__mapper__.attrs.keys()) - {*_FIELDS}) | {
+_UNTOUCHED: Final[Mapping[str, Any]] = dict.fromkeys(set(Job.__mapper__.attrs.keys()) - {*_FIELDS}) | {
     "completion_tokens": 0,
     "attempt": 0,
     "num_rescues": 0,

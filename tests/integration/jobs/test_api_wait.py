@@ -3,6 +3,7 @@ import json
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from typing import Any
 
 import httpx2
 from sqlalchemy import text
@@ -47,13 +48,12 @@ def test_a_cancel_is_told_to_the_waits_of_all_processes(http: httpx2.Client, val
     job_id = http.post("/v1/jobs", json={"input": "a"}).json()["id"]
     http.post(f"/v1/jobs/{job_id}/cancel").raise_for_status()
     with closing(doorbell.connect(valkey.url, socket_timeout=5)) as broker:
-        eventually(
-            lambda: [
-                each
-                for _, fields in broker.xrange(live_output.ENDED_KEY)
-                if ids.job_id(each := live_output.ended_job(fields)) == job_id
-            ]
-        )
+
+        def told() -> bool:
+            found: Any = broker.xrange(live_output.ENDED_KEY)
+            return job_id in {ids.job_id(live_output.ended_job(fields)) for _, fields in found}
+
+        eventually(told)
 
 
 def test_a_wait_ends_when_the_time_is_up(http: httpx2.Client, running: Lease) -> None:

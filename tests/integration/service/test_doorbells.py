@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterator
 from contextlib import closing, contextmanager, suppress
 from queue import SimpleQueue
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -26,8 +27,8 @@ class Sent:
     def __init__(self) -> None:
         self.tasks: list[str] = []
 
-    def send_task(self, name: str, *, queue: str, ignore_result: bool, retry: bool) -> object:
-        return self.tasks.append(f"{queue} {name} {ignore_result} {retry}")
+    def send_task(self, name: str, *, queue: str, ignore_result: bool, retry: bool) -> None:
+        self.tasks.append(f"{queue} {name} {ignore_result} {retry}")
 
 
 @pytest.fixture
@@ -123,5 +124,6 @@ def test_a_worker_tells_the_readers_of_all_processes(broker: redis.Redis) -> Non
     worker = WorkerDoorbell(broker, Sent())
     worker.announce([job_id])
     worker.run_once()
-    ((_, fields),) = broker.xrange(live_output.ENDED_KEY)
+    found: Any = broker.xrange(live_output.ENDED_KEY)
+    ((_, fields),) = found
     assert live_output.ended_job(fields) == job_id
