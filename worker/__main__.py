@@ -2,22 +2,6 @@
 
 import gc
 import sys
-<<<<<<< HEAD
-=======
-from typing import Final
-
-from jobs import doorbell, open_files, settings, telemetry
-from jobs.errors import LongbatchError
-from jobs.prompts.tokenizer import load_configured
-from jobs.settings import Settings
-from worker.celery_app import make_app, register_tasks, run_worker
-from worker.doorbell import DoorbellListener, ListeningThreads, WorkerDoorbell
-from worker.inference.worker import InferenceWorker
-from worker.service import ServiceWorker
-
-# On top of the grace for running jobs: stop their streams, wait for them to end, release the jobs.
-_RELEASE_SECONDS: Final = 2.5
->>>>>>> c73c195 (Hear doorbells in Redis itself, and tell of every end after its commit)
 
 
 def main() -> int:
@@ -26,32 +10,9 @@ def main() -> int:
     gc.disable()
     from worker import process
 
-<<<<<<< HEAD
     gc.freeze()
     gc.enable()
     return process.main()
-=======
-
-def _serve(role: str, configured: Settings) -> int:
-    telemetry.configure()
-    num_files = open_files.of_inference_worker if role == doorbell.INFERENCE else open_files.of_service_worker
-    open_files.raise_for(role, needed=num_files(configured))
-    app = make_app(configured.broker)
-    broker = doorbell.connect(
-        configured.broker.url.get_secret_value(), socket_timeout=configured.broker.socket_timeout_seconds
-    )
-    worker_doorbell = WorkerDoorbell(broker, app)
-    kind = InferenceWorker if role == doorbell.INFERENCE else ServiceWorker
-    threads = kind(configured, load_configured(configured.tokenizer), worker_doorbell)
-    register_tasks(app, role, threads.on_ring)
-    listener = DoorbellListener(configured.broker, role, threads.on_ring)
-    return run_worker(
-        app,
-        ListeningThreads(threads, listener),
-        queue=role,
-        grace_seconds=configured.jobs.shutdown_grace_seconds + _RELEASE_SECONDS,
-    )
->>>>>>> c73c195 (Hear doorbells in Redis itself, and tell of every end after its commit)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from jobs.errors import LongbatchError
 from jobs.prompts.tokenizer import load_configured
 from jobs.settings import Settings
 from worker.celery_app import make_app, register_tasks, run_worker
-from worker.doorbell import WorkerDoorbell
+from worker.doorbell import DoorbellListener, ListeningThreads, WorkerDoorbell
 from worker.inference.worker import InferenceWorker
 from worker.service import ServiceWorker
 
@@ -41,6 +41,10 @@ def _serve(role: str, configured: Settings) -> int:
     kind = InferenceWorker if role == doorbell.INFERENCE else ServiceWorker
     threads = kind(configured, load_configured(configured.tokenizer), worker_doorbell)
     register_tasks(app, role, threads.on_ring)
+    listener = DoorbellListener(configured.broker, role, threads.on_ring)
     return run_worker(
-        app, threads, queue=role, grace_seconds=configured.jobs.shutdown_grace_seconds + _RELEASE_SECONDS
+        app,
+        ListeningThreads(threads, listener),
+        queue=role,
+        grace_seconds=configured.jobs.shutdown_grace_seconds + _RELEASE_SECONDS,
     )
