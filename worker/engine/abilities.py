@@ -1,7 +1,6 @@
 """What a kind of engine can do. Each kind declares it; packing, leases and answers follow from it."""
 
 from dataclasses import dataclass
-from datetime import timedelta
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +16,6 @@ class Abilities:
         takes_stop: a stop request ends a request inside the engine, and the stream then ends cleanly.
         notices_cut: the engine ends a request whose stream is cut.
         reports_own_end: the end of a stream is the engine's own: it then holds nothing for the request.
-        cancel_bound: how long the engine may hold a request that was stopped or cut; None: to its end.
     """
 
     takes_ids: bool
@@ -28,7 +26,6 @@ class Abilities:
     takes_stop: bool = False
     notices_cut: bool = True
     reports_own_end: bool = True
-    cancel_bound: timedelta | None = timedelta(seconds=2)
 
     @property
     def can_resume(self) -> bool:

@@ -32,7 +32,6 @@ OPENAI: Final = HttpKind(
         adds_bos=True,
         notices_cut=False,
         reports_own_end=False,
-        cancel_bound=None,
     ),
     # A proxy may have written an error.
     dialect=partial(Completions, fields=_fields, has_ids=False, reports_own_end=False),

@@ -5,7 +5,6 @@ the tests speak to a stand-in that is written from the same sources.
 """
 
 from collections.abc import Mapping
-from datetime import timedelta
 from functools import partial
 from typing import Final
 
@@ -48,8 +47,7 @@ TRTLLM_SERVE: Final = HttpKind(
     name="trtllm-serve",
     owner="tensorrt_llm",
     words="token ids in and out: jobs continue where they stopped; cancelling takes up to a second",
-    # The server looks for a cut stream once a second.
-    abilities=Abilities(takes_ids=True, gives_ids=True, ends_itself=True, cancel_bound=timedelta(seconds=3)),
+    abilities=Abilities(takes_ids=True, gives_ids=True, ends_itself=True),
     # Nearly every exception of the server becomes a 400.
     dialect=partial(Completions, fields=_fields, refuses_reliably=False),
     hint="trtllm-serve's --max_batch_size and KV pool; only newer releases show them, with"

@@ -53,7 +53,6 @@ VLLM: Final = HttpKind(
     name="vllm",
     owner="vllm",
     words="token ids in and out: jobs continue where they stopped, and cancelling frees the engine",
-    # A cut stream was seen to leave the engine within 0.05 s.
     abilities=Abilities(takes_ids=True, gives_ids=True, ends_itself=True),
     dialect=partial(Completions, fields=_fields),
     hint="vLLM's --max-num-seqs is in no metric",

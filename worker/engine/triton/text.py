@@ -1,7 +1,6 @@
 """Text in, text out: TensorRT-LLM's `ensemble` and `tensorrt_llm_bls`."""
 
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Final, Literal
 
 import numpy as np
@@ -13,7 +12,6 @@ from worker.engine.triton.adapter import Outputs, Stop, Tensors, bytes_tensor, s
 from worker.engine.triton.ids import stop_tensors
 
 _LOG_PROB_BYTES: Final = 4
-_CANCEL_BOUND: Final = timedelta(seconds=2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,16 +44,14 @@ class TextAdapter:
     @property
     def abilities(self) -> Abilities:
         """Text both ways. Only a stop request with an ensemble's id reaches the engine."""
-        takes_stop = self.stop() is not None
         return Abilities(
             takes_ids=False,
             gives_ids=False,
             is_streaming=self.is_streaming,
             adds_bos=self.adds_bos,
-            takes_stop=takes_stop,
+            takes_stop=self.stop() is not None,
             notices_cut=False,
             reports_own_end=False,
-            cancel_bound=_CANCEL_BOUND if takes_stop else None,
         )
 
     def tensors(self, request: Request) -> Tensors:
