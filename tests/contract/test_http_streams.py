@@ -25,12 +25,15 @@ from jobs.errors import (
     EngineUnavailableError,
     RetryableEngineError,
 )
+from jobs.settings import EngineSettings, TritonSettings
 from local_engine import free_ports
 from support import PATIENCE, eventually
 from worker.engine import loop
+from worker.engine.client import EngineClient
 from worker.engine.deltas import EngineDelta, TextDelta, TokenDelta
 from worker.engine.engine import NOT_SENT, StreamEnd
 from worker.engine.exposition import parse
+from worker.engine.http import call
 from worker.engine.http.call import Dialect, HttpCall
 from worker.engine.http.server import HttpServer
 from worker.engine.kinds import HTTP_KINDS
@@ -204,6 +207,12 @@ def test_a_stream_held_open_after_its_end_is_whole_and_confirmed() -> None:
     assert asked(conduct) == ([7], StreamEnd(None, confirmed=True))
 
 
+def test_events_after_the_end_do_not_keep_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(call, "_END_SECONDS", 0.3)
+    conduct = forever(data({"choices": []}), first=STREAM + event(7, reason="stop"), pause=0.1)
+    assert asked(conduct) == ([7], StreamEnd(None, confirmed=True))
+
+
 def test_a_stream_cut_by_us_after_its_end_is_confirmed() -> None:
     conduct = forever(b": ping\n\n", first=STREAM + event(7, reason="stop"), pause=0.2)
     with engine(conduct) as (_, url):
@@ -333,6 +342,29 @@ def test_a_stop_request_that_is_refused_cuts_the_stream() -> None:
         each.close()
 
 
+def test_a_stop_request_whose_answer_never_ends_keeps_no_connection() -> None:
+    num = iter(range(9))
+    endless = forever(b"x", first=b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n", pause=0.1)
+
+    def conduct(connected: socket.socket) -> None:
+        if next(num):
+            endless(connected)
+            return
+        connected.sendall(STREAM + data({"output_ids": [7], "meta_info": {"completion_tokens": 1}}))
+        first.append(connected.dup())
+
+    first: list[socket.socket] = []
+    with engine(conduct) as (server, url):
+        opened = Opened(url, dialect=SGLANG, max_tokens=99).start()
+        assert opened.next() == TokenDelta([7])
+        opened.stream.stop()
+        eventually(lambda: len(server.requests) == 2)
+        assert opened.stream.close()
+        assert is_lost(opened.end()[1])
+    for each in first:
+        each.close()
+
+
 def sglang_event(ids: list[int], total: int | None, reason: Mapping[str, Any] | None = None) -> bytes:
     about: dict[str, object] = {"finish_reason": reason}
     return data({"output_ids": ids, "meta_info": about | ({"completion_tokens": total} if total else {})})
@@ -374,6 +406,19 @@ def test_a_server_that_trickles_is_not_waited_for() -> None:
         assert not loop.run(server.is_answering("/health"), timeout=PATIENCE)
         with pytest.raises(EngineUnavailableError):
             loop.run(server.read("/v1/models"), timeout=PATIENCE)
+
+
+@pytest.mark.parametrize(
+    "told", [b"[1]", b'{"default_generation_settings": null}', b'{"data": [{"id": []}]}']
+)
+@pytest.mark.parametrize("kind", HTTP_KINDS)
+def test_a_server_that_tells_nonsense_of_itself_is_unavailable(kind: str, told: bytes) -> None:
+    with engine(refusing("200 OK", told)) as (_, url):
+        client = EngineClient(TritonSettings(), EngineSettings(url=url, kind=kind), end_id=2)
+        with pytest.raises(EngineUnavailableError):
+            client.describe()
+        assert client.gauges() is None
+        client.close()
 
 
 def test_a_gauge_that_is_no_number_is_left_out() -> None:

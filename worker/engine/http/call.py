@@ -188,7 +188,7 @@ class HttpCall:
                     end = self._take(data, put, end=end)
                     if end is not None and (end.rest is not None or not end.confirmed):
                         break  # the rest of this stream is not wanted, or cannot be understood
-                    if end is not None:
+                    if end is not None and patience.when() is None:
                         patience.reschedule(asyncio.get_running_loop().time() + _END_SECONDS)
         except (httpx2.HTTPError, TimeoutError) as error:
             if end is None:
@@ -241,9 +241,13 @@ class HttpCall:
 
     async def _send_stop(self, path: str, body: Mapping[str, Any]) -> None:
         try:
-            async with self._server.client() as http:
-                (await http.post(path, json=body, timeout=CONNECT_SECONDS)).raise_for_status()
-        except httpx2.HTTPError:
+            async with (
+                asyncio.timeout(CONNECT_SECONDS),
+                self._server.client() as http,
+                http.stream("POST", path, json=body) as answer,
+            ):
+                answer.raise_for_status()
+        except (httpx2.HTTPError, TimeoutError):
             self.cancel()
 
     def _client(self) -> httpx2.AsyncClient:

@@ -3,10 +3,10 @@
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
 from jobs.engines.capacity import Capacity
-from jobs.errors import EngineError
+from jobs.errors import EngineError, EngineUnavailableError
 from jobs.settings import EngineSettings
 from worker.engine.abilities import Abilities
 from worker.engine.engine import ServedModel
@@ -16,6 +16,9 @@ from worker.engine.http.capacity import ReportedSizes, capacity_of
 from worker.engine.http.models import PATH, ModelCard, model_card
 from worker.engine.http.server import HttpServer
 from worker.engine.request import Request
+from worker.engine.storable import storable
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +98,7 @@ class HttpEngine:
         if self._settings.kind == "auto":
             self._kind = await self._told_kind()
         kind = self._known()
-        name = (await kind.card(self._server, self._settings)).name
+        name = (await _understood(kind.card(self._server, self._settings))).name
         return ServedModel(
             kind=kind.name,
             name=name,
@@ -105,14 +108,19 @@ class HttpEngine:
 
     async def gauges(self) -> Gauges | None:
         """Read the engine's gauges. Returns None if there are none."""
-        return await self._kind.gauges(self._server, self._settings) if self._kind else None
+        if self._kind is None:
+            return None
+        try:
+            return await _understood(self._kind.gauges(self._server, self._settings))
+        except EngineUnavailableError:
+            return None
 
     async def capacity(self, gauges: Gauges) -> Capacity:
         """Combine the settings with what the server reports."""
         kind = self._known()
-        sizes = await kind.sizes(self._server, self._settings, gauges)
+        sizes = await _understood(kind.sizes(self._server, self._settings, gauges))
         if not sizes.context:
-            card = await kind.card(self._server, self._settings)
+            card = await _understood(kind.card(self._server, self._settings))
             sizes = replace(sizes, context=card.context or 0)
         return capacity_of(self._settings, sizes, hint=kind.hint)
 
@@ -133,3 +141,16 @@ class HttpEngine:
         if self._kind is None:
             raise EngineError("the kind of the engine is not known before its model is read")
         return self._kind
+
+
+async def _understood(reading: Awaitable[T]) -> T:
+    """Wait for what a server tells of itself.
+
+    Raises:
+        EngineUnavailableError: it is not of the kind's form, or the server cannot be reached.
+    """
+    try:
+        return await reading
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        said = storable(f"{type(error).__name__}: {error}")
+        raise EngineUnavailableError("the server's answer cannot be read", said=said) from error

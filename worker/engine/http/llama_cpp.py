@@ -39,10 +39,7 @@ async def _card(server: HttpServer, overrides: EngineSettings) -> ModelCard:
 
 async def _gauges(server: HttpServer, overrides: EngineSettings) -> Gauges | None:
     """Read the slots. Returns None if the server does not show them."""
-    try:
-        slots = await server.read("/slots")
-    except EngineUnavailableError:
-        return None
+    slots = await server.read("/slots")
     if not isinstance(slots, list):
         return None
     busy = [each for each in slots if each.get("is_processing")]
