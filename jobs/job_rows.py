@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, cast
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Update, func, text, update
+from sqlalchemy import ColumnElement, Table, Update, func, text, update
 from sqlalchemy.orm import Session, make_transient_to_detached
 
 from jobs.database.row_sets import insertion
@@ -119,6 +119,22 @@ def move_statement(verb: str, *conditions: ColumnElement[bool], **values: Any) -
         .values(state=TRANSITIONS[verb][1].value, **values | _final_values(verb))
         .execution_options(synchronize_session=False, populate_existing=True)
     )
+
+
+def set_move(verb: str, *conditions: ColumnElement[bool], **values: Any) -> Update:  # noqa: ANN401  # columns have many types
+    """Build the same UPDATE as a constant, which returns every column of the moved rows.
+
+    Select from it with `select(Job).from_statement`. It passes by the ORM, which takes longer than Postgres.
+    """
+    return (
+        update(_JOBS)
+        .where(*conditions, Job.state.in_(sources(verb)))
+        .values(state=TRANSITIONS[verb][1].value, **values | _final_values(verb))
+        .returning(*_JOBS.c)
+    )
+
+
+_JOBS: Final = cast("Table", Job.__table__)
 
 
 def _final_values(verb: str) -> dict[str, Any]:

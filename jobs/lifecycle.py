@@ -6,70 +6,116 @@ None if the lease is lost; then they write nothing. Jobs enter through `submissi
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any, Final
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Select, func, literal_column, or_, select
+from sqlalchemy import (
+    Boolean,
+    ColumnElement,
+    DateTime,
+    Integer,
+    Interval,
+    Select,
+    Uuid,
+    bindparam,
+    column,
+    func,
+    literal_column,
+    or_,
+    select,
+)
 from sqlalchemy.orm import Session
+from sqlalchemy.types import TypeEngine
 
 from jobs import checkpoints, job_rows, transitions, tree_progress
 from jobs.checkpoints import Output
-from jobs.engines import reservations, served_tokens
+from jobs.database.row_sets import parameters, row_set
+from jobs.engines import reservations
 from jobs.errors import NotFoundError
-from jobs.models import Job, JsonObject
+from jobs.models import Engine, Job, JsonObject
 from jobs.queries import QueuedJob
 from jobs.states import TERMINAL, FinishReason, JobState, StopReason
-from jobs.transitions import Lease
+from jobs.transitions import Completed, JobCompletion, Lease
 from jobs.webhooks import events, outbox
 
 
-def claim(
-    session: Session,
-    lease: Lease,
-    *,
-    expected: QueuedJob,
-    lease_duration: timedelta,
-    engine_name: str,
-) -> Job | None:
-    """Run a queued job under this lease.
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A queued job that is about to run.
 
-    `claims` calls this while it holds the engine's row lock, and reserves blocks for `expected`.
+    Attributes:
+        lease: the new fence.
+        expected: the job for which blocks were sized; it may have run elsewhere since.
+    """
+
+    lease: Lease
+    expected: QueuedJob
+
+
+def claim(
+    session: Session, starts: Sequence[Start], *, lease_duration: timedelta, engine_name: str
+) -> list[Job]:
+    """Run queued jobs under these leases.
+
+    `claims` calls this while it holds the engine's row lock, and reserves blocks for what it expected.
 
     Args:
         session: the caller's transaction.
-        lease: the new fence.
-        expected: the job for which blocks were sized; it may have run elsewhere since.
-        lease_duration: how long without renewal until the job may be rescued.
-        engine_name: where it runs.
+        starts: of different jobs.
+        lease_duration: how long without renewal until they may be rescued.
+        engine_name: where they run.
 
     Returns:
-        None if the job has changed since `expected`, or another engine has it.
+        The jobs that run now. The others have changed since, or another engine has them.
     """
-    unchanged = (
-        Job.id == lease.job_id,
-        Job.state == "queued",
-        Job.prompt_tokens == expected.prompt_tokens,
-        Job.completion_tokens == expected.completion_tokens,
-        Job.num_yields == expected.num_yields,
-        Job.num_rescues == expected.num_rescues,
-        Job.started_at.is_not_distinct_from(expected.started_at),
+    given = parameters(
+        "given",
+        lease_id=[each.lease.lease_id for each in starts],
+        **{name: [getattr(each.expected, name) for each in starts] for name in _EXPECTED},
+    )
+    values = {"lease_duration": lease_duration, "claimed_for": engine_name}
+    moved = session.execute(_CLAIM, given | values, execution_options={"populate_existing": True}).all()
+    wanted = [events.job_started(job) for job, is_wanted in moved if is_wanted]
+    if wanted:
+        outbox.publish(session, wanted)
+    return [job for job, _ in moved]
+
+
+# What a claim checks of a job, by its id: the columns that decide the size of its reservation.
+_EXPECTED: Final[dict[str, TypeEngine[Any]]] = {
+    "id": Uuid(),
+    "prompt_tokens": Integer(),
+    "completion_tokens": Integer(),
+    "num_yields": Integer(),
+    "num_rescues": Integer(),
+    "started_at": DateTime(timezone=True),
+}
+_STARTS: Final = row_set("given", lease_id=Uuid(), **_EXPECTED)
+_FREE: Final = (
+    select(Job.id, _STARTS.c.lease_id)
+    .join(_STARTS, _STARTS.c.id == Job.id)
+    .where(
+        Job.state == literal_column("'queued'"),
+        *(getattr(Job, name).is_not_distinct_from(_STARTS.c[name]) for name in list(_EXPECTED)[1:]),
         or_(Job.run_after.is_(None), Job.run_after <= func.clock_timestamp()),
     )
-    free = select(Job.id).where(*unchanged).with_for_update(skip_locked=True).scalar_subquery()
-    statement = job_rows.move_statement(
+    .with_for_update(of=Job, skip_locked=True)
+    .cte("free")
+)
+# Wanted starts are part of the same statement: claims are many, and hardly any job has a subscriber to its.
+_CLAIM: Final = select(Job, column("is_start_wanted", Boolean)).from_statement(
+    job_rows.set_move(
         "claim",
-        Job.id == free,
-        lease_id=lease.lease_id,
-        lease_expires_at=func.clock_timestamp() + lease_duration,
-        engine_name=engine_name,
+        Job.id == _FREE.c.id,
+        lease_id=_FREE.c.lease_id,
+        lease_expires_at=func.clock_timestamp() + bindparam("lease_duration", type_=Interval),
+        engine_name=bindparam("claimed_for"),
         started_at=func.coalesce(Job.started_at, func.clock_timestamp()),
         run_after=None,
-    )
-    # Part of the same statement: claims are many, and hardly any job has a subscriber to its start.
-    moved = session.execute(statement.returning(Job, events.is_start_wanted())).one_or_none()
-    if moved is not None and moved[1]:
-        outbox.publish(session, [events.job_started(moved[0])])
-    return moved[0] if moved else None
+    ).returning(events.is_start_wanted().label("is_start_wanted"))
+)
 
 
 def report_progress(
@@ -93,6 +139,14 @@ def report_progress(
 def complete(session: Session, lease: Lease, output: Output, finish_reason: FinishReason) -> JobState | None:
     """Complete the job with its result and event."""
     return transitions.finish(session, "complete", lease, output, finish_reason=finish_reason.value)
+
+
+def complete_all(session: Session, completions: Sequence[JobCompletion]) -> Completed:
+    """Complete many jobs with their results and events, in one transaction and few statements.
+
+    Of the others, some leases are lost and some rows are locked; `complete` tells.
+    """
+    return transitions.complete_all(session, completions) if completions else Completed()
 
 
 def fail(session: Session, lease: Lease, error: JsonObject, output: Output | None = None) -> JobState | None:
@@ -289,8 +343,10 @@ def rescue(
         limit: jobs at most.
         only: of these jobs; None: of all.
     """
-    served_tokens.serialize(session)
     found = silent_at(now) if only is None else silent_at(now).where(Job.id.in_(only))
+    # Before any job's row, here as everywhere: whoever settles several reservations of an engine holds it.
+    names = select(Job.engine_name).where(Job.id.in_(found.limit(limit)))
+    session.execute(select(Engine.name).where(Engine.name.in_(names)).order_by(Engine.name).with_for_update())
     query = select(Job).where(Job.id.in_(found.limit(limit))).order_by(Job.id)
     still = query.where(Job.state == literal_column("'running'"), Job.lease_expires_at <= now)
     silent = session.scalars(still.with_for_update(skip_locked=True)).all()

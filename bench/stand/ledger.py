@@ -12,7 +12,7 @@ from bench.stand.documents import Prompt
 from jobs.ids import parse_job_id
 
 # Everything but tenants, engines and texts, which are counted once and are the same in each run.
-_EMPTY = "TRUNCATE jobs, results, checkpoints, reservations, accounts, webhook_events CASCADE"
+_EMPTY = "TRUNCATE jobs, results, checkpoints, reservations, accounts, account_shards, webhook_events CASCADE"
 
 _MOST_TRIES = 5
 

@@ -16,7 +16,7 @@ class Lock(IntEnum):
     """What only one transaction does at a time. Releases that run side by side share these keys."""
 
     QUOTA = 0x10C1  # per tenant: adding to what its unfinished jobs hold
-    ACCOUNTS = 0x10C2  # writing to the accounts of several tenants; taken after the engine's row
+    ACCOUNTS = 0x10C2  # marking tenants' accounts active or idle; taken after the engine's row
     BATCH = 0x10D1  # per request: creating the same batch twice
     DOCUMENT = 0x10D2  # per tenant and content: uploading the same document twice
     DESTINATIONS = 0x10D3  # per tenant: naming a new webhook destination, or adding an endpoint

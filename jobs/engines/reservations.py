@@ -1,16 +1,35 @@
 """Slots and blocks reserved on an engine: held by a stream, then closed, or draining until it is done."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
+from typing import Final
 from uuid import UUID
 
-from sqlalchemy import delete, func, select, update
+from sqlalchemy import Integer, Uuid, bindparam, delete, func, select, text, update
+from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.orm import Session
 
 from jobs.engines import served_tokens
 from jobs.models import Reservation
 
-_SETTLED = (Reservation.job_id, Reservation.output_tokens, Reservation.state)
+_SETTLED = (Reservation.engine_name, Reservation.job_id, Reservation.output_tokens, Reservation.state)
+
+
+# Of many at once, with `served_tokens.settle` in the same statement, which is always the same.
+_CLOSE: Final = text("""
+    WITH deleted AS (
+        DELETE FROM reservations USING unnest(:lease_ids, :produced) AS given(lease_id, produced)
+        WHERE reservations.lease_id = given.lease_id
+        RETURNING reservations.engine_name, job_id, output_tokens, state, produced
+    )
+    INSERT INTO account_shards AS shard (tenant_id, model, engine_name, served)
+    SELECT jobs.tenant_id, jobs.model, deleted.engine_name,
+        sum((deleted.produced - deleted.output_tokens) / tenants.weight)
+    FROM deleted JOIN jobs ON jobs.id = deleted.job_id JOIN tenants ON tenants.id = jobs.tenant_id
+    WHERE deleted.state = 'held'
+    GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
+    ON CONFLICT (tenant_id, model, engine_name) DO UPDATE SET served = shard.served + excluded.served
+""").bindparams(bindparam("lease_ids", type_=ARRAY(Uuid)), bindparam("produced", type_=ARRAY(Integer)))
 
 
 def close(session: Session, lease_id: UUID, *, produced: int | None = None) -> None:
@@ -24,6 +43,18 @@ def close(session: Session, lease_id: UUID, *, produced: int | None = None) -> N
     deleted = delete(Reservation).where(Reservation.lease_id == lease_id).returning(*_SETTLED).cte("deleted")
     held = select(deleted).where(deleted.c.state == "held").cte("held")
     served_tokens.settle(session, held, produced=produced)
+
+
+def close_all(session: Session, produced: Mapping[UUID, int]) -> None:
+    """Delete the reservations of these leases, as `close` does.
+
+    Args:
+        session: the caller's transaction.
+        produced: by lease, the tokens that its job has generated in all.
+    """
+    if not produced:
+        return
+    session.execute(_CLOSE, {"lease_ids": list(produced), "produced": list(produced.values())})
 
 
 def drain(session: Session, lease_id: UUID) -> None:

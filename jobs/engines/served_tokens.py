@@ -1,44 +1,65 @@
-"""Tenants' accounts in the database: how much of a model each was served, and who is idle."""
+"""Tenants' accounts in the database: how much of a model each was served, and who is idle.
 
+An account is a row of its own, written when a tenant comes or goes, and one row for each engine that served
+the tenant. Only transactions on an engine write that engine's rows, and they hold the engine's row if they
+write several: claims on different engines never wait for each other.
+"""
+
+from collections.abc import Mapping
 from uuid import UUID
 
-from sqlalchemy import CTE, Float, cast, func, literal, literal_column, select, update
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy import CTE, Float, Select, Text, Uuid, bindparam, cast, func, literal, select, text
+from sqlalchemy.dialects.postgresql import ARRAY, insert
 from sqlalchemy.orm import Session
 
 from jobs.database import advisory_locks
 from jobs.database.advisory_locks import Lock
-from jobs.models import Job, Tenant, TenantAccount
+from jobs.models import AccountShard, Job, Tenant, TenantAccount
+
+_CHARGE = text("""
+    INSERT INTO account_shards AS shard (tenant_id, model, engine_name, served)
+    SELECT tenants.id, given.model, :engine_name, given.num_tokens / tenants.weight
+    FROM unnest(:tenant_ids, :models, :num_tokens) AS given(tenant_id, model, num_tokens)
+    JOIN tenants ON tenants.id = given.tenant_id
+    ORDER BY tenants.id, given.model
+    ON CONFLICT (tenant_id, model, engine_name) DO UPDATE SET served = shard.served + excluded.served
+    RETURNING shard.tenant_id, shard.model, EXISTS (
+        SELECT FROM accounts
+        WHERE accounts.tenant_id = shard.tenant_id AND accounts.model = shard.model AND accounts.is_active
+    )
+""").bindparams(
+    bindparam("tenant_ids", type_=ARRAY(Uuid)),
+    bindparam("models", type_=ARRAY(Text)),
+    bindparam("num_tokens", type_=ARRAY(Float(53))),
+)
 
 
-def serialize(session: Session) -> None:
-    """Let no other transaction write to several accounts until this one ends.
-
-    Taken after the engine's row, here as everywhere: one order, no deadlock.
-    """
-    advisory_locks.hold(session, Lock.ACCOUNTS)
+def served(session: Session, tenant_id: UUID, model: str) -> float:
+    """Read what the tenant was served of this model, by all engines, and lifted by."""
+    mine = _totals(model).where(TenantAccount.tenant_id == tenant_id).subquery()
+    return session.scalar(select(mine.c.served)) or 0.0
 
 
-def charge(session: Session, tenant_id: UUID, model: str, num_tokens: int) -> None:
-    """Charge an account with these tokens; see `fair_share.charge`.
+def charge(session: Session, engine_name: str, charges: Mapping[tuple[UUID, str], float]) -> None:
+    """Charge accounts, by tenant and model, with tokens on this engine; see `fair_share.charge`.
 
-    If the account is not active yet, this activates it: a prefetched job may start before any ranking reads
+    If an account is not active yet, this activates it: a prefetched job may start before any ranking reads
     the queue.
     """
-    weight = select(Tenant.weight).where(Tenant.id == tenant_id).scalar_subquery()
-    charged = session.scalar(
-        update(TenantAccount)
-        .where(
-            TenantAccount.tenant_id == tenant_id,
-            TenantAccount.model == model,
-            TenantAccount.is_active,
-        )
-        .values(served=TenantAccount.served + literal(num_tokens, Float) / weight)
-        .returning(TenantAccount.tenant_id)
-        .execution_options(synchronize_session=False)
-    )
-    if charged is None:
-        _activate_charged(session, tenant_id, model, num_tokens)
+    if not charges:
+        return
+    rows = session.execute(
+        _CHARGE,
+        {
+            "engine_name": engine_name,
+            "tenant_ids": [tenant_id for tenant_id, _ in charges],
+            "models": [model for _, model in charges],
+            "num_tokens": list(charges.values()),
+        },
+    ).all()
+    for tenant_id, model, is_active in rows:
+        if not is_active:
+            _activate(session, tenant_id, model, num_tokens=charges[tenant_id, model])
 
 
 def settle(session: Session, released: CTE, *, produced: int | None = None) -> None:
@@ -46,44 +67,74 @@ def settle(session: Session, released: CTE, *, produced: int | None = None) -> N
 
     Args:
         session: the caller's transaction.
-        released: a statement that takes reservations out of the state `held` and returns their `job_id` and
-            `output_tokens`; it is executed in any case.
+        released: a statement that takes reservations out of the state `held` and returns their `engine_name`,
+            `job_id` and `output_tokens`; it is executed in any case.
         produced: tokens that their one job has generated in all; None: what its row says.
     """
     generated = Job.completion_tokens if produced is None else literal(produced)
-    session.execute(
-        update(TenantAccount)
-        .where(
-            Job.id == released.c.job_id,
-            Tenant.id == Job.tenant_id,
-            TenantAccount.tenant_id == Job.tenant_id,
-            TenantAccount.model == Job.model,
+    corrections = (
+        select(
+            Job.tenant_id,
+            Job.model,
+            released.c.engine_name,
+            func.sum(cast(generated - released.c.output_tokens, Float) / Tenant.weight).label("served"),
         )
-        .values(
-            served=TenantAccount.served + cast(generated - released.c.output_tokens, Float) / Tenant.weight
-        )
-        .execution_options(synchronize_session=False)
+        .join(released, released.c.job_id == Job.id)
+        .join(Tenant, Tenant.id == Job.tenant_id)
+        .group_by(Job.tenant_id, Job.model, released.c.engine_name)
+        .order_by(Job.tenant_id, Job.model, released.c.engine_name)
     )
-
-
-def _activate_charged(session: Session, tenant_id: UUID, model: str, num_tokens: int) -> None:
-    """Lift an idle or new account to the least served active one, and charge it."""
-    others = TenantAccount.__table__.alias()
-    least = func.coalesce(
-        select(func.min(others.c.served))
-        .where(others.c.model == model, others.c.is_active)
-        .scalar_subquery(),
-        literal(0, Float),
-    )
-    price = literal(num_tokens, Float) / Tenant.weight
-    opened = select(Tenant.id, literal(model), least + price, literal_column("true")).where(
-        Tenant.id == tenant_id
-    )
-    statement = insert(TenantAccount).from_select(["tenant_id", "model", "served", "is_active"], opened)
-    # What the row holds above the least served still counts; the price comes on top.
-    served = statement.excluded.served + func.greatest(TenantAccount.served - least, literal(0, Float))
+    statement = insert(AccountShard).from_select(["tenant_id", "model", "engine_name", "served"], corrections)
     session.execute(
         statement.on_conflict_do_update(
-            index_elements=["tenant_id", "model"], set_={"served": served, "is_active": True}
+            index_elements=["tenant_id", "model", "engine_name"],
+            set_={"served": AccountShard.served + statement.excluded.served},
         )
     )
+
+
+def activate(session: Session, tenant_id: UUID, model: str, *, lifted_by: float) -> None:
+    """Mark the account active and lift it, unless another transaction did both already.
+
+    The caller holds the lock on accounts.
+    """
+    statement = insert(TenantAccount).values(
+        tenant_id=tenant_id, model=model, served=lifted_by, is_active=True
+    )
+    session.execute(
+        statement.on_conflict_do_update(
+            index_elements=["tenant_id", "model"],
+            set_={"served": TenantAccount.served + statement.excluded.served, "is_active": True},
+            where=~TenantAccount.is_active,
+        )
+    )
+
+
+def _activate(session: Session, tenant_id: UUID, model: str, *, num_tokens: float) -> None:
+    """Lift an idle or new account to the least served active one; it was charged these tokens already.
+
+    What it holds above the least served still counts; the charge comes on top.
+    """
+    advisory_locks.hold(session, Lock.ACCOUNTS)
+    active = _totals(model).where(TenantAccount.is_active).subquery()
+    least = session.scalar(select(func.min(active.c.served))) or 0.0
+    shards = select(func.sum(AccountShard.served)).where(
+        AccountShard.tenant_id == tenant_id, AccountShard.model == model
+    )
+    lifted = session.scalar(
+        select(TenantAccount.served).where(TenantAccount.tenant_id == tenant_id, TenantAccount.model == model)
+    )
+    price = num_tokens / session.scalars(select(Tenant.weight).where(Tenant.id == tenant_id)).one()
+    before = (lifted or 0.0) + (session.scalar(shards) or 0.0) - price
+    activate(session, tenant_id, model, lifted_by=max(0.0, least - before))
+
+
+def _totals(model: str) -> Select[UUID, float]:
+    """Select the accounts of a model with what counts of each."""
+    shards = (
+        select(func.coalesce(func.sum(AccountShard.served), 0.0))
+        .where(AccountShard.tenant_id == TenantAccount.tenant_id, AccountShard.model == TenantAccount.model)
+        .scalar_subquery()
+    )
+    total = (TenantAccount.served + shards).label("served")
+    return select(TenantAccount.tenant_id, total).where(TenantAccount.model == model)

@@ -3,7 +3,7 @@
 from jobs.database.base import Base, JsonObject
 from jobs.models.batch import Batch
 from jobs.models.document import Document, DocumentText
-from jobs.models.engine import Engine, Reservation, TenantAccount
+from jobs.models.engine import AccountShard, Engine, Reservation, TenantAccount
 from jobs.models.file import File, FilePart
 from jobs.models.job import (
     FIT_CLASS,
@@ -42,6 +42,7 @@ __all__ = [
     "NEED_CLASSES",
     "NUM_SIZE_CLASSES",
     "SIZE_BOUNDS",
+    "AccountShard",
     "ApiKey",
     "Base",
     "Batch",

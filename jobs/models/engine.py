@@ -99,19 +99,39 @@ class TenantAccount(Base):
     Attributes:
         tenant_id: the tenant.
         model: the model.
-        served: tokens served, divided by the tenant's weight at the time. Claims charge what they reserve,
-            and the end of a reservation corrects that to what was generated. A tenant that comes back from
-            idleness is lifted to the least served active one.
+        served: by how much its account was lifted: a tenant that comes back from idleness is lifted to the
+            least served active one. What engines served it is in `AccountShard`; both together count.
         is_active: the tenant had a waiting or running job when a worker last read the queue.
     """
 
     __tablename__ = "accounts"
     __table_args__ = (
         Index("ix_accounts_active", "model", postgresql_where=text("is_active")),
-        {"postgresql_with": {"fillfactor": 50}},  # charged at every claim and end: its row stays on its page
+        {"postgresql_with": {"fillfactor": 50}},
     )
 
     tenant_id: Mapped[UUID] = mapped_column(ForeignKey("tenants.id", ondelete="CASCADE"), primary_key=True)
     model: Mapped[str] = mapped_column(primary_key=True)
     served: Mapped[float] = mapped_column(server_default="0")
     is_active: Mapped[bool] = mapped_column(server_default=text("false"))
+
+
+class AccountShard(Base):
+    """The tokens that a tenant was served by one engine. Claims of two engines never write the same row.
+
+    Attributes:
+        tenant_id: the tenant.
+        model: the model.
+        engine_name: the engine. No foreign key, which would lock the engine's row.
+        served: tokens served, divided by the tenant's weight at the time. Claims charge what they reserve,
+            and the end of a reservation corrects that to what was generated.
+    """
+
+    __tablename__ = "account_shards"
+    # Charged at every claim and end: a row stays on its page.
+    __table_args__ = ({"postgresql_with": {"fillfactor": 50}},)
+
+    tenant_id: Mapped[UUID] = mapped_column(ForeignKey("tenants.id", ondelete="CASCADE"), primary_key=True)
+    model: Mapped[str] = mapped_column(primary_key=True)
+    engine_name: Mapped[str] = mapped_column(primary_key=True)
+    served: Mapped[float] = mapped_column(server_default="0")

@@ -140,6 +140,16 @@ def counted(session: Session, text: PromptText, counter: Counter) -> CountedProm
     return found
 
 
+def load_counted(session: Session, text_ids: Sequence[UUID], counter: Counter) -> dict[UUID, CountedPrompt]:
+    """Read the ids of those of these texts that this counter has counted, by the texts' ids."""
+    texts = session.scalars(select(PromptText).where(PromptText.id.in_(text_ids)))
+    return {
+        text.id: count(text, counter)
+        for text in texts
+        if text.token_ids is not None and text.fingerprint == counter.fingerprint
+    }
+
+
 def count(text: PromptText, counter: Counter, *, limit: int | None = None) -> CountedPrompt:
     """Return the text's ids by this counter: the stored ones, or new ones, not stored.
 

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Final
 from uuid import UUID
 
-from sqlalchemy import Boolean, Float, Text, Uuid, bindparam, literal_column, select, text
+from sqlalchemy import Boolean, Float, Text, Uuid, bindparam, text
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.orm import Session
 
@@ -22,6 +22,9 @@ from jobs.states import Lane
 MAX_TENANTS: Final = 16
 # Most jobs read of one lane, and fewest of one tenant and size.
 MAX_ROWS: Final = 96
+# At least so many rows for each slot, so that one reading fills an engine with many of them: of a single
+# tenant's single size, a claim reads one row in NUM_SIZE_CLASSES of its limit.
+ROWS_OF_SLOT: Final = 12
 _MIN_EACH: Final = 2
 _MAX_URGENT: Final = 16
 
@@ -50,7 +53,11 @@ _WAITING: Final = text("""
         set_config('enable_sort', 'off', true)
     FROM found
     FULL JOIN (
-        SELECT tenant_id, served, is_active FROM accounts
+        SELECT tenant_id, is_active, served + (
+            SELECT coalesce(sum(shard.served), 0) FROM account_shards AS shard
+            WHERE shard.tenant_id = accounts.tenant_id AND shard.model = :model
+        ) AS served
+        FROM accounts
         WHERE model = :model AND (is_active OR tenant_id IN (SELECT tenant_id FROM found))
     ) AS account USING (tenant_id)
     JOIN tenants ON tenants.id = tenant_id
@@ -101,12 +108,12 @@ _FIRST: Final = (
 
 def has_interactive(session: Session, model: str) -> bool:
     """Return True if an interactive job of this model waits."""
-    waiting = select(Job.id).where(
-        Job.state == literal_column("'queued'"),
-        Job.model == model,
-        Job.lane == literal_column(f"'{Lane.INTERACTIVE}'"),
-    )
-    return session.scalar(waiting.limit(1)) is not None
+    return session.scalar(_INTERACTIVE, {"model": model}) is not None
+
+
+_INTERACTIVE: Final = text(
+    f"SELECT 1 FROM jobs WHERE state = 'queued' AND model = :model AND lane = '{Lane.INTERACTIVE}' LIMIT 1"  # noqa: S608  # built from constants
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,9 +3,12 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
+from itertools import islice
+from typing import Final, cast
 from uuid import UUID
 
-from sqlalchemy import insert, select
+from sqlalchemy import Table, insert, select
 from sqlalchemy.orm import Session
 
 from jobs import lifecycle
@@ -22,6 +25,11 @@ from jobs.scheduling.ranking import Ranked, Ranking, charge_of
 from jobs.scheduling.sizing import ClaimPolicy, Sizer
 from jobs.states import Lane
 from jobs.transitions import Lease
+
+_RESERVE: Final = insert(cast("Table", Reservation.__table__))  # past the ORM, which has nothing to add
+# Running jobs whose end a preview tries one by one. In a larger batch, what would start if all ended says
+# nearly the same.
+_MAX_ENDS: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +83,13 @@ class ClaimResult:
         claims: of the jobs that run now.
         free_slots: slots that the engine has left.
         asked_for_room: batch jobs were asked to leave for an interactive one.
+        left: candidates that were read and did not start; None: the queue was not read.
     """
 
     claims: Sequence[Claim] = ()
     free_slots: int = 0
     asked_for_room: bool = False
+    left: Sequence[Ranked] | None = None
 
 
 def claim(session: Session, engine_name: str, policy: ClaimPolicy) -> Claim | None:
@@ -111,9 +121,22 @@ def claim_all(
         limit: most jobs to start; None: as many as there are slots.
     """
     locked = engine_load.lock(session, engine_name)
-    served_tokens.serialize(session)
-    for each in ended:  # only after the locks: engines before accounts, here as everywhere
-        reservations.close(session, each.lease_id, produced=each.generated_tokens)
+    reservations.close_all(session, {each.lease_id: each.generated_tokens for each in ended})
+    return start_jobs(session, locked, policy, preview=preview, limit=limit)
+
+
+def start_jobs(
+    session: Session,
+    locked: tuple[Engine, datetime] | None,
+    policy: ClaimPolicy,
+    *,
+    preview: Preview | None = None,
+    limit: int | None = None,
+) -> ClaimResult:
+    """Start every job that may start on an engine that `engine_load.lock` locked in this transaction.
+
+    The other arguments are those of `claim_all`.
+    """
     if locked is None or locked[0].paused_reason is not None:
         return ClaimResult()
     engine, now = locked
@@ -121,11 +144,11 @@ def claim_all(
     interactive_waits = has_interactive(session, engine.model)
     if load.budget.free_slots < 1 and not interactive_waits:
         return ClaimResult()
-    starting = _Starting(session, engine_name, load, policy, limit)
+    starting = _Starting(session, engine.name, load, policy, limit)
     # An interactive job may have come since the preview, and batch jobs may have left to make room for it.
     if preview is not None and not interactive_waits:
         starting.start(list(preview.candidates))
-    asked_for_room = False
+    asked_for_room, left = False, None
     if not starting.claims or not starting.is_full:
         sizer = Sizer(session, load.capacity, policy)
         candidates = Ranking(session, engine.model, load.capacity, policy, sizer, now).head()
@@ -134,7 +157,7 @@ def claim_all(
             bool(left) and not starting.is_done and _ask_for_room(session, left, starting.load, policy)
         )
     starting.reserve()
-    return ClaimResult(starting.claims, starting.load.budget.free_slots, asked_for_room)
+    return ClaimResult(starting.claims, starting.load.budget.free_slots, asked_for_room, left)
 
 
 def preview_claims(session: Session, engine_name: str, policy: ClaimPolicy) -> Preview:
@@ -150,7 +173,7 @@ def preview_claims(session: Session, engine_name: str, policy: ClaimPolicy) -> P
     now = database_now(session)
     candidates = Ranking(session, engine.model, load.capacity, policy, sizer, now).head()
     text_ids: dict[UUID, None] = {}  # in order, each once
-    for ended in (None, *load.running):
+    for ended in (None, *islice(load.running, _MAX_ENDS)):
         choice = _choose(candidates, load if ended is None else _without(load, ended), policy)
         text_ids.update({each.job.text_id: None for each in candidates if each.job.id == choice.start})
     text_ids.update(dict.fromkeys(_texts_of_next_round(candidates, load, policy)))
@@ -182,49 +205,78 @@ class _Starting:
 
     def start(self, candidates: list[Ranked]) -> list[Ranked]:
         """Start those candidates that may start now and return the others."""
-        while candidates and not self.is_done:
-            choice = _choose(candidates, self.load, self.policy)
+        while candidates and not self.is_done and (chosen := self._choose(candidates)):
+            started = self._start(chosen)
+            if len(started) == len(chosen):
+                break  # no other fits now
+        return candidates
+
+    def _choose(self, candidates: list[Ranked]) -> list["_Chosen"]:
+        """Take those that fit together out of the candidates, as if each started at once."""
+        load, found = self.load, list[_Chosen]()
+        while self.limit is None or len(self.claims) + len(found) < self.limit:
+            choice = _choose(candidates, load, self.policy)
             if choice.start is None:
                 break
-            chosen = next(each for each in candidates if each.job.id == choice.start)
-            candidates.remove(chosen)
-            self._start(chosen, choice)  # no effect if another engine was faster or it was recounted
-        return candidates
+            ranked = next(each for each in candidates if each.job.id == choice.start)
+            candidates.remove(ranked)
+            found.append(_Chosen(ranked, Lease(ranked.job.id, uuid7()), choice.overtakes))
+            load = _with(load, ranked, found[-1].lease)
+        return found
 
     def reserve(self) -> None:
         """Write the reservations of the started jobs and charge their tenants."""
         if self._reservations:
-            self.session.execute(insert(Reservation), self._reservations)
-        for (tenant_id, model), num_tokens in sorted(self._charges.items()):
-            served_tokens.charge(self.session, tenant_id, model, num_tokens)
+            self.session.execute(_RESERVE, self._reservations)
+        served_tokens.charge(self.session, self.engine_name, self._charges)
 
-    def _start(self, chosen: Ranked, choice: Choice) -> None:
-        seen, size = chosen.job, chosen.size
-        lease = Lease(seen.id, uuid7())
-        job = lifecycle.claim(
+    def _start(self, chosen: Sequence["_Chosen"]) -> list[Job]:
+        """Claim these jobs, all but those that another engine was faster with or that were recounted."""
+        moved = lifecycle.claim(
             self.session,
-            lease,
-            expected=seen,
+            [lifecycle.Start(each.lease, each.ranked.job) for each in chosen],
             lease_duration=self.policy.lease,
             engine_name=self.engine_name,
         )
-        if job is None:
-            return
-        self.load = _with(self.load, chosen, lease)
-        self.claims.append(Claim(lease, size.blocks, size.output_tokens, job))
+        jobs = {job.id: job for job in moved}
+        for each in chosen:
+            if each.lease.job_id in jobs:
+                self._note(each, jobs[each.lease.job_id])
+        return moved
+
+    def _note(self, chosen: "_Chosen", job: Job) -> None:
+        """Account for a job that has started."""
+        seen, size = chosen.ranked.job, chosen.ranked.size
+        self.load = _with(self.load, chosen.ranked, chosen.lease)
+        self.claims.append(Claim(chosen.lease, size.blocks, size.output_tokens, job))
         self._charges[job.tenant_id, job.model] += charge_of(seen, size)
         self._reservations.append(
             {
-                "lease_id": lease.lease_id,
+                "lease_id": chosen.lease.lease_id,
                 "engine_name": self.engine_name,
                 "job_id": job.id,
                 "blocks": size.blocks,
                 "output_tokens": size.output_tokens,
                 "output_before": job.completion_tokens,
-                "overtakes": choice.overtakes,
-                "alone": chosen.candidate.alone,
+                "overtakes": chosen.overtakes,
+                "alone": chosen.ranked.candidate.alone,
             }
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """A candidate that may start.
+
+    Attributes:
+        ranked: the candidate.
+        lease: the fence that it will have.
+        overtakes: a better ranked job that its growth must not postpone.
+    """
+
+    ranked: Ranked
+    lease: Lease
+    overtakes: UUID | None
 
 
 def _choose(candidates: Sequence[Ranked], load: EngineLoad, policy: ClaimPolicy) -> Choice:

@@ -71,7 +71,8 @@ def extend(
     mine.blocks += extension.blocks
     room = load.capacity.tokens_in(mine.blocks) - (job.prompt_tokens or 0)
     granted = min(job.max_tokens, room)
-    served_tokens.charge(session, job.tenant_id, job.model, granted - mine.output_tokens)
+    new_tokens = granted - mine.output_tokens
+    served_tokens.charge(session, engine_name, {(job.tenant_id, job.model): new_tokens})
     mine.output_tokens = granted
     return Granted(granted)
 

@@ -7,12 +7,12 @@ from datetime import datetime
 from typing import Final
 from uuid import UUID
 
-from sqlalchemy import func, literal_column, select, update
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy import literal_column, select, update
 from sqlalchemy.orm import Session
 
 from jobs.database import advisory_locks
 from jobs.database.advisory_locks import Lock
+from jobs.engines import served_tokens
 from jobs.engines.capacity import Capacity
 from jobs.models import Job, TenantAccount
 from jobs.queries import QueuedJob
@@ -26,6 +26,7 @@ from jobs.states.summary import TASKS, NodeKind
 
 # Candidates: the first jobs of the ranking, and the first of every size.
 _HEAD: Final = 40
+_HEAD_OF_SLOT: Final = 2
 _OF_EACH_SIZE: Final = 8
 
 
@@ -50,7 +51,7 @@ class Ranking:
 
     Attributes:
         syncs_tenants: update the accounts of tenants that arrive or leave.
-        max_rows: rows read per lane.
+        max_rows: rows read per lane; None: enough to fill the engine's slots several times.
     """
 
     session: Session
@@ -60,11 +61,12 @@ class Ranking:
     sizer: Sizer
     now: datetime
     syncs_tenants: bool = field(default=True, kw_only=True)
-    max_rows: int = field(default=candidates.MAX_ROWS, kw_only=True)
+    max_rows: int | None = field(default=None, kw_only=True)
 
     def head(self) -> list[Ranked]:
         """Return the candidates: interactive first, then by tokens served, priority, age."""
-        return [each for lane in self.lanes() for each in head_of(lane)]
+        length = max(_HEAD, _HEAD_OF_SLOT * self.capacity.max_batch_size)
+        return [each for lane in self.lanes() for each in head_of(lane, length=length)]
 
     def lanes(self) -> list[list[Ranked]]:
         """Rank the rows read of each lane: the first jobs of every size of every tenant."""
@@ -100,6 +102,9 @@ class Ranking:
 
     def _first_jobs(self, lane: Lane, tenants: Sequence[UUID]) -> Sequence[QueuedJob]:
         """Read jobs of the first tenants that have any that may run here."""
+        max_rows = self.max_rows or max(
+            candidates.MAX_ROWS, candidates.ROWS_OF_SLOT * self.capacity.max_batch_size
+        )
         for start in range(0, len(tenants), candidates.MAX_TENANTS):
             rows = candidates.first_jobs(
                 self.session,
@@ -108,7 +113,7 @@ class Ranking:
                 tenants[start : start + candidates.MAX_TENANTS],
                 capacity=self.capacity,
                 now=self.now,
-                max_rows=self.max_rows,
+                max_rows=max_rows,
             )
             if rows:
                 return rows
@@ -128,14 +133,14 @@ def charge_of(job: QueuedJob, size: ReservationSize) -> int:
     return prompt + size.output_tokens - job.completion_tokens
 
 
-def head_of(ranked: Sequence[Ranked]) -> list[Ranked]:
+def head_of(ranked: Sequence[Ranked], *, length: int = _HEAD) -> list[Ranked]:
     """Return the first jobs, and the first of each size class wherever they rank."""
     seen: dict[int, int] = defaultdict(int)
     kept = []
     for place, each in enumerate(ranked):
         size = max(0, each.job.prompt_tokens.bit_length() - 11)
         seen[size] += 1
-        if place < _HEAD or seen[size] <= _OF_EACH_SIZE:
+        if place < length or seen[size] <= _OF_EACH_SIZE:
             kept.append(each)
     return kept
 
@@ -162,7 +167,7 @@ def lift_returning(waiting: WaitingTenants) -> dict[UUID, Account]:
 def sync_active_tenants(session: Session, model: str, waiting: WaitingTenants) -> None:
     """Save the lifted accounts of returning tenants, and mark those without jobs idle.
 
-    Does nothing if another transaction is writing several accounts: the next ranking repeats it.
+    Does nothing if another transaction is doing so: the next ranking repeats it.
     """
     departed = waiting.accounts.keys() - set().union(*waiting.tenants.values())
     if not departed and not waiting.idle:
@@ -173,15 +178,8 @@ def sync_active_tenants(session: Session, model: str, waiting: WaitingTenants) -
         _mark_idle(session, model, departed)
     accounts = lift_returning(waiting)
     for tenant_id in sorted(waiting.idle):
-        statement = insert(TenantAccount).values(
-            tenant_id=tenant_id, model=model, served=accounts[tenant_id].served, is_active=True
-        )
-        served = func.greatest(TenantAccount.served, statement.excluded.served)
-        session.execute(
-            statement.on_conflict_do_update(
-                index_elements=["tenant_id", "model"], set_={"served": served, "is_active": True}
-            )
-        )
+        lifted_by = accounts[tenant_id].served - waiting.accounts[tenant_id].served
+        served_tokens.activate(session, tenant_id, model, lifted_by=lifted_by)
 
 
 def _mark_idle(session: Session, model: str, tenants: Collection[UUID]) -> None:

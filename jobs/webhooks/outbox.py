@@ -2,10 +2,10 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, cast
 from uuid import UUID
 
-from sqlalchemy import case, func, select
+from sqlalchemy import Table, case, func, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
@@ -31,18 +31,22 @@ class _Generated:
 _NOTHING: Final = _Generated(0, None)
 
 
-def publish(session: Session, events: Sequence[Event]) -> None:
+def publish(session: Session, events: Sequence[Event]) -> bool:
     """Append these events, and queue their deliveries.
 
     Args:
         session: the caller's transaction.
         events: about subjects of one kind. One that exists already is skipped.
+
+    Returns:
+        True if there is anything to deliver.
     """
-    for start in range(0, len(events), _MAX_ROWS):
-        _publish(session, events[start : start + _MAX_ROWS])
+    starts = range(0, len(events), _MAX_ROWS)
+    found = [_publish(session, events[start : start + _MAX_ROWS]) for start in starts]
+    return any(found)
 
 
-def _publish(session: Session, events: Sequence[Event]) -> None:
+def _publish(session: Session, events: Sequence[Event]) -> bool:
     tenants = {event.subject.tenant_id for event in events if event.is_announced}
     endpoints = fanout.endpoints_of(session, tenants)
     near = {event.id: endpoints[event.subject.tenant_id] if event.is_announced else [] for event in events}
@@ -66,11 +70,15 @@ def _publish(session: Session, events: Sequence[Event]) -> None:
         }
         for event in events
     ]
-    new = insert(WebhookEvent).values(rows).on_conflict_do_nothing().returning(WebhookEvent.id)
-    added = set(session.scalars(new))
-    fanout.insert_dispatches(
-        session, ((event.id, each) for event in events if event.id in added for each in to[event.id])
-    )
+    added = set(session.scalars(_APPEND, rows)) if rows else set()
+    due = [(event.id, each) for event in events if event.id in added for each in to[event.id]]
+    fanout.insert_dispatches(session, due)
+    return bool(due)
+
+
+# Past the ORM, which has nothing to add; rows as parameters, so that it is built once.
+_EVENTS: Final = cast("Table", WebhookEvent.__table__)
+_APPEND: Final = insert(_EVENTS).on_conflict_do_nothing().returning(_EVENTS.c.id)
 
 
 def _destinations(event: Event, endpoints: Sequence[WebhookEndpoint]) -> list[Destination]:

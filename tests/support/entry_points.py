@@ -1,5 +1,6 @@
 """What the suite of entry points needs: one of them on a real server, asked as a worker asks it."""
 
+import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -62,14 +63,16 @@ class Run:
 
     def follow(self, *, until_told: Callable[[], None] = lambda: None) -> Outcome:
         """How it ends, as a worker's slot sees it."""
-        end = follow(
-            self.running,
-            self.answer,
-            _PATIENT,
-            publish=until_told,
-            lease_seconds=600,
-            snapshot_seconds=5,
-            ends_itself=self.ends_itself,
+        end = asyncio.run(
+            follow(
+                self.running,
+                self.answer,
+                _PATIENT,
+                publish=until_told,
+                lease_seconds=600,
+                snapshot_seconds=5,
+                ends_itself=self.ends_itself,
+            )
         )
         self.engine_is_done = end.engine_is_done
         return end.outcome
@@ -86,10 +89,14 @@ class Run:
 
     def end(self) -> StreamEnd:
         """The stream's end, which comes within 30 s; what comes before it belongs to the answer."""
+        return asyncio.run(self._end())
+
+    async def _end(self) -> StreamEnd:
         until = time.monotonic() + 30
         while not isinstance(
-            event := self.running.inbox.get(timeout=max(0.0, until - time.monotonic())), StreamEnd
+            event := await self.running.inbox.get(timeout=max(0.0, until - time.monotonic())), StreamEnd
         ):
+            assert event is not None, "no end within 30 s"
             if not isinstance(event, StopAsked):
                 self.answer.take(event)
         return event

@@ -1,9 +1,13 @@
 """One job from its claim to its end: load the prompt, stream the answer, record the outcome."""
 
+import asyncio
 import threading
 from collections.abc import Callable
+from concurrent.futures import Executor
 from dataclasses import dataclass, replace
-from typing import Final
+from functools import partial
+from typing import Final, TypeVar
+from uuid import UUID
 
 import numpy as np
 from sqlalchemy.exc import InterfaceError, NoResultFound, OperationalError, SQLAlchemyError
@@ -11,6 +15,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import checkpoints, ids, telemetry
+from jobs.checkpoints import Output
 from jobs.database import transaction
 from jobs.errors import EngineLostError, EngineUnavailableError, LongbatchError
 from jobs.prompts import store
@@ -26,7 +31,6 @@ from jobs.transitions import LeaseLost
 from worker.engine.client import EngineModel
 from worker.engine.deadlines import deadlines_for
 from worker.engine.request import Request, prompt_text
-from worker.engine.stream import Stream
 from worker.inference.answer import Answer
 from worker.inference.follow import follow, wait_for_end, wait_for_stop
 from worker.inference.leases import LeaseKeeper, RunningJob
@@ -43,8 +47,11 @@ from worker.inference.outcome import (
 )
 from worker.inference.prefetch import PromptPrefetcher
 from worker.inference.record import JobRun, Recorder
+from worker.inference.run_stream import RunStream
 from worker.inference.sampling import sampling_of, stops_of
 from worker.inference.text_answer import TextAnswer
+
+T = TypeVar("T")
 
 # A stopped request ends at the engine's next iteration: at once, or after a prefill chunk (seconds).
 _SETTLE_SECONDS: Final = 0.5
@@ -61,10 +68,11 @@ class UnexpectedError(LongbatchError):
 
 @dataclass(frozen=True)
 class Runner:
-    """The dependencies for running a job; shared by all slots.
+    """The dependencies for running a job; shared by all runs. Its coroutines run on the engine loop.
 
     Attributes:
         policy: returns the present claim policy.
+        threads: where database work and long computations of runs happen.
         stopping: set when the process is shutting down.
     """
 
@@ -77,17 +85,10 @@ class Runner:
     prefetcher: PromptPrefetcher
     live: LiveOutput
     recorder: Recorder
+    threads: Executor
     stopping: threading.Event
 
-    def run(
-        self,
-        claim: Claim,
-        running: RunningJob,
-        model: EngineModel,
-        *,
-        sent: Callable[[], None],
-        refill_slot: Callable[[int], None],
-    ) -> None:
+    async def run(self, claim: Claim, running: RunningJob, model: EngineModel) -> None:
         """Run one claimed job and record how its run ended.
 
         Afterwards the job has ended, is queued again, or its lease is lost; its reservation is deleted or
@@ -95,18 +96,13 @@ class Runner:
 
         Args:
             claim: the job.
-            running: what the slot and the keeper of the leases share about it.
+            running: what the run and the keeper of the leases share about it.
             model: the engine's model, abilities and capacity.
-            sent: called once the job's first request is on its way.
-            refill_slot: called with the number of generated tokens once the engine holds nothing for the job.
         """
         run = self._begin(claim, running, model)
-        end = self._try(run, model, sent=sent)
+        end = await self._try(run, model)
         running.is_ending = True
-        if run.stream is not None and end.engine_is_done:
-            # The next job is claimed before this one's result is written: an idle slot costs more (`refill`).
-            refill_slot(run.answer.num_tokens)
-        self.recorder.end(run, end)
+        await self.recorder.end(run, end)
 
     def _begin(self, claim: Claim, running: RunningJob, model: EngineModel) -> JobRun:
         job = claim.job
@@ -116,10 +112,10 @@ class Runner:
         answer = kind(self.counter.tokenizer, max_tokens=job.max_tokens, stops=stops_of(job))
         return JobRun(claim, running, answer, self.live.publisher(job, answer), log)
 
-    def _try(self, run: JobRun, model: EngineModel, *, sent: Callable[[], None]) -> RunEnd:
+    async def _try(self, run: JobRun, model: EngineModel) -> RunEnd:
         """Generate the answer; whatever goes wrong becomes the outcome."""
         try:
-            return self._generate(run, model, sent=sent)
+            return await self._generate(run, model)
         except LongbatchError as error:
             return RunEnd(Failed(error), engine_is_done=True)
         except (OperationalError, InterfaceError, PoolTimeoutError):
@@ -128,38 +124,49 @@ class Runner:
             run.log.exception(telemetry.LOOP_FAILED, loop="run")
             return RunEnd(Failed(UnexpectedError()), engine_is_done=run.stream is None)
 
-    def _generate(self, run: JobRun, model: EngineModel, *, sent: Callable[[], None]) -> RunEnd:
+    async def _generate(self, run: JobRun, model: EngineModel) -> RunEnd:
         """Load the prompt and stream the answer, one segment after another."""
-        prompt = self._load(run)
+        prompt = await self._load(run)
         next_step = _outcome_without_engine(run, prompt) or Granted(run.claim.output_tokens)
         while isinstance(next_step, Granted):
             run.answer.begin_segment(until=next_step.tokens)
-            run.stream = stream = self._open(run, prompt, model)
+            run.stream = stream = await self._open(run, prompt, model)
             stream.start()
-            sent()
-            end = self._follow(run, stream, model)
+            end = await self._follow(run, stream, model)
             if end != RunEnd(SegmentEnded(), engine_is_done=True):
                 return end
-            stream.close()
-            next_step = self._extend(run)
+            await stream.close()
+            next_step = await self._extend(run)
         return RunEnd(next_step, engine_is_done=True)
 
-    def _load(self, run: JobRun) -> CountedPrompt:
+    async def _load(self, run: JobRun) -> CountedPrompt:
         """Load the prompt, and begin the answer with the tokens that an earlier run saved."""
         job = run.claim.job
         if job.text_id is None:
             raise NoResultFound  # the schema keeps such jobs from running
-        prompt, saved = self.prefetcher.take(job.text_id), None
-        if prompt is None or job.completion_tokens:
-            with transaction(self.sessions) as session:
-                if prompt is None:
-                    prompt = store.counted(session, store.load(session, job.text_id), self.counter)
-                saved = checkpoints.load(session, job.id)
+        prefetched, saved = self.prefetcher.take(job.text_id), None
+        if prefetched is None or job.completion_tokens:
+            prompt, saved = await self._in_thread(partial(self._read, job.id, job.text_id, prefetched))
+        else:
+            prompt = prefetched
         self._split_thinking(run, prompt)
         if saved is not None and saved.fingerprint == self.counter.fingerprint:
             run.answer.resume(unpack_ids(saved.packed_ids).tolist())
         run.job.take_over(run.answer.num_tokens)
         return prompt
+
+    def _read(
+        self, job_id: UUID, text_id: UUID, prompt: CountedPrompt | None
+    ) -> tuple[CountedPrompt, Output | None]:
+        """Read the prompt, unless it is here already, and the checkpoint."""
+        with transaction(self.sessions) as session:
+            if prompt is None:
+                prompt = store.counted(session, store.load(session, text_id), self.counter)
+            return prompt, checkpoints.load(session, job_id)
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        """Run what may block, or compute for long, beside the event loop."""
+        return await asyncio.get_running_loop().run_in_executor(self.threads, work)
 
     def _split_thinking(self, run: JobRun, prompt: CountedPrompt) -> None:
         """Keep the thinking of an answer to a conversation apart; a text without template has no parts."""
@@ -168,10 +175,16 @@ class Runner:
             is_open = tokenizer.opens_thinking(unpack_ids(prompt.packed_ids))
             run.answer.split_thinking(tokenizer.thinking, is_open=is_open)
 
-    def _open(self, run: JobRun, prompt: CountedPrompt, model: EngineModel) -> Stream:
+    async def _open(self, run: JobRun, prompt: CountedPrompt, model: EngineModel) -> RunStream:
+        prepare = partial(self._request, run, prompt, model)
+        # Writing a long prompt as text takes as long as it is; ids are only copied.
+        request = prepare() if model.served.abilities.takes_ids else await self._in_thread(prepare)
+        return RunStream(model.served.call(request), put=run.job.inbox.put)
+
+    def _request(self, run: JobRun, prompt: CountedPrompt, model: EngineModel) -> Request:
         tokenizer, abilities, answer = self.counter.tokenizer, model.served.abilities, run.answer
         ids = np.concatenate([unpack_ids(prompt.packed_ids), np.array(answer.ids, dtype=np.int32)])
-        request = Request(
+        return Request(
             request_id=run.claim.lease.lease_id.hex,
             ids=ids,
             max_tokens=answer.num_wanted,
@@ -183,9 +196,8 @@ class Runner:
             stops=() if answer.has_own_stops else stops_of(run.claim.job),
             vocabulary=tokenizer.token_bytes,
         )
-        return Stream(model.served.call(request), put=run.job.inbox.put)
 
-    def _follow(self, run: JobRun, stream: Stream, model: EngineModel) -> RunEnd:
+    async def _follow(self, run: JobRun, stream: RunStream, model: EngineModel) -> RunEnd:
         """Follow the stream until the engine is done or the run ends."""
         job, running, answer = run.claim.job, run.job, run.answer
         is_streaming = model.served.abilities.is_streaming
@@ -195,7 +207,7 @@ class Runner:
             capacity=model.capacity,
             time_scale=self.settings.engine.time_scale,
         )
-        end = follow(
+        end = await follow(
             running,
             answer,
             deadlines if is_streaming else replace(deadlines, first_token=deadlines.total),
@@ -213,16 +225,16 @@ class Runner:
             case RunEnd(engine_is_done=False):
                 stream.stop()
                 late = None if is_streaming else answer  # its text arrives only now
-                is_done = wait_for_end(running, seconds=_SETTLE_SECONDS, answer=late)
+                is_done = await wait_for_end(running, seconds=_SETTLE_SECONDS, answer=late)
                 return replace(end, engine_is_done=is_done)
         return end
 
-    def _extend(self, run: JobRun) -> Granted | Outcome:
+    async def _extend(self, run: JobRun) -> Granted | Outcome:
         """Ask for more blocks until there are some, or the run ends."""
         while True:
-            match self._ask_for_blocks(run):
+            match await self._in_thread(partial(self._ask_for_blocks, run)):
                 case WaitForBlocks():
-                    stopped = wait_for_stop(run.job, seconds=_ASK_AGAIN_SECONDS)
+                    stopped = await wait_for_stop(run.job, seconds=_ASK_AGAIN_SECONDS)
                     if stopped is not None:
                         return stopped
                 case granted_or_ended:

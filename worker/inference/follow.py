@@ -1,6 +1,5 @@
 """Following a stream to its end: a complete answer, a deadline, a stop request or a lost lease."""
 
-import queue
 import time
 from collections.abc import Callable
 from typing import Final
@@ -20,7 +19,7 @@ _MAX_MARGIN_SECONDS: Final = 3.0
 _FINAL_SECONDS: Final = 5.0
 
 
-def follow(
+async def follow(
     running: RunningJob,
     answer: Answer | TextAnswer,
     deadlines: Deadlines,
@@ -32,7 +31,7 @@ def follow(
 ) -> RunEnd:
     """Follow the stream until the run ends.
 
-    The slot waits only here, and never past the next deadline: neither a silent stream nor a hanging database
+    The run waits only here, and never past the next deadline: neither a silent stream nor a hanging database
     can block it.
 
     Args:
@@ -56,13 +55,12 @@ def follow(
         # Before each event: a backlog of tokens must not carry the stream past its lease.
         if now >= lease_end:
             return RunEnd(LeaseLost())
-        try:
-            event = running.inbox.get(timeout=max(0.0, min(due, lease_end) - now))
-        except queue.Empty:
-            if time.monotonic() >= due:
-                return RunEnd(_late(answer, over_total=due == started + deadlines.total))
-            continue  # the keeper may have renewed the lease meanwhile
+        event = await running.inbox.get(timeout=max(0.0, min(due, lease_end) - now))
         match event:
+            case None:
+                if time.monotonic() >= due:
+                    return RunEnd(_late(answer, over_total=due == started + deadlines.total))
+                # The keeper may have renewed the lease meanwhile.
             case TokenDelta() | TextDelta():
                 # What comes after the answer's end does not lengthen the wait for the stream's.
                 last_token = time.monotonic() if answer.finish_reason is None else last_token
@@ -80,20 +78,19 @@ def follow(
                 return RunEnd(LeaseLost() if reason is None else Stopped(reason))
 
 
-def wait_for_stop(running: RunningJob, *, seconds: float) -> Outcome | None:
+async def wait_for_stop(running: RunningJob, *, seconds: float) -> Outcome | None:
     """Wait for an event that ends a job without a running stream. Returns None if none comes in time."""
     if time.monotonic() >= running.valid_until:
         return LeaseLost()
-    try:
-        event = running.inbox.get(timeout=seconds)
-    except queue.Empty:
-        return None
+    event = await running.inbox.get(timeout=seconds)
     if isinstance(event, StopAsked):
         return LeaseLost() if event.reason is None else Stopped(event.reason)
     return None
 
 
-def wait_for_end(running: RunningJob, *, seconds: float, answer: Answer | TextAnswer | None = None) -> bool:
+async def wait_for_end(
+    running: RunningJob, *, seconds: float, answer: Answer | TextAnswer | None = None
+) -> bool:
     """Wait for the engine to confirm the end of its request, dropping all other events.
 
     Deltas that arrive meanwhile are appended to `answer`: one that does not stream arrives only now.
@@ -103,9 +100,8 @@ def wait_for_end(running: RunningJob, *, seconds: float, answer: Answer | TextAn
     """
     until = time.monotonic() + seconds
     while True:
-        try:
-            event = running.inbox.get(timeout=max(0.0, until - time.monotonic()))
-        except queue.Empty:
+        event = await running.inbox.get(timeout=max(0.0, until - time.monotonic()))
+        if event is None and time.monotonic() >= until:
             return False
         if isinstance(event, StreamEnd):
             return event.confirmed

@@ -1,6 +1,5 @@
 """The leases that this process holds: renewal, stop requests, progress and checkpoints."""
 
-import queue
 import threading
 import time
 from collections.abc import Iterable
@@ -20,6 +19,7 @@ from jobs.states import StopReason
 from jobs.transitions import Lease
 from worker.engine.deltas import EngineDelta
 from worker.engine.engine import StreamEnd
+from worker.inference.inbox import Inbox
 from worker.loop import Loop
 
 _PROGRESS_SECONDS: Final = 1.0
@@ -41,28 +41,28 @@ class StopAsked:
 
 @dataclass(eq=False)
 class RunningJob:
-    """The state of a running job that its slot and the keeper share.
+    """The state of a running job that its run and the keeper share.
 
     Attributes:
         lease: the fence.
         valid_until: monotonic time at which the lease ends unless it is renewed.
-        inbox: the events that its slot waits for: the stream's and stop requests.
-        num_tokens: tokens generated so far; written by the slot.
+        inbox: the events that its run waits for: the stream's and stop requests.
+        num_tokens: tokens generated so far; written by the run.
         first_token_at: monotonic time of the job's first token.
         generating_since: monotonic time of the first token of the present request; None if no request of the
-            job is certain to be in the engine. Written by the slot.
+            job is certain to be in the engine. Written by the run.
         last_token_at: monotonic time of the latest token.
         reported_tokens: tokens reported to callers so far; written by the keeper.
         reported_at: monotonic time of that report.
-        snapshot: the answer a few seconds ago; written by the slot.
+        snapshot: the answer a few seconds ago; written by the run.
         saved: the last snapshot saved as a checkpoint; written by the keeper.
-        stop_reason: the last stop reason delivered to the slot.
-        is_ending: the slot is recording the end, so a missing lease does not mean a lost one.
+        stop_reason: the last stop reason delivered to the run.
+        is_ending: the run is recording the end, so a missing lease does not mean a lost one.
     """
 
     lease: Lease
     valid_until: float
-    inbox: "queue.SimpleQueue[EngineDelta | StreamEnd | StopAsked]" = field(default_factory=queue.SimpleQueue)
+    inbox: Inbox[EngineDelta | StreamEnd | StopAsked] = field(default_factory=Inbox)
     num_tokens: int = 0
     first_token_at: float | None = None
     generating_since: float | None = None
@@ -86,6 +86,15 @@ class RunningJob:
         self.last_token_at = now
         self.num_tokens = num_tokens
 
+    def since_first_token(self) -> timedelta:
+        """Return how long ago the first token came; nothing if none came yet."""
+        now = time.monotonic()
+        return timedelta(seconds=now - (self.first_token_at or now))
+
+    def unreported_since(self) -> timedelta | None:
+        """Return how long ago the first token came. None: there was none, or its row has it."""
+        return self.since_first_token() if self.num_tokens and not self.reported_tokens else None
+
     def is_generating(self, now: float) -> bool:
         """Return True if the engine has generated for the job for a while, and still does."""
         since = self.generating_since
@@ -99,7 +108,7 @@ class RunningJob:
 class LeaseKeeper:
     """The keeper of this process's leases; it renews them while the database is reachable.
 
-    When the database is unreachable it does nothing: each slot ends its stream before its lease runs out.
+    When the database is unreachable it does nothing: each run ends its stream before its lease runs out.
     """
 
     def __init__(self, sessions: sessionmaker[Session], settings: JobSettings) -> None:
@@ -144,21 +153,17 @@ class LeaseKeeper:
         for each in running:
             self._save(each)
 
-    def report_first_token(self, session: Session, running: RunningJob) -> None:
+    @staticmethod
+    def report_first_token(session: Session, running: RunningJob) -> None:
         """Report when the first token came, if the job ended before the keeper reported it."""
-        if running.num_tokens and not running.reported_tokens:
-            progress = self._progress_of(running, running.num_tokens)
+        if (since := running.unreported_since()) is not None:
             lifecycle.report_progress(
-                session,
-                progress.lease,
-                completion_tokens=progress.completion_tokens,
-                since_first_token=progress.since_first_token,
+                session, running.lease, completion_tokens=running.num_tokens, since_first_token=since
             )
 
     @staticmethod
     def _progress_of(running: RunningJob, num_tokens: int) -> JobProgress:
-        since = time.monotonic() - (running.first_token_at or time.monotonic())
-        return JobProgress(running.lease, num_tokens, timedelta(seconds=since))
+        return JobProgress(running.lease, num_tokens, running.since_first_token())
 
     def _is_due(self, running: RunningJob, *, ahead: float = 0.0) -> bool:
         """Return True if the lease must be renewed within `ahead` seconds."""
@@ -198,7 +203,7 @@ class LeaseKeeper:
             each.reported_tokens, each.reported_at = num_tokens, now
 
     def _save(self, running: RunningJob) -> None:
-        """Save the slot's last snapshot as the job's checkpoint. One that cannot be stored is skipped."""
+        """Save the run's last snapshot as the job's checkpoint. One that cannot be stored is skipped."""
         snapshot = running.snapshot
         if snapshot is None or snapshot is running.saved or running.is_ending:
             return
@@ -212,7 +217,7 @@ class LeaseKeeper:
             running.saved = snapshot
 
     def _lose(self, running: RunningJob) -> None:
-        """Drop the lease and stop its slot."""
+        """Drop the lease and stop its run."""
         if running.is_ending:
             return
         self.drop(running)

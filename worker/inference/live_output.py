@@ -77,7 +77,7 @@ class LiveOutput:
 
 
 class OutputPublisher:
-    """The publisher of one job's output. Only its slot's thread uses it."""
+    """The publisher of one job's output. Only its run uses it."""
 
     def __init__(
         self,

@@ -3,7 +3,7 @@
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 from uuid import UUID
@@ -18,14 +18,18 @@ from jobs.prompts.counter import PromptCounter
 from jobs.prompts.store import CountedPrompt
 from jobs.scheduling import claims
 from jobs.scheduling.claims import Preview
+from jobs.scheduling.ranking import Ranked
 from jobs.scheduling.sizing import ClaimPolicy
 
 # A preview costs a few milliseconds of database time; running it more often costs more than short jobs gain.
 _LOOK_SECONDS: Final = 0.2
+# While at least half of its candidates are left, a preview may be this old before the next one.
+_LAZY_SECONDS: Final = 0.5
 # The queue changes little in this time; jobs that arrive meanwhile are seen by the next preview.
 _FRESH_SECONDS: Final = 1.0
-# A prompt of 96k ids takes less than 400 KB, packed.
-_MAX_PROMPTS: Final = 16
+# A prompt of 96k ids takes less than 400 KB, packed: at least 16 of the longest, and many short ones.
+_MAX_BYTES: Final = 16 * 400_000
+_TOGETHER: Final = 32  # prompts read by one statement
 
 
 class PromptPrefetcher:
@@ -46,23 +50,59 @@ class PromptPrefetcher:
         self._policy = policy
         self._counter = counter
         self._ready: OrderedDict[UUID, CountedPrompt] = OrderedDict()
+        self._num_bytes = 0
         self._unreadable: set[UUID] = set()
         self._lock = threading.Lock()
         self._preview = Preview()
-        self._looked_at = float("-inf")
+        self._num_found = 0
+        self._looked_at = self._read_at = float("-inf")
 
     def refresh(self) -> None:
         """Load the prompts of the jobs that would start next, unless the last preview is recent."""
-        if time.monotonic() - self._looked_at < _LOOK_SECONDS:
+        if not self._must_look():
             return
         with transaction(self._sessions) as session:
             preview = claims.preview_claims(session, self._engine_name, self._policy())
         with self._lock:
-            self._preview, self._looked_at = preview, time.monotonic()
-        for text_id in preview.text_ids:
-            if not self._is_ready(text_id) and text_id not in self._unreadable:
-                self._try(text_id)
+            self._preview = preview
+            self._looked_at = self._read_at = time.monotonic()
+            self._num_found = len(preview.candidates)
+        wanted = self.missing(text_id for text_id in preview.text_ids if text_id not in self._unreadable)
+        self.load(wanted)
+        for text_id in self.missing(wanted):
+            self._try(text_id)
         self._unreadable.intersection_update(preview.text_ids)
+
+    def _must_look(self) -> bool:
+        with self._lock:
+            has_many = 2 * len(self._preview.candidates) > self._num_found
+            return time.monotonic() - self._looked_at >= (_LAZY_SECONDS if has_many else _LOOK_SECONDS)
+
+    def keep(self, candidates: Sequence[Ranked]) -> None:
+        """Let later claims choose from these, which one has just read and left over."""
+        with self._lock:
+            self._preview = replace(self._preview, candidates=candidates)
+            self._read_at = time.monotonic()
+
+    def missing(self, text_ids: Iterable[UUID]) -> list[UUID]:
+        """Return those of these prompts that are not ready."""
+        with self._lock:
+            return [each for each in text_ids if each not in self._ready]
+
+    def load(self, text_ids: Sequence[UUID]) -> None:
+        """Make those of these prompts ready that are counted already, many with one statement.
+
+        A bad one or a missing database stops it: then each is read alone, here or when its job runs.
+        """
+        for start in range(0, len(text_ids), _TOGETHER):
+            try:
+                with transaction(self._sessions) as session:
+                    found = store.load_counted(session, text_ids[start : start + _TOGETHER], self._counter)
+            except Exception as error:  # noqa: BLE001  # any kind of bad prompt
+                telemetry.logger().warning(telemetry.LOOP_FAILED, loop="load", error=type(error).__name__)
+                continue
+            for text_id, prompt in found.items():
+                self._keep(text_id, prompt)
 
     def candidates(self) -> Preview | None:
         """Return the jobs that a claim may choose from without reading the queue.
@@ -71,7 +111,7 @@ class PromptPrefetcher:
             None if the queue was read too long ago.
         """
         with self._lock:
-            is_fresh = time.monotonic() - self._looked_at < _FRESH_SECONDS
+            is_fresh = time.monotonic() - self._read_at < _FRESH_SECONDS
             return self._preview if is_fresh else None
 
     def forget(self, job_ids: Iterable[UUID]) -> None:
@@ -84,11 +124,9 @@ class PromptPrefetcher:
     def take(self, text_id: UUID) -> CountedPrompt | None:
         """Remove and return a prefetched prompt. Returns None if it was not predicted."""
         with self._lock:
-            return self._ready.pop(text_id, None)
-
-    def _is_ready(self, text_id: UUID) -> bool:
-        with self._lock:
-            return text_id in self._ready
+            prompt = self._ready.pop(text_id, None)
+            self._num_bytes -= len(prompt.packed_ids) if prompt else 0
+            return prompt
 
     def _try(self, text_id: UUID) -> None:
         """Prepare one prompt. A bad prompt fails only its own job, when that job starts."""
@@ -103,7 +141,13 @@ class PromptPrefetcher:
     def _prepare(self, text_id: UUID) -> None:
         with transaction(self._sessions) as session:
             prompt = store.counted(session, store.load(session, text_id), self._counter)
+        self._keep(text_id, prompt)
+
+    def _keep(self, text_id: UUID, prompt: CountedPrompt) -> None:
         with self._lock:
+            replaced = self._ready.pop(text_id, None)
             self._ready[text_id] = prompt
-            while len(self._ready) > _MAX_PROMPTS:
-                self._ready.popitem(last=False)
+            self._num_bytes += len(prompt.packed_ids) - (len(replaced.packed_ids) if replaced else 0)
+            while self._num_bytes > _MAX_BYTES:
+                _, oldest = self._ready.popitem(last=False)
+                self._num_bytes -= len(oldest.packed_ids)

@@ -1,50 +1,38 @@
-"""Recording the end of a run: the outcome under the fence, then the end of its reservation."""
+"""Recording the end of a run: hand it in, publish its last output, wait for the engine's late word."""
 
+import asyncio
 import threading
-import time
+from collections.abc import Callable
+from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from typing import Final
 
-from sqlalchemy.exc import DataError, IntegrityError, SQLAlchemyError
-from sqlalchemy.orm import Session, sessionmaker
 from structlog.typing import FilteringBoundLogger
 
 from jobs import doorbell, telemetry
 from jobs.checkpoints import Output
-from jobs.database import transaction
-from jobs.engines import reservations
 from jobs.errors import EngineError, LongbatchError
+from jobs.models import Job
 from jobs.scheduling.claims import Claim
-from jobs.settings import Settings
 from jobs.states import TERMINAL, JobState
+from jobs.transitions import Lease
 from worker.doorbell import Ring
-from worker.engine.stream import Stream
 from worker.inference.answer import Answer
+from worker.inference.desk import Desk, StoredEnd
 from worker.inference.follow import wait_for_end
 from worker.inference.leases import LeaseKeeper, RunningJob
 from worker.inference.live_output import OutputPublisher
-from worker.inference.outcome import Failed, Finished, Outcome, RunEnd, Stopped, write_outcome
-from worker.inference.refill import PendingSends
+from worker.inference.outcome import Failed, Finished, Outcome, RunEnd, Stopped
+from worker.inference.run_stream import RunStream
 from worker.inference.text_answer import TextAnswer
 
 _LINGER_SECONDS: Final = 10.0
-_RECORD_RETRY_SECONDS: Final = 1.0
-_NOTHING: Final = Output(text="", packed_ids=b"", num_tokens=0)
-
-
-class UnrecordableError(LongbatchError):
-    """The answer cannot be stored."""
-
-    code = "internal_error"
 
 
 class NoVisibleTextError(LongbatchError):
     """The model only thought: max_tokens ended its answer before any visible text."""
 
     code = "no_visible_text"
-
-
-_UNRECORDABLE: Final = Failed(UnrecordableError())
 
 
 @dataclass(slots=True)
@@ -65,30 +53,34 @@ class JobRun:
     answer: Answer | TextAnswer
     publisher: OutputPublisher
     log: FilteringBoundLogger
-    stream: Stream | None = None
+    stream: RunStream | None = None
 
 
 @dataclass(frozen=True)
 class Recorder:
-    """The dependencies for recording the ends of runs; shared by all slots.
+    """The dependencies for recording the ends of runs; shared by all of them.
 
     Attributes:
+        close_reservation: deletes the reservation of a lease; it may block.
+        threads: where that runs.
         stopping: set when the process is shutting down.
     """
 
-    settings: Settings
-    sessions: sessionmaker[Session]
+    desk: Desk
     keeper: LeaseKeeper
     ring: Ring
-    pending_sends: PendingSends
+    close_reservation: Callable[[Lease], None]
+    threads: Executor
     stopping: threading.Event
 
-    def end(self, run: JobRun, end: RunEnd) -> None:
+    async def end(self, run: JobRun, end: RunEnd) -> None:
         """Record the end of a run. A late confirmation still deletes its draining reservation."""
-        self.pending_sends.wait()
         try:
             run.publisher.collect()
-            state = self._record(run, end)
+            output = run.answer.output()
+            end = replace(end, outcome=_judged(run, end.outcome, output))
+            stored = await asyncio.wrap_future(self.desk.hand_in(run.job, end, output))
+            state = stored.state
             run.publisher.end(is_final=state in TERMINAL)
             run.log.info(
                 _event(state, end.outcome),
@@ -97,58 +89,30 @@ class Recorder:
                 completion_tokens=run.answer.num_tokens,
                 **_error_fields(end.outcome),
             )
-            # A webhook may want the end, and that of a summary's job may unblock a join to be prepared.
             if state in TERMINAL and run.claim.job.batch_id is None:
-                self.ring(doorbell.EVENTS if run.claim.job.summary_id is None else doorbell.SERVICE)
+                self._ring_for(run.claim.job, stored)
             if run.stream is not None and not end.engine_is_done:
-                self._settle(run, end.outcome)
+                await self._settle(run, end.outcome)
         finally:
             self.keeper.drop(run.job)
             if run.stream is not None:
-                run.stream.close()
+                await run.stream.close()
 
-    def _record(self, run: JobRun, end: RunEnd) -> JobState | None:
-        """Write the outcome, retrying until the database accepts it.
+    def _ring_for(self, job: Job, stored: StoredEnd) -> None:
+        """Wake the service workers: a webhook may want the end, a join may wait to be prepared."""
+        if job.summary_id is not None:
+            self.ring(doorbell.SERVICE)
+        elif stored.may_have_deliveries:
+            self.ring(doorbell.EVENTS)
 
-        The fence makes retries safe even if the result of a commit is unknown or another worker has the job
-        by now; a finished answer is too expensive to drop because the database was down for a minute. If the
-        database rejects the data itself, the job fails instead: it would be rejected wherever it ran.
-
-        Returns:
-            The job's new state; None if its lease is lost, or the outcome could not be written.
-        """
-        output = run.answer.output()
-        end = replace(end, outcome=_judged(run, end.outcome, output))
-        give_up_at = time.monotonic() + 2 * self.settings.jobs.lease_seconds
-        while True:
-            try:
-                with transaction(self.sessions) as session:
-                    self.keeper.report_first_token(session, run.job)
-                    return write_outcome(session, run.claim.lease, end, output, settings=self.settings.jobs)
-            except (DataError, IntegrityError, UnicodeError) as error:
-                telemetry.logger().error(telemetry.LOOP_FAILED, loop="record", error=type(error).__name__)
-                if end.outcome == _UNRECORDABLE:
-                    return None
-                end, output = replace(end, outcome=_UNRECORDABLE), _NOTHING
-            except SQLAlchemyError as error:
-                telemetry.logger().warning(telemetry.LOOP_FAILED, loop="record", error=type(error).__name__)
-                if time.monotonic() > give_up_at or self.stopping.wait(_RECORD_RETRY_SECONDS):
-                    return None
-
-    def _settle(self, run: JobRun, outcome: Outcome) -> None:
+    async def _settle(self, run: JobRun, outcome: Outcome) -> None:
         """Delete the draining reservation if the engine soon confirms the end of its request."""
         run.log.info(telemetry.RESERVATION_DRAINING, blocks=run.claim.blocks)
         if isinstance(outcome, Finished | Stopped):
             linger = 1.0 if self.stopping.is_set() else _LINGER_SECONDS
-            if wait_for_end(run.job, seconds=linger):
-                self._close_reservation(run.claim)
-
-    def _close_reservation(self, claim: Claim) -> None:
-        try:
-            with transaction(self.sessions) as session:
-                reservations.close(session, claim.lease.lease_id)
-        except SQLAlchemyError as error:  # it stays draining; the monitor deletes it later
-            telemetry.logger().warning(telemetry.LOOP_FAILED, loop="reservation", error=type(error).__name__)
+            if await wait_for_end(run.job, seconds=linger):
+                loop = asyncio.get_running_loop()
+                await loop.run_in_executor(self.threads, self.close_reservation, run.claim.lease)
 
 
 def _judged(run: JobRun, outcome: Outcome, output: Output) -> Outcome:

@@ -1,16 +1,23 @@
 """The inference worker: one engine's dispatcher, leases, monitor and doorbell."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
 
+from sqlalchemy.exc import SQLAlchemyError
+
 from jobs import database, telemetry
+from jobs.database import transaction
+from jobs.engines import reservations
 from jobs.prompts.counter import PromptCounter
 from jobs.prompts.tokenizer import Tokenizer
 from jobs.scheduling.output_history import History
 from jobs.scheduling.sizing import ClaimPolicy
 from jobs.settings import Settings
+from jobs.transitions import Lease
 from worker.doorbell import WorkerDoorbell
+from worker.inference.desk import Desk
 from worker.inference.dispatcher import Dispatcher
 from worker.inference.execute import Runner
 from worker.inference.leases import LeaseKeeper
@@ -18,10 +25,11 @@ from worker.inference.live_output import LiveOutput
 from worker.inference.monitor import EngineMonitor
 from worker.inference.prefetch import PromptPrefetcher
 from worker.inference.record import Recorder
-from worker.inference.refill import PendingSends
 
 # Leases must be renewed even while all other connections are waiting.
 _HEARTBEAT_CONNECTIONS = 3
+# For what runs do besides streaming: prompts that were not prefetched, and more blocks.
+_MAX_THREADS = 4
 _HISTORY_KEPT = timedelta(seconds=2)
 
 
@@ -41,7 +49,9 @@ class InferenceWorker:
         self._policy = ClaimPolicy.of(settings, history=History(keep=_HISTORY_KEPT))
         counter = PromptCounter(tokenizer)
         self._live = LiveOutput(doorbell.broker)
-        stopping, pending_sends = threading.Event(), PendingSends()
+        stopping = threading.Event()
+        desk = Desk(settings, work, stopping=stopping)
+        self._threads = ThreadPoolExecutor(_MAX_THREADS, thread_name_prefix="slot")
         runner = Runner(
             settings=settings,
             policy=self.policy,
@@ -51,16 +61,14 @@ class InferenceWorker:
             keeper=self.keeper,
             prefetcher=PromptPrefetcher(work, settings.engine.name, self.policy, counter),
             live=self._live,
-            recorder=Recorder(settings, work, self.keeper, doorbell.ring, pending_sends, stopping),
+            recorder=Recorder(
+                desk, self.keeper, doorbell.ring, self._close_reservation, self._threads, stopping
+            ),
+            threads=self._threads,
             stopping=stopping,
         )
         self.dispatcher = Dispatcher(
-            settings,
-            work,
-            monitor=self.monitor,
-            keeper=self.keeper,
-            runner=runner,
-            pending_sends=pending_sends,
+            settings, monitor=self.monitor, keeper=self.keeper, runner=runner, desk=desk
         )
         self.monitor.on_ready.append(self.dispatcher.loop)
 
@@ -104,7 +112,16 @@ class InferenceWorker:
             part.begin_stop()
         for loop in (self.monitor.loop, self.keeper.loop, self._live.loop, self._doorbell.loop):
             loop.join()
+        self._threads.shutdown()
         self.monitor.close()
         self._heartbeats.dispose()
         self._work.dispose()
         telemetry.logger().info(telemetry.DISPATCHER_STOPPED, engine=self._settings.engine.name)
+
+    def _close_reservation(self, lease: Lease) -> None:
+        """Delete a draining reservation. If that fails, the monitor does it later."""
+        try:
+            with transaction(database.make_sessions(self._work)) as session:
+                reservations.close(session, lease.lease_id)
+        except SQLAlchemyError as error:
+            telemetry.logger().warning(telemetry.LOOP_FAILED, loop="reservation", error=type(error).__name__)

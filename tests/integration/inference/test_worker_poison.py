@@ -1,9 +1,11 @@
 """One job that nobody can run or record fails alone: what runs beside it and after it does not notice."""
 
+import asyncio
 import queue as queues
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from sqlalchemy import text
@@ -19,11 +21,11 @@ from jobs.settings import Settings
 from jobs.states import FinishReason, JobState
 from support import claim_one, eventually, register_engine, submit_one
 from worker.inference.answer import Answer
+from worker.inference.desk import Desk
 from worker.inference.leases import LeaseKeeper, RunningJob
 from worker.inference.live_output import OutputPublisher
 from worker.inference.outcome import Failed, Finished, Outcome, RunEnd
 from worker.inference.record import JobRun, Recorder
-from worker.inference.refill import PendingSends
 from worker_support import Queue, running_worker
 
 HOT: JsonObject = {"temperature": 1.0}
@@ -88,10 +90,13 @@ def recorded(
     stopping = threading.Event()
     stopping.set()  # a retry would give up
     keeper = LeaseKeeper(sessions, settings.jobs)
-    recorder = Recorder(settings, sessions, keeper, lambda _: None, PendingSends(), stopping)
+    desk = Desk(settings, sessions, stopping=stopping)
+    desk.wake = lambda: desk.tick(None)
+    with ThreadPoolExecutor(1) as threads:
+        recorder = Recorder(desk, keeper, lambda _: None, lambda _: None, threads, stopping)
     end = RunEnd(outcome, engine_is_done=True)
     run = JobRun(claim, running, answer, publisher, _Log())  # type: ignore[arg-type]  # all that it calls
-    recorder.end(run, end)
+    asyncio.run(recorder.end(run, end))
     with sessions() as session:
         return session.get_one(Job, claim.job.id)
 

@@ -10,14 +10,14 @@ from sqlalchemy.orm import Session
 
 from jobs import leases, lifecycle
 from jobs.database import database_now
-from jobs.engines import reservations
+from jobs.engines import reservations, served_tokens
 from jobs.ids import uuid7
-from jobs.models import Job, Reservation, Tenant, TenantAccount
+from jobs.models import Job, Reservation, Tenant
 from jobs.scheduling import claims
 from jobs.scheduling.claims import Claim, FreedSlot
 from jobs.scheduling.sizing import ClaimPolicy
 from jobs.states import FinishReason, JobState, Lane, StopReason
-from support import CAPACITY, ENGINE, POLICY, claim_one, output_of, register_engine, spec, submit_one
+from support import CAPACITY, ENGINE, MODEL, POLICY, claim_one, output_of, register_engine, spec, submit_one
 
 WHOLE = ClaimPolicy(lease=POLICY.lease, max_rescues=POLICY.max_rescues, prediction=None)
 
@@ -30,8 +30,7 @@ def new_tenant(session: Session, *, weight: float = 1) -> UUID:
 
 
 def served(session: Session, tenant_id: UUID) -> float:
-    found = session.scalar(select(TenantAccount.served).where(TenantAccount.tenant_id == tenant_id))
-    return found or 0.0
+    return served_tokens.served(session, tenant_id, MODEL)
 
 
 def finish(session: Session, claimed: Claim, num_tokens: int) -> None:

@@ -19,7 +19,7 @@ from worker.engine.request import Request
 from worker.engine.storable import storable
 from worker.engine.triton import errors
 from worker.engine.triton.adapter import Adapter, Tensors
-from worker.engine.triton.channel import open_channel
+from worker.engine.triton.channel import Channels, open_channel
 
 _END_SECONDS: Final = 2.0  # an engine ends a stopped request within an iteration
 # What a call raises once it is cut or its channel is closed.
@@ -36,15 +36,29 @@ _DATATYPES: Final[Mapping[str, str]] = {
 class TritonCall:
     """A `EngineCall` on a `ModelStreamInfer` call."""
 
-    def __init__(self, settings: TritonSettings, request: Request, *, adapter: Adapter) -> None:
+    def __init__(
+        self,
+        settings: TritonSettings,
+        request: Request,
+        *,
+        adapter: Adapter,
+        channels: Channels | None = None,
+    ) -> None:
         """Build the request's message.
 
         Not when it is sent: a failure inside gRPC looks like a lost engine.
+
+        Args:
+            settings: of the server.
+            request: what to generate.
+            adapter: to the model.
+            channels: connections to use; None: a new one, closed with the call.
 
         Raises:
             EngineError: a value of the request cannot be sent.
         """
         self._settings = settings
+        self._channels = channels
         self._request_id = request.request_id
         self._adapter = adapter
         try:
@@ -56,6 +70,7 @@ class TritonCall:
         self._call: Any = None
         self._stopping: list[asyncio.Task[None]] = []
         self._is_cancelled = False
+        self._ended_well = False
         self._has_output = False
         self._has_ended = asyncio.Event()
 
@@ -63,16 +78,19 @@ class TritonCall:
         """Connect, waiting a few seconds at most."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CONNECT_SECONDS):
-                await self._open().channel_ready()
+                await (await self._open()).channel_ready()
 
     async def run(self, put: Callable[[EngineDelta], None], *, sent: Callable[[], None]) -> StreamEnd:
         """Send the request once the server is ready for its model, and follow it to its end."""
         try:
+            await self._open()
             if not await self._can_be_sent():
                 return NOT_SENT
             self._call = self._stub().ModelStreamInfer(iter([self._written]))
             sent()
-            return await self._follow(put)
+            end = await self._follow(put)
+            self._ended_well = end.confirmed and end.error is None
+            return end
         finally:
             self._has_ended.set()
 
@@ -100,6 +118,11 @@ class TritonCall:
         if self._stopping:
             await asyncio.gather(*self._stopping)
             await self._wait_for_end()
+        channel, channels = self._channel, self._channels
+        if channel is not None and channels is not None and self._ended_well and not self._is_cancelled:
+            self._channel = None
+            await channels.give_back(channel)
+            return
         self.cancel()
         if self._channel is not None:
             await self._channel.close()
@@ -164,13 +187,13 @@ class TritonCall:
             return None
         return RetryableEngineError(said=f"the engine ended the answer early: {storable(delta.given_up)}")
 
-    def _open(self) -> grpc.aio.Channel:
+    async def _open(self) -> grpc.aio.Channel:
         if self._channel is None:
-            self._channel = open_channel(self._settings)
+            self._channel = await self._channels.take() if self._channels else open_channel(self._settings)
         return self._channel
 
     def _stub(self) -> Any:  # noqa: ANN401  # generated code has no types
-        return service_pb2_grpc.GRPCInferenceServiceStub(self._open())
+        return service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
 
     def _message(self, model_name: str, tensors: Tensors) -> Any:  # noqa: ANN401  # generated code has no types
         message = service_pb2.ModelInferRequest(model_name=model_name, id=self._request_id)

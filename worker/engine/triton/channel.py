@@ -6,6 +6,7 @@ import grpc
 
 from jobs.settings import TritonSettings
 
+_MAX_IDLE: Final = 256  # as many as large deployments have slots
 # Triton drops a client that pings more often than every 300 s unless its flags allow more.
 _SLOW_PING_MS: Final = 310_000
 
@@ -33,3 +34,38 @@ def open_channel(settings: TritonSettings) -> grpc.aio.Channel:
             ("grpc.enable_http_proxy", 0),
         ],
     )
+
+
+class Channels:
+    """Connections that serve one stream at a time. Used on the engine loop alone.
+
+    One loss never ends two streams. A connection whose stream ended well serves a later one, since a new one
+    costs more than a short request.
+    """
+
+    def __init__(self, settings: TritonSettings) -> None:
+        self._settings = settings
+        self._idle: list[grpc.aio.Channel] = []
+        self._is_closed = False
+
+    async def take(self) -> grpc.aio.Channel:
+        """Return a connection that no stream uses."""
+        while self._idle:
+            channel = self._idle.pop()
+            if channel.get_state() is grpc.ChannelConnectivity.READY:
+                return channel
+            await channel.close()
+        return open_channel(self._settings)
+
+    async def give_back(self, channel: grpc.aio.Channel) -> None:
+        """Keep a connection whose stream ended well."""
+        if self._is_closed or len(self._idle) >= _MAX_IDLE:
+            await channel.close()
+        else:
+            self._idle.append(channel)
+
+    async def close(self) -> None:
+        """Close the connections that no stream uses, and those given back later."""
+        self._is_closed = True
+        while self._idle:
+            await self._idle.pop().close()

@@ -14,7 +14,7 @@ from worker.engine.engine import ServedModel
 from worker.engine.gauges import Gauges
 from worker.engine.triton import errors
 from worker.engine.triton.call import TritonCall
-from worker.engine.triton.channel import open_channel
+from worker.engine.triton.channel import Channels, open_channel
 from worker.engine.triton.metrics import read_gauges
 from worker.engine.triton.model_config import ModelConfig, Offer, adapter_for, kind_of, number, read_offer
 
@@ -43,9 +43,11 @@ class TritonEngine:
         self._overrides = overrides
         self._gauged_name = triton.model_name
         self._channel: grpc.aio.Channel | None = None
+        self._channels = Channels(triton)
 
     async def close(self) -> None:
         """Close the connection."""
+        await self._channels.close()
         if self._channel is not None:
             await self._channel.close()
 
@@ -79,7 +81,7 @@ class TritonEngine:
             kind=adapter.kind,
             name=adapter.model_name,
             abilities=adapter.abilities,
-            call=partial(TritonCall, self._triton, adapter=adapter),
+            call=partial(TritonCall, self._triton, adapter=adapter, channels=self._channels),
         )
 
     async def capacity(self, gauges: Gauges) -> Capacity:

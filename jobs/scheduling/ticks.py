@@ -1,0 +1,68 @@
+"""The tick: one transaction that stores what ended on an engine and starts what fits next."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy.orm import Session
+
+from jobs import lifecycle
+from jobs.engines import reservations
+from jobs.scheduling import claims, engine_load
+from jobs.scheduling.claims import ClaimResult, Preview
+from jobs.scheduling.sizing import ClaimPolicy
+from jobs.transitions import Completed, JobCompletion
+
+
+@dataclass(frozen=True, slots=True)
+class CompletedRun:
+    """A run whose answer is complete.
+
+    Attributes:
+        completion: the answer.
+        engine_is_done: the engine certainly holds nothing for it any longer.
+    """
+
+    completion: JobCompletion
+    engine_is_done: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TickResult:
+    """The outcome of one tick.
+
+    Attributes:
+        completed: what became of the answers.
+        claimed: what started.
+    """
+
+    completed: Completed
+    claimed: ClaimResult
+
+
+def tick(
+    session: Session,
+    engine_name: str,
+    policy: ClaimPolicy | None,
+    *,
+    ended: Sequence[CompletedRun],
+    preview: Preview | None = None,
+) -> TickResult:
+    """Store the answers of these runs, free their slots, and start every job that fits then.
+
+    Args:
+        session: the caller's transaction.
+        engine_name: where they ran.
+        policy: of the claims; None: start nothing.
+        ended: runs of this engine.
+        preview: as in `claims.claim_all`.
+    """
+    locked = engine_load.lock(session, engine_name)  # before any job's row, here as everywhere
+    completed = lifecycle.complete_all(session, [each.completion for each in ended])
+    done = [each.completion for each in ended if each.engine_is_done]
+    reservations.close_all(session, {each.lease.lease_id: each.output.num_tokens for each in done})
+    for each in ended:
+        if not each.engine_is_done:
+            reservations.drain(session, each.completion.lease.lease_id)
+    if policy is None:
+        return TickResult(completed, ClaimResult())
+    return TickResult(completed, claims.start_jobs(session, locked, policy, preview=preview))

@@ -1,0 +1,165 @@
+"""What ends together is stored together, with the claims that follow; one bad end harms no other."""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import replace
+from uuid import UUID
+
+import pytest
+from sqlalchemy import Text, cast, column, func, select, update
+from sqlalchemy.orm import Session, sessionmaker
+
+from jobs.checkpoints import Output
+from jobs.database import transaction
+from jobs.ids import uuid7
+from jobs.models import Job, Reservation, Result, WebhookEvent
+from jobs.models.tenant import UsageEntry
+from jobs.scheduling import claims
+from jobs.scheduling.claims import Claim
+from jobs.scheduling.output_history import History
+from jobs.scheduling.prediction import Peers
+from jobs.settings import Settings
+from jobs.states import FinishReason, JobState, StopReason
+from support import ENGINE, PATIENCE, POLICY, output_of, register_engine, submit_one
+from worker.inference.desk import Desk, StoredEnd
+from worker.inference.leases import RunningJob
+from worker.inference.outcome import Finished, RunEnd, Stopped
+
+SLOTS = 4
+STOPPED = RunEnd(Finished(FinishReason.STOP), engine_is_done=True)
+POISON = Output(text="a\x00b", packed_ids=b"ids", num_tokens=2)
+
+
+@pytest.fixture
+def desk(sessions: sessionmaker[Session], feeding: Callable[..., Settings]) -> Desk:
+    return Desk(feeding(), sessions, stopping=threading.Event())
+
+
+@pytest.fixture
+def running(sessions: sessionmaker[Session]) -> list[Claim]:
+    """Jobs in all slots, and two more in the queue."""
+    with transaction(sessions) as session:
+        register_engine(session)
+        for _ in range(SLOTS + 2):
+            submit_one(session)
+        found = list(claims.claim_all(session, ENGINE, POLICY).claims)
+    assert len(found) == SLOTS
+    return found
+
+
+def hand_in(
+    desk: Desk, claim: Claim, output: Output | None = None, end: RunEnd = STOPPED
+) -> "Future[StoredEnd]":
+    job = RunningJob(claim.lease, float("inf"))
+    return desk.hand_in(job, end, output or output_of("x"))
+
+
+def state_of(sessions: sessionmaker[Session], claim: Claim) -> str:
+    with sessions() as session:
+        return session.get_one(Job, claim.lease.job_id).state
+
+
+def test_what_ended_together_is_stored_in_one_transaction_with_the_claims_after_it(
+    sessions: sessionmaker[Session], desk: Desk, running: list[Claim]
+) -> None:
+    stored = [hand_in(desk, each) for each in running]
+    claimed = desk.tick(POLICY).claims
+    assert [each.result(timeout=0).state for each in stored] == [JobState.COMPLETED] * SLOTS
+    assert len(claimed) == 2
+    with sessions() as session:
+        tables = (Job, Result, WebhookEvent, Reservation, UsageEntry)
+        writers = [set(session.scalars(select(cast(column("xmin"), Text)).select_from(t))) for t in tables]
+        assert len(set().union(*writers)) == 1, writers
+        assert session.scalar(select(func.count()).select_from(Result)) == SLOTS
+        assert session.scalar(select(func.count()).select_from(WebhookEvent)) == SLOTS
+        held = set(session.scalars(select(Reservation.job_id)))
+    assert held == {each.lease.job_id for each in claimed}
+
+
+def test_an_answer_that_cannot_be_stored_fails_alone(desk: Desk, running: list[Claim]) -> None:
+    bad, *good = running
+    failed = hand_in(desk, bad, POISON)
+    stored = [hand_in(desk, each) for each in good]
+    desk.tick(POLICY)
+    assert failed.result(timeout=0).state is JobState.FAILED
+    assert [each.result(timeout=0).state for each in stored] == [JobState.COMPLETED] * len(good)
+    assert len(desk.tick(POLICY).claims) == 2
+
+
+def test_a_run_that_lost_its_lease_stores_nothing_beside_others_that_do(
+    sessions: sessionmaker[Session], desk: Desk, running: list[Claim]
+) -> None:
+    stale, *good = running
+    stolen = uuid7()
+    with transaction(sessions) as session:
+        session.execute(update(Job).where(Job.id == stale.lease.job_id).values(lease_id=stolen))
+    lost = hand_in(desk, stale)
+    stored = [hand_in(desk, each) for each in good]
+    desk.tick(None)
+    assert lost.result(timeout=0).state is None
+    assert [each.result(timeout=0).state for each in stored] == [JobState.COMPLETED] * len(good)
+    with sessions() as session:
+        assert session.get_one(Job, stale.lease.job_id).lease_id == stolen
+        assert session.get(Result, stale.lease.job_id) is None
+
+
+def test_a_row_that_another_transaction_holds_delays_only_its_own_end(
+    sessions: sessionmaker[Session], desk: Desk, running: list[Claim]
+) -> None:
+    held, *good = running
+    with sessions() as other, other.begin():
+        other.execute(select(Job.id).where(Job.id == held.lease.job_id).with_for_update())
+        late = hand_in(desk, held)
+        stored = [hand_in(desk, each) for each in good]
+        ticking = threading.Thread(target=desk.tick, args=[None])
+        ticking.start()
+        assert [each.result(timeout=PATIENCE).state for each in stored] == [JobState.COMPLETED] * len(good)
+        assert not late.done()
+    ticking.join(PATIENCE)
+    assert late.result(timeout=0).state is JobState.COMPLETED
+
+
+class Unreadable(History):
+    """A history that fails every claim."""
+
+    def peers(self, session: Session, tenant_id: UUID, task: str) -> Peers:
+        raise RuntimeError(session, tenant_id, task)
+
+
+def test_ends_are_stored_though_claims_fail(desk: Desk, running: list[Claim]) -> None:
+    failing = replace(POLICY, history=Unreadable())
+    completed = hand_in(desk, running[0])
+    assert desk.tick(failing).claims == ()
+    assert completed.result(timeout=0).state is JobState.COMPLETED
+    released = hand_in(desk, running[1], end=RunEnd(Stopped(StopReason.SHUTDOWN), engine_is_done=True))
+    with pytest.raises(RuntimeError):
+        desk.tick(failing)
+    assert released.result(timeout=0).state is JobState.QUEUED
+
+
+def test_only_ends_that_a_webhook_wants_wake_its_deliveries(
+    sessions: sessionmaker[Session], desk: Desk, running: list[Claim]
+) -> None:
+    quiet, wanted, *_ = running
+    with transaction(sessions) as session:
+        url = {"webhook_url": "https://receiver.example/"}
+        session.execute(update(Job).where(Job.id == wanted.lease.job_id).values(url))
+    stored = []
+    for each in (quiet, wanted):
+        stored.append(hand_in(desk, each))
+        desk.tick(None)
+    assert [each.result(timeout=0).may_have_deliveries for each in stored] == [False, True]
+
+
+def test_another_end_than_a_whole_answer_frees_its_slot_for_the_next_tick(
+    sessions: sessionmaker[Session], desk: Desk, running: list[Claim]
+) -> None:
+    wakes: list[None] = []
+    desk.wake = lambda: wakes.append(None)
+    released = hand_in(desk, running[0], end=RunEnd(Stopped(StopReason.SHUTDOWN), engine_is_done=True))
+    desk.tick(None)
+    assert released.result(timeout=0).state is JobState.QUEUED
+    assert state_of(sessions, running[0]) == JobState.QUEUED
+    assert len(wakes) == 2, "for the run that ended, and for the slot"
+    assert len(desk.tick(POLICY).claims) == 1
