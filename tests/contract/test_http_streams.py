@@ -321,48 +321,39 @@ def test_a_request_stopped_while_it_connects_is_cut() -> None:
         assert opened.end() == ([], NOT_SENT)
 
 
-def test_a_stop_request_that_is_refused_cuts_the_stream() -> None:
-    num = iter(range(9))
+@contextmanager
+def asked_to_stop(conduct: Conduct) -> Iterator[Opened]:
+    """A request that streams, and whose stop request was received and is answered as `conduct` says."""
+    streaming: list[socket.socket] = []
 
-    def conduct(connected: socket.socket) -> None:
-        if next(num):
-            refusing("500 Oops")(connected)
+    def serve(connected: socket.socket) -> None:
+        if streaming:
+            conduct(connected)
             return
+        streaming.append(connected.dup())
         connected.sendall(STREAM + data({"output_ids": [7], "meta_info": {"completion_tokens": 1}}))
-        first.append(connected.dup())
 
-    first: list[socket.socket] = []
-    with engine(conduct) as (server, url):
-        opened = Opened(url, dialect=SGLANG, max_tokens=99).start()
-        assert opened.next() == TokenDelta([7])
-        opened.stream.stop()
-        assert is_lost(opened.end()[1])
-        assert b"/abort_request" in server.requests[1]
-    for each in first:
-        each.close()
-
-
-def test_a_stop_request_whose_answer_never_ends_keeps_no_connection() -> None:
-    num = iter(range(9))
-    endless = forever(b"x", first=b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n", pause=0.1)
-
-    def conduct(connected: socket.socket) -> None:
-        if next(num):
-            endless(connected)
-            return
-        connected.sendall(STREAM + data({"output_ids": [7], "meta_info": {"completion_tokens": 1}}))
-        first.append(connected.dup())
-
-    first: list[socket.socket] = []
-    with engine(conduct) as (server, url):
+    with engine(serve) as (server, url):
         opened = Opened(url, dialect=SGLANG, max_tokens=99).start()
         assert opened.next() == TokenDelta([7])
         opened.stream.stop()
         eventually(lambda: len(server.requests) == 2)
+        assert b"/abort_request" in server.requests[1]
+        yield opened
+    for each in streaming:
+        each.close()
+
+
+def test_a_stop_request_that_is_refused_cuts_the_stream() -> None:
+    with asked_to_stop(refusing("500 Oops")) as opened:
+        assert is_lost(opened.end()[1])
+
+
+def test_a_stop_request_whose_answer_never_ends_keeps_no_connection() -> None:
+    endless = forever(b"x", first=b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n", pause=0.1)
+    with asked_to_stop(endless) as opened:
         assert opened.stream.close()
         assert is_lost(opened.end()[1])
-    for each in first:
-        each.close()
 
 
 def sglang_event(ids: list[int], total: int | None, reason: Mapping[str, Any] | None = None) -> bytes:
