@@ -1,5 +1,6 @@
 """Real servers for the whole run, started once and only when a test asks for them."""
 
+import gc
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -25,6 +26,13 @@ from support import empty_database, ensure_api_key
 def pytest_configure() -> None:
     """Raise the soft limit of open files as far as the product does: tests are a thousand callers at once."""
     open_files.raise_limit()
+    gc.disable()  # until all is collected: of what modules and tests are made, nothing is garbage
+
+
+def pytest_collection_finish() -> None:
+    """Collect garbage again, but never look at the modules and the tests."""
+    gc.freeze()
+    gc.enable()
 
 
 # structlog by itself draws each traceback with all local variables: seconds of CPU for one error in a loop,
