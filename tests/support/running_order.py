@@ -17,13 +17,8 @@ TOGETHER: Final = (
         "test_webhooks.py",
         "test_openapi.py",  # last: it leaves jobs of all kinds
     ),
-    (
-        "test_openai_chat.py",
-        "test_events.py",
-        "test_openai_javascript.py",
-        "test_cancel.py",
-        "test_crashes.py",  # from here on with kills
-    ),
+    ("test_openai_chat.py", "test_events.py", "test_openai_javascript.py"),
+    ("test_cancel.py", "test_crashes.py"),
     ("test_summarize_many.py", "test_openai_crashes.py"),
 )
 _GROUPS: Final = {

@@ -9,7 +9,7 @@ from system_support import LONG_CHARS, Client, Gauges, text_of
 pytestmark = pytest.mark.timeout(120)
 
 ENGINE_MODE = "synthetic"  # it goes on to max_tokens, so there is always something to cancel
-TIME_SCALE = 12.0
+TIME_SCALE = 4.0
 
 
 @pytest.fixture

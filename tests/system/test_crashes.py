@@ -13,7 +13,7 @@ from system_support import Client, text_of
 pytestmark = pytest.mark.timeout(300)
 
 ENGINE_MODE = "synthetic"  # it goes on to max_tokens, so there is always something in flight
-TIME_SCALE = 12.0
+TIME_SCALE = 4.0
 KILLS = True
 
 
@@ -27,7 +27,7 @@ def count(stack: Stack, query: str) -> int:
 @pytest.mark.parametrize("victim", [INFERENCE_WORKER, SERVICE_WORKER, TRITON, REDIS, API])
 def test_a_kill_loses_and_doubles_nothing(stack: Stack, client: Client, victim: str) -> None:
     sizes = [100_000, 3000, 30_000, 6000, 3000, 50_000, 1000, 12_000]
-    jobs = [client.submit(text_of(size, start=size), task="summarize", max_tokens=600) for size in sizes]
+    jobs = [client.submit(text_of(size, start=size), task="summarize", max_tokens=200) for size in sizes]
     client.streaming(jobs[1]["id"])
     before = stack.pids[victim]
     stack.send(victim, signal.SIGKILL)
@@ -66,7 +66,7 @@ def test_claims_pause_and_no_attempt_is_spent_while_triton_is_down(stack: Stack,
 
 
 def test_a_warm_shutdown_gives_the_jobs_back(stack: Stack, client: Client) -> None:
-    job = client.submit(text_of(40_000), task="summarize", max_tokens=6000)
+    job = client.submit(text_of(40_000), task="summarize", max_tokens=2048)
     client.streaming(job["id"])
     stack.send(INFERENCE_WORKER, signal.SIGTERM)
     eventually(lambda: client.job(job["id"])["state"] == "queued")
