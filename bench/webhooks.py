@@ -249,7 +249,7 @@ def _write_events(sessions: sessionmaker[Session], endpoints: Sequence[WebhookEn
 
 def _num_open(sessions: sessionmaker[Session]) -> int:
     with sessions() as session:
-        query = select(func.count()).where(WebhookDispatch.state.in_(fanout.OPEN))
+        query = select(func.count()).where(WebhookDispatch.next_attempt_at.is_not(None))
         return session.scalar(query) or 0
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TypeVar
+from typing import Final, TypeVar
 from uuid import UUID
 
 from sqlalchemy import literal_column, select
@@ -24,6 +24,9 @@ from worker.rounds import FailingRows, do_each, move_set
 
 Sessions = sessionmaker[Session]
 T = TypeVar("T")
+
+# What finishes the work of requests that would have taken too long.
+_SWEEPS: Final = (endpoints.sweep, endpoints.sweep_disabled, summaries.sweep)
 
 
 def duties(context: ServiceContext) -> list[Duty]:
@@ -155,12 +158,12 @@ def has_queued(sessions: Sessions) -> bool:
 
 
 def sweep_deleted(sessions: Sessions) -> int:
-    """Remove some rows that were too many for the request that deleted them. Returns their number."""
+    """Finish some of what was too much for the request that began it. Returns the number of rows."""
     removed: list[int] = []
 
     def run(sweep: Callable[[Session], int]) -> None:
         with transaction(sessions) as session:
             removed.append(sweep(session))
 
-    do_each([partial(run, sweep) for sweep in (endpoints.sweep, summaries.sweep)])
+    do_each([partial(run, sweep) for sweep in _SWEEPS])
     return sum(removed)

@@ -187,11 +187,11 @@ async def _charge(services: Services, caller: Caller, num_failed: int) -> Reques
     Returns:
         The error that refuses further requests; None if the rate limit still has room.
     """
-    try:
-        for _ in range(num_failed):
-            await services.rates.hit(caller.tenant_id, caller.limits.max_requests)
-    except RequestRateError as error:
-        return error
+    if num_failed:
+        try:
+            await services.rates.charge(caller.tenant_id, caller.limits.max_requests, num_requests=num_failed)
+        except RequestRateError as error:
+            return error
     return None
 
 

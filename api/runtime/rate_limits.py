@@ -2,9 +2,10 @@
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, TypeVar
 from uuid import UUID
 
 from limits import RateLimitItemPerMinute
@@ -30,6 +31,7 @@ _MAX_TENANTS: Final = 10_000
 _MAX_PERMITS: Final = 64
 _REMAINDER_DIVISOR: Final = 100
 _PREFIX: Final = "longbatch"
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +84,32 @@ class Rates:
         Raises:
             RequestRateError: the request exceeds the limit, and does not count.
         """
-        item = RateLimitItemPerMinute(max_requests)
+        return await self._on_either(partial(self._hit, tenant_id=tenant_id), max_requests)
+
+    async def charge(self, tenant_id: UUID, max_requests: int, *, num_requests: int) -> None:
+        """Count work that was done already as so many requests, as far as the limit has room.
+
+        Raises:
+            RequestRateError: it had room for fewer; none is left.
+        """
+        charge = partial(self._charge, tenant_id=tenant_id, num_requests=num_requests)
+        await self._on_either(charge, max_requests)
+
+    async def _on_either(
+        self,
+        count: Callable[[SlidingWindowCounterRateLimiter, RateLimitItemPerMinute], Awaitable[T]],
+        /,
+        limit: int,
+    ) -> T:
+        """Count in Redis or, while it is down, in this process."""
+        item = RateLimitItemPerMinute(limit)
         if time.monotonic() >= self._away_until:
             try:
-                return await self._hit(self._shared, item, tenant_id)
+                return await count(self._shared, item)
             except (RedisError, OSError, TimeoutError) as error:
                 self._away_until = time.monotonic() + _AWAY_SECONDS
                 telemetry.logger().warning(telemetry.RATE_LIMITS_LOCAL, error=type(error).__name__)
-        return await self._hit(self._own, item, tenant_id)
+        return await count(self._own, item)
 
     async def close(self) -> None:
         """Close the connections."""
@@ -119,6 +139,23 @@ class Rates:
         held.num_permits += num_permits
         held.num_next = min(2 * num_permits, _MAX_PERMITS, max(1, held.rate.remaining // _REMAINDER_DIVISOR))
         return held.spend()
+
+    async def _charge(
+        self,
+        limiter: SlidingWindowCounterRateLimiter,
+        item: RateLimitItemPerMinute,
+        tenant_id: UUID,
+        *,
+        num_requests: int,
+    ) -> None:
+        key = tenant_id.hex
+        self._held.pop(tenant_id, None)  # it no longer knows the remainder
+        if await limiter.hit(item, key, cost=num_requests):
+            return
+        stats = await limiter.get_window_stats(item, key)
+        if stats.remaining:
+            await limiter.hit(item, key, cost=stats.remaining)
+        raise await self._refusal(limiter, item, key)
 
     async def _refusal(
         self, limiter: SlidingWindowCounterRateLimiter, item: RateLimitItemPerMinute, key: str

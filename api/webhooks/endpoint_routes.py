@@ -132,6 +132,11 @@ async def update_endpoint(
         webhooks.check_destination(asked.url, allowed_hosts=allowed, param="url")
         await services.check_destination(asked.url, param="url")
 
+    if asked.enabled:  # what was queued before stays behind, in bounded transactions
+        fail_some = partial(endpoints.fail_pending, endpoint_id=endpoint_id, tenant_id=tenant_id)
+        while await services.transactions.run(fail_some):
+            pass
+
     def update(session: Session) -> dict[str, Any]:
         endpoint = find(session)
         spec = EndpointSpec(asked.url, asked.description, asked.events, asked.include_output, asked.enabled)

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from typing import Final
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, and_, delete, func, literal, literal_column, select, update
+from sqlalchemy import ColumnElement, and_, delete, exists, func, literal, literal_column, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 from sqlalchemy.sql.dml import ReturningInsert
@@ -133,8 +133,20 @@ def breakers(session: Session, endpoints: Sequence[WebhookEndpoint]) -> dict[UUI
     return {each.destination_id: each for each in found}
 
 
+def fail_pending(session: Session, endpoint_id: UUID, *, tenant_id: UUID) -> int:
+    """Fail some of what a disabled endpoint still has queued; return how many.
+
+    Repeat it until it returns 0 before the endpoint is enabled again.
+
+    Raises:
+        NotFoundError: the tenant has no such endpoint.
+    """
+    endpoint = get(session, endpoint_id, tenant_id=tenant_id)
+    return fanout.fail_pending(session, endpoint.id) if endpoint.disabled_reason is not None else 0
+
+
 def update_endpoint(session: Session, endpoint: WebhookEndpoint, spec: EndpointSpec) -> None:
-    """Apply the caller's changes; a re-enabled endpoint gets new events only."""
+    """Apply the caller's changes; a re-enabled endpoint gets new events only (see `fail_pending`)."""
     if spec.url is not None and spec.url != endpoint.url:
         endpoint.url = spec.url
         _forget_failures(session, endpoint.id)
@@ -174,9 +186,25 @@ def sweep(session: Session) -> int:
 
     It picks a random endpoint: one that cannot be removed must not block all others.
     """
-    query = select(WebhookEndpoint).where(WebhookEndpoint.deleted_at.is_not(None))
-    endpoint = session.scalar(query.order_by(func.random()).limit(1).with_for_update(skip_locked=True))
+    endpoint = _lock_random(session, WebhookEndpoint.deleted_at.is_not(None))
     return 0 if endpoint is None else _remove_part(session, endpoint)
+
+
+def sweep_disabled(session: Session) -> int:
+    """Fail some of what a random disabled endpoint still has queued; count the rows."""
+    pending = exists().where(
+        WebhookDispatch.destination_id == WebhookEndpoint.id,
+        WebhookDispatch.state == literal_column("'pending'"),
+    )
+    endpoint = _lock_random(
+        session, WebhookEndpoint.disabled_reason.is_not(None), WebhookEndpoint.deleted_at.is_(None), pending
+    )
+    return 0 if endpoint is None else fanout.fail_pending(session, endpoint.id)
+
+
+def _lock_random(session: Session, *which: ColumnElement[bool]) -> WebhookEndpoint | None:
+    query = select(WebhookEndpoint).where(*which).order_by(func.random()).limit(1)
+    return session.scalar(query.with_for_update(skip_locked=True).execution_options(populate_existing=True))
 
 
 def rotate(session: Session, endpoint: WebhookEndpoint, vault: Vault, *, overlap: timedelta) -> str:

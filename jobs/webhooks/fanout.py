@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
 
-from sqlalchemy import func, select, update
+from sqlalchemy import func, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
@@ -21,7 +21,22 @@ from jobs.webhooks.rules import ALL_EVENTS, EVENT_TYPES, ON_REQUEST
 _MAX_ROWS: Final = 2000
 # An event not delivered for this long is given up; the schedule itself ends after 92 hours at most.
 MAX_AGE: Final = timedelta(days=4)
-OPEN: Final = ("pending", "sending")
+# Of an endpoint in one transaction; an endpoint that was down for days can have millions.
+MAX_FAILED: Final = 5000
+
+# An endpoint's dispatches have its id as their destination. One state a part, so that each has its index.
+_FAIL_PENDING: Final = text("""
+    WITH pending AS (
+        SELECT id FROM webhook_dispatches WHERE destination_id = :id AND state = 'pending'
+        LIMIT :limit FOR UPDATE SKIP LOCKED
+    ), sending AS (
+        SELECT id FROM webhook_dispatches WHERE destination_id = :id AND state = 'sending'
+        LIMIT :limit FOR UPDATE SKIP LOCKED
+    )
+    UPDATE webhook_dispatches SET state = 'failed', next_attempt_at = NULL
+    WHERE id IN (SELECT id FROM pending UNION ALL SELECT id FROM sending)
+    RETURNING id
+""")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,13 +120,14 @@ def insert_dispatches(session: Session, dispatches: Iterable[tuple[UUID, Destina
         session.execute(insert(WebhookDispatch).values(rows[start : start + _MAX_ROWS]))
 
 
-def fail_pending(session: Session, endpoint_id: UUID) -> None:
-    """Fail everything still queued for the endpoint; it can be replayed."""
-    session.execute(
-        update(WebhookDispatch)
-        .where(WebhookDispatch.endpoint_id == endpoint_id, WebhookDispatch.state.in_(OPEN))
-        .values(state="failed", next_attempt_at=None)
-    )
+def fail_pending(session: Session, endpoint_id: UUID) -> int:
+    """Fail some of what is still queued for the endpoint, which is disabled; it can be replayed.
+
+    Returns:
+        How many; 0: nothing is left but what another transaction is changing.
+    """
+    failed = session.scalars(_FAIL_PENDING, {"id": endpoint_id, "limit": MAX_FAILED}).all()
+    return len(failed)
 
 
 def find_old(session: Session, *, now: datetime, limit: int = 1000) -> Sequence[UUID]:

@@ -49,3 +49,23 @@ def test_what_is_left_goes_down_by_one_with_each_request(valkey: EmbeddedValkey)
             await rates.close()
 
     assert asyncio.run(run())[:50] == list(range(4999, 4949, -1))
+
+
+def test_requests_charged_together_take_all_that_is_left_and_then_are_refused(valkey: EmbeddedValkey) -> None:
+    async def run() -> list[int]:
+        rates = Rates(BrokerSettings(url=SecretStr(valkey.url)))
+        tenant_id = uuid7()
+        left = []
+        try:
+            left.append((await rates.hit(tenant_id, 10)).remaining)
+            await rates.charge(tenant_id, 10, num_requests=5)
+            left.append((await rates.hit(tenant_id, 10)).remaining)
+            with pytest.raises(RequestRateError):
+                await rates.charge(tenant_id, 10, num_requests=300)
+            with pytest.raises(RequestRateError):
+                await rates.hit(tenant_id, 10)
+        finally:
+            await rates.close()
+        return left
+
+    assert asyncio.run(run()) == [9, 3]

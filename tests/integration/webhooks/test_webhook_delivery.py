@@ -16,11 +16,12 @@ from standardwebhooks import Webhook
 from api_server import WEBHOOK_SECRET
 from jobs import ids, lifecycle
 from jobs.database import database_now, transaction
-from jobs.models import WebhookBreaker, WebhookDelivery, WebhookDispatch, WebhookEvent
+from jobs.models import DEFAULT_TENANT, WebhookBreaker, WebhookDelivery, WebhookDispatch, WebhookEvent
 from jobs.settings import WebhookSettings
 from jobs.states import FinishReason, JobState
 from jobs.transitions import Lease
-from jobs.webhooks import DELIVERY_DELAYS, endpoints, results
+from jobs.webhooks import DELIVERY_DELAYS, endpoints, fanout, results
+from jobs.webhooks.endpoints import EndpointSpec
 from jobs.webhooks.vault import Vault
 from support import PATIENCE, eventually, job_in, output_of
 from webhook_support import (
@@ -44,6 +45,7 @@ from webhook_support import (
     tries,
     vault,
 )
+from worker.maintenance import sweep_deleted
 from worker.webhooks import delivery
 from worker.webhooks.delivery import Deliverer
 
@@ -331,6 +333,30 @@ def test_an_endpoint_that_fails_for_days_is_disabled(sessions: Sessions, receive
     deliver_all(sessions)
     assert endpoint_now(sessions, endpoint).disabled_reason == "failing"
     assert set(dispatch_states(sessions)) == {"failed"}
+
+
+def test_what_a_disabled_endpoint_has_queued_fails_in_bounded_parts(
+    sessions: Sessions, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fanout, "MAX_FAILED", 2)
+    endpoint, _ = add_endpoint(sessions, receiver.url())
+    for _ in range(7):
+        finish(sessions)
+    with transaction(sessions) as session:
+        endpoints.disable(session, endpoint.id, "owner", now=database_now(session))
+    assert dispatch_states(sessions).count("failed") == 2
+    assert sweep_deleted(sessions) == 2
+    with transaction(sessions) as session:
+        assert endpoints.fail_pending(session, endpoint.id, tenant_id=DEFAULT_TENANT) == 2
+    assert (sweep_deleted(sessions), sweep_deleted(sessions)) == (1, 0)
+    assert dispatch_states(sessions) == ["failed"] * 7
+    with transaction(sessions) as session:
+        found = endpoints.get(session, endpoint.id, tenant_id=DEFAULT_TENANT)
+        endpoints.update_endpoint(session, found, EndpointSpec(is_enabled=True))
+    finish(sessions)
+    with transaction(sessions) as session:
+        assert endpoints.fail_pending(session, endpoint.id, tenant_id=DEFAULT_TENANT) == 0, "it is enabled"
+    assert deliver_all(sessions) == 1
 
 
 def test_an_endpoint_that_is_disabled_while_it_is_sent_to_stays_as_it_is(
