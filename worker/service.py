@@ -23,7 +23,6 @@ from worker.turns import WorkRunner
 from worker.webhooks import delivery
 from worker.webhooks.delivery import Deliverer
 
-_NUM_LOOPS: Final = 9  # besides those of documents
 _SWITCH_SECONDS: Final = 0.0005  # a tenth of the default
 # An exchange may last until its deadline; another worker redelivers one that is cut off here.
 _SENDER_EXIT_SECONDS: Final = 1.0
@@ -43,9 +42,7 @@ class ServiceWorker:
         self._doorbell = doorbell
         if settings.webhooks.secret:
             webhooks.check_secret(settings.webhooks.secret.get_secret_value())
-        num_loops = _NUM_LOOPS + 1 + settings.documents.concurrency
-        self._pool = database.make_engine(settings.database, pool_size=num_loops, name="longbatch-service")
-        sessions = database.make_sessions(self._pool, on_ended=doorbell.announce)
+        sessions = database.make_sessions(on_ended=doorbell.announce)
         lease = timedelta(seconds=settings.maintenance.lease_seconds)
         shortest = min(lease, timedelta(seconds=settings.documents.lease_seconds))
         self._runner = WorkRunner(sessions, shortest_lease=shortest)
@@ -73,6 +70,9 @@ class ServiceWorker:
             each.name: Loop(each.name, partial(self._do, each.name), interval=each.interval)
             for each in self._duties
         }
+        num_loops = len(self._loops) + 1  # and that of the leases
+        self._pool = database.make_engine(settings.database, pool_size=num_loops, name="longbatch-service")
+        sessions.configure(bind=self._pool)
 
     def start(self) -> None:
         """Start every loop."""

@@ -47,12 +47,12 @@ def make_async_engine(settings: DatabaseSettings, *, name: str = "longbatch-api"
 
 
 def make_sessions(
-    engine: Engine, *, on_ended: Callable[[Collection[UUID]], None] | None = None
+    engine: Engine | None = None, *, on_ended: Callable[[Collection[UUID]], None] | None = None
 ) -> sessionmaker[Session]:
     """Make a factory of sessions whose objects stay readable after commit.
 
     Args:
-        engine: of the connections.
+        engine: of the connections; None: the caller binds the factory to one before its first use.
         on_ended: `transaction` calls it after the commit with the jobs that `note_ended` noted.
     """
     return sessionmaker(engine, expire_on_commit=False, info={_ON_ENDED: on_ended})
