@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from api.http.identifiers import parse_documents
 from api.runtime.compute import LONG_BYTES
 from api.runtime.services import Services
-from api.summaries.requests import SummaryEstimateRequest
+from api.summaries.requests import SummaryEstimateRequest, SummaryOptions
 from jobs import documents, ids
 from jobs.engines import registry
 from jobs.engines.capacity import Capacity
@@ -22,7 +22,7 @@ from jobs.states.document import DocumentState
 from jobs.states.summary import Style
 from jobs.summaries import tree
 from jobs.summaries.estimate import Estimated, estimate
-from jobs.summaries.prompts import overheads
+from jobs.summaries.prompts import check_variables, overheads
 from jobs.summaries.templates import PromptOptions
 from jobs.summaries.tree import Sizes, SourceDocument
 
@@ -48,13 +48,8 @@ async def estimate_summaries(
         raise InvalidRequestError("Name documents or tokens, not both.", param="tokens")
     counter = PromptCounter(tokenizer)
     capacities = await services.transactions.run(partial(_capacities, services=services, model=model))
-    options = PromptOptions(
-        style=Style(asked.style),
-        length=asked.length,
-        language=asked.language,
-        focus=asked.focus,
-        instructions=asked.instructions,
-    )
+    options = prompt_options(asked)
+    await check_options(services, options)
     sizes = tree.find_sizes(
         capacities,
         await services.compute(0, overheads, options, counter),
@@ -93,6 +88,29 @@ async def estimate_summaries(
         source.index in bodies or leaves == 1 for source, leaves in zip(sources, found.leaves, strict=True)
     )
     return _object(found, sizes, sources, names, seconds=seconds, is_exact=is_exact, combine=asked.combine)
+
+
+def prompt_options(asked: SummaryOptions) -> PromptOptions:
+    """Return the options that the prompts of these summaries depend on."""
+    return PromptOptions(
+        style=Style(asked.style),
+        length=asked.length,
+        language=asked.language,
+        focus=asked.focus,
+        instructions=asked.instructions,
+        variables=asked.chat_template_kwargs or {},
+    )
+
+
+async def check_options(services: Services, options: PromptOptions) -> None:
+    """Try the caller's template variables, if the tokenizer is loaded; otherwise planning meets the error.
+
+    Raises:
+        InvalidRequestError: the model's chat template fails with them.
+    """
+    tokenizer = services.tokenizer.current
+    if options.variables and tokenizer is not None:
+        await services.compute(0, check_variables, options, PromptCounter(tokenizer))
 
 
 def _capacities(session: Session, *, services: Services, model: str) -> list[Capacity]:

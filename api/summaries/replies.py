@@ -33,6 +33,7 @@ _SUMMARY: dict[str, Any] = {
     "language": None,
     "instructions": None,
     "focus": None,
+    "chat_template_kwargs": {},
     "on_gap": "skip",
     "chunk_tokens": None,
     "overlap_tokens": 0,

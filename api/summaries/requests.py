@@ -7,7 +7,7 @@ from pydantic_core import PydanticCustomError
 
 from api.http.fields import example
 from jobs.summaries.views import OnGapName, StyleName, SummaryStateName
-from jobs.validation import Closed, CompletionWindow, CustomId, Metadata, NonEmpty
+from jobs.validation import Closed, CompletionWindow, CustomId, Metadata, NonEmpty, TemplateVariables
 from jobs.views import Priority
 
 MAX_DOCUMENTS: Final = 1000
@@ -32,6 +32,11 @@ class SummaryOptions(Closed):
     )
     focus: Annotated[NonEmpty, Field(max_length=1000)] | None = Field(
         None, description="What you want to know above all."
+    )
+    chat_template_kwargs: TemplateVariables | None = Field(
+        None,
+        description="Variables for the model's chat template in every prompt, such as `enable_thinking`; one"
+        " that the template does not know has no effect.",
     )
     on_gap: OnGapName = Field(
         "skip",

@@ -22,7 +22,7 @@ from api.http.identifiers import SummaryIdDep, parse_documents, parse_optional, 
 from api.http.openapi import event_responses, json_body, responses
 from api.http.replies import page
 from api.runtime.services import Services
-from api.summaries.estimates import estimate_summaries
+from api.summaries.estimates import check_options, estimate_summaries, prompt_options
 from api.summaries.events import summary_events
 from api.summaries.replies import (
     DeletedSummaryReply,
@@ -85,9 +85,12 @@ async def create_summaries(
         raise InvalidRequestError(message, param="urls")
     model = await _model(services, asked.model)
     spec = _specification(asked, services, model)
+    await check_options(services, prompt_options(asked))
     await services.check_destination(spec.webhook_url)
     await services.register_destinations([spec.webhook_url] if spec.webhook_url else [], tenant_id=tenant_id)
-    fields = asked.model_dump(mode="json")
+    # Left out if empty: releases before this field hashed the same request without it.
+    unset = None if asked.chat_template_kwargs else {"chat_template_kwargs"}
+    fields = asked.model_dump(mode="json", exclude=unset)
     guard = idempotency.for_request(sha256(json.dumps(fields, sort_keys=True).encode()).digest())
 
     def create(session: Session) -> tuple[list[SummaryObject], bool]:
@@ -307,6 +310,7 @@ def _specification(asked: SummaryRequest, services: Services, model: str) -> Sum
         language=asked.language,
         instructions=asked.instructions,
         focus=asked.focus,
+        chat_template_kwargs=asked.chat_template_kwargs,
         on_gap=OnGap(asked.on_gap),
         chunk_tokens=asked.chunk_tokens,
         overlap_tokens=asked.overlap_tokens,

@@ -31,6 +31,8 @@ class Summary(Base):
         language: language to write in. Null: that of the document.
         instructions: the caller's own, followed besides the template's. Null: none.
         focus: what matters most to the caller. Null: nothing in particular.
+        chat_template_kwargs: the caller's variables for the model's chat template, in every prompt; `{}` if
+            none.
         on_gap: an `OnGap`: what happens when a chunk fails for good or a document has no text.
         chunk_tokens: most tokens of text in a chunk, as the caller asked. Null: what suits the engines.
         overlap_tokens: tokens that a chunk repeats of the one before, at least 0.
@@ -79,6 +81,7 @@ class Summary(Base):
     language: Mapped[str | None]
     instructions: Mapped[str | None]
     focus: Mapped[str | None]
+    chat_template_kwargs: Mapped[JsonObject] = mapped_column(server_default=text("'{}'"))
     on_gap: Mapped[str]
     chunk_tokens: Mapped[int | None]
     overlap_tokens: Mapped[int] = mapped_column(server_default="0")

@@ -47,6 +47,7 @@ class SummarySpec:
     language: str | None = None
     instructions: str | None = None
     focus: str | None = None
+    chat_template_kwargs: Mapping[str, object] | None = None
     on_gap: OnGap = OnGap.SKIP
     chunk_tokens: int | None = None
     overlap_tokens: int = 0
@@ -346,6 +347,7 @@ def _new_summary(spec: SummarySpec, *, tenant_id: UUID, now: datetime) -> Summar
         language=spec.language,
         instructions=spec.instructions,
         focus=spec.focus,
+        chat_template_kwargs=dict(spec.chat_template_kwargs or {}),
         on_gap=spec.on_gap.value,
         chunk_tokens=spec.chunk_tokens,
         overlap_tokens=spec.overlap_tokens,

@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 from jobs import documents
 from jobs.errors import LongbatchError, NotFoundError
 from jobs.models import Job, Result, Summary, SummaryDocument, SummaryNode
+from jobs.prompts.counter import count_short
 from jobs.prompts.delimiters import Delimiters, delimiters
 from jobs.prompts.messages import Message, canonical
 from jobs.prompts.store import Counter
@@ -52,7 +53,18 @@ def prompt_options(summary: Summary) -> PromptOptions:
         language=summary.language,
         focus=summary.focus,
         instructions=summary.instructions,
+        variables=summary.chat_template_kwargs,
     )
+
+
+def check_variables(options: PromptOptions, counter: Counter) -> None:
+    """Try the caller's `chat_template_kwargs` on the model's chat template.
+
+    Raises:
+        InvalidRequestError: the template fails with them.
+    """
+    prompt = canonical(templates.whole("", options, Delimiters()), variables=options.variables)
+    count_short(prompt, counter, max_chars=0)
 
 
 def overheads(options: PromptOptions, counter: Counter) -> Mapping[NodeKind, int]:
@@ -69,7 +81,10 @@ def overheads(options: PromptOptions, counter: Counter) -> Mapping[NodeKind, int
         ),
         NodeKind.JOIN: templates.join([], options, marks, length=None, num_documents=_MANY),
     }
-    return {kind: counter.count_prompt(canonical(messages)).num_tokens for kind, messages in empty.items()}
+    return {
+        kind: counter.count_prompt(canonical(messages, variables=options.variables)).num_tokens
+        for kind, messages in empty.items()
+    }
 
 
 _MANY: Final = 9999  # as wide as these numbers become in a prompt
@@ -88,8 +103,10 @@ def compose(session: Session, job: Job) -> str:
     summary = session.get_one(Summary, job.summary_id)
     node = session.scalars(select(SummaryNode).where(SummaryNode.job_id == job.id)).one()
     if node.document_id is None:
-        return canonical(_join_messages(session, summary, node))
-    return canonical(_chunk_messages(session, summary, node, node.document_id))
+        messages = _join_messages(session, summary, node)
+    else:
+        messages = _chunk_messages(session, summary, node, node.document_id)
+    return canonical(messages, variables=summary.chat_template_kwargs)
 
 
 def _chunk_messages(

@@ -4,8 +4,8 @@ The system message is the same for all jobs of a kind in a summary, so that an e
 reads it once. Text from a document is enclosed by two lines that the document does not contain.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from jobs.prompts.delimiters import Delimiters
@@ -33,6 +33,7 @@ class PromptOptions:
         language: to write in; None means the document's.
         focus: what matters most to the caller; None means nothing in particular.
         instructions: the caller's own, in addition to the template's; None means none.
+        variables: the caller's `chat_template_kwargs`.
     """
 
     style: Style = Style.PARAGRAPH
@@ -40,6 +41,7 @@ class PromptOptions:
     language: str | None = None
     focus: str | None = None
     instructions: str | None = None
+    variables: Mapping[str, object] = field(default_factory=dict)
 
 
 def whole(text: str, options: PromptOptions, marks: Delimiters) -> list[Message]:

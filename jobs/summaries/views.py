@@ -108,6 +108,7 @@ class SummaryObject(TypedDict):
     language: str | None
     instructions: str | None
     focus: str | None
+    chat_template_kwargs: Annotated[JsonObject, Field(description="As requested; empty: none.")]
     on_gap: OnGapName
     chunk_tokens: Annotated[int | None, Field(description="As requested.")]
     overlap_tokens: int
@@ -170,6 +171,7 @@ def summary_object(
         language=summary.language,
         instructions=summary.instructions,
         focus=summary.focus,
+        chat_template_kwargs=summary.chat_template_kwargs,
         on_gap=summary.on_gap,
         chunk_tokens=summary.chunk_tokens,
         overlap_tokens=summary.overlap_tokens,

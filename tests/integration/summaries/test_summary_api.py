@@ -17,9 +17,11 @@ from api_server import WEBHOOK_SECRET, ApiProcess, error_of
 from cli.client import Client
 from cli.summaries.remote import SummaryClient
 from jobs import ids
-from jobs.models import Summary, WebhookDispatch, WebhookEvent
+from jobs.models import PromptText, Summary, WebhookDispatch, WebhookEvent
+from jobs.prompts.messages import parse
+from jobs.prompts.tokenizer import unpack_text
 from summary_support import SMALL, failed_document, plan_all, ready_document, run_to_end, text_of
-from support import API_KEY, PATIENCE, register_engine
+from support import API_KEY, PATIENCE, eventually, register_engine
 
 MODEL = "llama-3.1-8b-instruct"
 Background = Callable[..., Future[Any]]
@@ -67,6 +69,25 @@ def test_a_summary_is_accepted_planned_and_completed_with_its_sources(
     listed = http.get("/v1/summaries", params={"custom_id": "mine", "document": document}).json()["data"]
     assert [each["id"] for each in listed] == [made["id"]]
     assert http.get("/v1/summaries", params={"state": "failed"}).json()["data"] == []
+
+
+def test_variables_of_the_chat_template_reach_every_prompt_and_are_checked_at_once(
+    http: httpx2.Client, sessions: sessionmaker[Session], document: str
+) -> None:
+    variables = {"enable_thinking": False}
+    made = create(http, document, chat_template_kwargs=variables)
+    assert made["chat_template_kwargs"] == variables
+    work(sessions)
+    seen = http.get(f"/v1/summaries/{made['id']}").json()
+    assert seen["state"] == "completed"
+    with sessions() as session:
+        prompts = [parse(unpack_text(body)) for body in session.scalars(select(PromptText.body))]
+    assert {each.variables for each in prompts} == {'{"enable_thinking":false}'}
+    assert len(prompts) > seen["plan"]["chunks"], "those of joins too"
+    wrong = {"documents": [document], "chat_template_kwargs": {"messages": []}}
+    for path in ("/v1/summaries/estimate", "/v1/summaries"):
+        refused = eventually(lambda path=path: (a := http.post(path, json=wrong)).status_code != 503 and a)
+        assert (refused.status_code, error_of(refused)["param"]) == (400, "chat_template_kwargs")
 
 
 def test_chunks_are_listed_page_by_page_where_that_is_asked_for(
