@@ -57,7 +57,8 @@ def listening(broker: redis.Redis, valkey: EmbeddedValkey, num: int = 1) -> Iter
 
 
 def num_waiting(broker: redis.Redis) -> int:
-    return len([each for each in broker.client_list() if each["cmd"] == "blpop"])
+    """Count the clients that wait now: an idle connection too keeps the name of its last command."""
+    return len([each for each in broker.client_list() if "b" in each["flags"]])
 
 
 def ring(broker: redis.Redis, sent: Sent, name: str) -> None:
