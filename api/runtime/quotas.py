@@ -1,5 +1,6 @@
-"""Quota checks fast enough for submissions: summed once a second while a tenant is far from its limits."""
+"""Quotas of submissions: exact, from allowances, and as headers show them, from a sum of the last second."""
 
+import secrets
 import time
 from dataclasses import dataclass
 from typing import Final
@@ -7,14 +8,10 @@ from uuid import UUID
 
 from sqlalchemy.orm import Session
 
-from jobs.tenants import quotas
+from jobs.tenants import allowances, quotas
 from jobs.tenants.quotas import Admit, QuotaUsage, TenantLimits
 
-_BELIEVED_SECONDS: Final = 1.0
-# Up to this fraction of a limit, a sum from the last second is trusted; beyond it every submission sums, one
-# after another. So one or two API processes keep the limit exactly; n of them admit at worst n/2 times the
-# limit, from a tenant that fills it within one second.
-_FAR: Final = 0.5
+_SHOWN_SECONDS: Final = 1.0  # what headers say is at most this old
 _MAX_TENANTS: Final = 10_000
 
 
@@ -23,7 +20,7 @@ class _Known:
     """A tenant's usage when it was last summed, plus what this process admitted since.
 
     Attributes:
-        until: when it is no longer trusted, in monotonic seconds.
+        until: when it is no longer shown, in monotonic seconds.
     """
 
     held: QuotaUsage
@@ -31,9 +28,10 @@ class _Known:
 
 
 class QuotaCache:
-    """Cache of tenants' quota usage in this process."""
+    """The quotas of this process's submissions."""
 
     def __init__(self) -> None:
+        self._shard = secrets.randbelow(allowances.NUM_SHARDS)
         self._known: dict[UUID, _Known] = {}
 
     def admit_for(self, tenant_id: UUID, limits: TenantLimits) -> Admit:
@@ -42,11 +40,9 @@ class QuotaCache:
         def admit(session: Session, more: QuotaUsage) -> None:
             known = self._known.get(tenant_id)
             if known is None or time.monotonic() >= known.until:
-                known = _Known(quotas.current_usage(session, tenant_id), time.monotonic() + _BELIEVED_SECONDS)
-            together = known.held + more
-            if not _is_far(together, limits):
-                together = quotas.admit(session, tenant_id, more, limits=limits)
-            self._keep(tenant_id, _Known(together, known.until))
+                known = _Known(quotas.current_usage(session, tenant_id), time.monotonic() + _SHOWN_SECONDS)
+            allowances.take(session, tenant_id, self._shard, more, limits=limits)
+            self._keep(tenant_id, _Known(known.held + more, known.until))
 
         return admit
 
@@ -65,7 +61,3 @@ class QuotaCache:
         if len(self._known) >= _MAX_TENANTS:
             self._known.clear()
         self._known[tenant_id] = known
-
-
-def _is_far(together: QuotaUsage, limits: TenantLimits) -> bool:
-    return together.tokens <= limits.max_enqueued_tokens * _FAR and together.jobs <= limits.max_jobs * _FAR

@@ -3,7 +3,7 @@
 from datetime import date, datetime
 from uuid import UUID
 
-from sqlalchemy import BigInteger, CheckConstraint, ForeignKey, Index, Text, func, text
+from sqlalchemy import BigInteger, CheckConstraint, ForeignKey, Index, SmallInteger, Text, func, text
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
@@ -74,6 +74,31 @@ class TenantLimit(Base):
     max_enqueued_tokens: Mapped[int | None] = mapped_column(BigInteger)
     max_jobs: Mapped[int | None]
     max_requests: Mapped[int | None]
+
+
+class QuotaAllowance(Base):
+    """A part of a tenant's free quota that the processes of one shard use up without summing its jobs.
+
+    `tenants.allowances` writes it.
+
+    Attributes:
+        tenant_id: the tenant. Deleted with it.
+        shard: 0 to 15; processes choose one by chance.
+        tokens: what new jobs may still take, at least 0.
+        jobs: how many there may be, at least 0.
+        max_enqueued_tokens: the limit that it was part of. Under another limit it is not used.
+        max_jobs: the other limit that it was part of.
+    """
+
+    __tablename__ = "quota_allowances"
+    __table_args__ = (CheckConstraint("tokens >= 0 AND jobs >= 0", name="bounds"),)
+
+    tenant_id: Mapped[UUID] = mapped_column(ForeignKey("tenants.id", ondelete="CASCADE"), primary_key=True)
+    shard: Mapped[int] = mapped_column(SmallInteger, primary_key=True)
+    tokens: Mapped[int] = mapped_column(BigInteger)
+    jobs: Mapped[int] = mapped_column(BigInteger)
+    max_enqueued_tokens: Mapped[int] = mapped_column(BigInteger)
+    max_jobs: Mapped[int] = mapped_column(BigInteger)
 
 
 class UsageEntry(Base):

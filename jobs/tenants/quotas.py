@@ -8,17 +8,21 @@ each other, and would have to be right at every one of those ends.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 from uuid import UUID
 
-from sqlalchemy import func, select
+from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
 from jobs.database import advisory_locks
 from jobs.database.advisory_locks import Lock
 from jobs.errors import JobQuotaError, OverJobQuotaError, OverTokenQuotaError, TokenQuotaError
 from jobs.models import Job
-from jobs.models.tenant import TenantLimit
+from jobs.models.tenant import QuotaAllowance, TenantLimit
 from jobs.settings import LimitSettings
+
+# Allowances are taken back once they hold this many times what is free: others may need it more.
+_LEAST_FREE: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,15 +95,61 @@ def read_limits(session: Session, tenant_id: UUID, settings: LimitSettings) -> T
 def admit(session: Session, tenant_id: UUID, more: QuotaUsage, *, limits: TenantLimits) -> QuotaUsage:
     """Take this much more of the tenant's quota; return what it holds then.
 
-    Exact: another transaction that wants to take of this tenant's quota waits until this one ends.
+    Exact: another transaction that sums for this tenant's quota waits until this one ends, and what
+    allowances hold is free to none but their shards.
 
     Raises:
         LimitError: it would be too much; nothing was taken. Do not commit what relied on it.
     """
+    together, _ = admit_and_free(session, tenant_id, more, limits=limits)
+    return together
+
+
+def admit_and_free(
+    session: Session, tenant_id: UUID, more: QuotaUsage, *, limits: TenantLimits
+) -> tuple[QuotaUsage, QuotaUsage]:
+    """Take this much more of the tenant's quota as `admit` does.
+
+    Returns:
+        What the tenant holds then, and what is free besides, which no allowance holds.
+    """
     advisory_locks.hold(session, Lock.QUOTA, of=str(tenant_id))
+    # Before the sum: what is used up in between counts twice, and never not at all.
+    allowed = _allowed(session, tenant_id)
     together = current_usage(session, tenant_id) + more
     check(together, more, limits=limits)
-    return together
+    free = _free(together, allowed, limits)
+    if free.tokens * _LEAST_FREE < allowed.tokens or free.jobs * _LEAST_FREE < allowed.jobs:
+        _take_back(session, tenant_id)
+        together = current_usage(session, tenant_id) + more
+        check(together, more, limits=limits)
+        free = _free(together, QuotaUsage(), limits)
+    return together, free
+
+
+def _allowed(session: Session, tenant_id: UUID) -> QuotaUsage:
+    sums = (
+        func.coalesce(func.sum(QuotaAllowance.tokens), 0),
+        func.coalesce(func.sum(QuotaAllowance.jobs), 0),
+    )
+    tokens, num_jobs = session.execute(select(*sums).where(QuotaAllowance.tenant_id == tenant_id)).one()
+    return QuotaUsage(tokens=int(tokens), jobs=int(num_jobs))
+
+
+def _free(together: QuotaUsage, allowed: QuotaUsage, limits: TenantLimits) -> QuotaUsage:
+    """Compute what is free; negative if allowances hold more than that."""
+    return QuotaUsage(
+        tokens=limits.max_enqueued_tokens - together.tokens - allowed.tokens,
+        jobs=limits.max_jobs - together.jobs - allowed.jobs,
+    )
+
+
+def _take_back(session: Session, tenant_id: UUID) -> None:
+    """Empty all allowances of the tenant; wait for the transactions that use them up."""
+    mine = QuotaAllowance.tenant_id == tenant_id
+    session.execute(select(QuotaAllowance.shard).where(mine).order_by(QuotaAllowance.shard).with_for_update())
+    emptied = update(QuotaAllowance).where(mine).values(tokens=0, jobs=0)
+    session.execute(emptied.execution_options(synchronize_session=False))
 
 
 def check(together: QuotaUsage, more: QuotaUsage, *, limits: TenantLimits) -> None:

@@ -1,5 +1,6 @@
 """Whatever jobs go through, their tenants' quotas and usage say exactly what is there."""
 
+import random
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, timedelta
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
-from sqlalchemy import func, select, update
+from sqlalchemy import Engine, event, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session, sessionmaker
 
@@ -18,11 +19,11 @@ from jobs.database import database_now
 from jobs.engines import reservations
 from jobs.engines.capacity import Capacity
 from jobs.errors import LimitError
-from jobs.models import DEFAULT_TENANT, Job, Tenant, UsageDay
+from jobs.models import DEFAULT_TENANT, Job, QuotaAllowance, Tenant, UsageDay
 from jobs.scheduling import claims
 from jobs.scheduling.sizing import ClaimPolicy
 from jobs.states import TERMINAL, FinishReason, StopReason
-from jobs.tenants import quotas, usage
+from jobs.tenants import allowances, quotas, usage
 from jobs.tenants.quotas import QuotaUsage, TenantLimits
 from jobs.transitions import Lease
 from support import ERROR, empty_database, output_of, prepare_next, register_engine, spec
@@ -236,3 +237,91 @@ def test_adding_up_at_once_loses_and_doubles_nothing(sessions: sessionmaker[Sess
 def _round(sessions: sessionmaker[Session]) -> int:
     with sessions.begin() as session:
         return usage.add_up(session, limit=2)
+
+
+def fill_up(sessions: sessionmaker[Session], shard: int, limits: TenantLimits) -> int:
+    """Submit one or two jobs at a time until there is no room for one; every fifth transaction dies."""
+    chance, num_stored, num = random.Random(shard), 0, 2  # noqa: S311  # no secret
+    while num:
+
+        def admit(session: Session, more: QuotaUsage) -> None:
+            allowances.take(session, DEFAULT_TENANT, shard, more, limits=limits)
+
+        dies = chance.random() < 0.2
+        try:
+            with sessions.begin() as session:
+                given = [spec(10, max_tokens=6) for _ in range(num)]
+                submission.submit(
+                    session, given, tenant_id=DEFAULT_TENANT, default_capacity=SMALL, admit=admit
+                )
+                if dies:
+                    session.rollback()
+        except LimitError:
+            num -= 1
+        else:
+            num_stored += 0 if dies else num
+            num = chance.choice([1, 2])
+    return num_stored
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        TenantLimits(max_enqueued_tokens=10**9, max_jobs=61, max_requests=1),
+        TenantLimits(max_enqueued_tokens=16 * 47 + 15, max_jobs=10**6, max_requests=1),
+    ],
+    ids=["jobs", "tokens"],
+)
+def test_processes_that_submit_at_once_fill_a_quota_exactly(
+    sessions: sessionmaker[Session], limits: TenantLimits
+) -> None:
+    most = min(limits.max_jobs, limits.max_enqueued_tokens // 16)
+    with ThreadPoolExecutor(6) as pool:
+        stored = list(pool.map(lambda shard: fill_up(sessions, shard % 4, limits), range(6)))
+    with sessions() as session:
+        held = quotas.current_usage(session, DEFAULT_TENANT)
+    assert held.jobs == sum(stored)
+    assert held.jobs == most, "not one more, and whoever was refused last had found no room"
+
+
+def test_what_allowances_hold_is_taken_back_when_another_process_needs_it(
+    sessions: sessionmaker[Session],
+) -> None:
+    limits = TenantLimits(max_enqueued_tokens=10**9, max_jobs=100, max_requests=1)
+    for shard in range(4):
+        with sessions.begin() as session:
+            allowances.take(session, DEFAULT_TENANT, shard, QuotaUsage(16, 1), limits=limits)
+    with sessions.begin() as session:
+        assert (session.scalar(select(func.sum(QuotaAllowance.jobs))) or 0) > 50
+        assert quotas.admit(session, DEFAULT_TENANT, QuotaUsage(16, 100), limits=limits).jobs == 100
+    with sessions() as session:
+        assert session.scalar(select(func.sum(QuotaAllowance.jobs))) == 0
+
+
+def test_an_allowance_under_another_limit_is_not_used(sessions: sessionmaker[Session]) -> None:
+    wide = TenantLimits(max_enqueued_tokens=10**9, max_jobs=100, max_requests=1)
+    with sessions.begin() as session:
+        allowances.take(session, DEFAULT_TENANT, 0, QuotaUsage(16, 1), limits=wide)
+    tight = TenantLimits(max_enqueued_tokens=10**9, max_jobs=1, max_requests=1)
+    with sessions() as session, pytest.raises(LimitError):
+        allowances.take(session, DEFAULT_TENANT, 0, QuotaUsage(32, 2), limits=tight)
+
+
+def test_far_below_its_limits_a_tenant_s_jobs_are_not_summed(
+    sessions: sessionmaker[Session], engine: Engine
+) -> None:
+    limits = TenantLimits(max_enqueued_tokens=10**9, max_jobs=1000, max_requests=1)
+    sums: list[str] = []
+
+    def watch(_c: object, _k: object, statement: str, *_: object) -> None:
+        if "sum(jobs.reserved_tokens)" in statement:
+            sums.append(statement)
+
+    event.listen(engine, "before_cursor_execute", watch)
+    try:
+        for _ in range(100):
+            with sessions.begin() as session:
+                allowances.take(session, DEFAULT_TENANT, 0, QuotaUsage(16, 1), limits=limits)
+    finally:
+        event.remove(engine, "before_cursor_execute", watch)
+    assert len(sums) == 1

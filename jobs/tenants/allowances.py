@@ -1,0 +1,68 @@
+"""Allowances: parts of a tenant's free quota that processes use up without summing its jobs.
+
+What a tenant's jobs hold and what its allowances hold never exceed its limits together: an allowance is
+written by a transaction that has the tenant's lock and has summed, and used up under its row's lock. So any
+number of processes keep a quota exactly, and sum only when an allowance is used up.
+"""
+
+from typing import Final
+from uuid import UUID
+
+from sqlalchemy import update
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.orm import Session
+
+from jobs.models.tenant import QuotaAllowance
+from jobs.tenants import quotas
+from jobs.tenants.quotas import QuotaUsage, TenantLimits
+
+# Processes of one shard wait for each other's commits; of two shards they do not.
+NUM_SHARDS: Final = 16
+# An allowance is this part of what is free, so that other processes find some.
+_PART: Final = 4
+
+
+def take(session: Session, tenant_id: UUID, shard: int, more: QuotaUsage, *, limits: TenantLimits) -> None:
+    """Take this much more of the tenant's quota, from the shard's allowance if that suffices.
+
+    At most once in a transaction, which holds the allowance until it ends.
+
+    Raises:
+        LimitError: it would be too much; nothing was taken. Do not commit what relied on it.
+    """
+    if not _use_up(session, tenant_id, shard, more, limits=limits):
+        _, free = quotas.admit_and_free(session, tenant_id, more, limits=limits)
+        _add(session, tenant_id, shard, free, limits=limits)
+
+
+def _use_up(session: Session, tenant_id: UUID, shard: int, more: QuotaUsage, *, limits: TenantLimits) -> bool:
+    statement = update(QuotaAllowance).where(
+        QuotaAllowance.tenant_id == tenant_id,
+        QuotaAllowance.shard == shard,
+        QuotaAllowance.tokens >= more.tokens,
+        QuotaAllowance.jobs >= more.jobs,
+        # Part of another limit, it may be more than is free.
+        QuotaAllowance.max_enqueued_tokens == limits.max_enqueued_tokens,
+        QuotaAllowance.max_jobs == limits.max_jobs,
+    )
+    left = {"tokens": QuotaAllowance.tokens - more.tokens, "jobs": QuotaAllowance.jobs - more.jobs}
+    used = statement.values(**left).returning(QuotaAllowance.shard)
+    # An UPDATE that waited for the row keeps it locked even if it no longer matches. Whoever has the tenant's
+    # lock may wait for the row, so it must be free before this transaction waits for that lock.
+    with session.begin_nested() as attempt:
+        is_enough = session.scalar(used.execution_options(synchronize_session=False)) is not None
+        if not is_enough:
+            attempt.rollback()
+    return is_enough
+
+
+def _add(session: Session, tenant_id: UUID, shard: int, free: QuotaUsage, *, limits: TenantLimits) -> None:
+    """Add a part of what is free to the shard's allowance."""
+    part = {"tokens": max(0, free.tokens // _PART), "jobs": max(0, free.jobs // _PART)}
+    of = {"max_enqueued_tokens": limits.max_enqueued_tokens, "max_jobs": limits.max_jobs}
+    more = {name: getattr(QuotaAllowance, name) + value for name, value in part.items()}
+    session.execute(
+        insert(QuotaAllowance)
+        .values(tenant_id=tenant_id, shard=shard, **part, **of)
+        .on_conflict_do_update(index_elements=["tenant_id", "shard"], set_={**more, **of})
+    )
