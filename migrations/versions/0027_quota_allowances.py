@@ -6,8 +6,8 @@ Expand only: processes of the release before know no allowances and go on as the
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0025"
-down_revision = "0024"
+revision = "0027"
+down_revision = "0026"
 branch_labels = None
 depends_on = None
 
