@@ -19,6 +19,8 @@ from jobs.prompts.messages import Role
 _PLACEHOLDER: Final = "\uf8ff{}\uf8fe"
 _PLACEHOLDERS: Final = re.compile("\uf8ff([0-9]+)\uf8fe")
 _PRIVATE: Final = re.compile("[\uf8fe\uf8ff]")
+# A turn of a skeleton takes some 400 bytes.
+_MAX_CACHED_TURNS: Final = 64
 # The template's own variables: a caller who set them would write markup, or text that nobody counts.
 _RESERVED: Final = frozenset({"add_generation_prompt", "documents", "messages", "tools"})
 # What a template may raise when a variable has a type that it does not expect.
@@ -87,8 +89,16 @@ class ChatTemplate:
             raise ChatTemplateError(f"The model's chat template does not compile: {error}") from error
         self._variables = dict(variables)
         self._control_pattern = control_pattern(control_tokens)
-        # Conversations come in few shapes, so nearly every skeleton is cached.
-        self.skeleton: Callable[[tuple[Role, ...], str], Skeleton] = lru_cache(maxsize=256)(self._skeleton)
+        self._cached: Callable[[tuple[Role, ...], str], Skeleton] = lru_cache(maxsize=256)(self._skeleton)
+
+    def skeleton(self, roles: tuple[Role, ...], variables: str) -> Skeleton:
+        """Return the markup as `_skeleton` renders it.
+
+        Conversations come in few shapes, so nearly every one is cached; but not the longest, which would fill
+        the memory.
+        """
+        find = self._cached if len(roles) <= _MAX_CACHED_TURNS else self._skeleton
+        return find(roles, variables)
 
     def _skeleton(self, roles: tuple[Role, ...], variables: str) -> Skeleton:
         """Render the markup around messages of these roles, up to the assistant's answer.

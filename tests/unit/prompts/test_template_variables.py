@@ -8,7 +8,7 @@ import pytest
 
 from jobs.errors import InvalidRequestError
 from jobs.prompts import openai
-from jobs.prompts.chat_template import ChatTemplateError, TemplateVariablesError
+from jobs.prompts.chat_template import ChatTemplate, ChatTemplateError, TemplateVariablesError
 from jobs.prompts.counter import PromptCounter, count_short
 from jobs.prompts.messages import Message, canonical
 from jobs.prompts.tokenizer import Tokenizer
@@ -73,6 +73,15 @@ def test_variables_that_the_template_cannot_take_are_refused_by_name(
     with pytest.raises(TemplateVariablesError, match=reason) as caught:
         rendered(tokenizer, **variables)
     assert caught.value.param == "chat_template_kwargs"
+
+
+def test_only_the_markup_of_short_conversations_is_kept() -> None:
+    template = ChatTemplate(
+        "{% for each in messages %}{{ each.content }}\n{% endfor %}", control_tokens=[], variables={}
+    )
+    short, long = ("user", "assistant"), ("user", "assistant") * 2000
+    assert template.skeleton(short, "") is template.skeleton(short, "")
+    assert template.skeleton(long, "") is not template.skeleton(long, "")
 
 
 def test_roles_that_the_template_refuses_are_no_fault_of_the_variables(tmp_path: Path) -> None:
