@@ -13,7 +13,7 @@ from jobs.database.row_sets import insertion
 from jobs.ids import uuid7
 from jobs.models import Job, PromptText
 from jobs.prompts import messages
-from jobs.prompts.tokenizer import begin_of_text, pack_text, unpack_text
+from jobs.prompts.tokenizer import begin_of_text, num_text_bytes, pack_text, unpack_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,12 +114,14 @@ class ShortText:
 def load_short(
     session: Session, job_ids: Sequence[UUID], counter: Counter, *, max_bytes: int
 ) -> dict[UUID, ShortText]:
-    """Read the texts of these jobs by job, except those that are longer even when compressed."""
+    """Read the texts of these jobs by job, except longer ones."""
     columns = (PromptText.id, PromptText.body, PromptText.token_ids, PromptText.num_tokens)
     query = select(Job.id, PromptText.fingerprint, *columns).join(PromptText, PromptText.id == Job.text_id)
     short = query.where(Job.id.in_(job_ids), func.octet_length(PromptText.body) <= max_bytes)
     found: dict[UUID, ShortText] = {}
     for job_id, fingerprint, text_id, body, token_ids, num_tokens in session.execute(short):
+        if num_text_bytes(body) > max_bytes:  # one letter, repeated, is short when compressed
+            continue
         canonical, counted = unpack_text(body), None
         if fingerprint == counter.fingerprint and token_ids is not None and num_tokens is not None:
             is_plain = messages.is_plain(canonical)

@@ -44,6 +44,7 @@ __all__ = [
     "begin_of_text",
     "ensure_default_tokenizer",
     "load_configured",
+    "num_text_bytes",
     "pack_ids",
     "pack_text",
     "unpack_ids",
@@ -352,6 +353,11 @@ def begin_of_text(packed: bytes) -> str:
     """Unpack the first character of what `pack_text` packed, however long it is."""
     with zstandard.ZstdDecompressor().stream_reader(packed) as reader:
         return reader.read(4).decode(errors="ignore")[:1]
+
+
+def num_text_bytes(packed: bytes) -> int:
+    """Return the size of the text in what `pack_text` packed, without unpacking it."""
+    return zstandard.frame_content_size(packed)
 
 
 def unpack_text(packed: bytes) -> str:

@@ -15,6 +15,8 @@ from jobs.ids import uuid7
 from jobs.models import DEFAULT_TENANT, Job, PromptText, Tenant
 from jobs.models.turn import COUNTING
 from jobs.preparation import Counting
+from jobs.prompts import store
+from jobs.prompts.encoding import SHORT_CHARS
 from jobs.prompts.store import CountedPrompt
 from jobs.settings import DatabaseSettings
 from jobs.turns import Room
@@ -93,6 +95,13 @@ def test_a_text_whose_ids_are_stored_is_not_counted_again(sessions: Sessions) ->
     count_set(sessions, counter)
     assert counter.sets == [1]
     assert [job.prompt_tokens for job in rows(sessions, job_ids).values()] == [2, 1]
+
+
+def test_a_text_that_is_short_only_when_compressed_is_not_read_into_a_set(sessions: Sessions) -> None:
+    short, _ = job_ids = uncounted(sessions, "a", "a" * 1_000_000)
+    with transaction(sessions) as session:
+        found = store.load_short(session, job_ids, SetsOfWords(), max_bytes=SHORT_CHARS)
+    assert found.keys() == {short}
 
 
 def test_a_prompt_that_cannot_be_counted_fails_alone(sessions: Sessions) -> None:
