@@ -10,7 +10,7 @@ from jobs.errors import InvalidRequestError
 from jobs.prompts import openai
 from jobs.prompts.chat_template import ChatTemplate, ChatTemplateError, TemplateVariablesError
 from jobs.prompts.counter import PromptCounter, count_short
-from jobs.prompts.messages import Message, canonical
+from jobs.prompts.messages import Message, Role, canonical
 from jobs.prompts.tokenizer import Tokenizer
 from jobs.states.batch import Endpoint
 from reasoning_support import BEGIN_ID, END_ID, thinking_tokenizer
@@ -79,7 +79,8 @@ def test_only_the_markup_of_short_conversations_is_kept() -> None:
     template = ChatTemplate(
         "{% for each in messages %}{{ each.content }}\n{% endfor %}", control_tokens=[], variables={}
     )
-    short, long = ("user", "assistant"), ("user", "assistant") * 2000
+    short: tuple[Role, ...] = ("user", "assistant")
+    long = short * 2000
     assert template.skeleton(short, "") is template.skeleton(short, "")
     assert template.skeleton(long, "") is not template.skeleton(long, "")
 
