@@ -61,7 +61,8 @@ def tick(
     done = [each.completion for each in ended if each.engine_is_done]
     reservations.close_all(session, {each.lease.lease_id: each.output.num_tokens for each in done})
     for each in ended:
-        if not each.engine_is_done:
+        # A job that is not stored yet does not say what it generated; whoever stores it lets it drain.
+        if not each.engine_is_done and each.completion.lease.job_id in completed.job_ids:
             reservations.drain(session, each.completion.lease.lease_id)
     if policy is None:
         return TickResult(completed, ClaimResult())

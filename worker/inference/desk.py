@@ -7,6 +7,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Final
 
+from sqlalchemy import text
 from sqlalchemy.exc import DataError, IntegrityError, SQLAlchemyError
 from sqlalchemy.orm import Session, sessionmaker
 
@@ -24,6 +25,8 @@ from jobs.transitions import JobCompletion
 from worker.inference.leases import LeaseKeeper, RunningJob
 from worker.inference.outcome import Failed, Finished, RunEnd, write_outcome
 
+# For a row that is only being written, such as by a renewal. The one thread of all ends waits meanwhile.
+_WAIT_BRIEFLY: Final = text("SET LOCAL lock_timeout = '250ms'")
 _NOTHING: Final = Output(text="", packed_ids=b"", num_tokens=0)
 
 
@@ -105,7 +108,13 @@ class Desk:
         self.wake()
         return ended.stored
 
-    def tick(self, policy: ClaimPolicy | None, preview: Preview | None = None) -> ClaimResult:
+    def tick(
+        self,
+        policy: ClaimPolicy | None,
+        preview: Preview | None = None,
+        *,
+        start: Callable[[ClaimResult], object] = lambda _: None,
+    ) -> ClaimResult:
         """Store what was handed in, and start every job that fits then.
 
         An end that cannot be stored now stays for the next tick. Fails only if claims do and nothing else was
@@ -114,13 +123,16 @@ class Desk:
         Args:
             policy: of the claims; None: start nothing.
             preview: as in `claims.claim_all`; used only if a run has ended.
+            start: called with what was claimed, before ends that may have to wait are stored.
         """
         with self._lock:
             together, self._waiting = self._waiting, []
+        result = ClaimResult()
         try:
             if together or policy is not None:
-                return self._store_together(together, policy, preview if together else None)
-            return ClaimResult()
+                result = self._store_together(together, policy, preview if together else None)
+            start(result)
+            return result
         finally:
             self._store_apart()
 
@@ -160,11 +172,12 @@ class Desk:
             return
         while waiting:
             ended = waiting.pop(0)
+            is_last = self._stopping.is_set() or time.monotonic() > ended.give_up_at
             try:
-                self._store(ended)
+                self._store(ended, is_last=is_last)
             except SQLAlchemyError as error:
                 telemetry.logger().warning(telemetry.LOOP_FAILED, loop="record", error=type(error).__name__)
-                if self._stopping.is_set() or time.monotonic() > ended.give_up_at:
+                if is_last:
                     ended.stored.set_result(_NOT_STORED)
                     continue
                 self._set_apart([*waiting, ended])  # last: it may be what others would wait for
@@ -175,15 +188,21 @@ class Desk:
         # Slots that became free here are filled by the next tick, which is due at once.
         self.wake()
 
-    def _store(self, ended: EndedRun) -> None:
+    def _store(self, ended: EndedRun, *, is_last: bool) -> None:
         """Store one end. If the database rejects the data itself, the job fails instead.
 
         It would be rejected wherever it ran. The fence makes retries safe even if the result of a commit is
         unknown or another worker has the job by now.
+
+        Args:
+            ended: the end.
+            is_last: there is no next tick that could find its rows free, so wait for them.
         """
         lease, settings = ended.running.lease, self._settings.jobs
         try:
             with transaction(self._sessions) as session:
+                if not is_last:
+                    session.execute(_WAIT_BRIEFLY)
                 LeaseKeeper.report_first_token(session, ended.running)
                 state = write_outcome(session, lease, ended.end, ended.output, settings=settings)
         except (DataError, IntegrityError, UnicodeError) as error:
@@ -192,7 +211,7 @@ class Desk:
                 ended.stored.set_result(_NOT_STORED)
                 return
             end = replace(ended.end, outcome=_UNRECORDABLE)
-            self._store(replace(ended, end=end, output=_NOTHING))
+            self._store(replace(ended, end=end, output=_NOTHING), is_last=is_last)
         else:
             ended.stored.set_result(StoredEnd(state))
 

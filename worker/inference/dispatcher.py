@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, wait
 
 from jobs import telemetry
-from jobs.scheduling.claims import Claim
+from jobs.scheduling.claims import Claim, ClaimResult
 from jobs.settings import Settings
 from jobs.states import StopReason
 from worker.engine import loop as engine_loop
@@ -82,7 +82,13 @@ class Dispatcher:
             return
         # Read the clock before the claim, so that we never believe a lease ends later than the database does.
         valid_until = time.monotonic() + self._settings.jobs.lease_seconds
-        result = self._desk.tick(self._runner.policy(), self._runner.prefetcher.candidates())
+        self._desk.tick(
+            self._runner.policy(),
+            self._runner.prefetcher.candidates(),
+            start=lambda result: self._start_all(result, model, valid_until=valid_until),
+        )
+
+    def _start_all(self, result: ClaimResult, model: EngineModel, *, valid_until: float) -> None:
         if result.asked_for_room:
             self._keeper.loop.wake()  # it delivers the stop requests
         running = {claim.lease: RunningJob(claim.lease, valid_until) for claim in result.claims}

@@ -1,7 +1,7 @@
 """What ends together is stored together, with the claims that follow; one bad end harms no other."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import replace
 from uuid import UUID
@@ -11,7 +11,8 @@ from sqlalchemy import Text, cast, column, func, select, update
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs.checkpoints import Output
-from jobs.database import transaction
+from jobs.database import make_engine, make_sessions, transaction
+from jobs.engines import served_tokens
 from jobs.ids import uuid7
 from jobs.models import Job, Reservation, Result, WebhookEvent
 from jobs.models.tenant import UsageEntry
@@ -19,7 +20,7 @@ from jobs.scheduling import claims
 from jobs.scheduling.claims import Claim
 from jobs.scheduling.output_history import History
 from jobs.scheduling.prediction import Peers
-from jobs.settings import Settings
+from jobs.settings import DatabaseSettings, Settings
 from jobs.states import FinishReason, JobState, StopReason
 from support import ENGINE, PATIENCE, POLICY, output_of, register_engine, submit_one
 from worker.inference.desk import Desk, StoredEnd
@@ -104,20 +105,63 @@ def test_a_run_that_lost_its_lease_stores_nothing_beside_others_that_do(
         assert session.get(Result, stale.lease.job_id) is None
 
 
+@pytest.fixture
+def patient(database_settings: DatabaseSettings) -> Iterator[sessionmaker[Session]]:
+    """Sessions that wait for a locked row for longer than any test does."""
+    limits = dict.fromkeys(LIMITS, 10 * PATIENCE)
+    engine = make_engine(database_settings.model_copy(update=limits))
+    yield make_sessions(engine)
+    engine.dispose()
+
+
+LIMITS = ("lock_timeout_seconds", "statement_timeout_seconds", "idle_in_transaction_timeout_seconds")
+
+
 def test_a_row_that_another_transaction_holds_delays_only_its_own_end(
-    sessions: sessionmaker[Session], desk: Desk, running: list[Claim]
+    patient: sessionmaker[Session], feeding: Callable[..., Settings], running: list[Claim]
 ) -> None:
+    desk = Desk(feeding(), patient, stopping=threading.Event())
     held, *good = running
-    with sessions() as other, other.begin():
+    with patient() as other, other.begin():
         other.execute(select(Job.id).where(Job.id == held.lease.job_id).with_for_update())
         late = hand_in(desk, held)
-        stored = [hand_in(desk, each) for each in good]
-        ticking = threading.Thread(target=desk.tick, args=[None])
-        ticking.start()
-        assert [each.result(timeout=PATIENCE).state for each in stored] == [JobState.COMPLETED] * len(good)
+        for each in good:
+            stored = hand_in(desk, each)
+            ticking = threading.Thread(target=desk.tick, args=[None], daemon=True)
+            ticking.start()
+            ticking.join(PATIENCE)
+            assert not ticking.is_alive(), "the next ends wait for the row, too"
+            assert stored.result(timeout=0).state is JobState.COMPLETED
         assert not late.done()
-    ticking.join(PATIENCE)
+    desk.tick(None)
     assert late.result(timeout=0).state is JobState.COMPLETED
+
+
+def test_jobs_start_before_ends_that_may_have_to_wait_are_stored(desk: Desk, running: list[Claim]) -> None:
+    hand_in(desk, running[0])
+    released = hand_in(desk, running[1], end=RunEnd(Stopped(StopReason.SHUTDOWN), engine_is_done=True))
+    started: list[tuple[int, bool]] = []
+    desk.tick(POLICY, start=lambda result: started.append((len(result.claims), released.done())))
+    assert started == [(1, False)]
+    assert released.result(timeout=0).state is JobState.QUEUED
+
+
+@pytest.mark.parametrize("is_locked", [False, True])
+def test_an_account_is_charged_for_what_a_job_generated_whoever_held_its_row(
+    sessions: sessionmaker[Session], desk: Desk, running: list[Claim], *, is_locked: bool
+) -> None:
+    claim, output = running[0], output_of("a few more tokens than none")
+    with sessions() as session:
+        before = served_tokens.served(session, claim.job.tenant_id, claim.job.model)
+    with sessions() as other, other.begin():
+        if is_locked:
+            other.execute(select(Job.id).where(Job.id == claim.lease.job_id).with_for_update())
+        hand_in(desk, claim, output, RunEnd(Finished(FinishReason.STOP), engine_is_done=False))
+        desk.tick(None)
+    desk.tick(None)
+    with sessions() as session:
+        after = served_tokens.served(session, claim.job.tenant_id, claim.job.model)
+    assert after - before == output.num_tokens - claim.output_tokens
 
 
 class Unreadable(History):
