@@ -9,7 +9,7 @@ from uuid import UUID
 from sqlalchemy import ColumnElement, Table, Update, func, text, update
 from sqlalchemy.orm import Session, make_transient_to_detached
 
-from jobs.database.row_sets import insertion
+from jobs.database.row_sets import insert_set
 from jobs.ids import uuid7
 from jobs.models import Job, JsonObject
 from jobs.models.job import RequestColumns
@@ -64,8 +64,7 @@ def insert_jobs(session: Session, new: Sequence[NewJob]) -> None:
     """Insert jobs in one statement."""
     values = {name: [getattr(job, name) for job in new] for name in _FIELDS}
     given = {name: each for name, each in values.items() if name not in _RARE or any(each)}
-    given = {_COLUMNS.get(name, name): each for name, each in given.items()}
-    session.execute(insertion(Job, tuple(given)), given)
+    session.execute(*insert_set(Job, {_COLUMNS.get(name, name): each for name, each in given.items()}))
 
 
 _COLUMNS: Final = {"labels": "metadata"}

@@ -1,6 +1,6 @@
 """Rows in sets: one statement, whatever their number, with an array for each column."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -11,18 +11,33 @@ from sqlalchemy.types import TypeEngine
 from jobs.database.base import Base
 
 
-@cache
-def insertion(kind: type[Base], names: tuple[str, ...]) -> Insert:
-    """Build the statement that inserts rows in order; its parameters are the columns' values, as lists.
+def insert_set(kind: type[Base], values: Mapping[str, Sequence[object]]) -> tuple[Insert, dict[str, object]]:
+    """Build the statement that inserts rows in order, and its parameters.
 
-    Its text does not grow with the rows, so it is compiled once and costs Postgres nothing to parse.
+    Args:
+        kind: the table.
+        values: the rows' values by column. What all rows share is sent once, as arrays cost the driver most.
     """
+    shared = frozenset(name for name, each in values.items() if len(each) > 1 and _is_one(each))
+    given: dict[str, object] = {name: each[0] if name in shared else each for name, each in values.items()}
+    return _insertion(kind, tuple(values), shared), given
+
+
+def _is_one(values: Sequence[object]) -> bool:
+    first = values[0]
+    return all(each is first or each == first for each in values)
+
+
+@cache
+def _insertion(kind: type[Base], names: tuple[str, ...], shared: frozenset[str]) -> Insert:
+    """Build the statement; its text does not grow with the rows, so it is compiled once and parsed fast."""
     table = Base.metadata.tables[kind.__tablename__]
-    columns = [table.c[name] for name in names]
-    given = func.unnest(*(bindparam(each.name, type_=ARRAY(each.type)) for each in columns))
+    columns = [table.c[name] for name in names if name not in shared]
+    arrays = func.unnest(*(bindparam(each.name, type_=ARRAY(each.type)) for each in columns))
     named = [column(each.name, each.type) for each in columns]
-    rows = given.table_valued(*named, name="given").render_derived()
-    return insert(table).from_select(names, select(*rows.c), include_defaults=False)
+    rows = arrays.table_valued(*named, name="given").render_derived()
+    chosen = [bindparam(name, type_=table.c[name].type) if name in shared else rows.c[name] for name in names]
+    return insert(table).from_select(names, select(*chosen), include_defaults=False)
 
 
 def row_set(name: str, **columns: TypeEngine[Any]) -> TableValuedAlias:

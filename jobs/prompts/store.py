@@ -9,7 +9,7 @@ from uuid import UUID
 from sqlalchemy import delete, exists, func, select, text, update
 from sqlalchemy.orm import Session
 
-from jobs.database.row_sets import insertion
+from jobs.database.row_sets import insert_set
 from jobs.ids import uuid7
 from jobs.models import Job, PromptText
 from jobs.prompts import messages
@@ -233,17 +233,16 @@ def _lock_existing(session: Session, digests: Sequence[bytes], tenant_id: UUID) 
 
 def _insert(session: Session, texts: Mapping[bytes, NewText], tenant_id: UUID) -> dict[bytes, UUID]:
     counts = [text.counted for text in texts.values()]
-    values = {
+    values: dict[str, list[object]] = {
         "id": [uuid7() for _ in texts],
         "tenant_id": [tenant_id] * len(texts),
-        "sha256": list(texts),
+        "sha256": [*texts],
         "body": [text.packed for text in texts.values()],
         "token_ids": [each and each.packed_ids for each in counts],
         "num_tokens": [each and each.num_tokens for each in counts],
         "fingerprint": [each and each.fingerprint for each in counts],
     }
-    statement = insertion(PromptText, tuple(values)).on_conflict_do_nothing(
-        index_elements=["tenant_id", "sha256"]
-    )
-    new = session.execute(statement.returning(PromptText.sha256, PromptText.id), values)
+    statement, given = insert_set(PromptText, values)
+    free = statement.on_conflict_do_nothing(index_elements=["tenant_id", "sha256"])
+    new = session.execute(free.returning(PromptText.sha256, PromptText.id), given)
     return dict(new.all())
