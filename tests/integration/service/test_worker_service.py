@@ -218,7 +218,7 @@ def test_a_stopping_worker_renews_leases_until_its_work_ends(queue: Queue, run_s
     job_id = queue.submit("Count me.", is_counted=False)
     session = queue.sessions()
     session.execute(text("LOCK TABLE texts IN ACCESS EXCLUSIVE MODE"))  # counting waits for it
-    with run_service(MaintenanceSettings(lease_seconds=3)) as worker, session:
+    with run_service(MaintenanceSettings(lease_seconds=8)) as worker, session:
         queue.when(job_id, lambda job: job.lease_id is not None)
         worker.begin_stop()
         for _ in range(2):
