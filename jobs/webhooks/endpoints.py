@@ -108,7 +108,7 @@ def get(session: Session, endpoint_id: UUID, *, tenant_id: UUID) -> WebhookEndpo
         NotFoundError: the tenant has no such endpoint.
     """
     query = select(WebhookEndpoint).where(WebhookEndpoint.id == endpoint_id, *_visible(tenant_id))
-    endpoint = session.scalar(query.with_for_update())
+    endpoint = session.scalar(query.with_for_update(key_share=True))
     if endpoint is None:
         raise NotFoundError("There is no such webhook endpoint.")
     return endpoint
@@ -236,7 +236,7 @@ def send_test(session: Session, endpoint: WebhookEndpoint) -> UUID:
 
 def disable(session: Session, endpoint_id: UUID, reason: str, *, now: datetime) -> None:
     """Disable the endpoint until its owner enables it; notify the owner's others."""
-    query = select(WebhookEndpoint).where(WebhookEndpoint.id == endpoint_id).with_for_update()
+    query = select(WebhookEndpoint).where(WebhookEndpoint.id == endpoint_id).with_for_update(key_share=True)
     endpoint = session.scalar(query.execution_options(populate_existing=True))
     if endpoint is None or endpoint.disabled_reason is not None:
         return

@@ -84,7 +84,7 @@ def reseal(session: Session, vault: Vault, *, limit: int = 100) -> int:
     endpoints = select(WebhookEndpoint).where(is_outdated(WebhookEndpoint.secret, WebhookEndpoint.old_secret))
     defaults = select(WebhookSecret).where(is_outdated(WebhookSecret.secret, WebhookSecret.old_secret))
     rows: list[Replaceable] = [
-        *session.scalars(endpoints.limit(limit).with_for_update(skip_locked=True)),
+        *session.scalars(endpoints.limit(limit).with_for_update(key_share=True, skip_locked=True)),
         *session.scalars(defaults.limit(limit).with_for_update(skip_locked=True)),
     ]
     num_changed = sum(_reseal(row, vault) for row in rows)

@@ -22,7 +22,9 @@ from jobs.scheduling.output_history import History
 from jobs.scheduling.prediction import Peers
 from jobs.settings import DatabaseSettings, Settings
 from jobs.states import FinishReason, JobState, StopReason
+from jobs.webhooks import endpoints
 from support import ENGINE, PATIENCE, POLICY, output_of, register_engine, submit_one
+from webhook_support import add_endpoint
 from worker.inference.desk import Desk, StoredEnd
 from worker.inference.leases import RunningJob
 from worker.inference.outcome import Finished, RunEnd, Stopped
@@ -135,6 +137,19 @@ def test_a_row_that_another_transaction_holds_delays_only_its_own_end(
         assert not late.done()
     desk.tick(None)
     assert late.result(timeout=0).state is JobState.COMPLETED
+
+
+def test_an_endpoint_that_is_being_changed_delays_no_end_that_it_wants(
+    patient: sessionmaker[Session], feeding: Callable[..., Settings], running: list[Claim]
+) -> None:
+    endpoint, _ = add_endpoint(patient, "https://receiver.example/")
+    desk = Desk(feeding(), patient, stopping=threading.Event())
+    stored = hand_in(desk, running[0])
+    with patient() as other, other.begin():
+        endpoints.get(other, endpoint.id, tenant_id=endpoint.tenant_id)
+        ticking = threading.Thread(target=desk.tick, args=[None], daemon=True)
+        ticking.start()
+        assert stored.result(timeout=PATIENCE).may_have_deliveries
 
 
 def test_jobs_start_before_ends_that_may_have_to_wait_are_stored(desk: Desk, running: list[Claim]) -> None:
