@@ -22,6 +22,9 @@ from jobs.database import schema
 from jobs.settings import DatabaseSettings
 from support import empty_database, ensure_api_key
 
+# Their tests are taken by modules of tests; pytest does not know them for such.
+pytest.register_assert_rewrite("entry_point_suite", "worker_suite")
+
 
 def pytest_configure() -> None:
     """Raise the soft limit of open files as far as the product does: tests are a thousand callers at once."""

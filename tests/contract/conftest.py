@@ -10,9 +10,6 @@ from cli.stack.servers.engine_options import EngineOptions
 from jobs.prompts.tokenizer_files import ensure_default_tokenizer
 from local_engine import RunningEngine, running_engine
 
-# Its tests stand in a module of their own, which pytest does not know for one.
-pytest.register_assert_rewrite("entry_point_suite")
-
 PromptOf = Callable[[str], list[int]]
 
 

@@ -199,8 +199,12 @@ class Served:
 
     def endless(self, prompt: TokenIds, num_tokens: int) -> str:
         """The beginning of an answer without an end."""
+        return self.tokenizer.decode(self.endless_ids(prompt, num_tokens))
+
+    def endless_ids(self, prompt: TokenIds, num_tokens: int) -> list[int]:
+        """The same in token ids."""
         round_ = self.says(prompt)
-        return self.tokenizer.decode((round_ * (num_tokens // len(round_) + 1))[:num_tokens])
+        return (round_ * (num_tokens // len(round_) + 1))[:num_tokens]
 
     def prompt(self, text: str) -> TokenIds:
         return self.tokenizer.encode_messages([Message("user", text)])

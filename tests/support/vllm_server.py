@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-import time
 from pathlib import Path
 from typing import Final
 
@@ -11,6 +10,7 @@ from cli.stack.ports import LOOPBACK, free_port
 from jobs.prompts.tokenizer_files import tokenizer_directory
 from jobs.settings import EngineSettings, TritonSettings
 from scripted_model import POSITIONS
+from support import eventually
 from worker.engine import loop
 from worker.engine.client import EngineClient
 from worker.engine.engine import ServedModel
@@ -70,10 +70,7 @@ class VllmServer:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # it is killed with its engine's processes
             )
-        until = time.monotonic() + _START_SECONDS
-        while not self._client.is_ready():
-            assert self._process.poll() is None, (self._directory / "vllm.log").read_text()[-4000:]
-            assert time.monotonic() < until, "vLLM did not start in time"
+        eventually(self._is_up, timeout=_START_SECONDS, interval=1.0)  # each look takes the CPU from it
         return self
 
     def kill(self) -> None:
@@ -88,9 +85,9 @@ class VllmServer:
         """Where it answers."""
         return f"http://{LOOPBACK}:{self._port}"
 
-    def num_preemptions(self) -> int:
-        """Count the requests that it had to compute again since it started."""
-        samples = loop.run(scrape(f"{self.url}/metrics", "vllm:num_preemptions_total"))
+    def total(self, series: str) -> int:
+        """Read a counter of its metrics, which began at 0 with its process."""
+        samples = loop.run(scrape(f"{self.url}/metrics", series))
         assert samples
         return int(sum(each.value for each in samples))
 
@@ -107,6 +104,11 @@ class VllmServer:
             "used": found.used_blocks,
             "generation_requests": found.active_requests,
         }
+
+    def _is_up(self) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None, (self._directory / "vllm.log").read_text()[-4000:]
+        return self._client.is_ready()
 
     def _arguments(self) -> list[str]:
         options = {

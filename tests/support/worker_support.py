@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from cli.stack.servers.engine_options import EngineOptions
 from cli.stack.servers.transformers_options import TransformersOptions
 from cli.stack.servers.triton_server import LOOPBACK, TritonLaunch, prepare, wait_ready
-from jobs import doorbell, submission
+from jobs import checkpoints, doorbell, submission
 from jobs.database import database_now, transaction
 from jobs.engines.capacity import Capacity
 from jobs.ids import uuid7
@@ -25,7 +25,7 @@ from jobs.models import DEFAULT_TENANT, Job, Reservation, Result
 from jobs.prompts import messages
 from jobs.prompts.counter import PromptCounter
 from jobs.prompts.store import NewText
-from jobs.prompts.tokenizer import Tokenizer
+from jobs.prompts.tokenizer import Tokenizer, unpack_ids
 from jobs.settings import (
     BrokerSettings,
     DatabaseSettings,
@@ -203,6 +203,19 @@ class Queue:
     def result(self, job_id: UUID) -> Result | None:
         with self.sessions() as session:
             return session.get(Result, job_id)
+
+    def result_ids(self, job_id: UUID) -> list[int]:
+        """The token ids of its answer."""
+        found = self.result(job_id)
+        assert found is not None
+        ids: list[int] = unpack_ids(found.output_ids).tolist()
+        return ids
+
+    def saved_ids(self, job_id: UUID) -> list[int]:
+        """Those of its checkpoint; none where there is none."""
+        with self.sessions() as session:
+            found = checkpoints.load(session, job_id)
+            return [] if found is None else unpack_ids(found.packed_ids).tolist()
 
     def when(self, job_id: UUID, condition: Callable[..., object], *, timeout: float = PATIENCE) -> Job:
         """The job once the condition holds."""

@@ -7,9 +7,6 @@ import pytest
 from local_engine import RunningEngine, running_engine
 from torch_support import Reference, options, tiny_model
 
-# Its tests stand in a module of their own, which pytest does not know for one.
-pytest.register_assert_rewrite("entry_point_suite")
-
 
 @pytest.fixture(scope="session")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Reference:

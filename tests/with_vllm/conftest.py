@@ -1,6 +1,18 @@
 """vLLM on the CPU over a model whose answers are known beforehand: an engine that nobody here wrote."""
 
 import pytest
+from sqlalchemy.orm import Session, sessionmaker
 
-# Its tests stand in a module of their own, which pytest does not know for one.
-pytest.register_assert_rewrite("entry_point_suite")
+from jobs.prompts.tokenizer import Tokenizer
+from worker_support import Queue
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> Tokenizer:
+    return Tokenizer.load()
+
+
+@pytest.fixture
+def queue(sessions: sessionmaker[Session], tokenizer: Tokenizer) -> Queue:
+    """An empty queue as its callers see it."""
+    return Queue(sessions, tokenizer)

@@ -1,25 +1,30 @@
-"""The suite of entry points over real vLLM, by token ids over HTTP."""
+"""The suites of entry points and of workers over real vLLM, by token ids over HTTP."""
 
 from collections.abc import Iterator
+from typing import Final
 
 import pytest
 
+from cli.stack.servers.valkey import EmbeddedValkey
 from entry_point_suite import *  # noqa: F403  all of its tests
-from entry_points import Mortal, Served
+from entry_points import REFERENCE, Mortal, Served
+from jobs import lifecycle
+from jobs.database import transaction
+from jobs.models import DEFAULT_TENANT
 from jobs.prompts.tokenizer import Tokenizer
-from scripted_model import ScriptedModel
+from jobs.settings import DatabaseSettings
+from scripted_model import ENDLESS, ScriptedModel
 from support import eventually
 from vllm_server import VllmServer
+from worker_suite import *  # noqa: F403  all of its tests
+from worker_suite import Fed, settings_of_worker
+from worker_support import Queue, running_worker
 
+_PROMPT_TOKENS: Final = "vllm:prompt_tokens_total"
 pytestmark = pytest.mark.timeout(900)  # vLLM starts in a minute, and reads long prompts without a GPU
 
-# The first is of Triton alone; an engine process that dies takes the server with it, as the last test shows.
+# The first is of Triton alone; an engine process that dies takes the server with it, as tests below show.
 del test_triton_s_generate_endpoint_answers, test_an_error_mid_stream_is_worth_another_try  # noqa: F821
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> Tokenizer:
-    return Tokenizer.load()
 
 
 @pytest.fixture(scope="module")
@@ -48,3 +53,51 @@ def mortal(server: VllmServer, tokenizer: Tokenizer, script: ScriptedModel) -> M
     """The same server, which the test starts again."""
     server.kill()
     return Mortal(server, lambda: [Served(server, server.model(), tokenizer, script.says) for _ in range(2)])
+
+
+@pytest.fixture
+def fed(database_settings: DatabaseSettings, valkey: EmbeddedValkey, served: Served) -> Fed:
+    assert isinstance(served.engine, VllmServer)
+    settings = settings_of_worker(database_settings, valkey.url, served.engine.settings)
+    return Fed(settings, prompt=f"Write about rivers{ENDLESS}.", long=600, is_idle=served.is_idle)
+
+
+def test_a_job_keeps_its_ids_when_its_engine_is_killed_and_comes_back(
+    queue: Queue, fed: Fed, served: Served, server: VllmServer
+) -> None:
+    with running_worker(fed.settings, queue.tokenizer):
+        job_id = queue.submit(fed.prompt, max_tokens=fed.long)
+        eventually(lambda: len(queue.saved_ids(job_id)) > fed.long // 4)
+        server.kill()
+        queue.when(job_id, lambda job: job.state == "queued")
+        kept = queue.saved_ids(job_id)
+        assert len(kept) > fed.long // 4
+        server.start()
+        ended = queue.ended(job_id)
+    assert (ended.state, ended.attempt, ended.num_rescues) == ("completed", 0, 1)
+    ids = queue.result_ids(job_id)
+    assert ids[: len(kept)] == kept
+    # Each token of the text comes once a round: a lost or doubled one would show.
+    assert ids == served.endless_ids(served.prompt(fed.prompt), fed.long)
+
+
+def test_a_job_cancelled_in_its_prefill_keeps_its_blocks_until_the_engine_holds_none(
+    queue: Queue, fed: Fed, served: Served, server: VllmServer
+) -> None:
+    with running_worker(fed.settings, queue.tokenizer):
+        num_read = server.total(_PROMPT_TOKENS)
+        job_id = queue.submit(f"{REFERENCE[:400_000]}{ENDLESS}", max_tokens=1000)
+        eventually(lambda: server.gauges()["used"] > 0)  # from its first chunk's end
+        with transaction(queue.sessions) as session:
+            lifecycle.cancel(session, job_id, tenant_id=DEFAULT_TENANT)
+
+        def is_free() -> bool:
+            is_reserved = bool(queue.reservations())
+            # Looked at afterwards: from the cancel on, the engine only gets idler.
+            assert is_reserved or served.is_idle()
+            return not is_reserved
+
+        assert not is_free()
+        eventually(is_free)
+        assert queue.ended(job_id).state == "cancelled"
+    assert server.total(_PROMPT_TOKENS) == num_read, "vLLM counts a prompt that it has read to its end"

@@ -12,7 +12,6 @@ from typing import Final
 import httpx2
 import pytest
 from pydantic import SecretStr
-from sqlalchemy.orm import Session, sessionmaker
 
 from cli.stack.servers.valkey import EmbeddedValkey
 from entry_points import REFERENCE
@@ -29,13 +28,9 @@ pytestmark = pytest.mark.timeout(900)
 _NUM_JOBS: Final = 24
 _CONTEXT: Final = 2048
 _PATIENCE: Final = 600.0
+_PREEMPTIONS: Final = "vllm:num_preemptions_total"
 
 Asked = tuple[str, int]  # a text and max_tokens; each answer has exactly so many
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> Tokenizer:
-    return Tokenizer.load()
 
 
 @pytest.fixture(scope="module")
@@ -81,11 +76,10 @@ def test_vllm_preempts_a_client_that_sends_everything_and_never_us(
     server: VllmServer,
     tokenizer: Tokenizer,
     asked: list[Asked],
-    sessions: sessionmaker[Session],
+    queue: Queue,
     database_settings: DatabaseSettings,
     valkey: EmbeddedValkey,
 ) -> None:
-    queue = Queue(sessions, tokenizer)
     settings = Settings(
         database=database_settings,
         broker=BrokerSettings(url=SecretStr(valkey.url)),
@@ -101,7 +95,7 @@ def test_vllm_preempts_a_client_that_sends_everything_and_never_us(
         ours = time.monotonic() - began
     assert {job.state for job in ended} == {JobState.COMPLETED}
     assert [job.completion_tokens for job in ended] == [max_tokens for _, max_tokens in asked]
-    assert server.num_preemptions() == 0
+    assert server.total(_PREEMPTIONS) == 0
     requests = [
         {
             "model": "scripted",
@@ -115,6 +109,6 @@ def test_vllm_preempts_a_client_that_sends_everything_and_never_us(
     began = time.monotonic()
     asyncio.run(_all_at_once(server.url, requests))
     theirs = time.monotonic() - began
-    num_preemptions = server.num_preemptions()
+    num_preemptions = server.total(_PREEMPTIONS)
     print(f"\nours {ours:.1f} s; all at once {theirs:.1f} s, {num_preemptions} preemptions")  # noqa: T201
     assert num_preemptions > 0
