@@ -99,6 +99,7 @@ class Product:
             "UPDATE batches SET state = 'cancelled', cancelled_at = now(), num_stopped = num_lines"
         )
         self.rows.execute("DELETE FROM jobs")
+        self.rows.execute("DELETE FROM texts")  # otherwise equal prompts would not be counted again
         return Intake(seconds, {name: after[name] - before[name] for name in before})
 
     def _wait(self, query: str, *parameters: str) -> None:
