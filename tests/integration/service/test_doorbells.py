@@ -58,7 +58,8 @@ def listening(broker: redis.Redis, valkey: EmbeddedValkey, num: int = 1) -> Iter
 
 def num_waiting(broker: redis.Redis) -> int:
     """Count the clients that wait now: an idle connection too keeps the name of its last command."""
-    return len([each for each in broker.client_list() if "b" in each["flags"]])
+    clients = broker.client_list()
+    return len([each for each in clients if each["cmd"] == "blpop" and "b" in each["flags"]])
 
 
 def ring(broker: redis.Redis, sent: Sent, name: str) -> None:
