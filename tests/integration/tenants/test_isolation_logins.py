@@ -9,7 +9,7 @@ from sqlalchemy import Engine, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.orm import Session, sessionmaker
 
-from api_server import ApiProcess
+from api_server import ApiProcess, serving
 from cli.stack.servers.valkey import EmbeddedValkey
 from jobs import database, leases, lifecycle, submission, tenants
 from jobs.database import database_now
@@ -124,35 +124,32 @@ def test_a_worker_s_login_can_do_all_that_workers_do(
 def test_the_api_s_login_can_do_all_that_the_api_does(
     logins: dict[str, DatabaseSettings], valkey: EmbeddedValkey, sessions: sessionmaker[Session], theirs: Job
 ) -> None:
-    process = ApiProcess(logins["api"], valkey.url, LONGBATCH_ENGINE__MODEL=MODEL)
-    try:
-        with process.client() as http:
-            sent = {"input": "a", "max_tokens": 8}
-            job = http.post("/v1/jobs", json=sent, headers={"Idempotency-Key": "k"}).json()
-            assert (
-                http.post("/v1/jobs", json=sent, headers={"Idempotency-Key": "k"}).json()["id"] == job["id"]
-            )
-            assert http.post("/v1/jobs/bulk", content=b'{"input":"b"}\n' * 3).json()["accepted"] == 3
-            assert http.post("/v1/jobs", json=sent).status_code == 202
-            path = f"/v1/jobs/{job['id']}"
-            with sessions.begin() as session:
-                register_engine(session)
-            place = eventually(lambda: http.get(path).json()["queue"])
-            assert place["position"], "theirs stands in the same queue"
-            with sessions.begin() as session:
-                lifecycle.cancel(session, theirs.id, tenant_id=theirs.tenant_id)
-                lifecycle.complete(session, claim_one(session).lease, output_of("ab"), FinishReason.STOP)
-            done = http.get("/v1/jobs", params={"state": "completed"}).json()["data"]
-            assert http.get(f"/v1/jobs/{done[0]['id']}/result").json()["output"] == "ab"
-            assert http.delete(f"/v1/jobs/{done[0]['id']}").status_code == 200
-            assert http.post("/v1/jobs/cancel", json={"state": "queued"}).json()["cancelled"] == 4
-            assert http.get("/v1/usage").json()["data"][0]["num_jobs"]["cancelled"] == 4
-            ready = http.get("/health/ready").json()["components"]["database"]
-            assert ready["ready"], ready
-            assert "row-level security binds the API" in ready["detail"]
-            assert "longbatch_database_up 1.0" in http.get("/metrics").text
-    finally:
-        process.stop()
+    with (
+        serving(logins["api"], valkey.url, LONGBATCH_ENGINE__MODEL=MODEL) as process,
+        process.client() as http,
+    ):
+        sent = {"input": "a", "max_tokens": 8}
+        job = http.post("/v1/jobs", json=sent, headers={"Idempotency-Key": "k"}).json()
+        assert http.post("/v1/jobs", json=sent, headers={"Idempotency-Key": "k"}).json()["id"] == job["id"]
+        assert http.post("/v1/jobs/bulk", content=b'{"input":"b"}\n' * 3).json()["accepted"] == 3
+        assert http.post("/v1/jobs", json=sent).status_code == 202
+        path = f"/v1/jobs/{job['id']}"
+        with sessions.begin() as session:
+            register_engine(session)
+        place = eventually(lambda: http.get(path).json()["queue"])
+        assert place["position"], "theirs stands in the same queue"
+        with sessions.begin() as session:
+            lifecycle.cancel(session, theirs.id, tenant_id=theirs.tenant_id)
+            lifecycle.complete(session, claim_one(session).lease, output_of("ab"), FinishReason.STOP)
+        done = http.get("/v1/jobs", params={"state": "completed"}).json()["data"]
+        assert http.get(f"/v1/jobs/{done[0]['id']}/result").json()["output"] == "ab"
+        assert http.delete(f"/v1/jobs/{done[0]['id']}").status_code == 200
+        assert http.post("/v1/jobs/cancel", json={"state": "queued"}).json()["cancelled"] == 4
+        assert http.get("/v1/usage").json()["data"][0]["num_jobs"]["cancelled"] == 4
+        ready = http.get("/health/ready").json()["components"]["database"]
+        assert ready["ready"], ready
+        assert "row-level security binds the API" in ready["detail"]
+        assert "longbatch_database_up 1.0" in http.get("/metrics").text
 
 
 def test_readiness_says_when_nothing_binds(
