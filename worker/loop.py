@@ -7,12 +7,14 @@ from typing import Final
 from jobs import telemetry
 
 _MAX_BACKOFF_SECONDS: Final = 5.0
+# After a failure a wake-up starts the next round no sooner, so that a failing loop does not spin.
+_PAUSE_SECONDS: Final = 0.1
 
 
 class Loop:
     """A thread that calls `run_once` every `interval` seconds and whenever it is woken.
 
-    A failure is logged and slows the loop down, by up to five seconds; it never ends the loop.
+    A failure is logged and slows the loop down, by up to five seconds unless it is woken; it never ends it.
     """
 
     def __init__(
@@ -25,6 +27,7 @@ class Loop:
         self._woken = threading.Event()
         self._stopping = threading.Event()
         self._num_failures = 0
+        self._due_within: float | None = None
         self._thread = threading.Thread(target=self._run, name=name, daemon=daemon)
 
     def start(self) -> None:
@@ -34,6 +37,10 @@ class Loop:
     def wake(self) -> None:
         """Start the next round as soon as the present one ends."""
         self._woken.set()
+
+    def wake_within(self, seconds: float) -> None:
+        """Start the next round after this time at the latest. Only a round may call it."""
+        self._due_within = seconds if self._due_within is None else min(self._due_within, seconds)
 
     def begin_stop(self) -> None:
         """Ask the loop to end after its present round. Returns at once."""
@@ -58,6 +65,7 @@ class Loop:
     def _run(self) -> None:
         while not self._stopping.is_set():
             self._woken.clear()
+            self._due_within = None
             self._round()
             if not self._stopping.is_set():
                 self._rest()
@@ -81,8 +89,11 @@ class Loop:
             self._num_failures = 0
 
     def _rest(self) -> None:
+        seconds = self._interval
         if self._num_failures:
-            backoff = min(_MAX_BACKOFF_SECONDS, 0.25 * 2 ** min(self._num_failures, 6))
-            self._stopping.wait(max(self._interval, backoff))
-        else:
-            self._woken.wait(self._interval)
+            seconds = max(seconds, min(_MAX_BACKOFF_SECONDS, 0.25 * 2 ** min(self._num_failures, 6)))
+            if self._stopping.wait(_PAUSE_SECONDS):
+                return
+        if self._due_within is not None:
+            seconds = min(seconds, self._due_within)
+        self._woken.wait(seconds)

@@ -65,6 +65,35 @@ def test_a_wake_cuts_the_interval_short() -> None:
     loop.stop()
 
 
+def test_a_wake_cuts_the_rest_after_a_failure_short() -> None:
+    rounds = threading.Semaphore(0)
+
+    def fail() -> None:
+        rounds.release()
+        raise RuntimeError
+
+    loop = Loop("test", fail, interval=3600)
+    loop.start()
+    for _ in range(3):
+        assert rounds.acquire(timeout=PATIENCE)
+        loop.wake()
+    loop.stop()
+
+
+def test_a_round_can_ask_for_the_next_one_before_its_interval_is_over() -> None:
+    rounds = threading.Semaphore(0)
+
+    def round_() -> None:
+        rounds.release()
+        loop.wake_within(0.001)
+
+    loop = Loop("test", round_, interval=3600)
+    loop.start()
+    for _ in range(3):
+        assert rounds.acquire(timeout=PATIENCE)
+    loop.stop()
+
+
 def test_a_wake_during_a_round_is_not_lost() -> None:
     entered, go_on, second = threading.Event(), threading.Event(), threading.Event()
 
