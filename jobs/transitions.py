@@ -10,7 +10,20 @@ from datetime import timedelta
 from typing import Any, Final
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Integer, Interval, Text, Uuid, func, or_, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Integer,
+    Interval,
+    Text,
+    Uuid,
+    any_,
+    bindparam,
+    func,
+    or_,
+    select,
+    update,
+)
+from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.orm import Session
 
 from jobs import checkpoints, tree_progress
@@ -46,12 +59,14 @@ class JobCompletion:
         output: what it generated.
         finish_reason: why it ended there.
         since_first_token: how long ago its first token came. None: its row has that already.
+        summary_id: the tree that it is part of. None: of none.
     """
 
     lease: Lease
     output: Output
     finish_reason: FinishReason
     since_first_token: timedelta | None = None
+    summary_id: UUID | None = None
 
 
 # The verbs that end a job on request.
@@ -108,8 +123,11 @@ class Completed:
 def complete_all(session: Session, completions: Sequence[JobCompletion]) -> Completed:
     """Complete the jobs whose leases hold, with results and events.
 
-    Waits for no row: one that another transaction is changing would hold up all the others.
+    Waits for no row, neither a job's nor a tree's: one that another transaction is changing would hold up all
+    the others.
     """
+    trees = {each.summary_id for each in completions if each.summary_id is not None}
+    free = {"free_trees": tree_progress.lock_free(session, trees)}
     given = parameters(
         "given",
         id=[each.lease.job_id for each in completions],
@@ -118,7 +136,7 @@ def complete_all(session: Session, completions: Sequence[JobCompletion]) -> Comp
         reason=[each.finish_reason.value for each in completions],
         since=[each.since_first_token for each in completions],
     )
-    ended = session.scalars(_COMPLETE, given, execution_options={"populate_existing": True}).all()
+    ended = session.scalars(_COMPLETE, given | free, execution_options={"populate_existing": True}).all()
     job_ids = frozenset(job.id for job in ended)
     checkpoints.store_results(
         session, {each.lease.job_id: each.output for each in completions if each.lease.job_id in job_ids}
@@ -132,7 +150,10 @@ _COMPLETED: Final = row_set(
 _OWNED: Final = (
     select(Job.id, *list(_COMPLETED.c)[1:])
     .join(_COMPLETED, (_COMPLETED.c.id == Job.id) & (_COMPLETED.c.lease_id == Job.lease_id))
-    .where(Job.state.in_(sources("complete")))
+    .where(
+        Job.state.in_(sources("complete")),
+        or_(Job.summary_id.is_(None), Job.summary_id == any_(bindparam("free_trees", type_=ARRAY(Uuid)))),
+    )
     .with_for_update(of=Job, skip_locked=True)
     .cte("owned")
 )

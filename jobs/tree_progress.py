@@ -2,6 +2,7 @@
 
 A transaction that ends a job of a tree holds that job's row and then locks the summary's. So the ends of one
 tree happen one after another, and of two children that end at the same instant, the second sees the first.
+Only a tick, which waits for neither, locks them the other way round (`lock_free`).
 Jobs that wait for others (`blocked`) are written only under the summary's row lock, and under it no
 transaction waits for any other job's row. So there are no deadlocks, and each parent is unblocked
 exactly once.
@@ -63,6 +64,17 @@ def lock(session: Session, jobs: Iterable[Job]) -> dict[UUID, Summary]:
         .execution_options(populate_existing=True)
     )
     return {summary.id: summary for summary in session.scalars(query)}
+
+
+def lock_free(session: Session, summary_ids: Collection[UUID]) -> list[UUID]:
+    """Lock those of these summaries that no other transaction holds; wait for none.
+
+    The caller may then end their jobs without waiting, if it does not wait for the jobs' rows either.
+    """
+    if not summary_ids:
+        return []
+    query = select(Summary.id).where(Summary.id.in_(summary_ids)).order_by(Summary.id)
+    return list(session.scalars(query.with_for_update(key_share=True, skip_locked=True)))
 
 
 def advance(session: Session, ended: Sequence[Job]) -> None:

@@ -44,7 +44,7 @@ class Dispatcher:
         self._ticking = threading.Lock()
         self.loop = Loop("dispatcher", self.run_once, interval=settings.jobs.claim_poll_seconds)
         self.prefetch_loop = Loop("prefetch", self._prefetch, interval=settings.jobs.claim_poll_seconds)
-        desk.wake = self.loop.wake
+        desk.wake, desk.wake_within = self.loop.wake, self.loop.wake_within
 
     def run_once(self) -> None:
         """Store every run that ended, and start every job that can start then, unless the worker is stopping.
@@ -91,7 +91,9 @@ class Dispatcher:
     def _start_all(self, result: ClaimResult, model: EngineModel, *, valid_until: float) -> None:
         if result.asked_for_room:
             self._keeper.loop.wake()  # it delivers the stop requests
-        running = {claim.lease: RunningJob(claim.lease, valid_until) for claim in result.claims}
+        running = {
+            claim.lease: RunningJob(claim.lease, valid_until, claim.job.summary_id) for claim in result.claims
+        }
         for each in running.values():
             self._keeper.hold(each)
         for claim in self._in_order_of_readiness(result.claims):

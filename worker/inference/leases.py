@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
+from uuid import UUID
 
 from sqlalchemy.exc import DataError, IntegrityError
 from sqlalchemy.orm import Session, sessionmaker
@@ -46,6 +47,7 @@ class RunningJob:
     Attributes:
         lease: the fence.
         valid_until: monotonic time at which the lease ends unless it is renewed.
+        summary_id: the tree that the job is part of. None: of none.
         inbox: the events that its run waits for: the stream's and stop requests.
         num_tokens: tokens generated so far; written by the run.
         first_token_at: monotonic time of the job's first token.
@@ -62,6 +64,7 @@ class RunningJob:
 
     lease: Lease
     valid_until: float
+    summary_id: UUID | None = None
     inbox: Inbox[EngineDelta | StreamEnd | StopAsked] = field(default_factory=Inbox)
     num_tokens: int = 0
     first_token_at: float | None = None

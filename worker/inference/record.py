@@ -18,10 +18,11 @@ from jobs.states import TERMINAL, JobState
 from jobs.transitions import Lease
 from worker.doorbell import Ring
 from worker.inference.answer import Answer
-from worker.inference.desk import Desk, StoredEnd
+from worker.inference.desk import Desk
 from worker.inference.follow import wait_for_end
 from worker.inference.leases import LeaseKeeper, RunningJob
 from worker.inference.live_output import OutputPublisher
+from worker.inference.lone_ends import StoredEnd
 from worker.inference.outcome import Failed, Finished, Outcome, RunEnd, Stopped
 from worker.inference.run_stream import RunStream
 from worker.inference.text_answer import TextAnswer

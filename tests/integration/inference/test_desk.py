@@ -3,18 +3,19 @@
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import replace
 from uuid import UUID
 
 import pytest
-from sqlalchemy import Text, cast, column, func, select, update
+from sqlalchemy import Text, cast, column, func, select, text, update
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs.checkpoints import Output
 from jobs.database import make_engine, make_sessions, transaction
 from jobs.engines import served_tokens
 from jobs.ids import uuid7
-from jobs.models import Job, Reservation, Result, WebhookEvent
+from jobs.models import Job, Reservation, Result, Summary, WebhookEvent
 from jobs.models.tenant import UsageEntry
 from jobs.scheduling import claims
 from jobs.scheduling.claims import Claim
@@ -23,14 +24,17 @@ from jobs.scheduling.prediction import Peers
 from jobs.settings import DatabaseSettings, Settings
 from jobs.states import FinishReason, JobState, StopReason
 from jobs.webhooks import endpoints
+from summary_support import create, ready_document, text_of
 from support import ENGINE, PATIENCE, POLICY, output_of, register_engine, submit_one
 from webhook_support import add_endpoint
-from worker.inference.desk import Desk, StoredEnd
+from worker.inference.desk import Desk
 from worker.inference.leases import RunningJob
+from worker.inference.lone_ends import StoredEnd
 from worker.inference.outcome import Finished, RunEnd, Stopped
 
 SLOTS = 4
 STOPPED = RunEnd(Finished(FinishReason.STOP), engine_is_done=True)
+RELEASED = RunEnd(Stopped(StopReason.SHUTDOWN), engine_is_done=True)
 POISON = Output(text="a\x00b", packed_ids=b"ids", num_tokens=2)
 
 
@@ -52,9 +56,14 @@ def running(sessions: sessionmaker[Session]) -> list[Claim]:
 
 
 def hand_in(
-    desk: Desk, claim: Claim, output: Output | None = None, end: RunEnd = STOPPED
+    desk: Desk,
+    claim: Claim,
+    output: Output | None = None,
+    end: RunEnd = STOPPED,
+    *,
+    tree_id: UUID | None = None,
 ) -> "Future[StoredEnd]":
-    job = RunningJob(claim.lease, float("inf"))
+    job = RunningJob(claim.lease, float("inf"), tree_id)
     return desk.hand_in(job, end, output or output_of("x"))
 
 
@@ -139,6 +148,60 @@ def test_a_row_that_another_transaction_holds_delays_only_its_own_end(
     assert late.result(timeout=0).state is JobState.COMPLETED
 
 
+def test_a_tree_that_another_transaction_holds_delays_only_its_own_ends(
+    patient: sessionmaker[Session], feeding: Callable[..., Settings], running: list[Claim]
+) -> None:
+    desk = Desk(feeding(), patient, stopping=threading.Event())
+    (part, other_part), good = running[:2], running[2]
+    with transaction(patient) as session:
+        (tree,) = create(session, ready_document(session, text_of(50)))
+        parts = [part.lease.job_id, other_part.lease.job_id]
+        session.execute(update(Job).where(Job.id.in_(parts)).values(summary_id=tree.id))
+    with patient() as other, other.begin():
+        other.execute(select(Summary.id).where(Summary.id == tree.id).with_for_update())
+        late = [hand_in(desk, each, tree_id=tree.id) for each in (part, other_part)]
+        stored = hand_in(desk, good)
+        released = hand_in(desk, running[3], end=RELEASED)
+        ticking = threading.Thread(target=desk.tick, args=[None], daemon=True)
+        ticking.start()
+        ticking.join(PATIENCE)
+        assert not ticking.is_alive(), "the ends of all others wait for one tenant's tree"
+        assert stored.result(timeout=0).state is JobState.COMPLETED
+        assert released.result(timeout=0).state is JobState.QUEUED
+        assert not any(each.done() for each in late)
+    desk.tick(None)
+    desk.tick(None)
+    assert [each.result(timeout=0).state for each in late] == [JobState.COMPLETED] * 2
+
+
+def test_an_end_that_breaks_its_connection_holds_up_no_other(
+    sessions: sessionmaker[Session], desk: Desk, running: list[Claim]
+) -> None:
+    bad, *good = running
+    with breaking(sessions, bad.lease.job_id):
+        broken = hand_in(desk, bad, end=RELEASED)
+        stored = [hand_in(desk, each, end=RELEASED) for each in good]
+        for _ in range(2):
+            desk.tick(None)
+        assert [each.result(timeout=0).state for each in stored] == [JobState.QUEUED] * len(good)
+        assert not broken.done()
+    desk.tick(None)
+    assert broken.result(timeout=0).state is JobState.QUEUED
+
+
+@contextmanager
+def breaking(sessions: sessionmaker[Session], job_id: UUID) -> Iterator[None]:
+    """Whoever writes this job's row loses the connection."""
+    body = "BEGIN PERFORM pg_terminate_backend(pg_backend_pid()); RETURN NEW; END"
+    with transaction(sessions) as session:
+        session.execute(text(f"CREATE FUNCTION break() RETURNS trigger LANGUAGE plpgsql AS $${body}$$"))
+        when = f"BEFORE UPDATE ON jobs FOR EACH ROW WHEN (NEW.id = '{job_id}')"
+        session.execute(text(f"CREATE TRIGGER breaks {when} EXECUTE FUNCTION break()"))
+    yield
+    with transaction(sessions) as session:
+        session.execute(text("DROP FUNCTION break CASCADE"))
+
+
 def test_an_endpoint_that_is_being_changed_delays_no_end_that_it_wants(
     patient: sessionmaker[Session], feeding: Callable[..., Settings], running: list[Claim]
 ) -> None:
@@ -154,7 +217,7 @@ def test_an_endpoint_that_is_being_changed_delays_no_end_that_it_wants(
 
 def test_jobs_start_before_ends_that_may_have_to_wait_are_stored(desk: Desk, running: list[Claim]) -> None:
     hand_in(desk, running[0])
-    released = hand_in(desk, running[1], end=RunEnd(Stopped(StopReason.SHUTDOWN), engine_is_done=True))
+    released = hand_in(desk, running[1], end=RELEASED)
     started: list[tuple[int, bool]] = []
     desk.tick(POLICY, start=lambda result: started.append((len(result.claims), released.done())))
     assert started == [(1, False)]
@@ -191,7 +254,7 @@ def test_ends_are_stored_though_claims_fail(desk: Desk, running: list[Claim]) ->
     completed = hand_in(desk, running[0])
     assert desk.tick(failing).claims == ()
     assert completed.result(timeout=0).state is JobState.COMPLETED
-    released = hand_in(desk, running[1], end=RunEnd(Stopped(StopReason.SHUTDOWN), engine_is_done=True))
+    released = hand_in(desk, running[1], end=RELEASED)
     with pytest.raises(RuntimeError):
         desk.tick(failing)
     assert released.result(timeout=0).state is JobState.QUEUED
@@ -216,7 +279,7 @@ def test_another_end_than_a_whole_answer_frees_its_slot_for_the_next_tick(
 ) -> None:
     wakes: list[None] = []
     desk.wake = lambda: wakes.append(None)
-    released = hand_in(desk, running[0], end=RunEnd(Stopped(StopReason.SHUTDOWN), engine_is_done=True))
+    released = hand_in(desk, running[0], end=RELEASED)
     desk.tick(None)
     assert released.result(timeout=0).state is JobState.QUEUED
     assert state_of(sessions, running[0]) == JobState.QUEUED

@@ -1,0 +1,193 @@
+"""Ends of runs that are stored alone: each in a transaction of its own, which waits for nothing."""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from typing import Final
+
+from sqlalchemy import text
+from sqlalchemy.exc import (
+    DataError,
+    DBAPIError,
+    IntegrityError,
+    InterfaceError,
+    OperationalError,
+    SQLAlchemyError,
+)
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from sqlalchemy.orm import Session, sessionmaker
+
+from jobs import telemetry
+from jobs.checkpoints import Output
+from jobs.database import transaction
+from jobs.errors import LongbatchError
+from jobs.settings import JobSettings
+from jobs.states import JobState
+from worker.inference.leases import LeaseKeeper, RunningJob
+from worker.inference.outcome import Failed, RunEnd, write_outcome
+
+# One thread stores the ends of all tenants, and whoever holds a row may keep it for as long as it likes.
+_WAIT_FOR_NOTHING: Final = text("SET LOCAL lock_timeout = '1ms'")
+# An end that found a row locked is tried again after this long, then after twice as long, up to a second.
+_RETRY_SECONDS: Final = 0.01
+_MAX_RETRY_SECONDS: Final = 1.0
+# What a round spends on ends that were tried before; one is always tried.
+_RETRIES_TAKE_SECONDS: Final = 0.01
+# A worker that stops tries no end for longer. Then its lease runs out, and the job is rescued.
+_EXIT_SECONDS: Final = 5.0
+# Classes of SQLSTATE: connection lost, out of resources, shutting down.
+_AWAY: Final = ("08", "53", "57P")
+_NOTHING: Final = Output(text="", packed_ids=b"", num_tokens=0)
+
+
+class UnrecordableError(LongbatchError):
+    """The answer cannot be stored."""
+
+    code = "internal_error"
+
+
+_UNRECORDABLE: Final = Failed(UnrecordableError())
+
+
+@dataclass(frozen=True, slots=True)
+class StoredEnd:
+    """What became of an end.
+
+    Attributes:
+        state: the job's new state; None if its lease is lost, or the end could not be stored.
+        may_have_deliveries: a webhook may want it.
+    """
+
+    state: JobState | None
+    may_have_deliveries: bool = True
+
+
+_NOT_STORED: Final = StoredEnd(None, may_have_deliveries=False)
+
+
+@dataclass(frozen=True, slots=True)
+class EndedRun:
+    """A run that ended and is not stored yet.
+
+    Attributes:
+        running: the job; its lease is the fence.
+        end: how it ended.
+        output: what it generated, possibly nothing.
+        handed_in_at: by the monotonic clock.
+        stored: gets what became of it.
+        num_tries: how often storing it alone failed.
+    """
+
+    running: RunningJob
+    end: RunEnd
+    output: Output
+    handed_in_at: float
+    stored: "Future[StoredEnd]"
+    num_tries: int = 0
+
+
+class LoneEnds:
+    """The ends that are stored alone. Any thread adds; one thread stores."""
+
+    def __init__(
+        self, settings: JobSettings, sessions: sessionmaker[Session], *, stopping: threading.Event
+    ) -> None:
+        """Args: stopping: set when the process is shutting down."""
+        self._settings = settings
+        self._sessions = sessions
+        self._stopping = stopping
+        self._waiting: list[EndedRun] = []
+        self._lock = threading.Lock()
+
+    def add(self, ended: Iterable[EndedRun]) -> None:
+        """Leave these ends for the next round."""
+        with self._lock:
+            self._waiting += ended
+
+    def store(self, *, wake: Callable[[], object], wake_within: Callable[[float], object]) -> None:
+        """Store every end that can be stored now; the others stay, and hold up none.
+
+        Args:
+            wake: called if any was stored: a slot may be free.
+            wake_within: called with the seconds after which to try the others.
+        """
+        with self._lock:
+            waiting, self._waiting = deque(sorted(self._waiting, key=_was_tried)), []
+        tried: list[EndedRun] = []
+        is_reachable, retries_until = True, 0.0
+        while waiting and is_reachable:
+            if _was_tried(waiting[0]):
+                retries_until = retries_until or time.monotonic() + _RETRIES_TAKE_SECONDS
+                if time.monotonic() > retries_until:
+                    break
+            tried.append(waiting.popleft())
+            is_reachable = self._try(tried[-1])
+        with self._lock:
+            self._waiting[:0] = waiting  # before those that failed just now
+            num_tries = min((each.num_tries for each in self._waiting), default=None)
+        if any(each.stored.done() for each in tried):
+            wake()
+        if num_tries is not None and is_reachable:
+            wake_within(min(_MAX_RETRY_SECONDS, _RETRY_SECONDS * 2 ** min(num_tries, 10)))
+
+    def _try(self, ended: EndedRun) -> bool:
+        """Store one end, or keep it for later.
+
+        Returns:
+            False if the database cannot be reached.
+        """
+        try:
+            self._store(ended)
+        except SQLAlchemyError as error:
+            is_away, is_stopping = _is_away(error), self._stopping.is_set()
+            telemetry.logger().warning(telemetry.LOOP_FAILED, loop="record", error=type(error).__name__)
+            # Another worker has the job by then.
+            limit = _EXIT_SECONDS if is_stopping else 2 * self._settings.lease_seconds
+            if (is_stopping and is_away) or time.monotonic() > ended.handed_in_at + limit:
+                ended.stored.set_result(_NOT_STORED)
+            else:
+                self.add([replace(ended, num_tries=ended.num_tries + 1)])
+            return is_stopping or not is_away
+        except BaseException:  # noqa: BLE001  # the lease runs out and the job is rescued
+            telemetry.logger().exception(telemetry.LOOP_FAILED, loop="record")
+            ended.stored.set_result(_NOT_STORED)
+        return True
+
+    def _store(self, ended: EndedRun) -> None:
+        """Store one end. If the database rejects the data itself, the job fails instead.
+
+        It would be rejected wherever it ran. The fence makes retries safe even if the result of a commit is
+        unknown or another worker has the job by now.
+        """
+        lease = ended.running.lease
+        try:
+            with transaction(self._sessions) as session:
+                session.execute(_WAIT_FOR_NOTHING)
+                LeaseKeeper.report_first_token(session, ended.running)
+                state = write_outcome(session, lease, ended.end, ended.output, settings=self._settings)
+        except (DataError, IntegrityError, UnicodeError) as error:
+            telemetry.logger().error(telemetry.LOOP_FAILED, loop="record", error=type(error).__name__)
+            if ended.end.outcome == _UNRECORDABLE:
+                ended.stored.set_result(_NOT_STORED)
+                return
+            end = replace(ended.end, outcome=_UNRECORDABLE)
+            self._store(replace(ended, end=end, output=_NOTHING))
+        else:
+            ended.stored.set_result(StoredEnd(state))
+
+
+def _was_tried(ended: EndedRun) -> bool:
+    return ended.num_tries > 0
+
+
+def _is_away(error: SQLAlchemyError) -> bool:
+    """Return True if the database cannot be reached, for which no end is to blame."""
+    if not isinstance(error, DBAPIError):
+        return isinstance(error, PoolTimeoutError)
+    state = getattr(error.orig, "sqlstate", None)
+    if state is None:
+        return error.connection_invalidated or isinstance(error, OperationalError | InterfaceError)
+    return error.connection_invalidated or state.startswith(_AWAY)
