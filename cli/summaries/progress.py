@@ -13,7 +13,7 @@ from rich.progress import Progress as Bars
 
 from cli.summaries.results import DocumentResult
 from cli.summaries.sources import SourceFile
-from jobs.summaries.markdown import visible
+from jobs.markdown import visible
 
 _LIVE_POLL_SECONDS: Final = 2
 _QUIET_POLL_SECONDS: Final = 20

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from cli.summaries.options import Format
 from cli.summaries.sources import SourceFile
-from jobs.summaries.markdown import defused
+from jobs.markdown import defused
 
 # Returns the link from a result's file to its source.
 Link = Callable[[SourceFile], str]

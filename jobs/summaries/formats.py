@@ -8,8 +8,8 @@ from typing import Annotated, Final
 
 from typing_extensions import TypedDict
 
+from jobs.markdown import defused
 from jobs.states.summary import TERMINAL, SummaryState
-from jobs.summaries.markdown import defused
 from jobs.summaries.views import ChunkReply, GapReply, StoredTemplates, SummaryUsageReply, SummaryWithChunks
 from jobs.validation import choice
 from jobs.views import StoredError

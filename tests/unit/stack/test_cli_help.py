@@ -43,10 +43,24 @@ def test_every_command_is_the_same_alone_as_among_all() -> None:
     assert list(getattr(unknown, "commands", {})) == names
 
 
-@pytest.mark.parametrize("name", ["up", "demo", "submit", "watch", "documents", "webhooks"])
-def test_a_command_is_defined_without_an_import_of_the_database(name: str) -> None:
-    script = (
-        "import sys; from cli.main import application; application(sys.argv[1]);"
-        " sys.exit('sqlalchemy' in sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", script, name], check=True)
+def test_commands_are_defined_without_an_import_of_the_database_or_the_tokenizer() -> None:
+    names = [
+        "up",
+        "demo",
+        "submit",
+        "watch",
+        "documents",
+        "webhooks",
+        "summarize",
+        "estimate",
+        "watch-folder",
+    ]
+    script = """
+import sys
+from cli.main import application
+for name in sys.argv[1:]:
+    application(name)
+    heavy = {"sqlalchemy", "tokenizers", "numpy"} & sys.modules.keys()
+    assert not heavy, (name, heavy)
+"""
+    subprocess.run([sys.executable, "-c", script, *names], check=True)

@@ -1,6 +1,6 @@
 import pytest
 
-from jobs.summaries.markdown import defused
+from jobs.markdown import defused
 
 
 @pytest.mark.parametrize(
