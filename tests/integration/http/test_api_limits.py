@@ -1,5 +1,6 @@
 import json
 import secrets
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -48,6 +49,15 @@ def limited(server: ApiProcess, sessions: sessionmaker[Session]) -> Iterator[Lim
     yield make
     for client in made:
         client.close()
+
+
+def in_one_minute(ask: Callable[[], list[int]]) -> list[int]:
+    """Ask within one minute of the clock: a process without Redis counts by it, and estimates at its ends."""
+    minute = -1.0
+    while minute != time.time() // 60:
+        minute = time.time() // 60
+        found = ask()
+    return found
 
 
 def enqueued(http: httpx2.Client) -> tuple[int, int]:
@@ -166,9 +176,13 @@ def test_requests_are_limited_although_redis_is_away(
     database_settings: DatabaseSettings, limited: Limited
 ) -> None:
     process = ApiProcess(database_settings, f"redis://127.0.0.1:{free_port()}/0")
-    try:
+
+    def codes() -> list[int]:
         http = limited(process, max_requests=5)
-        assert [http.get("/v1/jobs").status_code for _ in range(6)] == [200] * 5 + [429]
+        return [http.get("/v1/jobs").status_code for _ in range(6)]
+
+    try:
+        assert in_one_minute(codes) == [200] * 5 + [429]
     finally:
         process.stop()
 
