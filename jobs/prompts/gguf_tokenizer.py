@@ -11,10 +11,13 @@ from typing import Final
 from tokenizers import AddedToken, Tokenizer, decoders, models
 
 from jobs.prompts.gguf import Gguf, GgufError
+from jobs.prompts.gguf_pieces import ADVICE, piece_tokenizer
 from jobs.prompts.gguf_splitters import SPLITTERS, TokenSplitter
 
 # Part of the directory's name: raise it when the same file would be built differently.
 _BUILD_VERSION: Final = 2
+# Of tokenizer.ggml.model.
+_PAIRS, _PIECES = "gpt2", "llama"
 _UNKNOWN, _CONTROL, _USER_DEFINED = 2, 3, 4  # of tokenizer.ggml.token_type
 # llama.cpp ends an answer at each of these, whatever the file names as its end token.
 _END_TEXTS: Final = frozenset({
@@ -71,34 +74,38 @@ def end_ids(gguf: Gguf) -> list[int]:
 
 
 def _write(gguf: Gguf, into: Path) -> None:
-    splitter = _splitter(gguf)
-    tokenizer = _tokenizer(gguf, splitter)
+    tokens = gguf.texts("tokenizer.ggml.tokens")
+    if len(set(tokens)) != len(tokens):
+        raise GgufError(f"{gguf.path} has the same token twice (tokenizer.ggml.tokens).")
+    if gguf.text("tokenizer.ggml.model") == _PIECES:
+        tokenizer, adds_bos = piece_tokenizer(gguf), True
+    else:
+        splitter = _splitter(gguf)
+        tokenizer, adds_bos = _pair_tokenizer(gguf, splitter), splitter.adds_bos
+    _add_tokens(tokenizer, gguf)
     tokenizer.save(str(into / "tokenizer.json"))
-    config = _config(gguf, adds_bos=gguf.flag("tokenizer.ggml.add_bos_token", default=splitter.adds_bos))
+    config = _config(gguf, adds_bos=gguf.flag("tokenizer.ggml.add_bos_token", default=adds_bos))
     _write_json(into / "tokenizer_config.json", config)
     _write_json(into / "generation_config.json", {"eos_token_id": end_ids(gguf)})
 
 
 def _splitter(gguf: Gguf) -> TokenSplitter:
     model, name = gguf.text("tokenizer.ggml.model"), gguf.text("tokenizer.ggml.pre") or "nothing"
-    if model != "gpt2":
+    if model != _PAIRS:
         raise GgufError(
-            f"{gguf.path} has a tokenizer of the kind {model!r} (tokenizer.ggml.model); only 'gpt2', byte"
-            " pairs, is supported."
+            f"{gguf.path} has a tokenizer of the kind {model!r} (tokenizer.ggml.model); only {_PAIRS!r}, byte"
+            f" pairs, and {_PIECES!r}, SentencePiece, are supported. {ADVICE}."
         )
     if name not in SPLITTERS:
         raise GgufError(
             f"{gguf.path} splits text as {name!r} (tokenizer.ggml.pre), which is not known here. Known:"
-            f" {', '.join(sorted(SPLITTERS))}."
+            f" {', '.join(sorted(SPLITTERS))}. {ADVICE}."
         )
     return SPLITTERS[name]
 
 
-def _tokenizer(gguf: Gguf, splitter: TokenSplitter) -> Tokenizer:
-    tokens = gguf.texts("tokenizer.ggml.tokens")
-    vocabulary = {token: token_id for token_id, token in enumerate(tokens)}
-    if len(vocabulary) != len(tokens):
-        raise GgufError(f"{gguf.path} has the same token twice (tokenizer.ggml.tokens).")
+def _pair_tokenizer(gguf: Gguf, splitter: TokenSplitter) -> Tokenizer:
+    vocabulary = {token: token_id for token_id, token in enumerate(gguf.texts("tokenizer.ggml.tokens"))}
     merges = [_pair(merge) for merge in gguf.texts("tokenizer.ggml.merges")]
     if not merges:
         raise GgufError(f"{gguf.path} has no tokenizer.ggml.merges.")
@@ -111,13 +118,18 @@ def _tokenizer(gguf: Gguf, splitter: TokenSplitter) -> Tokenizer:
     tokenizer = Tokenizer(pairs)
     tokenizer.pre_tokenizer = splitter.pre_tokenizer()
     tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+def _add_tokens(tokenizer: Tokenizer, gguf: Gguf) -> None:
+    """Add control tokens, which are hidden in answers, and user-defined ones, which are shown."""
+    tokens = gguf.texts("tokenizer.ggml.tokens")
     ends = set(end_ids(gguf))
     kinds = gguf.numbers("tokenizer.ggml.token_type")[: len(tokens)]
     controls = {token_id for token_id, kind in enumerate(kinds) if kind in {_UNKNOWN, _CONTROL}} | ends
     shown = {token_id for token_id, kind in enumerate(kinds) if kind == _USER_DEFINED} - controls
     tokenizer.add_special_tokens(_added(tokens, controls, special=True))
     tokenizer.add_tokens(_added(tokens, shown, special=False))
-    return tokenizer
 
 
 def _added(tokens: list[str], ids: Iterable[int], *, special: bool) -> list[AddedToken]:

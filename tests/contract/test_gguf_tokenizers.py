@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import random
 from pathlib import Path
 from typing import cast
 
@@ -9,7 +10,8 @@ import pytest
 
 from cli.stack.errors import StackError
 from cli.stack.servers.llama_cpp import EmbeddedLlamaCpp
-from gguf_support import random_texts, write_tiny_model
+from entry_points import REFERENCE
+from gguf_support import random_texts, write_sentencepiece_model, write_tiny_model
 from jobs.prompts.gguf_splitters import SPLITTERS, TokenSplitter
 from jobs.prompts.tokenizer import Tokenizer
 from llama_support import running_llama
@@ -52,6 +54,18 @@ def test_every_way_to_split_is_llama_cpps_own(tmp_path: Path, pre: str) -> None:
         server.check_tokenizer()
         texts = random_texts(100, seed=2, any_character=pre not in _APPROXIMATED)
         assert_same_ids(server, texts)
+
+
+@pytest.mark.parametrize("adds_space", [True, False], ids=["space before", "as it is"])
+def test_sentencepieces_are_counted_as_llama_cpp_does(tmp_path: Path, *, adds_space: bool) -> None:
+    model = write_sentencepiece_model(tmp_path / "tiny.gguf", REFERENCE[:60_000], adds_space=adds_space)
+    chosen = random.Random(3)  # noqa: S311  # no secret
+    repeating = ["".join(chosen.choices("ab- ", k=chosen.randint(1, 60))) for _ in range(400)]
+    real = [REFERENCE[at : at + 2000] for at in range(60_000, 120_000, 2000)]
+    with running_llama(tmp_path / "llama", gguf=model, context=512) as server:
+        server.check_tokenizer()
+        texts = [*random_texts(300, seed=3, any_character=True), *repeating, *real]
+        assert_same_ids(server, [text.replace("\u2581", "_") for text in texts])  # it comes back as a space
 
 
 def test_a_file_that_names_the_wrong_way_to_split_is_refused(

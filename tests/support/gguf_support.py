@@ -7,6 +7,8 @@ from pathlib import Path
 
 import gguf
 import numpy as np
+from tokenizers import Tokenizer as Trainable
+from tokenizers import models, pre_tokenizers, trainers
 
 from cli.stack.servers.llama_options import bundled_gguf
 from jobs.prompts.gguf import Gguf
@@ -15,6 +17,25 @@ _WIDTH = 32
 _CONTEXT = 512
 # Letters of both cases, digits, signs, white space; letters without case; everything else.
 _ASCII: list[str] = [*map(chr, range(32, 127)), "\n", "\r\n", "\t", "  ", "'s", "'LL", " 2026 "]
+# Two neighbours may make one of these in more than one way.
+_REPEATING = [
+    "ab",
+    "ba",
+    "aba",
+    "bab",
+    "abab",
+    "ababa",
+    "ababab",
+    "aa",
+    "aaa",
+    "aaaa",
+    "aaaaa",
+    "--",
+    "---",
+    "----",
+    "▁▁",
+    "▁▁▁",
+]
 _CASELESS: list[str] = [*"和平希望한국어あいうカタカナ", "。", "、"]
 
 
@@ -26,7 +47,38 @@ def smollm2() -> Gguf:
 
 def write_tiny_model(file: Path, *, pre: str, **keys: str) -> Path:
     """A model of one random layer with SmolLM2's vocabulary, split as `pre` says."""
-    real = smollm2()
+    real, writer = smollm2(), _tiny_writer(file)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre(pre)
+    writer.add_token_list(real.texts("tokenizer.ggml.tokens"))
+    writer.add_token_merges(real.texts("tokenizer.ggml.merges"))
+    writer.add_token_types([int(kind) for kind in real.numbers("tokenizer.ggml.token_type")])
+    for key, value in keys.items():
+        writer.add_string(key.replace("__", "."), value)
+    return _written(writer, file, num_tokens=len(real.texts("tokenizer.ggml.tokens")))
+
+
+def write_sentencepiece_model(file: Path, text: str, *, adds_space: bool = True) -> Path:
+    """A model of one random layer with pieces learned from a text, and some that repeat themselves."""
+    learned = Trainable(models.BPE())
+    learned.pre_tokenizer = pre_tokenizers.Metaspace()
+    learned.train_from_iterator(text.splitlines(), trainers.BpeTrainer(vocab_size=1500, show_progress=False))
+    vocabulary = learned.get_vocab()
+    ranked = sorted(vocabulary, key=vocabulary.__getitem__)
+    pieces = list(dict.fromkeys([*ranked, *_REPEATING]))
+    tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *pieces]
+    writer = _tiny_writer(file)
+    writer.add_tokenizer_model("llama")
+    writer.add_tokenizer_pre("default")
+    writer.add_token_list(tokens)
+    writer.add_token_scores([0.0] * 259 + [-float(rank) for rank in range(len(pieces))])
+    writer.add_token_types([2, 3, 3, *[6] * 256, *[1] * len(pieces)])
+    writer.add_unk_token_id(0)
+    writer.add_add_space_prefix(adds_space)
+    return _written(writer, file, num_tokens=len(tokens))
+
+
+def _tiny_writer(file: Path) -> gguf.GGUFWriter:
     writer = gguf.GGUFWriter(file, "llama")
     writer.add_context_length(_CONTEXT)
     writer.add_embedding_length(_WIDTH)
@@ -35,16 +87,13 @@ def write_tiny_model(file: Path, *, pre: str, **keys: str) -> Path:
     writer.add_head_count(1)
     writer.add_head_count_kv(1)
     writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre(pre)
-    writer.add_token_list(real.texts("tokenizer.ggml.tokens"))
-    writer.add_token_merges(real.texts("tokenizer.ggml.merges"))
-    writer.add_token_types([int(kind) for kind in real.numbers("tokenizer.ggml.token_type")])
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)
-    for key, value in keys.items():
-        writer.add_string(key.replace("__", "."), value)
-    _add_weights(writer, num_tokens=len(real.texts("tokenizer.ggml.tokens")))
+    return writer
+
+
+def _written(writer: gguf.GGUFWriter, file: Path, *, num_tokens: int) -> Path:
+    _add_weights(writer, num_tokens=num_tokens)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
