@@ -269,6 +269,12 @@ class EngineError(LongbatchError):
         self.said = said
 
 
+class EngineUnableError(EngineError):
+    """The engine cannot do what the request asks for."""
+
+    code = "unsupported_parameter"
+
+
 class RetryableEngineError(EngineError):
     """The engine failed while it ran the job; another attempt may succeed."""
 

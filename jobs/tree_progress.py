@@ -37,6 +37,7 @@ _HOPELESS = frozenset(
         "no_visible_text",
         "prompt_uncountable",
         "unsafe_text",
+        "unsupported_parameter",
     }
 )
 _BLOCKED: ColumnElement[str] = literal_column("'blocked'")

@@ -26,7 +26,13 @@ from api.http.sse import EVENT_STREAM, HEARTBEAT, merged
 from api.runtime.api_keys import Caller
 from api.runtime.services import Services
 from jobs import telemetry
-from jobs.errors import LongbatchError, RequestCancelledError, RequestExpiredError, RequestFailedError
+from jobs.errors import (
+    LongbatchError,
+    RequestCancelledError,
+    RequestExpiredError,
+    RequestFailedError,
+    UnsupportedParameterError,
+)
 from jobs.models import Job, JsonObject
 from jobs.prompts.openai import ChatRequest, TextRequest
 from jobs.states import JobState
@@ -192,6 +198,8 @@ def _error_of(job: Job) -> LongbatchError | None:
         case JobState.EXPIRED:
             return RequestExpiredError()
     error: Any = job.error or {}
+    if error.get("code") == UnsupportedParameterError.code:
+        return UnsupportedParameterError(error.get("message"))
     return RequestFailedError(f"The engine failed: {error.get('message', 'no details are known')}")
 
 

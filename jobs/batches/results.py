@@ -46,6 +46,7 @@ _CALLERS_FAULTS: Final = frozenset(
         "invalid_value",
         "prompt_uncountable",
         "unsafe_text",
+        "unsupported_parameter",
     }
 )
 

@@ -11,7 +11,7 @@ import pytest
 from pydantic import SecretStr
 
 from entry_points import Run, ask
-from jobs.errors import EngineError, EngineUnavailableError, RetryableEngineError
+from jobs.errors import EngineError, EngineUnableError, EngineUnavailableError, RetryableEngineError
 from jobs.prompts.tokenizer import Tokenizer
 from jobs.settings import EngineSettings, EngineSide, TritonSettings
 from jobs.states import FinishReason
@@ -107,7 +107,8 @@ def test_a_kind_that_is_not_told_names_the_setting() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_sampling_is_sent_in_the_fields_of_the_kind(kind: Kind, tokenizer: Tokenizer) -> None:
-    sampling = Sampling(temperature=0.7, top_p=0.9, top_k=40, seed=2**63 + 5)
+    top_k = None if kind == "openai" else 40
+    sampling = Sampling(temperature=0.7, top_p=0.9, top_k=top_k, seed=2**63 + 5)
     with standing_in(kind) as server:
         run = asked(server, tokenizer, sampling=sampling, stops=["x", "yz"])
         assert isinstance(run.follow(), Finished)
@@ -118,7 +119,6 @@ def test_sampling_is_sent_in_the_fields_of_the_kind(kind: Kind, tokenizer: Token
     assert body["stream"] is True
     assert found["max_new_tokens" if kind == "sglang" else "max_tokens"] == 5
     if kind == "openai":
-        assert "top_k" not in body
         assert body["prompt"] == "The weather"
     else:
         assert found["top_k"] == 40
@@ -134,6 +134,49 @@ def test_sampling_is_sent_in_the_fields_of_the_kind(kind: Kind, tokenizer: Token
             assert body["add_special_tokens"] is False
         case "sglang":
             assert body["rid"]
+
+
+@pytest.mark.parametrize("parameter", ["top_k", "min_tokens"])
+def test_a_parameter_that_the_kind_does_not_take_is_refused_by_name(
+    parameter: str, tokenizer: Tokenizer
+) -> None:
+    wanted = Sampling(temperature=0.7, **{parameter: 3})
+    with standing_in("openai") as server:
+        with pytest.raises(EngineUnableError) as caught:
+            asked(server, tokenizer, sampling=wanted)
+        run = asked(
+            server, tokenizer, sampling=Sampling(temperature=0.7, top_k=1)
+        )  # greedy: it needs no top_k
+        assert isinstance(run.follow(), Finished)
+        run.close()
+        bodies = [body for path, body in server.bodies]
+    message = caught.value.message
+    assert message.startswith(
+        f"The engine of the model 'served', of the kind openai, does not take {parameter}"
+    )
+    assert message.endswith("It takes temperature, top_p.")
+    assert (caught.value.code, caught.value.retryable) == ("unsupported_parameter", False)
+    assert [body["temperature"] for body in bodies] == [0.0]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_parameter_of_a_request_is_in_its_body_or_declared_as_lacking(
+    kind: Kind, tokenizer: Tokenizer
+) -> None:
+    """None is dropped in silence."""
+    wanted: dict[str, Any] = {"temperature": 0.7, "top_p": 0.9, "top_k": 40, "min_tokens": 3}
+    with standing_in(kind) as server:
+        client = client_of(server, **WHOLE)
+        lacks = client.served().abilities.lacks
+        client.close()
+        taken = {name: value for name, value in wanted.items() if name not in lacks}
+        run = asked(server, tokenizer, sampling=Sampling(**taken))
+        run.follow()
+        run.close()
+        body = server.asked()
+    found = body["sampling_params"] if kind == "sglang" else body
+    names = {"min_tokens": "min_new_tokens"} if kind == "sglang" else {}
+    assert {name: found.get(names.get(name, name)) for name in taken} == taken
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -224,6 +267,24 @@ def test_a_bad_request_fails_for_good_where_a_400_proves_it(
         run.close()
 
 
+@pytest.mark.parametrize(
+    ("num_tokens", "sampling"),
+    [(3, Sampling(temperature=1, top_p=5)), (66_000, Sampling())],
+    ids=["bad", "too long"],
+)
+def test_a_text_endpoint_s_400_fails_a_request_for_good(
+    num_tokens: int, sampling: Sampling, tokenizer: Tokenizer
+) -> None:
+    (letter,) = tokenizer.encode_text(" a").tolist()
+    ids = np.array([tokenizer.bos_id, *[letter] * num_tokens], dtype=np.int32)
+    with standing_in("openai") as server:
+        run = asked(server, tokenizer, ids=ids, sampling=sampling)
+        outcome = run.follow()
+        assert isinstance(outcome, Failed)
+        assert (type(outcome.error), run.engine_is_done) == (EngineError, True)
+        run.close()
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_key_is_sent_and_a_wrong_one_is_no_job_s_fault(kind: Kind) -> None:
     with standing_in(kind, api_key="right") as server:
@@ -240,8 +301,8 @@ def test_the_key_is_sent_and_a_wrong_one_is_no_job_s_fault(kind: Kind) -> None:
 @pytest.mark.parametrize(
     ("kind", "expected"),
     [
-        ("vllm", Gauges(max_blocks=100, used_blocks=25, tokens_per_block=16)),
-        ("sglang", Gauges(max_blocks=80, used_blocks=3, tokens_per_block=16)),
+        ("vllm", Gauges(max_blocks=100, used_blocks=25, tokens_per_block=16, waiting_requests=0)),
+        ("sglang", Gauges(max_blocks=80, used_blocks=3, tokens_per_block=16, waiting_requests=0)),
         (
             "trtllm-serve",
             Gauges(max_requests=8, max_blocks=200, used_blocks=7, tokens_per_block=32, waiting_requests=1),
@@ -250,7 +311,7 @@ def test_the_key_is_sent_and_a_wrong_one_is_no_job_s_fault(kind: Kind) -> None:
     ],
 )
 def test_gauges_are_read_from_the_kind_s_own_metrics(kind: Kind, expected: Gauges | None) -> None:
-    with standing_in(kind) as server:
+    with standing_in(kind, num_waiting=1) as server:
         client = client_of(server)
         client.served()
         assert client.gauges() == expected
@@ -326,4 +387,14 @@ def test_an_inspection_explains_every_kind_in_words(kind: Kind, tokenizer: Token
     assert found["answer"].status == "ok"
     assert found["capacity"].status == "ok"
     assert (found["metrics"].status == "warning") == (kind == "openai")
+    if kind != "openai":
+        assert "0 requests inside, 0 waiting inside" in found["metrics"].detail
     assert found["tokenizer"].status == "unknown"
+
+
+def test_an_inspection_warns_of_requests_that_wait_inside_the_engine(tokenizer: Tokenizer) -> None:
+    with standing_in("trtllm-serve", num_waiting=3) as server:
+        side = EngineSide(engine=EngineSettings.model_validate({"url": server.url}))
+        (metrics,) = [each for each in probe(side, tokenizer) if each.name == "metrics"]
+    assert metrics.status == "warning"
+    assert "0 requests inside, 3 waiting inside" in metrics.detail

@@ -15,7 +15,10 @@ from jobs.diagnostics import Finding
 from jobs.prompts.tokenizer import Tokenizer
 from jobs.settings import EngineSide
 from local_engine import RunningEngine, free_ports, prepared_launch, running_engine, running_server
+from worker.engine import loop
 from worker.engine.probe import probe
+from worker.engine.triton.checks import CHECKS, InspectedServer
+from worker.engine.triton.engine import TritonEngine
 from worker.engine.triton.keepalive import try_keepalive
 
 # File, what stands there, what is put in its place.
@@ -83,6 +86,7 @@ def test_nothing_fails_on_a_server_that_is_right(right: RunningEngine, served_to
     assert "less than max_seq_len 131072" in seen["KV cache"].detail
     assert seen["tokenizer"].status == "unknown"
     assert seen["answer"].status == seen["metrics"].status == "ok"
+    assert seen["metrics"].detail == "0 requests inside, 0 waiting inside, 0 of 1024 blocks used"
 
 
 def test_each_thing_that_is_wrong_is_named(wrong: RunningEngine, served_tokenizer: Tokenizer) -> None:
@@ -94,6 +98,22 @@ def test_each_thing_that_is_wrong_is_named(wrong: RunningEngine, served_tokenize
     assert "max_utilization" in seen["scheduler"].detail
     assert "2 instances" in seen["order"].detail
     assert seen["tokenizer"].status == "ok"
+
+
+def test_a_limit_of_an_iteration_that_the_server_does_not_tell_is_said_to_be_unknown(
+    wrong: RunningEngine, served_tokenizer: Tokenizer
+) -> None:
+    side = without_overrides(wrong)
+    engine = TritonEngine(side.triton, side.engine)
+    offer, served = loop.run(engine.offer()), loop.run(engine.model())
+    assert offer is not None
+    del offer.engine.parameters["max_num_tokens"]  # as in TensorRT-LLM's own model
+    server = InspectedServer(side, served_tokenizer, engine, offer, served, {}, None)
+    (chunking, *_) = [each for check in CHECKS for each in check(server) if each.name == "chunked context"]
+    loop.run(engine.close())
+    assert chunking.status == "warning"
+    assert "max_num_tokens (not told)" in chunking.detail
+    assert "8192" not in chunking.detail
 
 
 def test_a_model_that_cannot_stream_is_no_entry_point(

@@ -1,20 +1,22 @@
 """A stand-in for HTTP engines that do not run here: vLLM, SGLang, trtllm-serve, a plain OpenAI endpoint.
 
 Written from the formats that these servers' documentation and sources describe, not from running them: paths,
-fields, stream events, errors, metrics. Its answer is always 1000, 1001, 1002 and so on, and "a b c " as text.
+fields, stream events, errors, metrics. Its answer is always 1000, 1001, 1002 and so on, and "a b c " as text;
+a prompt of ids that ends with a part of the answer is continued.
 """
 
 import json
 import select
+import socket
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Literal
 
 from cli.stack.ports import LOOPBACK
-from support import PATIENCE
 
 Kind = Literal["vllm", "sglang", "trtllm-serve", "openai"]
 OWNERS: Mapping[Kind, str] = {
@@ -55,7 +57,7 @@ METRICS: dict[Kind, str] = {
     'sglang:page_size{tp_rank="0",dp_rank="1"} 16\n',
     "trtllm-serve": "trtllm_kv_cache_max_blocks 200\ntrtllm_kv_cache_used_blocks 7\n"
     "trtllm_kv_cache_tokens_per_block 32\ntrtllm_num_requests_running %(running)d\n"
-    "trtllm_num_requests_waiting 1\ntrtllm_max_batch_size_runtime 8\n",
+    "trtllm_num_requests_waiting %(waiting)d\ntrtllm_max_batch_size_runtime 8\n",
     "openai": "",
 }
 
@@ -66,12 +68,15 @@ class StandIn:
 
     Attributes:
         api_key: what it asks for; empty: nothing.
+        forbids: an id that a filter in front of it lets through in no prompt.
         is_open: whoever has no key may read what it tells of itself; only requests for answers need one.
         repeats: SGLang sends all ids so far in each event.
         limit: its own limit of tokens, at which it clamps without a word.
         stops_after: tokens after which it has matched a stop string, which ids hold and text does not.
         fails_after: tokens after which an error event comes.
         has_metrics: it shows metrics.
+        waits_at: tokens of the answer after which it says no more until its stream is cut; once.
+        num_waiting: requests that wait inside, in the metrics.
         pace: seconds between two tokens; a closed connection is noticed then.
         is_reading: it reads the prompt until the request is stopped.
         bodies: what was asked, by path.
@@ -80,12 +85,15 @@ class StandIn:
 
     kind: Kind
     api_key: str = ""
+    forbids: int | None = None
     is_open: bool = False
     repeats: bool = True
     limit: int = 10**6
     stops_after: int | None = None
     fails_after: int | None = None
     has_metrics: bool = True
+    waits_at: int | None = None
+    num_waiting: int = 0
     pace: float = 0.0
     is_reading: bool = False
     port: int = 0
@@ -93,6 +101,23 @@ class StandIn:
     left: list[str] = field(default_factory=list)
     aborted: set[str] = field(default_factory=set)
     running: int = 0
+    _server: "_Server | None" = None
+
+    def start(self) -> "StandIn":
+        """Serve; from the second time on, on the same port."""
+        self._server = server = _Server((LOOPBACK, self.port), partial(_Handler, self))
+        self.port = server.server_port
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        return self
+
+    def kill(self) -> None:
+        """Cut all connections and stop to listen, as a process does that is killed."""
+        assert self._server is not None
+        self._server.shutdown()
+        self._server.server_close()
+        for connection in [*self._server.connections]:
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
 
     @property
     def url(self) -> str:
@@ -120,7 +145,7 @@ class StandIn:
         wanted = "/prometheus/metrics" if self.kind == "trtllm-serve" else "/metrics"
         if path != wanted or not self.has_metrics or not METRICS[self.kind]:
             return None
-        return METRICS[self.kind] % {"running": self.running}
+        return METRICS[self.kind] % {"running": self.running, "waiting": self.num_waiting}
 
     def refusal(self, body: Mapping[str, Any]) -> object:
         """Why a request is wrong; None if it is not."""
@@ -131,6 +156,8 @@ class StandIn:
             return {"error": {"message": "This model's maximum context length is 131072 tokens."}}
         if any(each > 10**6 for each in prompt if isinstance(each, int)):
             return {"error": {"message": "Token id is out of vocabulary", "type": "BadRequestError"}}
+        if body.get("top_p", 1) > 1:
+            return {"error": {"message": "top_p must be in (0, 1]", "type": "BadRequestError"}}
         return None
 
     def num_tokens(self, body: Mapping[str, Any]) -> int:
@@ -138,6 +165,12 @@ class StandIn:
         if self.kind == "sglang":
             asked = body["sampling_params"]["max_new_tokens"]
         return min(int(asked), self.limit)
+
+    def num_given(self, body: Mapping[str, Any]) -> int:
+        """How many tokens of the answer the prompt ends with."""
+        prompt = body.get("input_ids") or body.get("prompt") or []
+        given = prompt[-1] - 999 if isinstance(prompt[-1], int) else 0
+        return given if 0 < given < len(prompt) and prompt[-given:] == [*range(1000, 1000 + given)] else 0
 
     def event(self, ids: Sequence[int], *, reason: str | None, message: str = "") -> object:
         """One event, for all ids so far."""
@@ -156,11 +189,32 @@ class StandIn:
         return {"id": "cmpl-1", "choices": [choice]}
 
 
+class _Server(ThreadingHTTPServer):
+    """Knows its connections."""
+
+    daemon_threads = True
+
+    def __init__(self, *arguments: Any) -> None:  # noqa: ANN401  # of the base
+        self.connections: set[socket.socket] = set()
+        super().__init__(*arguments)
+
+    def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401  # the base has it so
+        self.connections.add(request)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:  # noqa: ANN401  # the base has it so
+        self.connections.discard(request)
+        super().shutdown_request(request)
+
+
 class _Handler(BaseHTTPRequestHandler):
     """Answers as its stand-in says."""
 
-    stand_in: StandIn
     protocol_version = "HTTP/1.1"
+
+    def __init__(self, stand_in: StandIn, *arguments: Any) -> None:  # noqa: ANN401  # of the base
+        self.stand_in = stand_in
+        super().__init__(*arguments)
 
     def log_message(self, *_: object) -> None:
         """Nothing."""
@@ -182,6 +236,8 @@ class _Handler(BaseHTTPRequestHandler):
         if self.path == "/abort_request" and self.stand_in.kind == "sglang":
             self.stand_in.aborted.add(body["rid"])
             self._json(200, {})
+        elif self.stand_in.forbids in [*(body.get("input_ids") or body.get("prompt"))]:
+            self._json(403, {"error": {"message": "Blocked by policy 7"}})
         elif refusal := self.stand_in.refusal(body):
             self._json(400, refusal)
         else:
@@ -195,27 +251,38 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Connection", "close")
         self.end_headers()
         self.stand_in.running += 1
-        with suppress(OSError):
+        try:
             self._tokens(body, name)
+        except OSError:
+            self._leave(name)
         self.stand_in.running -= 1
+
+    def _leave(self, name: str) -> None:
+        """Note that a stream was cut."""
+        self.stand_in.left.append(name)
+        self.stand_in.waits_at = None
 
     def _tokens(self, body: dict[str, Any], name: str) -> None:
         ids: list[int] = []
-        num = self.stand_in.num_tokens(body)
+        num, num_given = self.stand_in.num_tokens(body), self.stand_in.num_given(body)
         while len(ids) < num:
             if name in self.stand_in.aborted:
                 self.stand_in.left.append(name)
                 self._event(self.stand_in.event(ids, reason="abort", message="aborted"))
                 return
             if self.stand_in.pace and select.select([self.connection], [], [], self.stand_in.pace)[0]:
-                self.stand_in.left.append(name)
+                self._leave(name)
                 return
             if self.stand_in.is_reading:
                 continue
+            if num_given + len(ids) == self.stand_in.waits_at:
+                select.select([self.connection], [], [])
+                self._leave(name)
+                return
             if len(ids) == self.stand_in.fails_after:
                 self._event({"error": {"message": "the engine broke", "code": 500}})
                 return
-            ids.append(1000 + len(ids))
+            ids.append(1000 + num_given + len(ids))
             is_stopped = len(ids) == self.stand_in.stops_after
             reason = "stop" if is_stopped else "length" if len(ids) == num else None
             self._event(self.stand_in.event(ids, reason=reason))
@@ -248,15 +315,8 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def standing_in(kind: Kind, **conduct: Any) -> Iterator[StandIn]:  # noqa: ANN401  # fields of StandIn
-    stand_in = StandIn(kind, **conduct)
-    server = ThreadingHTTPServer((LOOPBACK, 0), type("_Handler", (_Handler,), {"stand_in": stand_in}))
-    server.daemon_threads = True
-    stand_in.port = server.server_port
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
+    stand_in = StandIn(kind, **conduct).start()
     try:
         yield stand_in
     finally:
-        server.shutdown()
-        server.server_close()
-        thread.join(timeout=PATIENCE)
+        stand_in.kill()

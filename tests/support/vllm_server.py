@@ -100,7 +100,7 @@ class VllmServer:
         found = self._client.gauges()
         assert found is not None
         return {
-            "active": found.active_requests + found.waiting_requests,
+            "active": found.num_inside,
             "used": found.used_blocks,
             "generation_requests": found.active_requests,
         }

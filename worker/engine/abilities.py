@@ -16,6 +16,7 @@ class Abilities:
         takes_stop: a stop request ends a request inside the engine, and the stream then ends cleanly.
         notices_cut: the engine ends a request whose stream is cut.
         reports_own_end: the end of a stream is the engine's own: it then holds nothing for the request.
+        lacks: the sampling parameters that it does not take; a request that needs one is refused.
     """
 
     takes_ids: bool
@@ -26,6 +27,7 @@ class Abilities:
     takes_stop: bool = False
     notices_cut: bool = True
     reports_own_end: bool = True
+    lacks: frozenset[str] = frozenset()
 
     @property
     def can_resume(self) -> bool:

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from jobs.engines.capacity import Capacity
-from jobs.errors import EngineError, EngineUnavailableError
+from jobs.errors import EngineError, EngineUnableError, EngineUnavailableError
 from worker.engine.abilities import Abilities
 from worker.engine.deltas import EngineDelta
 from worker.engine.gauges import Gauges
-from worker.engine.request import Request
+from worker.engine.request import SAMPLING, Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +69,27 @@ class ServedModel:
         kind: the kind of engine.
         name: the model's name at the server.
         abilities: what the engine can do.
-        call: prepares a request without sending it; raises EngineError if a value cannot be sent.
+        prepare: prepares a request without sending it; raises EngineError if a value cannot be sent.
     """
 
     kind: str
     name: str
     abilities: Abilities
-    call: Callable[[Request], EngineCall] = field(compare=False, repr=False)
+    prepare: Callable[[Request], EngineCall] = field(compare=False, repr=False)
+
+    def call(self, request: Request) -> EngineCall:
+        """Prepare a request without sending it.
+
+        Raises:
+            EngineUnableError: it needs a sampling parameter that the engine does not take.
+            EngineError: a value cannot be sent.
+        """
+        if lacking := " and ".join(sorted(request.sampling.needed & self.abilities.lacks)):
+            raise EngineUnableError(
+                f"The engine of the model {self.name!r}, of the kind {self.kind}, does not take {lacking}:"
+                f" leave {lacking} out. It takes {', '.join(sorted(SAMPLING - self.abilities.lacks))}."
+            )
+        return self.prepare(request)
 
 
 class EngineServer(Protocol):

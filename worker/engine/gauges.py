@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from jobs.diagnostics import Finding
+
 
 @dataclass(frozen=True, slots=True)
 class Gauges:
@@ -11,7 +13,8 @@ class Gauges:
 
     Attributes:
         active_requests: requests in the executor, without those waiting beyond its batch.
-        waiting_requests: requests that wait inside the engine; none while we count right.
+        waiting_requests: requests that wait inside the engine; 0 while we count right, None where it does not
+            tell.
         max_requests: sequences that decode together.
         max_blocks: KV-cache blocks in the pool.
         used_blocks: KV-cache blocks in use.
@@ -23,9 +26,27 @@ class Gauges:
     max_blocks: int = 0
     used_blocks: int = 0
     tokens_per_block: int = 0
-    waiting_requests: int = 0
+    waiting_requests: int | None = None
+
+    @property
+    def num_inside(self) -> int:
+        """Number of requests that the engine has not ended, waiting ones included."""
+        return self.active_requests + (self.waiting_requests or 0)
 
     @property
     def free_blocks(self) -> int:
         """Number of unused blocks."""
         return max(0, self.max_blocks - self.used_blocks)
+
+
+def load_finding(gauges: Gauges) -> Finding:
+    """Report the load. That no request waits is the proof that the engine queues nothing inside."""
+    waiting = "whether any waits is not shown"
+    if gauges.waiting_requests is not None:
+        waiting = f"{gauges.waiting_requests} waiting inside"
+    used = f"{gauges.used_blocks} of {gauges.max_blocks or '?'} blocks used"
+    detail = f"{gauges.active_requests} requests inside, {waiting}, {used}"
+    if not gauges.waiting_requests:
+        return Finding("metrics", "ok", detail)
+    advice = "another client uses the engine too, or it has fewer slots or blocks than Longbatch reserves"
+    return Finding("metrics", "warning", detail, advice)

@@ -9,6 +9,8 @@ from jobs.prompts.tokenizer import TokenIds, Tokenizer
 
 # Below it, dividing the logits makes them overflow; vLLM treats the same range as greedy.
 _GREEDY_BELOW: Final = 1e-5
+# The parameters that an engine may lack.
+SAMPLING: Final = frozenset({"temperature", "top_p", "top_k", "min_tokens"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,18 @@ class Sampling:
     def is_greedy(self) -> bool:
         """True if the sampling is deterministic."""
         return self.temperature < _GREEDY_BELOW or self.top_k == 1 or self.top_p == 0
+
+    @property
+    def needed(self) -> frozenset[str]:
+        """Names of the parameters without which an engine would pick other tokens.
+
+        Not `seed`: without it only the choice differs that chance makes.
+        """
+        needs = {"min_tokens": bool(self.min_tokens)}
+        if not self.is_greedy:
+            needs |= {"temperature": self.temperature != 1, "top_p": self.top_p not in (None, 1)}
+            needs |= {"top_k": bool(self.top_k)}
+        return frozenset(name for name, is_needed in needs.items() if is_needed)
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,7 +93,7 @@ class DrainMonitor:
         certain = sum(not row.is_waiting and row.lease_id in generating for row in reserved.held)
         draining = frozenset(row.lease_id for row in reserved.draining)
         # A request that waits inside, even one preempted there, can still run: it has not ended.
-        if gauges is None or gauges.active_requests + gauges.waiting_requests > certain:
+        if gauges is None or gauges.num_inside > certain:
             self._suspects = frozenset()
             return []
         seen_twice = draining & self._suspects

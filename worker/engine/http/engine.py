@@ -103,7 +103,7 @@ class HttpEngine:
             kind=kind.name,
             name=name,
             abilities=kind.abilities,
-            call=partial(HttpCall, self._server, dialect=partial(kind.dialect, name)),
+            prepare=partial(HttpCall, self._server, dialect=partial(kind.dialect, name)),
         )
 
     async def gauges(self) -> Gauges | None:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from jobs.errors import EngineError, EngineUnavailableError, RetryableEngineError
+from jobs.errors import EngineUnavailableError, RetryableEngineError
 from jobs.settings import EngineSettings
 from worker.engine.abilities import Abilities
 from worker.engine.deltas import TokenDelta
@@ -169,8 +169,6 @@ class _Completion:
 
 def _picking(sampling: Sampling) -> Mapping[str, Any]:
     """Build the fields that say how tokens are picked."""
-    if sampling.min_tokens:
-        raise EngineError("llama.cpp has no minimum of tokens: leave min_tokens out")
     if sampling.is_greedy:
         return {"temperature": 0.0}
     found: dict[str, Any] = {
@@ -197,7 +195,7 @@ LLAMA_CPP: Final = HttpKind(
     " after its present batch",
     # A cut stream is noticed when something is written to it: for its progress events, that is after each
     # batch of the prefill.
-    abilities=Abilities(takes_ids=True, gives_ids=True, ends_itself=True),
+    abilities=Abilities(takes_ids=True, gives_ids=True, ends_itself=True, lacks=frozenset({"min_tokens"})),
     dialect=_Completion,
     hint="with several slots the server does not tell whether they share its context; its -c in tokens is the"
     " pool",

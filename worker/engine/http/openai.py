@@ -24,7 +24,8 @@ def _fields(request: Request) -> Mapping[str, object]:
 OPENAI: Final = HttpKind(
     name="openai",
     owner="",
-    words="text in, text out: jobs start over after a fault, and nothing shows its load",
+    words="text in, text out: jobs start over after a fault, nothing shows its load, and jobs with top_k"
+    " are refused",
     # Whether it notices a cut stream is unknown; its blocks stay reserved as if it did not.
     abilities=Abilities(
         takes_ids=False,
@@ -32,6 +33,8 @@ OPENAI: Final = HttpKind(
         adds_bos=True,
         notices_cut=False,
         reports_own_end=False,
+        # Not OpenAI's: such a server ignores them, or answers with a 400.
+        lacks=frozenset({"top_k", "min_tokens"}),
     ),
     # A proxy may have written an error.
     dialect=partial(Completions, fields=_fields, has_ids=False, reports_own_end=False),

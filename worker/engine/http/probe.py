@@ -13,6 +13,7 @@ from worker.engine import loop
 from worker.engine.canary import answers
 from worker.engine.client import CANARY_SECONDS, EngineClient, EngineModel
 from worker.engine.engine import ServedModel
+from worker.engine.gauges import load_finding
 from worker.engine.http.server import HttpServer
 from worker.engine.kinds import HTTP_KINDS
 
@@ -65,9 +66,7 @@ def _load(client: EngineClient) -> Finding:
     if gauges is None:
         detail = "the server shows no load: blocks of cancelled jobs stay reserved for longer"
         return Finding("metrics", "warning", detail, "its option for metrics; docs/engine.md")
-    waiting = f", {gauges.waiting_requests} waiting inside" if gauges.waiting_requests else ""
-    used = f"{gauges.used_blocks} of {gauges.max_blocks or '?'} blocks used"
-    return Finding("metrics", "ok", f"{gauges.active_requests} requests inside{waiting}, {used}")
+    return load_finding(gauges)
 
 
 def _tokenizer(server: HttpServer, served: ServedModel, tokenizer: Tokenizer) -> Finding:

@@ -24,7 +24,10 @@ def _fields(request: Request) -> Mapping[str, object]:
 
 
 async def _gauges(server: HttpServer, _overrides: EngineSettings) -> Gauges | None:
-    """Read the engine's metrics. Returns None if it shows none."""
+    """Read the engine's metrics. Returns None if it shows none.
+
+    Its gauges are those of its last step, and absent before its first: nothing has run in it then.
+    """
     samples = await scrape(f"{server.url}/metrics", _PREFIX, client=server.client)
     if not samples:
         return None

@@ -91,6 +91,22 @@ def text_delta(
     )
 
 
+def lacking(inputs: frozenset[str], *, prefix: str) -> frozenset[str]:
+    """Return the sampling parameters for which a model declares no input.
+
+    Args:
+        inputs: names of the tensors that the model declares.
+        prefix: see `sampling_tensors`.
+    """
+    names = {
+        "temperature": {"temperature"},
+        "top_p": {f"{prefix}top_p"},
+        "top_k": {f"{prefix}top_k"},
+        "min_tokens": {"min_tokens", "min_length"},
+    }
+    return frozenset(parameter for parameter, tensors in names.items() if not tensors & inputs)
+
+
 def sampling_tensors(sampling: Sampling, inputs: frozenset[str], *, prefix: str) -> Tensors:
     """Build the sampling tensors. The names of some differ between releases.
 

@@ -10,7 +10,7 @@ from jobs.prompts.tokenizer import Tokenizer
 from jobs.settings import EngineSide
 from worker.engine import loop
 from worker.engine.engine import ServedModel
-from worker.engine.gauges import Gauges
+from worker.engine.gauges import Gauges, load_finding
 from worker.engine.triton.engine import TritonEngine
 from worker.engine.triton.model_config import ModelConfig, Offer, flag, number, parameter
 from worker.engine.triton.server_flags import KEEPALIVE
@@ -21,6 +21,7 @@ ALONE: Final = ("llmapi", "vllm")
 _SAMPLE: Final = (
     "The 3 naïve façades — 希望と平和, надежда, नमस्ते 🜂 cost 1234567.89€;\n\n\tdef f(x): return x**2"
 )
+_CHUNKING: Final = "enable_chunked_context:True, with --use_paged_context_fmha enable in the build"
 _STUB_TROUBLE: Final = ("stub process", "numpy", "_array_api", "failed to load")
 
 
@@ -38,7 +39,7 @@ class InspectedServer:
 
 
 def _metrics(server: InspectedServer) -> Iterator[Finding]:
-    """Check that slots and blocks are visible."""
+    """Check that slots and blocks are visible, and that no request waits inside."""
     url = server.side.triton.metrics_url
     if server.served.kind in ALONE:
         detail = (
@@ -57,9 +58,7 @@ def _metrics(server: InspectedServer) -> Iterator[Finding]:
             "publish port 8002; without gauges, blocks of cancelled jobs stay reserved for longer",
         )
     else:
-        now = server.gauges
-        detail = f"{now.active_requests} requests inside, {now.used_blocks} of {now.max_blocks} blocks used"
-        yield Finding("metrics", "ok", detail)
+        yield load_finding(server.gauges)
 
 
 def _batch(server: InspectedServer) -> Iterator[Finding]:
@@ -113,19 +112,19 @@ def _lengths(server: InspectedServer) -> Iterator[Finding]:
     engine = server.offer.engine
     if server.served.kind in ALONE:
         return
-    limit = number(engine, "max_num_tokens") or 8192
+    # TensorRT-LLM's own model has no such parameter: the number is in the engine that it loads.
+    limit = number(engine, "max_num_tokens")
     wanted = server.side.engine.max_input_len
     if flag(engine, "enable_chunked_context", absent=False):
         yield Finding(
             "chunked context", "ok", "on: prompts longer than one iteration's tokens are read in chunks"
         )
+    elif not limit:
+        detail = f"off: prompts over max_num_tokens (not told) are refused; {wanted} are promised"
+        yield Finding("chunked context", "warning", detail, f"{_CHUNKING}; or max_num_tokens >= {wanted}")
     elif limit < wanted:
-        yield Finding(
-            "chunked context",
-            "failed",
-            f"off: prompts over {limit} tokens (max_num_tokens) are refused, and {wanted} are promised",
-            "enable_chunked_context:True, with --use_paged_context_fmha enable in the build",
-        )
+        detail = f"off: prompts over {limit} tokens (max_num_tokens) are refused, and {wanted} are promised"
+        yield Finding("chunked context", "failed", detail, _CHUNKING)
     policy = parameter(engine, "batch_scheduler_policy")
     if policy == "max_utilization":
         detail = "max_utilization: running requests are paused and read again when blocks run out"

@@ -81,7 +81,7 @@ class TritonEngine:
             kind=adapter.kind,
             name=adapter.model_name,
             abilities=adapter.abilities,
-            call=partial(TritonCall, self._triton, adapter=adapter, channels=self._channels),
+            prepare=partial(TritonCall, self._triton, adapter=adapter, channels=self._channels),
         )
 
     async def capacity(self, gauges: Gauges) -> Capacity:

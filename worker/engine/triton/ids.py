@@ -7,7 +7,7 @@ import numpy as np
 from worker.engine.abilities import Abilities
 from worker.engine.deltas import TokenDelta
 from worker.engine.request import Request
-from worker.engine.triton.adapter import Kind, Outputs, Stop, Tensors, sampling_tensors
+from worker.engine.triton.adapter import Kind, Outputs, Stop, Tensors, lacking, sampling_tensors
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,12 @@ class IdsAdapter:
     @property
     def abilities(self) -> Abilities:
         """Token ids both ways; a cut stream frees the engine, a stop request also ends the stream cleanly."""
-        return Abilities(takes_ids=True, gives_ids=True, takes_stop=self.stop() is not None)
+        return Abilities(
+            takes_ids=True,
+            gives_ids=True,
+            takes_stop=self.stop() is not None,
+            lacks=lacking(self.inputs, prefix="runtime_"),
+        )
 
     def tensors(self, request: Request) -> Tensors:
         """Build the request's tensors.

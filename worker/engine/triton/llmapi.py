@@ -8,10 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jobs.errors import EngineError
 from worker.engine.abilities import Abilities
 from worker.engine.deltas import TextDelta
-from worker.engine.request import Request, Sampling
+from worker.engine.request import SAMPLING, Request, Sampling
 from worker.engine.triton.adapter import Kind, Outputs, Stop, Tensors, bytes_tensor, text_delta, text_in
 
 _PREFIX = "sampling_param_"
@@ -45,6 +44,7 @@ class LlmapiAdapter:
             is_streaming=self.is_streaming,
             adds_bos=True,
             takes_stop=self.stop() is not None,
+            lacks=SAMPLING - {each.removeprefix(_PREFIX) for each in self.inputs},
         )
 
     def tensors(self, request: Request) -> Tensors:
@@ -52,12 +52,7 @@ class LlmapiAdapter:
 
         Shapes:
             every one `[1]`.
-
-        Raises:
-            EngineError: the request needs a minimum of tokens, which the model does not have.
         """
-        if request.sampling.min_tokens:
-            raise EngineError("the model llmapi has no minimum of tokens: leave min_tokens out")
         tensors: Tensors = {
             "text_input": bytes_tensor(request.text),
             "streaming": np.array([self.is_streaming]),

@@ -8,7 +8,15 @@ import numpy as np
 from worker.engine.abilities import Abilities
 from worker.engine.deltas import TextDelta
 from worker.engine.request import Request
-from worker.engine.triton.adapter import Outputs, Stop, Tensors, bytes_tensor, sampling_tensors, text_in
+from worker.engine.triton.adapter import (
+    Outputs,
+    Stop,
+    Tensors,
+    bytes_tensor,
+    lacking,
+    sampling_tensors,
+    text_in,
+)
 from worker.engine.triton.ids import stop_tensors
 
 _LOG_PROB_BYTES: Final = 4
@@ -52,6 +60,7 @@ class TextAdapter:
             takes_stop=self.stop() is not None,
             notices_cut=False,
             reports_own_end=False,
+            lacks=lacking(self.inputs, prefix=""),
         )
 
     def tensors(self, request: Request) -> Tensors:
