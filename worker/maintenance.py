@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from jobs import deletion, ids, lifecycle, submission, summaries, telemetry
 from jobs.database import database_now, transaction
 from jobs.doorbell import SERVICE
-from jobs.engines import registry
+from jobs.engines import registry, served_tokens
 from jobs.models import Job
 from jobs.preparation import Counting
 from jobs.settings import JobSettings
@@ -25,6 +25,8 @@ from worker.rounds import FailingRows, do_each, move_set
 Sessions = sessionmaker[Session]
 T = TypeVar("T")
 
+# A ready engine is seen every few seconds.
+_ENGINE_IS_GONE: Final = timedelta(days=1)
 # What finishes the work of requests that would have taken too long.
 _SWEEPS: Final = (endpoints.sweep, endpoints.sweep_disabled, summaries.sweep)
 
@@ -131,6 +133,9 @@ class JobMaintenance:
             ),
             "idempotency_keys": partial(
                 self._in_one, partial(deletion.prune_idempotency_keys, before=keys_since)
+            ),
+            "account_shards": partial(
+                self._in_one, partial(served_tokens.fold, before=now - _ENGINE_IS_GONE)
             ),
         }
         removed = dict.fromkeys(rounds, 0)

@@ -6,6 +6,7 @@ write several: claims on different engines never wait for each other.
 """
 
 from collections.abc import Mapping
+from datetime import datetime
 from uuid import UUID
 
 from sqlalchemy import CTE, Float, Select, Text, Uuid, bindparam, cast, func, literal, select, text
@@ -32,6 +33,29 @@ _CHARGE = text("""
     bindparam("models", type_=ARRAY(Text)),
     bindparam("num_tokens", type_=ARRAY(Float(53))),
 )
+
+
+# An engine that comes back simply begins a row anew: the sum is the same.
+_FOLD = text("""
+    WITH folded AS (
+        DELETE FROM account_shards USING (
+            SELECT tenant_id, model, engine_name FROM account_shards AS shard
+            WHERE NOT EXISTS (
+                SELECT FROM engines
+                WHERE engines.name = shard.engine_name AND engines.model = shard.model AND seen_at > :since
+            )
+            LIMIT :limit FOR UPDATE SKIP LOCKED
+        ) AS dead
+        WHERE (account_shards.tenant_id, account_shards.model, account_shards.engine_name)
+            = (dead.tenant_id, dead.model, dead.engine_name)
+        RETURNING account_shards.tenant_id, account_shards.model, served
+    ), sums AS (
+        INSERT INTO accounts AS account (tenant_id, model, served)
+        SELECT tenant_id, model, sum(served) FROM folded GROUP BY 1, 2 ORDER BY 1, 2
+        ON CONFLICT (tenant_id, model) DO UPDATE SET served = account.served + excluded.served
+    )
+    SELECT count(*) FROM folded
+""")
 
 
 def served(session: Session, tenant_id: UUID, model: str) -> float:
@@ -91,6 +115,20 @@ def settle(session: Session, released: CTE, *, produced: int | None = None) -> N
             set_={"served": AccountShard.served + statement.excluded.served},
         )
     )
+
+
+def fold(session: Session, *, before: datetime, limit: int = 1000) -> int:
+    """Add the rows of engines that are gone to their accounts, which count the same as before.
+
+    Gone: not seen since `before`, or another model's by now. Does nothing while another transaction holds the
+    lock on accounts.
+
+    Returns:
+        How many rows it removed.
+    """
+    if not advisory_locks.try_hold(session, Lock.ACCOUNTS):
+        return 0
+    return session.scalar(_FOLD, {"since": before, "limit": limit}) or 0
 
 
 def activate(session: Session, tenant_id: UUID, model: str, *, lifted_by: float) -> None:

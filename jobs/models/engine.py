@@ -119,6 +119,8 @@ class TenantAccount(Base):
 class AccountShard(Base):
     """The tokens that a tenant was served by one engine. Claims of two engines never write the same row.
 
+    Maintenance adds the rows of engines that are gone for a day to `TenantAccount` (`served_tokens.fold`).
+
     Attributes:
         tenant_id: the tenant.
         model: the model.

@@ -1,18 +1,23 @@
 """A tenant pays for what it starts, also when nobody could take up its account before."""
 
+from datetime import timedelta
+
 import pytest
+from sqlalchemy import select
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import lifecycle
-from jobs.database import advisory_locks, transaction
+from jobs.database import advisory_locks, database_now, transaction
 from jobs.database.advisory_locks import Lock
 from jobs.engines import reservations, served_tokens
 from jobs.ids import uuid7
-from jobs.models import Tenant, TenantAccount
+from jobs.models import AccountShard, Tenant, TenantAccount
 from jobs.scheduling import claims
 from jobs.scheduling.claims import Preview
+from jobs.settings import JobSettings
 from jobs.states import FinishReason
 from support import CAPACITY, ENGINE, MODEL, POLICY, output_of, register_engine, spec, submit_one
+from worker.maintenance import JobMaintenance
 
 WEIGHT = 2.0
 
@@ -87,3 +92,41 @@ def test_a_tenant_that_was_served_more_than_others_keeps_that_when_it_comes_back
     for engine_name in (ENGINE, "another"):
         served_tokens.charge(session, engine_name, {(tenant.id, MODEL): 100})
     assert served_by_all(session, tenant) == 50_000 + 200 / WEIGHT
+
+
+def test_rows_of_engines_that_are_gone_are_folded_and_accounts_count_the_same(
+    sessions: sessionmaker[Session],
+) -> None:
+    with transaction(sessions) as session:
+        register_engine(session)
+        now = database_now(session)
+        tenants = [Tenant(id=uuid7(), name=f"tenant {uuid7()}", weight=WEIGHT) for _ in range(2)]
+        session.add_all(tenants)
+        session.flush()
+        for engine_name in (ENGINE, "gone", "long gone"):
+            served_tokens.charge(session, engine_name, {(each.id, MODEL): 100 for each in tenants})
+    with transaction(sessions) as session:
+        before = [served_by_all(session, each) for each in tenants]
+    assert JobMaintenance(sessions).prune(JobSettings())["account_shards"] == 4
+    with transaction(sessions) as session:
+        assert [served_by_all(session, each) for each in tenants] == before
+        left = session.scalars(select(AccountShard.engine_name)).all()
+        served_tokens.charge(session, "gone", {(tenants[0].id, MODEL): 100})  # it comes back
+        assert served_by_all(session, tenants[0]) == before[0] + 100 / WEIGHT
+    assert left == [ENGINE] * 2
+    with transaction(sessions) as session:
+        assert served_tokens.fold(session, before=now + timedelta(days=1), limit=2) == 2
+        assert served_tokens.fold(session, before=now + timedelta(days=1), limit=2) == 1
+
+
+def test_folding_waits_for_no_claim(sessions: sessionmaker[Session], newcomer: Tenant) -> None:
+    with transaction(sessions) as session:
+        served_tokens.charge(session, "gone", {(newcomer.id, MODEL): 100})
+        now = database_now(session)
+    with transaction(sessions) as claiming:
+        served_tokens.charge(claiming, "gone", {(newcomer.id, MODEL): 100})
+        with transaction(sessions) as session:
+            assert served_tokens.fold(session, before=now) == 0
+        advisory_locks.hold(claiming, Lock.ACCOUNTS)
+        with transaction(sessions) as session:
+            assert served_tokens.fold(session, before=now) == 0
